@@ -1,0 +1,12 @@
+-- Who may insert rows of a source (topic generation and partition): the holder of the highest epoch.
+-- Taking over writes a higher epoch; every insert carries its own and is refused when it is not the highest.
+CREATE TABLE owners
+(
+    src UInt32,
+    epoch UInt64,
+    -- Which process took over, for people who look.
+    owner String,
+    taken_at DateTime64(3, 'UTC')
+)
+ENGINE = MergeTree
+ORDER BY (src, epoch);

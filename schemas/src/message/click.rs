@@ -1,0 +1,125 @@
+//! A click, as the edge answered it.
+
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Message, Version};
+use crate::id::{LinkId, WorkspaceId};
+
+/// What made the request: counts take `human` unless told otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// A person's browser.
+    Human,
+    /// A crawler, a monitor, a command-line client.
+    Bot,
+    /// A prefetch, or an unfurler that shows the destination to a person.
+    Preview,
+}
+
+impl Class {
+    /// The name in messages, columns and answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Human => "human",
+            Self::Bot => "bot",
+            Self::Preview => "preview",
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A click on topic `clicks`. It has no address: `visitor` is what remains of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Click {
+    /// The message's version.
+    #[serde(rename = "v")]
+    pub version: Version<1>,
+    /// The self-verifying click id.
+    pub click_id: String,
+    /// The link that was clicked.
+    pub link_id: LinkId,
+    /// The link's workspace.
+    pub workspace_id: WorkspaceId,
+    /// The slug at the time of the click.
+    pub slug: String,
+    /// The edge's clock when it answered.
+    #[serde(with = "crate::time::millis")]
+    pub occurred_at: DateTime<Utc>,
+    /// What made the request.
+    pub class: Class,
+    /// Keyed hash of workspace, client address and User-Agent; 16 hex digits, because a JSON number would lose bits.
+    #[serde(with = "hex64")]
+    pub visitor: u64,
+    /// ISO 3166-1 alpha-2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub country: Option<String>,
+    /// `desktop`, `mobile`, `tablet` or `other`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_type: Option<String>,
+    /// Family of the browser.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub browser: Option<String>,
+    /// Family of the operating system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<String>,
+    /// Host of the referring page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub referrer: Option<String>,
+    /// UTM parameter, from the visited URL, else from the destination.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utm_source: Option<String>,
+    /// UTM parameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utm_medium: Option<String>,
+    /// UTM parameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utm_campaign: Option<String>,
+    /// UTM parameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utm_term: Option<String>,
+    /// UTM parameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utm_content: Option<String>,
+    /// A `click_id` that the caller put on the short URL; the caller's own, not ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_click_id: Option<String>,
+    /// The User-Agent, cut to 256 bytes, so that classes can be recomputed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_agent: Option<String>,
+    /// What the request said it was for (`Sec-Purpose`, `Purpose`, `X-Moz`), so that classes can be recomputed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<String>,
+    /// Whether this may be a repeat of a click that was sent before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub again: bool,
+}
+
+impl Message for Click {
+    const VERSION: u32 = 1;
+}
+
+mod hex64 {
+    use super::{Deserialize, Deserializer, Serializer};
+    use serde::de::Error as _;
+
+    pub(super) fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{value:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        if text.len() != 16 {
+            return Err(D::Error::custom("expected 16 hex digits"));
+        }
+        u64::from_str_radix(&text, 16).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,116 @@
+//! Messages: JSON objects with a version `v`, readable with any Kafka tool.
+//!
+//! Changes within a version are additive: unknown fields are ignored, new ones are optional. A golden file of
+//! every version ever written stays in `fixtures/`, and a test reads each. Anything else is a new version.
+
+mod click;
+mod conversion;
+mod delivery;
+mod link;
+mod link_event;
+
+pub use click::{Class, Click};
+pub use conversion::Conversion;
+pub use delivery::{Delivery, delivery_id};
+pub use link::{DeletedLink, EdgeToken, ForwardQuery, Link, LinkRecord};
+pub use link_event::{LinkEvent, LinkEventKind};
+
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The field `v` of a message whose current version is `N`; any other number does not deserialize.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Version<const N: u32>;
+
+impl<const N: u32> Serialize for Version<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(N)
+    }
+}
+
+impl<'de, const N: u32> Deserialize<'de> for Version<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let version = u32::deserialize(deserializer)?;
+        if version == N {
+            Ok(Self)
+        } else {
+            Err(D::Error::custom(format_args!("version {version}, expected {N}")))
+        }
+    }
+}
+
+/// Why bytes are not a message: a dead letter either way, but an unknown version can be tried again after an upgrade.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes are not the JSON object they should be.
+    #[error("malformed message: {0}")]
+    Malformed(#[source] serde_json::Error),
+    /// The object says it is of a version that this build does not know.
+    #[error("unknown message version {0}")]
+    UnknownVersion(u64),
+}
+
+/// A type that travels over a topic.
+pub trait Message: Serialize + DeserializeOwned {
+    /// The version that this build writes.
+    const VERSION: u32;
+
+    /// The bytes for the topic.
+    fn encode(&self) -> Vec<u8> {
+        // Messages are structs with string keys, and writing to memory does not fail.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads the bytes of a topic.
+    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        #[derive(Deserialize)]
+        struct Envelope {
+            v: u64,
+        }
+        serde_json::from_slice(bytes).map_err(|error| match serde_json::from_slice::<Envelope>(bytes) {
+            Ok(Envelope { v }) if v != u64::from(Self::VERSION) => DecodeError::UnknownVersion(v),
+            _ => DecodeError::Malformed(error),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a golden file, and shows that writing it again gives the same bytes.
+    fn golden<M: Message>(fixture: &str) -> M {
+        let message = M::decode(fixture.trim_end().as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(message.encode()).unwrap(), fixture.trim_end());
+        message
+    }
+
+    #[test]
+    fn every_version_ever_written_can_be_read() {
+        golden::<Click>(include_str!("../../fixtures/click.v1.json"));
+        golden::<Click>(include_str!("../../fixtures/click.v1.bare.json"));
+        golden::<Conversion>(include_str!("../../fixtures/conversion.v1.json"));
+        golden::<Delivery>(include_str!("../../fixtures/delivery.v1.json"));
+        golden::<LinkEvent>(include_str!("../../fixtures/link_event.v1.json"));
+        golden::<EdgeToken>(include_str!("../../fixtures/edge_token.v1.json"));
+        let live = golden::<LinkRecord>(include_str!("../../fixtures/link.v1.json"));
+        assert!(matches!(live, LinkRecord::Live(_)));
+        let deleted = golden::<LinkRecord>(include_str!("../../fixtures/link.v1.deleted.json"));
+        assert!(matches!(deleted, LinkRecord::Deleted(_)));
+    }
+
+    #[test]
+    fn an_unknown_version_is_told_from_a_malformed_message() {
+        let later = include_str!("../../fixtures/click.v1.json").replacen("\"v\":1", "\"v\":2", 1);
+        assert!(matches!(Click::decode(later.as_bytes()), Err(DecodeError::UnknownVersion(2))));
+        for bytes in [&b""[..], b"{", b"null", b"{\"v\":1}", b"{\"v\":\"1\"}", b"\xff\xfe"] {
+            assert!(matches!(Click::decode(bytes), Err(DecodeError::Malformed(_))), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_field_is_ignored_because_a_later_build_may_add_it() {
+        let more = include_str!("../../fixtures/click.v1.json").replacen("{", "{\"added_later\":[1],", 1);
+        assert!(Click::decode(more.as_bytes()).is_ok());
+    }
+}

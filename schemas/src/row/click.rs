@@ -1,0 +1,100 @@
+//! The raw row of a click.
+
+use chrono::{DateTime, Utc};
+
+use super::row_binary::{millis, optional_text, text, uuid};
+use crate::message::Click;
+
+/// Where a row came from, as one number: the topic's generation above, the partition below.
+///
+/// A wiped Kafka starts its offsets again from 0; a new generation keeps its positions apart from the old ones.
+pub const fn source(generation: u16, partition: u16) -> u32 {
+    ((generation as u32) << 16) | partition as u32
+}
+
+/// A click and its position in the log: the pair (`src`, `koff`) is in the table once or not at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClickRow {
+    /// The click.
+    pub click: Click,
+    /// Topic generation and partition; see [`source`].
+    pub src: u32,
+    /// Offset within the partition.
+    pub koff: u64,
+    /// The broker's clock when it appended the record.
+    pub broker_ts: DateTime<Utc>,
+}
+
+/// The columns of a [`ClickRow`] in the order of its bytes, for `input()`.
+pub const CLICK_STRUCTURE: &str = "workspace_id UUID, link_id UUID, occurred_at DateTime64(3, 'UTC'), click_id String, \
+     slug String, class String, visitor UInt64, country String, device_type String, browser String, os String, \
+     referrer String, utm_source String, utm_medium String, utm_campaign String, utm_term String, \
+     utm_content String, external_click_id String, user_agent String, purpose String, again Bool, src UInt32, \
+     koff UInt64, broker_ts DateTime64(3, 'UTC')";
+
+impl ClickRow {
+    /// When the click counts: the edge's clock, but never after the broker's, so that an edge whose clock runs
+    /// ahead puts no click into the future.
+    pub fn occurred_at(&self) -> DateTime<Utc> {
+        self.click.occurred_at.min(self.broker_ts)
+    }
+
+    /// Appends the row's bytes.
+    pub fn write_row_binary(&self, out: &mut Vec<u8>) {
+        let click = &self.click;
+        uuid(out, click.workspace_id.uuid());
+        uuid(out, click.link_id.uuid());
+        millis(out, self.occurred_at());
+        text(out, &click.click_id);
+        text(out, &click.slug);
+        text(out, click.class.as_str());
+        out.extend_from_slice(&click.visitor.to_le_bytes());
+        optional_text(out, click.country.as_deref());
+        optional_text(out, click.device_type.as_deref());
+        optional_text(out, click.browser.as_deref());
+        optional_text(out, click.os.as_deref());
+        optional_text(out, click.referrer.as_deref());
+        optional_text(out, click.utm_source.as_deref());
+        optional_text(out, click.utm_medium.as_deref());
+        optional_text(out, click.utm_campaign.as_deref());
+        optional_text(out, click.utm_term.as_deref());
+        optional_text(out, click.utm_content.as_deref());
+        optional_text(out, click.external_click_id.as_deref());
+        optional_text(out, click.user_agent.as_deref());
+        optional_text(out, click.purpose.as_deref());
+        out.push(u8::from(click.again));
+        out.extend_from_slice(&self.src.to_le_bytes());
+        out.extend_from_slice(&self.koff.to_le_bytes());
+        millis(out, self.broker_ts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Message as _;
+
+    fn row() -> ClickRow {
+        let click = Click::decode(include_bytes!("../../fixtures/click.v1.json")).unwrap();
+        let broker_ts = click.occurred_at + chrono::TimeDelta::milliseconds(7);
+        ClickRow { click, src: source(1, 3), koff: 42, broker_ts }
+    }
+
+    #[test]
+    fn a_click_from_a_clock_that_runs_ahead_counts_when_the_broker_took_it() {
+        let mut ahead = row();
+        ahead.click.occurred_at = ahead.broker_ts + chrono::TimeDelta::minutes(5);
+        assert_eq!(ahead.occurred_at(), ahead.broker_ts);
+        assert!(row().occurred_at() < row().broker_ts);
+    }
+
+    #[test]
+    fn the_position_is_at_the_end_of_the_bytes() {
+        let mut bytes = Vec::new();
+        row().write_row_binary(&mut bytes);
+        let tail = &bytes[bytes.len() - 21..];
+        assert_eq!(tail[0], 1, "again");
+        assert_eq!(tail[1..5], 0x0001_0003_u32.to_le_bytes());
+        assert_eq!(tail[5..13], 42_u64.to_le_bytes());
+    }
+}
