@@ -1,0 +1,138 @@
+//! A corner of the real engines that a test has for itself.
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use schemas::clickhouse::MIGRATIONS;
+use schemas::topic;
+use sqlx::{Connection as _, Executor as _, PgConnection};
+
+/// A topic prefix, a ClickHouse database and a Postgres database that no other test uses, ready to be used:
+/// topics created, migrations run.
+///
+/// They are left behind when the test ends: `./dev test` throws the engines away as a whole.
+#[derive(Debug, Clone)]
+pub struct Isolated {
+    /// For `KAFKA_BROKERS`.
+    pub kafka_brokers: String,
+    /// For `HOPLINE_TOPIC_PREFIX`; ends in a dot.
+    pub topic_prefix: String,
+    /// For `CLICKHOUSE_URL`: with the test's own database.
+    pub clickhouse_url: String,
+    /// For `DATABASE_URL`: the test's own database.
+    pub database_url: String,
+}
+
+impl Isolated {
+    /// The topic's name with this test's prefix.
+    pub fn topic(&self, topic: topic::Topic) -> String {
+        format!("{}{}", self.topic_prefix, topic.name)
+    }
+
+    /// A Kafka client's configuration, with the brokers set.
+    pub fn kafka(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.kafka_brokers);
+        config
+    }
+
+    /// Runs a ClickHouse query in this test's database and returns its answer as text.
+    ///
+    /// # Panics
+    /// When ClickHouse refuses it.
+    pub async fn clickhouse(&self, query: &str) -> String {
+        clickhouse(&self.clickhouse_url, query).await
+    }
+
+    /// A connection to this test's Postgres database.
+    pub async fn postgres(&self) -> PgConnection {
+        PgConnection::connect(&self.database_url).await.unwrap()
+    }
+}
+
+/// Makes a corner of the engines that `./dev test` started, or that the environment names.
+///
+/// # Panics
+/// When `KAFKA_BROKERS`, `CLICKHOUSE_URL` or `DATABASE_URL` is missing, or an engine refuses.
+pub async fn isolated() -> Isolated {
+    let name = format!("t{}", uuid::Uuid::now_v7().simple());
+    let isolated = Isolated {
+        kafka_brokers: engine("KAFKA_BROKERS"),
+        topic_prefix: format!("{name}."),
+        clickhouse_url: with_database(&engine("CLICKHOUSE_URL"), &name),
+        database_url: with_database(&engine("DATABASE_URL"), &name),
+    };
+    tokio::join!(create_topics(&isolated), create_clickhouse(&isolated, &name), create_postgres(&isolated, &name));
+    isolated
+}
+
+fn engine(variable: &str) -> String {
+    std::env::var(variable)
+        .unwrap_or_else(|_| panic!("{variable} is not set: run the tests with ./dev test, which starts the engines"))
+}
+
+fn with_database(url: &str, database: &str) -> String {
+    let mut url = reqwest::Url::parse(url).unwrap();
+    url.set_path(database);
+    url.to_string()
+}
+
+async fn create_topics(isolated: &Isolated) {
+    let admin: AdminClient<_> = isolated.kafka().create().unwrap();
+    let names = topic::ALL.map(|topic| isolated.topic(topic));
+    let topics: Vec<NewTopic<'_>> = std::iter::zip(topic::ALL, &names)
+        .map(|(topic, name)| {
+            let start = NewTopic::new(name, topic.partitions, TopicReplication::Fixed(1));
+            topic.config.iter().fold(start, |new, (key, value)| new.set(key, value))
+        })
+        .collect();
+    let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
+    for result in admin.create_topics(&topics, &options).await.unwrap() {
+        result.unwrap();
+    }
+}
+
+async fn create_clickhouse(isolated: &Isolated, name: &str) {
+    clickhouse(&engine("CLICKHOUSE_URL"), &format!("CREATE DATABASE {name}")).await;
+    for migration in MIGRATIONS {
+        for statement in migration.statements() {
+            isolated.clickhouse(&statement).await;
+        }
+    }
+}
+
+async fn create_postgres(isolated: &Isolated, name: &str) {
+    let mut admin = PgConnection::connect(&engine("DATABASE_URL")).await.unwrap();
+    admin.execute(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
+    let mut own = isolated.postgres().await;
+    sqlx::migrate!("../schemas/postgres").run(&mut own).await.unwrap();
+}
+
+async fn clickhouse(url: &str, query: &str) -> String {
+    let mut url = reqwest::Url::parse(url).unwrap();
+    let database = url.path().trim_start_matches('/').to_owned();
+    let user = url.username().to_owned();
+    let password = url.password().map(str::to_owned);
+    url.set_path("/");
+    // Neither call fails on an http URL.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.query_pairs_mut().append_pair("database", &database);
+    let mut request = http_client().post(url).body(query.to_owned());
+    if !user.is_empty() {
+        request = request.basic_auth(user, password);
+    }
+    let answer = request.send().await.unwrap();
+    let status = answer.status();
+    let text = answer.text().await.unwrap();
+    assert!(status.is_success(), "ClickHouse refused {query}: {text}");
+    text
+}
+
+/// A client that speaks plain HTTP to this machine and follows nothing.
+pub fn http_client() -> reqwest::Client {
+    // A second call finds the provider installed, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap()
+}

@@ -1,0 +1,25 @@
+//! Waiting for a condition instead of a time.
+
+use std::time::{Duration, Instant};
+
+/// Asks again and again until `condition` gives a value, and panics with `what` when `deadline` has passed.
+///
+/// `condition` returns `Err` with what it saw instead; the last one is in the panic's message.
+pub async fn eventually<T, E, F>(what: &str, deadline: Duration, mut condition: F) -> T
+where
+    F: AsyncFnMut() -> Result<T, E>,
+    E: std::fmt::Debug,
+{
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(5);
+    loop {
+        match condition().await {
+            Ok(value) => return value,
+            Err(seen) if start.elapsed() >= deadline => {
+                panic!("{what}: not within {deadline:?}; last seen: {seen:?}")
+            }
+            Err(_) => tokio::time::sleep(pause).await,
+        }
+        pause = (pause * 2).min(Duration::from_millis(200));
+    }
+}

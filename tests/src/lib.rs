@@ -1,0 +1,10 @@
+//! The harness of Hopline's tests: isolated engines, conditions to wait for, a scripted webhook receiver.
+//!
+//! It knows no service, so the services' own tests may use it too. It panics where a test would fail anyway.
+
+#![allow(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
+
+pub mod engines;
+mod eventually;
+
+pub use eventually::eventually;
