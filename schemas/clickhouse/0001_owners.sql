@@ -1,6 +1,6 @@
 -- Who may insert rows of a source (topic generation and partition): the holder of the highest epoch.
 -- Taking over writes a higher epoch; every insert carries its own and is refused when it is not the highest.
-CREATE TABLE owners
+CREATE TABLE IF NOT EXISTS owners
 (
     src UInt32,
     epoch UInt64,

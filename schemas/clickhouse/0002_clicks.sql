@@ -1,6 +1,6 @@
 -- Every click, once: the pair (src, koff) is its position in the log.
 -- A batch goes in as one block of one table partition, so it becomes one part: all of it or nothing.
-CREATE TABLE clicks
+CREATE TABLE IF NOT EXISTS clicks
 (
     workspace_id UUID,
     link_id UUID,

@@ -16,7 +16,7 @@ pub fn to_millis(time: DateTime<Utc>) -> DateTime<Utc> {
 
 /// `#[serde(with = "schemas::time::millis")]`
 pub mod millis {
-    use super::*;
+    use super::{DateTime, Deserialize, Deserializer, Error as _, Serializer, Utc, text};
 
     /// Serializes as RFC 3339 with milliseconds.
     pub fn serialize<S: Serializer>(time: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -32,7 +32,7 @@ pub mod millis {
 
 /// `#[serde(with = "schemas::time::optional_millis")]`, for fields that may be null.
 pub mod optional_millis {
-    use super::*;
+    use super::{DateTime, Deserialize, Deserializer, Serializer, Utc};
 
     /// Serializes as RFC 3339 with milliseconds, or null.
     pub fn serialize<S: Serializer>(time: &Option<DateTime<Utc>>, serializer: S) -> Result<S::Ok, S::Error> {

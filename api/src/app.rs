@@ -1,0 +1,49 @@
+//! What a request needs.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use schemas::click_id::ClickIdKeys;
+use service::config::KeyRing;
+use service::destination::DestinationRules;
+use sqlx::PgPool;
+use url::Url;
+
+/// The state of the API, shared by all requests. No globals.
+#[derive(Clone)]
+pub(crate) struct App(Arc<State>);
+
+/// The fields of [`App`].
+pub(crate) struct State {
+    /// Postgres: accounts, keys, links, conversions, webhook endpoints, the outbox.
+    pub(crate) pool: PgPool,
+    /// ClickHouse: clicks.
+    pub(crate) clickhouse: clickhouse::Client,
+    /// Tell real click ids from forged ones.
+    pub(crate) click_ids: ClickIdKeys,
+    /// Seal webhook secrets.
+    pub(crate) secret_keys: KeyRing,
+    /// The base of short links as visitors see it.
+    pub(crate) public_url: Url,
+    /// Where webhooks may go.
+    pub(crate) webhook_rules: DestinationRules,
+}
+
+impl App {
+    pub(crate) fn new(state: State) -> Self {
+        Self(Arc::new(state))
+    }
+
+    /// The link that a visitor follows.
+    pub(crate) fn short_url(&self, slug: &str) -> String {
+        format!("{}/{slug}", self.public_url.as_str().trim_end_matches('/'))
+    }
+}
+
+impl Deref for App {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}

@@ -1,0 +1,118 @@
+//! What the API reads from its environment; `--help` is the reference.
+
+use std::net::SocketAddr;
+
+use clap::{Parser, Subcommand};
+use service::clickhouse::ClickhouseConfig;
+use service::config::{Cidrs, KeyRing};
+use service::http::Limits;
+use service::kafka::KafkaConfig;
+use service::postgres::PostgresConfig;
+use service::process::Settings;
+use url::Url;
+
+use crate::admin::Admin;
+
+/// Hopline's management API: links, conversions, webhook endpoints, counts.
+///
+/// Without a command it serves until SIGTERM. Settings come from the environment.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "api", version)]
+pub struct Config {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// Logs and shutdown.
+    #[command(flatten)]
+    pub settings: Settings,
+
+    /// Kafka.
+    #[command(flatten)]
+    pub kafka: KafkaConfig,
+
+    /// Postgres.
+    #[command(flatten)]
+    pub postgres: PostgresConfig,
+
+    /// ClickHouse.
+    #[command(flatten)]
+    pub clickhouse: ClickhouseConfig,
+
+    /// Connections.
+    #[command(flatten)]
+    pub limits: Limits,
+
+    /// Where the API listens.
+    #[arg(long, value_name = "ADDRESS", env = "HOPLINE_API_LISTEN", default_value = "0.0.0.0:8080")]
+    pub listen: SocketAddr,
+
+    /// Where /healthz, /readyz and /metrics are.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "HOPLINE_API_OPERATIONS_LISTEN",
+        default_value = "127.0.0.1:9103"
+    )]
+    pub operations_listen: SocketAddr,
+
+    /// The base of short links as visitors see it, such as https://go.example.com
+    #[arg(long, value_name = "URL", env = "HOPLINE_PUBLIC_URL", value_parser = parse_public_url)]
+    pub public_url: Url,
+
+    /// Keys that make click ids verify themselves: id:64 hex digits, the first signs, all verify.
+    #[arg(long, value_name = "KEYS", env = "HOPLINE_CLICK_ID_KEYS", hide_env_values = true)]
+    pub click_id_keys: KeyRing,
+
+    /// Keys that seal webhook secrets: id:64 hex digits, the first seals, all open.
+    #[arg(long, value_name = "KEYS", env = "HOPLINE_SECRET_KEYS", hide_env_values = true)]
+    pub secret_keys: KeyRing,
+
+    /// Networks that webhook endpoints may be in although they are not public, and without TLS.
+    #[arg(long, value_name = "CIDRS", env = "HOPLINE_WEBHOOK_ALLOW", default_value = "")]
+    pub webhook_allow: Cidrs,
+}
+
+impl AsRef<Settings> for Config {
+    fn as_ref(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+/// What the program does instead of serving.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Creates or updates the schemas of Postgres and ClickHouse and the topics; safe to run again.
+    Migrate,
+    /// Creates accounts, workspaces, keys and edge tokens, and revokes them.
+    Admin(Admin),
+}
+
+/// Short links need a base that is only scheme, host and port.
+fn parse_public_url(text: &str) -> Result<Url, String> {
+    let url =
+        Url::parse(text).map_err(|error| format!("{error}; write for example https://go.example.com"))?;
+    if !matches!(url.scheme(), "http" | "https") || url.path() != "/" || url.query().is_some() {
+        return Err("must be http:// or https:// and a host, without a path".to_owned());
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variable_is_listed_so_that_one_file_serves_all_processes() {
+        service::config::assert_listed::<Config>();
+    }
+
+    #[test]
+    fn the_public_url_is_a_scheme_and_a_host() {
+        assert!(parse_public_url("https://go.example").is_ok());
+        assert!(parse_public_url("http://127.0.0.1:8081/").is_ok());
+        for bad in ["go.example", "ftp://go.example", "https://go.example/x", "https://go.example?x"] {
+            assert!(parse_public_url(bad).is_err(), "{bad}");
+        }
+    }
+}

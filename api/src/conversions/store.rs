@@ -1,0 +1,87 @@
+//! The SQL of conversions.
+
+use chrono::{DateTime, Utc};
+use schemas::id::{ConversionId, LinkId, WorkspaceId};
+use schemas::message::{Conversion, Message as _, Version};
+use sha2::{Digest as _, Sha256};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use crate::error::violates;
+use crate::outbox;
+
+/// A conversion to be registered.
+pub(super) struct ConversionRow {
+    pub(super) id: Uuid,
+    pub(super) click_id: String,
+    pub(super) link: LinkId,
+    pub(super) clicked_at: DateTime<Utc>,
+    pub(super) external_user_id: Option<String>,
+    pub(super) user_name: Option<String>,
+    pub(super) user_email: Option<String>,
+    pub(super) host: Option<String>,
+    pub(super) page_url: Option<String>,
+    pub(super) created_at: DateTime<Utc>,
+}
+
+/// What became of it.
+pub(super) enum Outcome {
+    Registered,
+    /// The link was deleted.
+    NoSuchLink,
+    /// The click has one, perhaps from a request at the same moment.
+    Exists,
+}
+
+/// Inserts a conversion and its outbox row in one transaction.
+pub(super) async fn insert(pool: &PgPool, row: &ConversionRow) -> sqlx::Result<Outcome> {
+    let mut transaction = pool.begin().await?;
+    // The share lock keeps the link from being deleted before the conversion is there to be deleted with it.
+    let workspace: Option<Uuid> =
+        sqlx::query_scalar("SELECT workspace_id FROM links WHERE id = $1 FOR KEY SHARE")
+            .bind(row.link.uuid())
+            .fetch_optional(&mut *transaction)
+            .await?;
+    let Some(workspace) = workspace else { return Ok(Outcome::NoSuchLink) };
+    let inserted = sqlx::query(
+        "INSERT INTO conversions (id, click_sha256, click_id, link_id, workspace_id, clicked_at, external_user_id,
+                                  user_name, user_email, host, page_url, created_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+    )
+    .bind(row.id)
+    .bind(&Sha256::digest(row.click_id.as_bytes())[..])
+    .bind(&row.click_id)
+    .bind(row.link.uuid())
+    .bind(workspace)
+    .bind(row.clicked_at)
+    .bind(&row.external_user_id)
+    .bind(&row.user_name)
+    .bind(&row.user_email)
+    .bind(&row.host)
+    .bind(&row.page_url)
+    .bind(row.created_at)
+    .execute(&mut *transaction)
+    .await;
+    match inserted {
+        Ok(_) => {}
+        Err(error) if violates(&error, "conversions_click") => return Ok(Outcome::Exists),
+        Err(error) => return Err(error),
+    }
+    let message = Conversion {
+        version: Version,
+        conversion_id: ConversionId::from_uuid(row.id),
+        click_id: row.click_id.clone(),
+        link_id: row.link,
+        workspace_id: WorkspaceId::from_uuid(workspace),
+        clicked_at: row.clicked_at,
+        converted_at: row.created_at,
+    };
+    outbox::enqueue(&mut transaction, schemas::topic::CONVERSIONS, &row.click_id, &message.encode()).await?;
+    transaction.commit().await?;
+    Ok(Outcome::Registered)
+}
+
+/// Counts the conversions of a link.
+pub(crate) async fn count_of_link(pool: &PgPool, link: Uuid) -> sqlx::Result<i64> {
+    sqlx::query_scalar("SELECT count(*) FROM conversions WHERE link_id = $1").bind(link).fetch_one(pool).await
+}

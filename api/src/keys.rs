@@ -1,0 +1,109 @@
+//! API keys and edge tokens: made once, shown once, kept as a digest.
+
+use rand::Rng;
+use sha2::{Digest as _, Sha256};
+
+/// What every API key begins with.
+const KEY_PREFIX: &str = "hop_live_";
+
+/// What every edge token begins with.
+const EDGE_TOKEN_PREFIX: &str = "hop_edge_";
+
+/// Characters after the prefix: 32 of randomness (190 bits) and 6 of checksum.
+const RANDOM_LEN: usize = 32;
+const CHECKSUM_LEN: usize = 6;
+
+/// How many characters of a key may be shown again: the prefix and four more.
+const DISPLAY_LEN: usize = 13;
+
+const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// A secret of ours in plain text, on its way to whoever asked for it. It has no `Debug` and no `Display`.
+pub(crate) struct Plain(String);
+
+impl Plain {
+    /// Draws an API key.
+    pub(crate) fn api_key(rng: &mut impl Rng) -> Self {
+        Self::draw(KEY_PREFIX, rng)
+    }
+
+    /// Draws an edge token.
+    pub(crate) fn edge_token(rng: &mut impl Rng) -> Self {
+        Self::draw(EDGE_TOKEN_PREFIX, rng)
+    }
+
+    fn draw(prefix: &str, rng: &mut impl Rng) -> Self {
+        let random: String = (0..RANDOM_LEN).map(|_| char::from(BASE62[rng.random_range(0..62)])).collect();
+        let checksum = checksum(&random);
+        Self(format!("{prefix}{random}{checksum}"))
+    }
+
+    /// The text to show, once.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// The first characters, which may be shown again.
+    pub(crate) fn display_prefix(&self) -> &str {
+        &self.0[..DISPLAY_LEN]
+    }
+
+    /// What is stored.
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        digest(&self.0)
+    }
+}
+
+/// The digest under which a key or token is stored and looked up.
+pub(crate) fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+/// Whether a text has the form of an API key, checksum included: a typo needs no look-up.
+pub(crate) fn is_well_formed(text: &str) -> bool {
+    text.strip_prefix(KEY_PREFIX).is_some_and(|rest| {
+        rest.len() == RANDOM_LEN + CHECKSUM_LEN
+            && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            && rest[RANDOM_LEN..] == checksum(&rest[..RANDOM_LEN])
+    })
+}
+
+/// Six base 62 digits of the first four bytes of SHA-256. It guards against typos, not against forgers.
+fn checksum(random: &str) -> String {
+    let digest = digest(random);
+    let mut number = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]) as usize;
+    let mut text = [b'0'; CHECKSUM_LEN];
+    for place in text.iter_mut().rev() {
+        *place = BASE62[number % 62];
+        number /= 62;
+    }
+    text.iter().map(|byte| char::from(*byte)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drawn_key_is_well_formed_and_shows_its_first_13_characters() {
+        let key = Plain::api_key(&mut rand::rng());
+        assert!(is_well_formed(key.reveal()));
+        assert_eq!(key.reveal().len(), 9 + 32 + 6);
+        assert_eq!(key.display_prefix().len(), 13);
+        assert!(key.display_prefix().starts_with("hop_live_"));
+    }
+
+    #[test]
+    fn a_typo_is_seen_without_a_look_up() {
+        let key = Plain::api_key(&mut rand::rng());
+        for place in 0..key.reveal().len() {
+            let mut bytes = key.reveal().as_bytes().to_vec();
+            bytes[place] = if bytes[place] == b'x' { b'y' } else { b'x' };
+            assert!(!is_well_formed(&String::from_utf8(bytes).unwrap()), "{place}");
+        }
+        for bad in ["", "hop_live_", "é", &format!("{}0", key.reveal()), &"é".repeat(30)] {
+            assert!(!is_well_formed(bad));
+        }
+        assert!(!is_well_formed(Plain::edge_token(&mut rand::rng()).reveal()));
+    }
+}

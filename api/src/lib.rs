@@ -1,0 +1,98 @@
+//! The management API: links, conversions, webhook endpoints and counts over HTTP, and the operator's commands.
+
+mod admin;
+mod app;
+mod auth;
+mod config;
+mod conversions;
+mod error;
+mod faults;
+mod keys;
+mod links;
+mod migrate;
+mod outbox;
+mod plan;
+mod routes;
+mod webhooks;
+
+pub use config::{Command, Config};
+
+use anyhow::Context as _;
+use schemas::click_id::ClickIdKeys;
+use service::destination::DestinationRules;
+use service::metrics::Metrics;
+use service::{Health, Shutdown};
+use tokio::net::TcpListener;
+
+use crate::app::{App, State};
+
+/// Connections of one instance to Postgres.
+const POOL_CONNECTIONS: u32 = 16;
+
+/// Serves the API on `listener` and its operations on `operations` until shutdown.
+///
+/// It starts with any engine down: requests that need it answer 503, `/readyz` names it, and it is used as soon
+/// as it is there.
+///
+/// # Errors
+/// When the configuration cannot be used.
+pub async fn run(
+    config: Config,
+    listener: TcpListener,
+    operations: TcpListener,
+    metrics: Metrics,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let health = Health::new(&shutdown);
+    let _operations = service::http::serve_operations(operations, &health, &metrics);
+    let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
+    let clickhouse = service::clickhouse::client(&config.clickhouse);
+    tokio::spawn(service::postgres::watch(pool.clone(), health.check("postgres"), shutdown.clone()));
+    let outbox = tokio::spawn(outbox::publish(
+        pool.clone(),
+        config.kafka.clone(),
+        health.check("kafka"),
+        shutdown.clone(),
+    ));
+
+    let app = App::new(State {
+        pool: pool.clone(),
+        clickhouse,
+        click_ids: click_id_keys(&config),
+        secret_keys: config.secret_keys,
+        webhook_rules: DestinationRules::new(config.webhook_allow, Some(&config.public_url)),
+        public_url: config.public_url,
+    });
+    service::http::serve(listener, routes::routes(&app), config.limits, shutdown.clone()).await;
+    // Requests are finished, so nothing more comes into the outbox from here; what is left is sent at the next start.
+    outbox.await.context("the outbox publisher panicked")?;
+    pool.close().await;
+    Ok(())
+}
+
+/// Brings Postgres, ClickHouse and Kafka to what this build needs; `api migrate`.
+///
+/// # Errors
+/// When an engine cannot be reached or refuses a statement.
+pub async fn migrate(config: &Config) -> anyhow::Result<()> {
+    let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
+    let clickhouse = service::clickhouse::client(&config.clickhouse);
+    migrate::migrate(&pool, &clickhouse, &config.kafka).await
+}
+
+/// Carries out an operator's command and returns what to print; `api admin …`.
+///
+/// # Errors
+/// When Postgres cannot be reached, or what the command names is not there.
+pub async fn administer(config: &Config, admin: Admin) -> anyhow::Result<String> {
+    let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
+    admin::run(admin, &pool).await
+}
+
+pub use admin::Admin;
+
+fn click_id_keys(config: &Config) -> ClickIdKeys {
+    let (id, key) = config.click_id_keys.current();
+    let former = config.click_id_keys.iter().skip(1).map(|(id, key)| (id, *key.bytes()));
+    ClickIdKeys::new((id, *key.bytes()), former)
+}

@@ -1,0 +1,26 @@
+//! `DELETE /links/{id}`
+
+use chrono::Utc;
+use schemas::id::LinkId;
+use schemas::message::LinkEventKind;
+use serde_json::json;
+use service::http::ApiError;
+
+use super::store::{self, Told};
+use crate::App;
+use crate::auth::Writer;
+use crate::error::database;
+
+/// Removes a link, locked or not. Its slug is free again; its clicks are not the next link's.
+pub(crate) async fn delete(id: LinkId, Writer(caller): Writer, app: App) -> Result<(), ApiError> {
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    let row = store::find_for_update(&mut transaction, caller.workspace, id.uuid())
+        .await
+        .map_err(database)?
+        .ok_or_else(super::not_found)?;
+    let data = json!({ "id": id, "slug": row.slug, "name": row.name, "destination": row.destination });
+    let told = Told { kind: LinkEventKind::Deleted, data };
+    let now = schemas::time::to_millis(Utc::now()).max(row.created_at);
+    store::delete(&mut transaction, &row, now, told).await.map_err(database)?;
+    transaction.commit().await.map_err(database)
+}

@@ -1,0 +1,161 @@
+//! Links: create, list, get, change, delete.
+
+mod counters;
+mod create;
+mod delete;
+mod destination;
+mod fields;
+mod list;
+mod show;
+mod slug;
+mod store;
+mod update;
+
+use chrono::{DateTime, Utc};
+use schemas::id::{LinkId, UserId};
+use serde::Serialize;
+use serde_json::{Value, json};
+use service::http::ApiError;
+use uuid::Uuid;
+
+pub(crate) use create::{Created, create};
+pub(crate) use delete::delete;
+pub(crate) use list::list;
+pub(crate) use show::show;
+pub(crate) use update::update;
+
+use crate::App;
+use counters::Counters;
+use store::LinkRow;
+
+/// A link as callers and webhook receivers see it, without counters.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct LinkObject {
+    id: LinkId,
+    user_id: UserId,
+    slug: String,
+    name: String,
+    destination: String,
+    is_active: bool,
+    is_locked: bool,
+    #[serde(with = "schemas::time::millis")]
+    created_at: DateTime<Utc>,
+    #[serde(with = "schemas::time::millis")]
+    updated_at: DateTime<Utc>,
+    external_id: Option<String>,
+    tags: Vec<String>,
+    redirect_status: i16,
+    forward_query: String,
+    append_click_id: bool,
+    #[serde(with = "schemas::time::optional_millis")]
+    expires_at: Option<DateTime<Utc>>,
+    short_url: String,
+}
+
+impl LinkObject {
+    fn new(row: &LinkRow, app: &App) -> Self {
+        Self {
+            id: row.link_id(),
+            user_id: row.owner_id(),
+            slug: row.slug.clone(),
+            name: row.name.clone(),
+            destination: row.destination.clone(),
+            is_active: row.is_active,
+            is_locked: row.is_locked,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+            external_id: row.external_id.clone(),
+            tags: row.tags.clone(),
+            redirect_status: row.redirect_status,
+            forward_query: row.forward_query.clone(),
+            append_click_id: row.append_click_id,
+            expires_at: row.expires_at,
+            short_url: app.short_url(&row.slug),
+        }
+    }
+
+    /// The data of a `link.created` or, with the fields that changed, of a `link.updated`.
+    fn event_data(&self, changed: Option<&[&str]>) -> Value {
+        // A struct with string keys always becomes a JSON object.
+        let mut data = serde_json::to_value(self).unwrap_or_default();
+        if let Some(changed) = changed {
+            data["changed"] = json!(changed);
+        }
+        data
+    }
+}
+
+/// The full link: the object and its counters.
+#[derive(Debug, Serialize)]
+pub(crate) struct FullLink {
+    #[serde(flatten)]
+    link: LinkObject,
+    total_clicks: Option<u64>,
+    unique_clicks: Option<u64>,
+    conversions: i64,
+    /// Percent of unique clicks, two decimals; null when the clicks are not known.
+    conversion_rate: Option<f64>,
+    #[serde(with = "schemas::time::optional_millis")]
+    as_of: Option<DateTime<Utc>>,
+}
+
+impl FullLink {
+    fn new(link: LinkObject, counters: &Counters, conversions: i64) -> Self {
+        let (total_clicks, unique_clicks) = counters.of(link.id.uuid()).unzip();
+        Self {
+            link,
+            total_clicks,
+            unique_clicks,
+            conversions,
+            conversion_rate: unique_clicks.map(|unique| conversion_rate(conversions, unique)),
+            as_of: counters.as_of(),
+        }
+    }
+
+    /// A link that was made a moment ago: nobody has clicked it.
+    fn unclicked(link: LinkObject) -> Self {
+        Self {
+            link,
+            total_clicks: Some(0),
+            unique_clicks: Some(0),
+            conversions: 0,
+            conversion_rate: Some(0.0),
+            as_of: Some(Utc::now()),
+        }
+    }
+}
+
+/// (conversions / unique clicks) × 100, rounded to two decimals; 0 without clicks.
+fn conversion_rate(conversions: i64, unique_clicks: u64) -> f64 {
+    if unique_clicks == 0 {
+        return 0.0;
+    }
+    (conversions as f64 / unique_clicks as f64 * 10_000.0).round() / 100.0
+}
+
+/// The link of a path, or the one answer for "not there" and "not yours".
+async fn require(app: &App, workspace: Uuid, id: LinkId) -> Result<LinkRow, ApiError> {
+    store::find(&app.pool, workspace, id.uuid()).await.map_err(crate::error::database)?.ok_or_else(not_found)
+}
+
+fn not_found() -> ApiError {
+    ApiError::not_found("No such link in this workspace")
+}
+
+fn slug_taken(slug: &str) -> ApiError {
+    ApiError::slug_taken(format!("The slug {slug:?} is taken"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_conversion_rate_is_a_percentage_of_unique_clicks() {
+        assert_eq!(conversion_rate(1, 3), 33.33);
+        assert_eq!(conversion_rate(2, 3), 66.67);
+        assert_eq!(conversion_rate(0, 0), 0.0);
+        assert_eq!(conversion_rate(5, 0), 0.0);
+        assert_eq!(conversion_rate(7, 7), 100.0);
+    }
+}

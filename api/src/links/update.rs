@@ -1,0 +1,85 @@
+//! `PATCH /links/{id}`
+
+use chrono::Utc;
+use schemas::id::LinkId;
+use schemas::message::LinkEventKind;
+use service::http::ApiError;
+
+use super::fields::{Checked, Fields};
+use super::store::{self, LinkRow, Told};
+use super::{FullLink, LinkObject, show};
+use crate::App;
+use crate::auth::Writer;
+use crate::error::{database, violates};
+
+/// Changes the fields that are given and answers with the link. A change that changes nothing tells nobody.
+pub(crate) async fn update(
+    id: LinkId,
+    Writer(caller): Writer,
+    fields: Fields,
+    app: App,
+) -> Result<FullLink, ApiError> {
+    let checked = fields.check(&app.public_url)?;
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    let mut row = store::find_for_update(&mut transaction, caller.workspace, id.uuid())
+        .await
+        .map_err(database)?
+        .ok_or_else(super::not_found)?;
+    if row.is_locked {
+        return Err(ApiError::link_locked(
+            "The link is over the plan's limit: it can be deleted, not edited",
+        ));
+    }
+    let changed = apply(checked, &mut row);
+    if !changed.is_empty() {
+        row.revision += 1;
+        // Never before the creation, whatever the clock did in between.
+        row.updated_at = schemas::time::to_millis(Utc::now()).max(row.created_at);
+        let data = LinkObject::new(&row, &app).event_data(Some(&changed));
+        match store::update(&mut transaction, &row, Told { kind: LinkEventKind::Updated, data }).await {
+            Ok(()) => {}
+            Err(error) if violates(&error, "links_slug") => return Err(super::slug_taken(&row.slug)),
+            Err(error) if violates(&error, "links_external_id") => {
+                return Err(ApiError::external_id_taken(
+                    "Another link of this workspace has this external_id",
+                ));
+            }
+            Err(error) => return Err(database(error)),
+        }
+    }
+    transaction.commit().await.map_err(database)?;
+    show::full(&row, &caller, &app).await
+}
+
+/// Puts the given fields into the row and returns the names of those that became different.
+fn apply(checked: Checked, row: &mut LinkRow) -> Vec<&'static str> {
+    let mut changed = Vec::new();
+    let mut note = |field, differs: bool| {
+        if differs {
+            changed.push(field);
+        }
+    };
+    note("name", replace(&mut row.name, checked.name));
+    note("destination", replace(&mut row.destination, checked.destination));
+    note("slug", replace(&mut row.slug, checked.slug));
+    note("is_active", replace(&mut row.is_active, checked.is_active));
+    note("external_id", replace(&mut row.external_id, checked.external_id));
+    note("tags", replace(&mut row.tags, checked.tags));
+    note("redirect_status", replace(&mut row.redirect_status, checked.redirect_status));
+    let forward_query = checked.forward_query.map(|mode| mode.as_str().to_owned());
+    note("forward_query", replace(&mut row.forward_query, forward_query));
+    note("append_click_id", replace(&mut row.append_click_id, checked.append_click_id));
+    note("expires_at", replace(&mut row.expires_at, checked.expires_at));
+    changed
+}
+
+/// Takes over a given value; tells whether it is another one.
+fn replace<T: PartialEq>(current: &mut T, given: Option<T>) -> bool {
+    match given {
+        Some(given) if given != *current => {
+            *current = given;
+            true
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,26 @@
+//! The `api` program.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use api::{Command, Config};
+use service::process::{self, Context, bind};
+
+fn main() -> ExitCode {
+    process::main("api", env!("CARGO_PKG_VERSION"), |config: Config, context: Context| async move {
+        match config.command.clone() {
+            None => {
+                let listener = bind("HOPLINE_API_LISTEN", config.listen).await?;
+                let operations = bind("HOPLINE_API_OPERATIONS_LISTEN", config.operations_listen).await?;
+                api::run(config, listener, operations, context.metrics, context.shutdown).await
+            }
+            Some(Command::Migrate) => api::migrate(&config).await,
+            Some(Command::Admin(admin)) => {
+                let answer = api::administer(&config, admin).await?;
+                // Answers are for standard output, logs are not: scripts read the one and people the other.
+                writeln!(std::io::stdout(), "{}", answer.trim_end())?;
+                Ok(())
+            }
+        }
+    })
+}

@@ -1,0 +1,76 @@
+//! `api migrate`: the schemas of Postgres and ClickHouse, and the topics. Running it again changes nothing.
+
+use anyhow::Context as _;
+use clickhouse::Row;
+use schemas::clickhouse::{MIGRATIONS, Migration};
+use serde::Deserialize;
+use service::kafka::{KafkaConfig, TopicSpec, ensure_topics};
+use sqlx::PgPool;
+
+/// The migrations of Postgres, from the files of `schemas/postgres`.
+static POSTGRES: sqlx::migrate::Migrator = sqlx::migrate!("../schemas/postgres");
+
+/// Brings Postgres, ClickHouse and Kafka to what this build needs.
+pub(crate) async fn migrate(
+    pool: &PgPool,
+    clickhouse: &clickhouse::Client,
+    kafka: &KafkaConfig,
+) -> anyhow::Result<()> {
+    // sqlx holds an advisory lock meanwhile, so two of these wait for each other.
+    POSTGRES.run(pool).await.context("migrating Postgres")?;
+    tracing::info!("Postgres is up to date");
+    let applied = migrate_clickhouse(clickhouse).await.context("migrating ClickHouse")?;
+    tracing::info!(applied, "ClickHouse is up to date");
+    let topics = schemas::topic::ALL.map(|topic| TopicSpec {
+        name: topic.name,
+        partitions: topic.partitions,
+        config: topic.config,
+    });
+    ensure_topics(kafka, &topics).await.context("creating topics")?;
+    tracing::info!("Topics are there");
+    Ok(())
+}
+
+#[derive(Row, Deserialize)]
+struct Applied {
+    version: u32,
+}
+
+/// Runs what has not run yet and returns how many that was.
+///
+/// ClickHouse has no transaction over DDL: a migration is recorded after its last statement, so each statement
+/// must bear to run again (`IF NOT EXISTS`) after a crash in between.
+async fn migrate_clickhouse(clickhouse: &clickhouse::Client) -> anyhow::Result<usize> {
+    clickhouse
+        .query(
+            "CREATE TABLE IF NOT EXISTS schema_migrations
+             (version UInt32, name String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3))
+             ENGINE = MergeTree ORDER BY version",
+        )
+        .execute()
+        .await?;
+    let applied =
+        clickhouse.query("SELECT DISTINCT version FROM schema_migrations").fetch_all::<Applied>().await?;
+    let missing: Vec<&Migration> = MIGRATIONS
+        .iter()
+        .filter(|migration| applied.iter().all(|Applied { version }| *version != migration.version))
+        .collect();
+    for migration in &missing {
+        for statement in migration.statements() {
+            // `?` would be a placeholder for a value.
+            clickhouse
+                .query(&statement.replace('?', "??"))
+                .execute()
+                .await
+                .with_context(|| format!("migration {} ({})", migration.version, migration.name))?;
+        }
+        clickhouse
+            .query("INSERT INTO schema_migrations (version, name) VALUES (?, ?)")
+            .bind(migration.version)
+            .bind(migration.name)
+            .execute()
+            .await?;
+        tracing::info!(version = migration.version, name = migration.name, "Migrated ClickHouse");
+    }
+    Ok(missing.len())
+}

@@ -1,0 +1,166 @@
+//! The outbox: what changes in Postgres reaches Kafka, whatever is killed in between.
+//!
+//! A change writes its rows in its own transaction. One publisher at a time, over all instances of the API,
+//! sends all visible rows in the order of `seq` in one Kafka transaction and then deletes them. It is a queue
+//! and not a cursor: a cursor would skip a row whose transaction commits after a row with a higher `seq`.
+//!
+//! A publisher that dies after the Kafka commit and before the delete leaves its rows; they are sent again.
+//! Readers are ready for that: links carry a revision, events an id, conversions a click id.
+
+use std::time::Duration;
+
+use rdkafka::error::KafkaResult;
+use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
+use schemas::topic::Topic;
+use service::kafka::KafkaConfig;
+use service::{Check, Shutdown};
+use sqlx::postgres::PgListener;
+use sqlx::{Connection as _, PgConnection, PgPool};
+
+/// The channel on which a committed change wakes the publisher.
+const CHANNEL: &str = "hopline_outbox";
+
+/// Held by the one publisher of all instances. An arbitrary constant: "outbox" as ASCII.
+const ADVISORY_LOCK: i64 = 0x6f75_7462_6f78;
+
+/// Rows in one Kafka transaction.
+const BATCH: i64 = 500;
+
+/// How long to wait before trying again after a failure, and for a notification that may have been missed.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// How long one Kafka transaction may take.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Puts a message into the outbox of the transaction at hand.
+pub(crate) async fn enqueue(
+    transaction: &mut PgConnection,
+    topic: Topic,
+    key: &str,
+    value: &[u8],
+) -> sqlx::Result<()> {
+    // Postgres sends the notification when the transaction commits, and once however often it is asked.
+    sqlx::query(
+        "WITH queued AS (INSERT INTO outbox (topic, key, value) VALUES ($1, $2, $3) RETURNING seq)
+         SELECT pg_notify($4, '') FROM queued",
+    )
+    .bind(topic.name)
+    .bind(key)
+    .bind(value)
+    .bind(CHANNEL)
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Publishes the outbox until shutdown; failures are logged, shown by `check`, and tried again.
+pub(crate) async fn publish(pool: PgPool, kafka: KafkaConfig, check: Check, shutdown: Shutdown) {
+    while !shutdown.requested() {
+        let outcome = tokio::select! {
+            outcome = publish_as_the_only_one(&pool, &kafka, &check, &shutdown) => outcome,
+            () = shutdown.wait() => return,
+        };
+        if let Err(error) = outcome {
+            check.unready(format!("{error:#}"));
+            tracing::warn!(error = format!("{error:#}"), "Publishing the outbox failed; trying again");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            () = shutdown.wait() => return,
+        }
+    }
+}
+
+/// Waits to become the only publisher, then publishes until something fails.
+async fn publish_as_the_only_one(
+    pool: &PgPool,
+    kafka: &KafkaConfig,
+    check: &Check,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    // The lock lives as long as this connection, which therefore does not go back to the pool.
+    let mut connection = pool.acquire().await?.detach();
+    while !sqlx::query_scalar::<_, bool>("SELECT pg_try_advisory_lock($1)")
+        .bind(ADVISORY_LOCK)
+        .fetch_one(&mut connection)
+        .await?
+    {
+        // Another instance publishes: this one stands by.
+        check.ready();
+        tokio::time::sleep(PAUSE).await;
+    }
+    let mut listener = PgListener::connect_with(pool).await?;
+    listener.listen(CHANNEL).await?;
+    let producer = fenced_producer(kafka).await?;
+    tracing::info!("Publishing the outbox");
+    check.ready();
+    let waiting = metrics::gauge!("outbox_rows_published_last");
+    while !shutdown.requested() {
+        let published = publish_batch(&mut connection, &producer, kafka).await?;
+        waiting.set(published as f64);
+        if published == 0 {
+            // A missed notification costs one pause, not the message.
+            let _ = tokio::time::timeout(PAUSE, listener.recv()).await;
+        }
+    }
+    connection.close().await?;
+    Ok(())
+}
+
+/// A transactional producer under the deployment's one id: Kafka refuses whoever held it before, so a former
+/// publisher that still believes in its lock can commit nothing.
+async fn fenced_producer(kafka: &KafkaConfig) -> anyhow::Result<FutureProducer> {
+    let mut config = kafka.client_config("api-outbox");
+    config
+        .set("transactional.id", kafka.topic("outbox"))
+        .set("transaction.timeout.ms", "30000")
+        .set("compression.type", "zstd")
+        .set("linger.ms", "0");
+    let producer: FutureProducer = config.create()?;
+    blocking(&producer, |producer| producer.init_transactions(TRANSACTION_TIMEOUT)).await?;
+    Ok(producer)
+}
+
+/// Sends all visible rows, up to a batch, and deletes them. Returns how many.
+async fn publish_batch(
+    connection: &mut PgConnection,
+    producer: &FutureProducer,
+    kafka: &KafkaConfig,
+) -> anyhow::Result<usize> {
+    let rows: Vec<(i64, String, String, Vec<u8>)> =
+        sqlx::query_as("SELECT seq, topic, key, value FROM outbox ORDER BY seq LIMIT $1")
+            .bind(BATCH)
+            .fetch_all(&mut *connection)
+            .await?;
+    if rows.is_empty() {
+        return Ok(0);
+    }
+    producer.begin_transaction()?;
+    let mut reports = Vec::with_capacity(rows.len());
+    for (_, topic, key, value) in &rows {
+        let topic = kafka.topic(topic);
+        // Queued in the order of seq; one producer keeps the order within a partition.
+        let report = producer
+            .send_result(FutureRecord::to(&topic).key(key).payload(value))
+            .map_err(|(error, _)| error)?;
+        reports.push(report);
+    }
+    for report in reports {
+        report.await?.map_err(|(error, _)| error)?;
+    }
+    blocking(producer, |producer| producer.commit_transaction(TRANSACTION_TIMEOUT)).await?;
+    let sent: Vec<i64> = rows.iter().map(|(seq, ..)| *seq).collect();
+    sqlx::query("DELETE FROM outbox WHERE seq = ANY($1)").bind(&sent).execute(connection).await?;
+    metrics::counter!("outbox_published_total").increment(rows.len() as u64);
+    Ok(rows.len())
+}
+
+/// Runs a call that blocks on Kafka away from the tasks that must not wait.
+async fn blocking(
+    producer: &FutureProducer,
+    call: impl FnOnce(&FutureProducer) -> KafkaResult<()> + Send + 'static,
+) -> anyhow::Result<()> {
+    let producer = producer.clone();
+    tokio::task::spawn_blocking(move || call(&producer)).await??;
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Every route of the API on one screen.
+
+use http::{HeaderMap, HeaderValue, StatusCode, header::LOCATION};
+use serde::Serialize;
+use service::http::route::any_of;
+use service::http::{ApiError, BODY_LIMIT, Route, json, json_body, query};
+use warp::reply::Response;
+use warp::{Filter, Reply as _};
+
+use crate::App;
+use crate::auth::{caller, writer};
+use crate::{conversions, links, webhooks};
+
+/// The API under `/api/v1` and, for ever the same, under `/api`.
+pub(crate) fn routes(app: &App) -> Route {
+    let operations = any_of([
+        // With a key
+        create_link(app),
+        list_links(app),
+        show_link(app),
+        update_link(app),
+        delete_link(app),
+        create_webhook(app),
+        list_webhooks(app),
+        show_webhook(app),
+        delete_webhook(app),
+        // For anyone who holds a click id
+        create_conversion(app),
+    ]);
+    any_of([
+        warp::path!("api" / "v1" / ..).and(operations.clone()).boxed(),
+        warp::path!("api" / ..).and(operations).boxed(),
+    ])
+}
+
+/// `POST /links`
+fn create_link(app: &App) -> Route {
+    warp::path!("links")
+        .and(warp::post())
+        .and(writer(app))
+        .and(json_body(BODY_LIMIT))
+        .and(with(app))
+        .then(links::create)
+        .map(|result: Result<links::Created, ApiError>| {
+            let location = result.as_ref().ok().map(links::Created::location);
+            let mut response = answer(StatusCode::CREATED, result.as_ref().map(links::Created::link));
+            if let Some(location) = location.and_then(|path| HeaderValue::try_from(path).ok()) {
+                response.headers_mut().insert(LOCATION, location);
+            }
+            response
+        })
+        .boxed()
+}
+
+/// `GET /links`
+fn list_links(app: &App) -> Route {
+    warp::path!("links")
+        .and(warp::get())
+        .and(query())
+        .and(caller(app))
+        .and(with(app))
+        .then(links::list)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /links/{id}`
+fn show_link(app: &App) -> Route {
+    warp::path!("links" / String)
+        .and(warp::get())
+        .and(caller(app))
+        .and(with(app))
+        .then(async |id: String, caller, app| links::show(known(&id)?, caller, app).await)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `PATCH /links/{id}`
+fn update_link(app: &App) -> Route {
+    warp::path!("links" / String)
+        .and(warp::patch())
+        .and(writer(app))
+        .and(json_body(BODY_LIMIT))
+        .and(with(app))
+        .then(async |id: String, writer, fields, app| links::update(known(&id)?, writer, fields, app).await)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `DELETE /links/{id}`
+fn delete_link(app: &App) -> Route {
+    warp::path!("links" / String)
+        .and(warp::delete())
+        .and(writer(app))
+        .and(with(app))
+        .then(async |id: String, writer, app| links::delete(known(&id)?, writer, app).await)
+        .map(no_content)
+        .boxed()
+}
+
+/// `POST /webhooks`
+fn create_webhook(app: &App) -> Route {
+    warp::path!("webhooks")
+        .and(warp::post())
+        .and(writer(app))
+        .and(json_body(BODY_LIMIT))
+        .and(with(app))
+        .then(webhooks::create)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::CREATED, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /webhooks`
+fn list_webhooks(app: &App) -> Route {
+    warp::path!("webhooks")
+        .and(warp::get())
+        .and(caller(app))
+        .and(with(app))
+        .then(webhooks::list)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /webhooks/{id}`
+fn show_webhook(app: &App) -> Route {
+    warp::path!("webhooks" / String)
+        .and(warp::get())
+        .and(caller(app))
+        .and(with(app))
+        .then(async |id: String, caller, app| webhooks::show(known(&id)?, caller, app).await)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `DELETE /webhooks/{id}`
+fn delete_webhook(app: &App) -> Route {
+    warp::path!("webhooks" / String)
+        .and(warp::delete())
+        .and(writer(app))
+        .and(with(app))
+        .then(async |id: String, writer, app| webhooks::delete(known(&id)?, writer, app).await)
+        .map(no_content)
+        .boxed()
+}
+
+/// `POST /conversions`
+fn create_conversion(app: &App) -> Route {
+    warp::path!("conversions")
+        .and(warp::post())
+        .and(warp::header::headers_cloned().map(|headers: HeaderMap| conversions::from_request(&headers)))
+        .and(json_body(BODY_LIMIT))
+        .and(with(app))
+        .then(conversions::create)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::CREATED, result.as_ref()))
+        .boxed()
+}
+
+fn with(app: &App) -> impl Filter<Extract = (App,), Error = std::convert::Infallible> + Clone + use<> {
+    let app = app.clone();
+    warp::any().map(move || app.clone())
+}
+
+/// The id of a path. What is no id at all names nothing, so it is not found, like an id of somebody else's.
+fn known<I: std::str::FromStr>(text: &str) -> Result<I, ApiError> {
+    text.parse().map_err(|_| ApiError::not_found("There is nothing of this id in this workspace"))
+}
+
+fn answer<T: Serialize>(status: StatusCode, result: Result<&T, &ApiError>) -> Response {
+    match result {
+        Ok(value) => json(status, value),
+        Err(error) => error.clone().into_response(),
+    }
+}
+
+fn no_content(result: Result<(), ApiError>) -> Response {
+    match result {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => error.into_response(),
+    }
+}

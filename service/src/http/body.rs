@@ -1,0 +1,161 @@
+//! Request bodies, with a limit in size and in time.
+
+use std::time::Duration;
+
+use bytes::{Buf, BufMut as _, Bytes, BytesMut};
+use futures_util::{Stream, StreamExt as _};
+use http::{HeaderMap, header::CONTENT_LENGTH, header::CONTENT_TYPE};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+use warp::{Filter, Rejection};
+
+use super::ApiError;
+
+/// The most bytes that a request body may have where nothing else is stated.
+pub const BODY_LIMIT: usize = 64 * 1024;
+
+/// How long a caller may take to send a body; without this, one that stops halfway holds a connection for ever.
+const BODY_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Extracts a JSON body of at most `limit` bytes as a `T`.
+///
+/// Rejects with an [`ApiError`]: 415 unless the type is `application/json`, 413 above the limit, 400 when it is
+/// not JSON or does not fit, naming the field. Give `T` the attribute `serde(deny_unknown_fields)`.
+pub fn json_body<T>(limit: usize) -> impl Filter<Extract = (T,), Error = Rejection> + Clone
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    warp::header::headers_cloned()
+        .and_then(|headers: HeaderMap| async move {
+            if is_json(&headers) {
+                Ok(())
+            } else {
+                let error = ApiError::unsupported_media_type("send the body as application/json");
+                Err(warp::reject::custom(error))
+            }
+        })
+        .untuple_one()
+        .and(bytes(limit))
+        .and_then(|body: Bytes| async move { parse_json(&body).map_err(warp::reject::custom) })
+}
+
+/// Extracts a body of any type of at most `limit` bytes; a larger one is a 413, chunked ones included.
+pub fn bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection> + Clone {
+    warp::header::headers_cloned().and(warp::body::stream()).and_then(
+        move |headers: HeaderMap, stream| async move {
+            read(&headers, stream, limit).await.map_err(warp::reject::custom)
+        },
+    )
+}
+
+/// Reads a JSON text as a `T`.
+///
+/// # Errors
+/// [`Code::BadRequest`](super::Code::BadRequest) that says where and what, and names the field at fault.
+pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let field = error.path().to_string();
+        let message = error.into_inner().to_string();
+        if field == "." { malformed(&message) } else { ApiError::invalid_field(field, message) }
+    })?;
+    json.end().map_err(|error| malformed(&error.to_string()))?;
+    Ok(value)
+}
+
+fn malformed(message: &str) -> ApiError {
+    ApiError::bad_request(format!("the body is not as expected: {message}"))
+}
+
+/// Whether the body is JSON by its media type, parameters aside.
+fn is_json(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.as_bytes().split(|byte| *byte == b';').next())
+        .is_some_and(|media_type| media_type.trim_ascii().eq_ignore_ascii_case(b"application/json"))
+}
+
+async fn read<B: Buf>(
+    headers: &HeaderMap,
+    stream: impl Stream<Item = Result<B, warp::Error>>,
+    limit: usize,
+) -> Result<Bytes, ApiError> {
+    let too_large = || ApiError::payload_too_large(format!("the body is larger than {limit} bytes"));
+    let announced: Option<u64> = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok())
+        .and_then(|length| length.parse().ok());
+    // Refused before any of it is read; the count below holds for bodies without a length.
+    if announced.is_some_and(|length| length > limit as u64) {
+        return Err(too_large());
+    }
+    let collect = async {
+        let mut stream = std::pin::pin!(stream);
+        let mut body = BytesMut::new();
+        while let Some(chunk) = stream.next().await {
+            let chunk =
+                chunk.map_err(|error| ApiError::bad_request("the body ended early").with_source(error))?;
+            if body.len() + chunk.remaining() > limit {
+                return Err(too_large());
+            }
+            body.put(chunk);
+        }
+        Ok(body.freeze())
+    };
+    timeout(BODY_TIMEOUT, collect)
+        .await
+        .unwrap_or_else(|_| Err(ApiError::bad_request("the body did not arrive in time")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct New {
+        name: String,
+        #[serde(default)]
+        tags: Vec<String>,
+    }
+
+    fn refused(text: &str) -> serde_json::Value {
+        parse_json::<New>(text.as_bytes()).unwrap_err().body()
+    }
+
+    #[test]
+    fn json_becomes_a_value() {
+        let new = New { name: "a".to_owned(), tags: vec!["b".to_owned()] };
+        assert_eq!(parse_json(br#" {"name":"a","tags":["b"]} "#).ok(), Some(new));
+    }
+
+    #[test]
+    fn a_fault_names_the_field() {
+        assert_eq!(refused(r#"{"name":"a","tags":["b",3]}"#)["details"][0]["field"], "tags[1]");
+        for (text, named) in [(r#"{"name":"a","colour":1}"#, "`colour`"), ("{}", "`name`")] {
+            let message = refused(text)["message"].as_str().unwrap().to_owned();
+            assert!(message.contains(named), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_one_json_value_is_refused() {
+        for text in ["", "{", "nonsense", r#"{"name":"a"} {"name":"b"}"#, "\u{feff}{}", "[]"] {
+            assert_eq!(refused(text)["code"], "BAD_REQUEST", "{text}");
+        }
+    }
+
+    #[test]
+    fn the_media_type_may_have_parameters() {
+        let with = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, http::HeaderValue::from_static(value));
+            is_json(&headers)
+        };
+        assert!(with("application/json") && with("Application/JSON ; charset=utf-8"));
+        assert!(!with("text/plain") && !with("application/json-patch") && !with(""));
+        assert!(!is_json(&HeaderMap::new()));
+    }
+}

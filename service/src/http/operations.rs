@@ -1,0 +1,77 @@
+//! What operators and orchestrators ask of every process, on a listener of its own.
+
+use std::time::Duration;
+
+use http::{
+    HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_TYPE},
+};
+use tokio::{net::TcpListener, task::JoinHandle};
+use warp::{Filter as _, reply::Response};
+
+use super::{
+    Limits, Route,
+    route::{any_of, json},
+    serve,
+};
+use crate::{Health, Shutdown, metrics::Metrics};
+
+/// Builds `/healthz`, `/readyz` and `/metrics`.
+#[must_use]
+pub fn operations(health: &Health, metrics: &Metrics) -> Route {
+    let healthz = warp::path!("healthz")
+        .and(reading())
+        .map(|| json(StatusCode::OK, &serde_json::json!({"alive": true})));
+
+    let health = health.clone();
+    let readyz = warp::path!("readyz").and(reading()).map(move || {
+        let report = health.report();
+        let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        let mut response = json(status, &report);
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    });
+
+    let metrics = metrics.clone();
+    let metrics = warp::path!("metrics").and(reading()).map(move || {
+        let mut response = Response::new(metrics.render().into());
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));
+        response
+    });
+
+    any_of([healthz.boxed(), readyz.boxed(), metrics.boxed()])
+}
+
+/// Accepts GET and HEAD.
+fn reading() -> impl warp::Filter<Extract = (), Error = warp::Rejection> + Copy {
+    warp::get().or(warp::head()).unify()
+}
+
+/// The running operations listener; it ends when this is dropped.
+#[derive(Debug)]
+#[must_use = "the listener ends when this is dropped"]
+pub struct Operations(JoinHandle<()>);
+
+impl Drop for Operations {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Serves [`operations`] in the background.
+///
+/// It outlives the request to stop, so that a draining process still says so; hold it until the drain is over.
+pub fn serve_operations(listener: TcpListener, health: &Health, metrics: &Metrics) -> Operations {
+    let limits = Limits {
+        // A handful of probes and scrapers; more must not eat the process's descriptors.
+        max_connections: 64,
+        header_timeout: Duration::from_secs(5),
+    };
+    let routes = operations(health, metrics);
+    let never = Shutdown::new(Duration::ZERO);
+    Operations(tokio::spawn(async move {
+        serve(listener, routes, limits, never).await;
+    }))
+}

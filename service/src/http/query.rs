@@ -1,0 +1,65 @@
+//! Query strings as typed values.
+
+use serde::de::DeserializeOwned;
+use warp::{Filter, Rejection};
+
+use super::ApiError;
+
+/// Extracts the query string as a `T`; one that does not fit is a 400 that names the parameter.
+///
+/// Give `T` the attribute `serde(deny_unknown_fields)` to refuse unknown parameters.
+pub fn query<T>() -> impl Filter<Extract = (T,), Error = Rejection> + Clone
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    warp::query::raw()
+        .or(warp::any().map(String::new))
+        .unify()
+        .and_then(|raw: String| async move { parse_query(&raw).map_err(warp::reject::custom) })
+}
+
+/// Reads a query string as a `T`.
+///
+/// # Errors
+/// [`Code::BadRequest`](super::Code::BadRequest) that names the parameter at fault.
+pub fn parse_query<T: DeserializeOwned>(raw: &str) -> Result<T, ApiError> {
+    let pairs = serde_urlencoded::Deserializer::new(url::form_urlencoded::parse(raw.as_bytes()));
+    serde_path_to_error::deserialize(pairs).map_err(|error| {
+        let field = error.path().to_string();
+        let message = error.into_inner().to_string();
+        // Faults of the whole query, such as a missing parameter, name it in their message.
+        if field == "." { ApiError::bad_request(message) } else { ApiError::invalid_field(field, message) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Page {
+        limit: u8,
+        q: Option<String>,
+    }
+
+    fn refused(raw: &str) -> String {
+        parse_query::<Page>(raw).unwrap_err().message().to_owned()
+    }
+
+    #[test]
+    fn a_query_becomes_a_value() {
+        let page = Page { limit: 5, q: Some("a b\u{e9}".to_owned()) };
+        assert_eq!(parse_query("limit=5&q=a+b%C3%A9").ok(), Some(page));
+    }
+
+    #[test]
+    fn a_fault_names_the_parameter() {
+        assert_eq!(refused("limit=many"), "limit: invalid digit found in string");
+        assert!(refused("").contains("`limit`"), "{}", refused(""));
+        assert!(refused("limit=1&limit=2").contains("limit"), "{}", refused("limit=1&limit=2"));
+        assert!(refused("limit=1&colour=red").contains("colour"), "{}", refused("limit=1&colour=red"));
+    }
+}

@@ -1,0 +1,38 @@
+//! What the four Hopline processes have in common.
+//!
+//! Configuration, logs, metrics, start and stop, the HTTP server, and the clients of Kafka, Postgres and
+//! ClickHouse. Nothing here knows what a link or a click is.
+//!
+//! | Feature | Adds |
+//! |---|---|
+//! | `http` | [`http`]: the server, routes, extractors, errors, operations |
+//! | `kafka` | [`kafka`]: client settings, log limits, topic creation, probe |
+//! | `postgres` | [`postgres`]: pool and probe |
+//! | `clickhouse` | [`clickhouse`]: client and probe |
+//! | `sealed` | [`sealed`]: webhook secrets at rest |
+//! | `destination` | [`destination`]: where webhooks may go |
+
+// A test that meets the unexpected should stop there.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+#[cfg(feature = "clickhouse")]
+pub mod clickhouse;
+pub mod config;
+#[cfg(feature = "destination")]
+pub mod destination;
+pub mod health;
+#[cfg(feature = "http")]
+pub mod http;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+pub mod metrics;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+pub mod process;
+#[cfg(feature = "sealed")]
+pub mod sealed;
+pub mod shutdown;
+pub mod telemetry;
+
+pub use health::{Check, Health};
+pub use shutdown::Shutdown;

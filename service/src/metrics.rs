@@ -1,0 +1,109 @@
+//! The Prometheus recorder behind the `metrics` facade.
+
+use std::{sync::OnceLock, thread, time::Duration};
+
+use anyhow::Context as _;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+/// Upper bounds of histograms in seconds: 100 microseconds to one minute.
+const SECONDS: &[f64] = &[
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+    10.0, 30.0, 60.0,
+];
+
+/// Upper bounds of histograms in bytes: 256 B to 64 MiB.
+const BYTES: &[f64] = &[
+    256.0,
+    1_024.0,
+    4_096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
+
+/// Upper bounds of histograms that count things, such as rows of a batch.
+const COUNTS: &[f64] =
+    &[1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0, 100_000.0, 300_000.0];
+
+/// How often recorded samples are folded into their buckets when nobody scrapes.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+static INSTALLED: OnceLock<Metrics> = OnceLock::new();
+
+/// The metrics of this process; a cheap handle.
+#[derive(Clone)]
+pub struct Metrics {
+    recorder: PrometheusHandle,
+    process: metrics_process::Collector,
+}
+
+impl Metrics {
+    /// Installs the recorder of this process, or returns the installed one.
+    ///
+    /// Histograms get their buckets by the end of their name: `_seconds`, `_bytes`, anything else counts.
+    ///
+    /// # Errors
+    /// When another recorder was installed by other means, or no thread can be started.
+    pub fn install(service: &'static str, version: &'static str) -> anyhow::Result<Self> {
+        static INSTALLING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        let _one_at_a_time = INSTALLING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(installed) = INSTALLED.get() {
+            return Ok(installed.clone());
+        }
+        let recorder = PrometheusBuilder::new()
+            .set_buckets(COUNTS)?
+            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)?
+            .set_buckets_for_metric(Matcher::Suffix("_bytes".to_owned()), BYTES)?
+            .install_recorder()
+            .context("cannot install the metrics recorder")?;
+        // The recorder keeps every sample until it is folded; unscraped processes would grow without end.
+        let upkeep = recorder.clone();
+        thread::Builder::new()
+            .name("metrics-upkeep".to_owned())
+            .spawn(move || {
+                loop {
+                    thread::sleep(UPKEEP);
+                    upkeep.run_upkeep();
+                }
+            })
+            .context("cannot start the metrics thread")?;
+        let process = metrics_process::Collector::default();
+        process.describe();
+        metrics::gauge!("hopline_build_info", "service" => service, "version" => version).set(1.0);
+        Ok(INSTALLED.get_or_init(|| Self { recorder, process }).clone())
+    }
+
+    /// Renders all metrics, with those of the operating system's process, in Prometheus' text format.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.process.collect();
+        self.recorder.render()
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histograms_are_rendered_as_buckets_and_a_second_install_shares_the_recorder() {
+        let first = Metrics::install("test", "1.2.3").unwrap();
+        metrics::histogram!("hopline_insert_seconds").record(0.002);
+        let second = Metrics::install("test", "1.2.3").unwrap();
+        for text in [first.render(), second.render()] {
+            assert!(text.contains(r#"hopline_insert_seconds_bucket{le="0.0025"} 1"#), "{text}");
+            assert!(text.contains(r#"hopline_build_info{service="test",version="1.2.3"} 1"#), "{text}");
+            assert!(text.contains("process_resident_memory_bytes"), "{text}");
+        }
+    }
+}

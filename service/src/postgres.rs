@@ -1,0 +1,121 @@
+//! The Postgres pool.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use sqlx::{
+    PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+
+use crate::{Check, Shutdown, health};
+
+/// How long a caller waits for a connection; with Postgres down, this is how fast it is told so.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What the server may spend on one statement, so that a lost client's query does not run on.
+const STATEMENT_TIMEOUT: &str = "15s";
+
+/// What a statement may wait for a lock, well inside its own time.
+const LOCK_TIMEOUT: &str = "5s";
+
+/// How long an open transaction may do nothing: a stalled process must not hold its locks for ever.
+const IDLE_TRANSACTION_TIMEOUT: &str = "30s";
+
+/// Where Postgres is; flatten it into the service's `Config`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Postgres")]
+pub struct PostgresConfig {
+    /// Postgres, as postgres://user:password@host:port/database.
+    #[arg(id = "database_url", long = "database-url", value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
+    pub url: DatabaseUrl,
+}
+
+/// A connection string, which Debug does not show.
+#[derive(Clone)]
+pub struct DatabaseUrl(PgConnectOptions);
+
+impl DatabaseUrl {
+    /// Returns the options of a connection, without the timeouts that [`pool`] sets.
+    #[must_use]
+    pub fn options(&self) -> &PgConnectOptions {
+        &self.0
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (host, port, database) = (self.0.get_host(), self.0.get_port(), self.0.get_database());
+        write!(formatter, "DatabaseUrl({host}:{port}/{})", database.unwrap_or_default())
+    }
+}
+
+/// A connection string that cannot be read; the text may hold a password and is not shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected postgres://user:password@host:port/database")]
+pub struct DatabaseUrlFault;
+
+impl FromStr for DatabaseUrl {
+    type Err = DatabaseUrlFault;
+
+    fn from_str(text: &str) -> Result<Self, DatabaseUrlFault> {
+        if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+            return Err(DatabaseUrlFault);
+        }
+        text.parse().map(Self).map_err(|_| DatabaseUrlFault)
+    }
+}
+
+/// Makes a pool of at most `max_connections`, without connecting: a process starts with Postgres down.
+///
+/// `name` is the application's name in `pg_stat_activity`.
+#[must_use]
+pub fn pool(config: &PostgresConfig, name: &str, max_connections: u32) -> PgPool {
+    let options = config.url.options().clone().application_name(name).options([
+        ("statement_timeout", STATEMENT_TIMEOUT),
+        ("lock_timeout", LOCK_TIMEOUT),
+        ("idle_in_transaction_session_timeout", IDLE_TRANSACTION_TIMEOUT),
+    ]);
+    PgPoolOptions::new()
+        .max_connections(max_connections)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .connect_lazy_with(options)
+}
+
+/// Probes Postgres until a stop is requested.
+pub async fn watch(pool: PgPool, check: Check, shutdown: Shutdown) {
+    health::watch(check, shutdown, || async { sqlx::query("SELECT 1").execute(&pool).await.map(drop) }).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let url: DatabaseUrl = "postgres://hopline:hunter2@db:5433/links".parse().unwrap();
+        assert_eq!(format!("{url:?}"), "DatabaseUrl(db:5433/links)");
+        for refused in ["mysql://hopline:hunter2@db/links", "hunter2", "postgres://u:hunter2@db:port/x"] {
+            let fault = refused.parse::<DatabaseUrl>().unwrap_err().to_string();
+            assert!(!fault.contains("hunter2"), "{fault}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pool_starts_while_postgres_is_down() {
+        let url = "postgres://nobody@127.0.0.1:1/none".parse().unwrap();
+        let pool = pool(&PostgresConfig { url }, "test", 1);
+        let shutdown = Shutdown::new(Duration::ZERO);
+        let check = crate::Health::new(&shutdown).check("postgres");
+        check.ready();
+        let watching = tokio::spawn(watch(pool, check.clone(), shutdown.clone()));
+        tokio::time::timeout(Duration::from_secs(20), async {
+            while check.is_ready() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap();
+        shutdown.request();
+        watching.await.unwrap();
+    }
+}

@@ -1,0 +1,181 @@
+//! From `main` to the exit code.
+
+use std::{future::Future, net::SocketAddr, process::ExitCode, thread, time::Duration};
+
+use anyhow::Context as _;
+use tokio::{net::TcpListener, runtime::Runtime};
+
+use crate::{
+    Shutdown,
+    config::{self, EXIT_CONFIGURATION, Faults},
+    metrics::Metrics,
+    telemetry::{self, LogFormat},
+};
+
+/// How long after its deadline a process that cannot even report so is ended.
+const LAST_RESORT: Duration = Duration::from_secs(2);
+
+/// How long tasks that were not waited for may use to leave.
+const LEAVE: Duration = Duration::from_millis(500);
+
+/// What every process is told, whatever it does; flatten it into the service's `Config`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Process")]
+pub struct Settings {
+    /// Which log lines to write, such as `info,ingest=debug`.
+    #[arg(long = "log", value_name = "FILTER", env = "RUST_LOG", default_value = "info,librdkafka=warn,rdkafka=warn",
+          value_parser = telemetry::parse_filter)]
+    pub log_filter: String,
+
+    /// How log lines look; `auto` is text on a terminal and JSON elsewhere.
+    #[arg(long, value_enum, env = "HOPLINE_LOG_FORMAT", default_value = "auto")]
+    pub log_format: LogFormat,
+
+    /// Seconds from SIGTERM or SIGINT to the end of the process at the latest.
+    #[arg(long = "drain-seconds", value_name = "SECONDS", env = "HOPLINE_DRAIN_SECONDS", default_value = "20",
+          value_parser = config::seconds)]
+    pub drain: Duration,
+}
+
+/// What [`main`] gives to a service besides its configuration.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// Triggered by SIGTERM and SIGINT.
+    pub shutdown: Shutdown,
+    /// The metrics of this process.
+    pub metrics: Metrics,
+}
+
+/// Runs a program: reads its configuration, starts logs and metrics, runs `run` and turns its end into an exit code.
+///
+/// The exit code is 0 when `run` succeeds, 64 when the configuration cannot be used ([`Faults`] anywhere in the
+/// error's chain included), else 1. A process that has not finished at its shutdown deadline is ended with 1.
+/// `name` is the service's name in logs and metrics.
+pub fn main<C, R, F>(name: &'static str, version: &'static str, run: R) -> ExitCode
+where
+    C: clap::Parser + AsRef<Settings>,
+    R: FnOnce(C, Context) -> F,
+    F: Future<Output = anyhow::Result<()>> + Send + 'static,
+{
+    let config: C = config::parse();
+    let settings = config.as_ref().clone();
+    install_crypto();
+    match start(name, version, &settings) {
+        Ok((runtime, context)) => {
+            runtime.spawn(last_resort(context.shutdown.clone()));
+            finish(runtime, context.shutdown.clone(), || run(config, context))
+        }
+        Err(error) => exit_code(&error),
+    }
+}
+
+/// Makes ring the TLS provider of this process; further calls change nothing.
+pub fn install_crypto() {
+    // The only failure is that a provider is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// Opens a listening socket.
+///
+/// # Errors
+/// When the address is taken or not this machine's; the error names `variable`.
+pub async fn bind(variable: &'static str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("{variable}: cannot listen on {address}"))
+}
+
+fn start(
+    name: &'static str,
+    version: &'static str,
+    settings: &Settings,
+) -> anyhow::Result<(Runtime, Context)> {
+    telemetry::init(settings.log_format, &settings.log_filter)?;
+    let metrics = Metrics::install(name, version)?;
+    let runtime = Runtime::new().context("cannot start the runtime")?;
+    let shutdown = runtime
+        .block_on(async { Shutdown::on_signals(settings.drain) })
+        .context("cannot listen for signals")?;
+    tracing::info!(service = name, version, "starting {name} {version}");
+    Ok((runtime, Context { shutdown, metrics }))
+}
+
+fn finish<F>(runtime: Runtime, shutdown: Shutdown, run: impl FnOnce() -> F) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<()>> + Send + 'static,
+{
+    let code = runtime.block_on(async {
+        // A task of its own: work that blocks its thread must not keep the deadline from being seen.
+        let work = tokio::spawn(run());
+        tokio::select! {
+            biased;
+            outcome = work => match outcome.context("the service panicked").flatten() {
+                Ok(()) => {
+                    tracing::info!("stopped");
+                    ExitCode::SUCCESS
+                }
+                Err(error) => exit_code(&error),
+            },
+            () = shutdown.wait_deadline() => {
+                let unfinished = shutdown.unfinished().join(", ");
+                tracing::error!(unfinished, "not finished at the shutdown deadline: {unfinished}");
+                ExitCode::FAILURE
+            }
+        }
+    });
+    runtime.shutdown_timeout(LEAVE);
+    code
+}
+
+/// Ends the process when even its orderly end hangs, for example in a native library's destructor.
+async fn last_resort(shutdown: Shutdown) {
+    shutdown.wait().await;
+    let Some(deadline) = shutdown.deadline() else { return };
+    // A thread does not depend on a runtime whose threads may all be blocked, or gone.
+    thread::spawn(move || {
+        thread::sleep(deadline.saturating_duration_since(tokio::time::Instant::now()) + LAST_RESORT);
+        tracing::error!("hung at exit");
+        std::process::exit(1);
+    });
+}
+
+/// Logs why a process ends, and returns the code that says so.
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    tracing::error!("{error:#}");
+    let configuration = error.chain().any(|cause| cause.is::<Faults>());
+    if configuration { EXIT_CONFIGURATION.into() } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_to_end<F>(drain: Duration, run: impl FnOnce(Shutdown) -> F) -> ExitCode
+    where
+        F: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let shutdown = Shutdown::new(drain);
+        finish(Runtime::new().unwrap(), shutdown.clone(), || run(shutdown))
+    }
+
+    #[test]
+    fn the_exit_code_tells_how_the_service_ended() {
+        let long = Duration::from_secs(60);
+        assert_eq!(run_to_end(long, |_| async { Ok(()) }), ExitCode::SUCCESS);
+        assert_eq!(run_to_end(long, |_| async { anyhow::bail!("broken") }), ExitCode::FAILURE);
+        assert_eq!(run_to_end(long, |_| async { panic!("a bug") }), ExitCode::FAILURE);
+        let faults = || Faults::from(config::Fault::new("KAFKA_CONFIG_X", "no such property"));
+        assert_eq!(
+            run_to_end(long, |_| async move { Err(faults()).context("cannot start") }),
+            ExitCode::from(64)
+        );
+    }
+
+    #[test]
+    fn a_service_that_hangs_is_ended_at_the_deadline() {
+        let code = run_to_end(Duration::from_millis(10), |shutdown| async move {
+            let _hold = shutdown.hold("something endless");
+            shutdown.request();
+            std::future::pending().await
+        });
+        assert_eq!(code, ExitCode::FAILURE);
+    }
+}

@@ -1,0 +1,357 @@
+//! The HTTP server over real sockets: timeouts, caps, drain, panics and the shape of refusals.
+
+// A test that meets the unexpected should stop there.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde::Deserialize;
+use service::{
+    Shutdown,
+    http::{self, ApiError, BODY_LIMIT, Limits, Peer, RequestId, Route},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    task::JoinHandle,
+    time::timeout,
+};
+use warp::{Filter as _, Reply as _, reply::Response};
+
+/// Longer than anything here takes; only a failing test waits this long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running server and what its slow route waits for.
+struct Server {
+    address: SocketAddr,
+    shutdown: Shutdown,
+    entered: Arc<Notify>,
+    release: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    name: String,
+}
+
+fn routes(entered: Arc<Notify>, release: Arc<Notify>) -> Route {
+    let hello = warp::path!("hello").and(warp::get()).map(|| Response::new("hello".into())).boxed();
+    let who = warp::path!("who")
+        .and(warp::get())
+        .and(warp::ext::get::<Peer>())
+        .and(warp::ext::get::<RequestId>())
+        .map(|Peer(peer), id: RequestId| Response::new(format!("{} {id}", peer.ip()).into()))
+        .boxed();
+    let slow = warp::path!("slow")
+        .and(warp::get())
+        .then(move || {
+            let (entered, release) = (Arc::clone(&entered), Arc::clone(&release));
+            async move {
+                entered.notify_one();
+                release.notified().await;
+                Response::new("done".into())
+            }
+        })
+        .boxed();
+    let panics = warp::path!("panics")
+        .and(warp::get())
+        .then(|| async { panic!("on purpose") })
+        .map(|never: std::convert::Infallible| match never {})
+        .boxed();
+    let names = warp::path!("names")
+        .and(warp::post())
+        .and(http::json_body::<Named>(BODY_LIMIT))
+        .map(|named: Named| Response::new(named.name.into()))
+        .boxed();
+    let broken = warp::path!("broken")
+        .and(warp::get())
+        .map(|| ApiError::internal("the password is hunter2").into_response())
+        .boxed();
+    http::route::any_of([hello, who, slow, panics, names, broken])
+}
+
+async fn start(limits: Limits, drain: Duration) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = Shutdown::new(drain);
+    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let routes = routes(Arc::clone(&entered), Arc::clone(&release));
+    let task = tokio::spawn(http::serve(listener, routes, limits, shutdown.clone()));
+    Server { address, shutdown, entered, release, task }
+}
+
+async fn start_default() -> Server {
+    start(Limits::default(), PATIENCE).await
+}
+
+impl Server {
+    async fn connect(&self) -> Client {
+        Client(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    /// Sends one request on a connection of its own and reads the whole answer.
+    async fn ask(&self, request: &str) -> Answer {
+        let mut client = self.connect().await;
+        client.send(request).await;
+        client.read_answer().await
+    }
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    async fn send(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    async fn get(&mut self, path: &str) -> Answer {
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n")).await;
+        self.read_answer().await
+    }
+
+    /// Reads one answer, whose length must be stated.
+    async fn read_answer(&mut self) -> Answer {
+        timeout(PATIENCE, async {
+            let mut received = Vec::new();
+            let head_end = loop {
+                if let Some(end) = received.windows(4).position(|window| window == b"\r\n\r\n") {
+                    break end + 4;
+                }
+                let count = self.0.read_buf(&mut received).await.unwrap();
+                assert_ne!(count, 0, "closed before an answer: {}", String::from_utf8_lossy(&received));
+            };
+            let head = String::from_utf8(received[..head_end].to_vec()).unwrap();
+            let mut answer = Answer { head, body: String::new() };
+            let length: usize = answer.header("content-length").unwrap().parse().unwrap();
+            while received.len() < head_end + length {
+                assert_ne!(self.0.read_buf(&mut received).await.unwrap(), 0, "closed within an answer");
+            }
+            answer.body = String::from_utf8(received[head_end..head_end + length].to_vec()).unwrap();
+            answer
+        })
+        .await
+        .unwrap()
+    }
+
+    /// Waits until the server closes the connection; returns what it still sent.
+    async fn until_closed(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        match timeout(PATIENCE, self.0.read_to_end(&mut rest)).await.unwrap() {
+            Ok(_) => rest,
+            // A cut connection may end in a reset.
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+                rest
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn status(&self) -> u16 {
+        self.head.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            found.eq_ignore_ascii_case(name).then_some(value.trim())
+        })
+    }
+
+    /// Asserts the house's error body and returns its message.
+    fn refusal(&self, status: u16, code: &str) -> String {
+        assert_eq!(self.status(), status, "{self:?}");
+        assert_eq!(self.header("content-type"), Some("application/json"));
+        assert!(self.header("x-request-id").is_some());
+        let body: serde_json::Value = serde_json::from_str(&self.body).unwrap();
+        assert_eq!((&body["statusCode"], &body["code"]), (&status.into(), &code.into()), "{self:?}");
+        body["message"].as_str().unwrap().to_owned()
+    }
+}
+
+fn post(content_type: &str, body: &str) -> String {
+    format!(
+        "POST /names HTTP/1.1\r\nhost: x\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[tokio::test]
+async fn requests_carry_the_peer_and_an_id_that_the_answer_repeats() {
+    let server = start_default().await;
+    let answer = server.ask("GET /who HTTP/1.1\r\nhost: x\r\nx-request-id: mine-1\r\n\r\n").await;
+    assert_eq!(answer.body, "127.0.0.1 mine-1");
+    assert_eq!(answer.header("x-request-id"), Some("mine-1"));
+
+    let answer = server.ask("GET /who HTTP/1.1\r\nhost: x\r\nx-request-id: not mine\r\n\r\n").await;
+    let id = answer.header("x-request-id").unwrap();
+    assert_ne!(id, "not mine");
+    assert_eq!(answer.body, format!("127.0.0.1 {id}"));
+}
+
+#[tokio::test]
+async fn connections_that_send_no_complete_head_are_closed() {
+    let limits = Limits { header_timeout: Duration::from_millis(200), ..Limits::default() };
+    let server = start(limits, PATIENCE).await;
+    for sent in ["", "GET /hel", "GET /hello HTTP/1.1\r\nhost: x\r\n"] {
+        let started = Instant::now();
+        let mut client = server.connect().await;
+        client.send(sent).await;
+        client.until_closed().await;
+        assert!(started.elapsed() >= Duration::from_millis(150), "{sent:?} was not given its time");
+    }
+    let mut idle = server.connect().await;
+    assert_eq!(idle.get("/hello").await.body, "hello");
+    assert_eq!(idle.until_closed().await, b"", "an idle connection is closed without a word");
+}
+
+#[tokio::test]
+async fn connections_above_the_cap_wait_their_turn() {
+    let limits = Limits { max_connections: 1, ..Limits::default() };
+    let server = start(limits, PATIENCE).await;
+    let mut first = server.connect().await;
+    first.send("GET /slow HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    timeout(PATIENCE, server.entered.notified()).await.unwrap();
+
+    let mut second = server.connect().await;
+    second.send("GET /hello HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let early = timeout(Duration::from_millis(200), second.0.read_u8()).await;
+    assert!(early.is_err(), "answered although the cap was reached");
+
+    server.release.notify_one();
+    assert_eq!(first.read_answer().await.body, "done");
+    assert_eq!(second.read_answer().await.body, "hello");
+}
+
+#[tokio::test]
+async fn a_drain_finishes_requests_in_flight_and_takes_no_new_ones() {
+    let server = start_default().await;
+    let mut idle = server.connect().await;
+    idle.get("/hello").await;
+    let mut silent = server.connect().await;
+    let mut busy = server.connect().await;
+    busy.send("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    timeout(PATIENCE, server.entered.notified()).await.unwrap();
+
+    server.shutdown.request();
+    assert_eq!(idle.until_closed().await, b"");
+    assert_eq!(silent.until_closed().await, b"");
+    timeout(PATIENCE, async { while TcpStream::connect(server.address).await.is_ok() {} })
+        .await
+        .expect("the listener stays open");
+    assert!(!server.task.is_finished(), "the request in flight was given up");
+
+    server.release.notify_one();
+    let answer = busy.read_answer().await;
+    assert_eq!(answer.body, "done");
+    assert_eq!(answer.header("connection"), Some("close"));
+    timeout(PATIENCE, server.task).await.unwrap().unwrap();
+    assert!(server.shutdown.unfinished().is_empty());
+}
+
+#[tokio::test]
+async fn a_drain_ends_at_its_deadline() {
+    let server = start(Limits::default(), Duration::from_millis(200)).await;
+    let mut busy = server.connect().await;
+    busy.send("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    timeout(PATIENCE, server.entered.notified()).await.unwrap();
+    server.shutdown.request();
+    assert_eq!(server.shutdown.unfinished(), ["HTTP requests"]);
+    timeout(PATIENCE, server.task).await.unwrap().unwrap();
+    assert_eq!(busy.until_closed().await, b"");
+}
+
+#[tokio::test]
+async fn a_panic_is_an_internal_error_and_the_connection_lives_on() {
+    let server = start_default().await;
+    let mut client = server.connect().await;
+    let message = client.get("/panics").await.refusal(500, "INTERNAL");
+    assert!(!message.contains("on purpose"), "{message}");
+    assert_eq!(client.get("/hello").await.body, "hello");
+}
+
+#[tokio::test]
+async fn the_cause_of_an_internal_error_stays_inside() {
+    let answer = start_default().await.ask("GET /broken HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    answer.refusal(500, "INTERNAL");
+    assert!(!answer.body.contains("hunter2"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn unknown_paths_and_methods_have_the_houses_body() {
+    let server = start_default().await;
+    server.ask("GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n").await.refusal(404, "NOT_FOUND");
+    let put = "PUT /hello HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
+    server.ask(put).await.refusal(405, "METHOD_NOT_ALLOWED");
+}
+
+#[tokio::test]
+async fn a_body_must_be_json_that_fits() {
+    let server = start_default().await;
+    let json = "application/json";
+    assert_eq!(server.ask(&post(json, r#"{"name":"anna"}"#)).await.body, "anna");
+    server.ask(&post("text/plain", "{}")).await.refusal(415, "UNSUPPORTED_MEDIA_TYPE");
+    server.ask(&post(json, "{")).await.refusal(400, "BAD_REQUEST");
+    let message = server.ask(&post(json, r#"{"name":"anna","colour":1}"#)).await.refusal(400, "BAD_REQUEST");
+    assert!(message.contains("`colour`"), "{message}");
+}
+
+#[tokio::test]
+async fn a_large_body_is_refused_with_and_without_a_stated_length() {
+    let server = start_default().await;
+    let fitting = format!(r#"{{"name":"{}"}}"#, "x".repeat(BODY_LIMIT - 11));
+    assert_eq!(fitting.len(), BODY_LIMIT);
+    assert_eq!(server.ask(&post("application/json", &fitting)).await.status(), 200);
+
+    // Refused on the head alone: the body is never sent.
+    let mut stated = server.connect().await;
+    stated
+        .send("POST /names HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 65537\r\n\r\n")
+        .await;
+    stated.read_answer().await.refusal(413, "PAYLOAD_TOO_LARGE");
+
+    let head = "POST /names HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000));
+    let mut chunked = server.connect().await;
+    chunked.send(&format!("{head}{chunk}{chunk}1\r\nx\r\n")).await;
+    chunked.read_answer().await.refusal(413, "PAYLOAD_TOO_LARGE");
+}
+
+#[tokio::test]
+async fn operations_tell_that_a_process_drains_while_it_drains() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut server = start_default().await;
+    server.address = listener.local_addr().unwrap();
+    let health = service::Health::new(&server.shutdown);
+    let kafka = health.check("kafka");
+    let metrics = service::metrics::Metrics::install("test", "0").unwrap();
+    let operations = http::serve_operations(listener, &health, &metrics);
+
+    let mut probe = server.connect().await;
+    assert_eq!(probe.get("/readyz").await.status(), 503);
+    kafka.ready();
+    let ready = probe.get("/readyz").await;
+    assert_eq!(ready.status(), 200);
+    assert_eq!(ready.body, r#"{"ready":true,"checks":{"kafka":{"ready":true,"detail":"ok"}}}"#);
+    server.shutdown.request();
+    let draining = probe.get("/readyz").await;
+    assert_eq!(draining.status(), 503);
+    assert!(draining.body.contains(r#""detail":"draining""#), "{draining:?}");
+    assert_eq!(probe.get("/healthz").await.status(), 200);
+    assert!(probe.get("/metrics").await.body.contains("hopline_build_info"));
+    drop(operations);
+}
