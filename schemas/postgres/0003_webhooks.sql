@@ -47,7 +47,8 @@ CREATE TABLE webhook_deliveries (
     lease_token uuid
 );
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries (due_at);
-CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id);
+-- Each endpoint's queue: a claim takes a few from its front, however many wait behind them.
+CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, due_at);
 
 -- Up to where each partition of topic webhook.deliveries is in the table above, written in the same transaction
 -- as its rows. The offsets that Kafka holds are a convenience.

@@ -13,7 +13,13 @@ use crate::{Check, Shutdown, health};
 #[command(next_help_heading = "ClickHouse")]
 pub struct ClickhouseConfig {
     /// ClickHouse, as http://user:password@host:port/database.
-    #[arg(id = "clickhouse_url", long = "clickhouse-url", value_name = "URL", env = "CLICKHOUSE_URL", hide_env_values = true)]
+    #[arg(
+        id = "clickhouse_url",
+        long = "clickhouse-url",
+        value_name = "URL",
+        env = "CLICKHOUSE_URL",
+        hide_env_values = true
+    )]
     pub url: ClickhouseUrl,
 }
 

@@ -26,7 +26,13 @@ const IDLE_TRANSACTION_TIMEOUT: &str = "30s";
 #[command(next_help_heading = "Postgres")]
 pub struct PostgresConfig {
     /// Postgres, as postgres://user:password@host:port/database.
-    #[arg(id = "database_url", long = "database-url", value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
+    #[arg(
+        id = "database_url",
+        long = "database-url",
+        value_name = "URL",
+        env = "DATABASE_URL",
+        hide_env_values = true
+    )]
     pub url: DatabaseUrl,
 }
 

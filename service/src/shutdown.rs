@@ -65,7 +65,7 @@ impl Shutdown {
                 _ = terminate.recv() => "SIGTERM",
                 _ = interrupt.recv() => "SIGINT",
             };
-            tracing::info!(signal = name, drain_seconds = drain.as_secs(), "stopping on {name}");
+            tracing::info!(signal = name, drain_seconds = drain.as_secs_f64(), "stopping on {name}");
             requested.request();
         });
         Ok(shutdown)
@@ -100,6 +100,16 @@ impl Shutdown {
         // The deadline is set before the token is cancelled.
         if let Some(deadline) = self.deadline() {
             sleep_until(deadline).await;
+        }
+    }
+
+    /// Waits until the stop was requested and three quarters of its time have passed.
+    ///
+    /// Clients are cut then: one that reads slowly must not take the time to flush what all of them caused.
+    pub async fn wait_clients_deadline(&self) {
+        self.wait().await;
+        if let Some(deadline) = self.deadline() {
+            sleep_until(deadline - self.shared.drain / 4).await;
         }
     }
 
@@ -199,6 +209,17 @@ mod tests {
         let cut = tokio::spawn(async move { requested.within_deadline(std::future::pending::<()>()).await });
         shutdown.request();
         assert_eq!(cut.await.unwrap(), Err(DeadlinePassed));
+    }
+
+    #[tokio::test]
+    async fn clients_are_cut_before_the_deadline() {
+        let shutdown = Shutdown::new(Duration::from_millis(400));
+        shutdown.request();
+        shutdown.wait_clients_deadline().await;
+        let deadline = shutdown.deadline().unwrap();
+        assert!(Instant::now() >= deadline - Duration::from_millis(100));
+        shutdown.wait_deadline().await;
+        assert!(Instant::now() >= deadline);
     }
 
     #[tokio::test]

@@ -39,9 +39,16 @@ pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<()> {
     };
     let registry = tracing_subscriber::registry().with(filter);
     if text {
-        registry.with(fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal())).try_init()
+        registry
+            .with(fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()))
+            .try_init()
     } else {
-        let json = fmt::layer().json().with_writer(std::io::stderr).flatten_event(true).with_current_span(true).with_span_list(false);
+        let json = fmt::layer()
+            .json()
+            .with_writer(std::io::stderr)
+            .flatten_event(true)
+            .with_current_span(true)
+            .with_span_list(false);
         registry.with(json).try_init()
     }
     .context("cannot start logging")?;

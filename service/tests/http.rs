@@ -1,7 +1,6 @@
 //! The HTTP server over real sockets: timeouts, caps, drain, panics and the shape of refusals.
 
-// A test that meets the unexpected should stop there.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
     net::SocketAddr,

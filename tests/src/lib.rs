@@ -6,5 +6,6 @@
 
 pub mod engines;
 mod eventually;
+pub mod log;
 
 pub use eventually::eventually;

@@ -1,1 +1,9 @@
-//! placeholder
+//! The API in-process, on real engines.
+
+mod conversions;
+mod faults;
+mod keys;
+mod links;
+mod outbox;
+mod server;
+mod webhooks;

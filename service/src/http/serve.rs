@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    error::Error as _,
     future::Future,
     io,
     net::SocketAddr,
@@ -21,10 +22,11 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 use tower_service::Service as _;
+use tracing::Instrument as _;
 use warp::{Filter as _, Reply as _, reply::Response};
 
 use super::{
-    ApiError, Route,
+    ApiError, Code, Route,
     error::{Refused, chain, recover},
     request::{Peer, RequestId, X_REQUEST_ID},
 };
@@ -67,17 +69,18 @@ fn connections(text: &str) -> Result<usize, String> {
 /// Serves routes over HTTP/1.1 until a stop is requested and the requests in flight are answered.
 ///
 /// Each request carries a [`Peer`] and a [`RequestId`] in its extensions; each answer has `X-Request-Id`, and the
-/// house's body where it refuses. Connections that are still open at the shutdown deadline are cut.
+/// house's body where it refuses. Connections still open after [`Shutdown::wait_clients_deadline`] are cut.
 pub async fn serve(listener: TcpListener, routes: Route, limits: Limits, shutdown: Shutdown) {
     let _hold = shutdown.hold("HTTP requests");
     let server = Arc::new(Server::new(&routes, &limits));
     let permits = Arc::new(Semaphore::new(limits.max_connections));
     let connections = TaskTracker::new();
     let accept = async {
+        let mut logged = None;
         loop {
             // The permit comes first: a connection above the cap is not even accepted. It is never closed.
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-            let (stream, peer) = accept(&listener).await;
+            let (stream, peer) = accept(&listener, &mut logged).await;
             let connection = connection(Arc::clone(&server), stream, peer, shutdown.clone());
             connections.spawn(async move {
                 connection.await;
@@ -111,8 +114,9 @@ impl Server {
 }
 
 /// Waits for the next connection, whatever goes wrong in between.
-async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
-    let mut logged: Option<Instant> = None;
+///
+/// `logged` is when a failure was last written to the log.
+async fn accept(listener: &TcpListener, logged: &mut Option<Instant>) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
@@ -123,7 +127,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
                 metrics::counter!("hopline_http_accept_errors_total").increment(1);
                 if logged.is_none_or(|at| at.elapsed() > ACCEPT_LOG_INTERVAL) {
                     tracing::error!("cannot accept connections: {error}");
-                    logged = Some(Instant::now());
+                    *logged = Some(Instant::now());
                 }
                 sleep(ACCEPT_PAUSE).await;
             }
@@ -138,7 +142,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Serves one connection to its end, or to the shutdown deadline.
+/// Serves one connection to its end, or to the moment of a shutdown when clients are cut.
 async fn connection(server: Arc<Server>, stream: TcpStream, peer: SocketAddr, shutdown: Shutdown) {
     // Answers are small and complete: waiting to fill a packet only delays them. A failure costs no more than that.
     let _ = stream.set_nodelay(true);
@@ -150,10 +154,11 @@ async fn connection(server: Arc<Server>, stream: TcpStream, peer: SocketAddr, sh
         ended = connection.as_mut() => ended,
         () = shutdown.wait() => {
             connection.as_mut().graceful_shutdown();
-            match shutdown.within_deadline(connection).await {
-                Ok(ended) => ended,
-                Err(passed) => {
-                    tracing::warn!("cut a connection: {passed}");
+            tokio::select! {
+                biased;
+                ended = connection => ended,
+                () = shutdown.wait_clients_deadline() => {
+                    tracing::warn!("cut a connection whose request did not end in time");
                     Ok(())
                 }
             }
@@ -174,7 +179,8 @@ fn answer(
     let id = RequestId::of(request.headers());
     request.extensions_mut().insert(Peer(peer));
     request.extensions_mut().insert(id.clone());
-    async move {
+    let span = tracing::info_span!("request", request_id = id.as_str());
+    let answered = async move {
         // Inside the guard, because filters already run when the service is called.
         let handled = AssertUnwindSafe(async { warp::service(routes).call(request).await }).catch_unwind();
         let mut response = match handled.await {
@@ -183,23 +189,23 @@ fn answer(
             Err(_) => ApiError::internal("the handler panicked").into_response(),
         };
         if let Some(refused) = response.extensions_mut().remove::<Refused>() {
-            log(&refused, &id);
+            log(&refused);
         }
         response.headers_mut().insert(X_REQUEST_ID, id.into_header());
         Ok(response)
-    }
+    };
+    answered.instrument(span)
 }
 
-/// Logs a refusal whose cause operators must know.
-fn log(refused: &Refused, id: &RequestId) {
-    if !refused.is_worth_logging() {
-        return;
-    }
+/// Logs a refusal whose cause operators must know; runs inside the request's span.
+fn log(refused: &Refused) {
     let Refused(error) = refused;
-    let (request_id, code, cause) = (id.as_str(), error.code().as_str(), chain(error));
-    if error.status().is_server_error() {
-        tracing::error!(request_id, code, "answered {cause}");
-    } else {
-        tracing::info!(request_id, code, "answered {cause}");
+    let code = error.code().as_str();
+    let cause = error.source().map_or_else(|| error.message().to_owned(), chain);
+    match error.code() {
+        Code::Internal => tracing::error!(code, "answered {code}: {cause}"),
+        Code::Unavailable => tracing::warn!(code, "answered {code}: {cause}"),
+        // The caller's own doing; the answer told them.
+        _ => tracing::debug!(code, "answered {code}: {cause}"),
     }
 }

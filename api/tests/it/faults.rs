@@ -1,0 +1,75 @@
+//! Engines that are down, and requests that make no sense.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tests::engines::{http_client, isolated};
+
+use crate::server::{Server, answer, config};
+
+#[tokio::test]
+async fn with_every_engine_down_it_starts_and_says_which() {
+    let mut engines = isolated().await;
+    engines.kafka_brokers = "127.0.0.1:1".to_owned();
+    engines.database_url = "postgres://nobody@127.0.0.1:1/none".to_owned();
+    let config = config(&engines);
+    let server = Server::serve(engines, config).await;
+    let ready = answer(http_client().get(format!("{}/readyz", server.operations))).await;
+    assert_eq!(ready.status, 503);
+    assert_eq!(
+        (&ready.body["checks"]["kafka"]["ready"], &ready.body["checks"]["postgres"]["ready"]),
+        (&json!(false), &json!(false))
+    );
+    assert_eq!(answer(http_client().get(format!("{}/healthz", server.operations))).await.status, 200);
+
+    let well_formed = tests_key();
+    let refused = server.send_as(&well_formed, Method::GET, "/api/links", None).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (503, &json!("UNAVAILABLE")));
+    assert!(refused.headers.contains_key("retry-after"));
+    server.stop().await;
+}
+
+/// A key that no database knows, with a right checksum.
+fn tests_key() -> String {
+    "hop_live_000000000000000000000000000000002Qs0Tq".to_owned()
+}
+
+#[tokio::test]
+async fn a_request_that_makes_no_sense_gets_the_houses_error() {
+    let server = Server::start().await;
+    let post = |body: &'static str| {
+        server
+            .request(Method::POST, "/api/links")
+            .bearer_auth(&server.key)
+            .header("content-type", "application/json")
+            .body(body)
+    };
+    for (request, status, code) in [
+        (post("{"), 400, "BAD_REQUEST"),
+        (post("[]"), 400, "BAD_REQUEST"),
+        (post("\"\""), 400, "BAD_REQUEST"),
+        (post("{\"name\":1}"), 400, "BAD_REQUEST"),
+        (post("{\"name\":\"a\",\"name\":\"b\"}"), 400, "BAD_REQUEST"),
+        (post("{}"), 400, "BAD_REQUEST"),
+        (post("{\"nope\":1}"), 400, "BAD_REQUEST"),
+        (
+            server.request(Method::POST, "/api/links").bearer_auth(&server.key).body("a=b"),
+            415,
+            "UNSUPPORTED_MEDIA_TYPE",
+        ),
+        (server.request(Method::PUT, "/api/links").bearer_auth(&server.key), 405, "METHOD_NOT_ALLOWED"),
+        (server.request(Method::GET, "/api/nothing"), 404, "NOT_FOUND"),
+        (server.request(Method::GET, "/api/links/nonsense").bearer_auth(&server.key), 404, "NOT_FOUND"),
+        (server.request(Method::GET, "/api/links?nope=1").bearer_auth(&server.key), 400, "BAD_REQUEST"),
+        (server.request(Method::GET, "/api/links?cursor=zzz").bearer_auth(&server.key), 400, "BAD_REQUEST"),
+    ] {
+        let shown = format!("{request:?}");
+        let refused = answer(request).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (status, &json!(code)), "{shown}");
+        assert_eq!(refused.body["statusCode"], status);
+        assert!(refused.headers.contains_key("x-request-id"));
+        assert_ne!(refused.body["message"], Value::Null);
+    }
+    let large = json!({"name": "a".repeat(70_000), "destination": "https://example.com"});
+    let refused = server.send(Method::POST, "/api/links", Some(large)).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (413, &json!("PAYLOAD_TOO_LARGE")));
+}

@@ -1,0 +1,70 @@
+//! Who may do what.
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::server::{Server, answer, text};
+
+#[tokio::test]
+async fn every_invalid_key_gets_the_same_answer() {
+    let server = Server::start().await;
+    let created = server.admin(&["create-key", "--workspace", &server.workspace, "--scope", "read"]).await;
+    let revoked = text(&created["key"]);
+    assert_eq!(server.send_as(&revoked, Method::GET, "/api/links", None).await.status, 200);
+    server.admin(&["revoke-key", "--key-id", &text(&created["key_id"])]).await;
+    let past = ["--expires-at", "2020-01-01T00:00:00Z"];
+    let expired = server
+        .admin(&[&["create-key", "--workspace", &server.workspace, "--scope", "read"][..], &past].concat())
+        .await;
+    let expired = text(&expired["key"]);
+    let mut unknown = server.key.clone();
+    unknown.replace_range(9..10, if unknown.as_bytes()[9] == b'a' { "b" } else { "a" });
+
+    let mut bodies = Vec::new();
+    for key in [&revoked, &expired, &unknown, "", "nonsense"] {
+        let refused = server.send_as(key, Method::GET, "/api/links", None).await;
+        assert_eq!(refused.status, 401, "{key}");
+        bodies.push(refused.body);
+    }
+    bodies.push(answer(server.request(Method::GET, "/api/links")).await.body);
+    bodies.push(
+        answer(
+            server.request(Method::GET, "/api/links").bearer_auth(&server.key).header("x-api-key", &revoked),
+        )
+        .await
+        .body,
+    );
+    assert!(bodies.iter().all(|body| body == &bodies[0]), "{bodies:?}");
+}
+
+#[tokio::test]
+async fn a_read_only_key_and_a_plan_without_write_are_told_apart() {
+    let server = Server::start().await;
+    let body = json!({"name": "a", "destination": "https://example.com"});
+    let reader = server.create_key(&server.workspace, "read").await;
+    let refused = server.send_as(&reader, Method::POST, "/api/links", Some(body.clone())).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (403, &json!("READ_ONLY_KEY")));
+
+    let other = server.admin(&["create-account", "--name", "Small", "--plan", "pro"]).await;
+    let writer = server.create_key(&text(&other["workspace_id"]), "read,write").await;
+    let refused = server.send_as(&writer, Method::POST, "/api/links", Some(body)).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (403, &json!("PLAN_REQUIRED")));
+    assert_eq!(server.send_as(&writer, Method::GET, "/api/links", None).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_operators_change_is_in_the_audit_trail_and_no_secret_is() {
+    let server = Server::start().await;
+    let token = server.admin(&["create-edge-token"]).await;
+    let rows: Vec<(String, String, serde_json::Value)> =
+        sqlx::query_as("SELECT action, subject, details FROM audit_trail ORDER BY id")
+            .fetch_all(&mut server.engines.postgres().await)
+            .await
+            .unwrap();
+    let actions: Vec<&str> = rows.iter().map(|(action, ..)| action.as_str()).collect();
+    assert_eq!(actions, ["create-account", "create-key", "create-edge-token"]);
+    let all = format!("{rows:?}");
+    assert!(!all.contains(&server.key) && !all.contains(&text(&token["edge_token"])));
+    let account = server.admin(&["show-account", "--account", &server.account]).await;
+    assert_eq!(account["workspaces"][0]["workspace_id"], json!(server.workspace));
+}

@@ -1,0 +1,167 @@
+//! An API of a test's own.
+
+use std::time::Duration;
+
+use api::{Command, Config};
+use clap::Parser as _;
+use reqwest::{Method, StatusCode};
+use schemas::click_id::ClickIdKeys;
+use serde_json::Value;
+use service::Shutdown;
+use service::metrics::Metrics;
+use tests::engines::{Isolated, http_client, isolated};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+const CLICK_ID_KEY: [u8; 32] = [0x11; 32];
+
+/// A running API with an account on the Business plan.
+pub(crate) struct Server {
+    pub(crate) engines: Isolated,
+    pub(crate) url: String,
+    pub(crate) operations: String,
+    pub(crate) account: String,
+    pub(crate) workspace: String,
+    /// A read,write key of the workspace.
+    pub(crate) key: String,
+    client: reqwest::Client,
+    shutdown: Shutdown,
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+/// An answer, read whole.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: reqwest::header::HeaderMap,
+    pub(crate) body: Value,
+}
+
+impl Server {
+    /// Starts an API on engines of its own.
+    pub(crate) async fn start() -> Self {
+        Self::start_on(isolated().await).await
+    }
+
+    /// Starts an API on these engines, which may be out of reach.
+    pub(crate) async fn start_on(engines: Isolated) -> Self {
+        let config = config(&engines);
+        let mut server = Self::serve(engines, config).await;
+        let account = server.admin(&["create-account", "--name", "Test", "--plan", "business"]).await;
+        server.account = text(&account["account_id"]);
+        server.workspace = text(&account["workspace_id"]);
+        server.key = server.create_key(&server.workspace.clone(), "read,write").await;
+        server
+    }
+
+    /// Starts an API without an account.
+    pub(crate) async fn serve(engines: Isolated, config: Config) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let operations = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let operations_url = format!("http://{}", operations.local_addr().unwrap());
+        let shutdown = Shutdown::new(Duration::from_secs(10));
+        let metrics = Metrics::install("api", "test").unwrap();
+        let task = tokio::spawn(api::run(config, listener, operations, metrics, shutdown.clone()));
+        Self {
+            engines,
+            url,
+            operations: operations_url,
+            account: String::new(),
+            workspace: String::new(),
+            key: String::new(),
+            client: http_client(),
+            shutdown,
+            task,
+        }
+    }
+
+    /// Stops the API as SIGTERM does and waits for its end.
+    pub(crate) async fn stop(self) -> Isolated {
+        self.shutdown.request();
+        self.task.await.unwrap().unwrap();
+        self.engines
+    }
+
+    /// Runs `api admin …` and returns its JSON.
+    pub(crate) async fn admin(&self, arguments: &[&str]) -> Value {
+        let settings = engine_arguments(&self.engines);
+        let command = ["admin", "--json"].into_iter().chain(arguments.iter().copied());
+        let config = Config::parse_from(
+            std::iter::once("api").chain(settings.iter().map(String::as_str)).chain(command),
+        );
+        let Some(Command::Admin(admin)) = config.command.clone() else { panic!("not an admin command") };
+        serde_json::from_str(&api::administer(&config, admin).await.unwrap()).unwrap()
+    }
+
+    /// Makes a key of a workspace.
+    pub(crate) async fn create_key(&self, workspace: &str, scope: &str) -> String {
+        text(&self.admin(&["create-key", "--workspace", workspace, "--scope", scope]).await["key"])
+    }
+
+    /// Sends a request with the account's key.
+    pub(crate) async fn send(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
+        self.send_as(&self.key, method, path, body).await
+    }
+
+    /// Sends a request with any key.
+    pub(crate) async fn send_as(&self, key: &str, method: Method, path: &str, body: Option<Value>) -> Answer {
+        let mut request = self.request(method, path).bearer_auth(key);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        answer(request).await
+    }
+
+    /// A request without a key.
+    pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url))
+    }
+
+    /// Creates a link and returns it.
+    pub(crate) async fn create_link(&self, body: Value) -> Value {
+        let answer = self.send(Method::POST, "/api/v1/links", Some(body)).await;
+        assert_eq!(answer.status, 201, "{}", answer.body);
+        answer.body
+    }
+
+    /// The keys with which this API verifies click ids.
+    pub(crate) fn click_ids(&self) -> ClickIdKeys {
+        ClickIdKeys::new((1, CLICK_ID_KEY), [])
+    }
+}
+
+/// Sends a request and reads its answer; an empty body is null.
+pub(crate) async fn answer(request: reqwest::RequestBuilder) -> Answer {
+    let answer = request.send().await.unwrap();
+    let status = answer.status();
+    let headers = answer.headers().clone();
+    let bytes = answer.bytes().await.unwrap();
+    let body = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() };
+    Answer { status, headers, body }
+}
+
+pub(crate) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("not a text: {value}")).to_owned()
+}
+
+/// The configuration of an API on these engines.
+pub(crate) fn config(engines: &Isolated) -> Config {
+    Config::parse_from(std::iter::once("api").chain(engine_arguments(engines).iter().map(String::as_str)))
+}
+
+fn engine_arguments(engines: &Isolated) -> Vec<String> {
+    let hex = |byte: u8| format!("1:{}", format!("{byte:02x}").repeat(32));
+    [
+        ("--kafka-brokers", engines.kafka_brokers.clone()),
+        ("--topic-prefix", engines.topic_prefix.clone()),
+        ("--database-url", engines.database_url.clone()),
+        ("--clickhouse-url", engines.clickhouse_url.clone()),
+        ("--public-url", "https://go.example".to_owned()),
+        ("--click-id-keys", hex(0x11)),
+        ("--secret-keys", hex(0x22)),
+    ]
+    .into_iter()
+    .flat_map(|(name, value)| [name.to_owned(), value])
+    .collect()
+}

@@ -1,0 +1,105 @@
+//! Topic creation and the probe, against a real broker.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use devstack::{Options, Server};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
+use service::{
+    Check, Health, Shutdown,
+    kafka::{Context, Ensured, KafkaConfig, TopicSpec, ensure_topics, watch},
+};
+use tokio::time::{sleep, timeout};
+
+/// Longer than anything here takes; only a failing test waits this long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const CLICKS: TopicSpec<'_> =
+    TopicSpec { name: "clicks", partitions: 3, config: &[("retention.ms", "60000"), ("flush.ms", "1000")] };
+
+async fn broker() -> (Server, KafkaConfig) {
+    let server = devstack::kafka::start(Options::throw_away("kafka").unwrap()).await.unwrap();
+    let config = KafkaConfig::new(server.url(), "test.");
+    (server, config)
+}
+
+/// An outcome in which nothing was done.
+fn unchanged() -> Ensured {
+    Ensured {
+        topic: "test.clicks".to_owned(),
+        created: false,
+        altered: Vec::new(),
+        differing_partitions: None,
+    }
+}
+
+async fn until(check: &Check, ready: bool) {
+    timeout(PATIENCE, async {
+        while check.is_ready() != ready {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn topics_are_made_once_and_then_kept_as_specified() {
+    let (_server, config) = broker().await;
+    let made = ensure_topics(&config, &[CLICKS]).await.unwrap();
+    assert_eq!(made, [Ensured { created: true, ..unchanged() }]);
+    assert_eq!(ensure_topics(&config, &[CLICKS]).await.unwrap(), [unchanged()]);
+
+    // An operator changes one setting of ours and adds one of their own.
+    let admin: AdminClient<Context> =
+        config.client_config("operator").create_with_context(Context::default()).unwrap();
+    let by_hand = AlterConfig::new(ResourceSpecifier::Topic("test.clicks"))
+        .set("retention.ms", "1")
+        .set("segment.ms", "777000");
+    admin.alter_configs([&by_hand], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let repaired = ensure_topics(&config, &[CLICKS]).await.unwrap();
+    let altered = vec![
+        ("retention.ms".to_owned(), "1".to_owned(), "60000".to_owned()),
+        ("flush.ms".to_owned(), repaired[0].altered[1].1.clone(), "1000".to_owned()),
+    ];
+    assert_eq!(repaired, [Ensured { altered, ..unchanged() }]);
+    let described = admin
+        .describe_configs([&ResourceSpecifier::Topic("test.clicks")], &AdminOptions::new())
+        .await
+        .unwrap();
+    let own = described[0].as_ref().unwrap().get("segment.ms").unwrap().value.clone();
+    assert_eq!(own.as_deref(), Some("777000"), "the operator's own setting was lost");
+
+    let more = TopicSpec { partitions: 6, ..CLICKS };
+    let differing = ensure_topics(&config, &[more]).await.unwrap();
+    assert_eq!(differing, [Ensured { differing_partitions: Some(3), ..unchanged() }]);
+}
+
+#[tokio::test]
+async fn the_probe_follows_topics_and_brokers() {
+    let (server, config) = broker().await;
+    let shutdown = Shutdown::new(Duration::ZERO);
+    let health = Health::new(&shutdown);
+    let check = health.check("kafka");
+    let watching = tokio::spawn({
+        let (config, check, shutdown) = (config.clone(), check.clone(), shutdown.clone());
+        async move { watch(&config, vec!["test.clicks".to_owned()], check, shutdown).await }
+    });
+    timeout(PATIENCE, async {
+        while !serde_json::to_string(&health.report()).unwrap().contains("missing topics: test.clicks") {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+
+    ensure_topics(&config, &[CLICKS]).await.unwrap();
+    until(&check, true).await;
+    server.kill().await;
+    until(&check, false).await;
+    server.start().await.unwrap();
+    until(&check, true).await;
+
+    shutdown.request();
+    watching.await.unwrap().unwrap();
+}
