@@ -1,1 +1,9 @@
-//! Placeholder.
+//! Hopline as a stranger sees it: over HTTP, with kills and stops. One file for each promise.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod configuration;
+mod kills;
+mod pipeline;
+mod stops;
+mod traffic;

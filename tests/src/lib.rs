@@ -4,8 +4,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
 
+pub mod deployment;
 pub mod engines;
 mod eventually;
 pub mod log;
+pub mod receiver;
 
 pub use eventually::eventually;

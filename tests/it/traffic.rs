@@ -1,0 +1,117 @@
+//! Clicks of many visitors on many links, and what must come of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::Value;
+use tests::deployment::{Deployment, click_id};
+use tests::eventually;
+
+/// How long everything may take to arrive. A deadline for a broken system, not a measurement.
+pub(crate) const LONG: Duration = Duration::from_secs(90);
+
+/// Links and the clicks on them that were answered.
+pub(crate) struct Traffic {
+    links: Vec<(String, String)>,
+    visitors: usize,
+    sent: usize,
+    /// For each link's id, the answered click ids and their visitors.
+    answered: BTreeMap<String, BTreeMap<String, usize>>,
+}
+
+impl Traffic {
+    /// Creates links and waits until the edge knows them.
+    pub(crate) async fn on_links(deployment: &Deployment, links: usize, visitors: usize) -> Self {
+        let mut made = Vec::new();
+        for _ in 0..links {
+            let link = deployment.create_link().await;
+            let text = |field: &str| link[field].as_str().unwrap().to_owned();
+            made.push((text("id"), text("slug")));
+        }
+        let mut traffic = Self { links: made, visitors, sent: 0, answered: BTreeMap::new() };
+        for place in 0..links {
+            let slug = traffic.links[place].1.clone();
+            eventually("the edge knows the link", LONG, async || {
+                // A HEAD is not counted.
+                match deployment.head(&slug).await {
+                    Ok(302) => Ok(()),
+                    other => Err(other),
+                }
+            })
+            .await;
+        }
+        traffic.answered = traffic.links.iter().map(|(id, _)| (id.clone(), BTreeMap::new())).collect();
+        traffic
+    }
+
+    /// Clicks once: the visitor and the link that are next. True when the edge answered with a redirect.
+    pub(crate) async fn click(&mut self, deployment: &Deployment) -> bool {
+        let visitor = self.sent % self.visitors;
+        // Links take turns within a visitor's clicks, so that every visitor comes to every link.
+        let (id, slug) = &self.links[(self.sent / self.visitors) % self.links.len()];
+        self.sent += 1;
+        let from = format!("198.51.{}.{}", visitor / 250, visitor % 250 + 1);
+        match deployment.click(slug, &from).await {
+            Ok(answer) if answer.status() == 302 => {
+                self.answered.entry(id.clone()).or_default().insert(click_id(&answer), visitor);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// How many clicks were answered.
+    pub(crate) fn answered(&self) -> usize {
+        self.answered.values().map(BTreeMap::len).sum()
+    }
+
+    /// Every answered click id.
+    pub(crate) fn click_ids(&self) -> BTreeSet<&str> {
+        self.answered.values().flat_map(|clicks| clicks.keys().map(String::as_str)).collect()
+    }
+
+    /// Waits until the API shows every answered click, and the visitors of each link, and holds that no row is
+    /// there twice.
+    ///
+    /// A click whose answer a kill cut off may be counted or not: it was answered by nobody. So totals may be
+    /// above, by at most as many as were not answered.
+    pub(crate) async fn is_counted(&self, deployment: &Deployment) {
+        let unanswered = self.sent - self.answered();
+        let mut above = 0;
+        for (id, clicks) in &self.answered {
+            let total = eventually("the API shows every answered click", LONG, async || {
+                let link = deployment.show_link(id).await;
+                let total = number(&link["total_clicks"]);
+                if total >= clicks.len() { Ok(total) } else { Err((total, clicks.len())) }
+            })
+            .await;
+            above += total - clicks.len();
+        }
+        assert!(above <= unanswered, "{above} clicks too many, {unanswered} were not answered");
+        for (id, clicks) in &self.answered {
+            let visitors: BTreeSet<&usize> = clicks.values().collect();
+            let unique = number(&deployment.show_link(id).await["unique_clicks"]);
+            assert!(
+                (visitors.len()..=visitors.len() + unanswered).contains(&unique),
+                "{id}: {unique} unique, {} expected",
+                visitors.len()
+            );
+        }
+        let rows = deployment.engines.clickhouse("SELECT click_id FROM clicks").await;
+        let mut ids: Vec<&str> = rows.lines().collect();
+        let stored = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), stored, "no click is a row twice");
+        let stored: BTreeSet<&str> = ids.into_iter().collect();
+        assert!(self.click_ids().is_subset(&stored), "every answered click is a row");
+        let positions =
+            deployment.engines.clickhouse("SELECT count() - uniqExact(src, koff) FROM clicks").await;
+        assert_eq!(positions.trim(), "0", "no position of the log is a row twice");
+    }
+}
+
+fn number(value: &Value) -> usize {
+    // Null while ClickHouse is out of reach: not known is not yet enough.
+    value.as_u64().unwrap_or_default() as usize
+}

@@ -1,0 +1,271 @@
+//! The four programs, as an operator runs them, on a corner of the real engines.
+
+use std::path::PathBuf;
+
+use devstack::process::Launch;
+use devstack::scratch::Scratch;
+use devstack::{Probe, Server, ports};
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+
+use crate::engines::{Isolated, http_client, isolated};
+
+/// A browser's User-Agent: a click without one is a bot's.
+pub const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
+
+/// Running programs with an account on the Business plan.
+pub struct Deployment {
+    /// The engines it runs on.
+    pub engines: Isolated,
+    /// The redirect edge.
+    pub ingest: Server,
+    /// Clicks to rows.
+    pub processor: Server,
+    /// The management API.
+    pub api: Server,
+    /// Webhooks.
+    pub dispatcher: Server,
+    /// A read,write key of the account's workspace.
+    pub key: String,
+    api_url: String,
+    edge_url: String,
+    environment: Vec<(String, String)>,
+    client: reqwest::Client,
+    scratch: Scratch,
+}
+
+impl Deployment {
+    /// Migrates, starts all four programs and waits until they are ready.
+    ///
+    /// # Panics
+    /// When one does not become ready.
+    pub async fn start() -> Self {
+        let mut deployment = Self::prepare(isolated().await);
+        run(&deployment.program("api"), &["migrate"], &deployment.environment).await;
+        for server in deployment.services() {
+            server.start().await.unwrap();
+        }
+        let account = deployment.admin(&["create-account", "--name", "Test", "--plan", "business"]).await;
+        let workspace = account["workspace_id"].as_str().unwrap();
+        let key = deployment.admin(&["create-key", "--workspace", workspace, "--scope", "read,write"]).await;
+        deployment.key = key["key"].as_str().unwrap().to_owned();
+        deployment
+    }
+
+    /// Sets everything up and starts nothing.
+    ///
+    /// # Panics
+    /// When no port or no folder can be had.
+    pub fn prepare(engines: Isolated) -> Self {
+        let scratch = Scratch::new("deployment").unwrap();
+        let address = || format!("127.0.0.1:{}", ports::free().unwrap());
+        let (api, edge) = (address(), address());
+        let operations = [address(), address(), address(), address()];
+        let environment = environment(&engines, &scratch, &api, &edge, &operations);
+        let service = |name: &str, place: usize| {
+            let log = scratch.path().join(format!("{name}.log"));
+            let mut launch = Launch::new(binary(name), log);
+            launch.environment = environment.clone();
+            let url = format!("http://{}", operations[place]);
+            Server::new(name, &url, launch, Probe::Http { url: format!("{url}/readyz") })
+        };
+        Self {
+            ingest: service("ingest", 0),
+            processor: service("processor", 1),
+            api: service("api", 2),
+            dispatcher: service("dispatcher", 3),
+            key: String::new(),
+            api_url: format!("http://{api}"),
+            edge_url: format!("http://{edge}"),
+            environment,
+            client: http_client(),
+            engines,
+            scratch,
+        }
+    }
+
+    /// The four programs.
+    pub fn services(&self) -> [&Server; 4] {
+        [&self.ingest, &self.processor, &self.api, &self.dispatcher]
+    }
+
+    /// The path of a program.
+    pub fn program(&self, name: &str) -> PathBuf {
+        binary(name)
+    }
+
+    /// The variables that the programs run with.
+    pub fn environment(&self) -> &[(String, String)] {
+        &self.environment
+    }
+
+    /// What a program has logged so far.
+    ///
+    /// # Panics
+    /// When it was never started.
+    pub fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.scratch.path().join(format!("{name}.log"))).unwrap()
+    }
+
+    /// Runs `api admin … --json` and returns its answer.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub async fn admin(&self, arguments: &[&str]) -> Value {
+        let arguments = [&["admin", "--json"][..], arguments].concat();
+        serde_json::from_slice(&run(&self.program("api"), &arguments, &self.environment).await).unwrap()
+    }
+
+    /// Sends a request to the API with the account's key.
+    ///
+    /// # Panics
+    /// When no answer comes, or one that is no JSON.
+    pub async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, Value) {
+        let mut request =
+            self.client.request(method, format!("{}{path}", self.api_url)).bearer_auth(&self.key);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let answer = request.send().await.unwrap();
+        let status = answer.status().as_u16();
+        let bytes = answer.bytes().await.unwrap();
+        (status, if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() })
+    }
+
+    /// Creates a link that leads to `https://example.com/` and returns it.
+    ///
+    /// # Panics
+    /// When the API refuses.
+    pub async fn create_link(&self) -> Value {
+        let body = json!({ "name": "A link", "destination": "https://example.com/" });
+        let (status, link) = self.send(Method::POST, "/api/links", Some(&body)).await;
+        assert_eq!(status, 201, "{link}");
+        link
+    }
+
+    /// Reads a link with its counters.
+    ///
+    /// # Panics
+    /// When the API refuses.
+    pub async fn show_link(&self, id: &str) -> Value {
+        let (status, link) = self.send(Method::GET, &format!("/api/links/{id}"), None).await;
+        assert_eq!(status, 200, "{link}");
+        link
+    }
+
+    /// Creates a webhook endpoint and returns it with its secret.
+    ///
+    /// # Panics
+    /// When the API refuses.
+    pub async fn create_endpoint(&self, url: &str, events: &[&str]) -> Value {
+        let body = json!({ "url": url, "events": events });
+        let (status, endpoint) = self.send(Method::POST, "/api/webhooks", Some(&body)).await;
+        assert_eq!(status, 201, "{endpoint}");
+        endpoint
+    }
+
+    /// Follows a short link with a browser from an address, and returns the answer as it comes.
+    ///
+    /// # Errors
+    /// When no answer comes: the edge is down, or died before it answered.
+    pub async fn click(&self, slug: &str, from: &str) -> reqwest::Result<Response> {
+        self.client
+            .get(format!("{}/{slug}", self.edge_url))
+            .header("user-agent", BROWSER)
+            .header("x-forwarded-for", from)
+            .send()
+            .await
+    }
+
+    /// Asks where a short link leads without clicking it, and returns the status.
+    ///
+    /// # Errors
+    /// When no answer comes.
+    pub async fn head(&self, slug: &str) -> reqwest::Result<u16> {
+        let request = self.client.head(format!("{}/{slug}", self.edge_url)).header("user-agent", BROWSER);
+        Ok(request.send().await?.status().as_u16())
+    }
+
+    /// Registers a conversion and returns its status.
+    ///
+    /// # Panics
+    /// When no answer comes.
+    pub async fn convert(&self, click_id: &str) -> u16 {
+        let body = json!({ "click_id": click_id });
+        self.send(Method::POST, "/api/conversions", Some(&body)).await.0
+    }
+}
+
+/// The click id that a redirect put on its destination.
+///
+/// # Panics
+/// When there is none.
+pub fn click_id(redirect: &Response) -> String {
+    let location = redirect.headers()["location"].to_str().unwrap();
+    let url = reqwest::Url::parse(location).unwrap();
+    url.query_pairs().find(|(name, _)| name == "click_id").unwrap().1.into_owned()
+}
+
+/// Runs a program to its end and returns what it printed.
+///
+/// # Panics
+/// When it fails; the message has what it logged.
+async fn run(program: &PathBuf, arguments: &[&str], environment: &[(String, String)]) -> Vec<u8> {
+    let output = tokio::process::Command::new(program)
+        .args(arguments)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .output()
+        .await
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{} {}: {}",
+        program.display(),
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output.stdout
+}
+
+/// A program of this workspace, built beside the test that runs.
+///
+/// # Panics
+/// When it was not built.
+pub fn binary(name: &str) -> PathBuf {
+    // …/target/debug/deps/it-0123 runs, …/target/debug/api is wanted.
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(2).unwrap().join(name);
+    assert!(path.exists(), "{} is not built: run the tests with ./dev test", path.display());
+    path
+}
+
+fn environment(
+    engines: &Isolated,
+    scratch: &Scratch,
+    api: &str,
+    edge: &str,
+    operations: &[String; 4],
+) -> Vec<(String, String)> {
+    let key = |byte: &str| byte.repeat(32);
+    [
+        ("KAFKA_BROKERS", engines.kafka_brokers.clone()),
+        ("CLICKHOUSE_URL", engines.clickhouse_url.clone()),
+        ("DATABASE_URL", engines.database_url.clone()),
+        ("HOPLINE_TOPIC_PREFIX", engines.topic_prefix.clone()),
+        ("HOPLINE_API_LISTEN", api.to_owned()),
+        ("HOPLINE_EDGE_LISTEN", edge.to_owned()),
+        ("HOPLINE_INGEST_OPERATIONS_LISTEN", operations[0].clone()),
+        ("HOPLINE_PROCESSOR_OPERATIONS_LISTEN", operations[1].clone()),
+        ("HOPLINE_API_OPERATIONS_LISTEN", operations[2].clone()),
+        ("HOPLINE_DISPATCHER_OPERATIONS_LISTEN", operations[3].clone()),
+        ("HOPLINE_PUBLIC_URL", format!("http://{edge}")),
+        ("HOPLINE_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()),
+        ("HOPLINE_WEBHOOK_ALLOW", "127.0.0.0/8".to_owned()),
+        ("HOPLINE_CLICK_ID_KEYS", format!("1:{}", key("11"))),
+        ("HOPLINE_SECRET_KEYS", format!("1:{}", key("22"))),
+        ("HOPLINE_VISITOR_KEY", key("33")),
+        ("HOPLINE_SPOOL_DIR", scratch.path().join("spool").display().to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .to_vec()
+}

@@ -1,0 +1,197 @@
+//! A webhook receiver that remembers what it got and answers as its script says.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Response};
+use hyper_util::rt::TokioIo;
+use sha2::Sha256;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// How far a signature's time may be from now.
+const TOLERANCE: Duration = Duration::from_secs(300);
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// When it was complete.
+    pub at: SystemTime,
+    /// Its method.
+    pub method: Method,
+    /// The path that it was sent to.
+    pub path: String,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its exact bytes.
+    pub body: Bytes,
+}
+
+impl Request {
+    /// The text of a header; empty when it is missing.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
+    }
+
+    /// The body as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    /// The delivery's id, from its header.
+    pub fn delivery(&self) -> &str {
+        self.header("x-service-delivery")
+    }
+
+    /// Tells whether the signature is of this secret, this body and about this time.
+    ///
+    /// Written from the documentation and not with the dispatcher's code, so that a mistake there shows here.
+    pub fn is_signed_with(&self, secret: &str) -> bool {
+        let signature = self.header("x-service-signature");
+        let Some((t, v1)) = signature.strip_prefix("t=").and_then(|rest| rest.split_once(",v1=")) else {
+            return false;
+        };
+        let signed_at = SystemTime::UNIX_EPOCH + Duration::from_secs(t.parse().unwrap());
+        let distance = match self.at.duration_since(signed_at) {
+            Ok(later) => later,
+            Err(earlier) => earlier.duration(),
+        };
+        let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+        mac.update(t.as_bytes());
+        mac.update(b".");
+        mac.update(&self.body);
+        let expected: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        expected == v1 && distance <= TOLERANCE
+    }
+}
+
+/// What a receiver does with a request.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    /// Answers with a status.
+    Status(u16),
+    /// Answers with a status, a header and a body.
+    Full(u16, (&'static str, String), Vec<u8>),
+    /// Answers with a status after a while.
+    Late(Duration, u16),
+    /// Never answers.
+    Silence,
+}
+
+/// A receiver on this machine; it stops when it is dropped.
+#[derive(Debug)]
+pub struct Receiver {
+    address: SocketAddr,
+    requests: Arc<Mutex<Vec<Request>>>,
+    _server: JoinSet<()>,
+}
+
+impl Receiver {
+    /// Starts a receiver. `script` decides about each request; its number counts those to the same path, from 0.
+    ///
+    /// # Panics
+    /// When there is no free port.
+    pub async fn start(script: impl Fn(&Request, usize) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let mut server = JoinSet::new();
+        server.spawn(serve(listener, Arc::clone(&requests), Arc::new(script)));
+        Self { address, requests, _server: server }
+    }
+
+    /// A URL of this receiver; `path` begins with a slash.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Every request so far, in the order of arrival.
+    ///
+    /// # Panics
+    /// When a script panicked.
+    pub fn requests(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    /// The requests to one path so far.
+    pub fn requests_to(&self, path: &str) -> Vec<Request> {
+        let mut requests = self.requests();
+        requests.retain(|request| request.path == path);
+        requests
+    }
+}
+
+type Script = dyn Fn(&Request, usize) -> Answer + Send + Sync;
+
+async fn serve(listener: TcpListener, requests: Arc<Mutex<Vec<Request>>>, script: Arc<Script>) {
+    let counts = Arc::new(Mutex::new(HashMap::new()));
+    // A set, so that open connections end with the receiver.
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        connections.spawn(connection(
+            stream,
+            Arc::clone(&requests),
+            Arc::clone(&counts),
+            Arc::clone(&script),
+        ));
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    requests: Arc<Mutex<Vec<Request>>>,
+    counts: Arc<Mutex<HashMap<String, usize>>>,
+    script: Arc<Script>,
+) {
+    let service = service_fn(|incoming: hyper::Request<Incoming>| {
+        let (requests, counts, script) = (Arc::clone(&requests), Arc::clone(&counts), Arc::clone(&script));
+        async move {
+            let (head, body) = incoming.into_parts();
+            // A sender that is killed leaves half a request, which counts as none.
+            let Ok(body) = body.collect().await else { std::future::pending().await };
+            let request = Request {
+                at: SystemTime::now(),
+                method: head.method,
+                path: head.uri.path().to_owned(),
+                headers: head.headers,
+                body: body.to_bytes(),
+            };
+            let number = {
+                let mut counts = counts.lock().unwrap();
+                let count = counts.entry(request.path.clone()).or_default();
+                *count += 1;
+                *count - 1
+            };
+            let answer = script(&request, number);
+            requests.lock().unwrap().push(request);
+            Ok::<_, Infallible>(act(answer).await)
+        }
+    });
+    // The sender may leave whenever it likes.
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn act(answer: Answer) -> Response<Full<Bytes>> {
+    let (status, header, body) = match answer {
+        Answer::Status(status) => (status, None, vec![]),
+        Answer::Full(status, header, body) => (status, Some(header), body),
+        Answer::Late(wait, status) => {
+            tokio::time::sleep(wait).await;
+            (status, None, vec![])
+        }
+        Answer::Silence => std::future::pending().await,
+    };
+    let mut response = Response::builder().status(status);
+    if let Some((name, value)) = header {
+        response = response.header(name, value);
+    }
+    response.body(Full::new(Bytes::from(body))).unwrap()
+}
