@@ -10,7 +10,7 @@ use rdkafka::{
     ClientContext, Statistics,
     config::RDKafkaLogLevel,
     consumer::ConsumerContext,
-    error::KafkaError,
+    error::{KafkaError, RDKafkaErrorCode},
     producer::{DeliveryResult, ProducerContext},
 };
 
@@ -60,6 +60,10 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        // Asked for with enable.partition.eof, and news for the consumer, not a fault.
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PartitionEOF) {
+            return;
+        }
         let kind = error.rdkafka_error_code().map_or_else(|| error.to_string(), |code| format!("{code:?}"));
         if let Some(suppressed) = self.due(&kind, Instant::now()) {
             tracing::warn!(target: "librdkafka", suppressed, "{error}: {reason}");

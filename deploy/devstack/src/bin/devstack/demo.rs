@@ -1,0 +1,124 @@
+//! The demo account, and the words that a stranger is welcomed with.
+
+use std::process::Command;
+
+use anyhow::Context as _;
+use devstack::process::run;
+use devstack::{Cause, http, random};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::environment::{Addresses, Services};
+use crate::folder::Folder;
+use crate::state::{DEMO, Demo};
+
+/// A browser's, because clicks of command-line clients count as bots.
+const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
+
+/// What [`welcome`] ends with.
+pub(crate) const LAST_WORD: &str = "Ctrl-C or `./dev down` stops it, and keeps the data.";
+
+#[derive(Debug, Deserialize)]
+struct Account {
+    account_id: String,
+    workspace_id: String,
+}
+
+#[derive(Deserialize)]
+struct Key {
+    key: String,
+}
+
+#[derive(Deserialize)]
+struct EdgeToken {
+    edge_token: String,
+}
+
+/// Returns the demo account of an earlier start if the API still knows its key, else makes one.
+pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> anyhow::Result<Demo> {
+    if let Some(demo) = folder.read::<Demo>(DEMO)? {
+        // It is unknown when the database was wiped, or is another one than the last time.
+        let known = is_known(api, &demo.api_key).await.map_err(anyhow::Error::from_boxed);
+        if known.context("could not ask the API for the demo account")? {
+            return Ok(demo);
+        }
+    }
+    let arguments = ["create-account", "--name", "Demo", "--plan", "business", "--json"];
+    let account: Account = admin(services, &arguments).await?;
+    let arguments = ["create-key", "--workspace", &account.workspace_id, "--scope", "read,write", "--json"];
+    let key: Key = admin(services, &arguments).await?;
+    let token: EdgeToken = admin(services, &["create-edge-token", "--json"]).await?;
+    let demo = Demo {
+        account_id: account.account_id,
+        workspace_id: account.workspace_id,
+        api_key: key.key,
+        edge_token: token.edge_token,
+    };
+    folder.write(DEMO, &demo)?;
+    Ok(demo)
+}
+
+async fn is_known(api: &str, key: &str) -> Result<bool, Cause> {
+    let answer =
+        http::client()?.get(format!("{api}/api/links?limit=1")).header("X-API-Key", key).send().await?;
+    match answer.status().as_u16() {
+        401 => Ok(false),
+        _ => http::accepted(answer).await.map(|_| true),
+    }
+}
+
+async fn admin<T: DeserializeOwned>(services: &Services, arguments: &[&str]) -> anyhow::Result<T> {
+    let mut command = Command::new(services.program("api")?);
+    command.arg("admin").args(arguments).envs(&services.variables);
+    let what = format!("`api admin {}`", arguments.join(" "));
+    let printed = run(&what, command).await?;
+    // Not quoted in the error: it holds a key.
+    serde_json::from_slice(&printed).with_context(|| format!("{what} printed something else than expected"))
+}
+
+/// The addresses, the key, and three lines to try.
+pub(crate) fn welcome(addresses: &Addresses, demo: &Demo) -> anyhow::Result<String> {
+    let (api, edge, key) = (addresses.api_url(), addresses.edge_url(), &demo.api_key);
+    // A slug of its own for each start, or the second start's first line would find it taken.
+    let slug = format!("hello-{}", random::hex::<2>()?);
+    let body = format!(r#"{{"name":"Hello","slug":"{slug}","destination":"https://example.com/"}}"#);
+    Ok(format!(
+        "
+  API    {api}
+  edge   {edge}
+  key    {key}
+
+Create a link, click it as a browser would, and read its counts (each is known to the next within a second):
+
+  ID=$(curl -s -X POST {api}/api/links -H 'X-API-Key: {key}' -H 'Content-Type: application/json' -d '{body}' | tee /dev/stderr | grep -o 'lnk_[0-9A-Za-z_-]*' | head -n 1)
+  sleep 1; curl -i -A '{BROWSER}' {edge}/{slug}
+  sleep 1; curl -s {api}/api/links/$ID -H 'X-API-Key: {key}'
+
+{LAST_WORD}"
+    ))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_welcome_names_the_addresses_the_key_and_a_browser() {
+        let addresses = Addresses {
+            api: "0.0.0.0:8080".parse().unwrap(),
+            edge: "127.0.0.1:8081".parse().unwrap(),
+            operations: [].into(),
+        };
+        let demo = Demo {
+            account_id: "acc_1".to_owned(),
+            workspace_id: "wsp_1".to_owned(),
+            api_key: "hop_live_key".to_owned(),
+            edge_token: "token".to_owned(),
+        };
+        let text = welcome(&addresses, &demo).unwrap();
+        assert!(text.contains("-X POST http://127.0.0.1:8080/api/links -H 'X-API-Key: hop_live_key'"));
+        assert!(text.contains(&format!("-A '{BROWSER}' http://127.0.0.1:8081/hello-")));
+        assert!(text.ends_with(LAST_WORD));
+    }
+}

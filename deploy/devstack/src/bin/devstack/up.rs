@@ -1,0 +1,191 @@
+//! `up`: brings the stack up, watches it, and takes it down.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use devstack::install::Cache;
+use devstack::process::{Launch, run};
+use devstack::{Engine, Kind, Options, Probe, Server, postgres};
+
+use crate::cli::Up;
+use crate::compile::{self, SERVICES};
+use crate::environment::{Addresses, Services, url, variables};
+use crate::folder::Folder;
+use crate::stack::Stack;
+use crate::state::{SECRETS, STATE, Secrets, State};
+use crate::terminal::{Interrupts, complain, say};
+use crate::{control, demo};
+
+/// Time for a service to exit after its own drain deadline.
+const AFTER_DRAIN: Duration = Duration::from_secs(5);
+
+/// Runs the stack in this process until it is asked to stop.
+pub(crate) async fn up(folder: Folder, options: Up) -> anyhow::Result<ExitCode> {
+    let _lock = folder
+        .try_lock()?
+        .context("the stack runs already: see `./dev status`, stop it with `./dev down`")?;
+    let mut interrupts = Interrupts::new()?;
+    let stack = Arc::new(Stack::new());
+    control::serve(&folder, Arc::clone(&stack))?;
+
+    let started = tokio::select! {
+        started = start(&folder, &options, &stack) => started.map(|()| true),
+        () = interrupts.next() => Ok(false),
+        () = stack.asked_to_stop() => Ok(false),
+    };
+    if let Ok(true) = started {
+        stack.watch();
+        tokio::select! {
+            () = interrupts.next() => {}
+            () = stack.asked_to_stop() => {}
+        }
+    }
+    if let Err(error) = &started {
+        complain(&format!("error: {error:#}"));
+    }
+    tokio::select! {
+        () = stack.stop_all() => stack.tell("stopped"),
+        () = interrupts.next() => {
+            // Our end kills what is left: every child has asked the kernel for that.
+            complain("killed");
+            std::process::exit(130);
+        }
+    }
+    Ok(if started.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Result<()> {
+    folder.turn_logs(SERVICES.into_iter().chain(Kind::ALL.map(Kind::name)));
+    let secrets = secrets(folder)?;
+    // Engines first on the screen, then the compiler: what it prints would be torn by what they say.
+    start_engines(folder, stack, &secrets).await?;
+    stack.tell("building the services");
+    let programs = compile::services(folder.repository(), options.release).await?;
+
+    let addresses = Addresses::choose(options.listen)?;
+    let variables = variables(stack.engine_variables(), &addresses, &secrets);
+    let services = Services { programs, variables };
+    stack.set_addresses(addresses.clone());
+    stack.set_services(services.clone());
+
+    stack.tell("migrating: `api migrate`");
+    let mut migrate = Command::new(services.program("api")?);
+    migrate.arg("migrate").envs(&services.variables);
+    run("`api migrate`", migrate).await?;
+
+    start_services(folder, stack, &services, &addresses).await?;
+    let demo = demo::ensure(folder, &services, &addresses.api_url()).await?;
+    stack.set_demo(demo.clone());
+    let status = stack.status().await;
+    ensure!(status.ready, "not everything stayed ready:\n{}", status.table());
+    stack.tell("ready");
+    say(&demo::welcome(&addresses, &demo)?);
+    Ok(())
+}
+
+/// The stack's keys, drawn at its first start.
+fn secrets(folder: &Folder) -> anyhow::Result<Secrets> {
+    if let Some(secrets) = folder.read(SECRETS)? {
+        return Ok(secrets);
+    }
+    let secrets = Secrets::draw()?;
+    folder.write(SECRETS, &secrets)?;
+    Ok(secrets)
+}
+
+async fn start_engines(folder: &Folder, stack: &Arc<Stack>, secrets: &Secrets) -> anyhow::Result<()> {
+    let mut state: State = folder.read(STATE)?.unwrap_or_default();
+    if Kind::Postgres.given().is_none() {
+        let place = match &state.postgres_folder {
+            Some(folder) => folder.clone(),
+            None => postgres::folder_for(&folder.data(Kind::Postgres.name()))?,
+        };
+        // Noted before anything is there: `reset` must find it.
+        state.postgres_folder = Some(place.clone());
+        folder.write(STATE, &state)?;
+        stack.set_postgres_folder(place);
+    }
+    let told = Arc::clone(stack);
+    let cache = Cache::new(folder.engines(), Arc::new(move |text| told.tell(text)));
+    let engine = async |kind: Kind| -> anyhow::Result<()> {
+        let began = Instant::now();
+        let name = kind.name();
+        let options = |kind: Kind| {
+            let data = state.postgres_folder.clone().filter(|_| kind == Kind::Postgres);
+            let data: PathBuf = data.unwrap_or_else(|| folder.data(name));
+            let port = state.ports.get(name).copied().unwrap_or(0);
+            Ok(Options::in_folder(data, folder.log(name), port, &secrets.engine_password, cache.clone()))
+        };
+        let engine = Engine::from_env_or_start(kind, options).await?;
+        match &engine {
+            Engine::Given { .. } => stack.tell(&format!("{name} is the one that {} names", kind.variable())),
+            Engine::Started(_) => {
+                stack.tell(&format!("{name} ready after {:.1} s", began.elapsed().as_secs_f32()));
+            }
+        }
+        stack.add_engine(kind, engine);
+        Ok(())
+    };
+    stack.tell("starting Kafka, ClickHouse and Postgres");
+    tokio::try_join!(engine(Kind::Kafka), engine(Kind::ClickHouse), engine(Kind::Postgres))?;
+    for kind in Kind::ALL {
+        if let Ok(server) = stack.server(kind.name())
+            && let Some(port) = port_of(server.url())
+        {
+            state.ports.insert(kind.name().to_owned(), port);
+        }
+    }
+    folder.write(STATE, &state)
+}
+
+/// The port of `host:port` or of a URL.
+fn port_of(url: &str) -> Option<u16> {
+    let (_, after) = url.rsplit_once(':')?;
+    after.split('/').next()?.parse().ok()
+}
+
+async fn start_services(
+    folder: &Folder,
+    stack: &Arc<Stack>,
+    services: &Services,
+    addresses: &Addresses,
+) -> anyhow::Result<()> {
+    stack.tell("starting ingest, processor, api and dispatcher");
+    let start = async |name: &'static str| -> anyhow::Result<()> {
+        let began = Instant::now();
+        let mut launch = Launch::new(services.program(name)?, folder.log(name));
+        launch.environment = services.variables.clone().into_iter().collect();
+        launch.stop_deadline = drain_deadline() + AFTER_DRAIN;
+        let operations = url(*addresses.operations.get(name).context("a service without an address")?);
+        let probe = Probe::Http { url: format!("{operations}/readyz") };
+        let server = Arc::new(Server::new(name, &operations, launch, probe));
+        stack.add_server(name, Arc::clone(&server));
+        server.start().await.with_context(|| format!("{name} (see `./dev logs {name}`)"))?;
+        stack.tell(&format!("{name} ready after {:.1} s", began.elapsed().as_secs_f32()));
+        Ok(())
+    };
+    let [ingest, processor, api, dispatcher] = SERVICES;
+    tokio::try_join!(start(ingest), start(processor), start(api), start(dispatcher))?;
+    Ok(())
+}
+
+/// How long the services take to stop at most: what their environment says, else their default of 20 s.
+fn drain_deadline() -> Duration {
+    let given = std::env::var("HOPLINE_DRAIN_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(given.unwrap_or(20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_is_read_from_every_engines_address() {
+        assert_eq!(port_of("127.0.0.1:20001"), Some(20_001));
+        assert_eq!(port_of("http://user:password@127.0.0.1:20002/hopline"), Some(20_002));
+        assert_eq!(port_of("postgres://user:password@127.0.0.1:20003/hopline"), Some(20_003));
+    }
+}

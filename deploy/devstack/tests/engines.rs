@@ -1,0 +1,220 @@
+//! The real engines: started, used, killed, started again, and gone without a trace.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use devstack::process::{descendants, is_alive};
+use devstack::{Cause, Kind, Options, Server, http, readiness};
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use sqlx::{Connection as _, Executor as _, PgConnection};
+
+/// Set for the process that [`a_parent_killed_with_sigkill_leaves_no_process`] starts to be killed.
+const DOOMED: &str = "DEVSTACK_TEST_DOOMED";
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn throw_away(kind: Kind) -> Server {
+    kind.start(Options::throw_away(kind.name()).unwrap()).await.unwrap()
+}
+
+/// The folder that a throw-away engine keeps everything in.
+fn scratch_of(server: &Server) -> PathBuf {
+    server.launch().log.parent().unwrap().to_path_buf()
+}
+
+/// The server's process and all under it.
+fn processes(server: &Server) -> Vec<u32> {
+    let pid = server.pid().unwrap();
+    let mut all = descendants(pid);
+    all.push(pid);
+    all
+}
+
+fn assert_no_trace(processes: &[u32], folder: &Path) {
+    let alive: Vec<_> = processes.iter().filter(|pid| is_alive(**pid)).collect();
+    assert!(alive.is_empty(), "still running: {alive:?}");
+    assert!(!folder.exists(), "{} is still there", folder.display());
+}
+
+async fn query(url: &str, statement: &str) -> Result<String, Cause> {
+    let mut address = reqwest::Url::parse(url)?;
+    let user = address.username().to_owned();
+    let password = address.password().map(str::to_owned);
+    address.set_username("").and(address.set_password(None)).map_err(|()| "no host")?;
+    address.set_path("/");
+    let answer =
+        http::client()?.post(address).basic_auth(user, password).body(statement.to_owned()).send().await?;
+    http::accepted(answer).await
+}
+
+#[tokio::test]
+async fn kafka_keeps_its_messages_over_a_kill() {
+    let kafka = throw_away(Kind::Kafka).await;
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", kafka.url()).set("group.id", "test").set("auto.offset.reset", "earliest");
+
+    let admin: AdminClient<_> = config.create().unwrap();
+    let topic = NewTopic::new("letters", 1, TopicReplication::Fixed(1));
+    let created = admin.create_topics([&topic], &AdminOptions::new()).await.unwrap();
+    assert!(created.iter().all(Result::is_ok), "{created:?}");
+    let producer: FutureProducer = config.create().unwrap();
+    producer.send(FutureRecord::to("letters").key("k").payload("kept"), PATIENCE).await.unwrap();
+
+    let address = kafka.url().to_owned();
+    kafka.kill().await;
+    assert!(kafka.check().await.is_err());
+    kafka.start().await.unwrap();
+    assert_eq!(kafka.url(), address);
+
+    let read = tokio::task::spawn_blocking(move || {
+        let consumer: BaseConsumer = config.create().unwrap();
+        consumer.subscribe(&["letters"]).unwrap();
+        loop {
+            // Errors are of the connection being made anew; the caller's deadline ends the loop.
+            if let Some(Ok(message)) = consumer.poll(Duration::from_millis(200)) {
+                return rdkafka::Message::payload(&message).map(<[u8]>::to_vec);
+            }
+        }
+    });
+    let payload = tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
+    assert_eq!(payload.as_deref(), Some(&b"kept"[..]));
+
+    let (processes, folder) = (processes(&kafka), scratch_of(&kafka));
+    drop(kafka);
+    assert_no_trace(&processes, &folder);
+}
+
+#[tokio::test]
+async fn kafka_refuses_a_topic_that_nobody_created() {
+    let kafka = throw_away(Kind::Kafka).await;
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", kafka.url()).set("message.timeout.ms", "3000");
+    let producer: FutureProducer = config.create().unwrap();
+    let sent = producer.send(FutureRecord::<(), _>::to("typo").payload("lost"), PATIENCE).await;
+    assert!(sent.is_err(), "{sent:?}");
+}
+
+#[tokio::test]
+async fn clickhouse_keeps_its_rows_over_a_kill() {
+    let clickhouse = throw_away(Kind::ClickHouse).await;
+    let url = clickhouse.url().to_owned();
+    query(&url, "CREATE TABLE hopline.letters (letter String) ENGINE = MergeTree ORDER BY letter")
+        .await
+        .unwrap();
+    query(&url, "INSERT INTO hopline.letters VALUES ('kept')").await.unwrap();
+
+    clickhouse.kill().await;
+    assert!(clickhouse.check().await.is_err());
+    clickhouse.start().await.unwrap();
+    assert_eq!(query(&url, "SELECT letter FROM hopline.letters").await.unwrap().trim(), "kept");
+
+    let (processes, folder) = (processes(&clickhouse), scratch_of(&clickhouse));
+    clickhouse.stop().await;
+    drop(clickhouse);
+    assert_no_trace(&processes, &folder);
+}
+
+#[tokio::test]
+async fn clickhouse_runs_with_our_profile_and_lets_in_nobody_without_the_password() {
+    let clickhouse = throw_away(Kind::ClickHouse).await;
+    let url = clickhouse.url();
+    let settings = "SELECT getSetting('http_receive_timeout'), getSetting('async_insert'), currentUser()";
+    assert_eq!(query(url, settings).await.unwrap().trim(), "5\tfalse\thopline");
+    assert!(query(&url.replace("hopline:hopline@", "hopline:wrong@"), "SELECT 1").await.is_err());
+    // The library's own user has no password, and no rights.
+    let own = url.replace("hopline:hopline@", "default:@");
+    assert!(query(&own, "CREATE DATABASE other").await.is_err());
+}
+
+#[tokio::test]
+async fn postgres_keeps_its_data_over_a_kill_and_restarts_at_once() {
+    let postgres = throw_away(Kind::Postgres).await;
+    let mut connection = PgConnection::connect(postgres.url()).await.unwrap();
+    connection
+        .execute("CREATE TABLE letters (letter text); INSERT INTO letters VALUES ('kept')")
+        .await
+        .unwrap();
+    postgres.kill().await;
+    assert!(postgres.check().await.is_err());
+    postgres.start().await.unwrap();
+    let mut connection = PgConnection::connect(postgres.url()).await.unwrap();
+    let letter: String =
+        sqlx::query_scalar("SELECT letter FROM letters").fetch_one(&mut connection).await.unwrap();
+    assert_eq!(letter, "kept");
+
+    let (processes, folder) = (processes(&postgres), scratch_of(&postgres));
+    assert!(processes.len() > 1, "Postgres has processes of its own");
+    drop(postgres);
+    assert_no_trace(&processes, &folder);
+}
+
+#[tokio::test]
+async fn the_downloaded_postgres_runs_too() {
+    let options = Options::throw_away("postgres").unwrap();
+    let programs = options.cache.postgres_package().await.unwrap();
+    let postgres = devstack::postgres::start_from(programs, options).await.unwrap();
+    postgres.check().await.unwrap();
+    let (processes, folder) = (processes(&postgres), scratch_of(&postgres));
+    postgres.restart().await.unwrap();
+    drop(postgres);
+    assert_no_trace(&processes, &folder);
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_start_says_why_from_its_log() {
+    let options = Options::throw_away("postgres").unwrap();
+    let folder = options.folder.clone();
+    std::fs::create_dir_all(folder.join("data")).unwrap();
+    let error = Kind::Postgres.start(options).await.unwrap_err().to_string();
+    assert!(error.contains("postgres ended") && error.contains("postgresql.conf"), "{error}");
+}
+
+#[test]
+fn a_parent_killed_with_sigkill_leaves_no_process() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    if std::env::var_os(DOOMED).is_some() {
+        runtime.block_on(async {
+            let (postgres, clickhouse) =
+                tokio::join!(throw_away(Kind::Postgres), throw_away(Kind::ClickHouse));
+            let all = [processes(&postgres), processes(&clickhouse)].concat();
+            let mut output = std::io::stdout().lock();
+            writeln!(output, "\nprocesses {all:?}").and_then(|()| output.flush()).unwrap();
+            drop(output);
+            std::future::pending::<()>().await;
+        });
+    }
+    // The same test in a process of its own, with the role of the one to be killed.
+    let mut parent = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_parent_killed_with_sigkill_leaves_no_process", "--nocapture"])
+        .env(DOOMED, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(parent.stdout.take().unwrap());
+    let list = output
+        .by_ref()
+        .lines()
+        .map(Result::unwrap)
+        .find_map(|line| Some(line.strip_prefix("processes ")?.to_owned()));
+    let processes: Vec<u32> = serde_json::from_str(&list.expect("the parent started its engines")).unwrap();
+    // Some of Postgres's processes end by themselves after a start.
+    assert!(processes.iter().filter(|pid| is_alive(**pid)).count() > 2);
+
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    runtime.block_on(async {
+        readiness::until("the end of all processes", PATIENCE, || async {
+            let alive: Vec<_> = processes.iter().filter(|pid| is_alive(**pid)).collect();
+            if alive.is_empty() { Ok(()) } else { Err(format!("{alive:?} still run").into()) }
+        })
+        .await
+        .unwrap();
+    });
+}

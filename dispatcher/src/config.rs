@@ -1,0 +1,96 @@
+//! What an operator tells the dispatcher.
+
+use std::{net::SocketAddr, time::Duration};
+
+use service::{
+    config::{Cidrs, KeyRing},
+    kafka::KafkaConfig,
+    postgres::PostgresConfig,
+    process,
+};
+use url::Url;
+
+/// Fans events out to webhook endpoints, signs and delivers them.
+#[derive(Debug, Clone, clap::Parser)]
+#[command(name = "dispatcher", version)]
+pub struct Config {
+    /// Logs and the drain deadline.
+    #[command(flatten)]
+    pub process: process::Settings,
+
+    /// Where events come from.
+    #[command(flatten)]
+    pub kafka: KafkaConfig,
+
+    /// Where endpoints and pending deliveries are.
+    #[command(flatten)]
+    pub postgres: PostgresConfig,
+
+    /// Where `/healthz`, `/readyz` and `/metrics` are served.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "HOPLINE_DISPATCHER_OPERATIONS_LISTEN",
+        default_value = "127.0.0.1:9104"
+    )]
+    pub operations_listen: SocketAddr,
+
+    /// Keys that open the endpoints' secrets, as id:key[,id:key] with keys of 64 hexadecimal digits.
+    #[arg(long, value_name = "KEYS", env = "HOPLINE_SECRET_KEYS", hide_env_values = true)]
+    pub secret_keys: KeyRing,
+
+    /// Base of short links as visitors see it; webhooks never go there.
+    #[arg(long, value_name = "URL", env = "HOPLINE_PUBLIC_URL")]
+    pub public_url: Url,
+
+    /// Networks that webhooks may go to although they are not public, over http and on any port too.
+    #[arg(long, value_name = "CIDRS", env = "HOPLINE_WEBHOOK_ALLOW", default_value = "")]
+    pub webhook_allow: Cidrs,
+
+    /// Times and bounds, which only tests change.
+    #[arg(skip)]
+    pub tuning: Tuning,
+}
+
+/// Times and bounds of deliveries; the defaults are the specification's.
+#[derive(Debug, Clone)]
+pub struct Tuning {
+    /// The wait after a delivery's first failed attempt; it doubles with each further one.
+    pub retry_base: Duration,
+    /// What one attempt may take: DNS, connection, TLS, headers and body together.
+    pub attempt_deadline: Duration,
+    /// How long a lease outlives the attempt's deadline, for the outcome to be written.
+    pub lease_margin: Duration,
+    /// Requests in flight to one endpoint.
+    pub per_endpoint: usize,
+    /// Requests in flight of this process.
+    pub per_process: usize,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            retry_base: Duration::from_secs(10),
+            attempt_deadline: Duration::from_secs(15),
+            lease_margin: Duration::from_secs(5),
+            per_endpoint: 32,
+            per_process: 1024,
+        }
+    }
+}
+
+impl AsRef<process::Settings> for Config {
+    fn as_ref(&self) -> &process::Settings {
+        &self.process
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variable_is_in_the_list_that_the_processes_share() {
+        service::config::assert_listed::<Config>();
+    }
+}

@@ -1,0 +1,127 @@
+//! The enabled endpoints, as fan-out matches events against them.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use schemas::id::{EndpointId, WorkspaceId};
+
+use crate::event::Event;
+
+/// How far the clock that stamps an event may be behind the one that stamps `enabled_from`.
+const CLOCK_TOLERANCE: TimeDelta = TimeDelta::seconds(5);
+
+/// An enabled endpoint of a workspace whose plan has webhooks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// Identifies the endpoint.
+    pub(crate) id: EndpointId,
+    /// Whose events it gets.
+    pub(crate) workspace_id: WorkspaceId,
+    /// The kinds of events that it asked for.
+    pub(crate) events: Vec<String>,
+    /// The classes of clicks that it asked for.
+    pub(crate) click_classes: Vec<String>,
+    /// Set when it was created or enabled again; earlier events are not for it.
+    pub(crate) enabled_from: DateTime<Utc>,
+}
+
+impl Endpoint {
+    /// Tells whether an event goes to this endpoint.
+    #[must_use]
+    pub(crate) fn wants(&self, event: &Event) -> bool {
+        self.workspace_id == event.workspace_id
+            && self.events.iter().any(|kind| kind == event.kind)
+            && event
+                .class
+                .is_none_or(|class| self.click_classes.iter().any(|wanted| wanted == class.as_str()))
+            && event.accepted_at >= self.enabled_from - CLOCK_TOLERANCE
+    }
+}
+
+/// All enabled endpoints at one version of `endpoints_version`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Endpoints {
+    by_workspace: HashMap<WorkspaceId, Vec<Endpoint>>,
+}
+
+impl Endpoints {
+    /// Returns the endpoints that an event goes to.
+    pub(crate) fn matching<'a>(&'a self, event: &'a Event) -> impl Iterator<Item = &'a Endpoint> {
+        self.by_workspace
+            .get(&event.workspace_id)
+            .into_iter()
+            .flatten()
+            .filter(|endpoint| endpoint.wants(event))
+    }
+}
+
+impl FromIterator<Endpoint> for Endpoints {
+    fn from_iter<I: IntoIterator<Item = Endpoint>>(endpoints: I) -> Self {
+        let mut by_workspace: HashMap<WorkspaceId, Vec<Endpoint>> = HashMap::new();
+        for endpoint in endpoints {
+            by_workspace.entry(endpoint.workspace_id).or_default().push(endpoint);
+        }
+        Self { by_workspace }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schemas::message::{Class, Click, LinkEvent, Message as _};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn click() -> Event {
+        let click = Click::decode(include_bytes!("../../schemas/fixtures/click.v1.json")).unwrap();
+        Event::of_click(&click, "2026-09-21T13:33:21Z".parse().unwrap())
+    }
+
+    fn endpoint_of(event: &Event) -> Endpoint {
+        Endpoint {
+            id: EndpointId::from_uuid(Uuid::from_u128(1)),
+            workspace_id: event.workspace_id,
+            events: vec![event.kind.to_owned()],
+            click_classes: vec!["human".to_owned()],
+            enabled_from: event.accepted_at,
+        }
+    }
+
+    #[test]
+    fn an_endpoint_gets_the_kinds_and_classes_that_it_asked_for() {
+        let event = click();
+        let endpoint = endpoint_of(&event);
+        assert!(endpoint.wants(&event));
+        assert!(!endpoint.wants(&Event { kind: "link.created", ..event.clone() }));
+        assert!(!endpoint.wants(&Event { class: Some(Class::Bot), ..event.clone() }));
+        let bots_too = Endpoint { click_classes: vec!["human".to_owned(), "bot".to_owned()], ..endpoint };
+        assert!(bots_too.wants(&Event { class: Some(Class::Bot), ..event }));
+    }
+
+    #[test]
+    fn click_classes_say_nothing_about_link_events() {
+        let event = LinkEvent::decode(include_bytes!("../../schemas/fixtures/link_event.v1.json")).unwrap();
+        let event = Event::of_link(&event, Utc::now());
+        assert!(Endpoint { click_classes: vec![], ..endpoint_of(&event) }.wants(&event));
+    }
+
+    #[test]
+    fn an_event_from_before_the_endpoint_was_enabled_is_not_for_it() {
+        let event = click();
+        let enabled = |later| Endpoint {
+            enabled_from: event.accepted_at + TimeDelta::milliseconds(later),
+            ..endpoint_of(&event)
+        };
+        assert!(enabled(5_000).wants(&event));
+        assert!(!enabled(5_001).wants(&event));
+    }
+
+    #[test]
+    fn only_the_events_own_workspace_is_matched() {
+        let event = click();
+        let own = endpoint_of(&event);
+        let other = Endpoint { workspace_id: WorkspaceId::from_uuid(Uuid::from_u128(9)), ..own.clone() };
+        let endpoints: Endpoints = [own.clone(), other].into_iter().collect();
+        assert_eq!(endpoints.matching(&event).collect::<Vec<_>>(), [&own]);
+    }
+}

@@ -1,0 +1,180 @@
+//! What happened, in the form in which receivers hear of it.
+
+use chrono::{DateTime, Utc};
+use schemas::id::{EndpointId, WorkspaceId};
+use schemas::message::{Class, Click, Delivery, LinkEvent, Version, delivery_id};
+use schemas::time;
+use serde::Serialize;
+
+/// The kind of a click's event.
+pub(crate) const CLICK_CREATED: &str = "click.created";
+
+/// An event before it is matched with endpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// Made at the source, so that reading the topic again gives the same deliveries.
+    pub(crate) id: String,
+    /// The name that receivers see.
+    pub(crate) kind: &'static str,
+    /// Whose event it is.
+    pub(crate) workspace_id: WorkspaceId,
+    /// What clicked; only clicks have a class.
+    pub(crate) class: Option<Class>,
+    /// When it happened, by its source's clock.
+    pub(crate) occurred_at: DateTime<Utc>,
+    /// When it was accepted, by the time of its record.
+    pub(crate) accepted_at: DateTime<Utc>,
+    /// The envelope's `data`, as JSON.
+    pub(crate) data: String,
+}
+
+/// `data` of `click.created`: the specification's six fields, null when missing, and three of ours.
+#[derive(Serialize)]
+struct ClickData<'a> {
+    link_id: String,
+    slug: &'a str,
+    country: Option<&'a str>,
+    device_type: Option<&'a str>,
+    utm_source: Option<&'a str>,
+    utm_campaign: Option<&'a str>,
+    click_id: &'a str,
+    occurred_at: String,
+    class: Class,
+}
+
+impl Event {
+    /// Makes the event of a click. Its id is the click's.
+    #[must_use]
+    pub(crate) fn of_click(click: &Click, accepted_at: DateTime<Utc>) -> Self {
+        let data = ClickData {
+            link_id: click.link_id.to_string(),
+            slug: &click.slug,
+            country: click.country.as_deref(),
+            device_type: click.device_type.as_deref(),
+            utm_source: click.utm_source.as_deref(),
+            utm_campaign: click.utm_campaign.as_deref(),
+            click_id: &click.click_id,
+            occurred_at: time::text(click.occurred_at),
+            class: click.class,
+        };
+        Self {
+            id: click.click_id.clone(),
+            kind: CLICK_CREATED,
+            workspace_id: click.workspace_id,
+            class: Some(click.class),
+            occurred_at: click.occurred_at,
+            accepted_at,
+            // A struct of texts is always JSON.
+            data: serde_json::to_string(&data).unwrap_or_default(),
+        }
+    }
+
+    /// Makes the event of a change to a link; its `data` is passed on as it is.
+    #[must_use]
+    pub(crate) fn of_link(event: &LinkEvent, accepted_at: DateTime<Utc>) -> Self {
+        Self {
+            id: event.event_id.to_string(),
+            kind: event.event.as_str(),
+            workspace_id: event.workspace_id,
+            class: None,
+            occurred_at: event.occurred_at,
+            accepted_at,
+            data: event.data.to_string(),
+        }
+    }
+
+    /// Makes the event's delivery to an endpoint: the same bytes however often it is made.
+    #[must_use]
+    pub(crate) fn delivery(&self, endpoint_id: EndpointId) -> Delivery {
+        let id = delivery_id(&self.id, &endpoint_id.to_string());
+        let (kind, created_at) = (self.kind, time::text(self.occurred_at));
+        // Put together by hand so that `data` is written once for all endpoints; nothing here needs escaping.
+        let body =
+            format!(r#"{{"id":"{id}","event":"{kind}","created_at":"{created_at}","data":{}}}"#, self.data);
+        Delivery {
+            version: Version,
+            delivery_id: id,
+            endpoint_id,
+            workspace_id: self.workspace_id,
+            event: kind.to_owned(),
+            created_at: self.occurred_at,
+            body,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schemas::message::Message as _;
+    use serde_json::{Value, json};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn endpoint() -> EndpointId {
+        EndpointId::from_uuid(Uuid::from_u128(7))
+    }
+
+    fn click(fixture: &str) -> Event {
+        Event::of_click(&Click::decode(fixture.as_bytes()).unwrap(), Utc::now())
+    }
+
+    fn body(delivery: &Delivery) -> Value {
+        serde_json::from_str(&delivery.body).unwrap()
+    }
+
+    #[test]
+    fn a_click_is_told_with_its_fields_and_without_its_visitor() {
+        let event = click(include_str!("../../schemas/fixtures/click.v1.json"));
+        let delivery = event.delivery(endpoint());
+        let id = delivery_id(
+            "AQGSbz58G3t-mlEvHTxLWmkBoMRQbHsJCQkJCQkJCQkJMvFk5fAerVRhyH4v",
+            &endpoint().to_string(),
+        );
+        assert_eq!(delivery.delivery_id, id);
+        assert_eq!(
+            body(&delivery),
+            json!({
+                "id": id.to_string(),
+                "event": "click.created",
+                "created_at": "2026-09-21T13:33:20.123Z",
+                "data": {
+                    "link_id": "lnk_01j9qkwz0vfdz9mm9f3my4ppk9",
+                    "slug": "spring",
+                    "country": "DE",
+                    "device_type": "mobile",
+                    "utm_source": "newsletter",
+                    "utm_campaign": "Frühling",
+                    "click_id": "AQGSbz58G3t-mlEvHTxLWmkBoMRQbHsJCQkJCQkJCQkJMvFk5fAerVRhyH4v",
+                    "occurred_at": "2026-09-21T13:33:20.123Z",
+                    "class": "human",
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn what_a_click_lacks_is_null() {
+        let event = click(include_str!("../../schemas/fixtures/click.v1.bare.json"));
+        let data = &body(&event.delivery(endpoint()))["data"];
+        for field in ["country", "device_type", "utm_source", "utm_campaign"] {
+            assert_eq!(data.get(field), Some(&Value::Null), "{field}");
+        }
+    }
+
+    #[test]
+    fn a_link_event_passes_its_data_on_unchanged() {
+        let fixture = include_str!("../../schemas/fixtures/link_event.v1.json");
+        let message = LinkEvent::decode(fixture.as_bytes()).unwrap();
+        let event = Event::of_link(&message, Utc::now());
+        let body = body(&event.delivery(endpoint()));
+        assert_eq!(body["event"], "link.created");
+        assert_eq!(body["data"], message.data);
+    }
+
+    #[test]
+    fn a_delivery_is_the_same_bytes_however_often_it_is_made() {
+        let fixture = include_str!("../../schemas/fixtures/click.v1.json");
+        assert_eq!(click(fixture).delivery(endpoint()), click(fixture).delivery(endpoint()));
+    }
+}

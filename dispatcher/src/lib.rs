@@ -1,0 +1,96 @@
+//! Fans events out to webhook endpoints, signs and delivers them.
+//!
+//! | Step | Module |
+//! |---|---|
+//! | clicks and link events, matched with endpoints, to topic `webhook.deliveries` | `fan_out`, `event`, `endpoints` |
+//! | from there into Postgres | `intake` |
+//! | claimed in turn and sent | `deliver`, `slots`, `attempt`, `sign`, `guard` |
+//! | what came of it | `outcomes`, `retry`, `store` |
+//!
+//! Every event is delivered at least once, under one id and one body for life: each step can be repeated from
+//! what the step before it made durable. A repeat reaches a receiver only when this process is killed after a
+//! request was sent and before its outcome was written.
+
+mod attempt;
+mod config;
+mod consumer;
+mod dead_letter;
+mod deliver;
+mod endpoints;
+mod event;
+mod fan_out;
+mod guard;
+mod intake;
+mod outcomes;
+mod retry;
+mod sign;
+mod slots;
+mod store;
+mod transaction;
+
+pub use config::{Config, Tuning};
+
+use anyhow::Context as _;
+use schemas::topic;
+use service::{Health, Shutdown, destination::DestinationRules, metrics::Metrics, process};
+use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
+
+use crate::{attempt::Sender, guard::Guard};
+
+/// Connections of one process to Postgres.
+const POOL_CONNECTIONS: u32 = 8;
+
+/// Batches of stored deliveries that may wait to be noticed.
+const STORED_BATCHES: usize = 16;
+
+/// Runs the dispatcher until shutdown.
+///
+/// It starts with any engine down: `/readyz` on `operations` names it, and work begins as soon as it is there.
+/// Dropping the future stops everything at once, as a kill would.
+///
+/// # Errors
+/// When the configuration cannot be used, or on a bug.
+pub async fn run(
+    config: Config,
+    operations: TcpListener,
+    metrics: Metrics,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    process::install_crypto();
+    let health = Health::new(&shutdown);
+    let _operations = service::http::serve_operations(operations, &health, &metrics);
+    let pool = service::postgres::pool(&config.postgres, "dispatcher", POOL_CONNECTIONS);
+    let guard = Guard::new(DestinationRules::new(config.webhook_allow, Some(&config.public_url)))
+        .context("cannot set up the client of webhook endpoints")?;
+    let sender = Sender::new(guard, config.secret_keys, config.tuning.attempt_deadline);
+    let (stored, noticed) = mpsc::channel(STORED_BATCHES);
+
+    // A set, so that its tasks end with it.
+    let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    let (check, stop) = (health.check("postgres"), shutdown.clone());
+    let watched = pool.clone();
+    tasks.spawn(async move {
+        service::postgres::watch(watched, check, stop).await;
+        Ok(())
+    });
+    let (kafka, check, stop) = (config.kafka.clone(), health.check("kafka"), shutdown.clone());
+    tasks.spawn(async move {
+        let topics = [topic::CLICKS, topic::LINK_EVENTS, topic::DELIVERIES, topic::DEAD_LETTERS];
+        let topics = topics.map(|topic| kafka.topic(topic.name)).to_vec();
+        service::kafka::watch(&kafka, topics, check, stop).await.context("cannot watch Kafka")
+    });
+    let (kafka, from, stop) = (config.kafka.clone(), pool.clone(), shutdown.clone());
+    tasks.spawn(async move { fan_out::fan_out(kafka, from, stop).await.context("cannot fan events out") });
+    let (kafka, into, stop) = (config.kafka, pool.clone(), shutdown.clone());
+    tasks.spawn(
+        async move { intake::intake(kafka, into, stored, stop).await.context("cannot store deliveries") },
+    );
+    tasks.spawn(async move {
+        deliver::deliver(sender, config.tuning, pool, noticed, shutdown).await;
+        Ok(())
+    });
+    while let Some(ended) = tasks.join_next().await {
+        ended.context("a part of the dispatcher panicked")??;
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! A producer whose records and input offsets become visible together, or not at all.
+//!
+//! Each process has its own `transactional.id`, so two dispatchers never fence each other by name. What keeps a
+//! former owner of a partition out is the group: the offsets are sent with the membership under which the
+//! messages were polled, and the coordinator refuses those of any other generation (KIP-447). The next owner
+//! reads the committed offsets only when no open transaction can change them.
+
+use std::{sync::Arc, time::Duration};
+
+use rdkafka::{
+    TopicPartitionList,
+    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
+    producer::{BaseProducer, BaseRecord, Producer as _},
+};
+use service::kafka::{Context, KafkaConfig};
+use tokio::{task::spawn_blocking, time::sleep};
+use uuid::Uuid;
+
+use crate::{consumer::Membership, dead_letter};
+
+/// How long the broker keeps a dead process's transaction open, and with it whoever reads behind it.
+const TRANSACTION_TIMEOUT_MS: &str = "10000";
+
+/// How long one step may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What may wait in memory to be sent.
+const BUFFER_KIB: &str = "16384";
+
+/// How long to wait for room in the buffer.
+const BUFFER_FULL_PAUSE: Duration = Duration::from_millis(2);
+
+/// A producer that is ready to begin transactions.
+pub(crate) struct Transactions {
+    /// Without a polling thread: a commit polls by itself, and the two would wait for each other's events.
+    producer: Arc<BaseProducer<Context>>,
+}
+
+impl Transactions {
+    /// Connects, and ends a transaction that this process may have left open.
+    ///
+    /// # Errors
+    /// When Kafka does not answer or librdkafka refuses the settings.
+    pub(crate) async fn start(kafka: &KafkaConfig, id: Uuid) -> KafkaResult<Self> {
+        let producer: BaseProducer<Context> = kafka
+            .client_config("dispatcher-fan-out")
+            .set("transactional.id", kafka.topic(&format!("hopline-fan-out-{id}")))
+            .set("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+            .set("compression.type", "zstd")
+            .set("linger.ms", "2")
+            .set("message.max.bytes", dead_letter::MAX_BYTES)
+            .set("queue.buffering.max.kbytes", BUFFER_KIB)
+            .create_with_context(Context::default())?;
+        let transactions = Self { producer: Arc::new(producer) };
+        transactions.blocking(|producer| producer.init_transactions(TIMEOUT)).await?;
+        Ok(transactions)
+    }
+
+    /// Begins a transaction.
+    pub(crate) fn begin(&self) -> KafkaResult<()> {
+        // Serves errors and logs of the time since the last one.
+        self.producer.poll(Duration::ZERO);
+        self.producer.begin_transaction()
+    }
+
+    /// Adds a record; waits while the buffer is full.
+    ///
+    /// That the record cannot be written shows when the transaction is committed.
+    pub(crate) async fn send(&self, mut record: BaseRecord<'_, str, [u8]>) -> KafkaResult<()> {
+        loop {
+            match self.producer.send(record) {
+                Ok(()) => return Ok(()),
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), refused)) => {
+                    record = refused;
+                }
+                Err((error, _)) => return Err(error),
+            }
+            // Makes room by taking in what was written.
+            self.producer.poll(Duration::ZERO);
+            sleep(BUFFER_FULL_PAUSE).await;
+        }
+    }
+
+    /// Commits the records and the offsets to read next.
+    pub(crate) async fn commit(
+        &self,
+        offsets: TopicPartitionList,
+        membership: Membership,
+    ) -> KafkaResult<()> {
+        self.blocking(move |producer| {
+            producer.send_offsets_to_transaction(&offsets, &membership, TIMEOUT)?;
+            producer.commit_transaction(TIMEOUT)
+        })
+        .await
+    }
+
+    /// Takes everything back.
+    ///
+    /// # Errors
+    /// When the producer is of no further use: whether the transaction was committed is then settled by the next
+    /// one that starts, or by the broker's timeout.
+    pub(crate) async fn abort(&self) -> KafkaResult<()> {
+        self.blocking(|producer| producer.abort_transaction(TIMEOUT)).await
+    }
+
+    async fn blocking(
+        &self,
+        step: impl FnOnce(&BaseProducer<Context>) -> KafkaResult<()> + Send + 'static,
+    ) -> KafkaResult<()> {
+        let producer = Arc::clone(&self.producer);
+        // A panicked or cancelled thread is as good as no answer.
+        spawn_blocking(move || step(&producer)).await.unwrap_or(Err(KafkaError::Canceled))
+    }
+}
+
+/// Tells whether an error leaves the producer usable once its transaction is aborted.
+pub(crate) fn is_abortable(error: &KafkaError) -> bool {
+    !matches!(error, KafkaError::Transaction(error) if error.is_fatal())
+}

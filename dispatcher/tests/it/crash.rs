@@ -1,0 +1,160 @@
+//! What survives a dispatcher that is killed, and one that is stopped.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use schemas::message::{Class, delivery_id};
+use tests::eventually;
+use tests::receiver::{Answer, Receiver};
+
+use crate::world::{SOON, World};
+
+/// Longer than a dead process's session, transaction and leases together.
+const RECOVERED: Duration = Duration::from_secs(90);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_dispatcher_loses_nothing_and_repeats_only_under_the_same_id() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Late(Duration::from_millis(20), 200)).await;
+    let workspace = world.workspace("business").await;
+    let endpoint = world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    let mut expected = HashSet::new();
+    let mut dispatcher = start(&world).await;
+    for round in 0..3 {
+        for _ in 0..100 {
+            let click = world.click(workspace, Class::Human).await;
+            expected.insert(delivery_id(&click, &endpoint.to_string()).to_string());
+        }
+        let before = round * 100;
+        eventually("deliveries are under way", RECOVERED, async || match receiver.requests().len() {
+            count if count > before + 10 => Ok(()),
+            count => Err(count),
+        })
+        .await;
+        dispatcher.kill().await;
+        dispatcher = start(&world).await;
+    }
+    eventually("every click arrived", RECOVERED, async || {
+        let arrived: HashSet<String> =
+            receiver.requests().iter().map(|request| request.delivery().to_owned()).collect();
+        let missing = expected.difference(&arrived).count();
+        if missing == 0 { Ok(()) } else { Err(missing) }
+    })
+    .await;
+    eventually("nothing is left", RECOVERED, async || match world.pending().await {
+        0 => Ok(()),
+        left => Err(left),
+    })
+    .await;
+    let mut bodies = HashMap::new();
+    let requests = receiver.requests();
+    for request in &requests {
+        assert!(expected.contains(request.delivery()), "an id that no event has: {request:?}");
+        let body = bodies.entry(request.delivery()).or_insert(&request.body);
+        assert_eq!(*body, &request.body, "one id, two bodies");
+    }
+    // In flight when killed, three times: at most what one endpoint may have, and what was not yet written.
+    let repeats = requests.len() - expected.len();
+    assert!(repeats <= 3 * 2 * 32, "{repeats} repeats");
+    dispatcher.stop().await;
+}
+
+async fn start(world: &World) -> crate::world::Dispatcher {
+    world
+        .dispatcher_with(|config| {
+            config.tuning.attempt_deadline = Duration::from_secs(2);
+            config.tuning.lease_margin = Duration::from_secs(1);
+        })
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_dispatcher_finishes_what_is_in_flight_and_gives_the_rest_back() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Late(Duration::from_millis(300), 200)).await;
+    let workspace = world.workspace("business").await;
+    world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    let dispatcher = world.dispatcher_with(|config| config.tuning.per_endpoint = 4).await;
+    for _ in 0..40 {
+        world.click(workspace, Class::Human).await;
+    }
+    eventually("the first requests are in flight", SOON, async || match receiver.requests().len() {
+        0 => Err("none"),
+        _ => Ok(()),
+    })
+    .await;
+    dispatcher.stop().await;
+    let leased: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries WHERE lease_token IS NOT NULL")
+            .fetch_one(&world.pool)
+            .await
+            .unwrap();
+    assert_eq!(leased, 0);
+
+    let dispatcher = world.dispatcher().await;
+    eventually("the rest arrives", RECOVERED, async || match receiver.requests().len() {
+        40.. => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    eventually("nothing is left", RECOVERED, async || match world.pending().await {
+        0 => Ok(()),
+        left => Err(left),
+    })
+    .await;
+    let ids: HashSet<String> =
+        receiver.requests().iter().map(|request| request.delivery().to_owned()).collect();
+    assert_eq!((ids.len(), receiver.requests().len()), (40, 40), "stopping repeats nothing");
+    dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_dispatchers_share_the_work_without_repeats() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
+    let workspace = world.workspace("business").await;
+    for number in 0..8 {
+        world.endpoint(workspace, &receiver.url(&format!("/{number}")), &["click.created"]).await;
+    }
+    let first = world.dispatcher().await;
+    for _ in 0..20 {
+        world.click(workspace, Class::Human).await;
+    }
+    let second = world.dispatcher().await;
+    for _ in 0..20 {
+        world.click(workspace, Class::Human).await;
+    }
+    eventually("all arrive", RECOVERED, async || match receiver.requests().len() {
+        count if count >= 8 * 40 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    first.stop().await;
+    for _ in 0..10 {
+        world.click(workspace, Class::Human).await;
+    }
+    eventually("the second takes over", RECOVERED, async || match receiver.requests().len() {
+        count if count >= 8 * 50 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    second.stop().await;
+    let ids: HashSet<String> =
+        receiver.requests().iter().map(|request| request.delivery().to_owned()).collect();
+    assert_eq!((ids.len(), receiver.requests().len()), (8 * 50, 8 * 50));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_names_what_is_checked() {
+    let world = World::new().await;
+    let dispatcher = world.dispatcher().await;
+    let client = tests::engines::http_client();
+    eventually("both engines are ready", SOON, async || {
+        let answer = client.get(format!("{}/readyz", dispatcher.operations_url)).send().await.unwrap();
+        let report: serde_json::Value = answer.json().await.unwrap();
+        let ready = ["kafka", "postgres"].iter().all(|check| report["checks"][check]["ready"] == true);
+        if ready && report["ready"] == true { Ok(()) } else { Err(report) }
+    })
+    .await;
+    dispatcher.stop().await;
+}

@@ -1,0 +1,147 @@
+//! Who gets which events.
+
+use schemas::message::{Class, LinkEventKind, delivery_id};
+use schemas::topic;
+use tests::eventually;
+use tests::log::records;
+use tests::receiver::{Answer, Receiver};
+
+use crate::world::{SECRET, SOON, World};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_arrive_once_and_signed_at_those_who_asked_and_nowhere_else() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
+    let (business, agency) = (world.workspace("business").await, world.workspace("agency").await);
+    let (other, free) = (world.workspace("business").await, world.workspace("pro").await);
+    let all = ["click.created", "link.created", "link.updated", "link.deleted"];
+    let endpoint = world.endpoint(business, &receiver.url("/all"), &all).await;
+    world.endpoint(business, &receiver.url("/deleted"), &["link.deleted"]).await;
+    world.endpoint(agency, &receiver.url("/agency"), &["click.created"]).await;
+    world.endpoint(other, &receiver.url("/other"), &all).await;
+    world.endpoint(free, &receiver.url("/free"), &all).await;
+    let dispatcher = world.dispatcher().await;
+
+    let click = world.click(business, Class::Human).await;
+    let created = world.link_event(business, LinkEventKind::Created).await;
+    world.click(business, Class::Bot).await;
+    world.click(business, Class::Preview).await;
+    world.click(free, Class::Human).await;
+    // Comes through the same topic after all the others of its partition, and so tells when to look.
+    world.link_event(business, LinkEventKind::Deleted).await;
+    world.click(agency, Class::Human).await;
+
+    let requests = eventually("four events at three endpoints", SOON, async || {
+        let requests = receiver.requests();
+        if requests.len() >= 5 { Ok(requests) } else { Err(requests.len()) }
+    })
+    .await;
+    eventually("nothing is left", SOON, async || match world.pending().await {
+        0 => Ok(()),
+        left => Err(left),
+    })
+    .await;
+
+    for request in &requests {
+        assert_eq!(request.method, "POST");
+        assert_eq!(request.header("content-type"), "application/json");
+        assert!(request.is_signed_with(SECRET), "{request:?}");
+        assert!(!request.is_signed_with("whsec_other"));
+        let body = request.json();
+        assert_eq!(body["id"], request.delivery());
+        assert_eq!(body["event"], request.header("x-service-event"));
+    }
+    let of = |path: &str, event: &str| {
+        let mut found = receiver.requests_to(path);
+        found.retain(|request| request.header("x-service-event") == event);
+        assert_eq!(found.len(), 1, "{event} at {path}");
+        found.remove(0)
+    };
+    let clicked = of("/all", "click.created");
+    assert_eq!(clicked.delivery(), delivery_id(&click, &endpoint.to_string()).to_string());
+    assert_eq!(clicked.json()["data"]["click_id"], click);
+    assert_eq!(clicked.json()["data"]["class"], "human");
+    let link = of("/all", "link.created");
+    assert_eq!(link.delivery(), delivery_id(&created, &endpoint.to_string()).to_string());
+    assert_eq!(link.json()["data"]["name"], "Café ☕ \"quoted\" </p>");
+    of("/all", "link.deleted");
+    of("/deleted", "link.deleted");
+    of("/agency", "click.created");
+
+    // Every event went through once these have, and the five above are still all there is.
+    assert_eq!(records(&world.isolated, topic::DELIVERIES).len(), 5);
+    assert_eq!(receiver.requests().len(), 5);
+    dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_clicked_right_after_its_endpoint_was_created_is_delivered() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
+    let workspace = world.workspace("business").await;
+    let dispatcher = world.dispatcher().await;
+    for round in 0..10 {
+        let path = format!("/{round}");
+        world.endpoint(workspace, &receiver.url(&path), &["click.created"]).await;
+        let click = world.click(workspace, Class::Human).await;
+        eventually("the click arrives at the new endpoint", SOON, async || {
+            let arrived = receiver.requests_to(&path);
+            let found = arrived.iter().any(|request| request.json()["data"]["click_id"] == *click);
+            if found { Ok(()) } else { Err(arrived.len()) }
+        })
+        .await;
+    }
+    dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreadable_event_becomes_a_dead_letter_and_holds_nothing_up() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
+    let workspace = world.workspace("business").await;
+    world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    let dispatcher = world.dispatcher().await;
+    world.publish(topic::CLICKS, "a", b"{\"v\":1").await;
+    world.publish(topic::CLICKS, "b", b"{\"v\":77}").await;
+    world.publish(topic::DELIVERIES, "c", b"\xff\xfe").await;
+    world.click(workspace, Class::Human).await;
+    eventually("the click after them arrives", SOON, async || match receiver.requests().len() {
+        1 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    let letters = eventually("three dead letters", SOON, async || {
+        let letters = records(&world.isolated, topic::DEAD_LETTERS);
+        if letters.len() == 3 { Ok(letters) } else { Err(letters) }
+    })
+    .await;
+    let mut values: Vec<&[u8]> = letters.iter().map(|letter| letter.value.as_slice()).collect();
+    values.sort_unstable();
+    assert_eq!(values, [b"{\"v\":1".as_slice(), b"{\"v\":77}", b"\xff\xfe"]);
+    assert!(letters.iter().all(|letter| letter.key.starts_with(&world.isolated.topic_prefix)));
+    dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_lost_webhooks_gets_no_further_attempt() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Status(500)).await;
+    let workspace = world.workspace("business").await;
+    world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    let dispatcher =
+        world.dispatcher_with(|config| config.tuning.retry_base = std::time::Duration::from_secs(3)).await;
+    world.click(workspace, Class::Human).await;
+    eventually("the first attempt", SOON, async || match receiver.requests().len() {
+        1 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    world.set_plan(workspace, "pro").await;
+    eventually("the delivery is withdrawn", SOON, async || match world.pending().await {
+        0 => Ok(()),
+        left => Err(left),
+    })
+    .await;
+    assert_eq!(receiver.requests().len(), 1);
+    dispatcher.stop().await;
+}

@@ -1,0 +1,138 @@
+//! What happens when a receiver does not answer 2xx.
+
+use std::time::Duration;
+
+use schemas::id::EndpointId;
+use schemas::message::Class;
+use tests::eventually;
+use tests::receiver::{Answer, Receiver, Request};
+
+use crate::world::{SECRET, SOON, World};
+
+/// Sends one click to a receiver with this script, waits until its delivery is done with, and returns the requests.
+async fn deliver_to(
+    world: &World,
+    retry_base: Duration,
+    script: impl Fn(&Request, usize) -> Answer + Send + Sync + 'static,
+) -> (EndpointId, Vec<Request>) {
+    let receiver = Receiver::start(script).await;
+    let workspace = world.workspace("business").await;
+    let endpoint = world.endpoint(workspace, &receiver.url("/hook"), &["click.created"]).await;
+    let dispatcher = world
+        .dispatcher_with(|config| {
+            config.tuning.retry_base = retry_base;
+            config.tuning.attempt_deadline = Duration::from_secs(1);
+        })
+        .await;
+    world.click(workspace, Class::Human).await;
+    eventually("an attempt is made", SOON, async || match receiver.requests().len() {
+        0 => Err("none"),
+        _ => Ok(()),
+    })
+    .await;
+    eventually("the delivery is done with", SOON, async || match world.pending().await {
+        0 => Ok(()),
+        left => Err(left),
+    })
+    .await;
+    dispatcher.stop().await;
+    (endpoint, receiver.requests())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_attempt_is_made_again_with_the_same_id_and_body_after_its_wait() {
+    let world = World::new().await;
+    let base = Duration::from_millis(1500);
+    let (endpoint, requests) = deliver_to(&world, base, |_, number| match number {
+        0 => Answer::Full(500, ("x-any", "1".to_owned()), b"out of\0 order".to_vec()),
+        1 => Answer::Status(503),
+        _ => Answer::Status(200),
+    })
+    .await;
+    assert_eq!(requests.len(), 3);
+    for (earlier, later, wait) in [(0, 1, base), (1, 2, base * 2)] {
+        let gap = requests[later].at.duration_since(requests[earlier].at).unwrap();
+        assert!(gap >= wait, "{gap:?} is shorter than {wait:?}");
+    }
+    for request in &requests {
+        assert!(request.is_signed_with(SECRET));
+        assert_eq!((request.delivery(), &request.body), (requests[0].delivery(), &requests[0].body));
+    }
+    assert_ne!(requests[0].header("x-service-signature"), requests[2].header("x-service-signature"));
+    assert_eq!(
+        world.failures(endpoint).await,
+        [(1, Some(500), None, "out of\u{fffd} order".to_owned()), (2, Some(503), None, String::new()),]
+    );
+    assert_eq!(world.state(endpoint).await, ("enabled".to_owned(), 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_has_five_attempts() {
+    let world = World::new().await;
+    let (endpoint, requests) =
+        deliver_to(&world, Duration::from_millis(10), |_, _| Answer::Status(500)).await;
+    assert_eq!(requests.len(), 5);
+    let attempts: Vec<i16> = world.failures(endpoint).await.iter().map(|failure| failure.0).collect();
+    assert_eq!(attempts, [1, 2, 3, 4, 5]);
+    assert_eq!(world.state(endpoint).await, ("enabled".to_owned(), 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_404_is_final_and_in_the_failure_log() {
+    let world = World::new().await;
+    let (endpoint, requests) = deliver_to(&world, Duration::from_millis(10), |_, _| {
+        Answer::Full(404, ("content-type", "text/plain".to_owned()), vec![b'x'; 100_000])
+    })
+    .await;
+    assert_eq!(requests.len(), 1);
+    assert_eq!(world.failures(endpoint).await, [(1, Some(404), None, "x".repeat(4096))]);
+    assert_eq!(world.state(endpoint).await, ("enabled".to_owned(), 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_is_a_failure_and_not_followed() {
+    let world = World::new().await;
+    let (endpoint, requests) = deliver_to(&world, Duration::from_millis(10), |request, _| {
+        let elsewhere = format!("http://{}/elsewhere", request.header("host"));
+        Answer::Full(302, ("location", elsewhere), vec![])
+    })
+    .await;
+    assert_eq!(requests.len(), 5);
+    assert!(requests.iter().all(|request| request.path == "/hook"), "{requests:?}");
+    assert_eq!(world.failures(endpoint).await[0].1, Some(302));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_never_answers_fails_at_the_deadline() {
+    let world = World::new().await;
+    let (endpoint, requests) = deliver_to(&world, Duration::from_millis(10), |_, number| match number {
+        0 => Answer::Silence,
+        _ => Answer::Status(200),
+    })
+    .await;
+    assert_eq!(requests.len(), 2);
+    assert_eq!(world.failures(endpoint).await, [(1, None, Some("timeout".to_owned()), String::new())]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_inside_our_network_gets_no_request() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
+    let workspace = world.workspace("business").await;
+    let literal = world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    let port = receiver.url("").rsplit_once(':').unwrap().1.to_owned();
+    let name = world.endpoint(workspace, &format!("https://localhost:{port}/"), &["click.created"]).await;
+    let dispatcher =
+        world.dispatcher_with(|config| config.webhook_allow = "10.0.0.0/8".parse().unwrap()).await;
+    world.click(workspace, Class::Human).await;
+    for endpoint in [literal, name] {
+        let failures = eventually("all attempts are blocked", SOON, async || {
+            let failures = world.failures(endpoint).await;
+            if failures.len() == 5 { Ok(failures) } else { Err(failures) }
+        })
+        .await;
+        assert!(failures.iter().all(|failure| failure.2.as_deref() == Some("blocked")), "{failures:?}");
+    }
+    assert!(receiver.requests().is_empty());
+    dispatcher.stop().await;
+}

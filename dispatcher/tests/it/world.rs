@@ -1,0 +1,231 @@
+//! A workspace with endpoints, the events of its links, and a dispatcher that can be stopped or killed.
+
+use std::time::Duration;
+
+use clap::Parser as _;
+use dispatcher::Config;
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use schemas::id::{EndpointId, LinkId, WorkspaceId};
+use schemas::message::{Class, Click, LinkEvent, LinkEventKind, Message, Version};
+use schemas::topic::{self, Topic};
+use serde_json::json;
+use service::config::KeyRing;
+use service::metrics::Metrics;
+use service::{Shutdown, sealed};
+use sqlx::{PgPool, Row as _};
+use tests::engines::{Isolated, isolated};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+/// How long anything may take that should be immediate, on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// The secret of every endpoint.
+pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+const SECRET_KEYS: &str = "1:0707070707070707070707070707070707070707070707070707070707070707";
+
+/// What a test has for itself.
+pub(crate) struct World {
+    pub(crate) isolated: Isolated,
+    pub(crate) pool: PgPool,
+    producer: FutureProducer,
+}
+
+/// A workspace of an account of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Workspace {
+    pub(crate) id: WorkspaceId,
+    account: Uuid,
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        let isolated = isolated().await;
+        let pool = PgPool::connect(&isolated.database_url).await.unwrap();
+        let producer = isolated.kafka().create().unwrap();
+        Self { isolated, pool, producer }
+    }
+
+    pub(crate) async fn workspace(&self, plan: &str) -> Workspace {
+        let (account, id) = (Uuid::now_v7(), Uuid::now_v7());
+        sqlx::query("INSERT INTO accounts (id, name, plan) VALUES ($1, 'Test', $2)")
+            .bind(account)
+            .bind(plan)
+            .execute(&self.pool)
+            .await
+            .unwrap();
+        sqlx::query(
+            "INSERT INTO workspaces (id, account_id, name, kind) VALUES ($1, $2, 'Test', 'personal')",
+        )
+        .bind(id)
+        .bind(account)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+        Workspace { id: WorkspaceId::from_uuid(id), account }
+    }
+
+    /// Creates an endpoint as the API does.
+    pub(crate) async fn endpoint(&self, workspace: Workspace, url: &str, events: &[&str]) -> EndpointId {
+        let id = Uuid::now_v7();
+        let keys: KeyRing = SECRET_KEYS.parse().unwrap();
+        let nonce = [id.as_bytes().as_slice(), &[0; 8]].concat().try_into().unwrap();
+        let secret = sealed::seal(&keys, id.as_bytes(), SECRET, nonce).unwrap();
+        let mut transaction = self.pool.begin().await.unwrap();
+        sqlx::query(
+            "INSERT INTO webhook_endpoints (id, workspace_id, url, events, enabled_from, secret_key_id,
+                                            secret_sealed, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, now(), $5, $6, now(), now())",
+        )
+        .bind(id)
+        .bind(workspace.id.uuid())
+        .bind(url)
+        .bind(events.iter().map(ToString::to_string).collect::<Vec<_>>())
+        .bind(i16::from(secret.key_id))
+        .bind(secret.bytes)
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+        raise_version(&mut transaction).await;
+        transaction.commit().await.unwrap();
+        EndpointId::from_uuid(id)
+    }
+
+    pub(crate) async fn set_plan(&self, workspace: Workspace, plan: &str) {
+        let mut transaction = self.pool.begin().await.unwrap();
+        sqlx::query("UPDATE accounts SET plan = $2 WHERE id = $1")
+            .bind(workspace.account)
+            .bind(plan)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        raise_version(&mut transaction).await;
+        transaction.commit().await.unwrap();
+    }
+
+    /// Publishes a click as the edge does, and returns its id.
+    pub(crate) async fn click(&self, workspace: Workspace, class: Class) -> String {
+        let click_id = format!("click-{}", Uuid::now_v7().simple());
+        let click = Click {
+            class,
+            click_id: click_id.clone(),
+            workspace_id: workspace.id,
+            occurred_at: chrono::Utc::now(),
+            ..Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap()
+        };
+        self.publish(topic::CLICKS, &click_id, &click.encode()).await;
+        click_id
+    }
+
+    /// Publishes a link's event as the API does, and returns its id.
+    pub(crate) async fn link_event(&self, workspace: Workspace, event: LinkEventKind) -> String {
+        let link_id = LinkId::from_uuid(Uuid::now_v7());
+        let event = LinkEvent {
+            version: Version,
+            event_id: Uuid::now_v7(),
+            event,
+            link_id,
+            workspace_id: workspace.id,
+            occurred_at: chrono::Utc::now(),
+            data: json!({"id": link_id, "name": "Café ☕ \"quoted\" </p>", "tags": []}),
+        };
+        self.publish(topic::LINK_EVENTS, &link_id.to_string(), &event.encode()).await;
+        event.event_id.to_string()
+    }
+
+    pub(crate) async fn publish(&self, topic: Topic, key: &str, value: &[u8]) {
+        let name = self.isolated.topic(topic);
+        let record = FutureRecord::to(&name).key(key).payload(value);
+        self.producer.send(record, SOON).await.unwrap();
+    }
+
+    /// Starts a dispatcher that may reach this machine, and changes its configuration first.
+    pub(crate) async fn dispatcher_with(&self, change: impl FnOnce(&mut Config)) -> Dispatcher {
+        let mut config = Config::parse_from([
+            "dispatcher",
+            "--kafka-brokers",
+            &self.isolated.kafka_brokers,
+            "--topic-prefix",
+            &self.isolated.topic_prefix,
+            "--database-url",
+            &self.isolated.database_url,
+            "--secret-keys",
+            SECRET_KEYS,
+            "--public-url",
+            "http://127.0.0.1:1",
+            "--webhook-allow",
+            "127.0.0.0/8,::1/128",
+        ]);
+        config.tuning.retry_base = Duration::from_millis(10);
+        change(&mut config);
+        let operations = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let operations_url = format!("http://{}", operations.local_addr().unwrap());
+        let metrics = Metrics::install("dispatcher", "test").unwrap();
+        let shutdown = Shutdown::new(Duration::from_secs(20));
+        let run = tokio::spawn(dispatcher::run(config, operations, metrics, shutdown.clone()));
+        Dispatcher { run, shutdown, operations_url }
+    }
+
+    pub(crate) async fn dispatcher(&self) -> Dispatcher {
+        self.dispatcher_with(|_| {}).await
+    }
+
+    pub(crate) async fn pending(&self) -> i64 {
+        sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries").fetch_one(&self.pool).await.unwrap()
+    }
+
+    /// The failure log of an endpoint: attempt, status, error class, body; in order of attempts.
+    pub(crate) async fn failures(
+        &self,
+        endpoint: EndpointId,
+    ) -> Vec<(i16, Option<i16>, Option<String>, String)> {
+        sqlx::query(
+            "SELECT attempt, status_code, error_class, response_body FROM webhook_failures
+             WHERE endpoint_id = $1 ORDER BY delivery_id, attempt",
+        )
+        .bind(endpoint.uuid())
+        .fetch_all(&self.pool)
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2), row.get(3)))
+        .collect()
+    }
+
+    /// Status and number of consecutive exhausted deliveries of an endpoint.
+    pub(crate) async fn state(&self, endpoint: EndpointId) -> (String, i32) {
+        let row = sqlx::query("SELECT status, consecutive_exhausted FROM webhook_endpoints WHERE id = $1")
+            .bind(endpoint.uuid())
+            .fetch_one(&self.pool)
+            .await
+            .unwrap();
+        (row.get(0), row.get(1))
+    }
+}
+
+async fn raise_version(connection: &mut sqlx::PgConnection) {
+    sqlx::query("UPDATE endpoints_version SET version = version + 1").execute(connection).await.unwrap();
+}
+
+/// A running dispatcher.
+pub(crate) struct Dispatcher {
+    run: JoinHandle<anyhow::Result<()>>,
+    shutdown: Shutdown,
+    pub(crate) operations_url: String,
+}
+
+impl Dispatcher {
+    /// Asks it to stop, and waits until it has.
+    pub(crate) async fn stop(self) {
+        self.shutdown.request();
+        self.run.await.unwrap().unwrap();
+    }
+
+    /// Ends it where it is: nothing is finished, written or given back.
+    pub(crate) async fn kill(self) {
+        self.run.abort();
+        assert!(self.run.await.unwrap_err().is_cancelled());
+    }
+}

@@ -1,0 +1,90 @@
+//! From the spool to topic `clicks`.
+//!
+//! One thread reads the segments in order, hands their records to an idempotent producer and deletes a segment
+//! when Kafka has confirmed all of it. Nothing else ends a click's stay in the spool: a record that Kafka refused
+//! or whose fate is unknown is sent again, marked as a possible repeat.
+
+mod again;
+mod partitions;
+mod progress;
+mod reports;
+mod shipper;
+
+use std::{
+    sync::{Arc, OnceLock},
+    thread,
+    time::Instant,
+};
+
+use anyhow::Context as _;
+use rdkafka::ClientConfig;
+use service::{Check, kafka::KafkaConfig};
+
+pub use partitions::Partitions;
+use shipper::Shipper;
+
+use crate::spool::Spool;
+
+/// How long the producer collects clicks for one batch, in milliseconds.
+const LINGER_MS: &str = "5";
+
+/// How many clicks the producer holds; further ones wait in the spool.
+const IN_FLIGHT: &str = "50000";
+
+/// The running publisher.
+#[derive(Debug)]
+pub struct Publisher {
+    thread: thread::JoinHandle<()>,
+    stop: Arc<OnceLock<Instant>>,
+}
+
+impl Publisher {
+    /// Starts to publish what is in the spool; `kafka` says whether Kafka answers.
+    ///
+    /// # Errors
+    /// When the producer's settings are refused, or no thread can be started.
+    pub fn start(
+        config: &KafkaConfig,
+        spool: Arc<Spool>,
+        partitions: Arc<Partitions>,
+        kafka: Check,
+    ) -> anyhow::Result<Self> {
+        let client = settings(config);
+        // Wrong settings end the start here and not a thread later.
+        client.create_native_config().context("cannot use the Kafka settings for publishing clicks")?;
+        let stop = Arc::new(OnceLock::new());
+        let topic = config.topic(schemas::topic::CLICKS.name);
+        let shipper = Shipper::new(client, topic, spool, partitions, kafka, Arc::clone(&stop));
+        let thread = thread::Builder::new()
+            .name("publish".to_owned())
+            .spawn(move || shipper.run())
+            .context("cannot start the thread that publishes clicks")?;
+        Ok(Self { thread, stop })
+    }
+
+    /// Publishes what is left until `deadline`, or until it is clear that Kafka is down, and ends.
+    ///
+    /// Blocks. What is not confirmed by then stays in the spool for the next start. Nothing may be appended to the
+    /// spool any more, and its last segment must be sealed.
+    pub fn finish(self, deadline: Instant) {
+        self.stop.get_or_init(|| deadline);
+        self.thread.thread().unpark();
+        if self.thread.join().is_err() {
+            tracing::error!("the thread that publishes clicks panicked; what it left is in the spool");
+        }
+    }
+}
+
+/// Returns the producer's settings: no click may be lost or doubled by the client itself.
+fn settings(config: &KafkaConfig) -> ClientConfig {
+    let mut client = config.client_config("ingest");
+    client
+        .set("linger.ms", LINGER_MS)
+        .set("compression.codec", "zstd")
+        .set("queue.buffering.max.messages", IN_FLIGHT)
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        // A record has all the time in the world: the spool is deleted by confirmations, not by giving up.
+        .set("message.timeout.ms", "0");
+    client
+}

@@ -1,0 +1,157 @@
+//! Reading a segment from its beginning, while it may still grow.
+
+use std::{fs::File, io, os::unix::fs::FileExt as _};
+
+use super::{
+    Segment,
+    record::{self, Found, MAX_LEN},
+};
+
+/// How many bytes are read at once; more than a record may have.
+const WINDOW: usize = 1024 * 1024;
+
+/// What stands next in a segment, until [`Reader::advance`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<'a> {
+    /// A record, perhaps after damage that it counts.
+    Record(Found<'a>),
+    /// Bytes without any record.
+    Damage(usize),
+    /// Nothing, for now.
+    End,
+}
+
+/// Reads one segment.
+#[derive(Debug)]
+pub struct Reader {
+    file: File,
+    /// Bytes of the file from `at` on.
+    buffer: Vec<u8>,
+    /// How much of the buffer is read.
+    passed: usize,
+    at: u64,
+}
+
+impl Reader {
+    /// Begins at the beginning.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn new(segment: &Segment) -> io::Result<Self> {
+        Ok(Self { file: segment.open()?, buffer: Vec::new(), passed: 0, at: 0 })
+    }
+
+    /// Returns what comes next before `end`, where the last whole record of the segment ends.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn next(&mut self, end: u64) -> io::Result<Next<'_>> {
+        let left = end.saturating_sub(self.position());
+        if left == 0 {
+            return Ok(Next::End);
+        }
+        let buffered = self.buffer.len() - self.passed;
+        if buffered < MAX_LEN && (buffered as u64) < left {
+            self.fill(left)?;
+        }
+        let bytes = &self.buffer[self.passed..];
+        // A record that begins later may go on behind the window, unless the segment ends there.
+        let limit = if bytes.len() as u64 == left { bytes.len() } else { bytes.len() - MAX_LEN + 1 };
+        Ok(record::find(bytes, limit).map_or(Next::Damage(limit), Next::Record))
+    }
+
+    /// Passes a record, or damage, of so many bytes.
+    pub fn advance(&mut self, consumed: usize) {
+        self.passed += consumed;
+    }
+
+    /// Returns where the reader is in the file.
+    pub fn position(&self) -> u64 {
+        self.at + self.passed as u64
+    }
+
+    fn fill(&mut self, left: u64) -> io::Result<()> {
+        let len = usize::try_from(left).map_or(WINDOW, |left| left.min(WINDOW));
+        self.at = self.position();
+        self.passed = 0;
+        self.buffer.resize(len, 0);
+        let read = self.file.read_exact_at(&mut self.buffer, self.at);
+        if read.is_err() {
+            // What is in the buffer now is no content of the file.
+            self.buffer.clear();
+        }
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spool::{Spool, record::Record, tests::Directory};
+
+    /// Reads a segment to its end; returns the values' lengths and the number of damaged bytes.
+    fn lengths(segment: &Segment) -> (Vec<usize>, usize) {
+        let mut reader = Reader::new(segment).unwrap();
+        let (mut lengths, mut damaged) = (Vec::new(), 0);
+        loop {
+            let consumed = match reader.next(segment.end()).unwrap() {
+                Next::Record(found) => {
+                    lengths.push(found.record.value.len());
+                    damaged += found.skipped;
+                    found.consumed
+                }
+                Next::Damage(bytes) => {
+                    damaged += bytes;
+                    bytes
+                }
+                Next::End => return (lengths, damaged),
+            };
+            reader.advance(consumed);
+        }
+    }
+
+    fn encoded(len: usize) -> Vec<u8> {
+        Record { partition: 0, key: b"key", value: &vec![b'x'; len] }.encode().unwrap()
+    }
+
+    #[test]
+    fn records_are_read_whole_wherever_the_windows_end() {
+        let directory = Directory::new();
+        let spool = Spool::open(directory.path()).unwrap();
+        // Together more than three windows, with records across both borders and one of the largest size.
+        let written: Vec<usize> = (0..60).map(|number| 1_000 + number * 31_777 % 120_000).collect();
+        for len in &written {
+            spool.append(&encoded(*len)).unwrap();
+        }
+        assert!(spool.segments()[0].end() > 3 * WINDOW as u64);
+        assert_eq!(lengths(&spool.segments()[0]), (written, 0));
+    }
+
+    #[test]
+    fn a_reader_goes_on_where_the_segment_has_grown() {
+        let directory = Directory::new();
+        let spool = Spool::open(directory.path()).unwrap();
+        spool.append(&encoded(10)).unwrap();
+        let segment = &spool.segments()[0];
+        let mut reader = Reader::new(segment).unwrap();
+        for _ in 0..3 {
+            let Next::Record(Found { consumed, skipped: 0, .. }) = reader.next(segment.end()).unwrap() else {
+                panic!("a record was appended");
+            };
+            reader.advance(consumed);
+            assert_eq!(reader.next(segment.end()).unwrap(), Next::End);
+            spool.append(&encoded(10)).unwrap();
+        }
+    }
+
+    #[test]
+    fn damage_longer_than_a_window_is_passed() {
+        let directory = Directory::new();
+        let spool = Spool::open(directory.path()).unwrap();
+        spool.append(&encoded(10)).unwrap();
+        spool.append(&vec![b'c'; 2 * WINDOW]).unwrap();
+        spool.append(&encoded(20)).unwrap();
+        spool.append(&encoded(30)[..35]).unwrap();
+        assert_eq!(lengths(&spool.segments()[0]), (vec![10, 20], 2 * WINDOW + 35));
+    }
+}

@@ -1,0 +1,265 @@
+//! Kafka down, processes killed, spools damaged: redirects go on and clicks arrive.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::SocketAddr,
+    process::{Child, Command, Stdio},
+};
+
+use ingest::spool::{Spool, record::Record};
+use rdkafka::{ClientConfig, mocking::MockCluster, producer::DefaultProducerContext};
+use reqwest::Method;
+use schemas::{
+    message::{Click, Link, Message as _},
+    topic,
+};
+use service::{Shutdown, metrics::Metrics};
+use tests::{
+    engines::{Isolated, isolated},
+    eventually,
+};
+use tokio::net::TcpListener;
+
+use crate::edge::{
+    BROWSER, DEADLINE, Edge, KEY, SpoolDir, answers, ask, click_id, clicks, config, link, live, publish,
+    publish_to,
+};
+
+/// A broker that can be switched off: the real one is shared with other tests.
+struct Broker {
+    cluster: MockCluster<'static, DefaultProducerContext>,
+}
+
+impl Broker {
+    fn start(link: &Link) -> Self {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic(topic::LINKS.name, 1, 1).unwrap();
+        cluster.create_topic(topic::CLICKS.name, topic::CLICKS.partitions, 1).unwrap();
+        let broker = Self { cluster };
+        publish_to(&broker.client(), topic::LINKS.name, &[live(link)]);
+        broker
+    }
+
+    fn address(&self) -> String {
+        self.cluster.bootstrap_servers()
+    }
+
+    fn client(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.address());
+        config
+    }
+
+    /// The same topics, as the harness reads them.
+    fn isolated(&self) -> Isolated {
+        Isolated {
+            kafka_brokers: self.address(),
+            topic_prefix: String::new(),
+            clickhouse_url: String::new(),
+            database_url: String::new(),
+        }
+    }
+}
+
+async fn click_ten_times(address: SocketAddr) -> BTreeSet<String> {
+    let mut answered = BTreeSet::new();
+    for _ in 0..10 {
+        let answer = ask(address, Method::GET, "/s", &[("user-agent", BROWSER.as_bytes())]).await;
+        assert_eq!(answer.status(), 302);
+        assert!(answered.insert(click_id(&answer)));
+    }
+    answered
+}
+
+fn ids(clicks: &[(i32, Click)]) -> BTreeSet<String> {
+    clicks.iter().map(|(_, click)| click.click_id.clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clicks_made_while_kafka_was_down_arrive_when_it_is_back() {
+    let (broker, spool) = (Broker::start(&link("s", "https://a.example/")), SpoolDir::new());
+    let edge = Edge::start_with(&broker.address(), "", &spool).await;
+    edge.is_ready().await;
+    broker.cluster.broker_down(1).unwrap();
+    let answered = click_ten_times(edge.address).await;
+    broker.cluster.broker_up(1).unwrap();
+    let arrived = clicks(&broker.isolated(), 10).await;
+    assert_eq!(ids(&arrived), answered);
+    assert!(arrived.iter().all(|(_, click)| !click.again), "sent once, so not marked");
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clicks_that_kafka_never_got_arrive_after_the_next_start_marked_as_repeats() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let link = link("s", "https://a.example/");
+    publish(&isolated, &[live(&link)]);
+    let broker = Broker::start(&link);
+    let edge = Edge::start_with(&broker.address(), "", &spool).await;
+    edge.is_ready().await;
+    broker.cluster.broker_down(1).unwrap();
+    eventually("readyz names kafka", DEADLINE, async || match edge.readyz().await {
+        (503, report) if report["checks"]["kafka"]["ready"] == false => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    let answered = click_ten_times(edge.address).await;
+    edge.stop().await;
+    assert!(!spool.segments().is_empty());
+
+    let edge = Edge::start(&isolated, &spool).await;
+    let arrived = clicks(&isolated, 10).await;
+    assert_eq!(ids(&arrived), answered);
+    assert!(arrived.iter().all(|(_, click)| click.again));
+    eventually("the spool is empty", DEADLINE, async || match spool.segments() {
+        segments if segments.is_empty() => Ok(()),
+        segments => Err(segments),
+    })
+    .await;
+    edge.stop().await;
+}
+
+/// Leaves clicks in a spool as a killed edge does: one for each partition.
+fn leave_behind(spool: &SpoolDir, partitions: &[i32]) {
+    let left = include_bytes!("../../../schemas/fixtures/click.v1.bare.json").trim_ascii();
+    let click_id = Click::decode(left).unwrap().click_id;
+    let spool = Spool::open(spool.path()).unwrap();
+    for partition in partitions {
+        let record = Record { partition: *partition, key: click_id.as_bytes(), value: left };
+        spool.append(&record.encode().unwrap()).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_goes_to_the_partition_that_its_record_names() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    leave_behind(&spool, &[4, 2, 5]);
+    let edge = Edge::start(&isolated, &spool).await;
+    let arrived = clicks(&isolated, 3).await;
+    assert_eq!(arrived.iter().map(|(partition, _)| *partition).collect::<Vec<_>>(), [2, 4, 5]);
+    assert!(arrived.iter().all(|(_, click)| click.again));
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_click_for_a_partition_that_does_not_exist_goes_to_one_that_does() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    leave_behind(&spool, &[topic::CLICKS.partitions]);
+    let edge = Edge::start(&isolated, &spool).await;
+    assert!(clicks(&isolated, 1).await[0].1.again);
+    edge.stop().await;
+    assert!(spool.segments().is_empty());
+}
+
+/// The program itself, which can be killed.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answered_clicks_of_a_killed_edge_arrive_after_the_next_start() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let link = link("s", "https://a.example/");
+    publish(&isolated, &[live(&link)]);
+    let broker = Broker::start(&link);
+    // Free a moment ago; nothing else here asks for a certain port.
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut program = Program(
+        Command::new(env!("CARGO_BIN_EXE_ingest"))
+            .env_clear()
+            .env("KAFKA_BROKERS", broker.address())
+            .env("HOPLINE_EDGE_LISTEN", address.to_string())
+            .env("HOPLINE_INGEST_OPERATIONS_LISTEN", "127.0.0.1:0")
+            .env("HOPLINE_CLICK_ID_KEYS", format!("1:{KEY}"))
+            .env("HOPLINE_VISITOR_KEY", KEY)
+            .env("HOPLINE_SPOOL_DIR", spool.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    answers(address, "/s", 302).await;
+    broker.cluster.broker_down(1).unwrap();
+    let answered = click_ten_times(address).await;
+    // SIGKILL, between the answer and anything else.
+    program.0.kill().unwrap();
+    program.0.wait().unwrap();
+
+    // What a kill in the middle of a write leaves, and a disk's bit rot.
+    let segment = spool.segments().into_iter().max().unwrap();
+    let mut bytes = fs::read(&segment).unwrap();
+    let first = bytes.windows(4).skip(1).position(|window| window == b"clk\x01").unwrap() + 1;
+    bytes[first / 2] ^= 1;
+    let torn = bytes[first..first + 40].to_vec();
+    bytes.extend(torn);
+    fs::write(&segment, bytes).unwrap();
+
+    let edge = Edge::start(&isolated, &spool).await;
+    let arrived = clicks(&isolated, 9).await;
+    edge.stop().await;
+    assert_eq!(arrived.len(), 9, "all but the damaged one, and nothing of the torn one");
+    assert!(ids(&arrived).is_subset(&answered));
+    assert!(arrived.iter().all(|(_, click)| click.again));
+    assert!(spool.segments().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edge_without_kafka_starts_answers_and_says_what_is_missing() {
+    let spool = SpoolDir::new();
+    // Nothing listens on port 1.
+    let edge = Edge::start_with("127.0.0.1:1", "", &spool).await;
+    assert_eq!(edge.get("/unknown").await.status(), 404);
+    let report = eventually("readyz names kafka and links", DEADLINE, async || match edge.readyz().await {
+        (503, report) if report["checks"]["kafka"]["detail"] != "not checked yet" => Ok(report),
+        other => Err(other),
+    })
+    .await;
+    assert_eq!(report["checks"]["kafka"]["ready"], false);
+    assert_eq!(report["checks"]["links"]["ready"], false);
+    assert_eq!(report["checks"]["spool"]["ready"], true);
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spool_that_takes_nothing_stops_no_redirect_and_recovers() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    publish(&isolated, &[live(&link("s", "https://a.example/"))]);
+    let edge = Edge::start(&isolated, &spool).await;
+    // No segment exists yet. Without the directory none can be made, as on a disk that is full.
+    let aside = spool.path().with_extension("aside");
+    fs::rename(spool.path(), &aside).unwrap();
+    assert_eq!(edge.get("/s").await.status(), 302);
+    let (status, report) = edge.readyz().await;
+    assert_eq!((status, &report["checks"]["spool"]["ready"]), (503, &false.into()));
+    fs::rename(&aside, spool.path()).unwrap();
+    edge.is_ready().await;
+    let kept = edge.get("/s").await;
+    let arrived = clicks(&isolated, 1).await;
+    assert_eq!(ids(&arrived), [click_id(&kept)].into());
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_edge_on_the_same_spool_refuses_to_start() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let edge = Edge::start(&isolated, &spool).await;
+    let listener = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let error = ingest::run(
+        config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path()),
+        listener().await,
+        listener().await,
+        Metrics::install("ingest", "test").unwrap(),
+        Shutdown::new(DEADLINE),
+    )
+    .await
+    .unwrap_err();
+    let text = format!("{error:#}");
+    assert!(text.contains("HOPLINE_SPOOL_DIR") && text.contains("in use"), "{text}");
+    edge.stop().await;
+}

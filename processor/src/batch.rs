@@ -1,0 +1,339 @@
+//! Clicks gathered into batches, each of which becomes one part of the table: all of it or nothing.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use chrono::{DateTime, Datelike as _, Utc};
+use schemas::id::{LinkId, WorkspaceId};
+use schemas::row::ClickRow;
+use tokio::time::Instant;
+
+use crate::dead_letter::DeadLetter;
+
+/// When a batch is cut, besides at a border of the table's partitions.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Rows of a batch at most. One insert must carry it as one block; see [`crate::store`].
+    pub rows: usize,
+    /// Bytes at most, of rows and dead letters together, give or take the last one.
+    pub bytes: usize,
+    /// How long a click waits for others to share its insert.
+    pub age: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { rows: 50_000, bytes: 16 << 20, age: Duration::from_millis(200) }
+    }
+}
+
+/// What a click marked `again` is looked up by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AgainKey {
+    /// The click's workspace.
+    pub workspace_id: WorkspaceId,
+    /// The click's link.
+    pub link_id: LinkId,
+    /// The edge's clock, as the message has it: the row may say the broker's instead.
+    pub edge_time: DateTime<Utc>,
+}
+
+/// A row of a batch: its bytes are a range of the batch's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchRow {
+    /// Offset within the partition.
+    pub koff: u64,
+    /// The click's id.
+    pub click_id: String,
+    /// Set when the click may be a repeat.
+    pub again: Option<AgainKey>,
+    /// The broker's clock.
+    pub broker_ts: DateTime<Utc>,
+    start: usize,
+    end: usize,
+}
+
+/// The table partition of a row, as `toYYYYMM(broker_ts)` computes it.
+fn month(broker_ts: DateTime<Utc>) -> (i32, u32) {
+    (broker_ts.year(), broker_ts.month())
+}
+
+/// Gathers what will be a [`Batch`].
+#[derive(Debug)]
+pub struct Batcher {
+    limits: Limits,
+    rows: Vec<BatchRow>,
+    body: Vec<u8>,
+    dead_letters: Vec<DeadLetter>,
+    dead_bytes: usize,
+    next: u64,
+    started: Option<Instant>,
+}
+
+impl Batcher {
+    /// Makes an empty one.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            rows: Vec::new(),
+            body: Vec::new(),
+            dead_letters: Vec::new(),
+            dead_bytes: 0,
+            next: 0,
+            started: None,
+        }
+    }
+
+    /// Returns whether the row would go into the same table partition as the row before it.
+    ///
+    /// A batch over two partitions would be two parts, and a crash between them would store half of it.
+    pub fn accepts(&self, row: &ClickRow) -> bool {
+        self.rows.last().is_none_or(|last| month(last.broker_ts) == month(row.broker_ts))
+    }
+
+    /// Adds a row that [`Batcher::accepts`].
+    pub fn push(&mut self, row: ClickRow) {
+        let start = self.body.len();
+        row.write_row_binary(&mut self.body);
+        let again = row.click.again.then_some(AgainKey {
+            workspace_id: row.click.workspace_id,
+            link_id: row.click.link_id,
+            edge_time: row.click.occurred_at,
+        });
+        let (koff, broker_ts, click_id) = (row.koff, row.broker_ts, row.click.click_id);
+        self.next = koff + 1;
+        self.rows.push(BatchRow { koff, click_id, again, broker_ts, start, end: self.body.len() });
+        self.started.get_or_insert_with(Instant::now);
+    }
+
+    /// Adds a message that is no row; it is delivered before the batch counts as done.
+    pub fn push_dead_letter(&mut self, letter: DeadLetter) {
+        self.dead_bytes += letter.payload.len();
+        self.next = letter.offset + 1;
+        self.dead_letters.push(letter);
+        self.started.get_or_insert_with(Instant::now);
+    }
+
+    /// Returns whether a limit of size is reached.
+    pub fn is_full(&self) -> bool {
+        self.rows.len() >= self.limits.rows || self.body.len() + self.dead_bytes >= self.limits.bytes
+    }
+
+    /// Returns when the batch is to be cut however small it is; `None` while it is empty.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.started.map(|started| started + self.limits.age)
+    }
+
+    /// Takes out what was gathered; `None` when there is nothing.
+    pub fn cut(&mut self) -> Option<Batch> {
+        self.started.take()?;
+        self.dead_bytes = 0;
+        Some(Batch {
+            rows: std::mem::take(&mut self.rows),
+            body: std::mem::take(&mut self.body).into(),
+            dead_letters: std::mem::take(&mut self.dead_letters),
+            next: self.next,
+        })
+    }
+}
+
+/// Rows of one table partition in the order of their offsets, and the dead letters between them.
+#[derive(Debug)]
+pub struct Batch {
+    rows: Vec<BatchRow>,
+    body: Bytes,
+    dead_letters: Vec<DeadLetter>,
+    next: u64,
+}
+
+/// The bytes of one insert.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Insertion {
+    /// Rows in ClickHouse's `RowBinary`.
+    pub body: Bytes,
+    /// How many rows.
+    pub rows: usize,
+    /// The offset of the last one.
+    pub last_koff: u64,
+}
+
+impl Batch {
+    /// Returns the rows, in the order of their offsets.
+    pub fn rows(&self) -> &[BatchRow] {
+        &self.rows
+    }
+
+    /// Returns the messages that are no rows.
+    pub fn dead_letters(&self) -> &[DeadLetter] {
+        &self.dead_letters
+    }
+
+    /// Returns the offset behind everything in the batch.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Leaves out the rows below an offset, because they are known to be stored.
+    pub fn skip_below(&mut self, offset: u64) {
+        let first = self.rows.partition_point(|row| row.koff < offset);
+        self.rows.drain(..first);
+    }
+
+    /// Returns the bytes of the rows, without those at the given places (ascending); `None` when no row is left.
+    pub fn insertion(&self, dropped: &[usize]) -> Option<Insertion> {
+        let rows = self.rows.len() - dropped.len();
+        let (first, last) = (self.rows.first()?, self.rows.last()?);
+        if rows == 0 {
+            return None;
+        }
+        // Rows are only ever taken off the front, so what is between the first and the last is all of it.
+        if dropped.is_empty() {
+            return Some(Insertion {
+                body: self.body.slice(first.start..last.end),
+                rows,
+                last_koff: last.koff,
+            });
+        }
+        let mut body = Vec::with_capacity(last.end - first.start);
+        let mut last_koff = first.koff;
+        let mut dropped = dropped.iter().peekable();
+        for (place, row) in self.rows.iter().enumerate() {
+            if dropped.next_if(|next| **next == place).is_none() {
+                body.extend_from_slice(&self.body[row.start..row.end]);
+                last_koff = row.koff;
+            }
+        }
+        Some(Insertion { body: body.into(), rows, last_koff })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use chrono::TimeDelta;
+    use proptest::prelude::*;
+    use schemas::message::{Click, Message as _};
+    use schemas::row::source;
+
+    use super::*;
+
+    /// A click of the fixture's link with this id, at this offset.
+    pub(crate) fn row(koff: u64, click_id: &str, again: bool, broker_ts: DateTime<Utc>) -> ClickRow {
+        let mut click = Click::decode(include_bytes!("../../schemas/fixtures/click.v1.json")).unwrap();
+        click.click_id = click_id.to_owned();
+        click.again = again;
+        ClickRow { click, src: source(1, 0), koff, broker_ts }
+    }
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    fn batcher() -> Batcher {
+        Batcher::new(Limits::default())
+    }
+
+    #[test]
+    fn a_month_boundary_cuts_a_batch_in_either_direction() {
+        let (november, december) = (at("2026-11-30T23:59:59.999Z"), at("2026-12-01T00:00:00Z"));
+        for (before, after) in [(november, december), (december, november)] {
+            let mut batcher = batcher();
+            assert!(batcher.accepts(&row(1, "a", false, before)));
+            batcher.push(row(1, "a", false, before));
+            assert!(batcher.accepts(&row(2, "b", false, before)));
+            assert!(!batcher.accepts(&row(2, "b", false, after)));
+            batcher.cut().unwrap();
+            assert!(batcher.accepts(&row(2, "b", false, after)));
+        }
+        let (this, next_year) = (at("2026-11-30T00:00:00Z"), at("2027-11-30T00:00:00Z"));
+        let mut batcher = batcher();
+        batcher.push(row(1, "a", false, this));
+        assert!(!batcher.accepts(&row(2, "b", false, next_year)));
+    }
+
+    #[test]
+    fn a_batch_is_full_by_rows_or_by_bytes() {
+        let now = at("2026-11-21T00:00:00Z");
+        let mut by_rows = Batcher::new(Limits { rows: 2, ..Limits::default() });
+        by_rows.push(row(1, "a", false, now));
+        assert!(!by_rows.is_full());
+        by_rows.push(row(2, "b", false, now));
+        assert!(by_rows.is_full());
+
+        let mut by_bytes = Batcher::new(Limits { bytes: 1, ..Limits::default() });
+        assert!(!by_bytes.is_full());
+        by_bytes.push(row(1, "a", false, now));
+        assert!(by_bytes.is_full());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_age_counts_from_the_first_row_and_an_empty_batch_has_none() {
+        let now = at("2026-11-21T00:00:00Z");
+        let mut batcher = batcher();
+        assert_eq!(batcher.deadline(), None);
+        assert!(batcher.cut().is_none());
+        let start = Instant::now();
+        batcher.push(row(1, "a", false, now));
+        tokio::time::advance(Duration::from_millis(150)).await;
+        batcher.push(row(2, "b", false, now));
+        assert_eq!(batcher.deadline(), Some(start + Duration::from_millis(200)));
+        batcher.cut().unwrap();
+        assert_eq!(batcher.deadline(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn an_insertion_has_the_bytes_of_exactly_the_rows_that_are_left(
+            count in 1_u64..40,
+            skip in 0_u64..50,
+            keep in proptest::collection::vec(any::<bool>(), 40),
+        ) {
+            let now = at("2026-11-21T00:00:00Z");
+            let rows: Vec<ClickRow> = (0..count).map(|koff| row(koff, &format!("click-{koff}"), false, now)).collect();
+            let mut batcher = batcher();
+            rows.iter().cloned().for_each(|row| batcher.push(row));
+            let mut batch = batcher.cut().unwrap();
+            batch.skip_below(skip);
+            let dropped: Vec<usize> = (0..batch.rows().len()).filter(|place| !keep[*place]).collect();
+
+            let (mut expected, mut last) = (Vec::new(), 0);
+            let left: Vec<&ClickRow> = rows.iter().filter(|row| row.koff >= skip).collect();
+            for (place, row) in left.iter().enumerate() {
+                if keep[place] {
+                    row.write_row_binary(&mut expected);
+                    last = row.koff;
+                }
+            }
+            match batch.insertion(&dropped) {
+                None => prop_assert!(expected.is_empty()),
+                Some(insertion) => {
+                    prop_assert_eq!(insertion.last_koff, last);
+                    prop_assert_eq!(insertion.rows, left.len() - dropped.len());
+                    prop_assert_eq!(&insertion.body[..], &expected[..]);
+                }
+            }
+        }
+
+        #[test]
+        fn no_batch_spans_two_table_partitions(days in proptest::collection::vec(0_i64..120, 1..60)) {
+            let start = at("2026-11-21T00:00:00Z");
+            let mut batcher = batcher();
+            let mut batches = Vec::new();
+            for (koff, day) in days.iter().enumerate() {
+                let row = row(koff as u64, "x", false, start + TimeDelta::days(*day));
+                if !batcher.accepts(&row) {
+                    batches.extend(batcher.cut());
+                }
+                batcher.push(row);
+            }
+            batches.extend(batcher.cut());
+            let mut offsets = Vec::new();
+            for batch in &batches {
+                let months: std::collections::BTreeSet<_> =
+                    batch.rows().iter().map(|row| month(row.broker_ts)).collect();
+                prop_assert_eq!(months.len(), 1);
+                offsets.extend(batch.rows().iter().map(|row| row.koff));
+            }
+            prop_assert_eq!(offsets, (0..days.len() as u64).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Messages that are no clicks, kept where an operator can read them and send them again.
+
+use std::fmt;
+use std::time::Duration;
+
+use rdkafka::error::KafkaError;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::util::Timeout;
+use schemas::topic;
+use service::kafka::{Context, KafkaConfig};
+
+use crate::decode::{Poison, Record};
+
+/// What the reader expected the bytes to be.
+const SCHEMA: &str = "click.v1";
+
+/// A message that is no click, with its original bytes.
+#[derive(Debug, Clone)]
+pub struct DeadLetter {
+    /// Offset within the partition.
+    pub offset: u64,
+    /// Why it is no click.
+    pub reason: String,
+    /// The original key.
+    pub key: Option<Vec<u8>>,
+    /// The original value.
+    pub payload: Vec<u8>,
+}
+
+impl DeadLetter {
+    /// Wraps a record and the reason why it is no click.
+    pub fn new(record: Record, poison: &Poison) -> Self {
+        let Record { offset, key, payload, .. } = record;
+        Self { offset, reason: poison.to_string(), key, payload: payload.unwrap_or_default() }
+    }
+}
+
+/// Writes to the topic of dead letters.
+#[derive(Clone)]
+pub struct DeadLetters {
+    producer: FutureProducer<Context>,
+    topic: String,
+    source_topic: String,
+}
+
+impl fmt::Debug for DeadLetters {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("DeadLetters").field("topic", &self.topic).finish_non_exhaustive()
+    }
+}
+
+impl DeadLetters {
+    /// Makes the producer, without connecting.
+    ///
+    /// # Errors
+    /// When librdkafka refuses the settings.
+    pub fn new(kafka: &KafkaConfig) -> Result<Self, KafkaError> {
+        let producer = kafka
+            .client_config("processor-dead-letters")
+            .set("enable.idempotence", "true")
+            .set("acks", "all")
+            // The topic takes more than `clicks` does, so that the headers fit on top of the largest message.
+            .set("message.max.bytes", "2097152")
+            .create_with_context(Context::default())?;
+        Ok(Self {
+            producer,
+            topic: kafka.topic(topic::DEAD_LETTERS.name),
+            source_topic: kafka.topic(topic::CLICKS.name),
+        })
+    }
+
+    /// Writes one letter and waits until Kafka has it; after a crash the same letter may be written again.
+    ///
+    /// Its key is the position that it came from, so that such a second one can be told.
+    ///
+    /// # Errors
+    /// When Kafka did not take it.
+    pub async fn deliver(&self, partition: i32, letter: &DeadLetter) -> Result<(), KafkaError> {
+        let position = format!("{}/{partition}/{}", self.source_topic, letter.offset);
+        let (number, offset) = (partition.to_string(), letter.offset.to_string());
+        let mut headers = OwnedHeaders::new();
+        for (key, value) in [
+            ("topic", &*self.source_topic),
+            ("partition", &number),
+            ("offset", &offset),
+            ("reason", &letter.reason),
+            ("schema", SCHEMA),
+        ] {
+            headers = headers.insert(Header { key, value: Some(value) });
+        }
+        headers = headers.insert(Header { key: "key", value: letter.key.as_ref() });
+        let record = FutureRecord::to(&self.topic).key(&position).payload(&letter.payload).headers(headers);
+        match self.producer.send(record, Timeout::After(Duration::from_secs(5))).await {
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! From a record of the topic to a row, or to the reason why it is none.
+
+use chrono::{DateTime, Utc};
+use schemas::message::{Click, DecodeError, Message as _};
+use schemas::row::ClickRow;
+
+/// A record as Kafka gave it, without its partition.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// Offset within the partition.
+    pub offset: u64,
+    /// The broker's clock; `None` when the broker gave none.
+    pub broker_ts: Option<DateTime<Utc>>,
+    /// The record's key.
+    pub key: Option<Vec<u8>>,
+    /// The record's value; `None` for a tombstone.
+    pub payload: Option<Vec<u8>>,
+}
+
+impl Record {
+    /// The memory that the record takes, roughly.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.key.as_ref().map_or(0, Vec::len) + self.payload.as_ref().map_or(0, Vec::len)
+    }
+}
+
+/// Why a record is no row. It will not become one by another try of this build.
+#[derive(Debug, thiserror::Error)]
+pub enum Poison {
+    /// The value is not a click that this build knows.
+    #[error(transparent)]
+    Undecodable(#[from] DecodeError),
+    /// The record has no value.
+    #[error("a record without a value")]
+    NoValue,
+    /// The record has no time, by which the table is partitioned.
+    #[error("a record without the broker's time")]
+    NoBrokerTime,
+    /// The click's time does not fit into its column.
+    #[error("occurred_at {0} is before 1970")]
+    BeforeEpoch(DateTime<Utc>),
+}
+
+/// Decodes a record of the source `src`.
+///
+/// # Errors
+/// [`Poison`] says what is wrong with the record.
+pub fn decode(src: u32, record: &Record) -> Result<ClickRow, Poison> {
+    let click = Click::decode(record.payload.as_deref().ok_or(Poison::NoValue)?)?;
+    let broker_ts = record.broker_ts.ok_or(Poison::NoBrokerTime)?;
+    if click.occurred_at < DateTime::UNIX_EPOCH {
+        return Err(Poison::BeforeEpoch(click.occurred_at));
+    }
+    Ok(ClickRow { click, src, koff: record.offset, broker_ts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLICK: &str = include_str!("../../schemas/fixtures/click.v1.json");
+
+    fn record(payload: &str) -> Record {
+        let broker_ts = Some("2026-11-21T12:00:00Z".parse().unwrap());
+        Record { offset: 42, broker_ts, key: None, payload: Some(payload.as_bytes().to_vec()) }
+    }
+
+    #[test]
+    fn a_click_becomes_a_row_with_its_position() {
+        let row = decode(65_539, &record(CLICK)).unwrap();
+        assert_eq!((row.src, row.koff), (65_539, 42));
+        assert_eq!(row.click.slug, "spring");
+    }
+
+    #[test]
+    fn what_is_no_click_says_why() {
+        let later = CLICK.replacen("\"v\":1", "\"v\":9", 1);
+        let ancient = CLICK.replacen("2026-09-21", "1850-09-21", 1);
+        let reason = |payload: &str| decode(1, &record(payload)).unwrap_err().to_string();
+        assert_eq!(reason(&later), "unknown message version 9");
+        assert!(reason("{").starts_with("malformed message"), "{}", reason("{"));
+        assert!(reason(&ancient).contains("before 1970"), "{}", reason(&ancient));
+        let tombstone = Record { payload: None, ..record("") };
+        assert!(matches!(decode(1, &tombstone), Err(Poison::NoValue)));
+        let timeless = Record { broker_ts: None, ..record(CLICK) };
+        assert!(matches!(decode(1, &timeless), Err(Poison::NoBrokerTime)));
+    }
+}

@@ -1,0 +1,291 @@
+//! The pipeline of one partition: decode, gather, drop repeats, store, and only then go on.
+//!
+//! A lane does one thing at a time, so one insert of its source is in flight; lanes run beside each other. It
+//! keeps every message since the last batch that is known to be stored, so after a loss of ownership it goes on
+//! without reading the log again.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{counter, histogram};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::batch::{Batch, Batcher, Limits};
+use crate::dead_letter::{DeadLetter, DeadLetters};
+use crate::decode::{Record, decode};
+use crate::lanes::Status;
+use crate::ownership::{Claim, Ownership, TakeError};
+use crate::repeats::{self, Remembered};
+use crate::retry::{Backoff, Stopped, until_done};
+use crate::store::{InsertError, Store};
+
+/// Records taken from the inbox at a time.
+const RECORDS: usize = 512;
+
+/// How long a lane waits after it was fenced: longer than a consumer's heartbeat interval, so that a process
+/// which Kafka has thrown out of the group hears of it, and gives the partition back, before it takes it again.
+const AFTER_FENCED: Duration = Duration::from_secs(5);
+
+/// What a lane works with.
+#[derive(Debug)]
+pub struct Tools {
+    /// The tables.
+    pub store: Store,
+    /// The topic of what is no click.
+    pub dead_letters: DeadLetters,
+    /// When batches are cut.
+    pub limits: Limits,
+}
+
+/// The pipeline of one partition.
+#[derive(Debug)]
+pub struct Lane {
+    partition: i32,
+    tools: Arc<Tools>,
+    claim: Claim,
+    status: Arc<Status>,
+    inbox: UnboundedReceiver<Record>,
+    stop: CancellationToken,
+    epoch: u64,
+    /// Everything below is stored, or dropped, or a dead letter.
+    next: u64,
+    /// The offset that the next record should have.
+    expected: u64,
+    /// The offset of the last record, whether it was skipped or not.
+    received: Option<u64>,
+    remembered: Remembered,
+}
+
+impl Lane {
+    /// Makes a lane that has not taken its partition yet.
+    pub fn new(
+        partition: i32,
+        tools: Arc<Tools>,
+        claim: Claim,
+        status: Arc<Status>,
+        inbox: UnboundedReceiver<Record>,
+        stop: CancellationToken,
+    ) -> Self {
+        let remembered = Remembered::default();
+        Self {
+            partition,
+            tools,
+            claim,
+            status,
+            inbox,
+            stop,
+            epoch: 0,
+            next: 0,
+            expected: 0,
+            received: None,
+            remembered,
+        }
+    }
+
+    /// Works until it is stopped; an insert in flight is finished first.
+    pub async fn run(mut self) {
+        if let Err(TakeError::WrongLog(wrong)) = self.work().await {
+            tracing::error!(partition = self.partition, "{wrong}");
+            self.status.refuse(wrong.to_string());
+            // The inbox stays open and fills up, so that the consumer stops fetching the partition.
+            self.stop.cancelled().await;
+        }
+    }
+
+    async fn work(&mut self) -> Result<(), TakeError> {
+        let mut batcher = Batcher::new(self.tools.limits);
+        let mut records = Vec::with_capacity(RECORDS);
+        self.take().await?;
+        loop {
+            self.receive(&mut records, batcher.deadline()).await?;
+            for record in records.drain(..) {
+                self.status.taken_out(record.bytes());
+                if !self.advance(record.offset).await? {
+                    continue;
+                }
+                match decode(self.status.src, &record) {
+                    Ok(row) => {
+                        if !batcher.accepts(&row) {
+                            self.flush(&mut batcher).await?;
+                        }
+                        batcher.push(row);
+                    }
+                    Err(poison) => batcher.push_dead_letter(DeadLetter::new(record, &poison)),
+                }
+                if batcher.is_full() {
+                    self.flush(&mut batcher).await?;
+                }
+            }
+            if batcher.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+                self.flush(&mut batcher).await?;
+            }
+        }
+    }
+
+    /// Waits for records, at the longest until the deadline of the batch at hand.
+    async fn receive(&mut self, records: &mut Vec<Record>, deadline: Option<Instant>) -> Result<(), Stopped> {
+        let age = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Err(Stopped),
+            received = self.inbox.recv_many(records, RECORDS) => if received == 0 { Err(Stopped) } else { Ok(()) },
+            () = age => Ok(()),
+        }
+    }
+
+    /// Notes the offset of the record at hand, and returns whether the record is to be counted.
+    async fn advance(&mut self, offset: u64) -> Result<bool, TakeError> {
+        if self.received.is_some_and(|last| offset <= last) {
+            // The log was replaced under the consumer, or a record came twice; taking the partition tells.
+            self.take().await?;
+        }
+        self.received = Some(offset);
+        if offset < self.expected {
+            return Ok(false);
+        }
+        let missing = offset - self.expected;
+        if missing > 0 {
+            counter!("hopline_processor_position_gaps_total").increment(missing);
+            let (partition, expected) = (self.partition, self.expected);
+            tracing::error!(
+                partition,
+                expected,
+                offset,
+                missing,
+                "{missing} messages of partition {partition} are missing before offset {offset}: \
+                 the log no longer holds them"
+            );
+        }
+        self.expected = offset + 1;
+        Ok(true)
+    }
+
+    async fn take(&mut self) -> Result<(), TakeError> {
+        self.status.taking();
+        let Ownership { epoch, next, last_row, remembered } = self.claim.take(self.next).await?;
+        self.epoch = epoch;
+        self.next = next;
+        self.expected = self.expected.max(next);
+        self.remembered = remembered;
+        self.status.owned(next, last_row.map(|row| row.broker_ts));
+        Ok(())
+    }
+
+    /// Stores what was gathered; when it returns, everything of it is done.
+    async fn flush(&mut self, batcher: &mut Batcher) -> Result<(), TakeError> {
+        let Some(mut batch) = batcher.cut() else { return Ok(()) };
+        self.bury(&batch).await?;
+        let mut backoff = Backoff::new("insert a batch", self.partition);
+        loop {
+            // What somebody else has stored meanwhile is not stored again.
+            batch.skip_below(self.next);
+            let repeats = self.find_repeats(&batch).await?;
+            let Some(insertion) = batch.insertion(&repeats) else {
+                self.done(&batch, &repeats);
+                return Ok(());
+            };
+            let started = Instant::now();
+            let outcome = self.tools.store.insert(self.status.src, self.epoch, &insertion).await;
+            histogram!("hopline_processor_insert_seconds").record(started.elapsed().as_secs_f64());
+            match outcome {
+                Ok(()) => {
+                    counter!("hopline_processor_rows_inserted_total").increment(insertion.rows as u64);
+                    counter!("hopline_processor_batches_total").increment(1);
+                    histogram!("hopline_processor_batch_rows").record(insertion.rows as f64);
+                    self.done(&batch, &repeats);
+                    return Ok(());
+                }
+                Err(InsertError::Fenced) => self.fenced().await?,
+                Err(InsertError::Doubtful(error)) => {
+                    backoff.failed(&error, &self.stop).await?;
+                    self.take().await?;
+                    // A batch is stored whole or not at all, so its last row speaks for all.
+                    let resolution = if self.next > insertion.last_koff { "stored" } else { "not_stored" };
+                    counter!("hopline_processor_doubtful_inserts_total", "resolution" => resolution)
+                        .increment(1);
+                    tracing::info!(
+                        partition = self.partition,
+                        rows = insertion.rows,
+                        resolution,
+                        "read back an insert without an answer: {resolution}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Delivers what is no click; nothing behind it is committed before.
+    async fn bury(&self, batch: &Batch) -> Result<(), Stopped> {
+        let deliveries = batch.dead_letters().iter().map(|letter| {
+            until_done("write a dead letter", self.partition, &self.stop, || {
+                self.tools.dead_letters.deliver(self.partition, letter)
+            })
+        });
+        for (delivered, letter) in
+            futures_util::future::join_all(deliveries).await.into_iter().zip(batch.dead_letters())
+        {
+            delivered?;
+            counter!("hopline_processor_dead_letters_total").increment(1);
+            tracing::warn!(
+                partition = self.partition,
+                offset = letter.offset,
+                reason = letter.reason,
+                "wrote a dead letter: {}",
+                letter.reason
+            );
+        }
+        Ok(())
+    }
+
+    async fn find_repeats(&self, batch: &Batch) -> Result<Vec<usize>, Stopped> {
+        let asked = repeats::to_look_up(batch.rows(), &self.remembered);
+        let stored = if asked.is_empty() {
+            HashSet::new()
+        } else {
+            until_done("look up possible repeats", self.partition, &self.stop, || {
+                self.tools.store.stored(&asked)
+            })
+            .await?
+        };
+        Ok(repeats::find(batch.rows(), &self.remembered, &stored))
+    }
+
+    /// Waits long enough to hear that the partition is somebody else's, then takes it again.
+    async fn fenced(&mut self) -> Result<(), TakeError> {
+        counter!("hopline_processor_fenced_inserts_total").increment(1);
+        let partition = self.partition;
+        tracing::warn!(
+            partition,
+            epoch = self.epoch,
+            "an insert was refused: partition {partition} has a newer owner"
+        );
+        self.status.taking();
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return Err(Stopped.into()),
+            () = sleep(AFTER_FENCED) => {}
+        }
+        self.take().await
+    }
+
+    /// Notes that a batch is done with.
+    fn done(&mut self, batch: &Batch, repeats: &[usize]) {
+        counter!("hopline_processor_repeats_dropped_total").increment(repeats.len() as u64);
+        let mut dropped = repeats.iter().peekable();
+        for (place, row) in batch.rows().iter().enumerate() {
+            if dropped.next_if(|next| **next == place).is_none() && row.again.is_some() {
+                self.remembered.admit(&row.click_id, row.broker_ts);
+            }
+        }
+        self.next = self.next.max(batch.next());
+        self.status.owned(self.next, batch.rows().last().map(|row| row.broker_ts));
+    }
+}

@@ -1,0 +1,124 @@
+//! What the topic's partitions hold, and what the group has committed.
+//!
+//! Asked through a client of its own, which consumes nothing: the consumer belongs to the thread that polls it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
+use rdkafka::{Offset, TopicPartitionList};
+use service::kafka::{Context, KafkaConfig};
+use tokio::task::spawn_blocking;
+
+/// How long Kafka may take for one answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why nothing is known about the log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// Kafka did not answer.
+    #[error(transparent)]
+    Kafka(#[from] KafkaError),
+    /// The thread that asked has panicked.
+    #[error("asking Kafka panicked")]
+    Panicked(#[from] tokio::task::JoinError),
+}
+
+/// The offsets that a partition holds, `start` to before `end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// The first offset that retention has left.
+    pub start: u64,
+    /// The offset that the next record will get.
+    pub end: u64,
+}
+
+/// The topic of clicks as seen by a group.
+#[derive(Clone)]
+pub struct Log {
+    client: Arc<BaseConsumer<Context>>,
+    topic: Arc<str>,
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Log").field("topic", &self.topic).finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    /// Makes the client, without connecting; names are full names.
+    ///
+    /// # Errors
+    /// When librdkafka refuses the settings.
+    pub fn new(kafka: &KafkaConfig, topic: &str, group: &str) -> Result<Self, KafkaError> {
+        let client = kafka
+            .client_config("processor-log")
+            // Only to ask for the group's offsets; it never joins.
+            .set("group.id", group)
+            .set("isolation.level", "read_committed")
+            .create_with_context(Context::default())?;
+        Ok(Self { client: Arc::new(client), topic: topic.into() })
+    }
+
+    /// Returns the topic's full name.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// Returns the group's committed offset, if there is one.
+    pub async fn committed(&self, partition: i32) -> Result<Option<u64>, LogError> {
+        self.ask(move |client, topic| {
+            let mut asked = TopicPartitionList::new();
+            asked.add_partition(topic, partition);
+            let answer = client.committed_offsets(asked, TIMEOUT)?;
+            one_offset(&answer, topic, partition)
+        })
+        .await
+    }
+
+    /// Returns what the partition holds.
+    pub async fn extent(&self, partition: i32) -> Result<Extent, LogError> {
+        self.ask(move |client, topic| {
+            let (start, end) = client.fetch_watermarks(topic, partition, TIMEOUT)?;
+            Ok(Extent { start: u64::try_from(start).unwrap_or(0), end: u64::try_from(end).unwrap_or(0) })
+        })
+        .await
+    }
+
+    /// Returns the first offset whose broker time is later than `time`, if there is one.
+    pub async fn first_after(&self, partition: i32, time: DateTime<Utc>) -> Result<Option<u64>, LogError> {
+        self.ask(move |client, topic| {
+            let mut asked = TopicPartitionList::new();
+            asked.add_partition_offset(topic, partition, Offset::Offset(time.timestamp_millis() + 1))?;
+            let answer = client.offsets_for_times(asked, TIMEOUT)?;
+            one_offset(&answer, topic, partition)
+        })
+        .await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&BaseConsumer<Context>, &str) -> Result<T, KafkaError> + Send + 'static,
+    ) -> Result<T, LogError> {
+        let (client, topic) = (Arc::clone(&self.client), Arc::clone(&self.topic));
+        let answer = spawn_blocking(move || {
+            // Serves the queue of errors and log lines, which nobody else empties.
+            client.poll(Duration::ZERO);
+            question(&client, &topic)
+        });
+        Ok(answer.await??)
+    }
+}
+
+fn one_offset(answer: &TopicPartitionList, topic: &str, partition: i32) -> Result<Option<u64>, KafkaError> {
+    let Some(found) = answer.find_partition(topic, partition) else { return Ok(None) };
+    found.error()?;
+    match found.offset() {
+        Offset::Offset(offset) => Ok(u64::try_from(offset).ok()),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,87 @@
+//! Up to when clicks are counted, written each second, and the metrics and the check that follow from it.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use metrics::gauge;
+use service::{Check, Shutdown};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::lanes::{Lanes, Phase};
+use crate::log::Log;
+use crate::ownership::source_of;
+use crate::store::Store;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Writes progress until the stop is requested.
+///
+/// A source's `as_of` is the broker's time of its last counted click. Where nothing is left to count, it is the
+/// moment before the log's end was asked for: whatever Kafka had accepted by then is below that end. The end is
+/// asked for each time, and not inferred from silence, which a broken connection makes too.
+pub async fn write_progress(lanes: &Lanes, log: &Log, store: &Store, check: &Check, shutdown: &Shutdown) {
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = shutdown.wait() => return,
+            _ = ticks.tick() => {}
+        }
+        let phases = lanes.phases();
+        state(&phases, check);
+        let round = async {
+            let counted = measure(&phases, log).await;
+            if !counted.is_empty()
+                && let Err(error) = store.write_progress(&counted).await
+            {
+                // The check of ClickHouse says so; progress stands still until the next round.
+                tracing::debug!(%error, "cannot write progress: {error}");
+            }
+        };
+        tokio::select! {
+            () = shutdown.wait() => return,
+            () = round => {}
+        }
+    }
+}
+
+/// States whether each assigned partition is owned.
+fn state(phases: &[(i32, Phase)], check: &Check) {
+    let refusal = phases.iter().find_map(|(_, phase)| match phase {
+        Phase::Refused(reason) => Some(reason),
+        _ => None,
+    });
+    let taking: Vec<String> = phases
+        .iter()
+        .filter(|(_, phase)| *phase == Phase::Taking)
+        .map(|(partition, _)| partition.to_string())
+        .collect();
+    match refusal {
+        Some(reason) => check.unready(reason),
+        None if taking.is_empty() => check.ready_with(format!("owns {} partitions", phases.len())),
+        None => check.unready(format!("taking partitions {} over", taking.join(", "))),
+    }
+}
+
+/// Measures the lag of each owned partition, and returns up to when its clicks are counted.
+async fn measure(phases: &[(i32, Phase)], log: &Log) -> Vec<(u32, DateTime<Utc>)> {
+    let mut counted = Vec::new();
+    for (partition, phase) in phases {
+        let Phase::Owned { next, broker_ts } = phase else { continue };
+        let asked_at = Utc::now();
+        let caught_up = match log.extent(*partition).await {
+            Ok(extent) => {
+                let lag = extent.end.saturating_sub(*next);
+                gauge!("hopline_processor_lag_offsets", "partition" => partition.to_string()).set(lag as f64);
+                lag == 0
+            }
+            Err(error) => {
+                tracing::debug!(partition, %error, "cannot measure the lag: {error}");
+                false
+            }
+        };
+        let as_of = if caught_up { Some(asked_at) } else { *broker_ts };
+        counted.extend(as_of.map(|as_of| (source_of(*partition), as_of)));
+    }
+    counted
+}

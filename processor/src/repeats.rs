@@ -1,0 +1,190 @@
+//! Which clicks of a batch were counted before.
+//!
+//! Only a click marked `again` can be a repeat of a stored one, so unmarked clicks cost nothing, with one
+//! exception: the marked copy may overtake the unmarked one, so marked ids are remembered for an hour.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::batch::BatchRow;
+
+/// How long a marked id is remembered, by the broker's clock: longer than an edge keeps a record in flight.
+pub const MEMORY: TimeDelta = TimeDelta::hours(1);
+
+/// Ids remembered per partition at most, about 15 MB; the oldest go first.
+pub const MEMORY_IDS: usize = 100_000;
+
+/// The marked ids that were admitted within the last hour.
+#[derive(Debug, Default)]
+pub struct Remembered {
+    ids: HashSet<Arc<str>>,
+    oldest_first: VecDeque<(DateTime<Utc>, Arc<str>)>,
+}
+
+impl Remembered {
+    /// Remembers an id, and forgets those that are too old beside it or too many.
+    pub fn admit(&mut self, click_id: &str, broker_ts: DateTime<Utc>) {
+        let id: Arc<str> = click_id.into();
+        if !self.ids.insert(Arc::clone(&id)) {
+            return;
+        }
+        self.oldest_first.push_back((broker_ts, id));
+        while let Some((admitted, id)) = self.oldest_first.front() {
+            if *admitted + MEMORY >= broker_ts && self.oldest_first.len() <= MEMORY_IDS {
+                break;
+            }
+            self.ids.remove(id);
+            self.oldest_first.pop_front();
+        }
+    }
+
+    fn has(&self, click_id: &str) -> bool {
+        self.ids.contains(click_id)
+    }
+}
+
+/// Returns the rows whose ids have to be looked up among the stored clicks.
+pub fn to_look_up<'a>(rows: &'a [BatchRow], remembered: &Remembered) -> Vec<&'a BatchRow> {
+    rows.iter().filter(|row| row.again.is_some() && !remembered.has(&row.click_id)).collect()
+}
+
+/// Returns the places of the repeats, ascending; `stored` are the ids that the look-up found.
+pub fn find(rows: &[BatchRow], remembered: &Remembered, stored: &HashSet<String>) -> Vec<usize> {
+    let marked: HashMap<&str, usize> = rows
+        .iter()
+        .enumerate()
+        .filter(|(_, row)| row.again.is_some())
+        // Of several places the first stays: `collect` would keep the last one.
+        .rev()
+        .map(|(place, row)| (row.click_id.as_str(), place))
+        .collect();
+    if marked.is_empty() && remembered.ids.is_empty() {
+        return Vec::new();
+    }
+    // Ids of unmarked rows that a marked one repeats or is repeated by; other unmarked rows are not compared.
+    let mut admitted: HashSet<&str> = HashSet::new();
+    let mut repeats = Vec::new();
+    for (place, row) in rows.iter().enumerate() {
+        let id = row.click_id.as_str();
+        let is_repeat = match row.again {
+            Some(_) => remembered.has(id) || stored.contains(id) || admitted.contains(id),
+            None => remembered.has(id) || marked.get(id).is_some_and(|first| *first < place),
+        };
+        if is_repeat {
+            repeats.push(place);
+        } else if marked.contains_key(id) {
+            admitted.insert(id);
+        }
+    }
+    repeats
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::batch::{Batcher, Limits, tests::row};
+
+    fn now() -> DateTime<Utc> {
+        "2026-11-21T12:00:00Z".parse().unwrap()
+    }
+
+    /// Rows with these ids, where a `+` in front marks a click sent again.
+    fn rows(ids: &[impl AsRef<str>]) -> Vec<BatchRow> {
+        let mut batcher = Batcher::new(Limits::default());
+        for (koff, id) in ids.iter().enumerate() {
+            let id = id.as_ref();
+            batcher.push(row(koff as u64, id.trim_start_matches('+'), id.starts_with('+'), now()));
+        }
+        batcher.cut().unwrap().rows().to_vec()
+    }
+
+    fn stored(ids: &[&str]) -> HashSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    #[test]
+    fn unmarked_clicks_are_not_compared_with_each_other() {
+        assert_eq!(find(&rows(&["a", "a"]), &Remembered::default(), &stored(&[])), [0; 0]);
+        assert!(to_look_up(&rows(&["a", "a"]), &Remembered::default()).is_empty());
+    }
+
+    #[test]
+    fn a_marked_click_is_a_repeat_of_an_earlier_one_in_the_batch_whichever_of_them_is_marked() {
+        let none = Remembered::default();
+        assert_eq!(find(&rows(&["a", "+a"]), &none, &stored(&[])), [1]);
+        assert_eq!(find(&rows(&["+a", "a"]), &none, &stored(&[])), [1]);
+        assert_eq!(find(&rows(&["+a", "+a", "b"]), &none, &stored(&[])), [1]);
+    }
+
+    #[test]
+    fn a_marked_click_that_is_stored_is_dropped_and_another_is_admitted() {
+        assert_eq!(find(&rows(&["+a", "+b"]), &Remembered::default(), &stored(&["a"])), [0]);
+    }
+
+    #[test]
+    fn a_first_copy_that_arrives_second_is_dropped_within_the_hour() {
+        let mut remembered = Remembered::default();
+        remembered.admit("a", now());
+        assert_eq!(find(&rows(&["a", "b"]), &remembered, &stored(&[])), [0]);
+        assert_eq!(find(&rows(&["+a"]), &remembered, &stored(&[])), [0]);
+        assert!(to_look_up(&rows(&["+a"]), &remembered).is_empty(), "it need not be looked up");
+        remembered.admit("c", now() + MEMORY);
+        assert!(remembered.has("a"));
+        remembered.admit("d", now() + MEMORY + TimeDelta::milliseconds(1));
+        assert!(!remembered.has("a"));
+    }
+
+    #[test]
+    fn the_memory_is_bounded() {
+        let mut remembered = Remembered::default();
+        for id in 0..MEMORY_IDS + 5 {
+            remembered.admit(&id.to_string(), now());
+        }
+        assert_eq!(remembered.ids.len(), MEMORY_IDS);
+        assert_eq!(remembered.oldest_first.len(), MEMORY_IDS);
+        assert!(!remembered.has("4") && remembered.has("5"));
+    }
+
+    proptest! {
+        /// However a log of first copies and marked repeats is cut into batches, each id is admitted once.
+        #[test]
+        fn every_click_is_admitted_exactly_once_however_the_log_is_cut(
+            order in proptest::collection::vec((0_u8..12, any::<bool>()), 1..60),
+        ) {
+            // Of each id the log holds at most one unmarked copy; that is what edges promise.
+            let mut unmarked = HashSet::new();
+            let log: Vec<String> = order
+                .iter()
+                .map(|(id, _)| if unmarked.insert(*id) && id % 2 == 0 { format!("{id}") } else { format!("+{id}") })
+                .collect();
+            let mut remembered = Remembered::default();
+            let mut table = HashSet::new();
+            let mut start = 0;
+            for end in 1..=log.len() {
+                if end < log.len() && !order[end].1 {
+                    continue;
+                }
+                let rows = rows(&log[start..end]);
+                start = end;
+                let asked = to_look_up(&rows, &remembered);
+                let found = asked.iter().map(|row| row.click_id.clone()).filter(|id| table.contains(id)).collect();
+                let repeats = find(&rows, &remembered, &found);
+                for (place, row) in rows.iter().enumerate() {
+                    if repeats.contains(&place) {
+                        continue;
+                    }
+                    prop_assert!(table.insert(row.click_id.clone()), "{} twice in {log:?}", row.click_id);
+                    if row.again.is_some() {
+                        remembered.admit(&row.click_id, row.broker_ts);
+                    }
+                }
+            }
+            let ids: HashSet<String> = log.iter().map(|id| id.trim_start_matches('+').to_owned()).collect();
+            prop_assert_eq!(table, ids);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Every statement that the processor runs in ClickHouse.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use clickhouse::Client;
+use schemas::row::CLICK_STRUCTURE;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::batch::{BatchRow, Insertion};
+
+/// How long ClickHouse may take for anything before the answer counts as lost.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// ClickHouse's code of `FUNCTION_THROW_IF_VALUE_IS_NON_ZERO`, by which the guard of an insert refuses it.
+const REFUSED: &str = "Code: 395.";
+
+/// How far ahead of the broker's an edge's clock may be for a repeat of its click still to be found.
+///
+/// A row has the earlier one of both clocks, so the row of a click from a clock that ran ahead is before the
+/// time in its message.
+const CLOCK_AHEAD: TimeDelta = TimeDelta::days(1);
+
+/// Ids looked up by one statement: its text stays well below `max_query_size`.
+const IDS_PER_LOOK_UP: usize = 500;
+
+/// Why a statement's result is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// ClickHouse refused, or could not be reached, or broke off.
+    #[error(transparent)]
+    Clickhouse(#[from] clickhouse::error::Error),
+    /// No answer came.
+    #[error("no answer from ClickHouse within {} s", TIMEOUT.as_secs())]
+    Timeout,
+}
+
+/// Why an insert was not acknowledged.
+#[derive(Debug, thiserror::Error)]
+pub enum InsertError {
+    /// Another owner has a higher epoch; no row was stored.
+    #[error("another processor owns this partition now")]
+    Fenced,
+    /// Whether the rows are stored is not known.
+    #[error(transparent)]
+    Doubtful(StoreError),
+}
+
+/// The last stored row of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastRow {
+    /// Its offset.
+    pub koff: u64,
+    /// The broker's clock of the row.
+    pub broker_ts: DateTime<Utc>,
+}
+
+/// Access to the tables of clicks.
+#[derive(Clone)]
+pub struct Store {
+    client: Client,
+    /// Which process this is, for people who read the table of owners.
+    owner: String,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Store").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Makes a store whose name among the owners is `owner`.
+    pub fn new(client: Client, owner: String) -> Self {
+        Self { client, owner }
+    }
+
+    /// Takes the source over: from now on inserts under any other epoch are refused.
+    ///
+    /// The upper half of an epoch counts and the lower half is random, because two processors that take over at
+    /// the same time would else both write, and then both hold, the same number.
+    pub async fn raise_epoch(&self, src: u32) -> Result<u64, StoreError> {
+        let highest: u64 =
+            in_time(self.client.query("SELECT max(epoch) FROM owners WHERE src = ?").bind(src).fetch_one())
+                .await?;
+        let (_, random) = Uuid::now_v7().as_u64_pair();
+        let epoch = ((highest >> 32) + 1) << 32 | (random & u64::from(u32::MAX));
+        let insert = self
+            .client
+            .query("INSERT INTO owners (src, epoch, owner, taken_at) SELECT ?, ?, ?, now64(3)")
+            .bind(src)
+            .bind(epoch)
+            .bind(&self.owner)
+            .with_setting("async_insert", "0");
+        in_time(insert.execute()).await?;
+        Ok(epoch)
+    }
+
+    /// Kills the inserts of a source under epochs before `epoch`, and returns how many are still running.
+    ///
+    /// An insert reads its guard's epoch after it is listed in `system.processes`, so one that is not listed after
+    /// the epoch was raised is refused. One whose sender has stopped half way listens for more until the server's
+    /// `http_receive_timeout`, and cannot be killed earlier.
+    pub async fn older_inserts(&self, src: u32, epoch: u64) -> Result<u64, StoreError> {
+        // Other databases of the same server have the same sources.
+        const OLDER: &str = "current_database = currentDatabase() AND startsWith(query_id, ?) \
+                             AND toUInt64OrZero(splitByChar('-', query_id)[3]) < ?";
+        let prefix = format!("clicks-{src}-");
+        let kill = format!("KILL QUERY WHERE {OLDER} ASYNC");
+        if let Err(error) = in_time(self.client.query(&kill).bind(&prefix).bind(epoch).execute()).await {
+            tracing::debug!(%error, "cannot kill older inserts, waiting for them instead");
+        }
+        let count = format!("SELECT count() FROM system.processes WHERE {OLDER}");
+        in_time(self.client.query(&count).bind(&prefix).bind(epoch).fetch_one()).await
+    }
+
+    /// Finds the last row of a source among those from offset `from` on.
+    pub async fn last_row(&self, src: u32, from: u64) -> Result<Option<LastRow>, StoreError> {
+        let (rows, koff, millis): (u64, u64, i64) = in_time(
+            self.client
+                .query(
+                    "SELECT count(), max(koff), toUnixTimestamp64Milli(argMax(broker_ts, koff)) \
+                     FROM clicks WHERE src = ? AND koff >= ?",
+                )
+                .bind(src)
+                .bind(from)
+                .fetch_one(),
+        )
+        .await?;
+        let last = DateTime::from_timestamp_millis(millis).map(|broker_ts| LastRow { koff, broker_ts });
+        Ok(last.filter(|_| rows > 0))
+    }
+
+    /// Returns the marked clicks of a source that were stored since `since`, the oldest first, at most `limit`.
+    pub async fn marked_since(
+        &self,
+        src: u32,
+        since: DateTime<Utc>,
+        limit: usize,
+    ) -> Result<Vec<(String, DateTime<Utc>)>, StoreError> {
+        let newest_first: Vec<(String, i64)> = in_time(
+            self.client
+                .query(
+                    "SELECT click_id, toUnixTimestamp64Milli(broker_ts) FROM clicks \
+                     WHERE src = ? AND again AND broker_ts >= fromUnixTimestamp64Milli(?, 'UTC') \
+                     ORDER BY koff DESC LIMIT ?",
+                )
+                .bind(src)
+                .bind(since.timestamp_millis())
+                .bind(limit)
+                .fetch_all(),
+        )
+        .await?;
+        let times = newest_first.into_iter().rev();
+        Ok(times.filter_map(|(id, millis)| Some((id, DateTime::from_timestamp_millis(millis)?))).collect())
+    }
+
+    /// Returns which of these clicks, all marked `again`, are stored, in whichever partition and however old.
+    pub async fn stored(&self, clicks: &[&BatchRow]) -> Result<HashSet<String>, StoreError> {
+        let mut clicks: Vec<_> =
+            clicks.iter().filter_map(|row| row.again.map(|key| (key, row.click_id.as_str()))).collect();
+        // Neighbours in the table are looked up together.
+        clicks.sort_unstable();
+        let mut stored = HashSet::new();
+        for chunk in clicks.chunks(IDS_PER_LOOK_UP) {
+            let links = list(chunk.iter().map(|(key, _)| {
+                format!("(toUUID('{}'), toUUID('{}'))", key.workspace_id.uuid(), key.link_id.uuid())
+            }));
+            let millis: Vec<i64> = chunk.iter().map(|(key, _)| key.edge_time.timestamp_millis()).collect();
+            let (Some(first), Some(last)) = (millis.iter().min(), millis.iter().max()) else { continue };
+            let ids: Vec<&str> = chunk.iter().map(|(_, id)| *id).collect();
+            // The row has the edge's time, or the broker's if that was earlier. The long id is read last, and
+            // only where one of the two holds.
+            let sql = format!(
+                "SELECT click_id FROM clicks \
+                 PREWHERE (workspace_id, link_id) IN ({links}) \
+                 AND occurred_at BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC') \
+                 AND (occurred_at = broker_ts OR toUnixTimestamp64Milli(occurred_at) IN ({times})) \
+                 WHERE click_id IN ?",
+                times = list(millis.iter()),
+            );
+            let query =
+                self.client.query(&sql).bind(first - CLOCK_AHEAD.num_milliseconds()).bind(last).bind(ids);
+            stored.extend(in_time(query.fetch_all::<String>()).await?);
+        }
+        Ok(stored)
+    }
+
+    /// Inserts rows of one source and one table partition under an epoch: all of them, or none.
+    ///
+    /// # Errors
+    /// [`InsertError::Fenced`] is a clear no. After [`InsertError::Doubtful`] only reading the rows back tells.
+    pub async fn insert(&self, src: u32, epoch: u64, insertion: &Insertion) -> Result<(), InsertError> {
+        let mut insert = self
+            .client
+            .insert_formatted_with(insert_statement(src, epoch))
+            .with_setting("query_id", format!("clicks-{src}-{epoch}-{}", Uuid::now_v7().simple()))
+            // An insert that ClickHouse gathers with others would be answered for, and fenced, with them.
+            .with_setting("async_insert", "0")
+            // One block, and so one part: no parallel writers, and no cut below what a batch can hold.
+            .with_setting("max_insert_threads", "1")
+            .with_setting("max_insert_block_size", BLOCK_ROWS)
+            .with_setting("min_insert_block_size_rows", BLOCK_ROWS)
+            .with_setting("min_insert_block_size_bytes", BLOCK_BYTES)
+            // Should a batch ever span two table partitions, it is refused as a whole instead of stored by halves.
+            .with_setting("max_partitions_per_insert_block", "1")
+            .with_setting("wait_end_of_query", "1");
+        let outcome = in_time(async {
+            insert.send(insertion.body.clone()).await?;
+            insert.end().await
+        })
+        .await;
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(StoreError::Clickhouse(clickhouse::error::Error::BadResponse(text)))
+                if text.starts_with(REFUSED) =>
+            {
+                Err(InsertError::Fenced)
+            }
+            Err(error) => Err(InsertError::Doubtful(error)),
+        }
+    }
+
+    /// Records up to when the clicks of each source are counted.
+    pub async fn write_progress(&self, counted: &[(u32, DateTime<Utc>)]) -> Result<(), StoreError> {
+        let values = list(counted.iter().map(|(src, as_of)| {
+            format!("({src}, fromUnixTimestamp64Milli({}, 'UTC'))", as_of.timestamp_millis())
+        }));
+        let insert = self
+            .client
+            .query(&format!("INSERT INTO progress (src, as_of) VALUES {values}"))
+            .with_setting("async_insert", "0");
+        in_time(insert.execute()).await
+    }
+}
+
+/// More rows and bytes than any batch has; see [`crate::batch::Limits`].
+const BLOCK_ROWS: &str = "1048576";
+const BLOCK_BYTES: &str = "1073741824";
+
+fn insert_statement(src: u32, epoch: u64) -> String {
+    let columns = list(columns());
+    let structure = CLICK_STRUCTURE.replace('\'', "\\'");
+    format!(
+        "INSERT INTO clicks ({columns}) SELECT {columns} FROM input('{structure}') \
+         WHERE throwIf((SELECT max(epoch) FROM owners WHERE src = {src}) != {epoch}) = 0 FORMAT RowBinary"
+    )
+}
+
+/// The names in [`CLICK_STRUCTURE`], whose types have commas of their own.
+fn columns() -> impl Iterator<Item = &'static str> {
+    CLICK_STRUCTURE.split(", ").filter(|part| !part.starts_with('\'')).filter_map(|part| {
+        let (name, _) = part.split_once(' ')?;
+        Some(name)
+    })
+}
+
+fn list(items: impl Iterator<Item = impl fmt::Display>) -> String {
+    items.map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+async fn in_time<T>(
+    statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
+) -> Result<T, StoreError> {
+    Ok(timeout(TIMEOUT, statement).await.map_err(|_| StoreError::Timeout)??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_column_of_the_structure_is_inserted() {
+        let names: Vec<&str> = columns().collect();
+        assert_eq!(names.len(), 24);
+        assert_eq!((names[0], names[2], names[23]), ("workspace_id", "occurred_at", "broker_ts"));
+    }
+
+    #[test]
+    fn an_insert_carries_its_guard() {
+        let sql = insert_statement(65_536, 7);
+        assert!(sql.contains("SELECT max(epoch) FROM owners WHERE src = 65536) != 7"), "{sql}");
+        assert!(sql.contains("DateTime64(3, \\'UTC\\')"), "{sql}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Clicks on the topic, and what became of them in the table.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use futures_util::future::join_all;
+use rdkafka::producer::future_producer::Delivery;
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::util::Timeout;
+use schemas::message::{Click, Message as _};
+use schemas::topic;
+use tests::engines::Isolated;
+use tests::eventually;
+
+/// How long the processor may take for anything in these tests, on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// Writes to the topic of clicks.
+pub(crate) struct Edge<'a> {
+    isolated: &'a Isolated,
+    producer: FutureProducer,
+}
+
+/// A person's click with this id, answered now.
+pub(crate) fn click(id: &str) -> Click {
+    let mut click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
+    click.click_id = id.to_owned();
+    click.occurred_at = schemas::time::to_millis(Utc::now());
+    click.again = false;
+    click
+}
+
+/// The same click, marked as one that may have been sent before.
+pub(crate) fn again(click: &Click) -> Click {
+    Click { again: true, ..click.clone() }
+}
+
+impl<'a> Edge<'a> {
+    /// Connects to the test's Kafka.
+    pub(crate) fn new(isolated: &'a Isolated) -> Self {
+        let producer = isolated.kafka().set("linger.ms", "2").create().unwrap();
+        Self { isolated, producer }
+    }
+
+    /// Writes a value to a partition and returns where Kafka put it.
+    pub(crate) async fn write(&self, partition: i32, value: &[u8], time: Option<DateTime<Utc>>) -> Delivery {
+        let topic = self.isolated.topic(topic::CLICKS);
+        let mut record = FutureRecord::to(&topic).partition(partition).key("key").payload(value);
+        record.timestamp = time.map(|time| time.timestamp_millis());
+        self.producer.send(record, Timeout::After(SOON)).await.unwrap()
+    }
+
+    /// Writes a click to a partition and returns its offset.
+    pub(crate) async fn send(&self, partition: i32, click: &Click) -> i64 {
+        self.write(partition, &click.encode(), None).await.offset
+    }
+
+    /// Writes clicks with the ids `<name>-<number>`, spread over all partitions.
+    pub(crate) async fn send_many(&self, name: &str, count: usize) {
+        join_all((0..count).map(|number| async move {
+            let partition = number as i32 % topic::CLICKS.partitions;
+            self.send(partition, &click(&format!("{name}-{number}"))).await;
+        }))
+        .await;
+    }
+}
+
+/// Waits until a query of one value has this answer.
+pub(crate) async fn counted(isolated: &Isolated, query: &str, expected: impl ToString) {
+    let expected = expected.to_string();
+    eventually(query, SOON, async || {
+        let found = isolated.clickhouse(query).await.trim().to_owned();
+        if found == expected { Ok(()) } else { Err(found) }
+    })
+    .await;
+}
+
+/// Waits until this many clicks are rows, and shows that no click and no position is there twice.
+pub(crate) async fn counted_exactly(isolated: &Isolated, clicks: usize) {
+    counted(isolated, "SELECT uniqExact(click_id) FROM clicks", clicks).await;
+    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks";
+    assert_eq!(isolated.clickhouse(rows).await.trim(), format!("{clicks}\t{clicks}\t{clicks}"));
+}

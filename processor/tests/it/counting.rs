@@ -1,0 +1,189 @@
+//! Clicks become rows, once, whoever starts and stops.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use rdkafka::Timestamp;
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use schemas::message::Message as _;
+use schemas::topic;
+use tests::engines::isolated;
+use tests::eventually;
+
+use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
+use crate::processor::{Processor, config};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_click_is_a_row_with_everything_in_its_column() {
+    let isolated = isolated().await;
+    let click = click("the-click");
+    let offset = Edge::new(&isolated).send(3, &click).await;
+    let processor = Processor::start(&isolated).await;
+    counted_exactly(&isolated, 1).await;
+
+    let row = isolated
+        .clickhouse(
+            "SELECT workspace_id, link_id, toUnixTimestamp64Milli(occurred_at) AS millis, click_id, slug, class, \
+             toString(visitor) AS visitor, country, device_type, browser, os, referrer, utm_source, utm_medium, \
+             utm_campaign, utm_term, utm_content, external_click_id, user_agent, purpose, again, src, \
+             toString(koff) AS koff, broker_ts >= occurred_at AS later FROM clicks FORMAT JSONEachRow",
+        )
+        .await;
+    let row: serde_json::Value = serde_json::from_str(&row).unwrap();
+    let expected = serde_json::json!({
+        "workspace_id": click.workspace_id.uuid(),
+        "link_id": click.link_id.uuid(),
+        "millis": click.occurred_at.timestamp_millis(),
+        "click_id": "the-click",
+        "slug": "spring",
+        "class": "human",
+        "visitor": 0x00c0_ffee_00c0_ffee_u64.to_string(),
+        "country": "DE",
+        "device_type": "mobile",
+        "browser": "Firefox",
+        "os": "Android",
+        "referrer": "news.example",
+        "utm_source": "newsletter",
+        "utm_medium": "email",
+        "utm_campaign": "Frühling",
+        "utm_term": "shoes",
+        "utm_content": "top",
+        "external_click_id": "abc",
+        "user_agent": "Mozilla/5.0 (Android 15; Mobile) Firefox/140.0",
+        "purpose": "prefetch",
+        "again": false,
+        "src": (1 << 16) | 3,
+        "koff": offset.to_string(),
+        "later": 1,
+    });
+    assert_eq!(row, expected);
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_processor_inserts_nothing_twice() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    edge.send_many("first", 600).await;
+    let processor = Processor::start(&isolated).await;
+    counted_exactly(&isolated, 600).await;
+    edge.send_many("second", 600).await;
+    processor.stop().await;
+    edge.send_many("third", 600).await;
+    let processor = Processor::start(&isolated).await;
+    counted_exactly(&isolated, 1_800).await;
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_offsets_of_the_group_change_no_count() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    edge.send_many("first", 600).await;
+    let processor = Processor::start(&isolated).await;
+    counted_exactly(&isolated, 600).await;
+    processor.stop().await;
+
+    edge.send_many("second", 60).await;
+    // A group that has never committed reads the log from its beginning.
+    let other = processor::Config { group: "another-group", ..config(&isolated) };
+    let processor = Processor::start_with(other).await;
+    counted_exactly(&isolated, 660).await;
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processors_that_join_and_leave_count_every_click_once() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let first = Processor::start(&isolated).await;
+    edge.send_many("alone", 300).await;
+    counted_exactly(&isolated, 300).await;
+
+    let second = Processor::start(&isolated).await;
+    let owners =
+        "SELECT uniqExact(owner) FROM (SELECT argMax(owner, epoch) AS owner FROM owners GROUP BY src)";
+    let (sent, ()) = tokio::join!(edge.send_many("together", 1_200), counted(&isolated, owners, 2));
+    let () = sent;
+    counted_exactly(&isolated, 1_500).await;
+
+    tokio::join!(first.stop(), edge.send_many("leaving", 1_200));
+    counted_exactly(&isolated, 2_700).await;
+    counted(&isolated, owners, 1).await;
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_month_boundary_cuts_the_batch() {
+    let isolated = isolated().await;
+    let clicks = isolated.topic(topic::CLICKS);
+    // The test sets the time that otherwise the broker sets.
+    let admin: AdminClient<DefaultClientContext> = isolated.kafka().create().unwrap();
+    let alter =
+        AlterConfig::new(ResourceSpecifier::Topic(&clicks)).set("message.timestamp.type", "CreateTime");
+    for result in admin.alter_configs([&alter], &AdminOptions::new()).await.unwrap() {
+        result.unwrap();
+    }
+    let edge = Edge::new(&isolated);
+    let boundary: DateTime<Utc> = "2026-11-01T00:00:00Z".parse().unwrap();
+    let (mut sent, mut october) = (0, 0);
+    let mut send = async |millis| {
+        let time = boundary + TimeDelta::milliseconds(millis);
+        let written = edge.write(0, &click(&format!("click-{sent}")).encode(), Some(time)).await;
+        let as_given = written.timestamp == Timestamp::CreateTime(time.timestamp_millis());
+        sent += 1;
+        october += usize::from(as_given && millis < 0);
+        as_given
+    };
+    // The broker takes the new setting up a moment later.
+    eventually("the given time is kept", SOON, async || if send(-3).await { Ok(()) } else { Err(()) }).await;
+    for millis in [-2, -1, 0, 1, -1, 2] {
+        assert!(send(millis).await);
+    }
+    assert_eq!(october, 4);
+    // Every insert is refused by ClickHouse if it spans two partitions of the table.
+    let processor = Processor::start(&isolated).await;
+    counted_exactly(&isolated, sent).await;
+    let months = "SELECT countIf(toYYYYMM(broker_ts) = 202610), uniqExact(_partition_id) > 1 FROM clicks";
+    assert_eq!(isolated.clickhouse(months).await.trim(), "4\t1");
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_partition_says_up_to_when_its_clicks_are_counted() {
+    let isolated = isolated().await;
+    let processor = Processor::start(&isolated).await;
+    eventually("ready", SOON, async || match processor.readiness().await {
+        (200, report) if report["checks"]["partitions"]["detail"] == "owns 6 partitions" => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    // Idle partitions count as now, again and again.
+    for _ in 0..2 {
+        let now = Utc::now().timestamp_millis();
+        let sources = format!(
+            "SELECT arraySort(groupUniqArray(src)) FROM progress WHERE as_of > fromUnixTimestamp64Milli({now}, 'UTC')"
+        );
+        counted(&isolated, &sources, "[65536,65537,65538,65539,65540,65541]").await;
+    }
+    // A click is counted when as_of has passed its time.
+    Edge::new(&isolated).send(2, &click("one")).await;
+    counted_exactly(&isolated, 1).await;
+    let passed = "SELECT max(as_of) > (SELECT max(broker_ts) FROM clicks) FROM progress WHERE src = 65538";
+    counted(&isolated, passed, 1).await;
+
+    let metrics = processor.metrics().await;
+    let names: BTreeSet<&str> =
+        metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    for name in [
+        "hopline_processor_lag_offsets",
+        "hopline_processor_rows_inserted_total",
+        "hopline_processor_batches_total",
+        "hopline_processor_insert_seconds",
+        "hopline_processor_takeovers_total",
+    ] {
+        assert!(names.contains(name), "{name} is not among {names:?}");
+    }
+    processor.stop().await;
+}

@@ -1,0 +1,14 @@
+//! The processor between a real Kafka and a real ClickHouse.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod clicks;
+mod counting;
+mod dead_letters;
+mod doubt;
+mod kills;
+mod owning;
+mod processor;
+mod proxy;
+mod repeats;
+mod storing;

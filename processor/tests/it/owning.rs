@@ -1,0 +1,81 @@
+//! Who may insert, and into which log.
+
+use tests::engines::isolated;
+use tests::eventually;
+
+use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
+use crate::processor::{Processor, config};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processors_on_the_same_partitions_never_store_a_click_twice() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    // Groups know nothing of each other, so both are given every partition.
+    let first = Processor::start(&isolated).await;
+    edge.send_many("first", 60).await;
+    counted_exactly(&isolated, 60).await;
+    let rival = processor::Config { group: "rival", ..config(&isolated) };
+    let rival = Processor::start_with(rival).await;
+    counted(
+        &isolated,
+        "SELECT min(owners) FROM (SELECT uniqExact(owner) AS owners FROM owners GROUP BY src)",
+        2,
+    )
+    .await;
+
+    // A fenced processor takes the partition again after a while: then both have been refused.
+    let mut sent = 60;
+    eventually("both took partitions again", SOON, async || {
+        edge.send_many(&format!("more-{sent}"), 60).await;
+        sent += 60;
+        let takes = "SELECT min(takes) FROM (SELECT max(n) AS takes FROM \
+                     (SELECT owner, src, count() AS n FROM owners GROUP BY owner, src) GROUP BY owner)";
+        let takes = isolated.clickhouse(takes).await;
+        if takes.trim().parse::<u32>().unwrap() >= 2 { Ok(()) } else { Err(takes) }
+    })
+    .await;
+    counted_exactly(&isolated, sent).await;
+    rival.stop().await;
+    edge.send_many("last", 60).await;
+    counted_exactly(&isolated, sent + 60).await;
+    first.stop().await;
+}
+
+/// A row as it was stored from another log, at this offset of partition 0 and this many seconds ago.
+fn foreign_row(koff: u64, seconds_ago: u32) -> String {
+    format!(
+        "INSERT INTO clicks (click_id, src, koff, broker_ts) SETTINGS async_insert = 0 \
+         SELECT 'foreign', 65536, {koff}, now64(3) - {seconds_ago}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_kafka_is_refused_and_the_refusal_says_what_to_do() {
+    // The new log is shorter than the old one was, or has outgrown it.
+    for (koff, seconds_ago) in [(1_000, 0), (3, 3_600)] {
+        let isolated = isolated().await;
+        let edge = Edge::new(&isolated);
+        isolated.clickhouse(&foreign_row(koff, seconds_ago)).await;
+        for number in 0..10 {
+            edge.send(0, &click(&format!("click-{number}"))).await;
+        }
+        edge.send(1, &click("elsewhere")).await;
+        let processor = Processor::start(&isolated).await;
+        eventually("a refusal", SOON, async || match processor.readiness().await {
+            (503, report)
+                if report["checks"]["partitions"]["detail"].as_str().is_some_and(|detail| {
+                    detail.contains("is not the log that its stored clicks came from")
+                        && detail.contains("adopt-topic")
+                }) =>
+            {
+                Ok(())
+            }
+            other => Err(other),
+        })
+        .await;
+        // Other partitions are counted; of this one nothing is.
+        counted(&isolated, "SELECT count() FROM clicks WHERE src = 65537", 1).await;
+        assert_eq!(isolated.clickhouse("SELECT count() FROM clicks WHERE src = 65536").await.trim(), "1");
+        processor.stop().await;
+    }
+}

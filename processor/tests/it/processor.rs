@@ -1,0 +1,70 @@
+//! A processor inside the test's process.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Parser as _;
+use processor::Config;
+use service::Shutdown;
+use service::metrics::Metrics;
+use tests::engines::{Isolated, http_client};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// A running processor; to be stopped by the test, so that its end is seen.
+pub(crate) struct Processor {
+    shutdown: Shutdown,
+    operations: SocketAddr,
+    run: JoinHandle<anyhow::Result<()>>,
+}
+
+/// The configuration of a processor on a test's engines.
+pub(crate) fn config(isolated: &Isolated) -> Config {
+    let Isolated { kafka_brokers, topic_prefix, clickhouse_url, .. } = isolated;
+    Config::try_parse_from([
+        "processor",
+        "--kafka-brokers",
+        kafka_brokers,
+        "--topic-prefix",
+        topic_prefix,
+        "--clickhouse-url",
+        clickhouse_url,
+    ])
+    .unwrap()
+}
+
+impl Processor {
+    /// Starts one as it is started in production.
+    pub(crate) async fn start(isolated: &Isolated) -> Self {
+        Self::start_with(config(isolated)).await
+    }
+
+    /// Starts one with another configuration.
+    pub(crate) async fn start_with(config: Config) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let operations = listener.local_addr().unwrap();
+        let shutdown = Shutdown::new(Duration::from_secs(20));
+        let metrics = Metrics::install("processor", "test").unwrap();
+        let run = tokio::spawn(processor::run(config, listener, metrics, shutdown.clone()));
+        Self { shutdown, operations, run }
+    }
+
+    /// Stops it, and shows that it ended in order and in time.
+    pub(crate) async fn stop(self) {
+        self.shutdown.request();
+        self.shutdown.within_deadline(self.run).await.unwrap().unwrap().unwrap();
+    }
+
+    /// The answer of `/readyz`, with its status.
+    pub(crate) async fn readiness(&self) -> (u16, serde_json::Value) {
+        let url = format!("http://{}/readyz", self.operations);
+        let answer = http_client().get(url).send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
+    }
+
+    /// The answer of `/metrics`.
+    pub(crate) async fn metrics(&self) -> String {
+        let url = format!("http://{}/metrics", self.operations);
+        http_client().get(url).send().await.unwrap().text().await.unwrap()
+    }
+}
