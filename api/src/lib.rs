@@ -44,10 +44,12 @@ pub async fn run(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let health = Health::new(&shutdown);
-    let _operations = service::http::serve_operations(operations, &health, &metrics);
     let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
     let clickhouse = service::clickhouse::client(&config.clickhouse);
-    tokio::spawn(service::postgres::watch(pool.clone(), health.check("postgres"), shutdown.clone()));
+    // Every check is named before the first /readyz is answered: none yet would mean ready.
+    let (postgres, kafka) = (health.check("postgres"), health.check("kafka"));
+    let _operations = service::http::serve_operations(operations, &health, &metrics);
+    tokio::spawn(service::postgres::watch(pool.clone(), postgres, shutdown.clone()));
     let outbox = tokio::spawn(outbox::publish(
         pool.clone(),
         config.kafka.clone(),
