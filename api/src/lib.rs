@@ -50,12 +50,7 @@ pub async fn run(
     let (postgres, kafka) = (health.check("postgres"), health.check("kafka"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     tokio::spawn(service::postgres::watch(pool.clone(), postgres, shutdown.clone()));
-    let outbox = tokio::spawn(outbox::publish(
-        pool.clone(),
-        config.kafka.clone(),
-        health.check("kafka"),
-        shutdown.clone(),
-    ));
+    let outbox = tokio::spawn(outbox::publish(pool.clone(), config.kafka.clone(), kafka, shutdown.clone()));
 
     let app = App::new(State {
         pool: pool.clone(),
