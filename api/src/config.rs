@@ -56,7 +56,7 @@ pub struct Config {
     )]
     pub operations_listen: SocketAddr,
 
-    /// The base of short links as visitors see it, such as https://go.example.com
+    /// The base of short links as visitors see it: http or https, host and port.
     #[arg(long, value_name = "URL", env = "HOPLINE_PUBLIC_URL", value_parser = parse_public_url)]
     pub public_url: Url,
 

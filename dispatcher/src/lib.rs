@@ -58,6 +58,8 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     process::install_crypto();
     let health = Health::new(&shutdown);
+    // Every check is named before the first /readyz is answered: none yet would mean ready.
+    let (postgres, kafka_check) = (health.check("postgres"), health.check("kafka"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     let pool = service::postgres::pool(&config.postgres, "dispatcher", POOL_CONNECTIONS);
     let guard = Guard::new(DestinationRules::new(config.webhook_allow, Some(&config.public_url)))
@@ -67,17 +69,16 @@ pub async fn run(
 
     // A set, so that its tasks end with it.
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    let (check, stop) = (health.check("postgres"), shutdown.clone());
-    let watched = pool.clone();
+    let (watched, stop) = (pool.clone(), shutdown.clone());
     tasks.spawn(async move {
-        service::postgres::watch(watched, check, stop).await;
+        service::postgres::watch(watched, postgres, stop).await;
         Ok(())
     });
-    let (kafka, check, stop) = (config.kafka.clone(), health.check("kafka"), shutdown.clone());
+    let (kafka, stop) = (config.kafka.clone(), shutdown.clone());
     tasks.spawn(async move {
         let topics = [topic::CLICKS, topic::LINK_EVENTS, topic::DELIVERIES, topic::DEAD_LETTERS];
         let topics = topics.map(|topic| kafka.topic(topic.name)).to_vec();
-        service::kafka::watch(&kafka, topics, check, stop).await.context("cannot watch Kafka")
+        service::kafka::watch(&kafka, topics, kafka_check, stop).await.context("cannot watch Kafka")
     });
     let (kafka, from, stop) = (config.kafka.clone(), pool.clone(), shutdown.clone());
     tasks.spawn(async move { fan_out::fan_out(kafka, from, stop).await.context("cannot fan events out") });

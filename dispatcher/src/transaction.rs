@@ -5,7 +5,10 @@
 //! messages were polled, and the coordinator refuses those of any other generation (KIP-447). The next owner
 //! reads the committed offsets only when no open transaction can change them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rdkafka::{
     TopicPartitionList,
@@ -27,12 +30,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// What may wait in memory to be sent.
 const BUFFER_KIB: &str = "16384";
 
+/// How often to look whether the records are written.
+const WRITTEN_POLL: Duration = Duration::from_millis(1);
+
 /// How long to wait for room in the buffer.
 const BUFFER_FULL_PAUSE: Duration = Duration::from_millis(2);
 
 /// A producer that is ready to begin transactions.
 pub(crate) struct Transactions {
-    /// Without a polling thread: a commit polls by itself, and the two would wait for each other's events.
     producer: Arc<BaseProducer<Context>>,
 }
 
@@ -47,7 +52,7 @@ impl Transactions {
             .set("transactional.id", kafka.topic(&format!("hopline-fan-out-{id}")))
             .set("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
             .set("compression.type", "zstd")
-            .set("linger.ms", "2")
+            .set("linger.ms", "1")
             .set("message.max.bytes", dead_letter::MAX_BYTES)
             .set("queue.buffering.max.kbytes", BUFFER_KIB)
             .create_with_context(Context::default())?;
@@ -88,6 +93,7 @@ impl Transactions {
         membership: Membership,
     ) -> KafkaResult<()> {
         self.blocking(move |producer| {
+            written(producer);
             producer.send_offsets_to_transaction(&offsets, &membership, TIMEOUT)?;
             producer.commit_transaction(TIMEOUT)
         })
@@ -110,6 +116,14 @@ impl Transactions {
         let producer = Arc::clone(&self.producer);
         // A panicked or cancelled thread is as good as no answer.
         spawn_blocking(move || step(&producer)).await.unwrap_or(Err(KafkaError::Canceled))
+    }
+}
+
+/// Waits until the records are written. The commit would wait too, but only looks every 100 ms.
+fn written(producer: &BaseProducer<Context>) {
+    let start = Instant::now();
+    while producer.in_flight_count() > 0 && start.elapsed() < TIMEOUT {
+        producer.poll(WRITTEN_POLL);
     }
 }
 

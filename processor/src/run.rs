@@ -34,18 +34,20 @@ pub async fn run(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let health = Health::new(&shutdown);
+    // Every check is named before the first /readyz is answered: none yet would mean ready.
     let partitions = health.check("partitions");
+    let (clickhouse_check, kafka_check) = (health.check("clickhouse"), health.check("kafka"));
     let _operations = serve_operations(operations, &health, &metrics);
 
     let clicks = config.kafka.topic(topic::CLICKS.name);
     let group = config.kafka.topic(config.group);
     let topics = vec![clicks.clone(), config.kafka.topic(topic::DEAD_LETTERS.name)];
     let client = client(&config.clickhouse);
-    tokio::spawn(clickhouse::watch(client.clone(), health.check("clickhouse"), shutdown.clone()));
+    tokio::spawn(clickhouse::watch(client.clone(), clickhouse_check, shutdown.clone()));
     tokio::spawn({
-        let (kafka, check, shutdown) = (config.kafka.clone(), health.check("kafka"), shutdown.clone());
+        let (kafka, shutdown) = (config.kafka.clone(), shutdown.clone());
         async move {
-            if let Err(error) = kafka::watch(&kafka, topics, check, shutdown).await {
+            if let Err(error) = kafka::watch(&kafka, topics, kafka_check, shutdown).await {
                 tracing::error!(%error, "cannot probe Kafka: {error}");
             }
         }

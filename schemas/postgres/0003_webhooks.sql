@@ -46,7 +46,6 @@ CREATE TABLE webhook_deliveries (
     lease_until timestamptz,
     lease_token uuid
 );
-CREATE INDEX webhook_deliveries_due ON webhook_deliveries (due_at);
 -- Each endpoint's queue: a claim takes a few from its front, however many wait behind them.
 CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, due_at);
 

@@ -1,6 +1,6 @@
 //! The example receiver of the documentation, against real deliveries.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use schemas::message::{Class, LinkEventKind};
@@ -10,11 +10,14 @@ use tokio::time::timeout;
 
 use crate::world::{SECRET, SOON, World};
 
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/receiver/receiver.py")
+}
+
 /// Starts the example on a free port, and returns it with its URL.
 async fn start(arguments: &[&str]) -> (Child, String) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/receiver/receiver.py");
     let mut child = Command::new("python3")
-        .arg(script)
+        .arg(script())
         .args(["--port", "0"])
         .args(arguments)
         .env("WEBHOOK_SECRET", SECRET)
@@ -76,4 +79,31 @@ async fn the_example_receiver_refuses_another_secrets_signature() {
     })
     .await;
     dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_receiver_takes_a_signature_for_five_minutes_and_during_a_rotation() {
+    // A test vector, and what time or change does to it.
+    const CHECKS: &str = r#"
+from receiver import verify
+secret, t, body = "whsec_test_secret", 1614265330, b'{"test": 2432232314}'
+v1 = "10c96c6fd3f320fcfc264cdc4f476c15060ede8e8a08404cea2ddf3b72544a9c"
+good = f"t={t},v1={v1}"
+assert verify(secret, good, body, t)
+assert verify(secret, good, body, t + 300) and verify(secret, good, body, t - 300)
+assert not verify(secret, good, body, t + 301) and not verify(secret, good, body, t - 301)
+assert verify(secret, f"t={t},v1={'0' * 64},v1={v1}", body, t)
+assert not verify(secret, good, body + b" ", t)
+for bad in ["", "t=", "v1=", f"v1={v1}", f"t={t}", f"t=-{t},v1={v1}", f"t=x,v1={v1}", f"t={t},t={t},v1={v1}",
+            f"t={t},v1=", f"t={t},v1={v1.upper()}", f"t={t},v1=\u00e9", f"t={t},v0={v1}", "=,=,="]:
+    assert not verify(secret, bad, body, t), bad
+print("all checked")
+"#;
+    let output = Command::new("python3")
+        .args(["-B", "-c", CHECKS])
+        .current_dir(script().parent().unwrap())
+        .output()
+        .await
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "all checked\n", "{output:?}");
 }

@@ -8,4 +8,3 @@ mod example_receiver;
 mod fan_out;
 mod retries;
 mod world;
-mod zz_tmp;

@@ -90,6 +90,19 @@ async fn a_404_is_final_and_in_the_failure_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_asks_for_time_gets_it() {
+    let world = World::new().await;
+    let (_, requests) = deliver_to(&world, Duration::from_millis(10), |_, number| match number {
+        0 => Answer::Full(429, ("retry-after", "2".to_owned()), vec![]),
+        _ => Answer::Status(200),
+    })
+    .await;
+    assert_eq!(requests.len(), 2);
+    let gap = requests[1].at.duration_since(requests[0].at).unwrap();
+    assert!(gap >= Duration::from_secs(2), "{gap:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_redirect_is_a_failure_and_not_followed() {
     let world = World::new().await;
     let (endpoint, requests) = deliver_to(&world, Duration::from_millis(10), |request, _| {

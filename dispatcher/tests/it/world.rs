@@ -1,10 +1,13 @@
 //! A workspace with endpoints, the events of its links, and a dispatcher that can be stopped or killed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser as _;
 use dispatcher::Config;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::{Offset, TopicPartitionList};
 use schemas::id::{EndpointId, LinkId, WorkspaceId};
 use schemas::message::{Class, Click, LinkEvent, LinkEventKind, Message, Version};
 use schemas::topic::{self, Topic};
@@ -14,8 +17,9 @@ use service::metrics::Metrics;
 use service::{Shutdown, sealed};
 use sqlx::{PgPool, Row as _};
 use tests::engines::{Isolated, isolated};
+use tests::eventually;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use uuid::Uuid;
 
 /// How long anything may take that should be immediate, on a busy machine.
@@ -170,6 +174,36 @@ impl World {
 
     pub(crate) async fn dispatcher(&self) -> Dispatcher {
         self.dispatcher_with(|_| {}).await
+    }
+
+    /// Waits until fan-out has committed every event that is on its topics now.
+    pub(crate) async fn fanned_out(&self) {
+        let isolated = self.isolated.clone();
+        let asking = spawn_blocking(move || {
+            let group = format!("{}hopline-fan-out", isolated.topic_prefix);
+            let consumer: BaseConsumer = isolated.kafka().set("group.id", group).create().unwrap();
+            let mut ends = TopicPartitionList::new();
+            for topic in [topic::CLICKS, topic::LINK_EVENTS] {
+                for partition in 0..topic.partitions {
+                    let name = isolated.topic(topic);
+                    let (_, end) = consumer.fetch_watermarks(&name, partition, SOON).unwrap();
+                    if end > 0 {
+                        ends.add_partition_offset(&name, partition, Offset::Offset(end)).unwrap();
+                    }
+                }
+            }
+            (consumer, ends)
+        });
+        let (consumer, ends) = asking.await.unwrap();
+        assert!(ends.count() > 0, "there is no event to wait for");
+        let consumer = Arc::new(consumer);
+        eventually("fan-out is at the end of its topics", SOON, async || {
+            let (consumer, asked) = (Arc::clone(&consumer), ends.clone());
+            let committed = spawn_blocking(move || consumer.committed_offsets(asked, SOON).unwrap());
+            let committed = committed.await.unwrap();
+            if committed == ends { Ok(()) } else { Err(committed) }
+        })
+        .await;
     }
 
     pub(crate) async fn pending(&self) -> i64 {

@@ -1,6 +1,6 @@
 //! ClickHouse does not answer, or is not there.
 
-use tests::engines::isolated;
+use tests::engines::{Isolated, isolated};
 use tests::eventually;
 use tokio::net::TcpListener;
 
@@ -103,6 +103,27 @@ async fn a_processor_stops_in_time_while_clickhouse_is_away() {
         let (_, report) = processor.readiness().await;
         let detail = report["checks"]["partitions"]["detail"].as_str().unwrap_or_default().to_owned();
         if detail.starts_with("taking partitions") { Ok(()) } else { Err(detail) }
+    })
+    .await;
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_processor_starts_and_stops_without_kafka() {
+    let isolated = isolated().await;
+    let reserved = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let kafka_brokers = reserved.local_addr().unwrap().to_string();
+    drop(reserved);
+    let processor = Processor::start(&Isolated { kafka_brokers, ..isolated }).await;
+    eventually("not ready because of Kafka alone", SOON, async || match processor.readiness().await {
+        (503, report)
+            if report["checks"]["kafka"]["ready"] == false
+                && report["checks"]["kafka"]["detail"] != "not checked yet"
+                && report["checks"]["clickhouse"]["ready"] == true =>
+        {
+            Ok(())
+        }
+        other => Err(other),
     })
     .await;
     processor.stop().await;
