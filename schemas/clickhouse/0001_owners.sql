@@ -9,4 +9,6 @@ CREATE TABLE IF NOT EXISTS owners
     taken_at DateTime64(3, 'UTC')
 )
 ENGINE = MergeTree
-ORDER BY (src, epoch);
+ORDER BY (src, epoch)
+-- A take-over that a power loss forgot would give a former owner its right back.
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
