@@ -25,8 +25,10 @@ pub(crate) async fn services(repository: &Path, release: bool) -> anyhow::Result
     let scratch = Scratch::new("cargo")?;
     let reports = scratch.path().join("reports");
     let mut cargo = cargo(repository);
-    cargo.args(["build", "--bins", "--message-format=json-render-diagnostics"]);
-    cargo.args(SERVICES.iter().flat_map(|name| ["-p", name]));
+    // The whole workspace chooses the features of dependencies, as it does for tests: else one builds what the
+    // other has just replaced.
+    cargo.args(["build", "--workspace", "--message-format=json-render-diagnostics"]);
+    cargo.args(SERVICES.iter().flat_map(|name| ["--bin", name]));
     if release {
         cargo.arg("--release");
     }

@@ -34,6 +34,8 @@ pub(crate) async fn run(folder: &Folder, arguments: Vec<OsString>) -> anyhow::Re
 }
 
 async fn cargo_test(folder: &Folder, engines: &Engines, arguments: Vec<OsString>) -> anyhow::Result<u8> {
+    // Asked first: the build may replace this program's file, and then the kernel knows no path to it any more.
+    let this_program = std::env::current_exe()?;
     // The tests start the services' programs, which `cargo test` builds only for their own packages.
     let mut build = cargo(folder.repository());
     build.args(["build", "--workspace", "--bins"]);
@@ -46,7 +48,7 @@ async fn cargo_test(folder: &Folder, engines: &Engines, arguments: Vec<OsString>
         test.arg("--workspace");
     }
     test.args(arguments).envs(engines.environment());
-    test.env("DEVSTACK_ENGINES", folder.engines()).env("DEVSTACK_BIN", std::env::current_exe()?);
+    test.env("DEVSTACK_ENGINES", folder.engines()).env("DEVSTACK_BIN", this_program);
     let status = run_attached(test).await?;
     // Without a code it was killed by a signal; shells say 128 and more then.
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(128))
