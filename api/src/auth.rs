@@ -4,7 +4,6 @@ use chrono::{DateTime, Utc};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use service::http::ApiError;
-use sqlx::PgPool;
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 use warp::{Filter, Rejection};
@@ -12,6 +11,7 @@ use warp::{Filter, Rejection};
 use crate::App;
 use crate::error::database;
 use crate::keys;
+use crate::limits::{Budget, Visit, visit};
 use crate::plan::Plan;
 
 /// A caller with a valid key.
@@ -32,12 +32,12 @@ pub(crate) struct Caller {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Writer(pub(crate) Caller);
 
-/// Extracts the caller; answers 401 to anyone else.
+/// Extracts the caller and counts the request for its account; answers 401 to anyone else, 429 to who asks too often.
 pub(crate) fn caller(app: &App) -> impl Filter<Extract = (Caller,), Error = Rejection> + Clone + use<> {
     let app = app.clone();
-    warp::header::headers_cloned().and_then(move |headers: HeaderMap| {
+    warp::header::headers_cloned().and(visit()).and_then(move |headers: HeaderMap, visit: Visit| {
         let app = app.clone();
-        async move { authenticate(&app.pool, &headers).await.map_err(warp::reject::custom) }
+        async move { authenticate(&app, &headers, &visit).await.map_err(warp::reject::custom) }
     })
 }
 
@@ -59,44 +59,77 @@ fn may_write(caller: Caller) -> Result<Writer, ApiError> {
     Ok(Writer(caller))
 }
 
-/// A missing, unknown, malformed, revoked or expired key is one and the same answer.
-async fn authenticate(pool: &PgPool, headers: &HeaderMap) -> Result<Caller, ApiError> {
-    let key = presented_key(headers).filter(|key| keys::is_well_formed(key)).ok_or_else(unauthorized)?;
-    let row: Option<KeyRow> = sqlx::query_as(
-        "SELECT k.workspace_id, k.scope, k.expires_at, k.revoked_at, a.id AS account_id, a.plan,
-                (SELECT u.id FROM users u WHERE u.account_id = a.id AND u.role = 'owner'
-                 ORDER BY u.created_at, u.id LIMIT 1) AS owner_id
-         FROM api_keys k
-         JOIN workspaces w ON w.id = k.workspace_id
-         JOIN accounts a ON a.id = w.account_id
-         WHERE k.key_sha256 = $1",
+/// Looks up a key with the plan of its account, and counts the request in the account's minute.
+///
+/// $1: digest of the key; $2 and $3: plans and their requests per minute, null for unlimited. Without a row the key is
+/// not valid. Without `used` a limited account has nothing left: what is refused is not counted. A statement that
+/// waited for the account's row may come with the minute before; it counts in the minute that is there.
+const LOOK_UP_AND_COUNT: &str = "
+    WITH caller AS (
+        SELECT k.workspace_id, k.scope, a.id AS account_id, a.plan, plans.requests_per_minute,
+               (SELECT u.id FROM users u WHERE u.account_id = a.id AND u.role = 'owner'
+                ORDER BY u.created_at, u.id LIMIT 1) AS owner_id
+        FROM api_keys k
+        JOIN workspaces w ON w.id = k.workspace_id
+        JOIN accounts a ON a.id = w.account_id
+        JOIN unnest($2::text[], $3::bigint[]) AS plans (plan, requests_per_minute) ON plans.plan = a.plan
+        WHERE k.key_sha256 = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
+    ), counted AS (
+        INSERT INTO request_windows AS w (account_id, minute, used)
+        SELECT account_id, date_trunc('minute', now()), 1 FROM caller WHERE requests_per_minute IS NOT NULL
+        ON CONFLICT (account_id) DO UPDATE
+        SET minute = greatest(w.minute, excluded.minute),
+            used = CASE WHEN w.minute < excluded.minute THEN 1 ELSE w.used + 1 END
+        WHERE w.minute < excluded.minute OR w.used < (SELECT requests_per_minute FROM caller)
+        RETURNING used
     )
-    .bind(&keys::digest(key)[..])
-    .fetch_optional(pool)
-    .await
-    .map_err(database)?;
-    let now = Utc::now();
-    row.filter(|row| row.revoked_at.is_none() && row.expires_at.is_none_or(|at| at > now))
-        .map(|row| Caller {
-            workspace: row.workspace_id,
-            account: row.account_id,
-            user: row.owner_id,
-            plan: row.plan,
-            can_write: row.scope == "read,write",
-        })
-        .ok_or_else(unauthorized)
+    SELECT caller.*, counted.used, date_trunc('minute', now()) + interval '1 minute' AS window_end
+    FROM caller LEFT JOIN counted ON true";
+
+/// A missing, unknown, malformed, revoked or expired key is one and the same answer.
+async fn authenticate(app: &App, headers: &HeaderMap, visit: &Visit) -> Result<Caller, ApiError> {
+    // A malformed key is looked up too: an answer that came sooner would tell it from an unknown one.
+    let digest = keys::digest(presented_key(headers).unwrap_or_default());
+    let (plans, limits): (Vec<&str>, Vec<Option<i64>>) =
+        Plan::ALL.iter().map(|plan| (plan.as_str(), plan.requests_per_minute())).unzip();
+    let row: Option<KeyRow> = sqlx::query_as(LOOK_UP_AND_COUNT)
+        .bind(&digest[..])
+        .bind(plans)
+        .bind(limits)
+        .fetch_optional(&app.pool)
+        .await
+        .map_err(database)?;
+    let Some(row) = row else {
+        visit.charge_address()?;
+        return Err(unauthorized());
+    };
+    let limit = row.requests_per_minute;
+    // Nothing counted under a limit: the minute's requests are used up.
+    let budget = Budget::of_account(limit, row.used.or(limit).unwrap_or_default(), row.window_end);
+    visit.counted(budget);
+    if limit.is_some() && row.used.is_none() {
+        return Err(budget.exceeded());
+    }
+    Ok(Caller {
+        workspace: row.workspace_id,
+        account: row.account_id,
+        user: row.owner_id,
+        plan: row.plan,
+        can_write: row.scope == "read,write",
+    })
 }
 
 #[derive(sqlx::FromRow)]
 struct KeyRow {
     workspace_id: Uuid,
     scope: String,
-    expires_at: Option<DateTime<Utc>>,
-    revoked_at: Option<DateTime<Utc>>,
     account_id: Uuid,
     #[sqlx(try_from = "String")]
     plan: Plan,
+    requests_per_minute: Option<i64>,
     owner_id: Uuid,
+    used: Option<i64>,
+    window_end: DateTime<Utc>,
 }
 
 fn unauthorized() -> ApiError {

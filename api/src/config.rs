@@ -1,6 +1,7 @@
 //! What the API reads from its environment; `--help` is the reference.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 
 use clap::{Parser, Subcommand};
 use service::clickhouse::ClickhouseConfig;
@@ -67,6 +68,14 @@ pub struct Config {
     /// Keys that seal webhook secrets: id:64 hex digits, the first seals, all open.
     #[arg(long, value_name = "KEYS", env = "HOPLINE_SECRET_KEYS", hide_env_values = true)]
     pub secret_keys: KeyRing,
+
+    /// Requests that one client address may make in a minute without a valid key, conversions included.
+    #[arg(long, value_name = "COUNT", env = "HOPLINE_ADDRESS_REQUESTS_PER_MINUTE", default_value = "600")]
+    pub address_requests_per_minute: NonZeroU32,
+
+    /// Networks of proxies that are believed about the client address they forward.
+    #[arg(long, value_name = "CIDRS", env = "HOPLINE_TRUSTED_PROXIES", default_value = "")]
+    pub trusted_proxies: Cidrs,
 
     /// Networks that webhook endpoints may be in although they are not public, and without TLS.
     #[arg(long, value_name = "CIDRS", env = "HOPLINE_WEBHOOK_ALLOW", default_value = "")]

@@ -8,7 +8,7 @@ pub(crate) struct Faults(Vec<FieldError>);
 
 impl Faults {
     /// Keeps a fault; a field that is right adds nothing.
-    pub(crate) fn note(&mut self, field: &'static str, outcome: Result<(), &'static str>) {
+    pub(crate) fn note(&mut self, field: &'static str, outcome: Result<(), impl Into<String>>) {
         if let Err(message) = outcome {
             self.add(field, message);
         }
@@ -34,12 +34,12 @@ impl Faults {
 }
 
 /// Rules of a short text for people: not empty, not too long, no control characters.
-pub(crate) fn check_text(text: &str, max_chars: usize) -> Result<(), &'static str> {
+pub(crate) fn check_text(text: &str, max_chars: usize) -> Result<(), String> {
     if text.is_empty() || text.chars().count() > max_chars {
-        return Err("must have 1 to 200 characters");
+        return Err(format!("must have 1 to {max_chars} characters"));
     }
     if text.chars().any(char::is_control) {
-        return Err("must have no control characters");
+        return Err("must have no control characters".to_owned());
     }
     Ok(())
 }

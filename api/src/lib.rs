@@ -5,14 +5,18 @@ mod app;
 mod auth;
 mod config;
 mod conversions;
+mod cors;
+mod dates;
 mod error;
 mod faults;
 mod keys;
+mod limits;
 mod links;
 mod migrate;
 mod outbox;
 mod plan;
 mod routes;
+mod surface;
 mod webhooks;
 
 pub use config::{Command, Config};
@@ -20,11 +24,13 @@ pub use config::{Command, Config};
 use anyhow::Context as _;
 use schemas::click_id::ClickIdKeys;
 use service::destination::DestinationRules;
+use service::http::serve_around;
 use service::metrics::Metrics;
 use service::{Health, Shutdown};
 use tokio::net::TcpListener;
 
 use crate::app::{App, State};
+use crate::limits::AddressLimits;
 
 /// Connections of one instance to Postgres.
 const POOL_CONNECTIONS: u32 = 16;
@@ -60,7 +66,8 @@ pub async fn run(
         webhook_rules: DestinationRules::new(config.webhook_allow, Some(&config.public_url)),
         public_url: config.public_url,
     });
-    service::http::serve(listener, routes::routes(&app), config.limits, shutdown.clone()).await;
+    let around = AddressLimits::new(config.address_requests_per_minute, config.trusted_proxies);
+    serve_around(around, listener, routes::routes(&app), config.limits, shutdown.clone()).await;
     // Requests are finished, so nothing more comes into the outbox from here; what is left is sent at the next start.
     outbox.await.context("the outbox publisher panicked")?;
     pool.close().await;

@@ -30,6 +30,20 @@ impl Plan {
         }
     }
 
+    /// Every plan.
+    pub(crate) const ALL: [Self; 5] = [Self::Free, Self::Starter, Self::Pro, Self::Agency, Self::Business];
+
+    /// Requests in a minute over all keys of an account; `None` is unlimited.
+    pub(crate) const fn requests_per_minute(self) -> Option<i64> {
+        match self {
+            Self::Free => Some(60),
+            Self::Starter => Some(120),
+            Self::Pro => Some(300),
+            Self::Agency => Some(600),
+            Self::Business => None,
+        }
+    }
+
     /// Whether keys may write, and webhooks are delivered.
     pub(crate) const fn has_write(self) -> bool {
         matches!(self, Self::Agency | Self::Business)
@@ -73,10 +87,7 @@ impl FromStr for Plan {
     type Err = UnknownPlan;
 
     fn from_str(text: &str) -> Result<Self, UnknownPlan> {
-        [Self::Free, Self::Starter, Self::Pro, Self::Agency, Self::Business]
-            .into_iter()
-            .find(|plan| plan.as_str() == text)
-            .ok_or_else(|| UnknownPlan(text.to_owned()))
+        Self::ALL.into_iter().find(|plan| plan.as_str() == text).ok_or_else(|| UnknownPlan(text.to_owned()))
     }
 }
 

@@ -9,7 +9,8 @@ use warp::{Filter, Reply as _};
 
 use crate::App;
 use crate::auth::{caller, writer};
-use crate::{conversions, links, webhooks};
+use crate::limits::within_address_limit;
+use crate::{conversions, cors, links, webhooks};
 
 /// The API under `/api/v1` and, for ever the same, under `/api`.
 pub(crate) fn routes(app: &App) -> Route {
@@ -26,6 +27,8 @@ pub(crate) fn routes(app: &App) -> Route {
         delete_webhook(app),
         // For anyone who holds a click id
         create_conversion(app),
+        // For browsers of other sites
+        cors::preflight(),
     ]);
     any_of([
         warp::path!("api" / "v1" / ..).and(operations.clone()).boxed(),
@@ -147,6 +150,7 @@ fn delete_webhook(app: &App) -> Route {
 fn create_conversion(app: &App) -> Route {
     warp::path!("conversions")
         .and(warp::post())
+        .and(within_address_limit())
         .and(warp::header::headers_cloned().map(|headers: HeaderMap| conversions::from_request(&headers)))
         .and(json_body(BODY_LIMIT))
         .and(with(app))

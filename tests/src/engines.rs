@@ -57,6 +57,23 @@ impl Isolated {
     pub async fn postgres(&self) -> PgConnection {
         PgConnection::connect(&self.database_url).await.unwrap()
     }
+
+    /// Removes the topics and both databases, for a program that runs on engines which outlive it.
+    ///
+    /// # Panics
+    /// When an engine refuses.
+    pub async fn remove(self) {
+        let admin: AdminClient<_> = self.kafka().create().unwrap();
+        let names = topic::ALL.map(|topic| self.topic(topic));
+        let names = names.each_ref().map(String::as_str);
+        for result in admin.delete_topics(&names, &AdminOptions::new()).await.unwrap() {
+            result.unwrap();
+        }
+        let database = self.topic_prefix.trim_end_matches('.');
+        clickhouse(&engine("CLICKHOUSE_URL"), &format!("DROP DATABASE {database}"), Vec::new()).await;
+        let mut admin = PgConnection::connect(&engine("DATABASE_URL")).await.unwrap();
+        admin.execute(sqlx::AssertSqlSafe(format!("DROP DATABASE {database}"))).await.unwrap();
+    }
 }
 
 /// Makes a corner of the engines that `./dev test` started, or that the environment names.

@@ -1,5 +1,6 @@
 //! Reading a topic as a stranger would.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use rdkafka::Message as _;
@@ -9,6 +10,9 @@ use rdkafka::{Offset, TopicPartitionList};
 use schemas::topic::Topic;
 
 use crate::engines::Isolated;
+
+/// How long Kafka may be silent before its end counts as out of reach.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A record as it stands in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +42,21 @@ impl Record {
 /// Reads everything that is committed on a topic at this moment, partition by partition.
 ///
 /// # Panics
-/// When Kafka does not answer within 30 seconds.
+/// As [`for_each_record`].
 pub fn records(isolated: &Isolated, topic: Topic) -> Vec<Record> {
+    let mut records = Vec::new();
+    for_each_record(isolated, topic, |record| records.push(record));
+    records.sort_by_key(|record| (record.partition, record.offset));
+    records
+}
+
+/// Gives `each` everything that is committed on a topic at this moment, in order within each partition.
+///
+/// For topics that do not fit into memory.
+///
+/// # Panics
+/// When nothing comes from Kafka for 30 seconds.
+pub fn for_each_record(isolated: &Isolated, topic: Topic, mut each: impl FnMut(Record)) {
     let name = isolated.topic(topic);
     let mut config = isolated.kafka();
     config
@@ -48,7 +65,7 @@ pub fn records(isolated: &Isolated, topic: Topic) -> Vec<Record> {
         .set("enable.partition.eof", "true")
         .set("isolation.level", "read_committed");
     let consumer: BaseConsumer = config.create().unwrap();
-    let metadata = consumer.fetch_metadata(Some(&name), Duration::from_secs(30)).unwrap();
+    let metadata = consumer.fetch_metadata(Some(&name), PATIENCE).unwrap();
     let partitions: Vec<i32> =
         metadata.topics()[0].partitions().iter().map(|partition| partition.id()).collect();
     let mut assignment = TopicPartitionList::new();
@@ -57,24 +74,25 @@ pub fn records(isolated: &Isolated, topic: Topic) -> Vec<Record> {
     }
     consumer.assign(&assignment).unwrap();
 
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let mut open = partitions.len();
-    let mut records = Vec::new();
-    while open > 0 {
-        assert!(Instant::now() < deadline, "{name}: the end was not reached");
+    let mut heard = Instant::now();
+    // A partition that grows while it is read says more than once that its end is reached.
+    let mut ended = BTreeSet::new();
+    while ended.len() < partitions.len() {
+        assert!(heard.elapsed() < PATIENCE, "{name}: the end was not reached");
         match consumer.poll(Duration::from_secs(1)) {
-            Some(Ok(message)) => records.push(Record {
+            Some(Ok(message)) => each(Record {
                 partition: message.partition(),
                 offset: message.offset(),
                 timestamp: message.timestamp().to_millis().unwrap_or_default(),
                 key: String::from_utf8_lossy(message.key().unwrap_or_default()).into_owned(),
                 value: message.payload().unwrap_or_default().to_vec(),
             }),
-            Some(Err(KafkaError::PartitionEOF(_))) => open -= 1,
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                ended.insert(partition);
+            }
             Some(Err(error)) => panic!("{name}: {error}"),
-            None => {}
+            None => continue,
         }
+        heard = Instant::now();
     }
-    records.sort_by_key(|record| (record.partition, record.offset));
-    records
 }

@@ -2,34 +2,49 @@
 
 use chrono::{DateTime, Utc};
 use schemas::message::ForwardQuery;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use service::http::ApiError;
 use url::Url;
 
 use super::{destination, slug};
+use crate::dates::parse_instant;
 use crate::faults::{Faults, check_text};
 
-/// The optional fields beyond the specification, as a body may carry them.
+/// Longest name and external id, and longest entry of the tags, in characters; most tags of a link.
+const MAX_NAME: usize = 200;
+const MAX_EXTERNAL_ID: usize = 200;
+const MAX_TAG: usize = 50;
+const MAX_TAGS: usize = 10;
+
+/// The fields of a link as a body may carry them; `None` is: not given.
 ///
-/// The outer `Option` is whether the field is there; the inner one, where there is one, whether it is null.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Where there is an inner `Option`, null is a value: it clears the field. Elsewhere null does not fit.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct Fields {
+    #[serde(deserialize_with = "present")]
     pub(super) name: Option<String>,
+    #[serde(deserialize_with = "present")]
     pub(super) destination: Option<String>,
+    #[serde(deserialize_with = "present")]
     pub(super) slug: Option<String>,
+    #[serde(deserialize_with = "present")]
     pub(super) is_active: Option<bool>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(deserialize_with = "present")]
     pub(super) external_id: Option<Option<String>>,
+    #[serde(deserialize_with = "present")]
     pub(super) tags: Option<Vec<String>>,
+    #[serde(deserialize_with = "present")]
     pub(super) redirect_status: Option<i16>,
+    #[serde(deserialize_with = "present")]
     pub(super) forward_query: Option<ForwardQuery>,
+    #[serde(deserialize_with = "present")]
     pub(super) append_click_id: Option<bool>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(deserialize_with = "present")]
     pub(super) expires_at: Option<Option<String>>,
 }
 
-/// Tells a field that is null from one that is not there.
+/// Keeps a field that is null apart from one that is not there: what has no null refuses it.
 fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -39,7 +54,7 @@ where
 }
 
 /// Fields that passed every rule; `None` is: not given.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Checked {
     pub(super) name: Option<String>,
     pub(super) destination: Option<String>,
@@ -54,12 +69,23 @@ pub(super) struct Checked {
 }
 
 impl Fields {
-    /// Checks every field and reports every fault at once.
+    /// Checks every field of a change and reports every fault at once.
     pub(super) fn check(self, public_url: &Url) -> Result<Checked, ApiError> {
+        self.check_with(Faults::default(), public_url)
+    }
+
+    /// Checks every field of a link to be created, and that those are there without which there is no link.
+    pub(super) fn check_new(self, public_url: &Url) -> Result<Checked, ApiError> {
         let mut faults = Faults::default();
+        faults.note("name", self.name.as_ref().map(drop).ok_or("is required"));
+        faults.note("destination", self.destination.as_ref().map(drop).ok_or("is required"));
+        self.check_with(faults, public_url)
+    }
+
+    fn check_with(self, mut faults: Faults, public_url: &Url) -> Result<Checked, ApiError> {
         let name = self.name.map(|name| name.trim().to_owned());
         if let Some(name) = &name {
-            faults.note("name", check_text(name, 200));
+            faults.note("name", check_text(name, MAX_NAME));
         }
         if let Some(destination) = &self.destination {
             faults.note("destination", destination::check(destination, public_url));
@@ -68,22 +94,22 @@ impl Fields {
             faults.note("slug", slug::check(slug));
         }
         if let Some(Some(external_id)) = &self.external_id {
-            faults.note("external_id", check_text(external_id, 200));
+            faults.note("external_id", check_text(external_id, MAX_EXTERNAL_ID));
         }
         if let Some(tags) = &self.tags {
             faults.note("tags", check_tags(tags));
         }
         if let Some(status) = self.redirect_status {
             let known = matches!(status, 301 | 302 | 307 | 308);
-            faults.note("redirect_status", if known { Ok(()) } else { Err("must be 301, 302, 307 or 308") });
+            faults.note("redirect_status", known.then_some(()).ok_or("must be 301, 302, 307 or 308"));
         }
         let expires_at = self.expires_at.map(|text| {
-            text.and_then(|text| match DateTime::parse_from_rfc3339(&text) {
-                Ok(time) => Some(schemas::time::to_millis(time.to_utc())),
-                Err(_) => {
-                    faults.note("expires_at", Err("must be a time such as 2027-01-31T12:00:00Z, or null"));
-                    None
-                }
+            text.and_then(|text| {
+                parse_instant(&text)
+                    .map_err(|_| {
+                        faults.add("expires_at", "must be a time such as 2027-01-31T12:00:00Z, or null");
+                    })
+                    .ok()
             })
         });
         faults.into_result()?;
@@ -102,11 +128,16 @@ impl Fields {
     }
 }
 
+/// Rules of one tag, in a link's list and in the query of a list of links.
+pub(super) fn check_tag(tag: &str) -> Result<(), String> {
+    check_text(tag, MAX_TAG)
+}
+
 fn check_tags(tags: &[String]) -> Result<(), &'static str> {
-    if tags.len() > 10 {
+    if tags.len() > MAX_TAGS {
         return Err("must have at most 10 entries");
     }
-    if tags.iter().any(|tag| check_text(tag, 50).is_err()) {
+    if tags.iter().any(|tag| check_tag(tag).is_err()) {
         return Err("must have entries of 1 to 50 characters without control characters");
     }
     let mut seen = std::collections::HashSet::new();
@@ -118,6 +149,8 @@ fn check_tags(tags: &[String]) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn check(body: serde_json::Value) -> Result<Checked, ApiError> {
@@ -127,7 +160,7 @@ mod tests {
 
     #[test]
     fn every_fault_is_reported_at_once() {
-        let error = check(serde_json::json!({
+        let error = check(json!({
             "name": "  ", "destination": "ftp://x", "slug": "a b", "redirect_status": 200, "expires_at": "2026-02-30",
             "tags": ["a", "a"], "external_id": "",
         }))
@@ -146,11 +179,59 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_exact_and_messages_state_them() {
+        let long = |count: usize| "é".repeat(count);
+        assert!(check(json!({"name": long(200), "external_id": long(200), "tags": [long(50)]})).is_ok());
+        for (field, value, limit) in [
+            ("name", json!(long(201)), "200"),
+            ("external_id", json!(long(201)), "200"),
+            ("tags", json!([long(51)]), "50"),
+            ("tags", json!((0..11).map(|n| n.to_string()).collect::<Vec<_>>()), "10"),
+        ] {
+            let body = check(json!({ field: value })).unwrap_err().body();
+            assert_eq!(body["details"][0]["field"], field);
+            let message = body["details"][0]["message"].as_str().unwrap().to_owned();
+            assert!(message.contains(limit), "{message}");
+        }
+    }
+
+    #[test]
+    fn null_is_refused_where_it_is_no_value() {
+        for field in [
+            "name",
+            "destination",
+            "slug",
+            "is_active",
+            "tags",
+            "redirect_status",
+            "forward_query",
+            "append_click_id",
+        ] {
+            let refused = service::http::parse_json::<Fields>(format!("{{\"{field}\":null}}").as_bytes());
+            assert_eq!(refused.unwrap_err().body()["details"][0]["field"], field);
+        }
+    }
+
+    #[test]
+    fn a_new_link_needs_a_name_and_a_destination() {
+        let fields: Fields = serde_json::from_value(json!({"slug": "a b"})).unwrap();
+        let body = fields.check_new(&Url::parse("https://go.example").unwrap()).unwrap_err().body();
+        assert_eq!(body["details"].as_array().unwrap().len(), 3, "with every other fault: {body}");
+    }
+
+    #[test]
+    fn a_time_that_no_message_could_carry_is_refused() {
+        for bad in ["9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00Z", "2027-02-30T00:00:00Z", "2027-01-31", ""] {
+            assert!(check(json!({"expires_at": bad})).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn null_is_told_from_absent() {
-        let cleared = check(serde_json::json!({"expires_at": null, "external_id": null})).unwrap();
+        let cleared = check(json!({"expires_at": null, "external_id": null})).unwrap();
         assert_eq!(cleared.expires_at, Some(None));
         assert_eq!(cleared.external_id, Some(None));
-        let untouched = check(serde_json::json!({})).unwrap();
+        let untouched = check(json!({})).unwrap();
         assert_eq!(untouched.expires_at, None);
         assert_eq!(untouched.external_id, None);
     }
@@ -158,7 +239,7 @@ mod tests {
     #[test]
     fn a_name_is_trimmed_and_a_time_keeps_its_instant() {
         let checked =
-            check(serde_json::json!({"name": " Spring ", "expires_at": "2027-01-01T01:00:00+01:00"}))
+            check(json!({"name": " Spring ", "expires_at": "2027-01-01T01:00:00+01:00"}))
                 .unwrap();
         assert_eq!(checked.name.as_deref(), Some("Spring"));
         assert_eq!(checked.expires_at.unwrap().unwrap().to_rfc3339(), "2027-01-01T00:00:00+00:00");

@@ -5,6 +5,7 @@
 mod conversions;
 mod faults;
 mod keys;
+mod limits;
 mod links;
 mod outbox;
 mod server;

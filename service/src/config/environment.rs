@@ -26,6 +26,7 @@ const FILE_SUFFIX: &str = "_FILE";
 ///
 /// One file of variables serves them all, so each must accept the others' without using them.
 pub const VARIABLES: &[&str] = &[
+    "HOPLINE_ADDRESS_REQUESTS_PER_MINUTE",
     "HOPLINE_API_LISTEN",
     "HOPLINE_API_OPERATIONS_LISTEN",
     "HOPLINE_CLICK_ID_KEYS",

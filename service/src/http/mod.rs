@@ -4,6 +4,7 @@
 //! id, the house's error body and a header timeout. Extractors reject with [`ApiError`] and nothing else; a
 //! rejection of warp's own means "not my route".
 
+mod around;
 mod body;
 mod client_address;
 pub mod error;
@@ -13,6 +14,7 @@ mod request;
 pub mod route;
 mod serve;
 
+pub use around::Around;
 pub use body::{BODY_LIMIT, bytes, json_body, parse_json};
 pub use client_address::client_address;
 pub use error::{ApiError, Code, FieldError};
@@ -20,4 +22,4 @@ pub use operations::{Operations, operations, serve_operations};
 pub use query::{parse_query, query};
 pub use request::{Peer, RequestId};
 pub use route::{Route, json};
-pub use serve::{Limits, serve};
+pub use serve::{Limits, serve, serve_around};

@@ -26,7 +26,7 @@ use tracing::Instrument as _;
 use warp::{Filter as _, Reply as _, reply::Response};
 
 use super::{
-    ApiError, Code, Route,
+    ApiError, Around, Code, Route,
     error::{Refused, chain, recover},
     request::{Peer, RequestId, X_REQUEST_ID},
 };
@@ -71,8 +71,19 @@ fn connections(text: &str) -> Result<usize, String> {
 /// Each request carries a [`Peer`] and a [`RequestId`] in its extensions; each answer has `X-Request-Id`, and the
 /// house's body where it refuses. Connections still open after [`Shutdown::wait_clients_deadline`] are cut.
 pub async fn serve(listener: TcpListener, routes: Route, limits: Limits, shutdown: Shutdown) {
+    serve_around((), listener, routes, limits, shutdown).await;
+}
+
+/// Does what [`serve`] does, and `around` for each request.
+pub async fn serve_around<A: Around>(
+    around: A,
+    listener: TcpListener,
+    routes: Route,
+    limits: Limits,
+    shutdown: Shutdown,
+) {
     let _hold = shutdown.hold("HTTP requests");
-    let server = Arc::new(Server::new(&routes, &limits));
+    let server = Arc::new(Server::new(&routes, around, &limits));
     let permits = Arc::new(Semaphore::new(limits.max_connections));
     let connections = TaskTracker::new();
     let accept = async {
@@ -99,17 +110,18 @@ pub async fn serve(listener: TcpListener, routes: Route, limits: Limits, shutdow
     connections.wait().await;
 }
 
-struct Server {
+struct Server<A> {
     http: http1::Builder,
     routes: Route,
+    around: A,
 }
 
-impl Server {
-    fn new(routes: &Route, limits: &Limits) -> Self {
+impl<A> Server<A> {
+    fn new(routes: &Route, around: A, limits: &Limits) -> Self {
         let mut http = http1::Builder::new();
         // This timer also ends connections that send nothing, and idle ones between requests.
         http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout).pipeline_flush(true);
-        Self { http, routes: routes.clone().recover(recover).unify().boxed() }
+        Self { http, routes: routes.clone().recover(recover).unify().boxed(), around }
     }
 }
 
@@ -143,11 +155,16 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 }
 
 /// Serves one connection to its end, or to the moment of a shutdown when clients are cut.
-async fn connection(server: Arc<Server>, stream: TcpStream, peer: SocketAddr, shutdown: Shutdown) {
+async fn connection<A: Around>(
+    server: Arc<Server<A>>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    shutdown: Shutdown,
+) {
     // Answers are small and complete: waiting to fill a packet only delays them. A failure costs no more than that.
     let _ = stream.set_nodelay(true);
-    let routes = server.routes.clone();
-    let answers = service_fn(move |request| answer(routes.clone(), request, peer));
+    let answering = Arc::clone(&server);
+    let answers = service_fn(move |request| answer(Arc::clone(&answering), request, peer));
     let mut connection = std::pin::pin!(server.http.serve_connection(TokioIo::new(stream), answers));
     let ended = tokio::select! {
         biased;
@@ -171,18 +188,20 @@ async fn connection(server: Arc<Server>, stream: TcpStream, peer: SocketAddr, sh
 }
 
 /// Answers one request, even if its handler panics.
-fn answer(
-    routes: Route,
+fn answer<A: Around>(
+    server: Arc<Server<A>>,
     mut request: Request<Incoming>,
     peer: SocketAddr,
 ) -> impl Future<Output = Result<Response, Infallible>> {
     let id = RequestId::of(request.headers());
     request.extensions_mut().insert(Peer(peer));
     request.extensions_mut().insert(id.clone());
+    let visit = server.around.before(&mut request);
     let span = tracing::info_span!("request", request_id = id.as_str());
     let answered = async move {
         // Inside the guard, because filters already run when the service is called.
-        let handled = AssertUnwindSafe(async { warp::service(routes).call(request).await }).catch_unwind();
+        let handled = AssertUnwindSafe(async { warp::service(server.routes.clone()).call(request).await })
+            .catch_unwind();
         let mut response = match handled.await {
             Ok(Ok(response)) => response,
             // The panic itself is in the log already, by the panic hook.
@@ -192,6 +211,7 @@ fn answer(
             log(&refused);
         }
         response.headers_mut().insert(X_REQUEST_ID, id.into_header());
+        server.around.after(visit, &mut response);
         Ok(response)
     };
     answered.instrument(span)

@@ -1,0 +1,250 @@
+//! Dates that callers give, and the window that they ask for.
+
+use chrono::{DateTime, Datelike as _, Days, NaiveDate, NaiveTime, Utc};
+use service::http::ApiError;
+
+/// Longest date, in bytes: seconds with nine decimals and an offset have 35.
+const MAX_LEN: usize = 40;
+
+/// The years that every store and every reader writes with four digits.
+const YEARS: std::ops::RangeInclusive<i32> = 1..=9999;
+
+/// What is wrong with a date that no rule explains better.
+const NO_DATE: &str = "must be a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z";
+
+/// A part of time, `[start, end)`, that counts are of.
+///
+/// Without an end it reaches to whatever is known, so that a click that was counted a moment ago is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// The first instant, never before the plan's retention.
+    pub(crate) start: DateTime<Utc>,
+    /// The first instant that is not in it, never before `start`.
+    pub(crate) end: Option<DateTime<Utc>>,
+}
+
+impl Window {
+    /// The whole retention window: from 00:00 UTC as many days ago as the plan keeps.
+    pub(crate) fn of_retention(retention_days: u64, now: DateTime<Utc>) -> Self {
+        let first_day = now.date_naive() - Days::new(retention_days);
+        Self { start: first_day.and_time(NaiveTime::MIN).and_utc(), end: None }
+    }
+
+    /// Reads `start_date` and `end_date` and cuts them to the retention window.
+    ///
+    /// A start before the retention window is no error, nor is an end before it: then the window is empty.
+    ///
+    /// # Errors
+    /// `INVALID_DATE` when a date cannot be read, or the given start is after the given end.
+    pub(crate) fn parse(
+        start: Option<&str>,
+        end: Option<&str>,
+        retention_days: u64,
+        now: DateTime<Utc>,
+    ) -> Result<Self, ApiError> {
+        let start = start.map(|text| parse_start(text).map_err(|fault| invalid("start_date", fault)));
+        let end = end.map(|text| parse_end(text).map_err(|fault| invalid("end_date", fault)));
+        let (start, end) = (start.transpose()?, end.transpose()?);
+        if let (Some(start), Some(end)) = (start, end)
+            && start > end
+        {
+            return Err(invalid("start_date", "must not be after end_date"));
+        }
+        let kept = Self::of_retention(retention_days, now);
+        let start = start.map_or(kept.start, |start| start.max(kept.start));
+        Ok(Self { start, end: end.map(|end| end.max(start)) })
+    }
+}
+
+fn invalid(parameter: &'static str, fault: &'static str) -> ApiError {
+    ApiError::invalid_date(format!("{parameter} {fault}")).with_detail(parameter, fault)
+}
+
+/// Reads an instant: RFC 3339 with any offset, cut to its millisecond.
+pub(crate) fn parse_instant(text: &str) -> Result<DateTime<Utc>, &'static str> {
+    if text.len() > MAX_LEN {
+        return Err(NO_DATE);
+    }
+    // A plus sign in a query string is a space unless it is encoded; the caller most likely means that one.
+    if text.contains(' ') {
+        return Err("must have a T between date and time, and a + that is encoded as %2B");
+    }
+    let time = DateTime::parse_from_rfc3339(text).map_err(|_| NO_DATE)?.to_utc();
+    if !YEARS.contains(&time.year()) {
+        return Err("must be of the years 0001 to 9999");
+    }
+    Ok(schemas::time::to_millis(time))
+}
+
+/// A day begins at its first instant.
+fn parse_start(text: &str) -> Result<DateTime<Utc>, &'static str> {
+    match parse_day(text)? {
+        Some(day) => Ok(day.and_time(NaiveTime::MIN).and_utc()),
+        None => parse_instant(text),
+    }
+}
+
+/// A day as an end is in the window to its last instant.
+fn parse_end(text: &str) -> Result<DateTime<Utc>, &'static str> {
+    match parse_day(text)? {
+        Some(day) => Ok((day + Days::new(1)).and_time(NaiveTime::MIN).and_utc()),
+        None => parse_instant(text),
+    }
+}
+
+/// Reads `YYYY-MM-DD`; a text of another shape is no day and may be an instant.
+fn parse_day(text: &str) -> Result<Option<NaiveDate>, &'static str> {
+    let bytes = text.as_bytes();
+    let shaped = bytes.len() == 10
+        && bytes
+            .iter()
+            .enumerate()
+            .all(|(at, byte)| if at == 4 || at == 7 { *byte == b'-' } else { byte.is_ascii_digit() });
+    if !shaped {
+        return Ok(None);
+    }
+    let day = NaiveDate::parse_from_str(text, "%Y-%m-%d").map_err(|_| "must be a day of the calendar")?;
+    if !YEARS.contains(&day.year()) {
+        return Err("must be of the years 0001 to 9999");
+    }
+    Ok(Some(day))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use service::http::Code;
+
+    use super::*;
+
+    fn now() -> DateTime<Utc> {
+        "2026-11-21T08:30:00Z".parse().unwrap()
+    }
+
+    fn window(start: Option<&str>, end: Option<&str>) -> Result<Window, ApiError> {
+        Window::parse(start, end, 365, now())
+    }
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_plans_window_starts_at_midnight() {
+        assert_eq!(Window::of_retention(30, now()).start, at("2026-10-22T00:00:00Z"));
+        assert_eq!(window(None, None).unwrap(), Window { start: at("2025-11-21T00:00:00Z"), end: None });
+    }
+
+    #[test]
+    fn a_day_is_all_of_its_day_and_a_time_is_an_instant() {
+        let day = window(Some("2026-11-01"), Some("2026-11-01")).unwrap();
+        assert_eq!(day, Window { start: at("2026-11-01T00:00:00Z"), end: Some(at("2026-11-02T00:00:00Z")) });
+        let hour = window(Some("2026-11-01T01:00:00+01:00"), Some("2026-10-31t19:30:00.5-05:30")).unwrap();
+        assert_eq!(
+            hour,
+            Window { start: at("2026-11-01T00:00:00Z"), end: Some(at("2026-11-01T01:00:00.5Z")) }
+        );
+    }
+
+    #[test]
+    fn a_window_is_cut_to_retention() {
+        let early = window(Some("2001-01-01"), Some("2026-11-02")).unwrap();
+        assert_eq!(early.start, at("2025-11-21T00:00:00Z"));
+        let before = window(Some("2001-01-01"), Some("2001-02-01")).unwrap();
+        assert_eq!(before.end, Some(before.start), "empty, and no error");
+    }
+
+    #[test]
+    fn a_start_after_the_end_is_refused_on_the_values_given() {
+        for (start, end) in [
+            ("2026-11-02", "2026-11-01"),
+            ("2001-01-02", "2001-01-01"),
+            ("2026-11-01T00:00:00.001Z", "2026-11-01T00:00:00Z"),
+        ] {
+            let error = window(Some(start), Some(end)).unwrap_err();
+            assert_eq!((error.code(), error.status().as_u16()), (Code::InvalidDate, 400));
+        }
+        assert!(window(Some("2026-11-01T00:00:00Z"), Some("2026-11-01T00:00:00Z")).is_ok(), "empty");
+    }
+
+    #[test]
+    fn what_is_no_date_is_refused_and_its_parameter_named() {
+        for bad in [
+            "",
+            " ",
+            "yesterday",
+            "2026-02-30",
+            "2025-02-29",
+            "2026-13-01",
+            "2026-00-10",
+            "2026-1-1",
+            "0000-01-01",
+            "0000-01-01T00:00:00Z",
+            "0001-01-01T00:00:00+01:00",
+            "+2026-01-01",
+            "-2026-01-01",
+            "12026-01-01T00:00:00Z",
+            "2026-01-01T00:00:00",
+            "2026-01-01T00:00Z",
+            "2026-01-01T24:00:00Z",
+            "2026-01-01T00:60:00Z",
+            "2026-01-01T00:00:00+25:00",
+            "2026-01-01T00:00:00+01:60",
+            "2026-01-01T00:00:00 01:00",
+            "2026-01-01 00:00:00Z",
+            "2026-01-01T00:00:00Z\n",
+            "2026-01-01\0",
+            "1767225600",
+            "２０２６-01-01",
+            &"9".repeat(10_000),
+            &format!("2026-01-01T00:00:00.{}Z", "0".repeat(10_000)),
+        ] {
+            let error = window(Some(bad), None).unwrap_err();
+            assert_eq!(error.code(), Code::InvalidDate, "{bad}");
+            assert!(error.message().starts_with("start_date"), "{bad}");
+            let error = window(None, Some(bad)).unwrap_err();
+            assert!(error.message().starts_with("end_date"), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_instant_with_any_offset_is_read_as_itself(
+            millis in -62_135_596_800_000_i64..253_402_300_800_000,
+            offset in -86_340_i32..=86_340,
+        ) {
+            let instant = DateTime::from_timestamp_millis(millis).unwrap();
+            // Offsets are written in minutes.
+            let zone = chrono::FixedOffset::east_opt(offset / 60 * 60).unwrap();
+            let local = instant.with_timezone(&zone);
+            prop_assume!(YEARS.contains(&local.year()));
+            prop_assert_eq!(parse_instant(&local.to_rfc3339()), Ok(instant));
+        }
+
+        #[test]
+        fn a_window_never_begins_before_retention_nor_ends_before_its_beginning(
+            start in proptest::option::of(-800_000_i64..800_000),
+            length in proptest::option::of(0_i64..800_000),
+            retention in 1_u64..1_100,
+        ) {
+            let day = |offset: i64| (now() + chrono::TimeDelta::days(offset)).date_naive();
+            let start_text = start.map(|offset| day(offset).to_string());
+            let end_text = length.map(|length| day(start.unwrap_or(0) + length).to_string());
+            // Years beyond four digits are written with a sign and refused elsewhere.
+            prop_assume!([&start_text, &end_text].iter().all(|text| text.as_ref().is_none_or(|t| t.len() == 10 && t != "0000-01-01" && !t.starts_with("0000"))));
+            let window = Window::parse(start_text.as_deref(), end_text.as_deref(), retention, now()).unwrap();
+            prop_assert!(window.start >= Window::of_retention(retention, now()).start);
+            prop_assert!(window.end.is_none_or(|end| end >= window.start));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "\\PC*") {
+            let _ = window(Some(&text), Some(&text));
+        }
+
+        #[test]
+        fn no_text_that_looks_like_a_date_makes_it_panic(text in "[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|[+-][0-9]{2}:[0-9]{2}))?") {
+            let _ = window(Some(&text), Some(&text));
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! `Idempotency-Key`: a request that is sent again within 24 hours gets its first answer and does nothing.
+//!
+//! The key and the answer are written in the transaction that does the work. Two requests at once meet in the
+//! key's row: the second waits for the first to end and then finds its answer, or, when the first came to
+//! nothing, does the work itself. A process killed in between leaves neither a key nor half of the work.
+//!
+//! Only answers of work that was done are kept. A refusal changed nothing, so asking again decides again.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, StatusCode};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use service::Shutdown;
+use service::http::{ApiError, json};
+use sha2::{Digest as _, Sha256};
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+use warp::reply::Response;
+use warp::{Filter, Rejection};
+
+use crate::error::database;
+
+/// The header.
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Longest key, in characters.
+const MAX_LEN: usize = 255;
+
+/// How often old keys are removed.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Keys removed by one statement, so that none of them takes long.
+const SWEEP_BATCH: i64 = 5_000;
+
+/// A caller's name for one request: 1 to 255 visible ASCII characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct IdempotencyKey(String);
+
+/// Extracts the key, if there is one; answers 400 to one that cannot be used.
+pub(crate) fn idempotency_key()
+-> impl Filter<Extract = (Option<IdempotencyKey>,), Error = Rejection> + Clone {
+    warp::header::headers_cloned()
+        .and_then(|headers: HeaderMap| async move { read(&headers).map_err(warp::reject::custom) })
+}
+
+fn read(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiError> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    value
+        .to_str()
+        .ok()
+        .filter(|text| (1..=MAX_LEN).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()))
+        // Two keys are no name for one request.
+        .filter(|_| values.next().is_none())
+        .map(|text| Some(IdempotencyKey(text.to_owned())))
+        .ok_or_else(|| {
+            ApiError::invalid_field("Idempotency-Key", "must be one key of 1 to 255 visible ASCII characters")
+        })
+}
+
+/// An answer that can be given again to the letter.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    status: StatusCode,
+    body: Box<RawValue>,
+    location: Option<String>,
+}
+
+impl Answer {
+    /// Makes an answer of a value and, for something that was created, its path.
+    pub(crate) fn new(
+        status: StatusCode,
+        value: &impl Serialize,
+        location: Option<String>,
+    ) -> Result<Self, ApiError> {
+        Ok(Self { status, body: to_raw_value(value).map_err(ApiError::internal)?, location })
+    }
+
+    /// The answer as it is sent.
+    pub(crate) fn into_response(self) -> Response {
+        let mut response = json(self.status, &self.body);
+        // A path of ours is always a header value.
+        if let Some(location) = self.location.and_then(|path| path.try_into().ok()) {
+            response.headers_mut().insert(http::header::LOCATION, location);
+        }
+        response
+    }
+}
+
+/// A request that goes by a name: whose it is, the name, and what was asked.
+#[derive(Debug, Clone)]
+pub(crate) struct NamedRequest {
+    workspace: Uuid,
+    key: IdempotencyKey,
+    sha256: [u8; 32],
+}
+
+impl NamedRequest {
+    /// Names a request. `operation` keeps equal bodies of different operations apart.
+    ///
+    /// What was asked is compared as it was understood: the order of a body's fields makes no other request.
+    pub(crate) fn new(
+        workspace: Uuid,
+        key: IdempotencyKey,
+        operation: &str,
+        body: &impl Serialize,
+    ) -> Result<Self, ApiError> {
+        let body = serde_json::to_vec(body).map_err(ApiError::internal)?;
+        let sha256 = Sha256::new().chain_update(operation).chain_update([0]).chain_update(body).finalize();
+        Ok(Self { workspace, key, sha256: sha256.into() })
+    }
+
+    /// Takes the key for the transaction at hand, or returns the answer that was given before.
+    ///
+    /// # Errors
+    /// `IDEMPOTENCY_CONFLICT` when the key was used for another request.
+    pub(crate) async fn claim(&self, transaction: &mut PgConnection) -> Result<Option<Answer>, ApiError> {
+        // Waits for a transaction that has the key at this moment. An expired key is as good as none.
+        let taken = sqlx::query(
+            "INSERT INTO idempotency_keys AS k (workspace_id, key, request_sha256, created_at)
+             VALUES ($1, $2, $3, now())
+             ON CONFLICT (workspace_id, key) DO UPDATE
+                SET request_sha256 = excluded.request_sha256, created_at = excluded.created_at,
+                    status = NULL, body = NULL, location = NULL
+                WHERE k.created_at <= now() - interval '24 hours'",
+        )
+        .bind(self.workspace)
+        .bind(&self.key.0)
+        .bind(&self.sha256[..])
+        .execute(&mut *transaction)
+        .await
+        .map_err(database)?;
+        if taken.rows_affected() == 1 {
+            return Ok(None);
+        }
+        let (sha256, status, body, location): (Vec<u8>, i16, String, Option<String>) = sqlx::query_as(
+            "SELECT request_sha256, status, body, location FROM idempotency_keys
+             WHERE workspace_id = $1 AND key = $2",
+        )
+        .bind(self.workspace)
+        .bind(&self.key.0)
+        .fetch_one(transaction)
+        .await
+        .map_err(database)?;
+        if sha256 != self.sha256 {
+            return Err(ApiError::idempotency_conflict(
+                "This Idempotency-Key was used for another request in the last 24 hours",
+            ));
+        }
+        Ok(Some(Answer {
+            status: StatusCode::from_u16(status.unsigned_abs()).map_err(ApiError::internal)?,
+            body: RawValue::from_string(body).map_err(ApiError::internal)?,
+            location,
+        }))
+    }
+
+    /// Keeps the answer with the key, in the transaction that claimed it and did the work.
+    pub(crate) async fn keep(&self, transaction: &mut PgConnection, answer: &Answer) -> sqlx::Result<()> {
+        sqlx::query(
+            "UPDATE idempotency_keys SET status = $3, body = $4, location = $5
+             WHERE workspace_id = $1 AND key = $2",
+        )
+        .bind(self.workspace)
+        .bind(&self.key.0)
+        // Statuses have three digits.
+        .bind(answer.status.as_u16().cast_signed())
+        .bind(answer.body.get())
+        .bind(&answer.location)
+        .execute(transaction)
+        .await?;
+        Ok(())
+    }
+}
+
+/// Removes keys that are older than they are honoured, until shutdown. Any number of instances may do so at once.
+pub(crate) async fn sweep(pool: PgPool, shutdown: Shutdown) {
+    loop {
+        match remove_expired(&pool).await {
+            Ok(0) => {}
+            Ok(removed) => tracing::debug!(removed, "Removed expired idempotency keys"),
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "Expired idempotency keys stay for now; trying again later"
+                );
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(SWEEP_INTERVAL) => {}
+            () = shutdown.wait() => return,
+        }
+    }
+}
+
+async fn remove_expired(pool: &PgPool) -> sqlx::Result<u64> {
+    let mut removed = 0;
+    loop {
+        // A request that has found its key holds the row until it has read the answer.
+        let batch = sqlx::query(
+            "DELETE FROM idempotency_keys WHERE (workspace_id, key) IN (
+                 SELECT workspace_id, key FROM idempotency_keys
+                 WHERE created_at < now() - interval '24 hours'
+                 ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)",
+        )
+        .bind(SWEEP_BATCH)
+        .execute(pool)
+        .await?
+        .rows_affected();
+        removed += batch;
+        if batch < SWEEP_BATCH.unsigned_abs() {
+            return Ok(removed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn header(values: &[&[u8]]) -> Result<Option<IdempotencyKey>, ApiError> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(IDEMPOTENCY_KEY, HeaderValue::from_bytes(value).unwrap());
+        }
+        read(&headers)
+    }
+
+    #[test]
+    fn a_key_has_1_to_255_visible_ascii_characters() {
+        assert_eq!(header(&[]).unwrap(), None);
+        for good in ["a", "order-1042/1", "~!{}", &"x".repeat(255)] {
+            assert_eq!(header(&[good.as_bytes()]).unwrap(), Some(IdempotencyKey(good.to_owned())));
+        }
+        for bad in [&b""[..], b"a b", b"a\tb", "schlüssel".as_bytes(), b"\xff", "x".repeat(256).as_bytes()] {
+            assert_eq!(header(&[bad]).unwrap_err().status(), StatusCode::BAD_REQUEST);
+        }
+        assert!(header(&[b"a", b"a"]).is_err(), "two keys are none");
+    }
+
+    #[test]
+    fn equal_bodies_of_two_operations_are_two_requests() {
+        let named = |operation, body: &str| {
+            NamedRequest::new(Uuid::nil(), IdempotencyKey("k".to_owned()), operation, &body).unwrap().sha256
+        };
+        assert_eq!(named("a", "body"), named("a", "body"));
+        assert_ne!(named("a", "body"), named("b", "body"));
+        assert_ne!(named("a", "body"), named("a", "other"));
+    }
+}

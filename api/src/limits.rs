@@ -1,0 +1,239 @@
+//! How often a caller may ask, and the three headers that say so on every answer.
+//!
+//! A request with a valid key counts for its account, in Postgres, with the look-up of the key (see [`crate::auth`]):
+//! a fixed window of one minute over all keys, workspaces and instances. Every other request counts for its
+//! client's address, in this instance's memory.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use governor::clock::{Clock as _, DefaultClock};
+use governor::middleware::StateInformationMiddleware;
+use governor::{Quota, RateLimiter};
+use http::{HeaderMap, HeaderValue, Request};
+use service::config::Cidrs;
+use service::http::{ApiError, Around, Peer, client_address};
+use warp::reply::{Reply as _, Response};
+use warp::{Filter, Rejection};
+
+use crate::cors;
+
+/// Buckets that addresses share: the memory that any number of addresses can use.
+///
+/// An address falls into a bucket by a hash that is drawn at each start, so nobody can choose whose bucket to fill.
+const BUCKETS: u64 = 100_000;
+
+/// What "unlimited" looks like in a header: the largest number that every client can read.
+const UNLIMITED: i64 = i32::MAX as i64;
+
+/// What a caller may still ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Budget {
+    limit: i64,
+    remaining: i64,
+    /// When the full limit is there again.
+    reset: DateTime<Utc>,
+}
+
+impl Budget {
+    /// The budget of an account after `used` requests of the window that ends at `reset`; no limit is unlimited.
+    pub(crate) fn of_account(limit: Option<i64>, used: i64, reset: DateTime<Utc>) -> Self {
+        match limit {
+            Some(limit) => Self { limit, remaining: (limit - used).max(0), reset },
+            None => Self { limit: UNLIMITED, remaining: UNLIMITED, reset },
+        }
+    }
+
+    /// The refusal of a request that came when nothing remained.
+    pub(crate) fn exceeded(&self) -> ApiError {
+        let wait = (self.reset - Utc::now()).to_std().unwrap_or_default();
+        ApiError::rate_limited(format!("More than {} requests in a minute", self.limit))
+            .with_retry_after(wait)
+    }
+
+    fn write(&self, headers: &mut HeaderMap) {
+        // Rounded up, so that a client that waits until then is not too early.
+        let reset = self.reset.timestamp() + i64::from(self.reset.timestamp_subsec_nanos() > 0);
+        headers.insert("x-ratelimit-limit", HeaderValue::from(self.limit));
+        headers.insert("x-ratelimit-remaining", HeaderValue::from(self.remaining));
+        headers.insert("x-ratelimit-reset", HeaderValue::from(reset));
+    }
+}
+
+/// Requests without a valid key, counted by the client's address.
+#[derive(Clone)]
+pub(crate) struct AddressLimits(Arc<Addresses>);
+
+struct Addresses {
+    buckets: Buckets,
+    hash: RandomState,
+    clock: DefaultClock,
+    per_minute: NonZeroU32,
+    trusted: Cidrs,
+}
+
+type Buckets = RateLimiter<
+    u64,
+    governor::state::keyed::DefaultKeyedStateStore<u64>,
+    DefaultClock,
+    StateInformationMiddleware,
+>;
+
+impl AddressLimits {
+    /// Allows each address `per_minute` requests; proxies in `trusted` are believed about whom they speak for.
+    pub(crate) fn new(per_minute: NonZeroU32, trusted: Cidrs) -> Self {
+        let quota = Quota::per_minute(per_minute);
+        let buckets = RateLimiter::keyed(quota).with_middleware::<StateInformationMiddleware>();
+        let clock = DefaultClock::default();
+        Self(Arc::new(Addresses { buckets, hash: RandomState::new(), clock, per_minute, trusted }))
+    }
+
+    /// Counts one request of an address. `Err` is what is left when it was one too many.
+    fn charge(&self, address: IpAddr) -> Result<Budget, Budget> {
+        let addresses = &*self.0;
+        let limit = i64::from(addresses.per_minute.get());
+        let interval = Duration::from_secs(60) / addresses.per_minute.get();
+        match addresses.buckets.check_key(&addresses.bucket(address)) {
+            Ok(state) => {
+                let remaining = state.remaining_burst_capacity();
+                let used = addresses.per_minute.get().saturating_sub(remaining);
+                Ok(Budget { limit, remaining: i64::from(remaining), reset: Utc::now() + interval * used })
+            }
+            Err(refusal) => {
+                let wait = refusal.wait_time_from(addresses.clock.now());
+                Err(Budget { limit, remaining: 0, reset: Utc::now() + wait })
+            }
+        }
+    }
+}
+
+impl Addresses {
+    fn bucket(&self, address: IpAddr) -> u64 {
+        let network = match address.to_canonical() {
+            IpAddr::V4(address) => u64::from(address.to_bits()),
+            // Whoever has one address of a /64 has all of them.
+            IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+        };
+        self.hash.hash_one(network) % BUCKETS
+    }
+}
+
+/// One request on its way: who asks, and the budget that it turned out to count for.
+#[derive(Clone)]
+pub(crate) struct Visit(Arc<Asked>);
+
+struct Asked {
+    address: IpAddr,
+    limits: AddressLimits,
+    budget: OnceLock<Budget>,
+}
+
+impl Visit {
+    /// Says which budget the request counted for; the first word holds.
+    pub(crate) fn counted(&self, budget: Budget) {
+        // Taken before only if a second extractor of the same request counts again, which would be no change.
+        let _ = self.0.budget.set(budget);
+    }
+
+    /// Counts the request for its address.
+    ///
+    /// # Errors
+    /// 429 when the address has asked too often.
+    pub(crate) fn charge_address(&self) -> Result<(), ApiError> {
+        let charged = self.0.limits.charge(self.0.address);
+        self.counted(charged.unwrap_or_else(|left| left));
+        charged.map(|_| ()).map_err(|left| left.exceeded())
+    }
+}
+
+/// Extracts the request's [`Visit`].
+pub(crate) fn visit() -> impl Filter<Extract = (Visit,), Error = Rejection> + Copy {
+    warp::ext::get::<Visit>()
+}
+
+/// Lets a request without a key through while its address has a budget left.
+pub(crate) fn within_address_limit() -> impl Filter<Extract = (), Error = Rejection> + Copy {
+    visit()
+        .and_then(|visit: Visit| async move { visit.charge_address().map_err(warp::reject::custom) })
+        .untuple_one()
+}
+
+impl Around for AddressLimits {
+    type Visit = Visit;
+
+    fn before<B>(&self, request: &mut Request<B>) -> Visit {
+        let peer = request.extensions().get::<Peer>().map(|Peer(peer)| peer.ip());
+        let address = peer
+            .map_or(IpAddr::from([0; 4]), |peer| client_address(peer, request.headers(), &self.0.trusted));
+        let visit = Visit(Arc::new(Asked { address, limits: self.clone(), budget: OnceLock::new() }));
+        request.extensions_mut().insert(visit.clone());
+        visit
+    }
+
+    fn after(&self, visit: Visit, response: &mut Response) {
+        // Neither a key nor an open route: an unknown path, a preflight, a body that was refused before.
+        if visit.0.budget.get().is_none()
+            && let Err(refusal) = visit.charge_address()
+        {
+            let id = response.headers_mut().remove("x-request-id");
+            *response = refusal.into_response();
+            response.headers_mut().extend(id.map(|id| (http::HeaderName::from_static("x-request-id"), id)));
+        }
+        if let Some(budget) = visit.0.budget.get() {
+            budget.write(response.headers_mut());
+        }
+        cors::open(response.headers_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(per_minute: u32) -> AddressLimits {
+        AddressLimits::new(NonZeroU32::new(per_minute).unwrap(), Cidrs::default())
+    }
+
+    #[test]
+    fn an_address_has_its_budget_and_then_none() {
+        let limits = limits(3);
+        let address = IpAddr::from([198, 51, 100, 7]);
+        let left: Vec<i64> = (0..3).map(|_| limits.charge(address).unwrap().remaining).collect();
+        assert_eq!(left, [2, 1, 0]);
+        let refused = limits.charge(address).unwrap_err();
+        assert_eq!((refused.limit, refused.remaining), (3, 0));
+        assert!(refused.reset > Utc::now());
+        assert!(limits.charge(IpAddr::from([198, 51, 100, 8])).is_ok(), "another address has its own");
+    }
+
+    #[test]
+    fn addresses_of_one_64_network_share_a_budget() {
+        let limits = limits(1);
+        assert!(limits.charge("2001:db8::1".parse().unwrap()).is_ok());
+        assert!(limits.charge("2001:db8::2".parse().unwrap()).is_err());
+        assert!(limits.charge("198.51.100.7".parse().unwrap()).is_ok());
+        assert!(limits.charge("::ffff:198.51.100.7".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn any_number_of_addresses_fits_into_the_buckets() {
+        let limits = limits(10);
+        for number in 0..300_000_u32 {
+            let _ = limits.charge(IpAddr::from(number.to_be_bytes()));
+        }
+        assert!(limits.0.buckets.len() as u64 <= BUCKETS);
+    }
+
+    #[test]
+    fn an_unlimited_account_has_the_largest_number() {
+        let mut headers = HeaderMap::new();
+        Budget::of_account(None, 0, DateTime::from_timestamp(1_800_000_000, 1).unwrap()).write(&mut headers);
+        assert_eq!(headers["x-ratelimit-limit"], "2147483647");
+        assert_eq!(headers["x-ratelimit-remaining"], "2147483647");
+        assert_eq!(headers["x-ratelimit-reset"], "1800000001");
+    }
+}

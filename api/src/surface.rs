@@ -1,0 +1,63 @@
+//! Every resource and its methods, as data: for preflights, and for the tests that hold it against the routes.
+
+/// A path and what can be done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Resource {
+    /// The path below `/api/v1` and `/api`; `{id}` stands for one segment.
+    pub(crate) path: &'static str,
+    /// Its methods, in capitals.
+    pub(crate) methods: &'static [&'static str],
+    /// Whether requests carry a key.
+    pub(crate) needs_key: bool,
+}
+
+/// All of them.
+pub(crate) const RESOURCES: &[Resource] = &[
+    keyed("links", &["GET", "POST"]),
+    keyed("links/{id}", &["GET", "PATCH", "DELETE"]),
+    keyed("webhooks", &["GET", "POST"]),
+    keyed("webhooks/{id}", &["GET", "DELETE"]),
+    Resource { path: "conversions", methods: &["POST"], needs_key: false },
+];
+
+const fn keyed(path: &'static str, methods: &'static [&'static str]) -> Resource {
+    Resource { path, methods, needs_key: true }
+}
+
+/// Finds the resource of a request's path. A literal segment is preferred to `{id}`, as in the routes.
+pub(crate) fn resource_at(path: &str) -> Option<&'static Resource> {
+    let below = path.strip_prefix("/api/v1/").or_else(|| path.strip_prefix("/api/"))?;
+    let literal = RESOURCES.iter().find(|resource| resource.path == below);
+    literal.or_else(|| RESOURCES.iter().find(|resource| matches(resource.path, below)))
+}
+
+fn matches(pattern: &str, path: &str) -> bool {
+    let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));
+    loop {
+        match (wanted.next(), given.next()) {
+            (None, None) => return true,
+            (Some("{id}"), Some(segment)) if !segment.is_empty() => {}
+            (Some(wanted), Some(given)) if wanted == given => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_finds_its_resource_under_both_prefixes() {
+        for prefix in ["/api/v1", "/api"] {
+            let found = |path: &str| resource_at(&format!("{prefix}{path}")).map(|resource| resource.path);
+            assert_eq!(found("/links"), Some("links"));
+            assert_eq!(found("/links/lnk_1"), Some("links/{id}"));
+            assert_eq!(found("/conversions"), Some("conversions"));
+            assert_eq!(found("/links/"), None);
+            assert_eq!(found("/nothing"), None);
+            assert_eq!(found("/links/a/b/c"), None);
+        }
+        assert_eq!(resource_at("/links"), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! How often a caller may ask.
+
+use std::collections::BTreeMap;
+
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use crate::server::{Answer, Server, answer, config};
+
+fn number(answer: &Answer, header: &str) -> i64 {
+    answer.headers[header].to_str().unwrap().parse().unwrap()
+}
+
+async fn set_plan(server: &Server, plan: &str) {
+    sqlx::query("UPDATE accounts SET plan = $1")
+        .bind(plan)
+        .execute(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn an_accounts_minute_is_shared_by_its_keys_and_instances_and_refusals_do_not_count() {
+    let one = Server::start().await;
+    let other = Server::serve(one.engines.clone(), config(&one.engines)).await;
+    set_plan(&one, "free").await;
+    let second_key = one.create_key(&one.workspace, "read").await;
+
+    // Answers by the window that they name; a minute may begin in between.
+    let mut windows: BTreeMap<i64, Vec<Answer>> = BTreeMap::new();
+    while windows.values().all(|answers| answers.len() < 70) {
+        let asked = windows.values().map(Vec::len).sum::<usize>();
+        let server = if asked % 2 == 0 { &one } else { &other };
+        let key = if asked % 3 == 0 { &one.key } else { &second_key };
+        let answer = server.send_as(key, Method::GET, "/api/links", None).await;
+        windows.entry(number(&answer, "x-ratelimit-reset")).or_default().push(answer);
+    }
+    for (reset, answers) in &windows {
+        assert_eq!(reset % 60, 0, "a window ends with a minute");
+        let allowed: Vec<&Answer> = answers.iter().filter(|answer| answer.status == StatusCode::OK).collect();
+        assert_eq!(allowed.len(), answers.len().min(60));
+        for (used, answer) in (1..).zip(&allowed) {
+            assert_eq!(
+                (number(answer, "x-ratelimit-limit"), number(answer, "x-ratelimit-remaining")),
+                (60, 60 - used)
+            );
+        }
+        for refused in answers.iter().filter(|answer| answer.status != StatusCode::OK) {
+            assert_eq!((refused.status.as_u16(), &refused.body["code"]), (429, &json!("RATE_LIMITED")));
+            assert_eq!(number(refused, "x-ratelimit-remaining"), 0);
+            assert!((1..=60).contains(&number(refused, "retry-after")));
+        }
+    }
+}
+
+#[tokio::test]
+async fn requests_at_once_never_exceed_the_plan() {
+    let server = Server::start().await;
+    set_plan(&server, "free").await;
+    let asking = (0..150).map(|_| server.send(Method::GET, "/api/links", None));
+    let answers = futures_util::future::join_all(asking).await;
+    let mut allowed: BTreeMap<i64, usize> = BTreeMap::new();
+    for answer in answers.iter().filter(|answer| answer.status == StatusCode::OK) {
+        *allowed.entry(number(answer, "x-ratelimit-reset")).or_default() += 1;
+    }
+    assert!(allowed.values().all(|count| *count <= 60), "{allowed:?}");
+    assert!(allowed.values().any(|count| *count == 60), "{allowed:?}");
+}
+
+#[tokio::test]
+async fn every_answer_says_how_much_is_left() {
+    let server = Server::start().await;
+    let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
+    let path = format!("/api/links/{}", link["id"].as_str().unwrap());
+    let keyed = |method, path: &str| server.request(method, path).bearer_auth(&server.key);
+    for (request, status, limit) in [
+        (keyed(Method::GET, "/api/links"), 200, 2_147_483_647),
+        (keyed(Method::GET, "/api/links?limit=101"), 400, 2_147_483_647),
+        (keyed(Method::POST, "/api/links").body("x"), 415, 2_147_483_647),
+        (keyed(Method::GET, "/api/links/nothing"), 404, 2_147_483_647),
+        (keyed(Method::DELETE, &path), 204, 2_147_483_647),
+        (server.request(Method::GET, "/api/links"), 401, 600),
+        (server.request(Method::GET, "/api/nothing"), 404, 600),
+        (server.request(Method::PUT, "/api/conversions"), 405, 600),
+        (server.request(Method::POST, "/api/conversions").json(&json!({})), 400, 600),
+        (server.request(Method::OPTIONS, "/api/links"), 204, 600),
+    ] {
+        let shown = format!("{request:?}");
+        let answer = answer(request).await;
+        assert_eq!(answer.status, status, "{shown}");
+        assert_eq!(number(&answer, "x-ratelimit-limit"), limit, "{shown}");
+        assert!(number(&answer, "x-ratelimit-remaining") <= limit, "{shown}");
+        assert!(number(&answer, "x-ratelimit-reset") > 1_700_000_000, "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_without_a_key_is_limited_and_one_with_a_key_is_not() {
+    let engines = tests::engines::isolated().await;
+    let mut strict = config(&engines);
+    strict.address_requests_per_minute = 5.try_into().unwrap();
+    strict.trusted_proxies = "127.0.0.0/8".parse().unwrap();
+    let owner = Server::start_on(engines.clone()).await;
+    let server = Server::serve(engines, strict).await;
+    let from = |address: &str, request: reqwest::RequestBuilder| request.header("x-forwarded-for", address);
+    let mut statuses = Vec::new();
+    for n in 0..8 {
+        // Whatever fails counts: no key, an unknown path, a conversion.
+        let request = match n % 3 {
+            0 => server.request(Method::GET, "/api/links"),
+            1 => server.request(Method::GET, "/api/nothing"),
+            _ => server.request(Method::POST, "/api/conversions").json(&json!({"click_id": "forged"})),
+        };
+        statuses.push(answer(from("198.51.100.1", request)).await.status.as_u16());
+    }
+    assert_eq!(statuses, [401, 404, 404, 401, 404, 429, 429, 429]);
+    let refused = answer(from("198.51.100.1", server.request(Method::GET, "/api/links"))).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (429, &json!("RATE_LIMITED")));
+    assert!(refused.headers.contains_key("retry-after") && refused.headers.contains_key("x-request-id"));
+
+    let another = answer(from("198.51.100.2", server.request(Method::GET, "/api/links"))).await;
+    assert_eq!(another.status, 401);
+    let keyed = server.request(Method::GET, "/api/links").bearer_auth(&owner.key);
+    assert_eq!(answer(from("198.51.100.1", keyed)).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_may_use_authorization_and_not_x_api_key() {
+    let server = Server::start().await;
+    let preflight = |path: &str, method: &str| {
+        let request = server.request(Method::OPTIONS, path).header("origin", "https://shop.example");
+        answer(request.header("access-control-request-method", method))
+    };
+    let links = preflight("/api/v1/links", "POST").await;
+    assert_eq!(links.status, 204);
+    assert_eq!(links.headers["access-control-allow-origin"], "*");
+    assert_eq!(links.headers["access-control-allow-methods"], "GET, POST");
+    assert_eq!(links.headers["access-control-allow-headers"], "Authorization, Content-Type");
+    let conversions = preflight("/api/conversions", "POST").await;
+    assert_eq!(conversions.headers["access-control-allow-headers"], "Content-Type");
+    assert_eq!(preflight("/api/nothing", "GET").await.status, 404);
+
+    let refused =
+        answer(server.request(Method::GET, "/api/links").header("origin", "https://shop.example")).await;
+    assert_eq!(refused.headers["access-control-allow-origin"], "*", "a page may read why it was refused");
+    let exposed = refused.headers["access-control-expose-headers"].to_str().unwrap();
+    assert!(exposed.contains("X-RateLimit-Remaining") && exposed.contains("Retry-After"));
+}
