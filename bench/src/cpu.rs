@@ -1,0 +1,84 @@
+//! The CPU time of a process and of its threads, from `/proc`.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::Context as _;
+
+/// The unit of times in `/proc`: Linux shows a hundred ticks per second whatever its own timer does.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Returns the CPU time that all threads of a process have used, in user mode and in the kernel.
+pub(crate) fn process(id: u32) -> anyhow::Result<Duration> {
+    Ok(read(Path::new(&format!("/proc/{id}/stat")))?.1)
+}
+
+/// Returns the CPU time of those threads of a process whose name `is_wanted`.
+pub(crate) fn threads(id: u32, is_wanted: impl Fn(&str) -> bool) -> anyhow::Result<Duration> {
+    let folder = format!("/proc/{id}/task");
+    let mut sum = Duration::ZERO;
+    for thread in fs::read_dir(&folder).with_context(|| format!("cannot read {folder}"))? {
+        // A thread may end between the listing and the look.
+        if let Ok((name, time)) = read(&thread?.path().join("stat"))
+            && is_wanted(&name)
+        {
+            sum += time;
+        }
+    }
+    Ok(sum)
+}
+
+fn read(path: &Path) -> anyhow::Result<(String, Duration)> {
+    let shown = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    parse(&text).with_context(|| format!("cannot understand {shown}"))
+}
+
+/// Reads name and CPU time from the text of a `stat` file (proc(5)).
+fn parse(text: &str) -> Option<(String, Duration)> {
+    // The name stands in parentheses and may hold blanks and parentheses itself.
+    let (front, rest) = text.rsplit_once(") ")?;
+    let (_, name) = front.split_once('(')?;
+    // utime and stime are fields 14 and 15; the rest begins with field 3.
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let user: u32 = fields.next()?.parse().ok()?;
+    let system: u32 = fields.next()?.parse().ok()?;
+    Some((name.to_owned(), TICK * user + TICK * system))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+        thread,
+        time::Instant,
+    };
+
+    use super::*;
+
+    #[test]
+    fn user_and_kernel_time_of_a_process_are_added() {
+        let text = "42 (rdk:a) (b)) S 1 42 42 0 -1 4194560 1 2 3 4 250 50 7 8 20 0 9 0 123 456 789";
+        assert_eq!(parse(text), Some(("rdk:a) (b)".to_owned(), Duration::from_secs(3))));
+        assert_eq!(parse("42 (cut"), None);
+    }
+
+    #[test]
+    fn a_thread_is_found_by_its_name() {
+        let done = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&done);
+        let spin = move || while !seen.load(Ordering::Relaxed) {};
+        let spinning = thread::Builder::new().name("spinning".to_owned()).spawn(spin).unwrap();
+        let own = std::process::id();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while threads(own, |name| name == "spinning").unwrap() < TICK && Instant::now() < deadline {}
+        let found = threads(own, |name| name == "spinning").unwrap();
+        done.store(true, Ordering::Relaxed);
+        spinning.join().unwrap();
+        assert!(found >= TICK);
+        assert!(process(own).unwrap() >= TICK);
+        assert_eq!(threads(own, |name| name == "no such").unwrap(), Duration::ZERO);
+    }
+}

@@ -1,0 +1,67 @@
+//! The `bench` program: comparisons of a hot path with a peer or a limit, both measured in one run.
+//!
+//! A number of one machine at one moment says little about another. A ratio of two servers that took turns on the
+//! same machine, in the same minutes, under the same load, says more; so every benchmark here reports one.
+
+mod constant;
+mod cpu;
+mod load;
+mod redirect;
+mod statistics;
+mod terminal;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+use terminal::complain;
+
+/// Compares hot paths with a peer or a limit, both measured in one run.
+#[derive(Debug, Parser)]
+#[command(
+    name = "bench",
+    version,
+    after_help = "KAFKA_BROKERS, CLICKHOUSE_URL and DATABASE_URL name the engines; what a run makes there it removes.\n\
+    Build what is measured in the same profile: cargo build --release -p bench -p ingest --bins"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The redirect of `ingest`, its clicks spooled and shipped to Kafka, against a constant 302
+    #[command(after_help = "Examples:\n  bench redirect\n  bench redirect --pairs 9 --seconds 10\n  \
+        bench redirect --json | jq .ratio.median\n\n\
+        Exit codes: 0 after a complete run, whatever the ratio; 1 when there is no result, also because a click is \
+        missing on its topic.")]
+    Redirect(redirect::Options),
+    /// Serves the constant 302; started by `redirect`
+    #[command(hide = true)]
+    Constant(constant::Options),
+}
+
+fn main() -> ExitCode {
+    let end = match Cli::parse().command {
+        Command::Redirect(options) => {
+            on(tokio::runtime::Builder::new_current_thread(), redirect::run(options))
+        }
+        // The same runtime as the services have.
+        Command::Constant(options) => on(tokio::runtime::Builder::new_multi_thread(), constant::run(options)),
+    };
+    match end {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn on(
+    mut runtime: tokio::runtime::Builder,
+    work: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    runtime.enable_all().build().context("cannot start the runtime")?.block_on(work)
+}

@@ -1,0 +1,165 @@
+//! `bench redirect`: the edge with all that it does for a click, against a server that does nothing.
+
+mod links;
+mod report;
+mod servers;
+mod tally;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use devstack::readiness::until;
+use report::{Report, Round, Shipping};
+use servers::{Edge, Server};
+use tests::engines::{Isolated, isolated};
+
+use crate::{
+    cpu,
+    load::{Answers, Load},
+    terminal::{complain, say},
+};
+
+/// Where all links lead.
+pub(crate) const DESTINATION: &str = "https://shop.example.com/landing";
+
+/// What both servers log, whatever our own environment says: log lines cost time.
+pub(crate) const LOG_FILTER: &str = "info,librdkafka=warn,rdkafka=warn";
+
+/// How many links the visitors ask for.
+const LINKS: usize = 1_000;
+
+/// How long the shipping of what a round has left may take.
+const DRAIN: Duration = Duration::from_secs(60);
+
+/// What is measured, and for how long.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Pairs of rounds: one of the constant, one of the edge
+    #[arg(long, value_name = "COUNT", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
+    /// Seconds of a round
+    #[arg(long, default_value = "5", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: u32,
+    /// Seconds that each server is under load before the first round
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    warm_up: u32,
+    /// Connections that are kept open, each with one request at a time
+    #[arg(long, value_name = "COUNT", default_value = "32", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    connections: u32,
+    /// Print the result as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures, checks that no click is missing, and prints the result.
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    for variable in ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"] {
+        ensure!(std::env::var_os(variable).is_some(), "{variable} is not set: it names a running engine");
+    }
+    if cfg!(debug_assertions) {
+        complain("a debug build measures the compiler's debug code; build with --release for a result");
+    }
+    let engines = isolated().await;
+    // Topics and databases stay after a failure: the missing click is to be looked for there.
+    let report = compare(&options, &engines).await?;
+    engines.remove().await;
+    say(&if options.json { serde_json::to_string(&report)? } else { report.text() });
+    Ok(())
+}
+
+async fn compare(options: &Options, engines: &Isolated) -> anyhow::Result<Report> {
+    let slugs = links::publish(engines, LINKS)?;
+    let load = Load::new(options.connections as usize, &slugs);
+    let constant = Server::constant().await?;
+    let mut edge = Measured { edge: Edge::start(engines).await?, answered: 0 };
+    // One partition, in order: who knows the last link knows all.
+    edge.edge.knows(slugs.last().context("no links")?).await?;
+
+    let [warm_up, duration] =
+        [options.warm_up, options.seconds].map(|seconds| Duration::from_secs(seconds.into()));
+    constant_round(&constant, &load, warm_up).await?;
+    edge.round(&load, warm_up).await?;
+    let (mut constants, mut redirects) = (Vec::new(), Vec::new());
+    for pair in 1..=options.pairs {
+        let constant = constant_round(&constant, &load, duration).await?;
+        let redirect = edge.round(&load, duration).await?;
+        complain(&format!(
+            "pair {pair} of {}: constant {:.0}/s, redirect {:.0}/s, ratio {:.3}",
+            options.pairs,
+            constant.requests_per_second,
+            redirect.requests_per_second,
+            redirect.requests_per_second / constant.requests_per_second
+        ));
+        constants.push(constant);
+        redirects.push(redirect);
+    }
+    constant.stop().await?;
+    edge.edge.stop().await?;
+
+    complain("reading the topic to its end");
+    let clicks = tally::count(engines, edge.answered)?;
+    Report::new(options, constants, redirects, clicks)
+}
+
+/// The edge, and how many redirects it has answered in all.
+struct Measured {
+    edge: Edge,
+    answered: u64,
+}
+
+impl Measured {
+    /// Puts the edge under load, then waits until Kafka has every click, so that shipping does not slow the next round.
+    ///
+    /// Its CPU time is taken after that wait: a click costs the same however late it is shipped.
+    async fn round(&mut self, load: &Load, duration: Duration) -> anyhow::Result<Round> {
+        let edge = &self.edge;
+        let pid = edge.server.pid()?;
+        let begin = (cpu::process(pid)?, cpu::threads(pid, is_shipping)?);
+        let (answers, load_cpu) = answers(&edge.server, load, duration).await?;
+        let ended = Instant::now();
+        self.answered += answers.count() as u64;
+        let waiting = self.answered.saturating_sub(edge.delivered().await?);
+        self.is_shipped().await?;
+        let drain = ended.elapsed();
+        let end = (cpu::process(pid)?, cpu::threads(pid, is_shipping)?);
+        let shipping = Shipping::new(answers.count(), end.1.saturating_sub(begin.1), waiting, drain);
+        Ok(Round::new(&answers, end.0.saturating_sub(begin.0), load_cpu, Some(shipping)))
+    }
+
+    async fn is_shipped(&self) -> anyhow::Result<()> {
+        until("the shipping of every click", DRAIN, || async {
+            let delivered = self.edge.delivered().await?;
+            if delivered >= self.answered {
+                Ok(())
+            } else {
+                Err(format!("{delivered} of {} clicks are confirmed by Kafka", self.answered).into())
+            }
+        })
+        .await?;
+        Ok(())
+    }
+}
+
+async fn constant_round(server: &Server, load: &Load, duration: Duration) -> anyhow::Result<Round> {
+    let pid = server.pid()?;
+    let begin = cpu::process(pid)?;
+    let (answers, load_cpu) = answers(server, load, duration).await?;
+    Ok(Round::new(&answers, cpu::process(pid)?.saturating_sub(begin), load_cpu, None))
+}
+
+/// Puts a server under load; also returns the CPU time that the load itself took.
+async fn answers(server: &Server, load: &Load, duration: Duration) -> anyhow::Result<(Answers, Duration)> {
+    let own = std::process::id();
+    let begin = cpu::process(own)?;
+    let answers =
+        load.run(server.address(), duration).await.with_context(|| format!("under load, {server}"))?;
+    if answers.count() == 0 {
+        bail!("{server} answered nothing");
+    }
+    Ok((answers, cpu::process(own)?.saturating_sub(begin)))
+}
+
+/// Whether a thread of the edge brings clicks to Kafka, by its name: ours, and those of librdkafka.
+fn is_shipping(thread: &str) -> bool {
+    thread == "publish" || thread.starts_with("rdk:")
+}
