@@ -9,6 +9,8 @@ use service::destination::DestinationRules;
 use sqlx::PgPool;
 use url::Url;
 
+use crate::plan::Plans;
+
 /// The state of the API, shared by all requests. No globals.
 #[derive(Clone)]
 pub(crate) struct App(Arc<State>);
@@ -19,6 +21,8 @@ pub(crate) struct State {
     pub(crate) pool: PgPool,
     /// ClickHouse: clicks.
     pub(crate) clickhouse: clickhouse::Client,
+    /// What each plan gives.
+    pub(crate) plans: Plans,
     /// Tell real click ids from forged ones.
     pub(crate) click_ids: ClickIdKeys,
     /// Seal webhook secrets.

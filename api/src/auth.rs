@@ -50,12 +50,7 @@ fn may_write(caller: Caller) -> Result<Writer, ApiError> {
     if !caller.can_write {
         return Err(ApiError::read_only_key("This key may only read; the request needs a read,write key"));
     }
-    if !caller.plan.has_write() {
-        return Err(ApiError::plan_required(format!(
-            "The {} plan does not write over the API; Agency and Business do",
-            caller.plan
-        )));
-    }
+    caller.plan.require_write()?;
     Ok(Writer(caller))
 }
 
@@ -91,7 +86,7 @@ async fn authenticate(app: &App, headers: &HeaderMap, visit: &Visit) -> Result<C
     // A malformed key is looked up too: an answer that came sooner would tell it from an unknown one.
     let digest = keys::digest(presented_key(headers).unwrap_or_default());
     let (plans, limits): (Vec<&str>, Vec<Option<i64>>) =
-        Plan::ALL.iter().map(|plan| (plan.as_str(), plan.requests_per_minute())).unzip();
+        Plan::ALL.iter().map(|plan| (plan.as_str(), app.plans.requests_per_minute(*plan))).unzip();
     let row: Option<KeyRow> = sqlx::query_as(LOOK_UP_AND_COUNT)
         .bind(&digest[..])
         .bind(plans)

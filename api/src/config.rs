@@ -13,6 +13,7 @@ use service::process::Settings;
 use url::Url;
 
 use crate::admin::Admin;
+use crate::plan::Plans;
 
 /// Hopline's management API: links, conversions, webhook endpoints, counts.
 ///
@@ -76,6 +77,10 @@ pub struct Config {
     /// Networks of proxies that are believed about the client address they forward.
     #[arg(long, value_name = "CIDRS", env = "HOPLINE_TRUSTED_PROXIES", default_value = "")]
     pub trusted_proxies: Cidrs,
+
+    /// A file to replace what each plan gives, in the form of `api/plans.json`.
+    #[arg(long = "plans-file", value_name = "PATH", env = "HOPLINE_PLANS_FILE", value_parser = Plans::read)]
+    pub plans: Option<Plans>,
 
     /// Networks that webhook endpoints may be in although they are not public, and without TLS.
     #[arg(long, value_name = "CIDRS", env = "HOPLINE_WEBHOOK_ALLOW", default_value = "")]

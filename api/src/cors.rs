@@ -42,14 +42,16 @@ pub(crate) fn preflight() -> Route {
 fn answer(resource: &Resource) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
-    let methods = resource.methods.join(", ");
-    // Methods are letters.
-    if let Ok(methods) = HeaderValue::try_from(methods) {
-        headers.insert(ALLOW, methods.clone());
-        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
-    }
+    headers.insert(ALLOW, methods(resource));
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods(resource));
     let allowed = if resource.needs_key { "Authorization, Content-Type" } else { "Content-Type" };
     headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
     headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from(MAX_AGE));
     response
+}
+
+/// The methods of a resource, for a header.
+pub(crate) fn methods(resource: &Resource) -> HeaderValue {
+    // Letters, commas and spaces are always a header's value.
+    HeaderValue::try_from(resource.methods.join(", ")).unwrap_or(HeaderValue::from_static("GET"))
 }

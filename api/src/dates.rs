@@ -45,14 +45,14 @@ impl Window {
         let start = start.map(|text| parse_start(text).map_err(|fault| invalid("start_date", fault)));
         let end = end.map(|text| parse_end(text).map_err(|fault| invalid("end_date", fault)));
         let (start, end) = (start.transpose()?, end.transpose()?);
-        if let (Some(start), Some(end)) = (start, end)
-            && start > end
+        if let (Some(start), Some(end)) = (start, &end)
+            && end.is_before(start)
         {
             return Err(invalid("start_date", "must not be after end_date"));
         }
         let kept = Self::of_retention(retention_days, now);
         let start = start.map_or(kept.start, |start| start.max(kept.start));
-        Ok(Self { start, end: end.map(|end| end.max(start)) })
+        Ok(Self { start, end: end.map(|end| end.instant().max(start)) })
     }
 }
 
@@ -84,11 +84,33 @@ fn parse_start(text: &str) -> Result<DateTime<Utc>, &'static str> {
     }
 }
 
-/// A day as an end is in the window to its last instant.
-fn parse_end(text: &str) -> Result<DateTime<Utc>, &'static str> {
+fn parse_end(text: &str) -> Result<End, &'static str> {
     match parse_day(text)? {
-        Some(day) => Ok((day + Days::new(1)).and_time(NaiveTime::MIN).and_utc()),
-        None => parse_instant(text),
+        Some(day) => Ok(End::AfterDay((day + Days::new(1)).and_time(NaiveTime::MIN).and_utc())),
+        None => parse_instant(text).map(End::At),
+    }
+}
+
+/// Where a window ends: at an instant, or after a day that is in it to its last instant.
+enum End {
+    At(DateTime<Utc>),
+    AfterDay(DateTime<Utc>),
+}
+
+impl End {
+    /// The first instant that is not in the window.
+    const fn instant(&self) -> DateTime<Utc> {
+        match self {
+            Self::At(instant) | Self::AfterDay(instant) => *instant,
+        }
+    }
+
+    /// Whether a start is after this end. Where the end is a day, the next day's first instant is after it.
+    fn is_before(&self, start: DateTime<Utc>) -> bool {
+        match self {
+            Self::At(instant) => start > *instant,
+            Self::AfterDay(instant) => start >= *instant,
+        }
     }
 }
 
@@ -230,8 +252,9 @@ mod tests {
             let day = |offset: i64| (now() + chrono::TimeDelta::days(offset)).date_naive();
             let start_text = start.map(|offset| day(offset).to_string());
             let end_text = length.map(|length| day(start.unwrap_or(0) + length).to_string());
-            // Years beyond four digits are written with a sign and refused elsewhere.
-            prop_assume!([&start_text, &end_text].iter().all(|text| text.as_ref().is_none_or(|t| t.len() == 10 && t != "0000-01-01" && !t.starts_with("0000"))));
+            // Other years are written with a sign, or refused.
+            let common = |text: &Option<String>| text.as_ref().is_none_or(|text| text.len() == 10 && !text.starts_with("0000"));
+            prop_assume!(common(&start_text) && common(&end_text));
             let window = Window::parse(start_text.as_deref(), end_text.as_deref(), retention, now()).unwrap();
             prop_assert!(window.start >= Window::of_retention(retention, now()).start);
             prop_assert!(window.end.is_none_or(|end| end >= window.start));

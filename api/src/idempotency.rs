@@ -38,8 +38,8 @@ const SWEEP_BATCH: i64 = 5_000;
 pub(crate) struct IdempotencyKey(String);
 
 /// Extracts the key, if there is one; answers 400 to one that cannot be used.
-pub(crate) fn idempotency_key()
--> impl Filter<Extract = (Option<IdempotencyKey>,), Error = Rejection> + Clone {
+pub(crate) fn idempotency_key() -> impl Filter<Extract = (Option<IdempotencyKey>,), Error = Rejection> + Clone
+{
     warp::header::headers_cloned()
         .and_then(|headers: HeaderMap| async move { read(&headers).map_err(warp::reject::custom) })
 }
@@ -50,7 +50,9 @@ fn read(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiError> {
     value
         .to_str()
         .ok()
-        .filter(|text| (1..=MAX_LEN).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()))
+        .filter(|text| {
+            (1..=MAX_LEN).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+        })
         // Two keys are no name for one request.
         .filter(|_| values.next().is_none())
         .map(|text| Some(IdempotencyKey(text.to_owned())))

@@ -1,6 +1,7 @@
 //! The management API: links, conversions, webhook endpoints and counts over HTTP, and the operator's commands.
 
 mod admin;
+mod answers;
 mod app;
 mod auth;
 mod config;
@@ -9,17 +10,23 @@ mod cors;
 mod dates;
 mod error;
 mod faults;
+mod idempotency;
 mod keys;
 mod limits;
 mod links;
+mod locks;
 mod migrate;
+mod openapi;
 mod outbox;
+mod page;
 mod plan;
 mod routes;
 mod surface;
+mod usage;
 mod webhooks;
 
 pub use config::{Command, Config};
+pub use plan::{Plans, PlansFault};
 
 use anyhow::Context as _;
 use schemas::click_id::ClickIdKeys;
@@ -27,8 +34,10 @@ use service::destination::DestinationRules;
 use service::http::serve_around;
 use service::metrics::Metrics;
 use service::{Health, Shutdown};
+use sqlx::PgPool;
 use tokio::net::TcpListener;
 
+use crate::answers::Answers;
 use crate::app::{App, State};
 use crate::limits::AddressLimits;
 
@@ -56,22 +65,33 @@ pub async fn run(
     let (postgres, kafka) = (health.check("postgres"), health.check("kafka"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     tokio::spawn(service::postgres::watch(pool.clone(), postgres, shutdown.clone()));
+    tokio::spawn(idempotency::sweep(pool.clone(), shutdown.clone()));
     let outbox = tokio::spawn(outbox::publish(pool.clone(), config.kafka.clone(), kafka, shutdown.clone()));
 
-    let app = App::new(State {
-        pool: pool.clone(),
-        clickhouse,
-        click_ids: click_id_keys(&config),
-        secret_keys: config.secret_keys,
-        webhook_rules: DestinationRules::new(config.webhook_allow, Some(&config.public_url)),
-        public_url: config.public_url,
-    });
-    let around = AddressLimits::new(config.address_requests_per_minute, config.trusted_proxies);
+    let app = app(&config, pool.clone(), clickhouse)?;
+    let around = Answers(AddressLimits::new(config.address_requests_per_minute, config.trusted_proxies));
     serve_around(around, listener, routes::routes(&app), config.limits, shutdown.clone()).await;
     // Requests are finished, so nothing more comes into the outbox from here; what is left is sent at the next start.
     outbox.await.context("the outbox publisher panicked")?;
     pool.close().await;
     Ok(())
+}
+
+/// What requests and operator's commands share.
+fn app(config: &Config, pool: PgPool, clickhouse: clickhouse::Client) -> anyhow::Result<App> {
+    let plans = match &config.plans {
+        Some(plans) => plans.clone(),
+        None => Plans::built_in()?,
+    };
+    Ok(App::new(State {
+        pool,
+        clickhouse,
+        plans,
+        click_ids: click_id_keys(config),
+        secret_keys: config.secret_keys.clone(),
+        webhook_rules: DestinationRules::new(config.webhook_allow.clone(), Some(&config.public_url)),
+        public_url: config.public_url.clone(),
+    }))
 }
 
 /// Brings Postgres, ClickHouse and Kafka to what this build needs; `api migrate`.
@@ -90,7 +110,8 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
 /// When Postgres cannot be reached, or what the command names is not there.
 pub async fn administer(config: &Config, admin: Admin) -> anyhow::Result<String> {
     let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
-    admin::run(admin, &pool).await
+    let clickhouse = service::clickhouse::client(&config.clickhouse);
+    admin::run(admin, &app(config, pool, clickhouse)?).await
 }
 
 pub use admin::Admin;

@@ -16,11 +16,8 @@ use governor::middleware::StateInformationMiddleware;
 use governor::{Quota, RateLimiter};
 use http::{HeaderMap, HeaderValue, Request};
 use service::config::Cidrs;
-use service::http::{ApiError, Around, Peer, client_address};
-use warp::reply::{Reply as _, Response};
+use service::http::{ApiError, Peer, client_address};
 use warp::{Filter, Rejection};
-
-use crate::cors;
 
 /// Buckets that addresses share: the memory that any number of addresses can use.
 ///
@@ -55,7 +52,8 @@ impl Budget {
             .with_retry_after(wait)
     }
 
-    fn write(&self, headers: &mut HeaderMap) {
+    /// Writes the three headers.
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
         // Rounded up, so that a client that waits until then is not too early.
         let reset = self.reset.timestamp() + i64::from(self.reset.timestamp_subsec_nanos() > 0);
         headers.insert("x-ratelimit-limit", HeaderValue::from(self.limit));
@@ -90,6 +88,14 @@ impl AddressLimits {
         let buckets = RateLimiter::keyed(quota).with_middleware::<StateInformationMiddleware>();
         let clock = DefaultClock::default();
         Self(Arc::new(Addresses { buckets, hash: RandomState::new(), clock, per_minute, trusted }))
+    }
+
+    /// Prepares a request for being counted, for an account or for the client's address.
+    pub(crate) fn visit<B>(&self, request: &Request<B>) -> Visit {
+        let peer = request.extensions().get::<Peer>().map(|Peer(peer)| peer.ip());
+        let address = peer
+            .map_or(IpAddr::from([0; 4]), |peer| client_address(peer, request.headers(), &self.0.trusted));
+        Visit(Arc::new(Asked { address, limits: self.clone(), budget: OnceLock::new() }))
     }
 
     /// Counts one request of an address. `Err` is what is left when it was one too many.
@@ -139,6 +145,11 @@ impl Visit {
         let _ = self.0.budget.set(budget);
     }
 
+    /// The budget that the request counted for, once it did.
+    pub(crate) fn budget(&self) -> Option<Budget> {
+        self.0.budget.get().copied()
+    }
+
     /// Counts the request for its address.
     ///
     /// # Errors
@@ -160,34 +171,6 @@ pub(crate) fn within_address_limit() -> impl Filter<Extract = (), Error = Reject
     visit()
         .and_then(|visit: Visit| async move { visit.charge_address().map_err(warp::reject::custom) })
         .untuple_one()
-}
-
-impl Around for AddressLimits {
-    type Visit = Visit;
-
-    fn before<B>(&self, request: &mut Request<B>) -> Visit {
-        let peer = request.extensions().get::<Peer>().map(|Peer(peer)| peer.ip());
-        let address = peer
-            .map_or(IpAddr::from([0; 4]), |peer| client_address(peer, request.headers(), &self.0.trusted));
-        let visit = Visit(Arc::new(Asked { address, limits: self.clone(), budget: OnceLock::new() }));
-        request.extensions_mut().insert(visit.clone());
-        visit
-    }
-
-    fn after(&self, visit: Visit, response: &mut Response) {
-        // Neither a key nor an open route: an unknown path, a preflight, a body that was refused before.
-        if visit.0.budget.get().is_none()
-            && let Err(refusal) = visit.charge_address()
-        {
-            let id = response.headers_mut().remove("x-request-id");
-            *response = refusal.into_response();
-            response.headers_mut().extend(id.map(|id| (http::HeaderName::from_static("x-request-id"), id)));
-        }
-        if let Some(budget) = visit.0.budget.get() {
-            budget.write(response.headers_mut());
-        }
-        cors::open(response.headers_mut());
-    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// How long one Kafka transaction may take.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// A message on its way to Kafka.
+pub(crate) struct Outgoing {
+    pub(crate) topic: Topic,
+    pub(crate) key: String,
+    pub(crate) value: Vec<u8>,
+}
+
 /// Puts a message into the outbox of the transaction at hand.
 pub(crate) async fn enqueue(
     transaction: &mut PgConnection,
@@ -39,14 +46,34 @@ pub(crate) async fn enqueue(
     key: &str,
     value: &[u8],
 ) -> sqlx::Result<()> {
+    enqueue_all(transaction, [Outgoing { topic, key: key.to_owned(), value: value.to_owned() }]).await
+}
+
+/// Puts messages into the outbox of the transaction at hand, in their order, with one statement.
+pub(crate) async fn enqueue_all(
+    transaction: &mut PgConnection,
+    messages: impl IntoIterator<Item = Outgoing>,
+) -> sqlx::Result<()> {
+    let (mut topics, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for Outgoing { topic, key, value } in messages {
+        topics.push(topic.name);
+        keys.push(key);
+        values.push(value);
+    }
     // Postgres sends the notification when the transaction commits, and once however often it is asked.
     sqlx::query(
-        "WITH queued AS (INSERT INTO outbox (topic, key, value) VALUES ($1, $2, $3) RETURNING seq)
-         SELECT pg_notify($4, '') FROM queued",
+        "WITH queued AS (
+             INSERT INTO outbox (topic, key, value)
+             SELECT topic, key, value
+             FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY AS m (topic, key, value, place)
+             ORDER BY place
+             RETURNING seq
+         )
+         SELECT pg_notify($4, '') FROM queued LIMIT 1",
     )
-    .bind(topic.name)
-    .bind(key)
-    .bind(value)
+    .bind(topics)
+    .bind(keys)
+    .bind(values)
     .bind(CHANNEL)
     .execute(transaction)
     .await?;

@@ -1,6 +1,6 @@
 //! Every route of the API on one screen.
 
-use http::{HeaderMap, HeaderValue, StatusCode, header::LOCATION};
+use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use service::http::route::any_of;
 use service::http::{ApiError, BODY_LIMIT, Route, json, json_body, query};
@@ -9,24 +9,34 @@ use warp::{Filter, Reply as _};
 
 use crate::App;
 use crate::auth::{caller, writer};
+use crate::idempotency::{Answer, idempotency_key};
 use crate::limits::within_address_limit;
-use crate::{conversions, cors, links, webhooks};
+use crate::openapi::openapi;
+use crate::{conversions, cors, links, usage, webhooks};
 
 /// The API under `/api/v1` and, for ever the same, under `/api`.
 pub(crate) fn routes(app: &App) -> Route {
     let operations = any_of([
         // With a key
         create_link(app),
+        create_links(app),
+        upsert_link(app),
         list_links(app),
         show_link(app),
+        show_qr(app),
         update_link(app),
         delete_link(app),
         create_webhook(app),
         list_webhooks(app),
         show_webhook(app),
+        update_webhook(app),
         delete_webhook(app),
+        rotate_webhook_secret(app),
+        show_usage(app),
         // For anyone who holds a click id
         create_conversion(app),
+        // For programs and people who want to know more
+        openapi(),
         // For browsers of other sites
         cors::preflight(),
     ]);
@@ -41,17 +51,36 @@ fn create_link(app: &App) -> Route {
     warp::path!("links")
         .and(warp::post())
         .and(writer(app))
+        .and(idempotency_key())
         .and(json_body(BODY_LIMIT))
         .and(with(app))
         .then(links::create)
-        .map(|result: Result<links::Created, ApiError>| {
-            let location = result.as_ref().ok().map(links::Created::location);
-            let mut response = answer(StatusCode::CREATED, result.as_ref().map(links::Created::link));
-            if let Some(location) = location.and_then(|path| HeaderValue::try_from(path).ok()) {
-                response.headers_mut().insert(LOCATION, location);
-            }
-            response
-        })
+        .map(written)
+        .boxed()
+}
+
+/// `POST /links/bulk`
+fn create_links(app: &App) -> Route {
+    warp::path!("links" / "bulk")
+        .and(warp::post())
+        .and(writer(app))
+        .and(idempotency_key())
+        .and(json_body(BODY_LIMIT))
+        .and(with(app))
+        .then(links::bulk)
+        .map(written)
+        .boxed()
+}
+
+/// `PUT /links/upsert`
+fn upsert_link(app: &App) -> Route {
+    warp::path!("links" / "upsert")
+        .and(warp::put())
+        .and(writer(app))
+        .and(json_body(BODY_LIMIT))
+        .and(with(app))
+        .then(links::upsert)
+        .map(written)
         .boxed()
 }
 
@@ -59,10 +88,10 @@ fn create_link(app: &App) -> Route {
 fn list_links(app: &App) -> Route {
     warp::path!("links")
         .and(warp::get())
-        .and(query())
         .and(caller(app))
+        .and(query())
         .and(with(app))
-        .then(links::list)
+        .then(async |caller, page, app| links::list(page, caller, app).await)
         .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
         .boxed()
 }
@@ -72,9 +101,24 @@ fn show_link(app: &App) -> Route {
     warp::path!("links" / String)
         .and(warp::get())
         .and(caller(app))
+        .and(query())
         .and(with(app))
-        .then(async |id: String, caller, app| links::show(known(&id)?, caller, app).await)
+        .then(async |id: String, caller, dates, app| links::show(known(&id)?, dates, caller, app).await)
         .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /links/{id}/qr`
+fn show_qr(app: &App) -> Route {
+    warp::path!("links" / String / "qr")
+        .and(warp::get())
+        .and(caller(app))
+        .and(query())
+        .and(with(app))
+        .then(async |id: String, caller, look, app| links::qr(known(&id)?, look, caller, app).await)
+        .map(|result: Result<links::Qr, ApiError>| {
+            result.map_or_else(ApiError::into_response, links::Qr::into_response)
+        })
         .boxed()
 }
 
@@ -117,7 +161,8 @@ fn create_webhook(app: &App) -> Route {
 fn list_webhooks(app: &App) -> Route {
     warp::path!("webhooks")
         .and(warp::get())
-        .and(caller(app))
+        .and(query())
+        .and(writer(app))
         .and(with(app))
         .then(webhooks::list)
         .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
@@ -128,9 +173,23 @@ fn list_webhooks(app: &App) -> Route {
 fn show_webhook(app: &App) -> Route {
     warp::path!("webhooks" / String)
         .and(warp::get())
-        .and(caller(app))
+        .and(writer(app))
         .and(with(app))
-        .then(async |id: String, caller, app| webhooks::show(known(&id)?, caller, app).await)
+        .then(async |id: String, writer, app| webhooks::show(known(&id)?, writer, app).await)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `PATCH /webhooks/{id}`
+fn update_webhook(app: &App) -> Route {
+    warp::path!("webhooks" / String)
+        .and(warp::patch())
+        .and(writer(app))
+        .and(json_body(BODY_LIMIT))
+        .and(with(app))
+        .then(async |id: String, writer, changes, app| {
+            webhooks::update(known(&id)?, writer, changes, app).await
+        })
         .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
         .boxed()
 }
@@ -143,6 +202,28 @@ fn delete_webhook(app: &App) -> Route {
         .and(with(app))
         .then(async |id: String, writer, app| webhooks::delete(known(&id)?, writer, app).await)
         .map(no_content)
+        .boxed()
+}
+
+/// `POST /webhooks/{id}/rotate-secret`
+fn rotate_webhook_secret(app: &App) -> Route {
+    warp::path!("webhooks" / String / "rotate-secret")
+        .and(warp::post())
+        .and(writer(app))
+        .and(with(app))
+        .then(async |id: String, writer, app| webhooks::rotate_secret(known(&id)?, writer, app).await)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /usage`
+fn show_usage(app: &App) -> Route {
+    warp::path!("usage")
+        .and(warp::get())
+        .and(caller(app))
+        .and(with(app))
+        .then(usage::usage)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
         .boxed()
 }
 
@@ -174,6 +255,10 @@ fn answer<T: Serialize>(status: StatusCode, result: Result<&T, &ApiError>) -> Re
         Ok(value) => json(status, value),
         Err(error) => error.clone().into_response(),
     }
+}
+
+fn written(result: Result<Answer, ApiError>) -> Response {
+    result.map_or_else(ApiError::into_response, Answer::into_response)
 }
 
 fn no_content(result: Result<(), ApiError>) -> Response {

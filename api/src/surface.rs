@@ -14,9 +14,14 @@ pub(crate) struct Resource {
 /// All of them.
 pub(crate) const RESOURCES: &[Resource] = &[
     keyed("links", &["GET", "POST"]),
+    keyed("links/bulk", &["POST"]),
+    keyed("links/upsert", &["PUT"]),
     keyed("links/{id}", &["GET", "PATCH", "DELETE"]),
+    keyed("links/{id}/qr", &["GET"]),
     keyed("webhooks", &["GET", "POST"]),
-    keyed("webhooks/{id}", &["GET", "DELETE"]),
+    keyed("webhooks/{id}", &["GET", "PATCH", "DELETE"]),
+    keyed("webhooks/{id}/rotate-secret", &["POST"]),
+    keyed("usage", &["GET"]),
     Resource { path: "conversions", methods: &["POST"], needs_key: false },
 ];
 

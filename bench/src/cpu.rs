@@ -27,6 +27,13 @@ pub(crate) fn threads(id: u32, is_wanted: impl Fn(&str) -> bool) -> anyhow::Resu
     Ok(sum)
 }
 
+/// Returns the CPU time that this machine has been busy since its start, over all cores.
+pub(crate) fn machine() -> anyhow::Result<Duration> {
+    const FILE: &str = "/proc/stat";
+    let text = fs::read_to_string(FILE).with_context(|| format!("cannot read {FILE}"))?;
+    parse_busy(&text).with_context(|| format!("cannot understand {FILE}"))
+}
+
 fn read(path: &Path) -> anyhow::Result<(String, Duration)> {
     let shown = path.display();
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
@@ -43,6 +50,16 @@ fn parse(text: &str) -> Option<(String, Duration)> {
     let user: u32 = fields.next()?.parse().ok()?;
     let system: u32 = fields.next()?.parse().ok()?;
     Some((name.to_owned(), TICK * user + TICK * system))
+}
+
+/// Reads the busy time from the text of `/proc/stat` (proc(5)).
+fn parse_busy(text: &str) -> Option<Duration> {
+    let mut fields = text.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    let [user, nice, system, _idle, _waiting, interrupts, soft_interrupts] =
+        [next()?, next()?, next()?, next()?, next()?, next()?, next()?];
+    let ticks = user + nice + system + interrupts + soft_interrupts;
+    Some(Duration::from_millis(ticks * TICK.as_millis() as u64))
 }
 
 #[cfg(test)]
@@ -63,6 +80,13 @@ mod tests {
         let text = "42 (rdk:a) (b)) S 1 42 42 0 -1 4194560 1 2 3 4 250 50 7 8 20 0 9 0 123 456 789";
         assert_eq!(parse(text), Some(("rdk:a) (b)".to_owned(), Duration::from_secs(3))));
         assert_eq!(parse("42 (cut"), None);
+    }
+
+    #[test]
+    fn a_machine_that_idles_or_waits_for_its_disk_is_not_busy() {
+        let text = "cpu  100 20 30 9999 8888 4 6 77 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        assert_eq!(parse_busy(text), Some(Duration::from_millis(1_600)));
+        assert_eq!(parse_busy("intr 1 2 3"), None);
     }
 
     #[test]

@@ -1,15 +1,22 @@
 //! `api admin …`: what operators do from the command line. Every change is in the audit trail.
 
 mod store;
+mod user;
 
+use anyhow::Context as _;
 use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand, ValueEnum};
-use schemas::id::{EdgeTokenId, KeyId, WorkspaceId};
+use schemas::id::{AccountId, EdgeTokenId, EndpointId, KeyId, WorkspaceId};
 use serde_json::{Value, json};
-use sqlx::PgPool;
 
+use crate::App;
+use crate::faults::check_text;
 use crate::keys::Plain;
 use crate::plan::Plan;
+use store::{CreatedUser, NewUser};
+
+/// Longest name of an account or a workspace, in characters.
+const MAX_NAME: usize = 200;
 
 /// An operator's command.
 #[derive(Debug, Clone, Args)]
@@ -41,13 +48,27 @@ enum Command {
     CreateWorkspace {
         /// The account's id.
         #[arg(long)]
-        account: schemas::id::AccountId,
+        account: AccountId,
         /// Name of the workspace.
         #[arg(long)]
         name: String,
         /// What the workspace is for.
         #[arg(long, value_enum)]
         kind: Kind,
+    },
+    /// Creates a member of an account, who can sign in; the password is read from standard input.
+    ///
+    /// Example: api admin create-user --account acc_… --email ada@example.com --password-stdin < password.txt
+    CreateUser {
+        /// The account's id.
+        #[arg(long)]
+        account: AccountId,
+        /// The member's email address; no two members of any account have the same, in whatever case.
+        #[arg(long)]
+        email: String,
+        /// Read the password from standard input: one line of 8 characters or more.
+        #[arg(long, required = true)]
+        password_stdin: bool,
     },
     /// Creates an API key of a workspace and prints it, for the only time.
     ///
@@ -71,6 +92,19 @@ enum Command {
         #[arg(long)]
         key_id: KeyId,
     },
+    /// Gives an account a plan, from the next request on; locks its newest links above the plan's cap, unlocks others.
+    ///
+    /// Run it with the plan that the account has after a change of the plans file.
+    ///
+    /// Example: api admin set-plan --account acc_… --plan agency
+    SetPlan {
+        /// The account's id.
+        #[arg(long)]
+        account: AccountId,
+        /// The account's plan from now on.
+        #[arg(long, value_enum)]
+        plan: Plan,
+    },
     /// Creates a token for an external redirect edge and prints it, for the only time.
     ///
     /// Example: api admin create-edge-token
@@ -87,13 +121,21 @@ enum Command {
         #[arg(long)]
         edge_token_id: EdgeTokenId,
     },
-    /// Shows an account with its workspaces and how much of its plan is used.
+    /// Enables a disabled webhook endpoint for the events from now on.
+    ///
+    /// Example: api admin enable-endpoint --id whe_…
+    EnableEndpoint {
+        /// The endpoint's id.
+        #[arg(long)]
+        id: EndpointId,
+    },
+    /// Shows an account with its members, its workspaces and how much of its plan is used.
     ///
     /// Example: api admin show-account --account acc_… --json
     ShowAccount {
         /// The account's id.
         #[arg(long)]
-        account: schemas::id::AccountId,
+        account: AccountId,
     },
 }
 
@@ -133,60 +175,97 @@ impl Scope {
 }
 
 /// Carries out a command and returns what to print.
-pub(crate) async fn run(admin: Admin, pool: &PgPool) -> anyhow::Result<String> {
-    let answer = carry_out(admin.command, pool).await?;
+pub(crate) async fn run(admin: Admin, app: &App) -> anyhow::Result<String> {
+    let answer = carry_out(admin.command, app).await?;
     if admin.json {
         return Ok(answer.to_string());
     }
     Ok(lines(&answer, 0))
 }
 
-async fn carry_out(command: Command, pool: &PgPool) -> anyhow::Result<Value> {
+async fn carry_out(command: Command, app: &App) -> anyhow::Result<Value> {
+    let pool = &app.pool;
     match command {
         Command::CreateAccount { name, plan } => {
-            let (account, workspace) = store::create_account(pool, &non_empty(name)?, plan).await?;
+            let (account, workspace) = store::create_account(pool, &checked_name(&name)?, plan).await?;
             Ok(json!({ "account_id": account, "workspace_id": workspace }))
         }
         Command::CreateWorkspace { account, name, kind } => {
-            let workspace = store::create_workspace(pool, account, &non_empty(name)?, kind.as_str())
+            let workspace = store::create_workspace(pool, account, &checked_name(&name)?, kind.as_str())
                 .await?
-                .ok_or_else(|| anyhow::anyhow!("there is no account {account}"))?;
+                .ok_or_else(|| no_account(account))?;
             Ok(json!({ "workspace_id": workspace }))
         }
+        Command::CreateUser { account, email, password_stdin: _ } => create_user(app, account, &email).await,
         Command::CreateKey { workspace, scope, expires_at } => {
             let key = Plain::api_key(&mut rand::rng());
             let id = store::create_key(pool, workspace, &key, scope.as_str(), expires_at)
                 .await?
-                .ok_or_else(|| anyhow::anyhow!("there is no workspace {workspace}"))?;
+                .ok_or_else(|| no_workspace(workspace))?;
             Ok(json!({ "key_id": id, "key": key.reveal() }))
         }
         Command::RevokeKey { key_id } => {
             let revoked = store::revoke_key(pool, key_id).await?;
-            revoked
-                .then(|| json!({ "revoked": key_id }))
-                .ok_or_else(|| anyhow::anyhow!("there is no key {key_id}"))
+            anyhow::ensure!(revoked, "--key-id: there is no key {key_id}");
+            Ok(json!({ "revoked": key_id }))
+        }
+        Command::SetPlan { account, plan } => {
+            let (former, settled) =
+                store::set_plan(app, account, plan).await?.ok_or_else(|| no_account(account))?;
+            Ok(json!({
+                "account_id": account,
+                "plan": plan.as_str(),
+                "former_plan": former.as_str(),
+                "locked": settled.locked,
+                "unlocked": settled.unlocked,
+            }))
         }
         Command::CreateEdgeToken { workspace } => {
             let token = Plain::edge_token(&mut rand::rng());
-            let id = store::create_edge_token(pool, workspace, &token).await?;
+            let id = store::create_edge_token(pool, workspace, &token).await?.map_err(no_workspace)?;
             Ok(json!({ "edge_token_id": id, "edge_token": token.reveal() }))
         }
         Command::RevokeEdgeToken { edge_token_id } => {
             let revoked = store::revoke_edge_token(pool, edge_token_id).await?;
-            revoked
-                .then(|| json!({ "revoked": edge_token_id }))
-                .ok_or_else(|| anyhow::anyhow!("there is no edge token {edge_token_id}"))
+            anyhow::ensure!(revoked, "--edge-token-id: there is no edge token {edge_token_id}");
+            Ok(json!({ "revoked": edge_token_id }))
         }
-        Command::ShowAccount { account } => store::show_account(pool, account)
-            .await?
-            .ok_or_else(|| anyhow::anyhow!("there is no account {account}")),
+        Command::EnableEndpoint { id } => {
+            let changed = store::enable_endpoint(pool, id)
+                .await?
+                .ok_or_else(|| anyhow::anyhow!("--id: there is no webhook endpoint {id}"))?;
+            Ok(json!({ "endpoint_id": id, "status": "enabled", "changed": changed }))
+        }
+        Command::ShowAccount { account } => {
+            store::show_account(app, account).await?.ok_or_else(|| no_account(account))
+        }
     }
 }
 
-fn non_empty(name: String) -> anyhow::Result<String> {
-    let name = name.trim().to_owned();
-    anyhow::ensure!(!name.is_empty(), "--name must not be empty");
-    Ok(name)
+async fn create_user(app: &App, account: AccountId, email: &str) -> anyhow::Result<Value> {
+    user::check_email(email).map_err(|fault| anyhow::anyhow!("--email {fault}"))?;
+    // Reading waits for whoever types, and hashing takes its time.
+    let hashed = tokio::task::spawn_blocking(|| user::hash(&user::read_password(std::io::stdin())?));
+    let password_hash = hashed.await.context("hashing the password")??;
+    match store::create_user(&app.pool, NewUser { account, email, password_hash: &password_hash }).await? {
+        CreatedUser::Done(id) => Ok(json!({ "user_id": id })),
+        CreatedUser::NoSuchAccount => Err(no_account(account)),
+        CreatedUser::EmailTaken => Err(anyhow::anyhow!("--email: another member has the address {email}")),
+    }
+}
+
+fn no_account(id: AccountId) -> anyhow::Error {
+    anyhow::anyhow!("--account: there is no account {id}")
+}
+
+fn no_workspace(id: WorkspaceId) -> anyhow::Error {
+    anyhow::anyhow!("--workspace: there is no workspace {id}")
+}
+
+fn checked_name(name: &str) -> anyhow::Result<String> {
+    let name = name.trim();
+    check_text(name, MAX_NAME).map_err(|fault| anyhow::anyhow!("--name {fault}"))?;
+    Ok(name.to_owned())
 }
 
 /// An answer for people: a line for each field.

@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use crate::dates::Window;
 use crate::error::violates;
 use crate::outbox;
 
@@ -81,7 +82,15 @@ pub(super) async fn insert(pool: &PgPool, row: &ConversionRow) -> sqlx::Result<O
     Ok(Outcome::Registered)
 }
 
-/// Counts the conversions of a link.
-pub(crate) async fn count_of_link(pool: &PgPool, link: Uuid) -> sqlx::Result<i64> {
-    sqlx::query_scalar("SELECT count(*) FROM conversions WHERE link_id = $1").bind(link).fetch_one(pool).await
+/// Counts the conversions of a link whose clicks are in the window.
+pub(crate) async fn count_of_link(pool: &PgPool, link: Uuid, window: &Window) -> sqlx::Result<i64> {
+    sqlx::query_scalar(
+        "SELECT count(*) FROM conversions
+         WHERE link_id = $1 AND clicked_at >= $2 AND ($3::timestamptz IS NULL OR clicked_at < $3)",
+    )
+    .bind(link)
+    .bind(window.start)
+    .bind(window.end)
+    .fetch_one(pool)
+    .await
 }

@@ -3,16 +3,21 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use chrono::{DateTime, Days, NaiveTime, Utc};
+use chrono::{DateTime, Utc};
 use clickhouse::Row;
 use serde::Deserialize;
+use service::http::ApiError;
 use uuid::Uuid;
 
 use crate::App;
-use crate::plan::Plan;
+use crate::dates::Window;
 
 /// How long a link operation waits for its counters before it answers without them.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// 1970 and 2200: times of clicks are between, and ClickHouse's own limits are further out.
+const EARLIEST_MILLIS: i64 = 0;
+const LATEST_MILLIS: i64 = 7_258_118_400_000;
 
 /// The counters of some links, or that they are not known.
 ///
@@ -26,6 +31,29 @@ struct Known {
     as_of: Option<DateTime<Utc>>,
 }
 
+/// Which clicks count: those of a window, as far as the broker had taken them at an instant, if one is given.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counted {
+    pub(super) window: Window,
+    pub(super) taken_until: Option<DateTime<Utc>>,
+}
+
+impl Counted {
+    /// The bounds of the queries: first and last instant of a click, last instant of the broker.
+    fn bounds(&self) -> [i64; 3] {
+        let millis = |time: Option<DateTime<Utc>>| {
+            time.map_or(LATEST_MILLIS, |time| time.timestamp_millis().clamp(EARLIEST_MILLIS, LATEST_MILLIS))
+        };
+        [millis(Some(self.window.start)), millis(self.window.end), millis(self.taken_until)]
+    }
+}
+
+impl From<Window> for Counted {
+    fn from(window: Window) -> Self {
+        Self { window, taken_until: None }
+    }
+}
+
 #[derive(Row, Deserialize)]
 struct CountRow {
     #[serde(with = "clickhouse::serde::uuid")]
@@ -35,26 +63,28 @@ struct CountRow {
 }
 
 #[derive(Row, Deserialize)]
+struct TotalRow {
+    #[serde(with = "clickhouse::serde::uuid")]
+    link_id: Uuid,
+    total: i64,
+}
+
+#[derive(Row, Deserialize)]
 struct AsOfRow {
     sources: u64,
     as_of_millis: i64,
 }
 
 impl Counters {
-    /// Reads the human clicks of `links` within the plan's retention window.
-    pub(super) async fn read(app: &App, workspace: Uuid, plan: Plan, links: &[Uuid]) -> Self {
+    /// Reads the human clicks of `links`.
+    pub(super) async fn read(app: &App, workspace: Uuid, counted: Counted, links: &[Uuid]) -> Self {
         if links.is_empty() {
             return Self(Some(Known { by_link: HashMap::new(), as_of: None }));
         }
-        let start = window_start(plan, Utc::now());
-        match tokio::time::timeout(PATIENCE, query(&app.clickhouse, workspace, start, links)).await {
-            Ok(Ok(known)) => Self(Some(known)),
-            Ok(Err(error)) => {
+        match in_time(query(&app.clickhouse, workspace, counted, links)).await {
+            Ok(known) => Self(Some(known)),
+            Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "Counters are not known");
-                Self(None)
-            }
-            Err(_) => {
-                tracing::warn!(patience_ms = PATIENCE.as_millis(), "Counters did not come in time");
                 Self(None)
             }
         }
@@ -69,18 +99,71 @@ impl Counters {
     pub(super) fn as_of(&self) -> Option<DateTime<Utc>> {
         self.0.as_ref().and_then(|known| known.as_of)
     }
+
+    /// Refuses to go on without the numbers.
+    pub(super) fn require(self) -> Result<Self, ApiError> {
+        if self.0.is_none() {
+            return Err(ApiError::unavailable("the counters are not known"));
+        }
+        Ok(self)
+    }
 }
 
-/// The start of a plan's window: 00:00 UTC as many days ago as the plan keeps.
-fn window_start(plan: Plan, now: DateTime<Utc>) -> DateTime<Utc> {
-    let first_day = now.date_naive() - Days::new(plan.retention_days());
-    first_day.and_time(NaiveTime::MIN).and_utc()
+/// Total clicks of every link of a workspace that has any, for an order by them.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    pub(super) links: Vec<Uuid>,
+    pub(super) totals: Vec<i64>,
+}
+
+impl Totals {
+    /// Reads the human clicks of a workspace's links.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` when ClickHouse is out of reach or slow: without numbers there is no order.
+    pub(super) async fn read(app: &App, workspace: Uuid, counted: Counted) -> Result<Self, ApiError> {
+        let [start, end, taken_until] = counted.bounds();
+        let rows = app
+            .clickhouse
+            .query(
+                "SELECT link_id, toInt64(count()) AS total
+                 FROM clicks
+                 WHERE workspace_id = toUUID(?) AND class = 'human'
+                   AND occurred_at >= fromUnixTimestamp64Milli(?, 'UTC')
+                   AND occurred_at < fromUnixTimestamp64Milli(?, 'UTC')
+                   AND broker_ts <= fromUnixTimestamp64Milli(?, 'UTC')
+                 GROUP BY link_id",
+            )
+            .bind(workspace.to_string())
+            .bind(start)
+            .bind(end)
+            .bind(taken_until)
+            .fetch_all::<TotalRow>();
+        let rows = in_time(rows).await.map_err(ApiError::unavailable)?;
+        Ok(Self {
+            links: rows.iter().map(|row| row.link_id).collect(),
+            totals: rows.iter().map(|row| row.total).collect(),
+        })
+    }
+}
+
+/// Why ClickHouse did not answer.
+#[derive(Debug, thiserror::Error)]
+enum Silence {
+    #[error("ClickHouse did not answer within {} seconds", PATIENCE.as_secs())]
+    Slow,
+    #[error("ClickHouse did not answer")]
+    Failed(#[source] clickhouse::error::Error),
+}
+
+async fn in_time<T>(query: impl Future<Output = clickhouse::error::Result<T>>) -> Result<T, Silence> {
+    tokio::time::timeout(PATIENCE, query).await.map_err(|_| Silence::Slow)?.map_err(Silence::Failed)
 }
 
 async fn query(
     clickhouse: &clickhouse::Client,
     workspace: Uuid,
-    start: DateTime<Utc>,
+    counted: Counted,
     links: &[Uuid],
 ) -> clickhouse::error::Result<Known> {
     // Read before the counts: what is counted by then is in them, so as_of never promises too much.
@@ -92,17 +175,23 @@ async fn query(
         .fetch_one::<AsOfRow>()
         .await?;
     let links: Vec<String> = links.iter().map(Uuid::to_string).collect();
+    let [start, end, taken_until] = counted.bounds();
     let rows = clickhouse
         .query(
             "SELECT link_id, count() AS total, uniqCombined64(17)(visitor) AS unique
              FROM clicks
              WHERE workspace_id = toUUID(?) AND link_id IN (SELECT toUUID(arrayJoin(?)))
-               AND class = 'human' AND occurred_at >= fromUnixTimestamp64Milli(?, 'UTC')
+               AND class = 'human'
+               AND occurred_at >= fromUnixTimestamp64Milli(?, 'UTC')
+               AND occurred_at < fromUnixTimestamp64Milli(?, 'UTC')
+               AND broker_ts <= fromUnixTimestamp64Milli(?, 'UTC')
              GROUP BY link_id",
         )
         .bind(workspace.to_string())
         .bind(links)
-        .bind(start.timestamp_millis())
+        .bind(start)
+        .bind(end)
+        .bind(taken_until)
         .fetch_all::<CountRow>()
         .await?;
     Ok(Known {
@@ -111,19 +200,4 @@ async fn query(
             .then(|| DateTime::from_timestamp_millis(progress.as_of_millis))
             .flatten(),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_plans_window_starts_at_midnight() {
-        let now = "2026-11-21T08:30:00Z".parse().unwrap();
-        assert_eq!(window_start(Plan::Free, now), "2026-10-22T00:00:00Z".parse::<DateTime<Utc>>().unwrap());
-        assert_eq!(
-            window_start(Plan::Business, now),
-            "2023-11-22T00:00:00Z".parse::<DateTime<Utc>>().unwrap()
-        );
-    }
 }

@@ -1,71 +1,92 @@
 //! `POST /links`
 
 use chrono::Utc;
+use http::StatusCode;
 use schemas::message::{ForwardQuery, LinkEventKind};
 use service::http::ApiError;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::fields::{Checked, Fields};
-use super::store::{self, Cap, LinkRow, Told};
+use super::room::Room;
+use super::store::{self, Inserted, LinkRow, Told};
 use super::{FullLink, LinkObject, slug};
 use crate::App;
-use crate::auth::Writer;
-use crate::error::{database, violates};
-use crate::faults::Faults;
+use crate::auth::{Caller, Writer};
+use crate::error::{database, despite_deadlocks};
+use crate::idempotency::{Answer, IdempotencyKey, NamedRequest};
 
 /// How often a generated slug is drawn again. With a million links in use a draw collides once in a million.
 const DRAWS: usize = 8;
 
-/// Creates a link and answers with it; its URL goes into `Location`.
-pub(crate) async fn create(Writer(caller): Writer, fields: Fields, app: App) -> Result<Created, ApiError> {
-    let checked = fields.check(&app.public_url)?;
-    let mut faults = Faults::default();
-    faults.note("name", checked.name.as_ref().map(|_| ()).ok_or("is required"));
-    faults.note("destination", checked.destination.as_ref().map(|_| ()).ok_or("is required"));
-    faults.into_result()?;
+/// Creates a link and answers with it; its path goes into `Location`.
+pub(crate) async fn create(
+    Writer(caller): Writer,
+    key: Option<IdempotencyKey>,
+    fields: Fields,
+    app: App,
+) -> Result<Answer, ApiError> {
+    let named =
+        key.map(|key| NamedRequest::new(caller.workspace, key, "create link", &fields)).transpose()?;
+    let checked = fields.check_new(&app.public_url)?;
+    let (named, checked, app) = (named.as_ref(), &checked, &app);
+    despite_deadlocks(|| create_once(named, &caller, checked, app)).await
+}
 
-    let given = checked.slug.clone();
-    let mut row = new_row(&checked, caller.workspace, caller.user);
+async fn create_once(
+    named: Option<&NamedRequest>,
+    caller: &Caller,
+    checked: &Checked,
+    app: &App,
+) -> Result<Answer, ApiError> {
+    let (mut transaction, mut room) = Room::begin(app, caller).await?;
+    if let Some(named) = named
+        && let Some(answer) = named.claim(&mut transaction).await?
+    {
+        return Ok(answer);
+    }
+    let row = insert(&mut transaction, checked, caller, &mut room, app).await?;
+    let answer = created(&row, app)?;
+    if let Some(named) = named {
+        named.keep(&mut transaction, &answer).await.map_err(database)?;
+    }
+    transaction.commit().await.map_err(database)?;
+    Ok(answer)
+}
+
+/// The answer about a link that was created.
+pub(super) fn created(row: &LinkRow, app: &App) -> Result<Answer, ApiError> {
+    let location = format!("/api/v1/links/{}", row.link_id());
+    Answer::new(StatusCode::CREATED, &FullLink::unclicked(LinkObject::new(row, app)), Some(location))
+}
+
+/// Makes a link of fields that passed [`Fields::check_new`], in the transaction at hand, and tells everyone.
+///
+/// A refusal changes nothing, and the transaction can go on.
+pub(super) async fn insert(
+    transaction: &mut PgConnection,
+    checked: &Checked,
+    caller: &Caller,
+    room: &mut Room,
+    app: &App,
+) -> Result<LinkRow, ApiError> {
+    room.check()?;
+    let mut row = new_row(checked, caller.workspace, caller.user);
     for _ in 0..DRAWS {
-        row.slug = given.clone().unwrap_or_else(|| slug::draw(&mut rand::rng()));
-        let object = LinkObject::new(&row, &app);
-        let told = Told { kind: LinkEventKind::Created, data: object.event_data(None) };
-        let cap = caller.plan.link_cap().map(|links| Cap { account: caller.account, links });
-        match store::insert(&app.pool, &row, cap, told).await {
-            Ok(true) => return Ok(Created(FullLink::unclicked(object))),
-            Ok(false) => {
-                return Err(ApiError::plan_limit(format!(
-                    "The {} plan has {} links",
-                    caller.plan,
-                    caller.plan.link_cap().unwrap_or_default()
-                )));
+        row.slug = checked.slug.clone().unwrap_or_else(|| slug::draw(&mut rand::rng()));
+        let data = LinkObject::new(&row, app).event_data(None);
+        let told = Told { kind: LinkEventKind::Created, data };
+        match store::insert(transaction, &row, told).await.map_err(database)? {
+            Inserted::Done => {
+                room.take();
+                return Ok(row);
             }
-            Err(error) if violates(&error, "links_slug") && given.is_none() => {}
-            Err(error) if violates(&error, "links_slug") => return Err(super::slug_taken(&row.slug)),
-            Err(error) if violates(&error, "links_external_id") => {
-                return Err(ApiError::external_id_taken(
-                    "Another link of this workspace has this external_id",
-                ));
-            }
-            Err(error) => return Err(database(error)),
+            Inserted::ExternalIdTaken => return Err(super::external_id_taken()),
+            Inserted::SlugTaken if checked.slug.is_some() => return Err(super::slug_taken(&row.slug)),
+            Inserted::SlugTaken => {}
         }
     }
     Err(ApiError::internal(NoFreeSlug))
-}
-
-/// A link that was created.
-pub(crate) struct Created(FullLink);
-
-impl Created {
-    /// The link.
-    pub(crate) fn link(&self) -> &FullLink {
-        &self.0
-    }
-
-    /// The path of the link for `Location`.
-    pub(crate) fn location(&self) -> String {
-        format!("/api/v1/links/{}", self.0.link.id)
-    }
 }
 
 #[derive(Debug, thiserror::Error)]

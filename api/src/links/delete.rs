@@ -6,14 +6,22 @@ use schemas::message::LinkEventKind;
 use serde_json::json;
 use service::http::ApiError;
 
+use super::room::begin_count;
 use super::store::{self, Told};
 use crate::App;
-use crate::auth::Writer;
-use crate::error::database;
+use crate::auth::{Caller, Writer};
+use crate::error::{database, despite_deadlocks};
+use crate::locks;
 
 /// Removes a link, locked or not. Its slug is free again; its clicks are not the next link's.
+///
+/// The room it leaves unlocks the oldest locked link of the account.
 pub(crate) async fn delete(id: LinkId, Writer(caller): Writer, app: App) -> Result<(), ApiError> {
-    let mut transaction = app.pool.begin().await.map_err(database)?;
+    despite_deadlocks(|| delete_once(id, &caller, &app)).await
+}
+
+async fn delete_once(id: LinkId, caller: &Caller, app: &App) -> Result<(), ApiError> {
+    let (mut transaction, plan) = begin_count(app, caller).await?;
     let row = store::find_for_update(&mut transaction, caller.workspace, id.uuid())
         .await
         .map_err(database)?
@@ -22,5 +30,8 @@ pub(crate) async fn delete(id: LinkId, Writer(caller): Writer, app: App) -> Resu
     let told = Told { kind: LinkEventKind::Deleted, data };
     let now = schemas::time::to_millis(Utc::now()).max(row.created_at);
     store::delete(&mut transaction, &row, now, told).await.map_err(database)?;
+    if app.plans.link_cap(plan).is_some() {
+        locks::settle_after_delete(&mut transaction, app, caller.account, plan).await.map_err(database)?;
+    }
     transaction.commit().await.map_err(database)
 }

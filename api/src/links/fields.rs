@@ -76,10 +76,8 @@ impl Fields {
 
     /// Checks every field of a link to be created, and that those are there without which there is no link.
     pub(super) fn check_new(self, public_url: &Url) -> Result<Checked, ApiError> {
-        let mut faults = Faults::default();
-        faults.note("name", self.name.as_ref().map(drop).ok_or("is required"));
-        faults.note("destination", self.destination.as_ref().map(drop).ok_or("is required"));
-        self.check_with(faults, public_url)
+        let missing = missing(self.name.is_some(), self.destination.is_some());
+        self.check_with(missing, public_url)
     }
 
     fn check_with(self, mut faults: Faults, public_url: &Url) -> Result<Checked, ApiError> {
@@ -126,6 +124,21 @@ impl Fields {
             expires_at,
         })
     }
+}
+
+impl Checked {
+    /// Checks that those are there without which there is no link, where that is not known before.
+    pub(super) fn check_new(&self) -> Result<(), ApiError> {
+        missing(self.name.is_some(), self.destination.is_some()).into_result()
+    }
+}
+
+/// The faults of a new link whose name or destination is not given.
+fn missing(has_name: bool, has_destination: bool) -> Faults {
+    let mut faults = Faults::default();
+    faults.note("name", has_name.then_some(()).ok_or("is required"));
+    faults.note("destination", has_destination.then_some(()).ok_or("is required"));
+    faults
 }
 
 /// Rules of one tag, in a link's list and in the query of a list of links.
@@ -221,7 +234,9 @@ mod tests {
 
     #[test]
     fn a_time_that_no_message_could_carry_is_refused() {
-        for bad in ["9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00Z", "2027-02-30T00:00:00Z", "2027-01-31", ""] {
+        for bad in
+            ["9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00Z", "2027-02-30T00:00:00Z", "2027-01-31", ""]
+        {
             assert!(check(json!({"expires_at": bad})).is_err(), "{bad}");
         }
     }
@@ -238,9 +253,7 @@ mod tests {
 
     #[test]
     fn a_name_is_trimmed_and_a_time_keeps_its_instant() {
-        let checked =
-            check(json!({"name": " Spring ", "expires_at": "2027-01-01T01:00:00+01:00"}))
-                .unwrap();
+        let checked = check(json!({"name": " Spring ", "expires_at": "2027-01-01T01:00:00+01:00"})).unwrap();
         assert_eq!(checked.name.as_deref(), Some("Spring"));
         assert_eq!(checked.expires_at.unwrap().unwrap().to_rfc3339(), "2027-01-01T00:00:00+00:00");
     }

@@ -1,28 +1,41 @@
 //! `GET /links`
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chrono::{DateTime, Utc};
 use schemas::id::LinkId;
 use serde::{Deserialize, Serialize};
 use service::http::ApiError;
 use uuid::Uuid;
 
-use super::counters::Counters;
-use super::store::{self, LinkRow};
+use super::counters::{Counted, Counters, Totals};
+use super::cursor::{Clicks, Created, Cursor, Named, Sort};
+use super::fields::check_tag;
+use super::store::{self, Filter, LinkRow, Place};
 use crate::App;
 use crate::auth::Caller;
+use crate::dates::Window;
 use crate::error::database;
+use crate::faults::check_text;
+use crate::page::parse_limit;
+
+/// Longest text that can be searched for, in characters.
+const MAX_SEARCH: usize = 200;
 
 /// The query of a list.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Page {
+    start_date: Option<String>,
+    end_date: Option<String>,
     limit: Option<String>,
     cursor: Option<String>,
+    q: Option<String>,
+    is_active: Option<String>,
+    is_locked: Option<String>,
+    tag: Option<String>,
+    sort: Option<String>,
 }
 
-/// A page of links, newest first.
+/// A page of links.
 #[derive(Debug, Serialize)]
 pub(crate) struct Links {
     links: Vec<Item>,
@@ -44,19 +57,86 @@ struct Item {
 
 /// Answers with a page of the workspace's links and their counters.
 pub(crate) async fn list(page: Page, caller: Caller, app: App) -> Result<Links, ApiError> {
+    let now = schemas::time::to_millis(Utc::now());
     let limit = parse_limit(page.limit.as_deref())?;
-    let after = page.cursor.as_deref().map(parse_cursor).transpose()?;
+    let sort = Sort::parse(page.sort.as_deref())?;
+    let cursor = page.cursor.as_deref().map(|text| Cursor::parse(text, sort)).transpose()?;
+    let filter = Filter {
+        workspace: caller.workspace,
+        text: page.q.map(|q| check_parameter("q", check_text(&q, MAX_SEARCH)).map(|()| q)).transpose()?,
+        is_active: page.is_active.map(|text| parse_bool("is_active", &text)).transpose()?,
+        is_locked: page.is_locked.map(|text| parse_bool("is_locked", &text)).transpose()?,
+        tag: page.tag.map(|tag| check_parameter("tag", check_tag(&tag)).map(|()| tag)).transpose()?,
+    };
+    // The pages of one list by clicks are of one instant, that of the first.
+    let instant = match &cursor {
+        Some(Cursor::Clicks(Clicks(instant, ..))) => *instant,
+        _ => now,
+    };
+    let window = Window::parse(
+        page.start_date.as_deref(),
+        page.end_date.as_deref(),
+        app.plans.retention_days(caller.plan),
+        instant,
+    )?;
+    if sort == Sort::MostClicksFirst {
+        return by_clicks(&app, &filter, cursor, Counted { window, taken_until: Some(instant) }, limit).await;
+    }
+    let place = match (sort, cursor) {
+        (Sort::OldestFirst, Some(Cursor::Oldest(Created(at, id)))) => Place::Oldest(Some((at, id))),
+        (Sort::OldestFirst, _) => Place::Oldest(None),
+        (Sort::ByName, Some(Cursor::Name(Named(name, id)))) => Place::Name(Some((name, id))),
+        (Sort::ByName, _) => Place::Name(None),
+        (_, Some(Cursor::Newest(Created(at, id)))) => Place::Newest(Some((at, id))),
+        _ => Place::Newest(None),
+    };
     // One more than asked tells whether there is a next page.
-    let mut rows =
-        store::page(&app.pool, caller.workspace, after, limit as i64 + 1).await.map_err(database)?;
-    let next_cursor = (rows.len() > limit).then(|| {
-        rows.truncate(limit);
-        rows.last().map(cursor)
+    let mut rows = store::page(&app.pool, &filter, place, limit + 1).await.map_err(database)?;
+    let next_cursor = last_of_page(&mut rows, limit).map(|row| {
+        match sort {
+            Sort::OldestFirst => Cursor::Oldest(Created(row.created_at, row.id)),
+            Sort::ByName => Cursor::Name(Named(row.name.to_ascii_lowercase(), row.id)),
+            _ => Cursor::Newest(Created(row.created_at, row.id)),
+        }
+        .encode()
     });
     let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
-    let counters = Counters::read(&app, caller.workspace, caller.plan, &ids).await;
-    let links = rows.into_iter().map(|row| item(row, &counters)).collect();
-    Ok(Links { links, next_cursor: next_cursor.flatten() })
+    let counters = Counters::read(&app, caller.workspace, window.into(), &ids).await;
+    Ok(Links { links: rows.into_iter().map(|row| item(row, &counters)).collect(), next_cursor })
+}
+
+/// A page in the order of total clicks. ClickHouse has the totals and Postgres the links, so one asks the other.
+async fn by_clicks(
+    app: &App,
+    filter: &Filter,
+    cursor: Option<Cursor>,
+    counted: Counted,
+    limit: usize,
+) -> Result<Links, ApiError> {
+    let after = match cursor {
+        Some(Cursor::Clicks(Clicks(_, total, id))) => Some((total, id)),
+        _ => None,
+    };
+    let totals = Totals::read(app, filter.workspace, counted).await?;
+    let mut rows = store::page_by_totals(&app.pool, filter, &totals.links, &totals.totals, after, limit + 1)
+        .await
+        .map_err(database)?;
+    let next_cursor = last_of_page(&mut rows, limit).and_then(|last| {
+        let instant = counted.taken_until?;
+        Some(Cursor::Clicks(Clicks(instant, last.total, last.link.id)).encode())
+    });
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.link.id).collect();
+    let counters = Counters::read(app, filter.workspace, counted, &ids).await.require()?;
+    Ok(Links { links: rows.into_iter().map(|row| item(row.link, &counters)).collect(), next_cursor })
+}
+
+/// Cuts the rows to a page and returns the last one of it when there are more.
+fn last_of_page<R>(rows: &mut Vec<R>, limit: usize) -> Option<&R> {
+    if rows.len() <= limit {
+        return None;
+    }
+    rows.truncate(limit);
+    rows.last()
 }
 
 fn item(row: LinkRow, counters: &Counters) -> Item {
@@ -73,38 +153,12 @@ fn item(row: LinkRow, counters: &Counters) -> Item {
     }
 }
 
-/// 1 to 100, 50 when not given. More is refused and never silently cut.
-fn parse_limit(text: Option<&str>) -> Result<usize, ApiError> {
-    match text.map(str::parse) {
-        None => Ok(50),
-        Some(Ok(limit @ 1..=100)) => Ok(limit),
-        Some(_) => Err(ApiError::invalid_limit("limit must be a whole number from 1 to 100")),
-    }
+fn parse_bool(parameter: &'static str, text: &str) -> Result<bool, ApiError> {
+    text.parse().map_err(|_| ApiError::invalid_field(parameter, "must be true or false"))
 }
 
-/// The place of a link in the order of the list: its time in microseconds, as Postgres keeps it, and its id.
-fn cursor(row: &LinkRow) -> String {
-    let mut place = [0; 24];
-    place[..8].copy_from_slice(&row.created_at.timestamp_micros().to_be_bytes());
-    place[8..].copy_from_slice(row.id.as_bytes());
-    URL_SAFE_NO_PAD.encode(place)
-}
-
-fn parse_cursor(text: &str) -> Result<(DateTime<Utc>, Uuid), ApiError> {
-    let mut place = [0; 24];
-    let mut micros = [0; 8];
-    let mut id = [0; 16];
-    if text.len() == 32 && URL_SAFE_NO_PAD.decode_slice(text, &mut place) == Ok(24) {
-        micros.copy_from_slice(&place[..8]);
-        id.copy_from_slice(&place[8..]);
-        // Postgres knows years up to 294276; what a list gave is far below.
-        if let Some(time) = DateTime::from_timestamp_micros(i64::from_be_bytes(micros))
-            && (1970..10_000).contains(&chrono::Datelike::year(&time))
-        {
-            return Ok((time, Uuid::from_bytes(id)));
-        }
-    }
-    Err(ApiError::bad_request("cursor is not one that a list gave"))
+fn check_parameter(parameter: &'static str, outcome: Result<(), String>) -> Result<(), ApiError> {
+    outcome.map_err(|message| ApiError::invalid_field(parameter, message))
 }
 
 #[cfg(test)]
@@ -112,20 +166,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_from_1_to_100() {
-        assert_eq!(parse_limit(None).unwrap(), 50);
-        assert_eq!(parse_limit(Some("1")).unwrap(), 1);
-        assert_eq!(parse_limit(Some("100")).unwrap(), 100);
-        for bad in ["0", "101", "abc", "", "-1", "1.5", "99999999999999999999", " 5"] {
-            assert!(parse_limit(Some(bad)).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_mangled_cursor_is_refused() {
-        for bad in ["", "x", &"A".repeat(31), &"_".repeat(32), &"A".repeat(10_000), &"é".repeat(16)] {
-            assert!(parse_cursor(bad).is_err(), "{bad}");
-        }
-        assert!(parse_cursor(&"A".repeat(32)).is_ok(), "the start of 1970 is a place");
+    fn a_page_knows_whether_there_are_more() {
+        let mut rows = vec![1, 2, 3];
+        assert_eq!(last_of_page(&mut rows, 3), None);
+        assert_eq!(last_of_page(&mut rows, 2), Some(&2));
+        assert_eq!(rows, [1, 2]);
     }
 }

@@ -1,32 +1,42 @@
-//! Links: create, list, get, change, delete.
+//! Links: create, list, get, change, delete, QR codes.
 
+mod bulk;
 mod counters;
 mod create;
+mod cursor;
 mod delete;
 mod destination;
 mod fields;
 mod list;
+mod qr;
+mod room;
 mod show;
 mod slug;
 mod store;
 mod update;
+mod upsert;
 
 use chrono::{DateTime, Utc};
 use schemas::id::{LinkId, UserId};
+use schemas::message::LinkEventKind;
 use serde::Serialize;
 use serde_json::{Value, json};
 use service::http::ApiError;
 use uuid::Uuid;
 
-pub(crate) use create::{Created, create};
+pub(crate) use bulk::bulk;
+pub(crate) use create::create;
 pub(crate) use delete::delete;
 pub(crate) use list::list;
+pub(crate) use qr::{Qr, qr};
 pub(crate) use show::show;
 pub(crate) use update::update;
+pub(crate) use upsert::upsert;
 
 use crate::App;
+use crate::outbox::Outgoing;
 use counters::Counters;
-use store::LinkRow;
+pub(crate) use store::{LinkRow, count_of_account};
 
 /// A link as callers and webhook receivers see it, without counters.
 #[derive(Debug, Clone, Serialize)]
@@ -138,8 +148,18 @@ async fn require(app: &App, workspace: Uuid, id: LinkId) -> Result<LinkRow, ApiE
     store::find(&app.pool, workspace, id.uuid()).await.map_err(crate::error::database)?.ok_or_else(not_found)
 }
 
+/// What the edges and the receivers are told of a link that was locked or unlocked.
+pub(crate) fn told_of_lock(row: &LinkRow, app: &App) -> [Outgoing; 2] {
+    let data = LinkObject::new(row, app).event_data(Some(&["is_locked"]));
+    store::messages(row, &row.record(), store::Told { kind: LinkEventKind::Updated, data })
+}
+
 fn not_found() -> ApiError {
     ApiError::not_found("No such link in this workspace")
+}
+
+fn external_id_taken() -> ApiError {
+    ApiError::external_id_taken("Another link of this workspace has this external_id")
 }
 
 fn slug_taken(slug: &str) -> ApiError {

@@ -1,6 +1,8 @@
 //! `GET /links/{id}`
 
+use chrono::Utc;
 use schemas::id::LinkId;
+use serde::Deserialize;
 use service::http::ApiError;
 
 use super::counters::Counters;
@@ -9,20 +11,39 @@ use super::{FullLink, LinkObject};
 use crate::App;
 use crate::auth::Caller;
 use crate::conversions;
+use crate::dates::Window;
 use crate::error::database;
 
+/// The query: the window of the counters.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Dates {
+    start_date: Option<String>,
+    end_date: Option<String>,
+}
+
 /// Answers with a link and its counters.
-pub(crate) async fn show(id: LinkId, caller: Caller, app: App) -> Result<FullLink, ApiError> {
+pub(crate) async fn show(id: LinkId, dates: Dates, caller: Caller, app: App) -> Result<FullLink, ApiError> {
+    let (start, end) = (dates.start_date.as_deref(), dates.end_date.as_deref());
+    let window = Window::parse(start, end, app.plans.retention_days(caller.plan), Utc::now())?;
     let row = super::require(&app, caller.workspace, id).await?;
-    full(&row, &caller, &app).await
+    full(&row, &window, &app).await
 }
 
 /// Completes a link by its counters of the caller's retention window.
-pub(super) async fn full(row: &LinkRow, caller: &Caller, app: &App) -> Result<FullLink, ApiError> {
+pub(super) async fn full_of_retention(
+    row: &LinkRow,
+    caller: &Caller,
+    app: &App,
+) -> Result<FullLink, ApiError> {
+    full(row, &Window::of_retention(app.plans.retention_days(caller.plan), Utc::now()), app).await
+}
+
+async fn full(row: &LinkRow, window: &Window, app: &App) -> Result<FullLink, ApiError> {
     let links = [row.id];
     let (counters, conversions) = tokio::join!(
-        Counters::read(app, caller.workspace, caller.plan, &links),
-        conversions::count_of_link(&app.pool, row.id),
+        Counters::read(app, row.workspace_id, (*window).into(), &links),
+        conversions::count_of_link(&app.pool, row.id, window),
     );
     Ok(FullLink::new(LinkObject::new(row, app), &counters, conversions.map_err(database)?))
 }

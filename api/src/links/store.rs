@@ -6,10 +6,16 @@ use schemas::id::{LinkId, UserId, WorkspaceId};
 use schemas::message::{
     DeletedLink, ForwardQuery, Link, LinkEvent, LinkEventKind, LinkRecord, Message as _, Version,
 };
+use sha2::{Digest as _, Sha256};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::outbox;
+use super::fields::Checked;
+use crate::outbox::{self, Outgoing};
+
+mod page;
+
+pub(super) use page::{Filter, Place, page, page_by_totals};
 
 /// A row of table `links`.
 #[derive(Debug, Clone, sqlx::FromRow)]
@@ -45,7 +51,7 @@ impl LinkRow {
     }
 
     /// What edges need of the link.
-    fn record(&self) -> LinkRecord {
+    pub(super) fn record(&self) -> LinkRecord {
         LinkRecord::Live(Link {
             version: Version,
             id: self.link_id(),
@@ -72,67 +78,95 @@ pub(super) struct Told {
     pub(super) data: serde_json::Value,
 }
 
-const INSERT: &str = "
-    INSERT INTO links (id, workspace_id, user_id, slug, name, destination, is_active, redirect_status, forward_query,
-                       append_click_id, expires_at, external_id, tags, created_at, updated_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
-
-/// How many links an account may have over all its workspaces.
-pub(super) struct Cap {
-    pub(super) account: Uuid,
-    pub(super) links: i64,
+/// What became of a new link.
+pub(super) enum Inserted {
+    Done,
+    SlugTaken,
+    ExternalIdTaken,
 }
 
-/// Inserts a link and tells the edges and the receivers, in one transaction.
-///
-/// Returns false and changes nothing when the account has as many links as `cap` allows.
+/// Inserts a link and tells the edges and the receivers. What is taken changes nothing.
 pub(super) async fn insert(
-    pool: &PgPool,
+    transaction: &mut PgConnection,
     link: &LinkRow,
-    cap: Option<Cap>,
     told: Told,
-) -> sqlx::Result<bool> {
-    let mut transaction = pool.begin().await?;
-    if let Some(cap) = cap
-        && lock_and_count(&mut transaction, cap.account).await? >= cap.links
-    {
-        return Ok(false);
+) -> sqlx::Result<Inserted> {
+    // An error would end the transaction; this way the next link of the same request can still be made.
+    let inserted = sqlx::query(
+        "INSERT INTO links (id, workspace_id, user_id, slug, name, destination, is_active, redirect_status,
+                            forward_query, append_click_id, expires_at, external_id, tags, created_at, updated_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+         ON CONFLICT DO NOTHING",
+    )
+    .bind(link.id)
+    .bind(link.workspace_id)
+    .bind(link.user_id)
+    .bind(&link.slug)
+    .bind(&link.name)
+    .bind(&link.destination)
+    .bind(link.is_active)
+    .bind(link.redirect_status)
+    .bind(&link.forward_query)
+    .bind(link.append_click_id)
+    .bind(link.expires_at)
+    .bind(&link.external_id)
+    .bind(&link.tags)
+    .bind(link.created_at)
+    .bind(link.updated_at)
+    .execute(&mut *transaction)
+    .await?;
+    if inserted.rows_affected() == 1 {
+        tell(transaction, link, &link.record(), told).await?;
+        return Ok(Inserted::Done);
     }
-    sqlx::query(INSERT)
-        .bind(link.id)
-        .bind(link.workspace_id)
-        .bind(link.user_id)
-        .bind(&link.slug)
-        .bind(&link.name)
-        .bind(&link.destination)
-        .bind(link.is_active)
-        .bind(link.redirect_status)
-        .bind(&link.forward_query)
-        .bind(link.append_click_id)
-        .bind(link.expires_at)
-        .bind(&link.external_id)
-        .bind(&link.tags)
-        .bind(link.created_at)
-        .bind(link.updated_at)
-        .execute(&mut *transaction)
-        .await?;
-    tell(&mut transaction, link, &link.record(), told).await?;
-    transaction.commit().await?;
-    Ok(true)
+    let external_id_is_taken: bool =
+        sqlx::query_scalar("SELECT EXISTS (SELECT FROM links WHERE workspace_id = $1 AND external_id = $2)")
+            .bind(link.workspace_id)
+            .bind(&link.external_id)
+            .fetch_one(transaction)
+            .await?;
+    Ok(if external_id_is_taken { Inserted::ExternalIdTaken } else { Inserted::SlugTaken })
 }
 
-/// Counts an account's links while no other transaction adds one: whoever comes here waits for the account's row,
-/// so the cap is exact under concurrency. Accounts without a cap do not come here.
-async fn lock_and_count(transaction: &mut PgConnection, account: Uuid) -> sqlx::Result<i64> {
-    sqlx::query("SELECT 1 FROM accounts WHERE id = $1 FOR NO KEY UPDATE")
-        .bind(account)
-        .execute(&mut *transaction)
+/// Waits for other transactions of this kind that make links of the same slugs or external ids.
+///
+/// Each takes many one after another, in the order of its request; without a common order for all of them two would
+/// wait for each other, over and over.
+pub(super) async fn queue_for_names(
+    transaction: &mut PgConnection,
+    workspace: Uuid,
+    links: impl Iterator<Item = &Checked>,
+) -> sqlx::Result<()> {
+    let mut places: Vec<i64> = links
+        .flat_map(|link| {
+            let slug = link.slug.as_ref().map(|slug| place(&[b"slug", slug.as_bytes()]));
+            let external_id = link.external_id.as_ref().and_then(Option::as_ref);
+            slug.into_iter().chain(external_id.map(|id| place(&[workspace.as_bytes(), id.as_bytes()])))
+        })
+        .collect();
+    places.sort_unstable();
+    sqlx::query("SELECT pg_advisory_xact_lock(place) FROM unnest($1::bigint[]) AS place")
+        .bind(places)
+        .execute(transaction)
         .await?;
+    Ok(())
+}
+
+/// The advisory lock of a name: a number of 62 bits from 2^62 on, where no other lock of ours is. Two names that
+/// meet in one number only wait for each other.
+fn place(name: &[&[u8]]) -> i64 {
+    let digest = name.iter().fold(Sha256::new(), |digest, part| digest.chain_update(part)).finalize();
+    let bytes = digest.iter().take(8).fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+    ((bytes >> 2) | 1 << 62).cast_signed()
+}
+
+/// Counts an account's links; who has taken the account (see [`crate::locks`]) may rely on the number.
+pub(crate) async fn count_of_account(connection: &mut PgConnection, account: Uuid) -> sqlx::Result<i64> {
     sqlx::query_scalar(
         "SELECT count(*) FROM links WHERE workspace_id IN (SELECT id FROM workspaces WHERE account_id = $1)",
     )
     .bind(account)
-    .fetch_one(transaction)
+    .fetch_one(connection)
     .await
 }
 
@@ -145,28 +179,6 @@ pub(super) async fn find(pool: &PgPool, workspace: Uuid, id: Uuid) -> sqlx::Resu
         .await
 }
 
-/// Reads a page of a workspace's links, newest first, after the place of the last link of the page before.
-pub(super) async fn page(
-    pool: &PgPool,
-    workspace: Uuid,
-    after: Option<(DateTime<Utc>, Uuid)>,
-    limit: i64,
-) -> sqlx::Result<Vec<LinkRow>> {
-    let (created_at, id) = after.unzip();
-    sqlx::query_as(
-        "SELECT * FROM links
-         WHERE workspace_id = $1 AND ($2::timestamptz IS NULL OR (created_at, id) < ($2, $3))
-         ORDER BY created_at DESC, id DESC
-         LIMIT $4",
-    )
-    .bind(workspace)
-    .bind(created_at)
-    .bind(id)
-    .bind(limit)
-    .fetch_all(pool)
-    .await
-}
-
 /// The link for a change, locked until the transaction ends.
 pub(super) async fn find_for_update(
     transaction: &mut PgConnection,
@@ -176,6 +188,19 @@ pub(super) async fn find_for_update(
     sqlx::query_as("SELECT * FROM links WHERE id = $1 AND workspace_id = $2 FOR UPDATE")
         .bind(id)
         .bind(workspace)
+        .fetch_optional(transaction)
+        .await
+}
+
+/// The link of an external id for a change, locked until the transaction ends.
+pub(super) async fn find_external_for_update(
+    transaction: &mut PgConnection,
+    workspace: Uuid,
+    external_id: &str,
+) -> sqlx::Result<Option<LinkRow>> {
+    sqlx::query_as("SELECT * FROM links WHERE workspace_id = $1 AND external_id = $2 FOR UPDATE")
+        .bind(workspace)
+        .bind(external_id)
         .fetch_optional(transaction)
         .await
 }
@@ -239,6 +264,11 @@ async fn tell(
     record: &LinkRecord,
     told: Told,
 ) -> sqlx::Result<()> {
+    outbox::enqueue_all(transaction, messages(link, record, told)).await
+}
+
+/// What the edges and what the receivers are told of a change.
+pub(super) fn messages(link: &LinkRow, record: &LinkRecord, told: Told) -> [Outgoing; 2] {
     let key = link.link_id().to_string();
     let occurred_at = match record {
         LinkRecord::Live(_) => link.updated_at,
@@ -253,6 +283,8 @@ async fn tell(
         occurred_at,
         data: told.data,
     };
-    outbox::enqueue(transaction, schemas::topic::LINKS, &key, &record.encode()).await?;
-    outbox::enqueue(transaction, schemas::topic::LINK_EVENTS, &key, &event.encode()).await
+    [
+        Outgoing { topic: schemas::topic::LINKS, key: key.clone(), value: record.encode() },
+        Outgoing { topic: schemas::topic::LINK_EVENTS, key, value: event.encode() },
+    ]
 }

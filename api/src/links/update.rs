@@ -4,13 +4,15 @@ use chrono::Utc;
 use schemas::id::LinkId;
 use schemas::message::LinkEventKind;
 use service::http::ApiError;
+use sqlx::PgConnection;
 
 use super::fields::{Checked, Fields};
 use super::store::{self, LinkRow, Told};
 use super::{FullLink, LinkObject, show};
 use crate::App;
-use crate::auth::Writer;
-use crate::error::{database, violates};
+use crate::auth::{Caller, Writer};
+use crate::error::{database, despite_deadlocks, violates};
+use crate::locks;
 
 /// Changes the fields that are given and answers with the link. A change that changes nothing tells nobody.
 pub(crate) async fn update(
@@ -20,35 +22,49 @@ pub(crate) async fn update(
     app: App,
 ) -> Result<FullLink, ApiError> {
     let checked = fields.check(&app.public_url)?;
+    // Two links that swap their slugs wait for each other.
+    let row = despite_deadlocks(|| update_once(id, &caller, &checked, &app)).await?;
+    show::full_of_retention(&row, &caller, &app).await
+}
+
+async fn update_once(id: LinkId, caller: &Caller, checked: &Checked, app: &App) -> Result<LinkRow, ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
+    locks::share_to_write(&mut transaction, caller.account).await?;
     let mut row = store::find_for_update(&mut transaction, caller.workspace, id.uuid())
         .await
         .map_err(database)?
         .ok_or_else(super::not_found)?;
+    change(&mut transaction, &mut row, checked, app).await?;
+    transaction.commit().await.map_err(database)?;
+    Ok(row)
+}
+
+/// Changes a link that the transaction holds, and tells everyone unless nothing became different.
+pub(super) async fn change(
+    transaction: &mut PgConnection,
+    row: &mut LinkRow,
+    checked: &Checked,
+    app: &App,
+) -> Result<(), ApiError> {
     if row.is_locked {
         return Err(ApiError::link_locked(
             "The link is over the plan's limit: it can be deleted, not edited",
         ));
     }
-    let changed = apply(checked, &mut row);
-    if !changed.is_empty() {
-        row.revision += 1;
-        // Never before the creation, whatever the clock did in between.
-        row.updated_at = schemas::time::to_millis(Utc::now()).max(row.created_at);
-        let data = LinkObject::new(&row, &app).event_data(Some(&changed));
-        match store::update(&mut transaction, &row, Told { kind: LinkEventKind::Updated, data }).await {
-            Ok(()) => {}
-            Err(error) if violates(&error, "links_slug") => return Err(super::slug_taken(&row.slug)),
-            Err(error) if violates(&error, "links_external_id") => {
-                return Err(ApiError::external_id_taken(
-                    "Another link of this workspace has this external_id",
-                ));
-            }
-            Err(error) => return Err(database(error)),
-        }
+    let changed = apply(checked.clone(), row);
+    if changed.is_empty() {
+        return Ok(());
     }
-    transaction.commit().await.map_err(database)?;
-    show::full(&row, &caller, &app).await
+    row.revision += 1;
+    // Never before the creation, whatever the clock did in between.
+    row.updated_at = schemas::time::to_millis(Utc::now()).max(row.created_at);
+    let data = LinkObject::new(row, app).event_data(Some(&changed));
+    match store::update(transaction, row, Told { kind: LinkEventKind::Updated, data }).await {
+        Ok(()) => Ok(()),
+        Err(error) if violates(&error, "links_slug") => Err(super::slug_taken(&row.slug)),
+        Err(error) if violates(&error, "links_external_id") => Err(super::external_id_taken()),
+        Err(error) => Err(database(error)),
+    }
 }
 
 /// Puts the given fields into the row and returns the names of those that became different.

@@ -7,11 +7,14 @@ use super::{not_found, store};
 use crate::App;
 use crate::auth::Writer;
 use crate::error::database;
+use crate::locks;
 
 /// Removes an endpoint and the deliveries on their way to it.
 pub(crate) async fn delete(id: EndpointId, Writer(caller): Writer, app: App) -> Result<(), ApiError> {
-    match store::delete(&app.pool, caller.workspace, id.uuid()).await.map_err(database)? {
-        true => Ok(()),
-        false => Err(not_found()),
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    locks::share_to_write(&mut transaction, caller.account).await?;
+    if !store::delete(&mut transaction, caller.workspace, id.uuid()).await.map_err(database)? {
+        return Err(not_found());
     }
+    transaction.commit().await.map_err(database)
 }

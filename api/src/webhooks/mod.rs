@@ -1,10 +1,16 @@
 //! Webhook endpoints: where events go, and the secret they are signed with.
+//!
+//! All of it needs a key that may write and a plan that has webhooks, reading too.
 
 mod create;
 mod delete;
+mod fields;
 mod list;
+mod rotate;
+mod secret;
 mod show;
 mod store;
+mod update;
 
 use chrono::{DateTime, Utc};
 use schemas::id::EndpointId;
@@ -14,15 +20,12 @@ use service::http::ApiError;
 pub(crate) use create::create;
 pub(crate) use delete::delete;
 pub(crate) use list::list;
+pub(crate) use rotate::rotate_secret;
 pub(crate) use show::show;
+pub(crate) use store::{enable, raise_version};
+pub(crate) use update::update;
 
 use store::EndpointRow;
-
-/// The kinds of events an endpoint can subscribe to.
-const EVENTS: [&str; 4] = ["click.created", "link.created", "link.updated", "link.deleted"];
-
-/// The classes of clicks an endpoint can ask for.
-const CLICK_CLASSES: [&str; 3] = ["human", "bot", "preview"];
 
 /// An endpoint as callers see it.
 #[derive(Debug, Serialize)]
@@ -56,6 +59,14 @@ impl From<EndpointRow> for Endpoint {
             updated_at: row.updated_at,
         }
     }
+}
+
+/// The endpoint, and its secret for the only time.
+#[derive(Debug, Serialize)]
+pub(crate) struct WithSecret {
+    #[serde(flatten)]
+    endpoint: Endpoint,
+    secret: String,
 }
 
 fn not_found() -> ApiError {

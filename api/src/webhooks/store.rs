@@ -1,7 +1,9 @@
 //! The SQL of webhook endpoints. Whatever changes an endpoint raises `endpoints_version` in the same transaction:
-//! that is how the dispatcher learns of it before the next event.
+//! that is how the dispatcher learns of it before the next event. The version comes last, because its one row is
+//! everybody's.
 
 use chrono::{DateTime, Utc};
+use schemas::id::EndpointId;
 use service::sealed::Sealed;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -21,14 +23,25 @@ pub(super) struct EndpointRow {
     pub(super) updated_at: DateTime<Utc>,
 }
 
+/// Counts a workspace's endpoints while no other transaction adds one.
+pub(super) async fn lock_and_count(transaction: &mut PgConnection, workspace: Uuid) -> sqlx::Result<i64> {
+    sqlx::query("SELECT FROM workspaces WHERE id = $1 FOR NO KEY UPDATE")
+        .bind(workspace)
+        .execute(&mut *transaction)
+        .await?;
+    sqlx::query_scalar("SELECT count(*) FROM webhook_endpoints WHERE workspace_id = $1")
+        .bind(workspace)
+        .fetch_one(transaction)
+        .await
+}
+
 /// Inserts an endpoint, enabled from its creation on.
 pub(super) async fn insert(
-    pool: &PgPool,
+    transaction: &mut PgConnection,
     workspace: Uuid,
     row: &EndpointRow,
     secret: &Sealed,
 ) -> sqlx::Result<()> {
-    let mut transaction = pool.begin().await?;
     sqlx::query(
         "INSERT INTO webhook_endpoints (id, workspace_id, url, description, events, click_classes, enabled_from,
                                         secret_key_id, secret_sealed, created_at, updated_at)
@@ -45,8 +58,7 @@ pub(super) async fn insert(
     .bind(&secret.bytes)
     .execute(&mut *transaction)
     .await?;
-    raise_version(&mut transaction).await?;
-    transaction.commit().await
+    raise_version(transaction).await
 }
 
 /// Reads an endpoint of a workspace.
@@ -58,20 +70,111 @@ pub(super) async fn find(pool: &PgPool, workspace: Uuid, id: Uuid) -> sqlx::Resu
         .await
 }
 
-/// Reads the newest endpoints of a workspace.
-pub(super) async fn newest(pool: &PgPool, workspace: Uuid, limit: i64) -> sqlx::Result<Vec<EndpointRow>> {
+/// The endpoint for a change, locked until the transaction ends.
+pub(super) async fn find_for_update(
+    transaction: &mut PgConnection,
+    workspace: Uuid,
+    id: Uuid,
+) -> sqlx::Result<Option<EndpointRow>> {
+    sqlx::query_as("SELECT * FROM webhook_endpoints WHERE id = $1 AND workspace_id = $2 FOR NO KEY UPDATE")
+        .bind(id)
+        .bind(workspace)
+        .fetch_optional(transaction)
+        .await
+}
+
+/// Reads a page of a workspace's endpoints, newest first, after the last one of the page before.
+pub(super) async fn page(
+    pool: &PgPool,
+    workspace: Uuid,
+    before: Option<Uuid>,
+    limit: i64,
+) -> sqlx::Result<Vec<EndpointRow>> {
     sqlx::query_as(
-        "SELECT * FROM webhook_endpoints WHERE workspace_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2",
+        "SELECT * FROM webhook_endpoints WHERE workspace_id = $1 AND ($2::uuid IS NULL OR id < $2)
+         ORDER BY id DESC LIMIT $3",
     )
     .bind(workspace)
+    .bind(before)
     .bind(limit)
     .fetch_all(pool)
     .await
 }
 
+/// Writes the fields that callers set.
+pub(super) async fn update(transaction: &mut PgConnection, row: &EndpointRow) -> sqlx::Result<()> {
+    sqlx::query(
+        "UPDATE webhook_endpoints
+         SET url = $2, description = $3, events = $4, click_classes = $5, updated_at = $6 WHERE id = $1",
+    )
+    .bind(row.id)
+    .bind(&row.url)
+    .bind(&row.description)
+    .bind(&row.events)
+    .bind(&row.click_classes)
+    .bind(row.updated_at)
+    .execute(&mut *transaction)
+    .await?;
+    raise_version(transaction).await
+}
+
+/// Puts a new secret in the place of the present one, which is kept for 24 hours; none when there is no endpoint.
+pub(super) async fn rotate(
+    transaction: &mut PgConnection,
+    workspace: Uuid,
+    id: Uuid,
+    secret: &Sealed,
+) -> sqlx::Result<Option<EndpointRow>> {
+    let row = sqlx::query_as(
+        "UPDATE webhook_endpoints
+         SET previous_secret_key_id = secret_key_id, previous_secret_sealed = secret_sealed,
+             previous_secret_until = now() + interval '24 hours',
+             secret_key_id = $3, secret_sealed = $4, updated_at = greatest(created_at, date_trunc('milliseconds', now()))
+         WHERE id = $1 AND workspace_id = $2
+         RETURNING *",
+    )
+    .bind(id)
+    .bind(workspace)
+    .bind(i16::from(secret.key_id))
+    .bind(&secret.bytes)
+    .fetch_optional(&mut *transaction)
+    .await?;
+    if row.is_some() {
+        raise_version(transaction).await?;
+    }
+    Ok(row)
+}
+
+/// Enables a disabled endpoint for the events from now on; false when it is enabled already, none when there is no
+/// such endpoint.
+///
+/// Outcomes of deliveries from before count no more: they belong to the former epoch.
+pub(crate) async fn enable(transaction: &mut PgConnection, id: EndpointId) -> sqlx::Result<Option<bool>> {
+    let status: Option<String> =
+        sqlx::query_scalar("SELECT status FROM webhook_endpoints WHERE id = $1 FOR NO KEY UPDATE")
+            .bind(id.uuid())
+            .fetch_optional(&mut *transaction)
+            .await?;
+    match status.as_deref() {
+        None => return Ok(None),
+        Some("enabled") => return Ok(Some(false)),
+        Some(_) => {}
+    }
+    sqlx::query(
+        "UPDATE webhook_endpoints
+         SET status = 'enabled', disabled_reason = NULL, consecutive_exhausted = 0, epoch = epoch + 1,
+             enabled_from = now(), updated_at = greatest(created_at, date_trunc('milliseconds', now()))
+         WHERE id = $1",
+    )
+    .bind(id.uuid())
+    .execute(&mut *transaction)
+    .await?;
+    raise_version(transaction).await?;
+    Ok(Some(true))
+}
+
 /// Removes an endpoint with its deliveries and failures; false when there is none.
-pub(super) async fn delete(pool: &PgPool, workspace: Uuid, id: Uuid) -> sqlx::Result<bool> {
-    let mut transaction = pool.begin().await?;
+pub(super) async fn delete(transaction: &mut PgConnection, workspace: Uuid, id: Uuid) -> sqlx::Result<bool> {
     let deleted = sqlx::query("DELETE FROM webhook_endpoints WHERE id = $1 AND workspace_id = $2")
         .bind(id)
         .bind(workspace)
@@ -88,12 +191,12 @@ pub(super) async fn delete(pool: &PgPool, workspace: Uuid, id: Uuid) -> sqlx::Re
         .bind(id)
         .execute(&mut *transaction)
         .await?;
-    raise_version(&mut transaction).await?;
-    transaction.commit().await?;
+    raise_version(transaction).await?;
     Ok(true)
 }
 
-async fn raise_version(transaction: &mut PgConnection) -> sqlx::Result<()> {
+/// Tells the dispatcher to load the endpoints again before it matches another event.
+pub(crate) async fn raise_version(transaction: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query("UPDATE endpoints_version SET version = version + 1").execute(transaction).await?;
     Ok(())
 }

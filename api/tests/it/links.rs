@@ -1,12 +1,11 @@
 //! Links over HTTP.
 
-use chrono::Utc;
+use chrono::{TimeDelta, Utc};
 use reqwest::Method;
-use schemas::message::{Click, Message as _};
-use schemas::row::ClickRow;
 use serde_json::{Value, json};
 
-use crate::server::{Server, text};
+use crate::clicks::{self, Clicked};
+use crate::server::{Server, answer, text};
 
 #[tokio::test]
 async fn a_link_is_created_read_changed_and_deleted() {
@@ -156,15 +155,9 @@ async fn the_link_cap_holds_over_all_workspaces_under_concurrency() {
 async fn counters_are_the_human_clicks_of_the_retention_window() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
-    let now = Utc::now();
-    let click = |visitor: u64, class: &str, days_ago: i64| {
-        let mut click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
-        click.link_id = text(&link["id"]).parse().unwrap();
-        click.workspace_id = server.workspace.parse().unwrap();
-        click.visitor = visitor;
-        click.class = serde_json::from_value(json!(class)).unwrap();
-        click.occurred_at = now - chrono::TimeDelta::days(days_ago);
-        click
+    let click = |visitor: u64, class: &'static str, days_ago: i64| {
+        let at = Utc::now() - TimeDelta::days(days_ago);
+        Clicked { link: &link, visitor, class, at }
     };
     let clicks = [
         click(1, "human", 0),
@@ -173,20 +166,175 @@ async fn counters_are_the_human_clicks_of_the_retention_window() {
         click(3, "bot", 0),
         click(4, "human", 1_200),
     ];
-    let mut bytes = Vec::new();
-    for (koff, click) in clicks.into_iter().enumerate() {
-        let broker_ts = click.occurred_at;
-        ClickRow { click, src: 1 << 16, koff: koff as u64, broker_ts }.write_row_binary(&mut bytes);
-    }
-    let structure = schemas::row::CLICK_STRUCTURE.replace('\'', "\\'");
-    let query = format!("INSERT INTO clicks SELECT * FROM input('{structure}') FORMAT RowBinary");
-    server.engines.clickhouse_insert(&query, bytes).await;
+    clicks::store(&server, &clicks).await;
 
     let path = format!("/api/links/{}", text(&link["id"]));
     let shown = server.send(Method::GET, &path, None).await.body;
     assert_eq!((&shown["total_clicks"], &shown["unique_clicks"]), (&json!(3), &json!(2)));
     let listed = server.send(Method::GET, "/api/links", None).await.body;
     assert_eq!(listed["links"][0]["total_clicks"], json!(3));
+}
+
+#[tokio::test]
+async fn with_a_window_the_numbers_are_of_the_window() {
+    let server = Server::start().await;
+    let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
+    let day = |days_ago: i64| (Utc::now() - TimeDelta::days(days_ago)).date_naive();
+    let noon = |days_ago: i64| day(days_ago).and_hms_opt(12, 0, 0).unwrap().and_utc();
+    let click = |visitor, days_ago| Clicked { link: &link, visitor, class: "human", at: noon(days_ago) };
+    clicks::store(&server, &[click(1, 10), click(2, 10), click(1, 9), click(3, 5)]).await;
+    let click_id = server.click_ids().mint(text(&link["id"]).parse().unwrap(), noon(9), [1; 10]);
+    let converted = server.request(Method::POST, "/api/conversions").json(&json!({ "click_id": click_id }));
+    assert_eq!(answer(converted).await.status, 201);
+
+    let path = format!("/api/links/{}", text(&link["id"]));
+    let one_hour_east = noon(10).with_timezone(&chrono::FixedOffset::east_opt(3_600).unwrap());
+    let encoded = one_hour_east.to_rfc3339().replace('+', "%2B");
+    for (query, total, unique, conversions) in [
+        (format!("start_date={}&end_date={}", day(10), day(9)), 3, 2, 1),
+        (format!("start_date={}&end_date={}", day(10), day(10)), 2, 2, 0),
+        (format!("start_date={}", day(9)), 2, 2, 1),
+        (format!("end_date={}", day(9)), 3, 2, 1),
+        // The end is not in the window, the start is.
+        (format!("start_date={encoded}&end_date={}", noon(9).format("%Y-%m-%dT%H:%M:%SZ")), 2, 2, 0),
+        ("start_date=1990-01-01".to_owned(), 4, 3, 1),
+        ("start_date=1990-01-01&end_date=1990-12-31".to_owned(), 0, 0, 0),
+        ("start_date=9999-01-01".to_owned(), 0, 0, 0),
+        ("end_date=9999-12-31".to_owned(), 4, 3, 1),
+    ] {
+        let shown = server.send(Method::GET, &format!("{path}?{query}"), None).await;
+        assert_eq!(shown.status, 200, "{query}: {}", shown.body);
+        let numbers = [&shown.body["total_clicks"], &shown.body["unique_clicks"], &shown.body["conversions"]];
+        assert_eq!(numbers, [&json!(total), &json!(unique), &json!(conversions)], "{query}");
+        let listed = server.send(Method::GET, &format!("/api/links?{query}"), None).await.body;
+        let numbers = [&listed["links"][0]["total_clicks"], &listed["links"][0]["unique_clicks"]];
+        assert_eq!(numbers, [&json!(total), &json!(unique)], "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_window_that_cannot_be_read_is_refused_and_its_parameter_named() {
+    let server = Server::start().await;
+    let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
+    let path = format!("/api/links/{}", text(&link["id"]));
+    for (query, parameter) in [
+        ("start_date=2026-02-30", "start_date"),
+        ("end_date=", "end_date"),
+        ("start_date=0000-01-01", "start_date"),
+        ("end_date=2026-01-01T00:00:00%2B25:00", "end_date"),
+        ("end_date=2026-01-01T00:00:00+01:00", "end_date"),
+        ("start_date=%00", "start_date"),
+        ("start_date=%FF%FE", "start_date"),
+        ("start_date=2026-02-02&end_date=2026-02-01", "start_date"),
+    ] {
+        for path in [path.as_str(), "/api/links"] {
+            let refused = server.send(Method::GET, &format!("{path}?{query}"), None).await;
+            assert_eq!((refused.status.as_u16(), &refused.body["code"]), (400, &json!("INVALID_DATE")));
+            assert_eq!(refused.body["details"][0]["field"], parameter, "{query}");
+        }
+    }
+    for query in ["start_date=2026-01-01&start_date=2026-01-01", "since=2026-01-01"] {
+        let refused = server.send(Method::GET, &format!("{path}?{query}"), None).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (400, &json!("BAD_REQUEST")));
+    }
+}
+
+#[tokio::test]
+async fn every_optional_field_is_kept_and_changed() {
+    let server = Server::start().await;
+    let body = json!({
+        "name": "a", "destination": "https://example.com", "slug": "Spring_1", "external_id": "x",
+        "tags": ["b", "a"], "redirect_status": 308, "forward_query": "off", "append_click_id": false,
+        "expires_at": "2030-01-01T01:00:00+01:00",
+    });
+    let link = server.create_link(body.clone()).await;
+    let path = format!("/api/links/{}", text(&link["id"]));
+    for (field, value) in body.as_object().unwrap() {
+        let expected = if field == "expires_at" { &json!("2030-01-01T00:00:00.000Z") } else { value };
+        assert_eq!(&link[field], expected);
+    }
+    let change = json!({
+        "external_id": null, "tags": [], "redirect_status": 301, "forward_query": "append", "append_click_id": true,
+        "expires_at": null,
+    });
+    let changed = server.send(Method::PATCH, &path, Some(change.clone())).await;
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    for (field, value) in change.as_object().unwrap() {
+        assert_eq!(&changed.body[field], value);
+    }
+    assert_eq!(server.send(Method::GET, &path, None).await.body["tags"], json!([]));
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let server = Server::start().await;
+    let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
+    let path = format!("/api/links/{}", text(&link["id"]));
+    let deep = format!("{{\"name\":{}{}}}", "[".repeat(20_000), "]".repeat(20_000));
+    let deep_tags = format!("{{\"tags\":{}{}}}", "[".repeat(20_000), "]".repeat(20_000));
+    let deep_unknown = format!("{{\"x\":{}{}}}", "[".repeat(20_000), "]".repeat(20_000));
+    for body in [
+        r#"{"name":null}"#,
+        r#"{"destination":null}"#,
+        r#"{"slug":null}"#,
+        r#"{"is_active":null}"#,
+        r#"{"tags":null}"#,
+        r#"{"is_active":"true"}"#,
+        r#"{"is_active":1}"#,
+        r#"{"name":""}"#,
+        r#"{"name":"   "}"#,
+        r#"{"name":"a\u0000b"}"#,
+        r#"{"name":"a\nb"}"#,
+        r#"{"name":"a\u0085b"}"#,
+        r#"{"name":"\ud800"}"#,
+        r#"{"name":"a","name":"a"}"#,
+        r#"{"name":"a"} {}"#,
+        r#"{"redirect_status":302.5}"#,
+        r#"{"redirect_status":99999999999}"#,
+        r#"{"redirect_status":303}"#,
+        r#"{"forward_query":"maybe"}"#,
+        r#"{"expires_at":"9999-12-31T23:59:59-23:00"}"#,
+        r#"{"expires_at":"2026-02-30T00:00:00Z"}"#,
+        r#"{"external_id":7}"#,
+        r#"{"tags":["a","a"]}"#,
+        r#"{"tags":["a\u0000"]}"#,
+        r#"{"tags":[null]}"#,
+        r#"{"is_locked":false}"#,
+        r#"{"user_id":"usr_1"}"#,
+        "{",
+        "null",
+        "[]",
+        "",
+        &deep,
+        &deep_tags,
+        &deep_unknown,
+    ] {
+        let shown = &body[..body.len().min(60)];
+        for (method, path) in
+            [(Method::PATCH, path.as_str()), (Method::POST, "/api/links"), (Method::PUT, "/api/links/upsert")]
+        {
+            let request = server
+                .request(method.clone(), path)
+                .bearer_auth(&server.key)
+                .header("content-type", "application/json")
+                .body(body.to_owned());
+            let refused = answer(request).await;
+            assert_eq!(
+                (refused.status.as_u16(), &refused.body["code"]),
+                (400, &json!("BAD_REQUEST")),
+                "{method} {shown}"
+            );
+        }
+    }
+    let not_utf8 = server
+        .request(Method::PATCH, &path)
+        .bearer_auth(&server.key)
+        .header("content-type", "application/json")
+        .body(&b"{\"name\":\"\xff\"}"[..]);
+    assert_eq!(answer(not_utf8).await.status, 400);
+    let listed = server.send(Method::GET, "/api/links", None).await.body;
+    assert_eq!(listed["links"].as_array().unwrap().len(), 1);
+    assert_eq!(server.send(Method::GET, &path, None).await.body["updated_at"], link["updated_at"]);
 }
 
 #[tokio::test]
@@ -201,4 +349,11 @@ async fn without_clickhouse_a_link_answers_with_unknown_counters() {
     for field in ["total_clicks", "unique_clicks", "as_of", "conversion_rate"] {
         assert_eq!(shown.body[field], Value::Null, "{field}");
     }
+    let listed = server.send(Method::GET, "/api/links?sort=name", None).await;
+    assert_eq!((listed.status.as_u16(), &listed.body["links"][0]["total_clicks"]), (200, &Value::Null));
+    let path = format!("/api/links/{}", text(&link["id"]));
+    assert_eq!(server.send(Method::PATCH, &path, Some(json!({"name": "b"}))).await.status, 200);
+    let refused = server.send(Method::GET, "/api/links?sort=-total_clicks", None).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (503, &json!("UNAVAILABLE")));
+    assert!(refused.headers.contains_key("retry-after"));
 }

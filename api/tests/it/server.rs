@@ -46,12 +46,26 @@ impl Server {
     /// Starts an API on these engines, which may be out of reach.
     pub(crate) async fn start_on(engines: Isolated) -> Self {
         let config = config(&engines);
-        let mut server = Self::serve(engines, config).await;
-        let account = server.admin(&["create-account", "--name", "Test", "--plan", "business"]).await;
-        server.account = text(&account["account_id"]);
-        server.workspace = text(&account["workspace_id"]);
-        server.key = server.create_key(&server.workspace.clone(), "read,write").await;
-        server
+        Self::serve(engines, config).await.with_account("business").await
+    }
+
+    /// Makes an account on that plan, with a key that writes.
+    pub(crate) async fn with_account(mut self, plan: &str) -> Self {
+        let account = self.admin(&["create-account", "--name", "Test", "--plan", plan]).await;
+        self.account = text(&account["account_id"]);
+        self.workspace = text(&account["workspace_id"]);
+        self.key = self.create_key(&self.workspace.clone(), "read,write").await;
+        self
+    }
+
+    /// Starts an API on which the Agency plan has so many links, with the account on it.
+    pub(crate) async fn start_with_cap(links: u64) -> Self {
+        let engines = isolated().await;
+        let mut plans: Value = serde_json::from_str(include_str!("../../plans.json")).unwrap();
+        plans["agency"]["links"] = links.into();
+        let mut config = config(&engines);
+        config.plans = Some(serde_json::from_value(plans).unwrap());
+        Self::serve(engines, config).await.with_account("agency").await
     }
 
     /// Starts an API without an account.

@@ -1,7 +1,11 @@
 //! Webhook endpoints over HTTP.
 
+use futures_util::future::join_all;
 use reqwest::Method;
-use serde_json::json;
+use schemas::id::EndpointId;
+use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
+use service::config::KeyRing;
 
 use crate::server::{Server, text};
 
@@ -77,6 +81,221 @@ async fn a_change_of_endpoints_raises_their_version() {
     let body = json!({"url": "https://hooks.example.com/in", "events": ["click.created"]});
     let created = server.send(Method::POST, "/api/webhooks", Some(body)).await.body;
     assert_eq!(version().await, before + 1);
-    server.send(Method::DELETE, &format!("/api/webhooks/{}", text(&created["id"])), None).await;
+    let path = format!("/api/webhooks/{}", text(&created["id"]));
+    server.send(Method::PATCH, &path, Some(json!({"events": ["link.created"]}))).await;
     assert_eq!(version().await, before + 2);
+    server.send(Method::PATCH, &path, Some(json!({"events": ["link.created"]}))).await;
+    server.send(Method::GET, &path, None).await;
+    assert_eq!(version().await, before + 2, "nothing changed");
+    server.send(Method::POST, &format!("{path}/rotate-secret"), None).await;
+    assert_eq!(version().await, before + 3);
+    server.send(Method::DELETE, &path, None).await;
+    assert_eq!(version().await, before + 4);
+}
+
+#[tokio::test]
+async fn only_supplied_fields_of_an_endpoint_change() {
+    let server = Server::start().await;
+    let path = format!("/api/webhooks/{}", text(&create(&server).await["id"]));
+    let before = server.send(Method::GET, &path, None).await.body;
+    let changed = server
+        .send(
+            Method::PATCH,
+            &path,
+            Some(json!({
+                "url": "https://other.example.com/in",
+                "description": "Orders",
+                "events": ["link.deleted", "click.created"],
+                "click_classes": ["human", "preview"],
+            })),
+        )
+        .await;
+    assert_eq!(changed.status, 200);
+    for (field, value) in [
+        ("url", json!("https://other.example.com/in")),
+        ("description", json!("Orders")),
+        ("events", json!(["link.deleted", "click.created"])),
+        ("click_classes", json!(["human", "preview"])),
+        ("status", json!("enabled")),
+        ("created_at", before["created_at"].clone()),
+    ] {
+        assert_eq!(changed.body[field], value, "{field}");
+    }
+    assert_eq!(changed.body.get("secret"), None);
+    assert_eq!(server.send(Method::GET, &path, None).await.body, changed.body);
+    let one = server.send(Method::PATCH, &path, Some(json!({"description": ""}))).await.body;
+    assert_eq!((&one["description"], &one["url"]), (&json!(""), &changed.body["url"]));
+    let none = server.send(Method::PATCH, &path, Some(json!({}))).await;
+    assert_eq!((none.status.as_u16(), none.body), (200, one), "an empty change changes nothing");
+}
+
+#[tokio::test]
+async fn a_change_that_cannot_be_is_refused_whole() {
+    let server = Server::start().await;
+    let path = format!("/api/webhooks/{}", text(&create(&server).await["id"]));
+    let before = server.send(Method::GET, &path, None).await.body;
+    for (body, field) in [
+        (json!({"url": null}), "url"),
+        (json!({"url": 7}), "url"),
+        (json!({"url": "https://127.0.0.1/"}), "url"),
+        (json!({"url": "https://exam\tple.com/"}), "url"),
+        (json!({"url": format!("https://hooks.example.com/{}", "x".repeat(2_048))}), "url"),
+        (json!({"description": null}), "description"),
+        (json!({"description": "x".repeat(201)}), "description"),
+        (json!({"description": "new", "events": []}), "events"),
+        (json!({"events": null}), "events"),
+        (json!({"events": "click.created"}), "events"),
+        (json!({"events": ["link.created", "link.created"]}), "events"),
+        (json!({"click_classes": []}), "click_classes"),
+        (json!({"click_classes": null}), "click_classes"),
+        (json!({"status": "enabled"}), "status"),
+        (json!({"secret": "whsec_mine"}), "secret"),
+        (json!({"id": "whe_1"}), "id"),
+    ] {
+        let refused = server.send(Method::PATCH, &path, Some(body.clone())).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (400, &json!("BAD_REQUEST")), "{body}");
+        assert!(text(&refused.body["message"]).contains(field), "{body}: {}", refused.body);
+    }
+    let refused = server.send(Method::PATCH, &path, Some(json!({"status": "enabled"}))).await.body;
+    assert!(text(&refused["details"][0]["message"]).contains("dashboard"), "{refused}");
+    assert_eq!(server.send(Method::GET, &path, None).await.body, before);
+}
+
+#[tokio::test]
+async fn a_rotated_secret_is_shown_once_and_the_former_one_is_kept_for_a_day() {
+    let server = Server::start().await;
+    let created = create(&server).await;
+    let id = text(&created["id"]);
+    let path = format!("/api/webhooks/{id}");
+    let rotated = server.send(Method::POST, &format!("{path}/rotate-secret"), None).await;
+    assert_eq!(rotated.status, 200);
+    assert_eq!((&rotated.body["id"], &rotated.body["url"]), (&created["id"], &created["url"]));
+    let (former, secret) = (text(&created["secret"]), text(&rotated.body["secret"]));
+    assert!(secret.starts_with("whsec_") && secret != former);
+    assert!(!server.send(Method::GET, &path, None).await.body.to_string().contains("whsec_"));
+
+    // The dispatcher signs with both until then.
+    let ring: KeyRing = format!("1:{}", "22".repeat(32)).parse().unwrap();
+    let endpoint: EndpointId = id.parse().unwrap();
+    let open = |(key, sealed): (i16, Vec<u8>)| {
+        service::sealed::open(&ring, endpoint.uuid().as_bytes(), key, &sealed).unwrap()
+    };
+    let stored = async |columns: &'static str| -> (i16, Vec<u8>) {
+        sqlx::query_as(columns).fetch_one(&mut server.engines.postgres().await).await.unwrap()
+    };
+    let present = "SELECT secret_key_id, secret_sealed FROM webhook_endpoints";
+    let previous = "SELECT previous_secret_key_id, previous_secret_sealed FROM webhook_endpoints";
+    assert_eq!(open(stored(present).await).expose_secret(), secret);
+    assert_eq!(open(stored(previous).await).expose_secret(), former);
+    let hours: f64 = sqlx::query_scalar(
+        "SELECT extract(epoch FROM previous_secret_until - now())::float8 / 3600 FROM webhook_endpoints",
+    )
+    .fetch_one(&mut server.engines.postgres().await)
+    .await
+    .unwrap();
+    assert!((23.9..=24.0).contains(&hours), "{hours}");
+
+    let again = server.send(Method::POST, &format!("{path}/rotate-secret"), None).await.body;
+    assert_eq!(open(stored(present).await).expose_secret(), text(&again["secret"]));
+    assert_eq!(open(stored(previous).await).expose_secret(), secret, "only the last one is kept");
+}
+
+#[tokio::test]
+async fn a_list_of_endpoints_is_paged_newest_first() {
+    let server = Server::start().await;
+    let mut created = Vec::new();
+    for _ in 0..5 {
+        created.push(text(&create(&server).await["id"]));
+    }
+    created.reverse();
+    let mut listed = Vec::new();
+    let mut path = "/api/webhooks?limit=2".to_owned();
+    let mut pages = 0;
+    loop {
+        let page = server.send(Method::GET, &path, None).await.body;
+        listed.extend(page["webhooks"].as_array().unwrap().iter().map(|one| text(&one["id"])));
+        pages += 1;
+        match page["next_cursor"].as_str() {
+            Some(cursor) => path = format!("/api/webhooks?limit=2&cursor={cursor}"),
+            None => break,
+        }
+    }
+    assert_eq!((listed, pages), (created, 3));
+    for (query, code) in [
+        ("limit=0", "INVALID_LIMIT"),
+        ("limit=101", "INVALID_LIMIT"),
+        ("limit=abc", "INVALID_LIMIT"),
+        ("limit=", "INVALID_LIMIT"),
+        ("cursor=", "BAD_REQUEST"),
+        ("cursor=AAAAAAAAAAAAAAAAAAAAAAAAAAA", "BAD_REQUEST"),
+        ("sort=name", "BAD_REQUEST"),
+    ] {
+        let refused = server.send(Method::GET, &format!("/api/webhooks?{query}"), None).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (400, &json!(code)), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_workspace_has_at_most_20_endpoints_also_when_many_are_asked_for_at_once() {
+    let server = Server::start().await;
+    let answers = join_all((0..30).map(|_| server.send(Method::POST, "/api/webhooks", Some(body())))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 20);
+    for refused in answers.iter().filter(|answer| answer.status != 201) {
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (403, &json!("PLAN_LIMIT")));
+    }
+    let first = server.send(Method::GET, "/api/webhooks", None).await.body;
+    let path = format!("/api/webhooks/{}", text(&first["webhooks"][0]["id"]));
+    assert_eq!(server.send(Method::DELETE, &path, None).await.status, 204);
+    create(&server).await;
+}
+
+#[tokio::test]
+async fn endpoints_are_for_keys_that_write_on_a_plan_with_webhooks_and_for_their_own_workspace() {
+    let server = Server::start().await;
+    let path = format!("/api/webhooks/{}", text(&create(&server).await["id"]));
+    let rotate = format!("{path}/rotate-secret");
+    let operations = [
+        (Method::GET, "/api/webhooks", None),
+        (Method::POST, "/api/webhooks", Some(body())),
+        (Method::GET, path.as_str(), None),
+        (Method::PATCH, path.as_str(), Some(json!({"description": "mine"}))),
+        (Method::POST, rotate.as_str(), None),
+        (Method::DELETE, path.as_str(), None),
+    ];
+    let ask_all = async |key: &str, status: u16, code: &str| {
+        for (method, path, body) in operations.clone() {
+            let refused = server.send_as(key, method.clone(), path, body).await;
+            let got = (refused.status.as_u16(), refused.body["code"].as_str());
+            assert_eq!(got, (status, Some(code)), "{method} {path}");
+        }
+    };
+    ask_all(&server.create_key(&server.workspace, "read").await, 403, "READ_ONLY_KEY").await;
+    let neighbour = server.admin(&["create-account", "--name", "Neighbour", "--plan", "business"]).await;
+    let neighbour = server.create_key(&text(&neighbour["workspace_id"]), "read,write").await;
+    for (method, path, body) in operations.clone().into_iter().filter(|(_, path, _)| *path != "/api/webhooks")
+    {
+        let refused = server.send_as(&neighbour, method.clone(), path, body).await;
+        assert_eq!(
+            (refused.status.as_u16(), &refused.body["code"]),
+            (404, &json!("NOT_FOUND")),
+            "{method} {path}"
+        );
+    }
+    let seen = server.send_as(&neighbour, Method::GET, "/api/webhooks", None).await.body;
+    assert_eq!(seen, json!({"webhooks": [], "next_cursor": null}));
+
+    server.admin(&["set-plan", "--account", &server.account, "--plan", "pro"]).await;
+    ask_all(&server.key, 403, "PLAN_REQUIRED").await;
+    server.admin(&["set-plan", "--account", &server.account, "--plan", "agency"]).await;
+    assert_eq!(server.send(Method::GET, &path, None).await.status, 200, "untouched by all of it");
+}
+
+fn body() -> Value {
+    json!({"url": "https://hooks.example.com/in", "events": ["click.created"]})
+}
+
+async fn create(server: &Server) -> Value {
+    let created = server.send(Method::POST, "/api/webhooks", Some(body())).await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    created.body
 }

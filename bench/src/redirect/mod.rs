@@ -4,17 +4,18 @@ mod links;
 mod report;
 mod servers;
 mod tally;
+mod usage;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use devstack::readiness::until;
-use report::{Report, Round, Shipping};
+use report::{Report, Round};
 use servers::{Edge, Server};
 use tests::engines::{Isolated, isolated};
+use usage::Usage;
 
 use crate::{
-    cpu,
     load::{Answers, Load},
     terminal::{complain, say},
 };
@@ -113,17 +114,15 @@ impl Measured {
     /// Its CPU time is taken after that wait: a click costs the same however late it is shipped.
     async fn round(&mut self, load: &Load, duration: Duration) -> anyhow::Result<Round> {
         let edge = &self.edge;
-        let pid = edge.server.pid()?;
-        let begin = (cpu::process(pid)?, cpu::threads(pid, is_shipping)?);
-        let (answers, load_cpu) = answers(&edge.server, load, duration).await?;
+        let begin = Usage::read(edge.server.pid()?)?;
+        let answers = answers(&edge.server, load, duration).await?;
         let ended = Instant::now();
         self.answered += answers.count() as u64;
         let waiting = self.answered.saturating_sub(edge.delivered().await?);
         self.is_shipped().await?;
         let drain = ended.elapsed();
-        let end = (cpu::process(pid)?, cpu::threads(pid, is_shipping)?);
-        let shipping = Shipping::new(answers.count(), end.1.saturating_sub(begin.1), waiting, drain);
-        Ok(Round::new(&answers, end.0.saturating_sub(begin.0), load_cpu, Some(shipping)))
+        let usage = Usage::read(edge.server.pid()?)?.since(&begin);
+        Ok(Round::new(&answers, &usage).with_shipping(&usage, waiting, drain))
     }
 
     async fn is_shipped(&self) -> anyhow::Result<()> {
@@ -141,25 +140,14 @@ impl Measured {
 }
 
 async fn constant_round(server: &Server, load: &Load, duration: Duration) -> anyhow::Result<Round> {
-    let pid = server.pid()?;
-    let begin = cpu::process(pid)?;
-    let (answers, load_cpu) = answers(server, load, duration).await?;
-    Ok(Round::new(&answers, cpu::process(pid)?.saturating_sub(begin), load_cpu, None))
+    let begin = Usage::read(server.pid()?)?;
+    let answers = answers(server, load, duration).await?;
+    Ok(Round::new(&answers, &Usage::read(server.pid()?)?.since(&begin)))
 }
 
-/// Puts a server under load; also returns the CPU time that the load itself took.
-async fn answers(server: &Server, load: &Load, duration: Duration) -> anyhow::Result<(Answers, Duration)> {
-    let own = std::process::id();
-    let begin = cpu::process(own)?;
+async fn answers(server: &Server, load: &Load, duration: Duration) -> anyhow::Result<Answers> {
     let answers =
         load.run(server.address(), duration).await.with_context(|| format!("under load, {server}"))?;
-    if answers.count() == 0 {
-        bail!("{server} answered nothing");
-    }
-    Ok((answers, cpu::process(own)?.saturating_sub(begin)))
-}
-
-/// Whether a thread of the edge brings clicks to Kafka, by its name: ours, and those of librdkafka.
-fn is_shipping(thread: &str) -> bool {
-    thread == "publish" || thread.starts_with("rdk:")
+    ensure!(answers.count() > 0, "{server} answered nothing");
+    Ok(answers)
 }

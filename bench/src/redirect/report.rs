@@ -5,7 +5,7 @@ use std::{fmt::Write as _, time::Duration};
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::{Options, tally::Clicks};
+use super::{Options, tally::Clicks, usage::Usage};
 use crate::{load::Answers, statistics::Spread};
 
 /// The least ratio that the edge is meant to reach.
@@ -21,6 +21,8 @@ pub(super) struct Round {
     cpu_us_per_request: f64,
     /// CPU time of the load for one request; microseconds.
     load_cpu_us_per_request: f64,
+    /// CPU time of everything else on the machine for one request; microseconds.
+    elsewhere_cpu_us_per_request: f64,
     latency_p50_us: u32,
     latency_p99_us: u32,
     /// Absent for the constant, which has nothing to ship.
@@ -52,37 +54,35 @@ pub(super) struct Report {
     /// The same as if nothing had been answered while the rest of a round's clicks was shipped: what the edge could
     /// keep up for ever, at the least.
     sustained_ratio: Spread,
+    /// CPU time of the constant for a request in parts of the edge's; a quieter number than rates on a busy machine.
+    cpu_ratio: Spread,
     constant: Vec<Round>,
     redirect: Vec<Round>,
     clicks: Clicks,
 }
 
-impl Shipping {
-    /// Relates the CPU time of shipping to the clicks it was for.
-    pub(super) fn new(requests: usize, cpu: Duration, waiting: u64, drain: Duration) -> Self {
-        Self { cpu_us_per_request: micros_each(cpu, requests), waiting, drain_seconds: drain.as_secs_f64() }
-    }
-}
-
 impl Round {
-    /// Relates the CPU times of the server and of the load to the requests they were for.
-    pub(super) fn new(
-        answers: &Answers,
-        cpu: Duration,
-        load_cpu: Duration,
-        shipping: Option<Shipping>,
-    ) -> Self {
+    /// Relates what was used to the requests it was for.
+    pub(super) fn new(answers: &Answers, usage: &Usage) -> Self {
         let (requests, seconds) = (answers.count(), answers.elapsed.as_secs_f64());
         Self {
             requests_per_second: requests as f64 / seconds,
             requests,
             seconds,
-            cpu_us_per_request: micros_each(cpu, requests),
-            load_cpu_us_per_request: micros_each(load_cpu, requests),
+            cpu_us_per_request: micros_each(usage.server, requests),
+            load_cpu_us_per_request: micros_each(usage.load, requests),
+            elsewhere_cpu_us_per_request: micros_each(usage.elsewhere(), requests),
             latency_p50_us: answers.latency(50),
             latency_p99_us: answers.latency(99),
-            shipping,
+            shipping: None,
         }
+    }
+
+    /// Adds how the clicks came to Kafka: how many were `waiting` after the last answer, and how long that took.
+    pub(super) fn with_shipping(mut self, usage: &Usage, waiting: u64, drain: Duration) -> Self {
+        let cpu_us_per_request = micros_each(usage.shipping, self.requests);
+        self.shipping = Some(Shipping { cpu_us_per_request, waiting, drain_seconds: drain.as_secs_f64() });
+        self
     }
 
     /// Requests per second when the time of shipping the rest counts too.
@@ -115,6 +115,7 @@ impl Report {
             target: TARGET,
             ratio: ratio(&redirect, &constant, |round| round.requests_per_second)?,
             sustained_ratio: ratio(&redirect, &constant, Round::sustained_per_second)?,
+            cpu_ratio: ratio(&constant, &redirect, |round| round.cpu_us_per_request)?,
             constant,
             redirect,
             clicks,
@@ -138,6 +139,7 @@ impl Report {
         )?;
         writeln!(out, "  ratio            {}   target {TARGET}: {verdict}", spread(self.ratio, 3))?;
         writeln!(out, "  with the drain   {}", spread(self.sustained_ratio, 3))?;
+        writeln!(out, "  of CPU/request   {}", spread(self.cpu_ratio, 3))?;
         for (name, rounds) in [("constant 302", &self.constant), ("redirect", &self.redirect)] {
             writeln!(out, "{name}")?;
             let mut line = |what: &str, decimals: usize, value: &dyn Fn(&Round) -> Option<f64>| {
@@ -148,12 +150,13 @@ impl Report {
             line("CPU us/request", 2, &|round| Some(round.cpu_us_per_request))?;
             line("  of which shipping", 2, &|round| Some(round.shipping.as_ref()?.cpu_us_per_request))?;
             line("load's CPU us/request", 2, &|round| Some(round.load_cpu_us_per_request))?;
+            line("others' CPU us/request", 2, &|round| Some(round.elsewhere_cpu_us_per_request))?;
             line("latency p50, us", 0, &|round| Some(round.latency_p50_us.into()))?;
             line("latency p99, us", 0, &|round| Some(round.latency_p99_us.into()))?;
             line("clicks not yet in Kafka", 0, &|round| Some(round.shipping.as_ref()?.waiting as f64))?;
             line("seconds until all were", 3, &|round| Some(round.shipping.as_ref()?.drain_seconds))?;
         }
-        writeln!(out, "clicks: {:?}", self.clicks)
+        writeln!(out, "clicks: {}", self.clicks)
     }
 }
 
@@ -178,6 +181,7 @@ mod tests {
             seconds: 1.0,
             cpu_us_per_request: 20.0,
             load_cpu_us_per_request: 10.0,
+            elsewhere_cpu_us_per_request: 5.0,
             latency_p50_us: 1,
             latency_p99_us: 2,
             shipping: drain_seconds.map(shipping),

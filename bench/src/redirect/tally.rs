@@ -1,6 +1,6 @@
 //! What is on the topic in the end: a fast edge that loses clicks is no result.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, fmt};
 
 use ::tests::{engines::Isolated, log::for_each_record};
 use anyhow::{Context as _, ensure};
@@ -21,6 +21,16 @@ pub(super) struct Clicks {
     repeats: u64,
     /// Distinct visitors.
     visitors: u64,
+}
+
+impl fmt::Display for Clicks {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { answered, on_topic, repeats, visitors } = self;
+        write!(
+            formatter,
+            "{answered} answered, {on_topic} on the topic, {repeats} marked repeats, {visitors} visitors"
+        )
+    }
 }
 
 /// Reads the topic to its end.

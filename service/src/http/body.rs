@@ -17,7 +17,7 @@ pub const BODY_LIMIT: usize = 64 * 1024;
 /// How long a caller may take to send a body; without this, one that stops halfway holds a connection for ever.
 const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Extracts a JSON body of at most `limit` bytes as a `T`.
+/// Extracts a JSON object of at most `limit` bytes as a `T`.
 ///
 /// Rejects with an [`ApiError`]: 415 unless the type is `application/json`, 413 above the limit, 400 when it is
 /// not JSON or does not fit, naming the field. Give `T` the attribute `serde(deny_unknown_fields)`.
@@ -48,11 +48,15 @@ pub fn bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection>
     )
 }
 
-/// Reads a JSON text as a `T`.
+/// Reads a JSON object as a `T`.
 ///
 /// # Errors
 /// [`Code::BadRequest`](super::Code::BadRequest) that says where and what, and names the field at fault.
 pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+    // Serde would take an array of the fields' values for the object.
+    if text.trim_ascii_start().first() == Some(&b'[') {
+        return Err(malformed("an object is expected"));
+    }
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let field = error.path().to_string();
@@ -142,7 +146,9 @@ mod tests {
 
     #[test]
     fn what_is_not_one_json_value_is_refused() {
-        for text in ["", "{", "nonsense", r#"{"name":"a"} {"name":"b"}"#, "\u{feff}{}", "[]"] {
+        for text in
+            ["", "{", "nonsense", r#"{"name":"a"} {"name":"b"}"#, "\u{feff}{}", "[]", r#" ["a",["b"]]"#]
+        {
             assert_eq!(refused(text)["code"], "BAD_REQUEST", "{text}");
         }
     }

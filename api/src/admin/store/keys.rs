@@ -1,0 +1,120 @@
+//! API keys, and the tokens of external redirect edges.
+
+use chrono::{DateTime, Utc};
+use schemas::id::{EdgeTokenId, KeyId, WorkspaceId};
+use schemas::message::{EdgeToken, Message as _, Version};
+use serde_json::json;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::{audit, workspace_exists};
+use crate::keys::Plain;
+use crate::outbox;
+
+/// Stores a key's digest; `None` when there is no such workspace.
+pub(in crate::admin) async fn create_key(
+    pool: &PgPool,
+    workspace: WorkspaceId,
+    key: &Plain,
+    scope: &str,
+    expires_at: Option<DateTime<Utc>>,
+) -> sqlx::Result<Option<KeyId>> {
+    let id = KeyId::from_uuid(Uuid::now_v7());
+    let mut transaction = pool.begin().await?;
+    if !workspace_exists(&mut transaction, workspace.uuid()).await? {
+        return Ok(None);
+    }
+    sqlx::query(
+        "INSERT INTO api_keys (id, workspace_id, key_sha256, display_prefix, scope, expires_at)
+         VALUES ($1, $2, $3, $4, $5, $6)",
+    )
+    .bind(id.uuid())
+    .bind(workspace.uuid())
+    .bind(&key.digest()[..])
+    .bind(key.display_prefix())
+    .bind(scope)
+    .bind(expires_at)
+    .execute(&mut *transaction)
+    .await?;
+    let details = json!({ "workspace_id": workspace, "scope": scope, "expires_at": expires_at });
+    audit(&mut transaction, "create-key", &id.to_string(), details).await?;
+    transaction.commit().await?;
+    Ok(Some(id))
+}
+
+/// Revokes a key; false when there is none. A key that was revoked before keeps its time.
+pub(in crate::admin) async fn revoke_key(pool: &PgPool, key: KeyId) -> sqlx::Result<bool> {
+    let mut transaction = pool.begin().await?;
+    let found = sqlx::query("UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) WHERE id = $1")
+        .bind(key.uuid())
+        .execute(&mut *transaction)
+        .await?
+        .rows_affected();
+    if found == 0 {
+        return Ok(false);
+    }
+    audit(&mut transaction, "revoke-key", &key.to_string(), json!({})).await?;
+    transaction.commit().await?;
+    Ok(true)
+}
+
+/// Stores a token's digest and tells the edges; `Err` is the workspace when there is no such one.
+pub(in crate::admin) async fn create_edge_token(
+    pool: &PgPool,
+    workspace: Option<WorkspaceId>,
+    token: &Plain,
+) -> sqlx::Result<Result<EdgeTokenId, WorkspaceId>> {
+    let id = EdgeTokenId::from_uuid(Uuid::now_v7());
+    let mut transaction = pool.begin().await?;
+    if let Some(workspace) = workspace
+        && !workspace_exists(&mut transaction, workspace.uuid()).await?
+    {
+        return Ok(Err(workspace));
+    }
+    sqlx::query("INSERT INTO edge_tokens (id, workspace_id, token_sha256) VALUES ($1, $2, $3)")
+        .bind(id.uuid())
+        .bind(workspace.map(WorkspaceId::uuid))
+        .bind(&token.digest()[..])
+        .execute(&mut *transaction)
+        .await?;
+    tell_edges(&mut transaction, id, workspace, &token.digest(), None).await?;
+    audit(&mut transaction, "create-edge-token", &id.to_string(), json!({ "workspace_id": workspace }))
+        .await?;
+    transaction.commit().await?;
+    Ok(Ok(id))
+}
+
+/// Revokes a token and tells the edges; false when there is none.
+pub(in crate::admin) async fn revoke_edge_token(pool: &PgPool, id: EdgeTokenId) -> sqlx::Result<bool> {
+    let mut transaction = pool.begin().await?;
+    let row: Option<(Option<Uuid>, Vec<u8>, DateTime<Utc>)> = sqlx::query_as(
+        "UPDATE edge_tokens SET revoked_at = coalesce(revoked_at, now()) WHERE id = $1
+         RETURNING workspace_id, token_sha256, revoked_at",
+    )
+    .bind(id.uuid())
+    .fetch_optional(&mut *transaction)
+    .await?;
+    let Some((workspace, digest, revoked_at)) = row else { return Ok(false) };
+    let workspace = workspace.map(WorkspaceId::from_uuid);
+    tell_edges(&mut transaction, id, workspace, &digest, Some(revoked_at)).await?;
+    audit(&mut transaction, "revoke-edge-token", &id.to_string(), json!({})).await?;
+    transaction.commit().await?;
+    Ok(true)
+}
+
+async fn tell_edges(
+    transaction: &mut PgConnection,
+    id: EdgeTokenId,
+    workspace: Option<WorkspaceId>,
+    digest: &[u8],
+    revoked_at: Option<DateTime<Utc>>,
+) -> sqlx::Result<()> {
+    let token = EdgeToken {
+        version: Version,
+        edge_token_id: id,
+        token_sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        workspace_id: workspace,
+        revoked_at,
+    };
+    outbox::enqueue(transaction, schemas::topic::LINKS, &token.key(), &token.encode()).await
+}

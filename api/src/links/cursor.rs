@@ -1,0 +1,202 @@
+//! Cursors: where a list of links goes on, as an opaque text.
+//!
+//! A cursor says in which order it was given and ends in a checksum, so one of another order, or one that a copy
+//! has mangled, is refused instead of leading somewhere. It is no secret and no permission: it names a place in an
+//! order, and what is behind that place is looked up in the caller's own workspace.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use chrono::{DateTime, Datelike as _, Utc};
+use serde::{Deserialize, Serialize};
+use service::http::ApiError;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+/// Longest cursor read, in bytes; a name of 200 characters of four bytes gives 1,200.
+const MAX_LEN: usize = 2_048;
+
+/// Bytes of the checksum.
+const CHECKSUM_LEN: usize = 4;
+
+/// Years in which links and clicks are made.
+const YEARS: std::ops::Range<i32> = 1970..2200;
+
+/// The order of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sort {
+    NewestFirst,
+    OldestFirst,
+    MostClicksFirst,
+    ByName,
+}
+
+impl Sort {
+    /// The orders by the names that callers give them; `-` is descending.
+    const NAMED: [(&str, Self); 4] = [
+        ("-created_at", Self::NewestFirst),
+        ("created_at", Self::OldestFirst),
+        ("-total_clicks", Self::MostClicksFirst),
+        ("name", Self::ByName),
+    ];
+
+    /// Reads a name; newest first when none is given.
+    pub(super) fn parse(text: Option<&str>) -> Result<Self, ApiError> {
+        let Some(text) = text else { return Ok(Self::NewestFirst) };
+        Self::NAMED.into_iter().find(|(name, _)| *name == text).map(|(_, sort)| sort).ok_or_else(|| {
+            ApiError::invalid_field("sort", "must be -created_at, created_at, -total_clicks or name")
+        })
+    }
+}
+
+/// The place of the last link of a page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Cursor {
+    /// In either order of creation.
+    #[serde(rename = "n")]
+    Newest(Created),
+    #[serde(rename = "o")]
+    Oldest(Created),
+    #[serde(rename = "t")]
+    Clicks(Clicks),
+    #[serde(rename = "a")]
+    Name(Named),
+}
+
+/// When the link was created, in microseconds as Postgres keeps it, and its id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Created(
+    #[serde(with = "chrono::serde::ts_microseconds")] pub(super) DateTime<Utc>,
+    pub(super) Uuid,
+);
+
+/// The instant of which the totals are, the link's total, and its id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Clicks(
+    #[serde(with = "chrono::serde::ts_milliseconds")] pub(super) DateTime<Utc>,
+    pub(super) i64,
+    pub(super) Uuid,
+);
+
+/// The link's name, in the case of the order, and its id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Named(pub(super) String, pub(super) Uuid);
+
+impl Cursor {
+    /// The text for the caller.
+    pub(super) fn encode(&self) -> String {
+        // Numbers, strings and ids always become JSON.
+        let mut bytes = serde_json::to_vec(self).unwrap_or_default();
+        bytes.extend(checksum(&bytes));
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// Reads what a list in this order gave.
+    pub(super) fn parse(text: &str, sort: Sort) -> Result<Self, ApiError> {
+        Self::decode(text)
+            .filter(|cursor| cursor.sort() == sort)
+            .ok_or_else(|| ApiError::invalid_field("cursor", "is not one that a list in this order gave"))
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        if text.len() > MAX_LEN {
+            return None;
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (json, sum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_LEN)?)?;
+        if sum != checksum(json) {
+            return None;
+        }
+        let cursor: Self = serde_json::from_slice(json).ok()?;
+        cursor.is_possible().then_some(cursor)
+    }
+
+    /// Whether a list could have given it: a checksum can be made by anyone, and what follows goes to Postgres.
+    fn is_possible(&self) -> bool {
+        match self {
+            Self::Newest(Created(at, _)) | Self::Oldest(Created(at, _)) => YEARS.contains(&at.year()),
+            Self::Clicks(Clicks(at, total, _)) => YEARS.contains(&at.year()) && *total >= 0,
+            Self::Name(Named(name, _)) => !name.chars().any(char::is_control),
+        }
+    }
+
+    const fn sort(&self) -> Sort {
+        match self {
+            Self::Newest(_) => Sort::NewestFirst,
+            Self::Oldest(_) => Sort::OldestFirst,
+            Self::Clicks(_) => Sort::MostClicksFirst,
+            Self::Name(_) => Sort::ByName,
+        }
+    }
+}
+
+fn checksum(json: &[u8]) -> [u8; CHECKSUM_LEN] {
+    let digest = Sha256::digest(json);
+    [digest[0], digest[1], digest[2], digest[3]]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_cursor() -> impl Strategy<Value = Cursor> {
+        // 1970 to 2199.
+        let micros = 0_i64..7_258_118_400_000_000;
+        let id = any::<u128>().prop_map(Uuid::from_u128);
+        let at = micros.prop_map(|micros| DateTime::from_timestamp_micros(micros).unwrap());
+        prop_oneof![
+            (at.clone(), id.clone()).prop_map(|(at, id)| Cursor::Newest(Created(at, id))),
+            (at.clone(), id.clone()).prop_map(|(at, id)| Cursor::Oldest(Created(at, id))),
+            (at, 0..i64::MAX, id.clone()).prop_map(|(at, total, id)| Cursor::Clicks(Clicks(
+                schemas::time::to_millis(at),
+                total,
+                id
+            ))),
+            ("\\PC{1,200}", id).prop_map(|(name, id)| Cursor::Name(Named(name, id))),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_cursor_is_read_as_it_was_given_and_in_its_own_order_only(cursor in any_cursor()) {
+            let text = cursor.encode();
+            for (_, sort) in Sort::NAMED {
+                let read = Cursor::parse(&text, sort).ok();
+                prop_assert_eq!(read, (sort == cursor.sort()).then(|| cursor.clone()));
+            }
+        }
+
+        #[test]
+        fn a_cursor_with_one_other_character_is_refused(cursor in any_cursor(), place in any::<proptest::sample::Index>(), other in "[A-Za-z0-9_-]") {
+            let text = cursor.encode();
+            let place = place.index(text.len());
+            let mut mangled = text.clone();
+            mangled.replace_range(place..=place, &other);
+            prop_assume!(mangled != text);
+            prop_assert!(Cursor::decode(&mangled).is_none());
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "\\PC*") {
+            prop_assert!(Cursor::decode(&text).is_none());
+        }
+    }
+
+    #[test]
+    fn what_no_list_gave_is_refused_also_with_a_right_checksum() {
+        for json in [
+            "",
+            "{}",
+            "[]",
+            r#"{"n":[9000000000000000000,"00000000-0000-0000-0000-000000000000"]}"#,
+            r#"{"n":[-9000000000000000000,"00000000-0000-0000-0000-000000000000"]}"#,
+            r#"{"t":[0,-1,"00000000-0000-0000-0000-000000000000"]}"#,
+            r#"{"a":["a\u0000b","00000000-0000-0000-0000-000000000000"]}"#,
+        ] {
+            let bytes = [json.as_bytes(), &checksum(json.as_bytes())].concat();
+            assert_eq!(Cursor::decode(&URL_SAFE_NO_PAD.encode(bytes)), None, "{json}");
+        }
+        assert_eq!(Cursor::decode(&"A".repeat(100_000)), None);
+    }
+}

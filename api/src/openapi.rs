@@ -1,0 +1,91 @@
+//! The API's description for programs, and a page of it for people.
+
+use http::HeaderValue;
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use service::http::Route;
+use service::http::route::any_of;
+use warp::Filter as _;
+use warp::reply::Response;
+
+/// OpenAPI 3.1. Held against the routes by the test below, and against every answer by schemathesis in `.ci/run`.
+const DOCUMENT: &str = include_str!("../openapi.json");
+
+/// Reads the document in the browser and shows it; loads nothing from elsewhere.
+const PAGE: &str = include_str!("../reference.html");
+
+/// `GET /openapi.json` and `GET /docs`
+pub(crate) fn openapi() -> Route {
+    let document = warp::path!("openapi.json").and(warp::get()).map(|| text(DOCUMENT, "application/json"));
+    let page = warp::path!("docs").and(warp::get()).map(|| {
+        let mut response = text(PAGE, "text/html; charset=utf-8");
+        response.headers_mut().insert(
+            CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static(
+                "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'",
+            ),
+        );
+        response
+    });
+    any_of([document.boxed(), page.boxed()])
+}
+
+fn text(body: &'static str, content_type: &'static str) -> Response {
+    let mut response = Response::new(body.into());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=300"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::surface::RESOURCES;
+
+    #[test]
+    fn the_document_has_every_resource_with_its_methods_and_no_other() {
+        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        let documented: BTreeSet<(String, String)> = document["paths"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .flat_map(|(path, operations)| {
+                let methods = operations.as_object().unwrap().keys().map(|method| method.to_uppercase());
+                methods.map(|method| (path.trim_start_matches('/').to_owned(), method))
+            })
+            .collect();
+        let served: BTreeSet<(String, String)> = RESOURCES
+            .iter()
+            .flat_map(|resource| {
+                resource.methods.iter().map(|method| (resource.path.to_owned(), (*method).to_owned()))
+            })
+            .collect();
+        assert_eq!(documented, served);
+    }
+
+    #[test]
+    fn every_reference_of_the_document_leads_somewhere() {
+        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        let mut waiting = vec![&document];
+        let mut seen = 0;
+        while let Some(value) = waiting.pop() {
+            match value {
+                Value::Object(fields) => {
+                    if let Some(Value::String(reference)) = fields.get("$ref") {
+                        seen += 1;
+                        let pointer = reference.strip_prefix('#').unwrap();
+                        assert!(document.pointer(pointer).is_some(), "{reference}");
+                    }
+                    waiting.extend(fields.values());
+                }
+                Value::Array(items) => waiting.extend(items),
+                _ => {}
+            }
+        }
+        assert!(seen > 100);
+    }
+}

@@ -1,0 +1,30 @@
+//! `POST /webhooks/{id}/rotate-secret`
+
+use schemas::id::EndpointId;
+use service::http::ApiError;
+
+use super::{WithSecret, not_found, secret, store};
+use crate::App;
+use crate::auth::Writer;
+use crate::error::database;
+use crate::locks;
+
+/// Draws a new secret and answers with it, for the only time.
+///
+/// The secret so far signs beside the new one for 24 hours, so that receivers can change over without a gap. Only one
+/// is kept: a second rotation within that time ends the first secret at once.
+pub(crate) async fn rotate_secret(
+    id: EndpointId,
+    Writer(caller): Writer,
+    app: App,
+) -> Result<WithSecret, ApiError> {
+    let (secret, sealed) = secret::draw(&app, id.uuid())?;
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    locks::share_to_write(&mut transaction, caller.account).await?;
+    let row = store::rotate(&mut transaction, caller.workspace, id.uuid(), &sealed)
+        .await
+        .map_err(database)?
+        .ok_or_else(not_found)?;
+    transaction.commit().await.map_err(database)?;
+    Ok(WithSecret { endpoint: row.into(), secret })
+}

@@ -1,0 +1,289 @@
+//! The operator's commands, as the program that an operator runs.
+
+use std::process::{Output, Stdio};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tests::engines::Isolated;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+use crate::server::{Server, text};
+
+/// Runs `api admin …` on these engines, with further variables and with `input` on standard input.
+pub(crate) async fn run(
+    engines: &Isolated,
+    variables: &[(&str, &str)],
+    arguments: &[&str],
+    input: &str,
+) -> Output {
+    let hex = |byte: u8| format!("1:{}", format!("{byte:02x}").repeat(32));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_api"))
+        .env_clear()
+        .envs([
+            ("KAFKA_BROKERS", engines.kafka_brokers.as_str()),
+            ("HOPLINE_TOPIC_PREFIX", &engines.topic_prefix),
+            ("CLICKHOUSE_URL", &engines.clickhouse_url),
+            ("DATABASE_URL", &engines.database_url),
+            ("HOPLINE_PUBLIC_URL", "https://go.example"),
+            ("HOPLINE_CLICK_ID_KEYS", &hex(0x11)),
+            ("HOPLINE_SECRET_KEYS", &hex(0x22)),
+            ("USER", "grace"),
+        ])
+        .envs(variables.iter().copied())
+        .arg("admin")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that reads nothing may be gone before it is written to.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes()).await;
+    child.wait_with_output().await.unwrap()
+}
+
+/// The JSON of a command that succeeds.
+pub(crate) async fn succeed(
+    engines: &Isolated,
+    variables: &[(&str, &str)],
+    arguments: &[&str],
+    input: &str,
+) -> Value {
+    let output = run(engines, variables, &[&["--json"], arguments].concat(), input).await;
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+const PASSWORD: &str = "correct horse battery";
+
+#[tokio::test]
+async fn every_change_is_in_the_audit_trail_and_no_secret_is() {
+    let engines = tests::engines::isolated().await;
+    let run = async |arguments: &[&str], input: &str| succeed(&engines, &[], arguments, input).await;
+    let created = run(&["create-account", "--name", "Corner shop", "--plan", "business"], "").await;
+    let account = text(&created["account_id"]);
+    let workspace = text(
+        &run(
+            &["create-workspace", "--account", &account, "--name", "Marketing", "--kind", "organization"],
+            "",
+        )
+        .await["workspace_id"],
+    );
+    let user = run(
+        &["create-user", "--account", &account, "--email", "Ada@example.com", "--password-stdin"],
+        &format!("{PASSWORD}\n"),
+    )
+    .await;
+    let key = run(&["create-key", "--workspace", &workspace, "--scope", "read,write"], "").await;
+    run(&["revoke-key", "--key-id", &text(&key["key_id"])], "").await;
+    let plan = run(&["set-plan", "--account", &account, "--plan", "agency"], "").await;
+    assert_eq!(
+        plan,
+        json!({
+            "account_id": account, "plan": "agency", "former_plan": "business", "locked": 0, "unlocked": 0,
+        })
+    );
+    let token = run(&["create-edge-token", "--workspace", &workspace], "").await;
+    run(&["revoke-edge-token", "--edge-token-id", &text(&token["edge_token_id"])], "").await;
+
+    let rows: Vec<(String, String, String, Value)> =
+        sqlx::query_as("SELECT actor, action, subject, details FROM audit_trail ORDER BY id")
+            .fetch_all(&mut engines.postgres().await)
+            .await
+            .unwrap();
+    let trail: Vec<(&str, &str)> =
+        rows.iter().map(|(_, action, subject, _)| (action.as_str(), subject.as_str())).collect();
+    let (key_id, token_id) = (text(&key["key_id"]), text(&token["edge_token_id"]));
+    assert_eq!(
+        trail,
+        [
+            ("create-account", account.as_str()),
+            ("create-workspace", &workspace),
+            ("create-user", &text(&user["user_id"])),
+            ("create-key", &key_id),
+            ("revoke-key", &key_id),
+            ("set-plan", &account),
+            ("create-edge-token", &token_id),
+            ("revoke-edge-token", &token_id),
+        ]
+    );
+    assert!(rows.iter().all(|(actor, ..)| actor == "grace"));
+    let all = format!("{rows:?}");
+    for secret in [&text(&key["key"]), &text(&token["edge_token"]), PASSWORD, "argon2"] {
+        assert!(!all.contains(secret), "{secret}");
+    }
+}
+
+#[tokio::test]
+async fn a_member_is_kept_with_a_hash_and_an_email_has_one_member() {
+    let server = Server::start().await;
+    let create = async |account: &str, email: &str, input: &str| {
+        let arguments = ["create-user", "--account", account, "--email", email, "--password-stdin"];
+        run(&server.engines, &[], &arguments, input).await
+    };
+    assert!(create(&server.account, "ada@example.com", PASSWORD).await.status.success());
+    let (role, hash): (String, String) =
+        sqlx::query_as("SELECT role, password_hash FROM users WHERE email = 'ada@example.com'")
+            .fetch_one(&mut server.engines.postgres().await)
+            .await
+            .unwrap();
+    assert_eq!(role, "member");
+    assert!(hash.starts_with("$argon2id$") && !hash.contains(PASSWORD));
+
+    let nobodys = server.account.replace("acc_0", "acc_1");
+    for (account, email, input, fault) in [
+        (&server.account, "ADA@Example.com", PASSWORD, "--email: another member has the address"),
+        (&server.account, "ada", PASSWORD, "--email must have an @"),
+        (&server.account, "eve@example.com", "short", "--password-stdin: a password must have at least 8"),
+        (&server.account, "eve@example.com", "", "--password-stdin: a password must have at least 8"),
+        (&nobodys, "eve@example.com", PASSWORD, "--account: there is no account acc_1"),
+    ] {
+        let refused = create(account, email, input).await;
+        let stderr = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(fault), "{fault:?} is not in {stderr}");
+        assert!(!stderr.contains(PASSWORD));
+    }
+    let users: i64 = sqlx::query_scalar("SELECT count(*) FROM users")
+        .fetch_one(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    assert_eq!(users, 2, "the owner and Ada");
+}
+
+#[tokio::test]
+async fn a_wrong_command_names_the_argument_at_fault() {
+    let engines = tests::engines::isolated().await;
+    let id = |prefix: &str| format!("{prefix}_00000000000000000000000001");
+    let (account, workspace) = (id("acc"), id("wsp"));
+    for (arguments, code, fault) in [
+        (&["create-account", "--name", "x", "--plan", "gold"][..], 64, "--plan"),
+        (&["create-account", "--name", " ", "--plan", "pro"], 1, "--name must have 1 to 200 characters"),
+        (&["create-workspace", "--account", "acc_1", "--name", "x", "--kind", "personal"], 64, "--account"),
+        (
+            &["create-workspace", "--account", &account, "--name", "x", "--kind", "personal"],
+            1,
+            "--account: there is no account acc_",
+        ),
+        (&["create-user", "--account", &account, "--email", "a@b.example"], 64, "--password-stdin"),
+        (&["create-key", "--workspace", &account, "--scope", "read"], 64, "--workspace"),
+        (
+            &["create-key", "--workspace", &workspace, "--scope", "read"],
+            1,
+            "--workspace: there is no workspace wsp_",
+        ),
+        (&["create-key", "--workspace", &workspace, "--scope", "write"], 64, "--scope"),
+        (
+            &["create-key", "--workspace", &workspace, "--scope", "read", "--expires-at", "soon"],
+            64,
+            "--expires-at",
+        ),
+        (&["revoke-key", "--key-id", &id("key")], 1, "--key-id: there is no key key_"),
+        (&["set-plan", "--account", &account, "--plan", "Pro"], 64, "--plan"),
+        (&["set-plan", "--account", &account, "--plan", "pro"], 1, "--account: there is no account acc_"),
+        (&["create-edge-token", "--workspace", &workspace], 1, "--workspace: there is no workspace wsp_"),
+        (
+            &["revoke-edge-token", "--edge-token-id", &id("edg")],
+            1,
+            "--edge-token-id: there is no edge token edg_",
+        ),
+        (&["enable-endpoint", "--id", &id("whe")], 1, "--id: there is no webhook endpoint whe_"),
+        (&["enable-endpoint", "--id", "whe_"], 64, "--id"),
+        (&["show-account", "--account", &account], 1, "--account: there is no account acc_"),
+        (&["no-such-command"], 64, "no-such-command"),
+    ] {
+        let refused = run(&engines, &[], arguments, "").await;
+        let stderr = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(fault), "{arguments:?}: {fault:?} is not in {stderr}");
+        assert!(refused.stdout.is_empty(), "{arguments:?}");
+    }
+    let trail: i64 = sqlx::query_scalar("SELECT count(*) FROM audit_trail")
+        .fetch_one(&mut engines.postgres().await)
+        .await
+        .unwrap();
+    assert_eq!(trail, 0, "what was refused changed nothing");
+}
+
+#[tokio::test]
+async fn every_command_shows_an_example_in_its_help() {
+    let engines = tests::engines::isolated().await;
+    for command in [
+        "create-account",
+        "create-workspace",
+        "create-user",
+        "create-key",
+        "revoke-key",
+        "set-plan",
+        "create-edge-token",
+        "revoke-edge-token",
+        "enable-endpoint",
+        "show-account",
+    ] {
+        let help = run(&engines, &[], &[command, "--help"], "").await;
+        assert!(help.status.success());
+        let help = String::from_utf8(help.stdout).unwrap();
+        assert!(help.contains(&format!("Example: api admin {command}")), "{help}");
+        assert!(help.contains("--json"), "{help}");
+    }
+}
+
+#[tokio::test]
+async fn a_disabled_endpoint_is_enabled_for_the_events_from_then_on() {
+    let server = Server::start().await;
+    let body = json!({"url": "https://hooks.example.com/in", "events": ["click.created"]});
+    let endpoint = text(&server.send(Method::POST, "/api/webhooks", Some(body)).await.body["id"]);
+    let enable = async || server.admin(&["enable-endpoint", "--id", &endpoint]).await;
+    type State = (String, Option<String>, i32, i64, bool, i64);
+    let state = async || -> State {
+        sqlx::query_as(
+            "SELECT status, disabled_reason, consecutive_exhausted, epoch, enabled_from > created_at, version
+             FROM webhook_endpoints, endpoints_version",
+        )
+        .fetch_one(&mut server.engines.postgres().await)
+        .await
+        .unwrap()
+    };
+    let before = state().await;
+    assert_eq!(enable().await, json!({"endpoint_id": endpoint, "status": "enabled", "changed": false}));
+    assert_eq!(state().await, before, "one that is enabled misses no event");
+
+    sqlx::query(
+        "UPDATE webhook_endpoints
+         SET status = 'disabled', disabled_reason = 'dead', consecutive_exhausted = 15",
+    )
+    .execute(&mut server.engines.postgres().await)
+    .await
+    .unwrap();
+    assert_eq!(enable().await["changed"], true);
+    let (.., epoch, _, version) = before;
+    assert_eq!(state().await, ("enabled".to_owned(), None, 0, epoch + 1, true, version + 1));
+}
+
+#[tokio::test]
+async fn an_account_is_shown_with_members_workspaces_and_usage() {
+    let server = Server::start().await;
+    server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
+    let arguments =
+        ["create-user", "--account", &server.account, "--email", "ada@example.com", "--password-stdin"];
+    succeed(&server.engines, &[], &arguments, PASSWORD).await;
+    let shown = server.admin(&["show-account", "--account", &server.account]).await;
+    assert_eq!((&shown["account_id"], &shown["plan"]), (&json!(server.account), &json!("business")));
+    assert_eq!(shown["limits"], json!({"links": null, "requests_per_minute": null, "retention_days": 1_095}));
+    assert_eq!(shown["used"], json!({"links": 1}));
+    let members: Vec<(&Value, &Value)> = shown["members"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|member| (&member["role"], &member["email"]))
+        .collect();
+    assert_eq!(members, [(&json!("owner"), &Value::Null), (&json!("member"), &json!("ada@example.com"))]);
+    assert_eq!(shown["workspaces"][0]["workspace_id"], json!(server.workspace));
+    assert_eq!(shown["workspaces"][0]["links"], 1);
+
+    let plain = run(&server.engines, &[], &["show-account", "--account", &server.account], "").await;
+    let plain = String::from_utf8(plain.stdout).unwrap();
+    assert!(plain.contains(&format!("account_id: {}\n", server.account)), "{plain}");
+    assert!(plain.contains("email: ada@example.com"), "{plain}");
+}

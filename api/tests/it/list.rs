@@ -1,0 +1,220 @@
+//! Lists of links: order, pages, filters.
+
+use chrono::{TimeDelta, Utc};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::clicks;
+use crate::server::{Server, text};
+
+/// The names of all links of a list, read page by page.
+async fn names(server: &Server, query: &str, limit: usize) -> Vec<String> {
+    let first = format!("/api/links?limit={limit}&{query}");
+    let mut names = Vec::new();
+    let mut path = first.clone();
+    loop {
+        let page = server.send(Method::GET, &path, None).await;
+        assert_eq!(page.status, 200, "{query}: {}", page.body);
+        let links = page.body["links"].as_array().unwrap();
+        names.extend(links.iter().map(|link| text(&link["name"])));
+        let Some(cursor) = page.body["next_cursor"].as_str() else { return names };
+        assert_eq!(links.len(), limit, "a page before the last is full");
+        path = format!("{first}&cursor={cursor}");
+    }
+}
+
+async fn create(server: &Server, name: &str) -> Value {
+    server.create_link(json!({"name": name, "destination": "https://example.com"})).await
+}
+
+#[tokio::test]
+async fn every_order_is_paged_without_gaps_and_repeats() {
+    let server = Server::start().await;
+    let mut links = Vec::new();
+    for name in ["delta", "Alpha", "charlie", "Bravo", "bravo", "écho", "\u{1F600}"] {
+        links.push(create(&server, name).await);
+    }
+    // The same instant for several: the id decides.
+    sqlx::query(
+        "UPDATE links SET created_at = '2026-01-01T00:00:00Z' WHERE name IN ('charlie', 'Bravo', 'bravo')",
+    )
+    .execute(&mut server.engines.postgres().await)
+    .await
+    .unwrap();
+    let an_hour_ago = Utc::now() - TimeDelta::hours(1);
+    for (link, count) in [(&links[0], 2), (&links[2], 5), (&links[3], 2), (&links[5], 1)] {
+        clicks::store(&server, &clicks::of_visitors(link, count, an_hour_ago)).await;
+    }
+    let oldest = ["charlie", "Bravo", "bravo", "delta", "Alpha", "écho", "\u{1F600}"];
+    let newest: Vec<&str> = oldest.iter().rev().copied().collect();
+    let by_name = ["Alpha", "Bravo", "bravo", "charlie", "delta", "écho", "\u{1F600}"];
+    let by_clicks = ["charlie", "Bravo", "delta", "écho", "\u{1F600}", "bravo", "Alpha"];
+    for limit in [1, 2, 3, 6, 7, 100] {
+        assert_eq!(names(&server, "", limit).await, newest);
+        assert_eq!(names(&server, "sort=-created_at", limit).await, newest);
+        assert_eq!(names(&server, "sort=created_at", limit).await, oldest);
+        assert_eq!(names(&server, "sort=name", limit).await, by_name);
+        assert_eq!(names(&server, "sort=-total_clicks", limit).await, by_clicks);
+    }
+    let day = an_hour_ago.date_naive() - TimeDelta::days(2);
+    let none = format!("sort=-total_clicks&end_date={day}");
+    let by_id = ["\u{1F600}", "écho", "bravo", "Bravo", "charlie", "Alpha", "delta"];
+    assert_eq!(names(&server, &none, 2).await, by_id, "all have zero in this window");
+}
+
+#[tokio::test]
+async fn the_order_by_clicks_is_of_one_instant() {
+    let server = Server::start().await;
+    let mut links = Vec::new();
+    for name in ["a", "b", "c"] {
+        links.push(create(&server, name).await);
+    }
+    let before = Utc::now() - TimeDelta::minutes(1);
+    for (link, count) in [(&links[0], 3), (&links[1], 2), (&links[2], 1)] {
+        clicks::store(&server, &clicks::of_visitors(link, count, before)).await;
+    }
+    let first = server.send(Method::GET, "/api/links?sort=-total_clicks&limit=1", None).await.body;
+    assert_eq!(first["links"][0]["name"], "a");
+    // What is clicked between two pages changes neither order nor numbers.
+    let later = Utc::now() + TimeDelta::seconds(1);
+    clicks::store(&server, &clicks::of_visitors(&links[2], 50, later)).await;
+    let cursor = text(&first["next_cursor"]);
+    let path = format!("/api/links?sort=-total_clicks&limit=2&cursor={cursor}");
+    let rest = server.send(Method::GET, &path, None).await.body;
+    let rows: Vec<(&Value, &Value)> =
+        rest["links"].as_array().unwrap().iter().map(|link| (&link["name"], &link["total_clicks"])).collect();
+    assert_eq!(rows, [(&json!("b"), &json!(2)), (&json!("c"), &json!(1))]);
+    assert_eq!(rest["next_cursor"], Value::Null);
+}
+
+#[tokio::test]
+async fn links_are_found_by_part_of_slug_name_or_destination() {
+    let server = Server::start().await;
+    for (name, slug, destination) in [
+        ("Spring sale 50%_off", "one", "https://example.com/a"),
+        ("Summer", "SPRING-2", "https://example.com/b"),
+        ("Autumn", "three", "https://shop.example/offspring?x=1_2"),
+        ("Winter", "four", r"https://example.com/back%5Cslash"),
+        (r"Back\slash", "five", "https://example.com/c"),
+        ("Größe", "six", "https://example.com/d"),
+    ] {
+        server.create_link(json!({"name": name, "slug": slug, "destination": destination})).await;
+    }
+    for (q, expected) in [
+        ("spring", vec!["Autumn", "Spring sale 50%_off", "Summer"]),
+        ("SPRING", vec!["Autumn", "Spring sale 50%_off", "Summer"]),
+        ("50%25_o", vec!["Spring sale 50%_off"]),
+        ("%25", vec!["Spring sale 50%_off", "Winter"]),
+        ("1_2", vec!["Autumn"]),
+        ("_", vec!["Autumn", "Spring sale 50%_off"]),
+        ("k%5Cs", vec![r"Back\slash"]),
+        ("gr%C3%B6%C3%9Fe", vec!["Größe"]),
+        ("x", vec!["Autumn", r"Back\slash", "Größe", "Spring sale 50%_off", "Summer", "Winter"]),
+        ("'; DROP TABLE links; --", vec![]),
+        // Not across two fields.
+        ("summerhttps", vec![]),
+        ("2summer", vec![]),
+    ] {
+        assert_eq!(names(&server, &format!("sort=name&q={q}"), 2).await, expected, "{q}");
+    }
+    for bad in ["", "a%00b", "%0A", &"x".repeat(201)] {
+        let refused = server.send(Method::GET, &format!("/api/links?q={bad}"), None).await;
+        assert_eq!(
+            (refused.status.as_u16(), &refused.body["details"][0]["field"]),
+            (400, &json!("q")),
+            "{bad}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn links_are_filtered_by_tag_and_state() {
+    let server = Server::start().await;
+    for (name, tags, is_active) in [
+        ("a", json!(["x", "y z"]), true),
+        ("b", json!(["x"]), false),
+        ("c", json!([]), false),
+        ("d", json!(["X"]), true),
+    ] {
+        let body =
+            json!({"name": name, "destination": "https://example.com", "tags": tags, "is_active": is_active});
+        server.create_link(body).await;
+    }
+    sqlx::query("UPDATE links SET is_locked = true WHERE name IN ('a', 'c')")
+        .execute(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    for (query, expected) in [
+        ("tag=x", vec!["a", "b"]),
+        ("tag=y%20z", vec!["a"]),
+        ("tag=y", vec![]),
+        ("is_active=true", vec!["a", "d"]),
+        ("is_active=false", vec!["b", "c"]),
+        ("is_locked=true", vec!["a", "c"]),
+        ("is_locked=false", vec!["b", "d"]),
+        ("tag=x&is_active=false&is_locked=false&q=b", vec!["b"]),
+        ("tag=x&is_active=true&is_locked=false", vec![]),
+    ] {
+        for sort in ["name", "created_at", "-total_clicks"] {
+            let mut found = names(&server, &format!("sort={sort}&{query}"), 1).await;
+            found.sort();
+            assert_eq!(found, expected, "{sort}: {query}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_query_that_makes_no_sense_is_refused_and_the_parameter_named() {
+    let server = Server::start().await;
+    for name in ["a", "b"] {
+        create(&server, name).await;
+    }
+    let page = server.send(Method::GET, "/api/links?limit=1", None).await.body;
+    let cursor = text(&page["next_cursor"]);
+    let half = &cursor[..cursor.len() / 2];
+    for (query, code, parameter) in [
+        ("limit=0".to_owned(), "INVALID_LIMIT", "limit"),
+        ("limit=101".to_owned(), "INVALID_LIMIT", "limit"),
+        ("limit=abc".to_owned(), "INVALID_LIMIT", "limit"),
+        ("limit=".to_owned(), "INVALID_LIMIT", "limit"),
+        ("limit=1&limit=1".to_owned(), "BAD_REQUEST", "limit"),
+        ("page=2".to_owned(), "BAD_REQUEST", "page"),
+        ("Limit=2".to_owned(), "BAD_REQUEST", "Limit"),
+        ("sort=clicks".to_owned(), "BAD_REQUEST", "sort"),
+        ("sort=".to_owned(), "BAD_REQUEST", "sort"),
+        ("is_active=yes".to_owned(), "BAD_REQUEST", "is_active"),
+        ("is_locked=".to_owned(), "BAD_REQUEST", "is_locked"),
+        ("tag=".to_owned(), "BAD_REQUEST", "tag"),
+        ("tag=a&tag=b".to_owned(), "BAD_REQUEST", "tag"),
+        ("tag=a%00".to_owned(), "BAD_REQUEST", "tag"),
+        ("cursor=".to_owned(), "BAD_REQUEST", "cursor"),
+        ("cursor=zzz".to_owned(), "BAD_REQUEST", "cursor"),
+        (format!("cursor={half}"), "BAD_REQUEST", "cursor"),
+        (format!("cursor={cursor}A"), "BAD_REQUEST", "cursor"),
+        (format!("cursor={cursor}&cursor={cursor}"), "BAD_REQUEST", "cursor"),
+        (format!("cursor={}", "A".repeat(8_000)), "BAD_REQUEST", "cursor"),
+        (format!("cursor={cursor}&sort=created_at"), "BAD_REQUEST", "cursor"),
+        (format!("cursor={cursor}&sort=name"), "BAD_REQUEST", "cursor"),
+        (format!("cursor={cursor}&sort=-total_clicks"), "BAD_REQUEST", "cursor"),
+    ] {
+        let refused = server.send(Method::GET, &format!("/api/links?{query}"), None).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (400, &json!(code)), "{query}");
+        assert!(text(&refused.body["message"]).contains(parameter), "{query}: {}", refused.body);
+    }
+    assert_eq!(server.send(Method::GET, &format!("/api/links?cursor={cursor}"), None).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_cursor_of_another_workspace_leads_to_ones_own_links_only() {
+    let server = Server::start().await;
+    for name in ["a", "b", "c"] {
+        create(&server, name).await;
+    }
+    let arguments =
+        ["create-workspace", "--account", &server.account, "--name", "Other", "--kind", "organization"];
+    let other = text(&server.admin(&arguments).await["workspace_id"]);
+    let stranger = server.create_key(&other, "read,write").await;
+    let page = server.send(Method::GET, "/api/links?limit=1", None).await.body;
+    let path = format!("/api/links?cursor={}", text(&page["next_cursor"]));
+    assert_eq!(server.send_as(&stranger, Method::GET, &path, None).await.body["links"], json!([]));
+}

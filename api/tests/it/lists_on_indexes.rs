@@ -1,0 +1,100 @@
+//! Lists find their links through indexes, whatever is asked.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use tests::eventually;
+
+use crate::server::{Server, text};
+
+/// Links of the workspace that is asked, and of all workspaces together.
+const OWN: u32 = 2_000;
+const ALL: u32 = 40_000;
+
+#[tokio::test]
+async fn no_list_reads_the_whole_table() {
+    let server = Server::start().await;
+    fill(&server).await;
+    let count = async |column: &'static str| -> i64 {
+        sqlx::query_scalar(sqlx::AssertSqlSafe(format!(
+            "SELECT coalesce(sum({column}), 0)::bigint FROM pg_stat_user_tables WHERE relname = 'links'"
+        )))
+        .fetch_one(&mut server.engines.postgres().await)
+        .await
+        .unwrap()
+    };
+    let (scans_before, finds_before) = (count("seq_scan").await, count("idx_scan").await);
+    let mut asked = 0;
+    for sort in ["-created_at", "created_at", "name", "-total_clicks"] {
+        for filter in [
+            "limit=100",
+            "q=needle",
+            "q=example",
+            "q=ab",
+            "tag=rare",
+            "tag=common",
+            "is_active=false",
+            "is_active=true",
+            "is_locked=true",
+            "is_locked=false",
+            "is_active=false&tag=common&q=n1",
+        ] {
+            let path = format!("/api/links?sort={sort}&{filter}");
+            let page = server.send(Method::GET, &path, None).await;
+            assert_eq!(page.status, 200, "{path}: {}", page.body);
+            asked += 1;
+            if let Some(cursor) = page.body["next_cursor"].as_str() {
+                let next = server.send(Method::GET, &format!("{path}&cursor={cursor}"), None).await;
+                assert_eq!(next.status, 200, "{path}");
+                asked += 1;
+            }
+        }
+    }
+    // Connections report what they did when they have been idle for a moment.
+    eventually("the statistics are complete", Duration::from_secs(30), async || {
+        let finds = count("idx_scan").await - finds_before;
+        if finds >= asked { Ok(()) } else { Err((finds, asked)) }
+    })
+    .await;
+    assert_eq!(count("seq_scan").await, scans_before, "a list read the whole table");
+}
+
+/// Fills the table: every twentieth link is the asked workspace's, the others belong to others of the account.
+async fn fill(server: &Server) {
+    for n in 0..3 {
+        let name = format!("Other {n}");
+        server
+            .admin(&[
+                "create-workspace",
+                "--account",
+                &server.account,
+                "--name",
+                &name,
+                "--kind",
+                "organization",
+            ])
+            .await;
+    }
+    let own: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
+    let mut postgres = server.engines.postgres().await;
+    sqlx::query(
+        "INSERT INTO links (id, workspace_id, user_id, slug, name, destination, is_active, is_locked, tags,
+                            created_at, updated_at)
+         SELECT gen_random_uuid(),
+                CASE WHEN n % $2 = 0 THEN $1 ELSE (SELECT array_agg(id) FROM workspaces WHERE id <> $1)[1 + n % 3] END,
+                (SELECT id FROM users LIMIT 1), 's' || n, CASE WHEN n % 7919 = 0 THEN 'needle ' ELSE 'name ' END || n,
+                'https://example.com/page/' || n, n % 300 <> 0, n % 500 = 0,
+                CASE WHEN n % 1000 = 0 THEN '{common,rare}'::text[] WHEN n % 40 = 0 THEN '{common}' ELSE '{}' END,
+                now() - n * interval '1 minute', now()
+         FROM generate_series(1, $3) n",
+    )
+    .bind(own.uuid())
+    .bind(i32::try_from(ALL / OWN).unwrap())
+    .bind(i32::try_from(ALL).unwrap())
+    .execute(&mut postgres)
+    .await
+    .unwrap();
+    sqlx::query("VACUUM ANALYZE links").execute(&mut postgres).await.unwrap();
+    let listed = server.send(Method::GET, "/api/links?limit=1", None).await.body;
+    assert!(text(&listed["links"][0]["name"]).starts_with("name "));
+}
