@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod configuration;
+mod handovers;
 mod kills;
 mod pipeline;
 mod stops;

@@ -84,6 +84,27 @@ impl Deployment {
         }
     }
 
+    /// A second API on the same engines, not started yet, and its address.
+    ///
+    /// # Panics
+    /// When no port can be had.
+    pub fn another_api(&self) -> (Server, String) {
+        let address = || format!("127.0.0.1:{}", ports::free().unwrap());
+        let (listen, operations) = (address(), address());
+        let mut launch = Launch::new(binary("api"), self.scratch.path().join("another-api.log"));
+        launch.environment = self.environment.clone();
+        for (name, value) in &mut launch.environment {
+            match name.as_str() {
+                "HOPLINE_API_LISTEN" => value.clone_from(&listen),
+                "HOPLINE_API_OPERATIONS_LISTEN" => value.clone_from(&operations),
+                _ => {}
+            }
+        }
+        let url = format!("http://{operations}");
+        let server = Server::new("api", &url, launch, Probe::Http { url: format!("{url}/readyz") });
+        (server, format!("http://{listen}"))
+    }
+
     /// The four programs.
     pub fn services(&self) -> [&Server; 4] {
         [&self.ingest, &self.processor, &self.api, &self.dispatcher]
@@ -121,8 +142,21 @@ impl Deployment {
     /// # Panics
     /// When no answer comes, or one that is no JSON.
     pub async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, Value) {
-        let mut request =
-            self.client.request(method, format!("{}{path}", self.api_url)).bearer_auth(&self.key);
+        self.send_to(&self.api_url, method, path, body).await
+    }
+
+    /// Sends a request to the API at this address with the account's key.
+    ///
+    /// # Panics
+    /// As [`Deployment::send`].
+    pub async fn send_to(
+        &self,
+        api_url: &str,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> (u16, Value) {
+        let mut request = self.client.request(method, format!("{api_url}{path}")).bearer_auth(&self.key);
         if let Some(body) = body {
             request = request.json(body);
         }

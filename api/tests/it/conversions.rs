@@ -12,15 +12,19 @@ async fn convert(server: &Server, body: &serde_json::Value) -> Answer {
 }
 
 #[tokio::test]
-async fn a_click_converts_once_also_when_two_ask_at_once() {
+async fn a_click_converts_once_also_when_fifty_ask_at_once() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let link_id = text(&link["id"]).parse().unwrap();
     let click_id = server.click_ids().mint(link_id, Utc::now(), [1; 10]);
     let body = json!({"click_id": click_id, "external_user_id": "u1", "user_name": "Ada", "user_email": "a@b.example"});
-    let (one, other) = tokio::join!(convert(&server, &body), convert(&server, &body));
-    let (made, refused) = if one.status == 201 { (one, other) } else { (other, one) };
-    assert_eq!((made.status.as_u16(), refused.status.as_u16()), (201, 409));
+    let asking = (0..50).map(|_| convert(&server, &body));
+    let answers = futures_util::future::join_all(asking).await;
+    let (made, refused): (Vec<&Answer>, Vec<&Answer>) =
+        answers.iter().partition(|answer| answer.status == 201);
+    assert_eq!((made.len(), refused.len()), (1, 49));
+    assert!(refused.iter().all(|answer| answer.status == 409), "{refused:?}");
+    let (made, refused) = (made[0], refused[0]);
     assert_eq!(made.body["success"], true);
     let fields: Vec<&String> = made.body["conversion"].as_object().unwrap().keys().collect();
     assert_eq!(fields, ["id", "click_id", "external_user_id", "user_name", "user_email", "created_at"]);

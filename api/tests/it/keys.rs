@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::server::{Server, answer, text};
+use crate::server::{Server, answer, config, text};
 
 #[tokio::test]
 async fn every_invalid_key_gets_the_same_answer() {
@@ -35,6 +35,26 @@ async fn every_invalid_key_gets_the_same_answer() {
         .body,
     );
     assert!(bodies.iter().all(|body| body == &bodies[0]), "{bodies:?}");
+}
+
+#[tokio::test]
+async fn a_revoked_key_is_refused_by_the_next_request_on_every_instance() {
+    let server = Server::start().await;
+    let config = config(&server.engines);
+    let others = [
+        Server::serve(server.engines.clone(), config.clone()).await,
+        Server::serve(server.engines.clone(), config).await,
+    ];
+    let instances = || std::iter::once(&server).chain(&others);
+    let created = server.admin(&["create-key", "--workspace", &server.workspace, "--scope", "read"]).await;
+    let key = text(&created["key"]);
+    for instance in instances() {
+        assert_eq!(instance.send_as(&key, Method::GET, "/api/links", None).await.status, 200);
+    }
+    server.admin(&["revoke-key", "--key-id", &text(&created["key_id"])]).await;
+    for instance in instances() {
+        assert_eq!(instance.send_as(&key, Method::GET, "/api/links", None).await.status, 401);
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,104 @@
+//! Slugs that move between links while two APIs fight over who publishes: the edge ends where Postgres is.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tests::deployment::Deployment;
+use tests::eventually;
+
+use crate::traffic::LONG;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slugs_end_at_the_right_link_while_publishers_are_stopped_and_woken() {
+    let deployment = Deployment::start().await;
+    let (other, other_url) = deployment.another_api();
+    other.start().await.unwrap();
+
+    let mut expected = Vec::new();
+    for round in 0..3 {
+        // One of them publishes. It hangs, and the other one is to take over.
+        let stopped = if round % 2 == 0 { &deployment.api } else { &other };
+        let asked = (round % 2 == 0).then_some(other_url.as_str());
+        signal(stopped, Signal::SIGSTOP);
+        for pair in 0..4 {
+            let (left, right) = (format!("l-{round}-{pair}"), format!("r-{round}-{pair}"));
+            expected.extend(hand_over(&deployment, asked, &left, &right).await);
+        }
+        follows(&deployment, &expected).await;
+        signal(stopped, Signal::SIGCONT);
+    }
+    follows(&deployment, &expected).await;
+
+    // A fresh start reads the compacted topic from its beginning.
+    deployment.ingest.kill().await;
+    deployment.ingest.start().await.unwrap();
+    follows(&deployment, &expected).await;
+    let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox")
+        .fetch_one(&mut deployment.engines.postgres().await)
+        .await
+        .unwrap();
+    assert_eq!(waiting, 0);
+}
+
+/// Makes a link, gives its slug to another one by deletion, then swaps two slugs by way of a third.
+///
+/// Returns where each slug must lead in the end; `None` is nowhere.
+async fn hand_over(
+    deployment: &Deployment,
+    api: Option<&str>,
+    left: &str,
+    right: &str,
+) -> Vec<(String, Option<String>)> {
+    let send = async |method: Method, path: &str, body: Option<Value>| {
+        let (status, answer) = match api {
+            Some(api) => deployment.send_to(api, method, path, body.as_ref()).await,
+            None => deployment.send(method, path, body.as_ref()).await,
+        };
+        assert!(status < 300, "{status} {answer}");
+        answer
+    };
+    let create = async |slug: &str, destination: &str| -> String {
+        let body = json!({ "name": "a", "slug": slug, "destination": destination });
+        let link = send(Method::POST, "/api/links", Some(body)).await;
+        format!("/api/links/{}", link["id"].as_str().unwrap())
+    };
+    let patch = async |path: &str, slug: &str| {
+        send(Method::PATCH, path, Some(json!({ "slug": slug }))).await;
+    };
+    let first = create(left, "https://example.com/first").await;
+    send(Method::DELETE, &first, None).await;
+    let one = create(left, "https://example.com/one").await;
+    let two = create(right, "https://example.com/two").await;
+    let aside = format!("{left}-aside");
+    patch(&one, &aside).await;
+    patch(&two, left).await;
+    patch(&one, right).await;
+    vec![
+        (left.to_owned(), Some("https://example.com/two".to_owned())),
+        (right.to_owned(), Some("https://example.com/one".to_owned())),
+        (aside, None),
+    ]
+}
+
+/// Waits until every slug leads where it must.
+async fn follows(deployment: &Deployment, expected: &[(String, Option<String>)]) {
+    for (slug, destination) in expected {
+        eventually("the edge follows", LONG, async || {
+            let answer = deployment.click(slug, "198.51.100.1").await.map_err(|error| error.to_string())?;
+            let location = answer.headers().get("location").and_then(|value| value.to_str().ok());
+            let there = match (destination, location) {
+                (Some(wanted), Some(location)) => location.starts_with(wanted.as_str()),
+                (None, None) => answer.status() == 404,
+                _ => false,
+            };
+            if there { Ok(()) } else { Err(format!("{slug}: {} {location:?}", answer.status())) }
+        })
+        .await;
+    }
+}
+
+fn signal(server: &devstack::Server, signal: Signal) {
+    let pid = server.pid().unwrap();
+    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
+}
