@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     io,
     sync::{Arc, OnceLock},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -22,8 +23,8 @@ use super::{
 };
 use crate::spool::{Next, Spool, record::Record};
 
-/// How long delivery reports are served before the spool is looked at again.
-const POLL: Duration = Duration::from_millis(5);
+/// How long the spool and the delivery reports are left alone while records are under way.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// How long the thread sleeps at most when nothing is under way.
 const IDLE: Duration = Duration::from_millis(500);
@@ -157,15 +158,17 @@ impl Shipper {
             self.adopt();
             let round = self.send(&producer);
             let under_way = self.segments.iter().any(|progress| progress.under_way() > 0);
+            producer.poll(Duration::ZERO);
             if under_way || round == Round::Full {
-                producer.poll(POLL);
+                // Not a longer poll: it would stay busy for the last millisecond of its time. Not a wait for news
+                // either: under load there always is some.
+                thread::sleep(PAUSE);
             } else {
                 self.spool.wait(IDLE, || {
                     self.stopped()
                         || self.segments.iter().any(Progress::has_news)
                         || !self.spool.segments_from(self.next_segment).is_empty()
                 });
-                producer.poll(Duration::ZERO);
             }
             self.settle(&producer);
             self.release();
