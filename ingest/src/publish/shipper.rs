@@ -158,10 +158,9 @@ impl Shipper {
             self.adopt();
             let round = self.send(&producer);
             let under_way = self.segments.iter().any(|progress| progress.under_way() > 0);
-            producer.poll(Duration::ZERO);
+            serve_reports(&producer);
             if under_way || round == Round::Full {
-                // Not a longer poll: it would stay busy for the last millisecond of its time. Not a wait for news
-                // either: under load there always is some.
+                // Not a wait for news: under load there always is some.
                 thread::sleep(PAUSE);
             } else {
                 self.spool.wait(IDLE, || {
@@ -372,4 +371,16 @@ fn damaged(segment: u64, bytes: usize) {
 
 fn unreadable(segment: u64, error: &io::Error) {
     tracing::error!(segment, "cannot read segment {segment} of the spool: {error}");
+}
+
+/// Serves every delivery report that is there, without waiting for more: a poll that waits stays busy for the last
+/// millisecond of its time, and one that does not wait serves a single batch of reports.
+fn serve_reports(producer: &Producer) {
+    loop {
+        let waiting = producer.in_flight_count();
+        producer.poll(Duration::ZERO);
+        if producer.in_flight_count() == waiting {
+            return;
+        }
+    }
 }
