@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(
     name = "./dev",
+    bin_name = "./dev",
     after_help = "Everything it keeps is in .dev/ (git ignores it): data, logs, keys, downloaded engines.\n\
     An engine that KAFKA_BROKERS, CLICKHOUSE_URL or DATABASE_URL names is used instead of being started."
 )]
