@@ -3,6 +3,7 @@
 //! A number of one machine at one moment says little about another. A ratio of two servers that took turns on the
 //! same machine, in the same minutes, under the same load, says more; so every benchmark here reports one.
 
+mod api;
 mod constant;
 mod cpu;
 mod load;
@@ -22,7 +23,7 @@ use terminal::complain;
     name = "bench",
     version,
     after_help = "KAFKA_BROKERS, CLICKHOUSE_URL and DATABASE_URL name the engines; what a run makes there it removes.\n\
-    Build what is measured in the same profile: cargo build --release -p bench -p ingest --bins"
+    Build what is measured in the same profile: cargo build --release -p bench -p ingest -p api --bins"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -37,9 +38,18 @@ enum Command {
         Exit codes: 0 after a complete run, whatever the ratio; 1 when there is no result, also because a click is \
         missing on its topic.")]
     Redirect(redirect::Options),
+    /// List, create and authentication of `api` against the bare statements, and the list against constant JSON
+    #[command(after_help = "Examples:\n  bench api\n  bench api --pairs 9 --seconds 10\n  \
+        bench api --json | jq '.comparisons[] | [.name, .p50.median, .p99.median]'\n\n\
+        Exit codes: 0 after a complete run, whatever the ratios; 1 when there is no result, also because the list's \
+        counters are not those of ClickHouse.")]
+    Api(api::Options),
     /// Serves the constant 302; started by `redirect`
     #[command(hide = true)]
     Constant(constant::Options),
+    /// Serves constant JSON; started by `api`
+    #[command(hide = true)]
+    ConstantJson(api::constant::Options),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +59,10 @@ fn main() -> ExitCode {
         }
         // The same runtime as the services have.
         Command::Constant(options) => on(tokio::runtime::Builder::new_multi_thread(), constant::run(options)),
+        Command::Api(options) => on(tokio::runtime::Builder::new_current_thread(), api::run(options)),
+        Command::ConstantJson(options) => {
+            on(tokio::runtime::Builder::new_multi_thread(), api::constant::run(options))
+        }
     };
     match end {
         Ok(()) => ExitCode::SUCCESS,

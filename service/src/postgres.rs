@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 use sqlx::{
-    PgPool,
+    Connection as _, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
@@ -11,6 +11,9 @@ use crate::{Check, Shutdown, health};
 
 /// How long a caller waits for a connection; with Postgres down, this is how fast it is told so.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// For how long after its last use a connection is taken to be alive without asking; an error closes it.
+const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
 /// What the server may spend on one statement, so that a lost client's query does not run on.
 const STATEMENT_TIMEOUT: &str = "15s";
@@ -84,6 +87,16 @@ pub fn pool(config: &PostgresConfig, name: &str, max_connections: u32) -> PgPool
     PgPoolOptions::new()
         .max_connections(max_connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
+        // A question to the server before each use would be a tenth of the time that a request takes.
+        .test_before_acquire(false)
+        .before_acquire(|connection, meta| {
+            Box::pin(async move {
+                if meta.idle_for > TRUSTED_IDLE {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        })
         .connect_lazy_with(options)
 }
 
