@@ -1,134 +1,260 @@
-//! A click, from what is known of the request that made it.
+//! A click, from what is known of the visit that made it.
 
 use std::{borrow::Cow, net::IpAddr};
 
 use chrono::{DateTime, Utc};
 use http::{
-    HeaderMap,
+    HeaderMap, HeaderName,
     header::{REFERER, USER_AGENT},
 };
-use schemas::message::Click;
+use rand::Rng as _;
+use schemas::message::{self, Click};
+use service::agent::{self, Agents, TEXT_BYTES};
 use url::Url;
 
 use crate::{
-    agent::Agent,
+    country::Countries,
     links::Target,
     redirect::destination::{self, CLICK_ID},
     visitor::VisitorKey,
 };
 
-/// How many bytes of any text that a visitor sends are kept.
-const TEXT_BYTES: usize = 256;
+/// How many bytes of a purpose are kept.
+const PURPOSE_BYTES: usize = 64;
 
-/// A request for a link, with all that the click needs of it.
+/// How many bytes of a referrer are looked at; its host stands at the beginning.
+const REFERRER_BYTES: usize = 2_048;
+
+/// Headers by which browsers mark a request that no person made yet.
+const PURPOSES: [HeaderName; 4] = [
+    HeaderName::from_static("sec-purpose"),
+    HeaderName::from_static("purpose"),
+    HeaderName::from_static("x-purpose"),
+    HeaderName::from_static("x-moz"),
+];
+
+/// Global Privacy Control, and the older Do Not Track: `1` asks not to be followed.
+const PRIVACY_SIGNALS: [HeaderName; 2] = [HeaderName::from_static("sec-gpc"), HeaderName::from_static("dnt")];
+
+/// The parameters that a click keeps, in the order of [`Parameters`].
+const PARAMETERS: [&str; 6] =
+    ["utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content", CLICK_ID];
+
+/// The values of [`PARAMETERS`], decoded and cut.
+type Parameters = [Option<String>; PARAMETERS.len()];
+
+/// Who came to a link, and how. What is missing is empty; bytes, because nothing makes anyone send text.
 #[derive(Debug, Clone, Copy)]
 pub struct Visit<'a> {
     /// The slug that was asked for.
     pub slug: &'a str,
     /// The short URL's query.
     pub query: Option<&'a str>,
-    /// The request's headers.
-    pub headers: &'a HeaderMap,
-    /// The client; it leaves no trace but the visitor.
+    /// The `User-Agent`.
+    pub user_agent: &'a [u8],
+    /// The `Referer`.
+    pub referrer: &'a [u8],
+    /// What the request says that it is for.
+    pub purpose: &'a [u8],
+    /// Whether it asks not to be followed: `Sec-GPC: 1` or `DNT: 1`.
+    pub asks_for_privacy: bool,
+    /// The client; it leaves no trace but country and visitor.
     pub address: IpAddr,
     /// When it was answered.
     pub at: DateTime<Utc>,
 }
 
-impl Visit<'_> {
+impl<'a> Visit<'a> {
+    /// Takes from a request's headers what they say.
+    pub fn new(
+        slug: &'a str,
+        query: Option<&'a str>,
+        headers: &'a HeaderMap,
+        address: IpAddr,
+        at: DateTime<Utc>,
+    ) -> Self {
+        let header = |name: &HeaderName| headers.get(name).map(|value| value.as_bytes());
+        Self {
+            slug,
+            query,
+            user_agent: header(&USER_AGENT).unwrap_or_default(),
+            referrer: header(&REFERER).unwrap_or_default(),
+            purpose: PURPOSES.iter().find_map(header).unwrap_or_default(),
+            asks_for_privacy: PRIVACY_SIGNALS.iter().any(|name| header(name) == Some(b"1")),
+            address,
+            at,
+        }
+    }
+}
+
+/// Makes clicks of visits.
+#[derive(Debug)]
+pub struct Clicks {
+    /// Tells people from programs.
+    pub agents: Agents,
+    /// Tells countries by addresses.
+    pub countries: Countries,
+    /// Turns addresses into visitors.
+    pub visitors: VisitorKey,
+    /// Whether those who ask not to be followed are not; `docs/privacy.md` says what their clicks lack.
+    pub respect_privacy_signals: bool,
+}
+
+impl Clicks {
     /// Makes the click of a visit to `target`.
     ///
-    /// No header and no query makes it fail: what cannot be read is left out, what is too long is cut.
-    pub fn click(&self, target: &Target, click_id: String, key: &VisitorKey) -> Click {
-        let sent_agent = self.headers.get(USER_AGENT).map_or(&b""[..], |value| value.as_bytes());
-        let user_agent = Some(cut(String::from_utf8_lossy(sent_agent))).filter(|text| !text.is_empty());
-        let agent = Agent::read(self.headers, user_agent.as_deref());
-        let own = destination::query(&target.destination);
-        let utm = |name| {
-            let of = |query| destination::parameter(query, name);
-            self.query.and_then(of).or_else(|| own.and_then(of)).map(cut)
-        };
+    /// Nothing that is sent makes it fail: what cannot be read is left out, what is too long is cut.
+    pub fn click(&self, visit: &Visit<'_>, target: &Target, click_id: String) -> Click {
+        let private = self.respect_privacy_signals && visit.asks_for_privacy;
+        let user_agent = cut(String::from_utf8_lossy(visit.user_agent), TEXT_BYTES);
+        let purpose = purpose(visit.purpose);
+        let agent = self.agents.read(&user_agent, purpose.as_deref());
+        let [utm_source, utm_medium, utm_campaign, utm_term, utm_content, external_click_id] =
+            parameters(visit.query, target.destination());
         Click {
             version: Default::default(),
             click_id,
             link_id: target.link_id,
             workspace_id: target.workspace_id,
-            slug: self.slug.to_owned(),
-            occurred_at: self.at,
-            class: agent.class,
-            // The whole User-Agent counts, not what is kept of it.
-            visitor: key.visitor(target.workspace_id, self.address, sent_agent),
-            // Nothing here can tell a country from an address yet.
-            country: None,
+            slug: visit.slug.to_owned(),
+            occurred_at: visit.at,
+            class: class(agent.class),
+            visitor: if private {
+                // Of this click alone: no second one can be found to be of the same person.
+                rand::rng().random()
+            } else {
+                // The whole User-Agent counts, not what is kept of it.
+                self.visitors.visitor(target.workspace_id, visit.address, visit.user_agent, visit.at)
+            },
+            country: self.countries.of(visit.address).filter(|_| !private),
             device_type: Some(agent.device_type.to_owned()),
-            browser: agent.browser.map(str::to_owned),
-            os: agent.os.map(str::to_owned),
-            referrer: referrer(self.headers),
-            utm_source: utm("utm_source"),
-            utm_medium: utm("utm_medium"),
-            utm_campaign: utm("utm_campaign"),
-            utm_term: utm("utm_term"),
-            utm_content: utm("utm_content"),
-            external_click_id: self.query.and_then(|query| destination::parameter(query, CLICK_ID)).map(cut),
-            user_agent,
-            purpose: agent.purpose,
+            browser: agent.browser.as_deref().map(str::to_owned),
+            os: agent.os.as_deref().map(str::to_owned),
+            referrer: referrer(visit.referrer),
+            utm_source,
+            utm_medium,
+            utm_campaign,
+            utm_term,
+            utm_content,
+            // It may be the same for all clicks of a person.
+            external_click_id: external_click_id.filter(|_| !private),
+            user_agent: Some(user_agent).filter(|text| !text.is_empty() && !private),
+            purpose,
             again: false,
         }
     }
 }
 
-/// Returns the host of the page that the visitor comes from.
-fn referrer(headers: &HeaderMap) -> Option<String> {
-    let sent = String::from_utf8_lossy(headers.get(REFERER)?.as_bytes());
-    let host = Url::parse(sent.trim()).ok()?.host_str()?.to_owned();
-    Some(cut(host.into())).filter(|host| !host.is_empty())
+fn class(class: agent::Class) -> message::Class {
+    match class {
+        agent::Class::Human => message::Class::Human,
+        agent::Class::Bot => message::Class::Bot,
+        agent::Class::Preview => message::Class::Preview,
+    }
 }
 
-fn cut(text: Cow<'_, str>) -> String {
-    let end = text.floor_char_boundary(TEXT_BYTES);
-    let mut text = text.into_owned();
-    text.truncate(end);
-    text
+/// Returns a purpose, cut, as text.
+fn purpose(sent: &[u8]) -> Option<String> {
+    let cut = &sent[..sent.len().min(PURPOSE_BYTES)];
+    Some(String::from_utf8_lossy(cut).trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// Returns the kept parameters: those of the visited URL, and where it has none, the destination's own.
+///
+/// A `click_id` of the destination is its owner's, and says nothing of the visit.
+fn parameters(visited: Option<&str>, destination: &str) -> Parameters {
+    let mut values = Parameters::default();
+    take(&mut values, visited.unwrap_or_default());
+    let (external, utm) = (values[PARAMETERS.len() - 1].take(), &mut values);
+    take(utm, destination::query(destination).unwrap_or_default());
+    values[PARAMETERS.len() - 1] = external;
+    values
+}
+
+/// Takes the values that are still missing from a query; of several, the first that is not empty.
+fn take(values: &mut Parameters, query: &str) {
+    for (name, value) in destination::parameters(query) {
+        if let Some(index) = PARAMETERS.iter().position(|kept| *kept == name)
+            && values[index].is_none()
+            && !value.is_empty()
+        {
+            values[index] = Some(cut(destination::decode(value), TEXT_BYTES));
+        }
+    }
+}
+
+/// Returns the host of the page that the visitor comes from.
+fn referrer(sent: &[u8]) -> Option<String> {
+    if let Some(host) = plain_host(sent) {
+        return Some(host.to_owned());
+    }
+    let text = String::from_utf8_lossy(&sent[..sent.len().min(REFERRER_BYTES)]);
+    let host = Url::parse(text.trim()).ok()?.host_str()?.to_owned();
+    Some(cut(host.into(), TEXT_BYTES)).filter(|host| !host.is_empty())
+}
+
+/// Returns the host of a URL in the form that nearly all browsers send, where parsing it all would not change it.
+fn plain_host(url: &[u8]) -> Option<&str> {
+    let rest = url.strip_prefix(b"https://").or_else(|| url.strip_prefix(b"http://"))?;
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')).unwrap_or(rest.len());
+    let host = &rest[..end];
+    let is_plain =
+        |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-');
+    // The last part of an address is a number; a name in punycode may be none.
+    let last = host.rsplit(|byte| *byte == b'.').next()?;
+    let is_name = last.first()?.is_ascii_lowercase() && !host.windows(4).any(|part| part == b"xn--");
+    (host.len() <= TEXT_BYTES && is_name && host.iter().all(is_plain)).then_some(host)?;
+    std::str::from_utf8(host).ok()
+}
+
+fn cut(text: Cow<'_, str>, bytes: usize) -> String {
+    let end = text.floor_char_boundary(bytes);
+    match text {
+        Cow::Borrowed(text) => text[..end].to_owned(),
+        Cow::Owned(mut text) => {
+            text.truncate(end);
+            text
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
-    use schemas::{
-        id::{LinkId, WorkspaceId},
-        message::{Class, ForwardQuery, Message as _},
-    };
-    use uuid::Uuid;
+    use proptest::prelude::*;
+    use schemas::message::{Class, Message as _};
 
     use super::*;
-    use crate::spool::record::MAX_LEN;
+    use crate::{links::link, spool::record::MAX_LEN, visitor::Rotation};
 
     fn target(destination: &str) -> Target {
-        Target {
-            link_id: LinkId::from_uuid(Uuid::from_u128(1)),
-            workspace_id: WorkspaceId::from_uuid(Uuid::from_u128(2)),
-            destination: destination.into(),
-            redirect_status: 302,
-            is_active: true,
-            forward_query: ForwardQuery::Append,
-            append_click_id: true,
-            expires_at: None,
-        }
+        Target::try_from(link(1, 1, "spring", destination)).unwrap()
+    }
+
+    fn header_map(headers: &[(&'static str, &[u8])]) -> HeaderMap {
+        let header = |(name, value): &(&'static str, &[u8])| {
+            (HeaderName::from_static(name), HeaderValue::from_bytes(value).unwrap())
+        };
+        headers.iter().map(header).collect()
     }
 
     fn click(destination: &str, query: &str, headers: &[(&'static str, &[u8])]) -> Click {
-        let headers = headers
-            .iter()
-            .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_bytes(value).unwrap()))
-            .collect();
-        let visit = Visit {
-            slug: "spring",
-            query: Some(query),
-            headers: &headers,
-            address: "192.0.2.7".parse().unwrap(),
-            at: DateTime::UNIX_EPOCH,
-        };
-        visit.click(&target(destination), "id".to_owned(), &VisitorKey::new(&[7; 32]))
+        let headers = header_map(headers);
+        clicks(false).click(&visit(query, &headers), &target(destination), "id".to_owned())
+    }
+
+    fn clicks(respect_privacy_signals: bool) -> Clicks {
+        Clicks {
+            agents: Agents::built_in(),
+            countries: Countries::default(),
+            visitors: VisitorKey::new(&[7; 32], Rotation::Never),
+            respect_privacy_signals,
+        }
+    }
+
+    fn visit<'a>(query: &'a str, headers: &'a HeaderMap) -> Visit<'a> {
+        let address = "192.0.2.7".parse().unwrap();
+        Visit::new("spring", Some(query), headers, address, DateTime::UNIX_EPOCH)
     }
 
     #[test]
@@ -176,5 +302,93 @@ mod tests {
         let headers = [("user-agent", &header[..]), ("referer", &referrer[..]), ("purpose", &header[..])];
         let encoded = click("https://a.example/", &query, &headers).encode();
         assert!(encoded.len() < MAX_LEN / 8, "{} bytes", encoded.len());
+    }
+
+    #[test]
+    fn a_request_ahead_of_a_person_is_a_preview_and_keeps_its_purpose() {
+        for (name, value) in [
+            ("sec-purpose", "prefetch;prerender"),
+            ("purpose", "prefetch"),
+            ("x-purpose", "preview"),
+            ("x-moz", "prefetch"),
+        ] {
+            let headers = [("user-agent", &b"Mozilla/5.0 Firefox/140.0"[..]), (name, value.as_bytes())];
+            let click = click("https://a.example/", "", &headers);
+            assert_eq!((click.class, click.purpose.as_deref()), (Class::Preview, Some(value)), "{name}");
+        }
+        let headers = [("user-agent", &b"Mozilla/5.0 Firefox/140.0"[..]), ("purpose", &[b'\xff'; 300])];
+        let click = click("https://a.example/", "", &headers);
+        assert_eq!(click.class, Class::Human);
+        assert_eq!(click.purpose.unwrap().chars().count(), PURPOSE_BYTES);
+    }
+
+    #[test]
+    fn a_parameter_is_the_first_that_is_not_empty_and_the_visited_one_wins() {
+        let click = click(
+            "https://a.example/?utm_medium=own&click_id=own&utm_source=own#?utm_term=fragment",
+            "utm_source=&utm_source=a%20b+c&utm_source=d&utm_medium=",
+            &[],
+        );
+        assert_eq!(click.utm_source.as_deref(), Some("a b c"));
+        assert_eq!(click.utm_medium.as_deref(), Some("own"));
+        assert_eq!(click.utm_term, None);
+        assert_eq!(click.external_click_id, None);
+    }
+
+    #[test]
+    fn who_asks_not_to_be_followed_is_followed_only_where_the_operator_wants_that() {
+        for (signal, value, private) in
+            [("sec-gpc", &b"1"[..], true), ("dnt", b"1", true), ("dnt", b"0", false)]
+        {
+            let headers = header_map(&[("user-agent", b"Mozilla/5.0 Firefox/140.0"), (signal, value)]);
+            let visit = visit("utm_source=mail&click_id=theirs", &headers);
+            let target = target("https://a.example/");
+            let click = |respected| clicks(respected).click(&visit, &target, "id".to_owned());
+            assert_eq!(click(false).visitor, click(false).visitor);
+            assert_eq!(click(false).external_click_id.as_deref(), Some("theirs"));
+            let respected = click(true);
+            assert_eq!(respected.visitor != click(true).visitor, private, "{signal}");
+            assert_eq!(respected.user_agent.is_none(), private, "{signal}");
+            assert_eq!(respected.external_click_id.is_none(), private, "{signal}");
+            assert_eq!(respected.class, Class::Human);
+            assert_eq!(respected.browser.as_deref(), Some("Firefox"));
+            assert_eq!(respected.utm_source.as_deref(), Some("mail"));
+        }
+    }
+
+    #[test]
+    fn the_referrer_is_a_host_or_nothing() {
+        for (sent, host) in [
+            ("https://news.example/story?x=1#y", Some("news.example")),
+            ("http://news.example", Some("news.example")),
+            ("https://news.example:8443/", Some("news.example")),
+            ("https://NEWS.example/", Some("news.example")),
+            ("https://user:secret@news.example/", Some("news.example")),
+            ("https://bücher.example/", Some("xn--bcher-kva.example")),
+            ("https://0x7f.1/", Some("127.0.0.1")),
+            ("https://[2001:db8::1]/", Some("[2001:db8::1]")),
+            ("android-app://com.example.mail/", Some("com.example.mail")),
+            ("about:blank", None),
+            ("news.example", None),
+            ("https://", None),
+            ("", None),
+        ] {
+            assert_eq!(referrer(sent.as_bytes()).as_deref(), host, "{sent}");
+        }
+        let long = format!("https://news.example/{}", "%".repeat(100_000));
+        assert_eq!(referrer(long.as_bytes()).as_deref(), Some("news.example"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_host_that_is_read_without_a_parser_is_the_parsers(
+            host in "[a-z0-9.x-]{0,12}(xn--)?[a-z0-9.-]{0,8}", rest in "([/?#:@\\\\].{0,8})?", scheme in "https?://"
+        ) {
+            let url = format!("{scheme}{host}{rest}");
+            if let Some(host) = plain_host(url.as_bytes()) {
+                let parsed = Url::parse(&url).unwrap();
+                prop_assert_eq!(parsed.host_str(), Some(host), "{}", url);
+            }
+        }
     }
 }

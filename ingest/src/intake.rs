@@ -1,10 +1,11 @@
 //! Where answered clicks go: into the spool, or, when the disk refuses them, into a count.
 
 use std::{
-    io,
+    cell::RefCell,
+    fmt::Display,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -12,22 +13,27 @@ use std::{
 
 use anyhow::Context as _;
 use metrics::{Counter, counter};
-use schemas::message::{Click, Message as _};
+use schemas::message::Click;
 use service::Check;
 
 use crate::{
     publish::Partitions,
-    spool::{Spool, record::Record},
+    spool::{Refused, Spool, record::Encoded},
 };
 
-/// How long a click may be in the kernel's memory only: what a power loss can cost.
-const SYNC_INTERVAL: Duration = Duration::from_millis(50);
+/// How long the next segment is waited for at most, whatever the interval of syncs.
+const PREPARE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often a disk that refused a click is tried again.
+/// How often a disk that refused a file is tried again.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Least time between two log lines about one kind of fault.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// Where a thread encodes its clicks, one after the other.
+    static RECORD: RefCell<Encoded> = RefCell::default();
+}
 
 /// Takes clicks. A redirect never fails because of it.
 #[derive(Debug)]
@@ -37,8 +43,11 @@ pub struct Intake {
     check: Check,
     /// Whether the last click was refused.
     refusing: AtomicBool,
-    logged: Mutex<Option<Instant>>,
+    drops_logged: Interval,
+    syncs_logged: Interval,
     dropped: Counter,
+    /// Dropped since the last line in the log about it.
+    unlogged: AtomicU64,
 }
 
 /// The thread that syncs the spool.
@@ -68,40 +77,64 @@ impl Intake {
         let dropped = counter!("hopline_clicks_dropped_total");
         // So that an alarm finds the series before the first drop.
         dropped.increment(0);
-        Self { spool, partitions, check, refusing: AtomicBool::new(false), logged: Mutex::new(None), dropped }
+        Self {
+            spool,
+            partitions,
+            check,
+            refusing: AtomicBool::new(false),
+            drops_logged: Interval::default(),
+            syncs_logged: Interval::default(),
+            dropped,
+            unlogged: AtomicU64::new(0),
+        }
     }
 
     /// Keeps a click, with the partition that it and any repeat of it go to.
     pub fn keep(&self, click: &Click) {
-        let key = click.click_id.as_bytes();
-        let record = Record { partition: self.partitions.of(key), key, value: &click.encode() };
-        let kept = record.encode().map_err(io::Error::other).and_then(|bytes| self.spool.append(&bytes));
-        match kept {
-            Ok(()) => {
-                if self.refusing.load(Ordering::Relaxed) {
-                    self.recovered();
+        let at = click.occurred_at.timestamp_millis();
+        let partition = self.partitions.at(at);
+        RECORD.with_borrow_mut(|record| {
+            let encoded = record.fill(at, partition, click.click_id.as_bytes(), |bytes| {
+                Ok(serde_json::to_writer(bytes, click)?)
+            });
+            match encoded.map(|()| self.spool.append(record)) {
+                Ok(Ok(())) => {
+                    if self.refusing.load(Ordering::Relaxed) {
+                        self.recovered();
+                    }
                 }
+                Ok(Err(refused)) => {
+                    if !self.refusing.swap(true, Ordering::Relaxed) {
+                        self.check.unready(format!("clicks are dropped: {refused}"));
+                    }
+                    self.drop_click(&refused);
+                }
+                // The spool is not at fault, and takes the next one.
+                Err(error) => self.drop_click(&error),
             }
-            Err(error) => self.drop_click(&error),
-        }
+        });
     }
 
-    /// Starts the thread that carries clicks over a power loss and tries a disk again that refused them.
+    /// Starts the thread that carries clicks over a power loss, at that interval, and keeps the next segment ready.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn watch(self: &Arc<Self>) -> anyhow::Result<Watch> {
+    pub fn watch(self: &Arc<Self>, sync_interval: Duration) -> anyhow::Result<Watch> {
         let stop = Arc::new(AtomicBool::new(false));
         let (intake, stopped) = (Arc::clone(self), Arc::clone(&stop));
         let run = move || {
-            let mut probed = Instant::now();
+            let mut sync_at = Instant::now();
+            let mut prepare_at = sync_at;
             while !stopped.load(Ordering::Relaxed) {
-                intake.sync();
-                if intake.refusing.load(Ordering::Relaxed) && probed.elapsed() >= PROBE_INTERVAL {
-                    probed = Instant::now();
-                    intake.probe();
+                let now = Instant::now();
+                if now >= prepare_at {
+                    prepare_at = now + intake.prepare();
                 }
-                thread::park_timeout(SYNC_INTERVAL);
+                if now >= sync_at {
+                    sync_at = now + sync_interval;
+                    intake.sync();
+                }
+                thread::park_timeout(sync_at.min(prepare_at).saturating_duration_since(Instant::now()));
             }
             intake.spool.seal();
             intake.sync();
@@ -113,41 +146,60 @@ impl Intake {
         Ok(Watch { stop, thread })
     }
 
-    fn sync(&self) {
-        if let Err(error) = self.spool.sync()
-            && self.may_log()
-        {
-            tracing::error!("cannot sync the spool, a power loss would cost clicks: {error}");
+    /// Makes sure that the next segment is ready; returns how long to wait before the next look.
+    fn prepare(&self) -> Duration {
+        match self.spool.prepare() {
+            Ok(()) => {
+                if self.refusing.load(Ordering::Relaxed) {
+                    self.recovered();
+                }
+                PREPARE_INTERVAL
+            }
+            // Kafka may confirm a segment at any moment.
+            Err(Refused::Full(_)) => PREPARE_INTERVAL,
+            Err(Refused::Disk(_)) => PROBE_INTERVAL,
         }
     }
 
-    fn probe(&self) {
-        if self.spool.probe().is_ok() {
-            self.recovered();
+    fn sync(&self) {
+        if let Err(error) = self.spool.sync()
+            && self.syncs_logged.is_over()
+        {
+            tracing::error!("cannot sync the spool, a power loss would cost clicks: {error}");
         }
     }
 
     fn recovered(&self) {
         self.refusing.store(false, Ordering::Relaxed);
         self.check.ready();
+        let clicks = self.unlogged.swap(0, Ordering::Relaxed);
+        if clicks > 0 {
+            tracing::warn!(clicks, "{clicks} more clicks were dropped before the spool took clicks again");
+        }
     }
 
-    fn drop_click(&self, error: &io::Error) {
+    fn drop_click(&self, reason: &dyn Display) {
         self.dropped.increment(1);
-        if !self.refusing.swap(true, Ordering::Relaxed) {
-            self.check.unready(format!("clicks are dropped: {error}"));
-        }
-        if self.may_log() {
-            tracing::error!("the spool takes no clicks, they are dropped and counted: {error}");
+        self.unlogged.fetch_add(1, Ordering::Relaxed);
+        if self.drops_logged.is_over() {
+            let clicks = self.unlogged.swap(0, Ordering::Relaxed);
+            tracing::error!(clicks, "{clicks} clicks were dropped and counted: {reason}");
         }
     }
+}
 
-    fn may_log(&self) -> bool {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);
-        if due {
+/// Keeps [`LOG_INTERVAL`] between two log lines.
+#[derive(Debug, Default)]
+struct Interval(Mutex<Option<Instant>>);
+
+impl Interval {
+    /// Returns whether it is over, and begins the next one then.
+    fn is_over(&self) -> bool {
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let over = logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);
+        if over {
             *logged = Some(Instant::now());
         }
-        due
+        over
     }
 }

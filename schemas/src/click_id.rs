@@ -82,16 +82,19 @@ impl ClickIdKeys {
     ///
     /// A time before 1970 becomes 1970: the layout has no sign.
     pub fn mint(&self, link_id: LinkId, occurred_at: DateTime<Utc>, random: [u8; RANDOM_LEN]) -> String {
-        let (key_id, key) = &self.keys[0];
-        let millis = u64::try_from(occurred_at.timestamp_millis()).unwrap_or(0);
-        let mut id = [0; LEN];
-        id[0] = *key_id;
-        id[1..17].copy_from_slice(link_id.uuid().as_bytes());
-        id[17..23].copy_from_slice(&millis.to_be_bytes()[2..]);
-        id[23..SIGNED_LEN].copy_from_slice(&random);
-        let mac = mac(key, &id[..SIGNED_LEN]);
-        id[SIGNED_LEN..].copy_from_slice(&mac);
-        URL_SAFE_NO_PAD.encode(id)
+        sign(&self.keys[0], link_id, occurred_at, random)
+    }
+
+    /// Makes the id of a click as [`mint`](Self::mint) does, with the key that is listed last.
+    ///
+    /// A rotation puts the new key first, so this one signs the same before and after it.
+    pub fn mint_with_last(
+        &self,
+        link_id: LinkId,
+        occurred_at: DateTime<Utc>,
+        random: [u8; RANDOM_LEN],
+    ) -> String {
+        sign(&self.keys[self.keys.len() - 1], link_id, occurred_at, random)
     }
 
     /// Reads an id and checks its MAC in constant time.
@@ -115,6 +118,23 @@ impl ClickIdKeys {
             .ok_or(Forged)?;
         Ok(VerifiedClick { link_id: LinkId::from_uuid(Uuid::from_bytes(uuid)), occurred_at })
     }
+}
+
+fn sign(
+    (key_id, key): &(u8, Hmac<Sha256>),
+    link_id: LinkId,
+    occurred_at: DateTime<Utc>,
+    random: [u8; RANDOM_LEN],
+) -> String {
+    let millis = u64::try_from(occurred_at.timestamp_millis()).unwrap_or(0);
+    let mut id = [0; LEN];
+    id[0] = *key_id;
+    id[1..17].copy_from_slice(link_id.uuid().as_bytes());
+    id[17..23].copy_from_slice(&millis.to_be_bytes()[2..]);
+    id[23..SIGNED_LEN].copy_from_slice(&random);
+    let mac = mac(key, &id[..SIGNED_LEN]);
+    id[SIGNED_LEN..].copy_from_slice(&mac);
+    URL_SAFE_NO_PAD.encode(id)
 }
 
 fn mac(key: &Hmac<Sha256>, signed: &[u8]) -> [u8; MAC_LEN] {
@@ -178,6 +198,15 @@ mod tests {
         assert!(rotated.verify(&old).is_ok());
         let new = rotated.mint(link(), at(5), [1; RANDOM_LEN]);
         assert_eq!(keys().verify(&new), Err(Forged), "the old ring does not know key 2");
+    }
+
+    #[test]
+    fn the_key_listed_last_signs_the_same_before_and_after_a_rotation() {
+        let rotated = ClickIdKeys::new((2, [6; 32]), [(1, [7; 32])]);
+        let id = keys().mint_with_last(link(), at(5), [1; RANDOM_LEN]);
+        assert_eq!(id, keys().mint(link(), at(5), [1; RANDOM_LEN]));
+        assert_eq!(id, rotated.mint_with_last(link(), at(5), [1; RANDOM_LEN]));
+        assert!(rotated.verify(&id).is_ok());
     }
 
     #[test]

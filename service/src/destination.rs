@@ -124,6 +124,7 @@ pub enum Reach {
 pub struct DestinationRules {
     allowed: Cidrs,
     own: Option<(String, u16)>,
+    own_addresses: Vec<IpAddr>,
 }
 
 impl DestinationRules {
@@ -131,7 +132,14 @@ impl DestinationRules {
     #[must_use]
     pub fn new(allowed: Cidrs, own: Option<&Url>) -> Self {
         let own = own.and_then(|url| Some((host_name(url)?, web_port(url.port_or_known_default()?))));
-        Self { allowed, own }
+        Self { allowed, own, own_addresses: vec![] }
+    }
+
+    /// Denies more addresses than the rules do, unless the allow-list has them: those of this machine's interfaces.
+    #[must_use]
+    pub fn denying(mut self, addresses: Vec<IpAddr>) -> Self {
+        self.own_addresses = addresses.into_iter().map(|address| address.to_canonical()).collect();
+        self
     }
 
     /// Checks what a URL shows without asking DNS; a host that is an address is checked completely.
@@ -159,7 +167,7 @@ impl DestinationRules {
             return Err(Refused::Port);
         }
         let reach = if strict_scheme && strict_port { Reach::Public } else { Reach::AllowListed };
-        if let Some(address) = literal(url)
+        if let Some(address) = literal(url).or_else(|| loopback(url))
             && !self.permits(reach, address)
         {
             // The address is public, so what is wrong is how the URL wants to reach it.
@@ -196,12 +204,13 @@ impl DestinationRules {
     pub fn permits(&self, reach: Reach, address: IpAddr) -> bool {
         // `::ffff:a.b.c.d` connects to a.b.c.d.
         let canonical = address.to_canonical();
-        if METADATA.contains(&canonical) {
+        let embedded = embedded_v4(canonical).map(IpAddr::V4);
+        if METADATA.contains(&canonical) || embedded.is_some_and(|inner| METADATA.contains(&inner)) {
             return false;
         }
         let allow_listed = self.allowed.contains(canonical);
         match reach {
-            Reach::Public => allow_listed || is_public(address),
+            Reach::Public => allow_listed || (is_public(address) && !self.own_addresses.contains(&canonical)),
             Reach::AllowListed => allow_listed,
         }
     }
@@ -217,6 +226,12 @@ pub fn literal(url: &Url) -> Option<IpAddr> {
     }
 }
 
+/// The address that every name below `localhost` stands for (RFC 6761), whatever a resolver would say.
+fn loopback(url: &Url) -> Option<IpAddr> {
+    let name = host_name(url)?;
+    (name == "localhost" || name.ends_with(".localhost")).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
 /// Tells whether an address is an ordinary one of the public internet.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
@@ -225,6 +240,17 @@ pub fn is_public(address: IpAddr) -> bool {
         IpAddr::V6(address) => {
             GLOBAL_V6.contains(&address) && !NOT_PUBLIC_V6.iter().any(|network| network.contains(&address))
         }
+    }
+}
+
+/// The IPv4 address that a gateway would make of an IPv6 address: NAT64, 6to4, and the old compatible form.
+fn embedded_v4(address: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(address) = address else { return None };
+    let from = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
+    match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0, 0, 0, 0, 0, 0, high, low] => Some(from(high, low)),
+        [0x2002, high, low, ..] => Some(from(high, low)),
+        _ => None,
     }
 }
 
@@ -310,6 +336,9 @@ mod tests {
             "017700000001",
             "１２７.0.0.1",
             "127.0.0.1.",
+            "localhost",
+            "LocalHost.",
+            "hooks.localhost",
             "0",
             "10.1.2.3",
             "100.64.0.1",
@@ -380,10 +409,26 @@ mod tests {
             assert_eq!(refused, Err(Refused::Address), "{host}");
         }
         let everything = DestinationRules::new("0.0.0.0/0,::/0".parse().unwrap(), None);
+        for wrapped in ["64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "::a9fe:a9fe"] {
+            assert!(!everything.permits(Reach::AllowListed, wrapped.parse().unwrap()), "{wrapped}");
+        }
         for address in METADATA {
             assert!(!everything.permits(Reach::Public, address), "{address}");
             assert!(!everything.permits(Reach::AllowListed, address), "{address}");
         }
+    }
+
+    #[test]
+    fn our_own_public_address_is_denied_unless_it_is_allow_listed() {
+        let own: IpAddr = "93.184.216.34".parse().unwrap();
+        let rules = |allow: &str| {
+            DestinationRules::new(allow.parse().unwrap(), None)
+                .denying(vec!["::ffff:93.184.216.34".parse().unwrap()])
+        };
+        assert!(!rules("").permits(Reach::Public, own));
+        assert_eq!(rules("").check_url(&url("https://93.184.216.34/")), Err(Refused::Address));
+        assert!(rules("").permits(Reach::Public, "93.184.216.35".parse().unwrap()));
+        assert!(rules("93.184.216.34").permits(Reach::Public, own));
     }
 
     #[test]

@@ -10,10 +10,13 @@
 //! | `postgres` | [`postgres`]: pool and probe |
 //! | `clickhouse` | [`clickhouse`]: client and probe |
 //! | `sealed` | [`sealed`]: webhook secrets at rest |
+//! | `agent` | [`agent`]: what a User-Agent says |
 //! | `destination` | [`destination`]: where webhooks may go |
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
+#[cfg(feature = "agent")]
+pub mod agent;
 #[cfg(feature = "clickhouse")]
 pub mod clickhouse;
 pub mod config;

@@ -299,6 +299,18 @@ async fn unknown_paths_and_methods_have_the_houses_body() {
 }
 
 #[tokio::test]
+async fn a_request_line_that_cannot_be_read_is_answered() {
+    let server = start_default().await;
+    let long = format!("/hello?{}", "a".repeat(100_000));
+    for (target, status) in [(&b"/hello?\xff"[..], 400), (b"/hello?<", 400), (long.as_bytes(), 414)] {
+        let mut client = server.connect().await;
+        let request = [b"GET ", target, b" HTTP/1.1\r\nhost: a\r\n\r\n"].concat();
+        client.0.write_all(&request).await.unwrap();
+        assert_eq!(client.read_answer().await.status(), status);
+    }
+}
+
+#[tokio::test]
 async fn a_body_must_be_json_that_fits() {
     let server = start_default().await;
     let json = "application/json";

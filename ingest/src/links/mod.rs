@@ -1,95 +1,101 @@
 //! The links of all workspaces, in memory: what a redirect looks up.
 //!
-//! [`follow`] feeds them from the compacted topic `links`.
+//! [`follow`] feeds them from the compacted topic `links`. A [`snapshot`] on the local disk stands in until the
+//! topic has been read. A link that was made a moment ago is found by [`look_up`], where that is configured.
 
-mod apply;
 pub mod follow;
+mod index;
+pub mod look_up;
+pub mod snapshot;
+mod table;
+mod target;
+mod tokens;
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher as _, RandomState},
-    sync::{Arc, PoisonError, RwLock},
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
 };
 
-use chrono::{DateTime, Utc};
-use schemas::{
-    id::{LinkId, WorkspaceId},
-    message::ForwardQuery,
-};
+use arc_swap::ArcSwap;
+use schemas::{id::LinkId, message::Link};
 
-pub use apply::{Applied, Writer};
+use table::Table;
+pub use table::{Applied, Unreadable};
+pub use target::Target;
+#[cfg(test)]
+pub(crate) use target::tests::link;
+pub use tokens::{Caller, Digest, Presented};
 
-/// How many locks share the slugs: a map that grows holds up only its own part of the look-ups.
-const SHARDS: usize = 64;
-
-/// A link as a redirect needs it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    /// The link.
-    pub link_id: LinkId,
-    /// The link's workspace.
-    pub workspace_id: WorkspaceId,
-    /// Where it leads, as text that may stand in a header.
-    pub destination: Box<str>,
-    /// 301, 302, 307 or 308.
-    pub redirect_status: u16,
-    /// Whether it redirects at all.
-    pub is_active: bool,
-    /// What happens to the visited URL's query.
-    pub forward_query: ForwardQuery,
-    /// Whether the destination gets the click's id.
-    pub append_click_id: bool,
-    /// From when on it answers 410.
-    pub expires_at: Option<DateTime<Utc>>,
-}
-
-/// Slugs and where they lead. Clones are handles to the same map.
-#[derive(Debug, Clone)]
+/// Slugs and where they lead, and the tokens of external edges. Clones are handles to the same ones.
+#[derive(Debug, Clone, Default)]
 pub struct Links {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
-    hasher: RandomState,
-    shards: [RwLock<HashMap<Box<str>, Arc<Target>>>; SHARDS],
+    /// What is served. Another one takes its place when the topic was read from its beginning.
+    table: ArcSwap<Table>,
+    /// Whether the topic was read to its end since the start.
+    caught_up: AtomicBool,
+    /// Which Kafka it was.
+    cluster_id: OnceLock<String>,
 }
 
 impl Links {
-    /// Makes an empty map and the one writer that may change it.
-    pub fn new() -> (Self, Writer) {
-        let shards = std::array::from_fn(|_| RwLock::default());
-        let links = Self { shared: Arc::new(Shared { hasher: RandomState::new(), shards }) };
-        let writer = Writer::new(links.clone());
-        (links, writer)
-    }
-
     /// Returns where a slug leads.
     pub fn find(&self, slug: &str) -> Option<Arc<Target>> {
-        self.shard(slug).read().unwrap_or_else(PoisonError::into_inner).get(slug).cloned()
+        self.shared.table.load().find(slug)
     }
 
-    fn set(&self, slug: &str, target: Target) {
-        let target = Arc::new(target);
-        let mut shard = self.shard(slug).write().unwrap_or_else(PoisonError::into_inner);
-        match shard.get_mut(slug) {
-            Some(place) => *place = target,
-            None => {
-                shard.insert(slug.into(), target);
-            }
-        }
+    /// Returns the link of that id, whatever its slug is by now.
+    pub fn find_by_id(&self, id: LinkId) -> Option<Arc<Target>> {
+        self.shared.table.load().find_by_id(id)
     }
 
-    /// Removes a slug if it still leads to that link.
-    fn clear(&self, slug: &str, link: LinkId) {
-        let mut shard = self.shard(slug).write().unwrap_or_else(PoisonError::into_inner);
-        if shard.get(slug).is_some_and(|target| target.link_id == link) {
-            shard.remove(slug);
-        }
+    /// Returns what is known of an edge token by the SHA-256 of its text.
+    pub fn token(&self, presented: &Digest) -> Presented {
+        self.shared.table.load().token(presented)
     }
 
-    fn shard(&self, slug: &str) -> &RwLock<HashMap<Box<str>, Arc<Target>>> {
-        // The remainder is below the number of shards, so the cast loses nothing that counts.
-        &self.shared.shards[self.shared.hasher.hash_one(slug) as usize % SHARDS]
+    /// Returns how many links are not deleted.
+    pub fn len(&self) -> usize {
+        self.shared.table.load().len()
+    }
+
+    /// Returns whether there is no link.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns whether all that the topic had at the start is known: what is not found then is not there.
+    pub fn is_caught_up(&self) -> bool {
+        self.shared.caught_up.load(Ordering::Acquire)
+    }
+
+    /// Applies one record of the topic.
+    ///
+    /// # Errors
+    /// When it cannot be read; nothing has changed then.
+    pub fn apply(&self, key: &[u8], value: Option<&[u8]>) -> Result<Applied, Unreadable> {
+        self.table().apply(key, value)
+    }
+
+    /// Applies a link that did not come from the topic, by the same rules: what the topic says later or has said of
+    /// a higher revision stands.
+    ///
+    /// # Errors
+    /// When it cannot redirect; nothing has changed then.
+    pub fn apply_link(&self, link: Link) -> Result<Applied, Unreadable> {
+        self.table().put(link)
+    }
+
+    fn table(&self) -> Arc<Table> {
+        self.shared.table.load_full()
+    }
+
+    /// Serves another table from now on.
+    fn serve(&self, table: Arc<Table>) {
+        self.shared.table.store(table);
     }
 }

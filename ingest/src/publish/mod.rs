@@ -1,11 +1,13 @@
 //! From the spool to topic `clicks`.
 //!
-//! One thread reads the segments in order, hands their records to an idempotent producer and deletes a segment
-//! when Kafka has confirmed all of it. Nothing else ends a click's stay in the spool: a record that Kafka refused
-//! or whose fate is unknown is sent again, marked as a possible repeat.
+//! One thread reads the segments in order, hands their records to an idempotent producer, notes which of them Kafka
+//! has confirmed, and deletes a segment when that is all of it. Nothing else ends a click's stay in the spool: a
+//! record that Kafka refused or whose fate is unknown is sent again, marked as a possible repeat.
 
 mod again;
+mod measures;
 mod partitions;
+mod producer;
 mod progress;
 mod reports;
 mod shipper;
@@ -17,19 +19,12 @@ use std::{
 };
 
 use anyhow::Context as _;
-use rdkafka::ClientConfig;
 use service::{Check, kafka::KafkaConfig};
 
 pub use partitions::Partitions;
 use shipper::Shipper;
 
 use crate::spool::Spool;
-
-/// How long the producer collects clicks for one batch, in milliseconds.
-const LINGER_MS: &str = "5";
-
-/// How many clicks the producer holds; further ones wait in the spool.
-const IN_FLIGHT: &str = "50000";
 
 /// The running publisher.
 #[derive(Debug)]
@@ -49,7 +44,7 @@ impl Publisher {
         partitions: Arc<Partitions>,
         kafka: Check,
     ) -> anyhow::Result<Self> {
-        let client = settings(config);
+        let client = producer::settings(config);
         // Wrong settings end the start here and not a thread later.
         client.create_native_config().context("cannot use the Kafka settings for publishing clicks")?;
         let stop = Arc::new(OnceLock::new());
@@ -73,18 +68,4 @@ impl Publisher {
             tracing::error!("the thread that publishes clicks panicked; what it left is in the spool");
         }
     }
-}
-
-/// Returns the producer's settings: no click may be lost or doubled by the client itself.
-fn settings(config: &KafkaConfig) -> ClientConfig {
-    let mut client = config.client_config("ingest");
-    client
-        .set("linger.ms", LINGER_MS)
-        .set("compression.codec", "zstd")
-        .set("queue.buffering.max.messages", IN_FLIGHT)
-        .set("acks", "all")
-        .set("enable.idempotence", "true")
-        // A record has all the time in the world: the spool is deleted by confirmations, not by giving up.
-        .set("message.timeout.ms", "0");
-    client
 }

@@ -8,23 +8,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use metrics::{Counter, Gauge, counter, gauge};
+use chrono::Utc;
 use rdkafka::{
     ClientConfig,
     error::{KafkaError, RDKafkaErrorCode},
-    producer::{BaseProducer, BaseRecord, Producer as _},
+    producer::Producer as _,
 };
 use service::Check;
 
 use super::{
     Partitions, again,
-    progress::Progress,
-    reports::{Failed, Reports},
+    measures::Metrics,
+    producer::{Producer, hand_over, serve_reports},
+    progress::{Passed, Progress, Standing},
+    reports::{Failed, Reports, Settled, Ticket},
 };
 use crate::spool::{Next, Spool, record::Record};
 
 /// How long the spool and the delivery reports are left alone while records are under way.
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// How long the thread sleeps at most when nothing is under way.
 const IDLE: Duration = Duration::from_millis(500);
@@ -35,14 +37,18 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How many refused records are kept in memory before nothing new is sent.
 const MAX_RETRIES: usize = 10_000;
 
+/// How often it is written down which records are confirmed. A killed edge sends again what was under way and what
+/// was confirmed since the last time.
+const CONFIRMED_INTERVAL: Duration = Duration::from_millis(50);
+
 /// How often the gauges are set.
 const GAUGES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often Kafka is asked for the number of partitions.
 const PARTITIONS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Least time between two log lines about a segment that cannot be read.
-const UNREADABLE_INTERVAL: Duration = Duration::from_secs(10);
+/// Least time between two log lines about one kind of fault of the disk.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long Kafka may take to tell it.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
@@ -50,8 +56,6 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a confirmed segment stays. A one-node Kafka brings clicks onto its disk each second (`flush.ms`); a
 /// power loss before that takes what it has confirmed.
 const RELEASE_AFTER: Duration = Duration::from_secs(2);
-
-type Producer = BaseProducer<Reports>;
 
 /// What the thread knows.
 pub(super) struct Shipper {
@@ -64,10 +68,15 @@ pub(super) struct Shipper {
     stop: Arc<OnceLock<Instant>>,
     segments: VecDeque<Progress>,
     next_segment: u64,
+    next_ordinal: u32,
     retries: VecDeque<Retry>,
+    /// Emptied, to be filled with the next reports.
+    settled: Settled,
+    confirmed_at: Instant,
     gauges_at: Instant,
     partitions_at: Instant,
     unreadable_at: Instant,
+    unwritten_at: Instant,
     metrics: Metrics,
 }
 
@@ -75,15 +84,6 @@ pub(super) struct Shipper {
 struct Retry {
     at: Instant,
     record: Failed,
-}
-
-struct Metrics {
-    delivered: Counter,
-    again: Counter,
-    errors: Counter,
-    damaged: Counter,
-    bytes: Gauge,
-    records: Gauge,
 }
 
 /// Why the life of one producer ended.
@@ -115,17 +115,21 @@ impl Shipper {
         Self {
             client,
             topic,
+            metrics: Metrics::register(&spool),
             spool,
             partitions,
             kafka,
             stop,
             segments: VecDeque::new(),
             next_segment: 0,
+            next_ordinal: 0,
             retries: VecDeque::new(),
+            settled: Settled::default(),
+            confirmed_at: now,
             gauges_at: now,
             partitions_at: now,
             unreadable_at: now,
-            metrics: Metrics::register(),
+            unwritten_at: now,
         }
     }
 
@@ -134,12 +138,21 @@ impl Shipper {
             tracing::error!("the producer of clicks failed and is replaced: {error}");
             self.metrics.errors.increment(1);
             self.retries.clear();
-            self.segments.iter_mut().for_each(Progress::restart);
+            for progress in &mut self.segments {
+                if let Err(error) = progress.restart() {
+                    let number = progress.segment().number();
+                    tracing::error!(
+                        segment = number,
+                        "cannot forget what was confirmed of segment {number}: {error}"
+                    );
+                }
+            }
             self.spool.wait(RETRY_PAUSE, || self.stopped());
             if self.stopped() {
                 break;
             }
         }
+        self.write_confirmed();
         let left: u64 = self.segments.iter().map(Progress::waiting).sum();
         if left > 0 {
             tracing::warn!(clicks = left, "{left} clicks stay in the spool for the next start");
@@ -195,7 +208,9 @@ impl Shipper {
     fn adopt(&mut self) {
         for segment in self.spool.segments_from(self.next_segment) {
             self.next_segment = segment.number() + 1;
-            self.segments.push_back(Progress::new(segment));
+            self.segments.push_back(Progress::new(segment, self.next_ordinal, &self.spool));
+            // A few each minute: they last for centuries.
+            self.next_ordinal += 1;
         }
     }
 
@@ -203,9 +218,8 @@ impl Shipper {
     fn send(&mut self, producer: &Producer) -> Round {
         let now = Instant::now();
         while let Some(retry) = self.retries.pop_front_if(|retry| retry.at <= now) {
-            let Failed { segment, partition, key, value, .. } = &retry.record;
-            let record = Record { partition: *partition, key, value };
-            if hand_over(producer, &self.topic, *segment, &record).is_err() {
+            let Failed { ticket, partition, key, value, .. } = &retry.record;
+            if hand_over(producer, &self.topic, *ticket, *partition, key, value).is_err() {
                 self.retries.push_front(retry);
                 return Round::Full;
             }
@@ -213,58 +227,60 @@ impl Shipper {
         }
         for progress in &mut self.segments {
             let segment = progress.segment().number();
+            let ordinal = progress.ordinal();
             loop {
                 if self.retries.len() >= MAX_RETRIES {
                     return Round::Full;
                 }
-                let (next, again) = match progress.next() {
+                let (next, standing) = match progress.next() {
                     Ok(next) => next,
                     Err(error) => {
                         if now >= self.unreadable_at {
-                            self.unreadable_at = now + UNREADABLE_INTERVAL;
+                            self.unreadable_at = now + LOG_INTERVAL;
                             unreadable(segment, &error);
                         }
                         // The other segments need not wait for this one.
                         break;
                     }
                 };
-                match next {
+                let found = match next {
                     Next::End => break,
                     Next::Damage(bytes) => {
-                        self.metrics.damaged.increment(bytes as u64);
+                        self.metrics.damaged_bytes.increment(bytes as u64);
                         damaged(segment, bytes);
                         progress.skip(bytes);
+                        continue;
                     }
-                    Next::Record(found) => {
-                        let record = found.record;
-                        let value = if again { again::marked(record.value) } else { record.value.into() };
-                        let sent = Record { value: &value, ..record };
-                        match hand_over(producer, &self.topic, segment, &sent) {
-                            Ok(()) => {}
-                            Err(RDKafkaErrorCode::QueueFull) => return Round::Full,
-                            // Refused on the spot: it waits for its next try in memory, like one that came back.
-                            Err(code) => {
-                                let record = Failed {
-                                    segment,
-                                    partition: record.partition,
-                                    key: record.key.to_vec(),
-                                    value: value.to_vec(),
-                                    code: Some(code),
-                                };
-                                self.metrics.errors.increment(1);
-                                self.retries.push_back(retry(record, &self.partitions));
-                            }
+                    Next::Record(found) => found,
+                };
+                if standing != Standing::Confirmed {
+                    let Record { partition, key, value, .. } = found.record;
+                    let again = standing == Standing::Again;
+                    let value = if again { again::marked(value) } else { value.into() };
+                    let ticket = Ticket::new(ordinal, found.index);
+                    match hand_over(producer, &self.topic, ticket, partition, key, &value) {
+                        Ok(()) => {}
+                        Err(RDKafkaErrorCode::QueueFull) => return Round::Full,
+                        // Refused on the spot: it waits for its next try in memory, like one that came back.
+                        Err(code) => {
+                            let (key, value, code) = (key.to_vec(), value.into_owned(), Some(code));
+                            let record = Failed { ticket, partition, key, value, code };
+                            self.metrics.errors.increment(1);
+                            self.retries.push_back(retry(record, &self.partitions));
                         }
-                        if found.skipped > 0 {
-                            self.metrics.damaged.increment(found.skipped as u64);
-                            damaged(segment, found.skipped);
-                        }
-                        if again {
-                            self.metrics.again.increment(1);
-                        }
-                        let consumed = found.consumed;
-                        progress.sent(consumed);
                     }
+                    if again {
+                        self.metrics.again.increment(1);
+                    }
+                }
+                if found.skipped > 0 {
+                    self.metrics.damaged_bytes.increment(found.skipped as u64);
+                    damaged(segment, found.skipped);
+                }
+                let passed = Passed::from(&found);
+                let missing = progress.pass(passed, standing != Standing::Confirmed);
+                if missing > 0 {
+                    self.metrics.damaged_records.increment(missing.into());
                 }
             }
         }
@@ -273,17 +289,34 @@ impl Shipper {
 
     /// Takes the delivery reports.
     fn settle(&mut self, producer: &Producer) {
-        let settled = producer.context().take();
-        for (segment, count) in settled.delivered {
-            self.metrics.delivered.increment(count);
-            if let Some(progress) =
-                self.segments.iter_mut().find(|progress| progress.segment().number() == segment)
-            {
-                progress.confirm(count);
+        let mut settled = producer.context().take(std::mem::take(&mut self.settled));
+        self.metrics.delivered.increment(settled.delivered.len() as u64);
+        for ticket in &settled.delivered {
+            // A segment stays until each of its records is confirmed, so it is there.
+            if let Ok(place) = self.segments.binary_search_by_key(&ticket.segment(), Progress::ordinal) {
+                self.segments[place].confirm(ticket.index());
             }
         }
         self.metrics.errors.increment(settled.failed.len() as u64);
-        self.retries.extend(settled.failed.into_iter().map(|failed| retry(failed, &self.partitions)));
+        self.retries.extend(settled.failed.drain(..).map(|failed| retry(failed, &self.partitions)));
+        self.settled = settled;
+    }
+
+    /// Writes down which records are confirmed.
+    fn write_confirmed(&mut self) {
+        let now = Instant::now();
+        for progress in &mut self.segments {
+            if let Err(error) = progress.write()
+                && now >= self.unwritten_at
+            {
+                self.unwritten_at = now + LOG_INTERVAL;
+                let number = progress.segment().number();
+                tracing::error!(
+                    segment = number,
+                    "cannot note what is confirmed of segment {number}: {error}"
+                );
+            }
+        }
     }
 
     /// Deletes the segments that Kafka has.
@@ -302,15 +335,27 @@ impl Shipper {
         });
     }
 
-    /// Sets the gauges and asks for the number of partitions, each when it is due.
+    fn set_gauges(&mut self) {
+        let records: u64 = self.segments.iter().map(Progress::waiting).sum();
+        let oldest = self.segments.iter_mut().filter_map(Progress::oldest_waiting).min();
+        let age = oldest.map_or(0, |at| Utc::now().timestamp_millis().saturating_sub(at).max(0));
+        self.metrics.bytes.set(self.spool.bytes() as f64);
+        self.metrics.segments.set(self.segments.len() as f64);
+        self.metrics.records.set(records as f64);
+        self.metrics.oldest.set(age as f64 / 1_000.0);
+    }
+
+    /// Writes down what is confirmed, sets the gauges and asks for the number of partitions, each when it is due.
     fn upkeep(&mut self, producer: &Producer) {
         let now = Instant::now();
+        // With nothing under way the next look may be far.
+        if now >= self.confirmed_at || self.segments.iter().all(|progress| progress.under_way() == 0) {
+            self.confirmed_at = now + CONFIRMED_INTERVAL;
+            self.write_confirmed();
+        }
         if now >= self.gauges_at {
             self.gauges_at = now + GAUGES_INTERVAL;
-            let bytes: u64 = self.segments.iter().map(|progress| progress.segment().end()).sum();
-            let records: u64 = self.segments.iter().map(Progress::waiting).sum();
-            self.metrics.bytes.set(bytes as f64);
-            self.metrics.records.set(records as f64);
+            self.set_gauges();
         }
         // Asking a Kafka that is down would hold up everything here.
         if now >= self.partitions_at && self.kafka.is_ready() {
@@ -322,34 +367,6 @@ impl Shipper {
             }
         }
     }
-}
-
-impl Metrics {
-    fn register() -> Self {
-        Self {
-            delivered: counter!("hopline_clicks_delivered_total"),
-            again: counter!("hopline_clicks_sent_again_total"),
-            errors: counter!("hopline_click_delivery_errors_total"),
-            damaged: counter!("hopline_spool_damaged_bytes_total"),
-            bytes: gauge!("hopline_spool_bytes"),
-            records: gauge!("hopline_spool_records"),
-        }
-    }
-}
-
-/// Puts a record into the producer's queue.
-fn hand_over(
-    producer: &Producer,
-    topic: &str,
-    segment: u64,
-    record: &Record<'_>,
-) -> Result<(), RDKafkaErrorCode> {
-    // Segments are counted from 0, a few each minute: the number fits into a pointer.
-    let message = BaseRecord::with_opaque_to(topic, segment as usize)
-        .partition(record.partition)
-        .key(record.key)
-        .payload(record.value);
-    producer.send(message).map_err(|(error, _)| error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail))
 }
 
 /// Prepares a refused record for its next try.
@@ -371,16 +388,4 @@ fn damaged(segment: u64, bytes: usize) {
 
 fn unreadable(segment: u64, error: &io::Error) {
     tracing::error!(segment, "cannot read segment {segment} of the spool: {error}");
-}
-
-/// Serves every delivery report that is there, without waiting for more: a poll that waits stays busy for the last
-/// millisecond of its time, and one that does not wait serves a single batch of reports.
-fn serve_reports(producer: &Producer) {
-    loop {
-        let waiting = producer.in_flight_count();
-        producer.poll(Duration::ZERO);
-        if producer.in_flight_count() == waiting {
-            return;
-        }
-    }
 }

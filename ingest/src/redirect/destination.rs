@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode_str;
 use schemas::message::ForwardQuery;
-use url::form_urlencoded;
 
 /// The parameter that carries our click id to the page where the visitor lands.
 pub const CLICK_ID: &str = "click_id";
@@ -30,14 +30,13 @@ pub fn location(
     let mut query = Query { text: String::with_capacity(destination.len() + 80), pairs: base.len() };
     query.text.push_str(base);
 
-    match own {
-        // Kept byte by byte, empty parameters included.
-        Some(own) if click_id.is_none() || !has(own, CLICK_ID) => {
+    if let Some(own) = own {
+        if click_id.is_some() && has(own, CLICK_ID) {
+            query.push_without(own, CLICK_ID);
+        } else {
             query.text.push('?');
             query.text.push_str(own);
         }
-        Some(own) => pairs(own).filter(|pair| name(pair) != CLICK_ID).for_each(|pair| query.push(pair)),
-        None => {}
     }
     if let (ForwardQuery::Append, Some(visited)) = (forward, visited) {
         forward_into(&mut query, own.unwrap_or_default(), visited);
@@ -55,14 +54,6 @@ pub fn location(
     text
 }
 
-/// Returns the value of the first parameter of that name, decoded; an empty one counts as missing.
-pub fn parameter<'a>(query: &'a str, wanted: &str) -> Option<Cow<'a, str>> {
-    form_urlencoded::parse(query.as_bytes())
-        .find(|(name, _)| name == wanted)
-        .map(|(_, value)| value)
-        .filter(|value| !value.is_empty())
-}
-
 /// Returns the query of a destination, without `?` and fragment.
 pub fn query(destination: &str) -> Option<&str> {
     split(split(destination, '#').0, '?').1
@@ -70,6 +61,10 @@ pub fn query(destination: &str) -> Option<&str> {
 
 /// Adds the visited parameters that the destination does not set itself.
 fn forward_into(query: &mut Query, own: &str, visited: &str) {
+    // Once for all: the owner and a visitor can each send thousands of parameters.
+    let mut own: Vec<Cow<'_, str>> = pairs(own).map(name).collect();
+    own.sort_unstable();
+    let is_own = |name: &str| own.binary_search_by(|own| (**own).cmp(name)).is_ok();
     let renamed = has(visited, CLICK_ID);
     let mut external_sent = false;
     for pair in pairs(visited) {
@@ -84,8 +79,8 @@ fn forward_into(query: &mut Query, own: &str, visited: &str) {
             _ => (None, None),
         };
         match sent_as {
-            Some(sent_as) if !has(own, sent_as) => query.push_parts(sent_as, value),
-            None if !has(own, &name(pair)) => query.push(pair),
+            Some(sent_as) if !is_own(sent_as) => query.push_parts(sent_as, value),
+            None if !is_own(&name(pair)) => query.push(pair),
             _ => {}
         }
     }
@@ -94,11 +89,19 @@ fn forward_into(query: &mut Query, own: &str, visited: &str) {
 /// A URL's text up to its fragment, growing by parameters.
 struct Query {
     text: String,
-    /// Where the part before `?` ends.
+    /// Where the `?` stands, once there is one.
     pairs: usize,
 }
 
 impl Query {
+    /// Adds a destination's own query but for the parameters of one name; the others stay byte by byte.
+    fn push_without(&mut self, own: &str, unwanted: &str) {
+        for pair in own.split('&').filter(|pair| name(pair) != unwanted) {
+            self.text.push(if self.text.len() == self.pairs { '?' } else { '&' });
+            self.text.push_str(pair);
+        }
+    }
+
     fn push(&mut self, pair: &str) {
         let (name, value) = split(pair, '=');
         self.push_parts(name, value);
@@ -107,7 +110,7 @@ impl Query {
     fn push_parts(&mut self, name: &str, value: Option<&str>) {
         if self.text.len() == self.pairs {
             self.text.push('?');
-        } else if !self.text.ends_with(['?', '&']) {
+        } else if self.text.len() > self.pairs + 1 && !self.text.ends_with('&') {
             self.text.push('&');
         }
         push_safe(&mut self.text, name);
@@ -121,13 +124,29 @@ impl Query {
 /// Appends what is already encoded, and encodes what may not stand in a header.
 fn push_safe(text: &mut String, encoded: &str) {
     use std::fmt::Write as _;
-    for byte in encoded.bytes() {
-        if byte.is_ascii_graphic() {
-            text.push(char::from(byte));
-        } else {
+    for part in encoded.split_inclusive(|c: char| !c.is_ascii_graphic()) {
+        let safe = part.trim_end_matches(|c: char| !c.is_ascii_graphic());
+        text.push_str(safe);
+        for byte in &part.as_bytes()[safe.len()..] {
             // Writing to a String does not fail.
             let _ = write!(text, "%{byte:02X}");
         }
+    }
+}
+
+/// Returns the parameters of a query: names decoded, values as they stand.
+pub fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
+    pairs(query).map(|pair| (name(pair), split(pair, '=').1.unwrap_or_default()))
+}
+
+/// Decodes a name or value of a query.
+pub fn decode(encoded: &str) -> Cow<'_, str> {
+    // Most are plain, and what is not needs a pass of its own for `+` and one for `%`.
+    if encoded.bytes().any(|byte| matches!(byte, b'+' | b'%')) {
+        let pluses = encoded.replace('+', " ");
+        Cow::Owned(percent_decode_str(&pluses).decode_utf8_lossy().into_owned())
+    } else {
+        Cow::Borrowed(encoded)
     }
 }
 
@@ -137,11 +156,11 @@ fn pairs(query: &str) -> impl Iterator<Item = &str> {
 
 /// Returns a pair's decoded name.
 fn name(pair: &str) -> Cow<'_, str> {
-    form_urlencoded::parse(pair.as_bytes()).next().map_or(Cow::Borrowed(""), |(name, _)| name)
+    decode(split(pair, '=').0)
 }
 
 fn has(query: &str, wanted: &str) -> bool {
-    form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == wanted)
+    pairs(query).any(|pair| name(pair) == wanted)
 }
 
 fn split(text: &str, at: char) -> (&str, Option<&str>) {
@@ -154,7 +173,7 @@ fn split(text: &str, at: char) -> (&str, Option<&str>) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use url::Url;
+    use url::{Url, form_urlencoded};
 
     use super::*;
 
@@ -183,6 +202,8 @@ mod tests {
             // Written by the owner in this way, so sent in this way.
             ("https://a.example/%7e/%2F?&a=%zz&&b", Off, None, None, "https://a.example/%7e/%2F?&a=%zz&&b"),
             ("https://a.example/?", Append, None, Some("I"), "https://a.example/?click_id=I"),
+            ("https://a.example/??", Append, None, Some("I"), "https://a.example/??&click_id=I"),
+            ("https://a.example/?&", Append, None, Some("I"), "https://a.example/?&click_id=I"),
             ("https://a.example/?a&", Append, None, Some("I"), "https://a.example/?a&click_id=I"),
             // Names are compared decoded.
             ("https://a.example/?%78=1", Append, Some("x=2&X=3"), None, "https://a.example/?%78=1&X=3"),
@@ -200,6 +221,13 @@ mod tests {
                 None,
                 Some("I"),
                 "https://a.example/?x=1&click_id=I",
+            ),
+            (
+                "https://a.example/?&%61=%zz&click_id=o&&b&click_id#f",
+                Append,
+                None,
+                Some("I"),
+                "https://a.example/?&%61=%zz&&b&click_id=I#f",
             ),
             ("https://a.example/?click%5Fid=o", Append, None, Some("I"), "https://a.example/?click_id=I"),
             ("https://a.example/?click_id=o", Append, None, None, "https://a.example/?click_id=o"),
@@ -257,12 +285,28 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_is_decoded_and_an_empty_one_is_missing() {
-        assert_eq!(parameter("utm_source=a%20b+c&utm_source=d", "utm_source").as_deref(), Some("a b c"));
-        assert_eq!(parameter("utm_source=&x", "utm_source"), None);
-        assert_eq!(parameter("", "utm_source"), None);
+    fn the_query_ends_at_the_fragment() {
         assert_eq!(query("https://a.example/?x=1#?y"), Some("x=1"));
+        assert_eq!(query("https://a.example/?x=1?y"), Some("x=1?y"));
         assert_eq!(query("https://a.example/#?y"), None);
+    }
+
+    #[test]
+    fn thousands_of_parameters_on_both_sides_are_put_together_at_once() {
+        let own = (0..300).map(|n| format!("o{n}=1")).collect::<Vec<_>>().join("&");
+        let visited = (0..20_000).map(|n| format!("v{}", n % 10)).collect::<Vec<_>>().join("&");
+        let destination = format!("https://a.example/?{own}");
+        let built = location(&destination, ForwardQuery::Append, Some(&visited), Some("I"));
+        assert_eq!(built, format!("{destination}&{visited}&click_id=I"));
+    }
+
+    #[test]
+    fn names_are_decoded_and_values_when_they_are_asked_for() {
+        let all: Vec<_> = parameters("a%20b=c+d%3D&&x&=y&q==%zz").collect();
+        let names: Vec<_> = all.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(names, ["a b", "x", "", "q"]);
+        let values: Vec<_> = all.iter().map(|(_, value)| decode(value)).collect();
+        assert_eq!(values, ["c d=", "", "y", "=%zz"]);
     }
 
     /// Names from a small alphabet, so that collisions happen.
@@ -328,6 +372,50 @@ mod tests {
             prop_assert!(built.bytes().all(|byte| byte.is_ascii_graphic()));
             let pairs: Vec<(String, String)> = ended.query_pairs().into_owned().collect();
             prop_assert_eq!(pairs, expected);
+        }
+
+        #[test]
+        fn what_the_owner_wrote_stays_byte_by_byte(
+            path in "(/[!-~&&[^?#]]{0,8}){0,3}",
+            own in proptest::option::of("[!-~&&[^#]]{0,20}"),
+            fragment in proptest::option::of("[!-~]{0,8}"),
+            visited in "[!-~é&&[^#]]{0,20}",
+        ) {
+            let before = format!("https://a.example{path}{}", own.as_ref().map_or_else(String::new, |own| format!("?{own}")));
+            let after = fragment.map_or_else(String::new, |fragment| format!("#{fragment}"));
+            let destination = format!("{before}{after}");
+            prop_assert_eq!(location(&destination, ForwardQuery::Off, Some(&visited), None), &*destination);
+            let own = own.unwrap_or_default();
+            for (forward, click_id) in [(ForwardQuery::Off, Some("I")), (ForwardQuery::Append, None)] {
+                let built = location(&destination, forward, Some(&visited), click_id);
+                prop_assert!(click_id.is_some() && has(&own, CLICK_ID) || built.starts_with(&before), "{}", built);
+                prop_assert!(built.ends_with(&after), "{}", built);
+            }
+        }
+
+        #[test]
+        fn odd_encodings_mean_at_the_end_what_they_meant_at_the_beginning(
+            own in "[!-~&&[^#]]{0,12}",
+            visited in "([!-~é&&[^#]]|%[0-9a-zA-Z]{1,2}){0,12}",
+        ) {
+            let given = Url::parse(&format!("https://a.example/?{own}")).unwrap();
+            let came = Url::parse(&format!("https://short.example/s?{visited}")).unwrap();
+            let built = location(&format!("https://a.example/?{own}"), ForwardQuery::Append, Some(&visited), Some("I"));
+            let own: Vec<_> = given.query_pairs().filter(|(name, _)| name != CLICK_ID).collect();
+            let forwarded = came.query_pairs().filter(|(name, _)| {
+                name != CLICK_ID && name != EXTERNAL_CLICK_ID && !own.iter().any(|(own, _)| own == name)
+            });
+            let ours = [(CLICK_ID.into(), "I".into())];
+            let expected: Vec<_> = own.iter().cloned().chain(forwarded).chain(ours).collect();
+            let ended = Url::parse(&built).unwrap();
+            let ended: Vec<_> = ended.query_pairs().filter(|(name, _)| name != EXTERNAL_CLICK_ID).collect();
+            prop_assert_eq!(ended, expected, "{}", built);
+        }
+
+        #[test]
+        fn parameters_are_read_as_forms_are(query in "([!-~é]|%[0-9a-fA-F]{2}|[&=+%]){0,30}") {
+            let read = parameters(&query).map(|(name, value)| (name, decode(value)));
+            prop_assert!(read.eq(form_urlencoded::parse(query.as_bytes())), "{}", query);
         }
     }
 }

@@ -7,22 +7,21 @@ use std::{net::IpAddr, sync::Arc};
 
 use chrono::{DateTime, Utc};
 use http::{
-    HeaderMap, HeaderValue, Method, StatusCode,
+    HeaderMap, HeaderValue, Method, Request as HttpRequest, StatusCode,
     header::{CACHE_CONTROL, LOCATION},
 };
 use metrics::{Counter, counter};
 use schemas::{click_id::ClickIdKeys, message::Class};
 use service::{
     config::Cidrs,
-    http::{Peer, Route, client_address},
+    http::{Around, Peer, Route, client_address},
 };
 use warp::{Filter as _, reply::Response};
 
 use crate::{
-    click::Visit,
+    click::{Clicks, Visit},
     intake::Intake,
-    links::{Links, Target},
-    visitor::VisitorKey,
+    links::{Links, Target, look_up::LookUp},
 };
 
 /// What a redirect needs.
@@ -30,12 +29,14 @@ use crate::{
 pub struct Edge {
     /// Where the slugs lead.
     pub links: Links,
+    /// Where slugs are asked for that are not known here yet.
+    pub look_up: Option<LookUp>,
     /// Where the clicks go.
     pub intake: Arc<Intake>,
     /// Makes click ids.
     pub click_ids: ClickIdKeys,
-    /// Makes visitors of addresses.
-    pub visitors: VisitorKey,
+    /// Makes clicks of visits.
+    pub clicks: Clicks,
     /// Who is believed about client addresses.
     pub trusted_proxies: Cidrs,
     /// What happened.
@@ -94,6 +95,38 @@ impl Counts {
     }
 }
 
+/// Hands a redirect the request's headers: a route could only have a copy, which costs more than the look-up.
+///
+/// [`routes`] work only where this is around them.
+#[derive(Debug, Clone, Copy)]
+pub struct HandOver;
+
+/// The headers of a request, taken out of it.
+#[derive(Debug, Clone)]
+struct Headers(Arc<HeaderMap>);
+
+impl Around for HandOver {
+    type Visit = ();
+
+    fn before<B>(&self, request: &mut HttpRequest<B>) {
+        if is_redirect(request.method()) {
+            let headers = std::mem::take(request.headers_mut());
+            request.extensions_mut().insert(Headers(Arc::new(headers)));
+        }
+    }
+
+    // A redirect logs no line of its own.
+    fn is_traced<B>(&self, request: &HttpRequest<B>) -> bool {
+        !is_redirect(request.method())
+    }
+
+    fn after(&self, (): (), _response: &mut Response) {}
+}
+
+fn is_redirect(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
 /// Builds the edge's routes.
 pub fn routes(edge: &Arc<Edge>) -> Route {
     let edge = Arc::clone(edge);
@@ -104,21 +137,24 @@ pub fn routes(edge: &Arc<Edge>) -> Route {
         .and(warp::method())
         .and(warp::path::full())
         .and(raw_query())
-        .and(warp::header::headers_cloned())
+        .and(warp::ext::get::<Headers>())
         .and(warp::ext::get::<Peer>())
-        .map(
+        .then(
             move |method: Method,
                   path: warp::path::FullPath,
                   query: Option<String>,
-                  headers: HeaderMap,
+                  Headers(headers): Headers,
                   peer: Peer| {
-                let request = Request {
-                    counted: method != Method::HEAD,
-                    query: query.as_deref(),
-                    headers: &headers,
-                    address: client_address(peer.0.ip(), &headers, &edge.trusted_proxies),
-                };
-                edge.answer(path.as_str(), &request)
+                let edge = Arc::clone(&edge);
+                async move {
+                    let request = Request {
+                        counted: method != Method::HEAD,
+                        query: query.as_deref(),
+                        headers: &headers,
+                        address: client_address(peer.0.ip(), &headers, &edge.trusted_proxies),
+                    };
+                    edge.answer(path.as_str(), &request).await
+                }
             },
         )
         .boxed()
@@ -138,7 +174,7 @@ struct Request<'a> {
 }
 
 impl Edge {
-    fn answer(&self, path: &str, request: &Request<'_>) -> Response {
+    async fn answer(&self, path: &str, request: &Request<'_>) -> Response {
         match path {
             "/" => return pages::root(),
             "/robots.txt" => return pages::robots(),
@@ -146,8 +182,12 @@ impl Edge {
             _ => {}
         }
         let slug = path.trim_start_matches('/');
+        let target = match (self.links.find(slug), &self.look_up) {
+            (None, Some(look_up)) => look_up.find(slug).await,
+            (target, _) => target,
+        };
         let now = schemas::time::to_millis(Utc::now());
-        match self.links.find(slug) {
+        match target {
             Some(target) if target.is_active => {
                 if target.expires_at.is_some_and(|expires_at| expires_at <= now) {
                     self.counts.gone.increment(1);
@@ -167,15 +207,15 @@ impl Edge {
     fn redirect(&self, slug: &str, target: &Target, request: &Request<'_>, now: DateTime<Utc>) -> Response {
         let click_id = self.click_ids.mint(target.link_id, now, rand::random());
         let location = destination::location(
-            &target.destination,
+            target.destination(),
             target.forward_query,
             request.query,
             target.append_click_id.then_some(click_id.as_str()),
         );
         if request.counted {
             let Request { query, headers, address, .. } = *request;
-            let visit = Visit { slug, query, headers, address, at: now };
-            let click = visit.click(target, click_id, &self.visitors);
+            let visit = Visit::new(slug, query, headers, address, now);
+            let click = self.clicks.click(&visit, target, click_id);
             // Before the answer: a click that the visitor knows of must survive whatever comes next.
             self.intake.keep(&click);
             self.counts.of(click.class).increment(1);

@@ -2,12 +2,21 @@
 //!
 //! A directory of numbered segment files. Clicks are appended to the newest one with a plain write, which the
 //! kernel keeps when this process is killed; [`Spool::sync`], called at short intervals, carries them over a power
-//! loss. [`crate::publish`] reads the segments in order and deletes those that Kafka has in full. What a killed
-//! process left behind is read by the next one.
+//! loss. [`crate::publish`] reads the segments in order, notes what Kafka has confirmed, and deletes those that
+//! Kafka has in full. What a killed process left behind is read by the next one.
+//!
+//! `docs/spool.md` says what this promises.
 
+pub mod command;
+mod confirmed;
+mod header;
+pub mod inspect;
 mod reader;
 pub mod record;
 mod segment;
+mod size;
+mod spare;
+mod writer;
 
 use std::{
     collections::VecDeque,
@@ -22,15 +31,23 @@ use std::{
     time::Duration,
 };
 
+use confirmed::Boot;
+pub use confirmed::Confirmed;
 pub use reader::{Next, Reader};
-use segment::Active;
+use record::Encoded;
+use segment::Examined;
 pub use segment::Segment;
+pub use size::MIN_BYTES;
+use size::Size;
+use spare::Spare;
+pub use writer::Refused;
+use writer::Writer;
 
-/// How many bytes a segment holds before the next one begins.
-const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
+/// Largest size of a segment.
+const MAX_SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
 
-/// How long a segment is appended to at most, so that little is sent again after a kill.
-const SEGMENT_AGE: Duration = Duration::from_secs(5);
+/// Smallest size of a segment.
+const MIN_SEGMENT_BYTES: u64 = 256 * 1024;
 
 /// The file whose lock says that a process uses the directory.
 const LOCK_FILE: &str = "lock";
@@ -57,30 +74,36 @@ pub struct Spool {
     directory: PathBuf,
     /// Held open for its lock, which ends with the process however that ends.
     _lock: File,
+    boot: Boot,
+    size: Size,
     writer: Mutex<Writer>,
     /// All segments that exist, oldest first.
     segments: Mutex<VecDeque<Arc<Segment>>>,
+    left_alone: Vec<LeftAlone>,
     /// The thread that reads the segments, and whether it waits for one to grow.
     reader: OnceLock<Thread>,
     reader_waits: AtomicBool,
 }
 
+/// A file that is named like a segment and is none that this build reads. It is neither sent nor deleted.
 #[derive(Debug)]
-struct Writer {
-    active: Option<Active>,
-    next_number: u64,
-    /// Sealed since the last sync.
-    unsynced: Vec<Arc<File>>,
-    /// Whether a file was made since the last sync.
-    created: bool,
+pub struct LeftAlone {
+    /// The file.
+    pub path: PathBuf,
+    /// What is the matter with it.
+    pub reason: String,
+    /// What it takes on the disk, in bytes.
+    pub bytes: u64,
 }
 
 impl Spool {
     /// Opens a directory, making it if need be, and finds what a former process left in it.
     ///
+    /// The spool takes up to `max_bytes` of the disk, or without that a share of what is free now.
+    ///
     /// # Errors
     /// When another process uses it, or it cannot be written.
-    pub fn open(directory: &Path) -> Result<Self, OpenError> {
+    pub fn open(directory: &Path, max_bytes: Option<u64>) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: directory.to_owned(), source };
         fs::create_dir_all(directory).map_err(failed)?;
         let lock = File::options()
@@ -93,13 +116,17 @@ impl Spool {
             TryLockError::WouldBlock => OpenError::InUse(directory.to_owned()),
             TryLockError::Error(source) => failed(source),
         })?;
-        let segments = left_behind(directory).map_err(failed)?;
-        let next_number = segments.back().map_or(0, |newest| newest.number() + 1);
+        let Contents { segments, left_alone, next_number } = contents(directory).map_err(failed)?;
+        let used = segments.iter().map(|segment| segment.bytes()).sum::<u64>()
+            + left_alone.iter().map(|file| file.bytes).sum::<u64>();
         Ok(Self {
             directory: directory.to_owned(),
             _lock: lock,
-            writer: Mutex::new(Writer { active: None, next_number, unsynced: Vec::new(), created: false }),
+            boot: Boot::current(),
+            size: Size::new(directory, max_bytes, used).map_err(failed)?,
+            writer: Mutex::new(Writer::new(next_number)),
             segments: Mutex::new(segments),
+            left_alone,
             reader: OnceLock::new(),
             reader_waits: AtomicBool::new(false),
         })
@@ -111,14 +138,10 @@ impl Spool {
     /// a runtime's threads need not move it elsewhere.
     ///
     /// # Errors
-    /// When the disk refuses it, for example because it is full.
-    pub fn append(&self, record: &[u8]) -> io::Result<()> {
-        let mut writer = self.writer();
-        if writer.active.as_ref().is_some_and(|active| active.segment.end() >= SEGMENT_BYTES) {
-            writer.seal();
-        }
-        self.active(&mut writer)?.append(record)?;
-        drop(writer);
+    /// When the spool is full, or the disk refuses the record. Until [`prepare`](Self::prepare) succeeds, further
+    /// records are refused at once where this one would have needed a new segment.
+    pub fn append(&self, record: &mut Encoded) -> Result<(), Refused> {
+        self.append_to(&mut self.writer(), record)?;
         if self.reader_waits.load(Ordering::SeqCst)
             && self.reader_waits.swap(false, Ordering::SeqCst)
             && let Some(reader) = self.reader.get()
@@ -126,50 +149,6 @@ impl Spool {
             reader.unpark();
         }
         Ok(())
-    }
-
-    /// Finds out whether the disk takes clicks again after it refused one.
-    ///
-    /// # Errors
-    /// When it does not.
-    pub fn probe(&self) -> io::Result<()> {
-        self.active(&mut self.writer())?.probe(record::MAX_LEN)
-    }
-
-    /// Brings everything appended so far onto the disk, and ends a segment that has become old.
-    ///
-    /// # Errors
-    /// When the disk fails: what was appended since the last call may not survive a power loss then.
-    pub fn sync(&self) -> io::Result<()> {
-        let mut writer = self.writer();
-        if writer.active.as_ref().is_some_and(|active| active.since.elapsed() >= SEGMENT_AGE) {
-            writer.seal_if_used();
-        }
-        let mut files = std::mem::take(&mut writer.unsynced);
-        if let Some(active) = &mut writer.active {
-            let end = active.segment.end();
-            if end != active.synced {
-                active.synced = end;
-                files.push(Arc::clone(&active.file));
-            }
-        }
-        let created = std::mem::take(&mut writer.created);
-        // Appending must not wait for the disk.
-        drop(writer);
-
-        for file in files {
-            file.sync_data()?;
-        }
-        if created {
-            // A file survives only if its name does.
-            File::open(&self.directory)?.sync_all()?;
-        }
-        Ok(())
-    }
-
-    /// Ends the current segment, so that it can be deleted once it is confirmed.
-    pub fn seal(&self) {
-        self.writer().seal_if_used();
     }
 
     /// Returns the segments that exist, oldest first.
@@ -184,13 +163,38 @@ impl Spool {
         list.range(first..).cloned().collect()
     }
 
+    /// Returns the files that were found at the start and are not touched.
+    pub fn left_alone(&self) -> &[LeftAlone] {
+        &self.left_alone
+    }
+
+    /// Returns how much of the disk the spool takes, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.size.used()
+    }
+
+    /// Returns how much of the disk it may take, in bytes.
+    pub fn max_bytes(&self) -> u64 {
+        self.size.max()
+    }
+
+    /// Returns which records of a segment are known to be confirmed.
+    pub fn confirmed(&self, segment: &Segment) -> Confirmed {
+        Confirmed::of(segment, &self.boot)
+    }
+
     /// Deletes a sealed segment.
     ///
     /// # Errors
-    /// When the file cannot be removed; the next process will send its clicks again.
+    /// When the file cannot be removed. It goes on to count, and the next process will find it.
     pub fn delete(&self, segment: &Segment) -> io::Result<()> {
         self.list().retain(|other| other.number() != segment.number());
-        fs::remove_file(segment.path())
+        match fs::remove_file(segment.path()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => self.size.release(segment.bytes()),
+        }
+        // Last: without its segment it is nothing, but a segment without it would be sent again.
+        confirmed::remove_beside(segment.path())
     }
 
     /// Waits until something is appended or the time is over; for the one thread that reads the segments.
@@ -206,20 +210,6 @@ impl Spool {
         self.reader_waits.store(false, Ordering::SeqCst);
     }
 
-    /// Returns the segment to append to, made if there is none.
-    fn active<'a>(&self, writer: &'a mut Writer) -> io::Result<&'a Active> {
-        match &mut writer.active {
-            Some(active) => Ok(active),
-            none => {
-                let active = Active::create(&self.directory, writer.next_number)?;
-                writer.next_number += 1;
-                writer.created = true;
-                self.list().push_back(Arc::clone(&active.segment));
-                Ok(none.insert(active))
-            }
-        }
-    }
-
     fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,132 +219,42 @@ impl Spool {
     }
 }
 
-impl Writer {
-    fn seal_if_used(&mut self) {
-        if self.active.as_ref().is_some_and(|active| active.segment.end() > 0) {
-            self.seal();
-        }
-    }
-
-    fn seal(&mut self) {
-        if let Some(active) = self.active.take() {
-            active.segment.seal();
-            self.unsynced.push(active.file);
-        }
-    }
+struct Contents {
+    segments: VecDeque<Arc<Segment>>,
+    left_alone: Vec<LeftAlone>,
+    next_number: u64,
 }
 
-/// Lists the segments of a directory, oldest first.
-fn left_behind(directory: &Path) -> io::Result<VecDeque<Arc<Segment>>> {
-    let mut segments = Vec::new();
+/// Finds what a former process left in a directory, and removes what it never used.
+fn contents(directory: &Path) -> io::Result<Contents> {
+    let (mut segments, mut left_alone, mut next_number) = (Vec::new(), Vec::new(), 0);
     for entry in fs::read_dir(directory)? {
-        segments.extend(Segment::left_behind(entry?.path())?.map(Arc::new));
+        let path = entry?.path();
+        let Some(number) = Segment::number_of(&path) else {
+            Spare::remove_if_one(&path);
+            confirmed::remove_if_alone(&path);
+            continue;
+        };
+        // Also past what is left alone: its name is taken.
+        next_number = next_number.max(number + 1);
+        let reason = match Segment::examine(&path, number) {
+            Ok(Examined::Segment(segment)) => {
+                segments.push(Arc::new(segment));
+                continue;
+            }
+            Ok(Examined::Unused) => match fs::remove_file(&path) {
+                Ok(()) => continue,
+                Err(error) => format!("it is empty and cannot be removed: {error}"),
+            },
+            Ok(Examined::LeftAlone(reason)) => reason,
+            // The others need not wait for this one.
+            Err(error) => format!("it cannot be read: {error}"),
+        };
+        left_alone.push(LeftAlone { bytes: size::of(&path), path, reason });
     }
     segments.sort_by_key(|segment| segment.number());
-    Ok(segments.into())
+    Ok(Contents { segments: segments.into(), left_alone, next_number })
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// A directory that is removed when the test ends.
-    pub(crate) struct Directory(PathBuf);
-
-    impl Directory {
-        pub(crate) fn new() -> Self {
-            Self(std::env::temp_dir().join(format!("spool-{}", uuid::Uuid::now_v7())))
-        }
-
-        pub(crate) fn path(&self) -> &Path {
-            &self.0
-        }
-    }
-
-    impl Drop for Directory {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn content(segment: &Segment) -> Vec<u8> {
-        let mut bytes = fs::read(segment.path()).unwrap();
-        bytes.truncate(usize::try_from(segment.end()).unwrap());
-        bytes
-    }
-
-    #[test]
-    fn two_edges_never_share_a_spool() {
-        let directory = Directory::new();
-        let first = Spool::open(&directory.0).unwrap();
-        assert!(matches!(Spool::open(&directory.0), Err(OpenError::InUse(_))));
-        drop(first);
-        Spool::open(&directory.0).unwrap();
-    }
-
-    #[test]
-    fn what_was_left_behind_is_found_in_order_and_never_appended_to() {
-        let directory = Directory::new();
-        let spool = Spool::open(&directory.0).unwrap();
-        spool.append(b"one").unwrap();
-        spool.seal();
-        spool.append(b"two").unwrap();
-        spool.append(b"three").unwrap();
-        drop(spool);
-
-        let spool = Spool::open(&directory.0).unwrap();
-        spool.append(b"four").unwrap();
-        let segments = spool.segments();
-        let contents: Vec<Vec<u8>> = segments.iter().map(|segment| content(segment)).collect();
-        assert_eq!(contents, [&b"one"[..], b"twothree", b"four"]);
-        let left_behind: Vec<bool> = segments.iter().map(|segment| segment.is_left_behind()).collect();
-        assert_eq!(left_behind, [true, true, false]);
-        assert!(segments[1].is_sealed() && !segments[2].is_sealed());
-    }
-
-    #[test]
-    fn a_full_segment_is_followed_by_another() {
-        let directory = Directory::new();
-        let spool = Spool::open(&directory.0).unwrap();
-        let record = vec![b'x'; usize::try_from(SEGMENT_BYTES).unwrap()];
-        spool.append(&record).unwrap();
-        spool.append(b"next").unwrap();
-        let segments = spool.segments();
-        assert_eq!(segments.len(), 2);
-        assert!(segments[0].is_sealed());
-        assert_eq!(content(&segments[1]), b"next");
-    }
-
-    #[test]
-    fn a_deleted_segment_is_gone_for_the_next_process_too() {
-        let directory = Directory::new();
-        let spool = Spool::open(&directory.0).unwrap();
-        spool.append(b"one").unwrap();
-        spool.seal();
-        spool.sync().unwrap();
-        spool.delete(&spool.segments()[0]).unwrap();
-        assert!(spool.segments().is_empty());
-        drop(spool);
-        assert!(Spool::open(&directory.0).unwrap().segments().is_empty());
-    }
-
-    #[test]
-    fn probing_the_disk_keeps_nothing() {
-        let directory = Directory::new();
-        let spool = Spool::open(&directory.0).unwrap();
-        spool.append(b"one").unwrap();
-        spool.probe().unwrap();
-        spool.append(b"two").unwrap();
-        assert_eq!(fs::read(spool.segments()[0].path()).unwrap(), b"onetwo");
-    }
-
-    #[test]
-    fn files_of_others_are_left_alone() {
-        let directory = Directory::new();
-        fs::create_dir_all(&directory.0).unwrap();
-        fs::write(directory.0.join("notes.txt"), "mine").unwrap();
-        let spool = Spool::open(&directory.0).unwrap();
-        assert!(spool.segments().is_empty());
-        assert!(directory.0.join("notes.txt").exists());
-    }
-}
+pub(crate) mod tests;

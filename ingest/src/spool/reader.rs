@@ -33,12 +33,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Begins at the beginning.
+    /// Begins with the first record.
     ///
     /// # Errors
     /// When the file cannot be opened.
     pub fn new(segment: &Segment) -> io::Result<Self> {
-        Ok(Self { file: segment.open()?, buffer: Vec::new(), passed: 0, at: 0 })
+        Ok(Self { file: segment.open()?, buffer: Vec::new(), passed: 0, at: segment.start() })
     }
 
     /// Returns what comes next before `end`, where the last whole record of the segment ends.
@@ -87,7 +87,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spool::{Spool, record::Record, tests::Directory};
+    use crate::spool::{Spool, header, record::Record, tests::Directory};
 
     /// Reads a segment to its end; returns the values' lengths and the number of damaged bytes.
     fn lengths(segment: &Segment) -> (Vec<usize>, usize) {
@@ -110,18 +110,21 @@ mod tests {
         }
     }
 
-    fn encoded(len: usize) -> Vec<u8> {
-        Record { partition: 0, key: b"key", value: &vec![b'x'; len] }.encode().unwrap()
+    fn append(spool: &Spool, len: usize) {
+        let value = vec![b'x'; len];
+        spool
+            .append(&mut Record { at: 0, partition: 0, key: b"key", value: &value }.encode().unwrap())
+            .unwrap();
     }
 
     #[test]
     fn records_are_read_whole_wherever_the_windows_end() {
         let directory = Directory::new();
-        let spool = Spool::open(directory.path()).unwrap();
+        let spool = Spool::open(directory.path(), Some(1 << 30)).unwrap();
         // Together more than three windows, with records across both borders and one of the largest size.
         let written: Vec<usize> = (0..60).map(|number| 1_000 + number * 31_777 % 120_000).collect();
         for len in &written {
-            spool.append(&encoded(*len)).unwrap();
+            append(&spool, *len);
         }
         assert!(spool.segments()[0].end() > 3 * WINDOW as u64);
         assert_eq!(lengths(&spool.segments()[0]), (written, 0));
@@ -130,28 +133,37 @@ mod tests {
     #[test]
     fn a_reader_goes_on_where_the_segment_has_grown() {
         let directory = Directory::new();
-        let spool = Spool::open(directory.path()).unwrap();
-        spool.append(&encoded(10)).unwrap();
+        let spool = Spool::open(directory.path(), None).unwrap();
+        append(&spool, 10);
         let segment = &spool.segments()[0];
         let mut reader = Reader::new(segment).unwrap();
-        for _ in 0..3 {
-            let Next::Record(Found { consumed, skipped: 0, .. }) = reader.next(segment.end()).unwrap() else {
+        for index in 0..3 {
+            let Next::Record(found) = reader.next(segment.end()).unwrap() else {
                 panic!("a record was appended");
             };
+            assert_eq!((found.index, found.skipped), (index, 0));
+            let consumed = found.consumed;
             reader.advance(consumed);
             assert_eq!(reader.next(segment.end()).unwrap(), Next::End);
-            spool.append(&encoded(10)).unwrap();
+            append(&spool, 10);
         }
     }
 
     #[test]
     fn damage_longer_than_a_window_is_passed() {
         let directory = Directory::new();
-        let spool = Spool::open(directory.path()).unwrap();
-        spool.append(&encoded(10)).unwrap();
-        spool.append(&vec![b'c'; 2 * WINDOW]).unwrap();
-        spool.append(&encoded(20)).unwrap();
-        spool.append(&encoded(30)[..35]).unwrap();
-        assert_eq!(lengths(&spool.segments()[0]), (vec![10, 20], 2 * WINDOW + 35));
+        let spool = Spool::open(directory.path(), Some(1 << 30)).unwrap();
+        let middle = 2 * WINDOW / 100_000 + 1;
+        (0..middle + 2).for_each(|_| append(&spool, 100_000));
+        let path = spool.segments()[0].path().to_owned();
+        spool.seal();
+        drop(spool);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let len = (bytes.len() - header::LEN) / (middle + 2);
+        bytes[header::LEN + len..][..middle * len].fill(b'c');
+        bytes.truncate(bytes.len() - 1);
+        std::fs::write(&path, bytes).unwrap();
+        let spool = Spool::open(directory.path(), Some(1 << 30)).unwrap();
+        assert_eq!(lengths(&spool.segments()[0]), (vec![100_000], middle * len + len - 1));
     }
 }

@@ -3,20 +3,39 @@
 //! | bytes | what |
 //! |---|---|
 //! | 4 | marker, so that a reader finds its way again after damage |
-//! | 4 | length of the body, little endian |
-//! | 4 | CRC-32 of the four bytes of length and the body |
-//! | 4 | body: partition, little endian |
+//! | 4 | CRC-32 of length, body and index, in this order |
+//! | 4 | length of the body |
+//! | 4 | index: how many records of the segment stand before |
+//! | 8 | body: when the click was answered, in milliseconds since 1970 |
+//! | 4 | body: partition |
 //! | 1 | body: length of the key |
 //! | n | body: key, then value |
+//! | 1 | body: a line feed |
+//!
+//! Numbers are little endian. The line feed ends a record in a byte that is not zero: what follows the last record
+//! of a segment is zeroes, and where those begin must be certain.
+
+use std::io;
+
+use crc32fast::Hasher;
 
 /// What each record begins with; the last byte is the version of this layout.
+///
+/// That byte also keeps visitors from forging a record in what they send: a value is JSON, and in JSON a control
+/// character is escaped.
 const MARKER: [u8; 4] = *b"clk\x01";
 
 /// Bytes before the body.
-const HEADER_LEN: usize = 12;
+const HEADER_LEN: usize = 16;
 
 /// Bytes of a body before the key.
-const BODY_HEADER_LEN: usize = 5;
+const BODY_HEADER_LEN: usize = 13;
+
+/// What each record ends in.
+const TRAILER: u8 = b'\n';
+
+/// Smallest record, in bytes.
+pub const MIN_LEN: usize = HEADER_LEN + BODY_HEADER_LEN + 1;
 
 /// Largest record, in bytes. Every field of a click is cut to a length that keeps it far below.
 pub const MAX_LEN: usize = 128 * 1024;
@@ -24,6 +43,8 @@ pub const MAX_LEN: usize = 128 * 1024;
 /// A click as it goes to Kafka.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
+    /// When the click was answered, in milliseconds since 1970.
+    pub at: i64,
     /// The partition chosen when the click was answered; a repeat goes there too, so that it meets the original.
     pub partition: i32,
     /// The message's key.
@@ -37,28 +58,97 @@ pub struct Record<'a> {
 #[error("a click of {0} bytes does not fit into a spool record")]
 pub struct TooLarge(usize);
 
+/// A record as a segment holds it, but for its index, which the segment gives; a buffer to be used again.
+#[derive(Debug, Default)]
+pub struct Encoded {
+    bytes: Vec<u8>,
+    at: i64,
+    /// Has read everything that the checksum covers, but for the index.
+    sum: Hasher,
+}
+
+impl Encoded {
+    /// Encodes a record of which `value` writes the value, in place of what was here.
+    ///
+    /// # Errors
+    /// When `value` fails, or key or value are longer than the layout allows. Nothing is encoded then.
+    pub fn fill(
+        &mut self,
+        at: i64,
+        partition: i32,
+        key: &[u8],
+        value: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let bytes = &mut self.bytes;
+        bytes.clear();
+        let key_len = u8::try_from(key.len()).map_err(|_| io::Error::other(TooLarge(key.len())))?;
+        bytes.extend_from_slice(&MARKER);
+        bytes.extend_from_slice(&[0; HEADER_LEN - MARKER.len()]);
+        bytes.extend_from_slice(&at.to_le_bytes());
+        bytes.extend_from_slice(&partition.to_le_bytes());
+        bytes.push(key_len);
+        bytes.extend_from_slice(key);
+        let filled = value(bytes).and_then(|()| {
+            bytes.push(TRAILER);
+            let total = bytes.len();
+            let length = u32::try_from(total - HEADER_LEN).ok().filter(|_| total <= MAX_LEN);
+            length.ok_or_else(|| io::Error::other(TooLarge(total)))
+        });
+        let length = match filled {
+            Ok(length) => length.to_le_bytes(),
+            Err(error) => {
+                bytes.clear();
+                return Err(error);
+            }
+        };
+        bytes[8..12].copy_from_slice(&length);
+        self.sum = Hasher::new();
+        self.sum.update(&length);
+        self.sum.update(&bytes[HEADER_LEN..]);
+        self.at = at;
+        Ok(())
+    }
+
+    /// Returns how many bytes the record takes in a segment.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Returns whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Returns when the click was answered, in milliseconds since 1970.
+    pub(super) fn at(&self) -> i64 {
+        self.at
+    }
+
+    /// Returns the bytes for a segment in which so many records stand before.
+    pub(super) fn at_index(&mut self, index: u32) -> &[u8] {
+        if let Some(header) = self.bytes.first_chunk_mut::<HEADER_LEN>() {
+            let index = index.to_le_bytes();
+            let mut sum = self.sum.clone();
+            sum.update(&index);
+            header[4..8].copy_from_slice(&sum.finalize().to_le_bytes());
+            header[12..].copy_from_slice(&index);
+        }
+        &self.bytes
+    }
+}
+
 impl Record<'_> {
-    /// Returns the bytes for the segment file.
+    /// Returns the record as a segment holds it.
     ///
     /// # Errors
     /// When key or value are longer than the layout allows.
-    pub fn encode(&self) -> Result<Vec<u8>, TooLarge> {
-        let body_len = BODY_HEADER_LEN + self.key.len() + self.value.len();
-        let total = HEADER_LEN + body_len;
-        let too_large = TooLarge(total);
-        let key_len = u8::try_from(self.key.len()).map_err(|_| too_large)?;
-        let length = u32::try_from(body_len).ok().filter(|_| total <= MAX_LEN).ok_or(too_large)?;
-        let mut bytes = Vec::with_capacity(total);
-        bytes.extend_from_slice(&MARKER);
-        bytes.extend_from_slice(&length.to_le_bytes());
-        bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(&self.partition.to_le_bytes());
-        bytes.push(key_len);
-        bytes.extend_from_slice(self.key);
-        bytes.extend_from_slice(self.value);
-        let sum = checksum(&bytes[4..8], &bytes[HEADER_LEN..]);
-        bytes[8..HEADER_LEN].copy_from_slice(&sum.to_le_bytes());
-        Ok(bytes)
+    pub fn encode(&self) -> io::Result<Encoded> {
+        let mut encoded = Encoded::default();
+        encoded.fill(self.at, self.partition, self.key, |bytes| {
+            bytes.extend_from_slice(self.value);
+            Ok(())
+        })?;
+        Ok(encoded)
     }
 }
 
@@ -67,6 +157,8 @@ impl Record<'_> {
 pub struct Found<'a> {
     /// The record.
     pub record: Record<'a>,
+    /// How many records of the segment were written before it.
+    pub index: u32,
     /// How many damaged bytes stood before it.
     pub skipped: usize,
     /// How many bytes to go on from, damage included.
@@ -76,35 +168,37 @@ pub struct Found<'a> {
 /// Finds the first good record that begins in the first `limit` bytes.
 pub fn find(bytes: &[u8], limit: usize) -> Option<Found<'_>> {
     (0..limit.min(bytes.len())).find_map(|skipped| {
-        let (record, len) = read(&bytes[skipped..])?;
-        Some(Found { record, skipped, consumed: skipped + len })
+        let (record, index, len) = read(&bytes[skipped..])?;
+        Some(Found { record, index, skipped, consumed: skipped + len })
     })
 }
 
-/// Reads the record at the beginning of some bytes, and its length; `None` unless it is whole and unharmed.
-fn read(bytes: &[u8]) -> Option<(Record<'_>, usize)> {
+/// Reads the record at the beginning of some bytes, its index and its length; `None` unless it is whole and unharmed.
+fn read(bytes: &[u8]) -> Option<(Record<'_>, u32, usize)> {
     let rest = bytes.strip_prefix(&MARKER)?;
-    let (length, rest) = rest.split_first_chunk::<4>()?;
     let (sum, rest) = rest.split_first_chunk::<4>()?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let (index, rest) = rest.split_first_chunk::<4>()?;
     let body_len = usize::try_from(u32::from_le_bytes(*length)).ok()?;
     if body_len > MAX_LEN - HEADER_LEN {
         return None;
     }
     let body = rest.get(..body_len)?;
-    if checksum(length, body) != u32::from_le_bytes(*sum) {
+    let mut found = Hasher::new();
+    found.update(length);
+    found.update(body);
+    found.update(index);
+    if found.finalize() != u32::from_le_bytes(*sum) {
         return None;
     }
+    let (at, body) = body.split_first_chunk::<8>()?;
     let (partition, body) = body.split_first_chunk::<4>()?;
     let (key_len, body) = body.split_first()?;
     let (key, value) = body.split_at_checked(usize::from(*key_len))?;
-    Some((Record { partition: i32::from_le_bytes(*partition), key, value }, HEADER_LEN + body_len))
-}
-
-fn checksum(length: &[u8], body: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(length);
-    hasher.update(body);
-    hasher.finalize()
+    let value = value.strip_suffix(&[TRAILER])?;
+    let record =
+        Record { at: i64::from_le_bytes(*at), partition: i32::from_le_bytes(*partition), key, value };
+    Some((record, u32::from_le_bytes(*index), HEADER_LEN + body_len))
 }
 
 #[cfg(test)]
@@ -113,8 +207,12 @@ mod tests {
 
     use super::*;
 
-    fn encoded(value: &str) -> Vec<u8> {
-        Record { partition: 3, key: b"key", value: value.as_bytes() }.encode().unwrap()
+    fn record(value: &[u8]) -> Record<'_> {
+        Record { at: 1_000, partition: 3, key: b"key", value }
+    }
+
+    fn encoded(value: &str, index: u32) -> Vec<u8> {
+        record(value.as_bytes()).encode().unwrap().at_index(index).to_vec()
     }
 
     /// Reads everything the way a reader does; returns the values and the number of damaged stretches.
@@ -130,19 +228,26 @@ mod tests {
 
     #[test]
     fn the_layout_is_fixed_because_an_upgrade_must_read_what_was_left_behind() {
-        let bytes = encoded("v");
-        let expected = [b'c', b'l', b'k', 1, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 3, b'k', b'e', b'y', b'v'];
-        assert_eq!(bytes[..8], expected[..8]);
-        assert_eq!(bytes[12..], expected[12..]);
-        // CRC-32 of the length and the body, computed with another implementation.
-        assert_eq!(u32::from_le_bytes(bytes[8..12].try_into().unwrap()), 0x136c6500);
+        let bytes = encoded("v", 5);
+        let expected = [
+            &b"clk\x01"[..],
+            // CRC-32 of length, body and index, computed with another implementation.
+            &0xd71b_46c4_u32.to_le_bytes(),
+            &[18, 0, 0, 0],
+            &[5, 0, 0, 0],
+            &[0xe8, 3, 0, 0, 0, 0, 0, 0],
+            &[3, 0, 0, 0],
+            b"\x03keyv\n",
+        ]
+        .concat();
+        assert_eq!(bytes, expected);
     }
 
     #[test]
     fn a_torn_last_record_is_not_a_record() {
-        let mut bytes = [encoded("one"), encoded("two")].concat();
+        let mut bytes = [encoded("one", 0), encoded("two", 1)].concat();
         let whole = bytes.clone();
-        for cut in 1..encoded("two").len() {
+        for cut in 1..encoded("two", 1).len() {
             bytes.truncate(whole.len() - cut);
             assert_eq!(values(&bytes), (vec!["one".to_owned()], 1), "{cut} bytes short");
         }
@@ -150,8 +255,8 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_costs_one_record_and_no_other() {
-        let whole = [encoded("one"), encoded("two"), encoded("three")].concat();
-        let (start, end) = (encoded("one").len(), encoded("one").len() + encoded("two").len());
+        let whole = [encoded("one", 0), encoded("two", 1), encoded("three", 2)].concat();
+        let (start, end) = (encoded("one", 0).len(), encoded("one", 0).len() + encoded("two", 1).len());
         for byte in start..end {
             for bit in 0..8 {
                 let mut bytes = whole.clone();
@@ -166,30 +271,40 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused() {
+    fn what_is_too_large_is_refused_and_leaves_nothing() {
         let value = vec![b'x'; MAX_LEN];
-        assert!(Record { partition: 0, key: b"k", value: &value }.encode().is_err());
-        assert!(Record { partition: 0, key: &[b'k'; 256], value: b"" }.encode().is_err());
-        assert_eq!(
-            Record { partition: 0, key: b"", value: &value[..MAX_LEN - HEADER_LEN - BODY_HEADER_LEN] }
-                .encode()
-                .map(|bytes| bytes.len()),
-            Ok(MAX_LEN)
-        );
+        assert!(record(&value).encode().is_err());
+        assert!(Record { key: &[b'k'; 256], ..record(b"") }.encode().is_err());
+        let largest = Record { key: b"", ..record(&value[..MAX_LEN - MIN_LEN]) };
+        assert_eq!(largest.encode().unwrap().len(), MAX_LEN);
+
+        let mut reused = record(b"before").encode().unwrap();
+        assert!(reused.fill(0, 0, b"", |_| Err(io::ErrorKind::Other.into())).is_err());
+        assert!(reused.is_empty() && reused.at_index(0).is_empty());
+    }
+
+    #[test]
+    fn no_click_can_hold_a_marker() {
+        let visitor_sends = String::from_utf8(MARKER.to_vec()).unwrap();
+        let value = serde_json::to_vec(&visitor_sends).unwrap();
+        assert!(!value.windows(MARKER.len()).any(|window| window == MARKER));
     }
 
     proptest! {
         #[test]
         fn whatever_is_written_is_read_after_whatever_stood_before(
             damage in proptest::collection::vec(any::<u8>(), 0..64),
+            index in any::<u32>(),
+            at in any::<i64>(),
             partition in any::<i32>(),
             key in proptest::collection::vec(any::<u8>(), 0..255),
             value in proptest::collection::vec(any::<u8>(), 0..2_000),
         ) {
-            let record = Record { partition, key: &key, value: &value };
-            let bytes = [damage.clone(), record.encode().unwrap()].concat();
+            let record = Record { at, partition, key: &key, value: &value };
+            let bytes = [&damage[..], record.encode().unwrap().at_index(index)].concat();
             let found = find(&bytes, bytes.len()).unwrap();
             prop_assert_eq!(found.record, record);
+            prop_assert_eq!(found.index, index);
             prop_assert_eq!((found.skipped, found.consumed), (damage.len(), bytes.len()));
         }
     }

@@ -87,13 +87,16 @@ impl Edge {
     }
 
     pub(crate) async fn start_with(brokers: &str, prefix: &str, spool: &SpoolDir) -> Self {
+        Self::start_as(config(brokers, prefix, spool.path())).await
+    }
+
+    pub(crate) async fn start_as(config: Config) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let operations = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let shutdown = Shutdown::new(Duration::from_secs(20));
         let metrics = Metrics::install("ingest", "test").unwrap();
         let (address, operations_address) =
             (listener.local_addr().unwrap(), operations.local_addr().unwrap());
-        let config = config(brokers, prefix, spool.path());
         let task = tokio::spawn(ingest::run(config, listener, operations, metrics, shutdown.clone()));
         Self { address, operations: operations_address, shutdown, task }
     }

@@ -1,9 +1,12 @@
 //! What the topic `links` does to redirects.
 
+use ingest::Config;
 use schemas::{message::Link, topic};
-use tests::engines::isolated;
+use sqlx::{AssertSqlSafe, Executor as _};
+use tests::engines::{Isolated, isolated};
+use uuid::Uuid;
 
-use crate::edge::{Edge, SpoolDir, deleted, link, live, location, publish, publish_bytes};
+use crate::edge::{Edge, SpoolDir, config, deleted, link, live, location, publish, publish_bytes};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_on_the_topic_redirects_and_a_deleted_one_does_not() {
@@ -63,5 +66,81 @@ async fn what_cannot_be_read_on_the_topic_stops_nothing() {
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
     let edge = Edge::start(&isolated, &spool).await;
     assert_eq!(edge.get("/s").await.status(), 302);
+    let (status, report) = edge.readyz().await;
+    let detail = "ok, but skipped 1 records of an unknown version and 2 unreadable ones";
+    assert_eq!((status, &report["checks"]["links"]["detail"]), (200, &detail.into()));
     edge.stop().await;
+}
+
+/// Puts a link into Postgres, without telling the edges, and makes a role that may read links and nothing else.
+///
+/// Returns how an edge signs in as that role.
+async fn only_in_postgres(isolated: &Isolated, link: &Link) -> String {
+    let mut postgres = isolated.postgres().await;
+    let role = format!("r{}", Uuid::now_v7().simple());
+    let (id, workspace, slug, destination) =
+        (link.id.uuid(), link.workspace_id.uuid(), &link.slug, &link.destination);
+    for statement in [
+        format!("CREATE ROLE {role} LOGIN PASSWORD 'reader'"),
+        format!("GRANT SELECT ON links TO {role}"),
+        format!("INSERT INTO accounts (id, name, plan) VALUES ('{id}', 'A', 'business')"),
+        format!("INSERT INTO users (id, account_id, role) VALUES ('{id}', '{id}', 'owner')"),
+        format!(
+            "INSERT INTO workspaces (id, account_id, name, kind) VALUES ('{workspace}', '{id}', 'W', 'personal')"
+        ),
+        format!(
+            "INSERT INTO links (id, workspace_id, user_id, slug, name, destination, created_at, updated_at)
+             VALUES ('{id}', '{workspace}', '{id}', '{slug}', 'L', '{destination}', now(), now())"
+        ),
+    ] {
+        postgres.execute(AssertSqlSafe(statement)).await.unwrap();
+    }
+    let mut url = reqwest::Url::parse(&isolated.database_url).unwrap();
+    url.set_username(&role).unwrap();
+    url.set_password(Some("reader")).unwrap();
+    url.into()
+}
+
+async fn edge_with_look_up(isolated: &Isolated, spool: &SpoolDir, url: &str) -> Edge {
+    let config = Config {
+        lookup_database: Some(url.parse().unwrap()),
+        ..config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path())
+    };
+    let edge = Edge::start_as(config).await;
+    edge.is_ready().await;
+    edge
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_the_topic_has_not_told_of_is_looked_up_and_the_topic_has_the_last_word() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let new = Link { append_click_id: false, ..link("new", "https://a.example/") };
+    let url = only_in_postgres(&isolated, &new).await;
+    let edge = edge_with_look_up(&isolated, &spool, &url).await;
+    assert_eq!(edge.get("/absent").await.status(), 404);
+    // No waiting: Postgres has it.
+    let answer = edge.get("/new").await;
+    assert_eq!(answer.status(), 302);
+    assert!(location(&answer).starts_with("https://a.example/?click_id="), "{}", location(&answer));
+
+    // Postgres goes on telling of the first revision, as a replica does that is behind.
+    publish(&isolated, &[deleted(&new, 2)]);
+    edge.answers("/new", 404).await;
+    assert_eq!(edge.get("/new").await.status(), 404);
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_postgres_or_the_right_to_read_an_unknown_slug_is_not_found_and_known_ones_redirect() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    publish(&isolated, &[live(&link("s", "https://a.example/"))]);
+    let mut nobody = reqwest::Url::parse(&isolated.database_url).unwrap();
+    nobody.set_username("nobody").unwrap();
+    // Nothing listens on port 1.
+    for url in ["postgres://nobody@127.0.0.1:1/none", nobody.as_str()] {
+        let edge = edge_with_look_up(&isolated, &spool, url).await;
+        assert_eq!(edge.get("/unknown").await.status(), 404);
+        assert_eq!(edge.get("/s").await.status(), 302);
+        edge.stop().await;
+    }
 }

@@ -2,7 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod countries;
 mod edge;
+mod edge_clicks;
 mod links;
 mod outages;
+mod program;
 mod redirects;
+mod snapshot;
+mod spool;

@@ -1,68 +1,23 @@
 //! Kafka down, processes killed, spools damaged: redirects go on and clicks arrive.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    net::SocketAddr,
-    process::{Child, Command, Stdio},
-};
+use std::{collections::BTreeSet, fs, net::SocketAddr};
 
 use ingest::spool::{Spool, record::Record};
-use rdkafka::{ClientConfig, mocking::MockCluster, producer::DefaultProducerContext};
 use reqwest::Method;
 use schemas::{
-    message::{Click, Link, Message as _},
+    message::{Click, Message as _},
     topic,
 };
 use service::{Shutdown, metrics::Metrics};
-use tests::{
-    engines::{Isolated, isolated},
-    eventually,
-};
+use tests::{engines::isolated, eventually};
 use tokio::net::TcpListener;
 
-use crate::edge::{
-    BROWSER, DEADLINE, Edge, KEY, SpoolDir, answers, ask, click_id, clicks, config, link, live, publish,
-    publish_to,
+use crate::{
+    edge::{BROWSER, DEADLINE, Edge, SpoolDir, ask, click_id, clicks, config, link, live, publish},
+    program::{Broker, Program},
 };
 
-/// A broker that can be switched off: the real one is shared with other tests.
-struct Broker {
-    cluster: MockCluster<'static, DefaultProducerContext>,
-}
-
-impl Broker {
-    fn start(link: &Link) -> Self {
-        let cluster = MockCluster::new(1).unwrap();
-        cluster.create_topic(topic::LINKS.name, 1, 1).unwrap();
-        cluster.create_topic(topic::CLICKS.name, topic::CLICKS.partitions, 1).unwrap();
-        let broker = Self { cluster };
-        publish_to(&broker.client(), topic::LINKS.name, &[live(link)]);
-        broker
-    }
-
-    fn address(&self) -> String {
-        self.cluster.bootstrap_servers()
-    }
-
-    fn client(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", self.address());
-        config
-    }
-
-    /// The same topics, as the harness reads them.
-    fn isolated(&self) -> Isolated {
-        Isolated {
-            kafka_brokers: self.address(),
-            topic_prefix: String::new(),
-            clickhouse_url: String::new(),
-            database_url: String::new(),
-        }
-    }
-}
-
-async fn click_ten_times(address: SocketAddr) -> BTreeSet<String> {
+pub(crate) async fn click_ten_times(address: SocketAddr) -> BTreeSet<String> {
     let mut answered = BTreeSet::new();
     for _ in 0..10 {
         let answer = ask(address, Method::GET, "/s", &[("user-agent", BROWSER.as_bytes())]).await;
@@ -72,7 +27,7 @@ async fn click_ten_times(address: SocketAddr) -> BTreeSet<String> {
     answered
 }
 
-fn ids(clicks: &[(i32, Click)]) -> BTreeSet<String> {
+pub(crate) fn ids(clicks: &[(i32, Click)]) -> BTreeSet<String> {
     clicks.iter().map(|(_, click)| click.click_id.clone()).collect()
 }
 
@@ -124,10 +79,10 @@ async fn clicks_that_kafka_never_got_arrive_after_the_next_start_marked_as_repea
 fn leave_behind(spool: &SpoolDir, partitions: &[i32]) {
     let left = include_bytes!("../../../schemas/fixtures/click.v1.bare.json").trim_ascii();
     let click_id = Click::decode(left).unwrap().click_id;
-    let spool = Spool::open(spool.path()).unwrap();
+    let spool = Spool::open(spool.path(), None).unwrap();
     for partition in partitions {
-        let record = Record { partition: *partition, key: click_id.as_bytes(), value: left };
-        spool.append(&record.encode().unwrap()).unwrap();
+        let record = Record { at: 0, partition: *partition, key: click_id.as_bytes(), value: left };
+        spool.append(&mut record.encode().unwrap()).unwrap();
     }
 }
 
@@ -152,52 +107,27 @@ async fn a_click_for_a_partition_that_does_not_exist_goes_to_one_that_does() {
     assert!(spool.segments().is_empty());
 }
 
-/// The program itself, which can be killed.
-struct Program(Child);
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // It may be dead already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_answered_clicks_of_a_killed_edge_arrive_after_the_next_start() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let link = link("s", "https://a.example/");
     publish(&isolated, &[live(&link)]);
     let broker = Broker::start(&link);
-    // Free a moment ago; nothing else here asks for a certain port.
-    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let mut program = Program(
-        Command::new(env!("CARGO_BIN_EXE_ingest"))
-            .env_clear()
-            .env("KAFKA_BROKERS", broker.address())
-            .env("HOPLINE_EDGE_LISTEN", address.to_string())
-            .env("HOPLINE_INGEST_OPERATIONS_LISTEN", "127.0.0.1:0")
-            .env("HOPLINE_CLICK_ID_KEYS", format!("1:{KEY}"))
-            .env("HOPLINE_VISITOR_KEY", KEY)
-            .env("HOPLINE_SPOOL_DIR", spool.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
-    answers(address, "/s", 302).await;
+    let program = Program::start(Program::bare(), &broker, spool.path(), &[]).await;
     broker.cluster.broker_down(1).unwrap();
-    let answered = click_ten_times(address).await;
+    let answered = click_ten_times(program.address).await;
     // SIGKILL, between the answer and anything else.
-    program.0.kill().unwrap();
-    program.0.wait().unwrap();
+    program.kill();
 
     // What a kill in the middle of a write leaves, and a disk's bit rot.
     let segment = spool.segments().into_iter().max().unwrap();
     let mut bytes = fs::read(&segment).unwrap();
-    let first = bytes.windows(4).skip(1).position(|window| window == b"clk\x01").unwrap() + 1;
-    bytes[first / 2] ^= 1;
-    let torn = bytes[first..first + 40].to_vec();
-    bytes.extend(torn);
+    let records: Vec<usize> =
+        (0..bytes.len() - 4).filter(|begin| bytes[*begin..].starts_with(b"clk\x01")).collect();
+    assert_eq!(records.len(), 10);
+    bytes[usize::midpoint(records[3], records[4])] ^= 1;
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    bytes.copy_within(records[0]..records[0] + 40, end);
     fs::write(&segment, bytes).unwrap();
 
     let edge = Edge::start(&isolated, &spool).await;

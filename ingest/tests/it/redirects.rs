@@ -1,12 +1,19 @@
 //! What visitors are answered, and what of them arrives on topic `clicks`.
 
+use std::path::PathBuf;
+
 use chrono::{TimeDelta, Utc};
+use devstack::install::Cache;
 use reqwest::Method;
 use schemas::{
-    message::{Class, Link},
+    message::{Class, ForwardQuery, Link},
     topic,
 };
 use tests::{engines::isolated, log::records};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use crate::edge::{
     BROWSER, Edge, SpoolDir, click_id, click_id_keys, clicks, client, link, live, location, publish,
@@ -163,4 +170,190 @@ async fn what_is_no_active_link_is_answered_with_a_page() {
     }
     edge.stop().await;
     assert_eq!(clicks(&isolated, 1).await.len(), 1);
+}
+
+/// Sends bytes that no client library would, and returns the answer's head.
+async fn send_raw(edge: &Edge, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(edge.address).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    let mut answer = Vec::new();
+    // The edge closes after an answer that was asked to be the last.
+    stream.read_to_end(&mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_asked_for_is_answered_and_what_leads_somewhere_is_counted() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    publish(&isolated, &[live(&link("s", "https://a.example/%7e?x=%zz#f?g"))]);
+    let edge = Edge::start(&isolated, &spool).await;
+    let long = "a=%00&".repeat(60_000 / 6);
+    let too_long = "a".repeat(100_000);
+    let mut counted = 0;
+    for (target, status) in [
+        (&b"/s?q=\xc3\xa9"[..], "302"),
+        (format!("/s?{long}").as_bytes(), "302"),
+        (b"/s?click_id=1&click_id=2&click%5fid=3", "302"),
+        (b"//s", "302"),
+        (b"/s?", "302"),
+        (b"/s/", "404"),
+        (b"/s%20", "404"),
+        (b"/../s", "404"),
+        (b"/%ff", "404"),
+        // No browser sends these unencoded; the HTTP library refuses them.
+        (b"/s?q=<", "400"),
+        (b"/s?q=\xff", "400"),
+        (format!("/s?{too_long}").as_bytes(), "414"),
+    ] {
+        let request = [
+            b"GET ",
+            target,
+            b" HTTP/1.1\r\nhost: a\r\nuser-agent: Mozilla/5.0\r\nconnection: close\r\n\r\n",
+        ]
+        .concat();
+        let answer = send_raw(&edge, &request).await;
+        let shown = String::from_utf8_lossy(&target[..target.len().min(60)]).into_owned();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{shown}: {:.200}", answer);
+        if status == "302" {
+            counted += 1;
+            let location = answer.lines().find_map(|line| line.strip_prefix("location: ")).unwrap();
+            assert!(
+                location.starts_with("https://a.example/%7e?x=%zz&") && location.ends_with("#f?g"),
+                "{shown}"
+            );
+            assert_eq!(
+                location.matches("click_id=").count() - location.matches("external_click_id=").count(),
+                1
+            );
+            assert!(location.matches("external_click_id=").count() <= 1, "{location}");
+        }
+    }
+    edge.stop().await;
+    assert_eq!(clicks(&isolated, counted).await.len(), counted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_status_and_mode_of_a_link_is_kept_to() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let statuses = [301, 302, 307, 308];
+    let of = |status: u16| Link {
+        redirect_status: status,
+        ..link(&format!("s{status}"), "https://a.example/?x=1#f")
+    };
+    let bare = Link {
+        forward_query: ForwardQuery::Off,
+        append_click_id: false,
+        ..link("bare", "https://a.example/%7e?&x=1&&click_id=own#f")
+    };
+    let mut records: Vec<_> = statuses.map(|status| live(&of(status))).into();
+    records.push(live(&bare));
+    publish(&isolated, &records);
+    let edge = Edge::start(&isolated, &spool).await;
+    for status in statuses {
+        for method in [Method::GET, Method::HEAD] {
+            let answer = edge.ask(method, &format!("/s{status}?x=2&y=3"), &[]).await;
+            assert_eq!(answer.status().as_u16(), status);
+            // A permanent redirect that browsers kept would hide every click but the first.
+            assert_eq!(answer.headers()["cache-control"], "private, no-store");
+            assert_eq!(
+                location(&answer),
+                format!("https://a.example/?x=1&y=3&click_id={}#f", click_id(&answer))
+            );
+        }
+    }
+    let answer = edge.get("/bare?y=3&click_id=theirs").await;
+    assert_eq!(location(&answer), "https://a.example/%7e?&x=1&&click_id=own#f");
+    edge.stop().await;
+    assert_eq!(clicks(&isolated, 5).await.len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_says_what_became_of_a_link_and_needs_nothing_else() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let expired = Link {
+        expires_at: Some(Utc::now() - TimeDelta::seconds(1)),
+        ..link("expired", "https://secret.example/")
+    };
+    let inactive = Link { is_active: false, ..link("inactive", "https://secret.example/") };
+    publish(&isolated, &[live(&expired), live(&inactive)]);
+    let edge = Edge::start(&isolated, &spool).await;
+    let (unknown, inactive, expired) =
+        (edge.get("/unknown").await, edge.get("/inactive").await, edge.get("/expired").await);
+    for answer in [&unknown, &inactive, &expired] {
+        assert_eq!(answer.headers()["cache-control"], "private, no-store");
+    }
+    let (unknown, inactive, expired) =
+        (unknown.text().await.unwrap(), inactive.text().await.unwrap(), expired.text().await.unwrap());
+    assert_eq!(unknown, inactive, "whether there is a link is nobody's business");
+    assert!(expired.contains("no longer in use"));
+    for page in [&unknown, &expired] {
+        assert!(page.contains("prefers-color-scheme:dark") && page.contains("noindex"), "{page}");
+        for outside in ["http", "src=", "href=", "<script", "secret", "url("] {
+            assert!(!page.contains(outside), "{outside} in {page}");
+        }
+    }
+    let head = edge.ask(Method::HEAD, "/unknown", &[]).await;
+    assert_eq!((head.status().as_u16(), head.text().await.unwrap()), (404, String::new()));
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_not_to_be_followed_leaves_no_visitor_where_the_operator_respects_that() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    publish(&isolated, &[live(&link("s", "https://a.example/"))]);
+    let mut config = crate::edge::config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path());
+    config.respect_privacy_signals = true;
+    let edge = Edge::start_as(config).await;
+    edge.is_ready().await;
+    for signal in [&b"1"[..], b"1", b"0", b"0"] {
+        let headers = [("user-agent", BROWSER.as_bytes()), ("sec-gpc", signal)];
+        assert_eq!(edge.ask(Method::GET, "/s?utm_source=mail", &headers).await.status(), 302);
+    }
+    edge.stop().await;
+    let clicks: Vec<_> = clicks(&isolated, 4).await.into_iter().map(|(_, click)| click).collect();
+    let (private, others): (Vec<_>, Vec<_>) = clicks.iter().partition(|click| click.user_agent.is_none());
+    assert_eq!((private.len(), others.len()), (2, 2));
+    assert_ne!(private[0].visitor, private[1].visitor);
+    assert_eq!(others[0].visitor, others[1].visitor);
+    assert!(clicks.iter().all(|click| click.utm_source.as_deref() == Some("mail")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_of_agents_are_used_where_there_are_some_and_operators_are_told() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    publish(&isolated, &[live(&link("s", "https://a.example/"))]);
+    let detail = async |edge: &Edge| {
+        edge.is_ready().await;
+        edge.readyz().await.1["checks"]["agents"]["detail"].as_str().unwrap().to_owned()
+    };
+    let start = async |data_dir: Option<PathBuf>| {
+        let mut config = crate::edge::config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path());
+        config.data_dir = data_dir;
+        Edge::start_as(config).await
+    };
+    // Not a word in it that the built-in table knows.
+    let crawler = "Mozilla/5.0 (compatible; Google-Site-Verification/1.0)";
+
+    let edge = start(None).await;
+    assert!(detail(&edge).await.contains("built-in"));
+    edge.ask(Method::GET, "/s?utm_source=without", &[("user-agent", crawler.as_bytes())]).await;
+    edge.stop().await;
+
+    let edge = start(Some(spool.path().join("nowhere"))).await;
+    let told = detail(&edge).await;
+    assert!(told.contains("built-in") && told.contains("crawler-user-agents.json"), "{told}");
+    edge.stop().await;
+
+    let edge = start(Some(Cache::shared().data().await.unwrap())).await;
+    assert!(detail(&edge).await.contains("crawlers and"));
+    edge.ask(Method::GET, "/s?utm_source=with", &[("user-agent", crawler.as_bytes())]).await;
+    edge.stop().await;
+
+    let mut seen: Vec<_> = clicks(&isolated, 2)
+        .await
+        .into_iter()
+        .map(|(_, click)| (click.utm_source.unwrap(), click.class))
+        .collect();
+    seen.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(seen, [("with".to_owned(), Class::Bot), ("without".to_owned(), Class::Human)]);
 }

@@ -25,6 +25,13 @@ pub fn json_body<T>(limit: usize) -> impl Filter<Extract = (T,), Error = Rejecti
 where
     T: DeserializeOwned + Send + 'static,
 {
+    json_bytes(limit).and_then(|body: Bytes| async move { parse_json(&body).map_err(warp::reject::custom) })
+}
+
+/// Extracts a body of at most `limit` bytes whose type is `application/json`, for JSON that is not always an object.
+///
+/// Rejects with an [`ApiError`]: 415 for another type, 413 above the limit.
+pub fn json_bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection> + Clone {
     warp::header::headers_cloned()
         .and_then(|headers: HeaderMap| async move {
             if is_json(&headers) {
@@ -36,7 +43,6 @@ where
         })
         .untuple_one()
         .and(bytes(limit))
-        .and_then(|body: Bytes| async move { parse_json(&body).map_err(warp::reject::custom) })
 }
 
 /// Extracts a body of any type of at most `limit` bytes; a larger one is a 413, chunked ones included.

@@ -1,10 +1,16 @@
 //! Whom a request comes from when proxies stand in between.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::{HeaderMap, HeaderName, header::FORWARDED};
 
 use crate::config::Cidrs;
+
+/// How many hops are followed. No chain of proxies is that long; a header of 100 kB can be.
+const HOPS: usize = 64;
+
+/// Longest text that names a node: an IPv6 address in full with brackets, an obfuscated port and quotes.
+const NODE_BYTES: usize = 128;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -36,7 +42,7 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &Cidrs) -> IpA
 /// Walks from the peer outwards; an address that cannot be read ends the walk at the last one known.
 fn nearest_untrusted(peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>, trusted: &Cidrs) -> IpAddr {
     let mut nearest = peer;
-    for hop in hops {
+    for hop in hops.take(HOPS) {
         let Some(address) = hop else { break };
         nearest = address;
         if !trusted.contains(address) {
@@ -48,36 +54,62 @@ fn nearest_untrusted(peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>, t
 
 /// Returns the elements of a list header from right to left, over all its lines.
 ///
-/// Bytes, not text: a client may send anything, and that must not make the request fail.
+/// Bytes, not text: a client may send anything, and that must not make the request fail. A comma inside quotes ends
+/// an element too: no address has one, and reading quotes from the left would let a client open one that swallows
+/// what the proxies appended.
 fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
-    let lines: Vec<&[u8]> = headers.get_all(name).iter().map(|line| line.as_bytes()).collect();
-    lines
-        .into_iter()
+    headers
+        .get_all(name)
+        .iter()
         .rev()
-        .flat_map(|line| line.rsplit(|byte| *byte == b','))
+        .flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','))
         .map(<[u8]>::trim_ascii)
         // Empty elements carry no hop (RFC 9110, 5.6.1).
         .filter(|element| !element.is_empty())
 }
 
-/// Reads the `for` parameter of one element of `Forwarded`.
+/// Reads the `for` parameter of one element of `Forwarded`; one that has it twice cannot be read.
 fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
-    element.split(|byte| *byte == b';').find_map(|parameter| {
+    let mut nodes = element.split(|byte| *byte == b';').filter_map(|parameter| {
         let equals = parameter.iter().position(|byte| *byte == b'=')?;
         let (name, value) = parameter.split_at(equals);
-        name.trim_ascii().eq_ignore_ascii_case(b"for").then(|| node_address(value[1..].trim_ascii()))
-    })?
+        name.trim_ascii().eq_ignore_ascii_case(b"for").then(|| value[1..].trim_ascii())
+    });
+    let node = nodes.next()?;
+    if nodes.next().is_some() { None } else { node_address(node) }
 }
 
-/// Reads an address, with or without quotes, brackets and a port.
+/// Reads an address, with or without quotes, brackets and a port (RFC 7239, 6).
+///
+/// `unknown` and obfuscated names such as `_hidden` are no addresses.
 fn node_address(node: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(node).ok()?;
+    let text = std::str::from_utf8(node).ok().filter(|text| text.len() <= NODE_BYTES)?;
     let text = text.strip_prefix('"').and_then(|inner| inner.strip_suffix('"')).unwrap_or(text);
-    let bare = text.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(text);
-    bare.parse::<IpAddr>()
-        .ok()
-        .or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()))
-        .map(|address| address.to_canonical())
+    let address = if let Some(inner) = text.strip_prefix('[') {
+        let (address, rest) = inner.split_once(']')?;
+        let is_end = rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port);
+        IpAddr::V6(address.parse::<Ipv6Addr>().ok().filter(|_| is_end)?)
+    } else {
+        match text.split_once(':') {
+            // A bare IPv6 address has more than one colon; `X-Forwarded-For` has it without brackets.
+            Some((address, port)) if !port.contains(':') => {
+                IpAddr::V4(address.parse::<Ipv4Addr>().ok().filter(|_| is_port(port))?)
+            }
+            _ => text.parse().ok()?,
+        }
+    };
+    Some(address.to_canonical())
+}
+
+/// Tells whether a text is a port, or a name that stands for one.
+fn is_port(text: &str) -> bool {
+    match text.strip_prefix('_') {
+        Some(name) => {
+            !name.is_empty()
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        }
+        None => text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok(),
+    }
 }
 
 #[cfg(test)]
@@ -131,11 +163,61 @@ mod tests {
 
     #[test]
     fn an_unreadable_hop_ends_the_walk() {
-        for unreadable in [&b"unknown"[..], b"_hidden", b"\xff\xfe", b"198.51.100.300", b"\"198.51.100.1"] {
+        for unreadable in [
+            &b"unknown"[..],
+            b"_hidden",
+            b"\xff\xfe",
+            b"198.51.100.300",
+            b"\"198.51.100.1",
+            b"198.51.100.1:",
+            b"198.51.100.1:99999",
+            b"198.51.100.1:+1",
+            b"198.51.100.1:_",
+            b"[2001:db8::1",
+            b"[2001:db8::1]x",
+            b"[198.51.100.1]",
+            b"fe80::1%eth0",
+            b"example.com",
+        ] {
             let value = [b"203.0.113.9, ", unreadable, b", 10.0.0.2"].concat();
             assert_eq!(client("10.0.0.1", &[("x-forwarded-for", &value)]), "10.0.0.2");
         }
-        assert_eq!(client("10.0.0.1", &[("forwarded", b"proto=https")]), "10.0.0.1");
+        for forwarded in [&b"proto=https"[..], b"for=198.51.100.1;for=203.0.113.9", b"for", b"for=", b";;=;"]
+        {
+            let shown = String::from_utf8_lossy(forwarded).into_owned();
+            assert_eq!(client("10.0.0.1", &[("forwarded", forwarded)]), "10.0.0.1", "{shown}");
+        }
+    }
+
+    #[test]
+    fn ports_may_be_obfuscated() {
+        for (value, expected) in [
+            (&b"for=\"198.51.100.1:_x1.-_\""[..], "198.51.100.1"),
+            (b"for=198.51.100.1:80", "198.51.100.1"),
+            (b"for=\"[2001:db8::1]:_gate\"", "2001:db8::1"),
+            (b"for=\"[2001:db8::1]\"", "2001:db8::1"),
+            (b"By=\"_a\"; FOR = \"198.51.100.1\" ;host=a.example", "198.51.100.1"),
+        ] {
+            let shown = String::from_utf8_lossy(value).into_owned();
+            assert_eq!(client("10.0.0.1", &[("forwarded", value)]), expected, "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_quote_that_a_client_opened_swallows_nothing_that_a_proxy_appended() {
+        let value = b"for=203.0.113.9;by=\"open, for=198.51.100.1, for=\"10.0.0.2\"";
+        assert_eq!(client("10.0.0.1", &[("forwarded", value)]), "198.51.100.1");
+    }
+
+    #[test]
+    fn a_long_header_is_followed_for_a_while_only() {
+        let hops = b"10.0.0.9,".repeat(100_000 / 9);
+        let value = [b"198.51.100.1, ", &hops[..]].concat();
+        assert_eq!(client("10.0.0.1", &[("x-forwarded-for", &value)]), "10.0.0.9");
+        // One element of that length names nobody.
+        assert_eq!(client("10.0.0.1", &[("x-forwarded-for", &b"1".repeat(100_000))]), "10.0.0.1");
+        let many: Vec<(&'static str, &[u8])> = vec![("x-forwarded-for", b"10.0.0.9"); 5_000];
+        assert_eq!(client("10.0.0.1", &many), "10.0.0.9");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 use tower_service::Service as _;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 use warp::{Filter as _, Reply as _, reply::Response};
 
 use super::{
@@ -120,7 +120,10 @@ impl<A> Server<A> {
     fn new(routes: &Route, around: A, limits: &Limits) -> Self {
         let mut http = http1::Builder::new();
         // This timer also ends connections that send nothing, and idle ones between requests.
-        http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout).pipeline_flush(true);
+        http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
+        // Answers are small: one buffer is written faster than a list of them. Answers to pipelined requests are not
+        // gathered (`pipeline_flush`): hyper would never send its own to a request that it cannot read.
+        http.writev(false);
         Self { http, routes: routes.clone().recover(recover).unify().boxed(), around }
     }
 }
@@ -197,7 +200,8 @@ fn answer<A: Around>(
     request.extensions_mut().insert(Peer(peer));
     request.extensions_mut().insert(id.clone());
     let visit = server.around.before(&mut request);
-    let span = tracing::info_span!("request", request_id = id.as_str());
+    let traced = server.around.is_traced(&request);
+    let span = if traced { span_of(&id) } else { Span::none() };
     let answered = async move {
         // Inside the guard, because filters already run when the service is called.
         let handled = AssertUnwindSafe(async { warp::service(server.routes.clone()).call(request).await })
@@ -208,13 +212,22 @@ fn answer<A: Around>(
             Err(_) => ApiError::internal("the handler panicked").into_response(),
         };
         if let Some(refused) = response.extensions_mut().remove::<Refused>() {
-            log(&refused);
+            if traced {
+                log(&refused);
+            } else {
+                span_of(&id).in_scope(|| log(&refused));
+            }
         }
         response.headers_mut().insert(X_REQUEST_ID, id.into_header());
         server.around.after(visit, &mut response);
         Ok(response)
     };
     answered.instrument(span)
+}
+
+/// Makes what log lines carry of a request.
+fn span_of(id: &RequestId) -> Span {
+    tracing::info_span!("request", request_id = id.as_str())
 }
 
 /// Logs a refusal whose cause operators must know; runs inside the request's span.

@@ -100,6 +100,14 @@ pub(crate) enum Command {
         #[arg(last = true)]
         arguments: Vec<OsString>,
     },
+    /// Break things under load for longer than a test may take
+    ///
+    /// Kills and outages, each on a Kafka and an edge of its own, beside a running stack too. `./dev soak -- --help`
+    /// lists them.
+    #[command(after_help = "Examples:\n  ./dev soak edge-kills\n  ./dev soak kafka-outage --seconds 600\n  \
+        ./dev soak --release edge-kills --kills 500\n  ./dev soak -- --help\n\n\
+        Exit codes: 0 when every answered click arrived, 1 when one did not, 2 wrong usage.")]
+    Soak(Soak),
     /// The process that ClickHouse's library runs in
     #[command(name = devstack::libchdb::SUBCOMMAND, hide = true)]
     RunLibchdb {
@@ -120,6 +128,16 @@ pub(crate) struct Up {
     /// The address that the API and the edge listen on
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) listen: IpAddr,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Soak {
+    /// Build with optimisations
+    #[arg(long)]
+    pub(crate) release: bool,
+    /// What to break, and its options
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

@@ -20,22 +20,31 @@ struct Report {
     executable: Option<PathBuf>,
 }
 
-/// Builds the services and returns the path of each program. Cargo's own progress goes to our standard error.
+/// Builds the services and returns the path of each program.
 pub(crate) async fn services(repository: &Path, release: bool) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+    programs(repository, &SERVICES, release).await
+}
+
+/// Builds programs and returns the path of each. Cargo's own progress goes to our standard error.
+pub(crate) async fn programs(
+    repository: &Path,
+    names: &[&str],
+    release: bool,
+) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let scratch = Scratch::new("cargo")?;
     let reports = scratch.path().join("reports");
     let mut cargo = cargo(repository);
     // The whole workspace chooses the features of dependencies, as it does for tests: else one builds what the
     // other has just replaced.
     cargo.args(["build", "--workspace", "--message-format=json-render-diagnostics"]);
-    cargo.args(SERVICES.iter().flat_map(|name| ["--bin", name]));
+    cargo.args(names.iter().flat_map(|name| ["--bin", name]));
     if release {
         cargo.arg("--release");
     }
     cargo.stdout(File::create(&reports)?);
     let status = run_attached(cargo).await?;
-    ensure!(status.success(), "the services do not build (cargo ended with {status})");
-    programs(&std::fs::read_to_string(&reports)?)
+    ensure!(status.success(), "the programs do not build (cargo ended with {status})");
+    reported(&std::fs::read_to_string(&reports)?, names)
 }
 
 /// Cargo, the one that runs us if any, in the repository.
@@ -46,14 +55,14 @@ pub(crate) fn cargo(repository: &Path) -> Command {
     cargo
 }
 
-fn programs(reports: &str) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+fn reported(reports: &str, names: &[&str]) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let built: BTreeMap<String, PathBuf> = reports
         .lines()
         .filter_map(|line| serde_json::from_str::<Report>(line).ok()?.executable)
         .filter_map(|path| Some((path.file_name()?.to_str()?.to_owned(), path)))
         .collect();
-    for name in SERVICES {
-        built.get(name).with_context(|| format!("the package {name} has no program {name}"))?;
+    for name in names {
+        built.get(*name).with_context(|| format!("the package {name} has no program {name}"))?;
     }
     Ok(built)
 }
@@ -72,14 +81,14 @@ mod tests {
         let mut lines =
             vec![r#"{"reason":"compiler-artifact","executable":null}"#.to_owned(), "no json".to_owned()];
         lines.extend(SERVICES.map(report));
-        let found = programs(&lines.join("\n")).unwrap();
+        let found = reported(&lines.join("\n"), &SERVICES).unwrap();
         assert_eq!(found["api"], Path::new("/target/debug/api"));
         assert_eq!(found.len(), 4);
     }
 
     #[test]
     fn a_service_without_a_program_is_named() {
-        let error = programs(&report("api")).unwrap_err();
+        let error = reported(&report("api"), &SERVICES).unwrap_err();
         assert_eq!(error.to_string(), "the package ingest has no program ingest");
     }
 }

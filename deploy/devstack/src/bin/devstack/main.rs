@@ -8,6 +8,7 @@ mod detach;
 mod environment;
 mod folder;
 mod logs;
+mod soak;
 mod stack;
 mod state;
 mod status;
@@ -73,6 +74,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             say(&format!("{service} is ready"));
         }
         Command::Test { arguments } => return suite::run(&folder, arguments).await,
+        Command::Soak(options) => return soak::run(&folder, options).await,
         Command::RunLibchdb { .. } => {}
     }
     Ok(ExitCode::SUCCESS)

@@ -19,6 +19,9 @@ use crate::state::{SECRETS, STATE, Secrets, State};
 use crate::terminal::{Interrupts, complain, say};
 use crate::{control, demo};
 
+/// The variable that names the folder of data to the services.
+const DATA_DIR: &str = "HOPLINE_DATA_DIR";
+
 /// Time for a service to exit after its own drain deadline.
 const AFTER_DRAIN: Duration = Duration::from_secs(5);
 
@@ -61,12 +64,14 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     folder.turn_logs(SERVICES.into_iter().chain(Kind::ALL.map(Kind::name)));
     let secrets = secrets(folder)?;
     // Engines first on the screen, then the compiler: what it prints would be torn by what they say.
-    start_engines(folder, stack, &secrets).await?;
+    let (data, engines) = tokio::join!(data(folder, stack), start_engines(folder, stack, &secrets));
+    engines?;
     stack.tell("building the services");
     let programs = compile::services(folder.repository(), options.release).await?;
 
     let addresses = Addresses::choose(options.listen)?;
-    let variables = variables(stack.engine_variables(), &addresses, &secrets);
+    let mut variables = variables(stack.engine_variables(), &addresses, &secrets);
+    variables.extend(data.map(|folder| (DATA_DIR.to_owned(), folder.display().to_string())));
     let services = Services { programs, variables };
     stack.set_addresses(addresses.clone());
     stack.set_services(services.clone());
@@ -84,6 +89,22 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     stack.tell("ready");
     say(&demo::welcome(&addresses, &demo)?);
     Ok(())
+}
+
+/// The folder of data for the services; `None` when the user names one, or when it cannot be had.
+async fn data(folder: &Folder, stack: &Arc<Stack>) -> Option<PathBuf> {
+    if std::env::var_os(DATA_DIR).is_some() {
+        return None;
+    }
+    let fetched = cache(folder, stack).data().await;
+    // The services do without: no countries, and only the common browsers.
+    fetched.inspect_err(|error| stack.tell(&format!("without data of countries and browsers: {error}"))).ok()
+}
+
+/// The cache of downloads, which tells the screen about long ones.
+fn cache(folder: &Folder, stack: &Arc<Stack>) -> Cache {
+    let told = Arc::clone(stack);
+    Cache::new(folder.engines(), Arc::new(move |text| told.tell(text)))
 }
 
 /// The stack's keys, drawn at its first start.
@@ -108,8 +129,7 @@ async fn start_engines(folder: &Folder, stack: &Arc<Stack>, secrets: &Secrets) -
         folder.write(STATE, &state)?;
         stack.set_postgres_folder(place);
     }
-    let told = Arc::clone(stack);
-    let cache = Cache::new(folder.engines(), Arc::new(move |text| told.tell(text)));
+    let cache = cache(folder, stack);
     let engine = async |kind: Kind| -> anyhow::Result<()> {
         let began = Instant::now();
         let name = kind.name();

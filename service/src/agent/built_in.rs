@@ -1,19 +1,10 @@
-//! What a request says about the software that made it: class, device, browser, operating system.
+//! A small table of our own, which knows the common cases and leaves the rest open.
 //!
-//! A small rule table that knows the common cases and leaves the rest open. Full lists of crawlers and browsers
-//! are data files that replace these rules; the User-Agent is stored with each click, so that classes can be
-//! recomputed then.
+//! All texts are in lower case.
 
-use http::HeaderMap;
-use schemas::message::Class;
+use super::Class;
 
-/// Longest kept part of a header that says what a request is for.
-const PURPOSE_BYTES: usize = 64;
-
-/// Headers by which browsers mark a request that no person made yet.
-const PURPOSE_HEADERS: [&str; 4] = ["sec-purpose", "purpose", "x-purpose", "x-moz"];
-
-/// Fetchers that show a destination to a person: link previews in chats and feeds. Lower case.
+/// Fetchers that show a destination to a person: link previews in chats and feeds.
 const PREVIEW: [&str; 20] = [
     "facebookexternalhit",
     "facebookcatalog",
@@ -32,18 +23,29 @@ const PREVIEW: [&str; 20] = [
     "pinterestbot",
     "vkshare",
     "mattermost",
-    "mastodon/",
     "cardyb",
     "snap url preview",
+    "snapurlpreview",
 ];
 
-/// Words of crawlers, monitors, libraries and command-line clients. Lower case.
-const BOT: [&str; 26] = [
+/// Apps that fetch previews under their own names; the browsers inside them begin as every browser does.
+const APPS: [&str; 6] = ["bluesky/", "mastodon/", "notion/", "tumblr/", "viber", "whatsapp/"];
+
+/// Words of crawlers, monitors, libraries and command-line clients. An address of a page about itself is what many
+/// a crawler has in its text, and no browser.
+const BOT: [&str; 32] = [
+    "://",
+    "www.",
     "bot",
     "crawl",
     "spider",
     "slurp",
     "scrape",
+    "scan",
+    "fetch",
+    "archiv",
+    "validat",
+    "inspect",
     "headless",
     "phantomjs",
     "lighthouse",
@@ -64,7 +66,6 @@ const BOT: [&str; 26] = [
     "mediapartners-google",
     "google-read-aloud",
     "bingpreview",
-    "archive.org",
 ];
 
 /// Families of browsers by a token of their User-Agent; the first that fits wins, because most also name the
@@ -99,62 +100,21 @@ const SYSTEMS: [(&str, &str); 9] = [
     ("linux", "Linux"),
 ];
 
-/// What made a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Agent {
-    /// Whether a person sees the destination.
-    pub class: Class,
-    /// `desktop`, `mobile`, `tablet` or `other`.
-    pub device_type: &'static str,
-    /// Family of the browser, when known.
-    pub browser: Option<&'static str>,
-    /// Family of the operating system, when known.
-    pub os: Option<&'static str>,
-    /// What the request said it was for.
-    pub purpose: Option<String>,
-}
-
-impl Agent {
-    /// Reads the headers of a request; `user_agent` is the text of its User-Agent, if it has one.
-    pub fn read(headers: &HeaderMap, user_agent: Option<&str>) -> Self {
-        let purpose = purpose(headers);
-        let text = user_agent.unwrap_or_default().to_ascii_lowercase();
-        Self {
-            class: class(&text, purpose.as_deref()),
-            device_type: device_type(&text),
-            browser: family(&BROWSERS, &text),
-            os: family(&SYSTEMS, &text),
-            purpose,
-        }
-    }
-}
-
-/// Returns the first purpose header, cut, as text.
-fn purpose(headers: &HeaderMap) -> Option<String> {
-    let value = PURPOSE_HEADERS.iter().find_map(|name| headers.get(*name))?.as_bytes();
-    let cut = &value[..value.len().min(PURPOSE_BYTES)];
-    Some(String::from_utf8_lossy(cut).trim().to_owned()).filter(|text| !text.is_empty())
-}
-
-fn class(user_agent: &str, purpose: Option<&str>) -> Class {
-    let ahead = purpose.is_some_and(|purpose| {
-        let purpose = purpose.to_ascii_lowercase();
-        ["prefetch", "prerender", "preview"].iter().any(|word| purpose.contains(word))
-    });
-    if ahead || user_agent.starts_with("whatsapp/") || contains_any(user_agent, &PREVIEW) {
+pub(super) fn class(text: &str) -> Class {
+    // Every browser has called itself Mozilla since the nineties, but for the old Opera.
+    let browser_like = text.starts_with("mozilla/") || text.starts_with("opera/");
+    if contains_any(text, &PREVIEW) || (!browser_like && contains_any(text, &APPS)) {
         return Class::Preview;
     }
-    // Every browser has called itself Mozilla since the nineties, but for the old Opera.
-    let browser_like = user_agent.starts_with("mozilla/") || user_agent.starts_with("opera/");
     // Cubot is a maker of phones.
-    if !browser_like || contains_any(&user_agent.replace("cubot", ""), &BOT) {
+    if !browser_like || contains_any(&text.replace("cubot", ""), &BOT) {
         return Class::Bot;
     }
     Class::Human
 }
 
-fn device_type(user_agent: &str) -> &'static str {
-    let has = |word| user_agent.contains(word);
+pub(super) fn device_type(text: &str) -> &'static str {
+    let has = |word| text.contains(word);
     if has("ipad") || has("tablet") || (has("android") && !has("mobile")) {
         "tablet"
     } else if has("mobile") || has("iphone") || has("ipod") {
@@ -166,8 +126,16 @@ fn device_type(user_agent: &str) -> &'static str {
     }
 }
 
-fn family(families: &[(&str, &'static str)], user_agent: &str) -> Option<&'static str> {
-    families.iter().find(|(token, _)| user_agent.contains(token)).map(|(_, family)| *family)
+pub(super) fn browser(text: &str) -> Option<&'static str> {
+    family(&BROWSERS, text)
+}
+
+pub(super) fn os(text: &str) -> Option<&'static str> {
+    family(&SYSTEMS, text)
+}
+
+fn family(families: &[(&str, &'static str)], text: &str) -> Option<&'static str> {
+    families.iter().find(|(token, _)| text.contains(token)).map(|(_, family)| *family)
 }
 
 fn contains_any(text: &str, words: &[&str]) -> bool {
@@ -176,20 +144,22 @@ fn contains_any(text: &str, words: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
-    const CHROME: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36";
-
-    fn read(user_agent: &str) -> Agent {
-        Agent::read(&HeaderMap::new(), Some(user_agent))
+    fn read(user_agent: &str) -> (Class, &'static str, Option<&'static str>, Option<&'static str>) {
+        let text = user_agent.to_ascii_lowercase();
+        (class(&text), device_type(&text), browser(&text), os(&text))
     }
 
     #[test]
     fn browsers_are_people() {
         for (user_agent, device_type, browser, os) in [
-            (CHROME, "desktop", Some("Chrome"), Some("Windows")),
+            (
+                "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36",
+                "desktop",
+                Some("Chrome"),
+                Some("Windows"),
+            ),
             (
                 "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36 Edg/140.0.0.0",
                 "desktop",
@@ -228,14 +198,13 @@ mod tests {
             ),
             ("Mozilla/5.0", "other", None, None),
         ] {
-            let expected = Agent { class: Class::Human, device_type, browser, os, purpose: None };
+            let expected = (Class::Human, device_type, browser, os);
             assert_eq!(read(user_agent), expected, "{user_agent}");
         }
     }
 
     #[test]
     fn programs_are_bots() {
-        assert_eq!(Agent::read(&HeaderMap::new(), None).class, Class::Bot);
         for user_agent in [
             "",
             "curl/8.5.0",
@@ -245,9 +214,10 @@ mod tests {
             "something-of-ours/1.0",
             "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
             "Mozilla/5.0 (compatible; bingbot/2.0)",
+            "Mozilla/5.0 (compatible; Something; +https://something.example/about)",
             "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 HeadlessChrome/140.0.0.0 Safari/537.36",
         ] {
-            assert_eq!(read(user_agent).class, Class::Bot, "{user_agent}");
+            assert_eq!(read(user_agent).0, Class::Bot, "{user_agent}");
         }
     }
 
@@ -260,31 +230,7 @@ mod tests {
             "Mozilla/5.0 (compatible; Discordbot/2.0; +https://discordapp.com)",
             "TelegramBot (like TwitterBot)",
         ] {
-            assert_eq!(read(user_agent).class, Class::Preview, "{user_agent}");
+            assert_eq!(read(user_agent).0, Class::Preview, "{user_agent}");
         }
-    }
-
-    #[test]
-    fn a_request_ahead_of_a_person_is_a_preview_and_keeps_its_purpose() {
-        for (name, value) in [
-            ("sec-purpose", "prefetch;prerender"),
-            ("purpose", "prefetch"),
-            ("x-purpose", "preview"),
-            ("x-moz", "prefetch"),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(name, HeaderValue::from_static(value));
-            let agent = Agent::read(&headers, Some(CHROME));
-            assert_eq!((agent.class, agent.purpose.as_deref()), (Class::Preview, Some(value)), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_purpose_that_is_not_text_is_kept_as_well_as_it_can_be() {
-        let mut headers = HeaderMap::new();
-        headers.insert("purpose", HeaderValue::from_bytes(&[b'\xff'; 300]).unwrap());
-        let agent = Agent::read(&headers, Some(CHROME));
-        assert_eq!(agent.class, Class::Human);
-        assert_eq!(agent.purpose.unwrap().chars().count(), PURPOSE_BYTES);
     }
 }

@@ -1,0 +1,237 @@
+//! One item of a request: a visit that another edge has answered.
+
+use std::net::IpAddr;
+
+use chrono::{DateTime, Duration, Utc};
+use schemas::id::LinkId;
+use serde_json::{Map, Value};
+use service::http::Code;
+
+/// How old a visit may be.
+const MAX_AGE: Duration = Duration::days(10);
+
+/// How far the other edge's clock may be ahead of ours.
+const MAX_AHEAD: Duration = Duration::minutes(5);
+
+/// The longest event id, in bytes.
+const EVENT_ID_LEN: usize = 128;
+
+/// A visit. It has no `Debug`, because it has an address.
+pub(super) struct Item {
+    pub(super) link: Named,
+    /// To the millisecond, as click ids and messages have it.
+    pub(super) occurred_at: DateTime<Utc>,
+    pub(super) address: IpAddr,
+    pub(super) user_agent: String,
+    /// Empty where there was none.
+    pub(super) referrer: String,
+    /// The visited URL's query.
+    pub(super) query: Option<String>,
+    /// The other edge's own name for the visit.
+    pub(super) event_id: String,
+}
+
+/// How an item names its link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Named {
+    Slug(String),
+    Id(LinkId),
+}
+
+/// Why an item is not taken. The message has nothing of what was sent but names of fields.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Rejected {
+    pub(super) code: Code,
+    pub(super) message: String,
+}
+
+impl Item {
+    /// Reads an item at the time `now`.
+    pub(super) fn read(item: Value, now: DateTime<Utc>) -> Result<Self, Rejected> {
+        let Value::Object(mut fields) = item else { return Err(bad("an object is expected")) };
+        let (slug, link_id) = (optional(&mut fields, "slug")?, optional(&mut fields, "link_id")?);
+        let link = match (slug, link_id) {
+            (Some(slug), None) => Named::Slug(slug),
+            (None, Some(id)) => Named::Id(id.parse().map_err(|_| bad("link_id: is not the id of a link"))?),
+            _ => return Err(bad("either slug or link_id is required")),
+        };
+        let occurred_at = occurred_at(&required(&mut fields, "occurred_at")?, now)?;
+        let address = required(&mut fields, "ip")?;
+        let address = address.parse().map_err(|_| bad("ip: is not an IPv4 or IPv6 address"))?;
+        let user_agent = header("user_agent", required(&mut fields, "user_agent")?)?;
+        let referrer = header("referrer", optional(&mut fields, "referrer")?.unwrap_or_default())?;
+        let query = optional(&mut fields, "url")?.and_then(|url| query(&url).map(str::to_owned));
+        let event_id = required(&mut fields, "event_id")?;
+        if event_id.is_empty() || event_id.len() > EVENT_ID_LEN {
+            return Err(bad(format!("event_id: must have 1 to {EVENT_ID_LEN} bytes")));
+        }
+        if !fields.is_empty() {
+            return Err(bad(unknown(&fields)));
+        }
+        Ok(Self { link, occurred_at, address, user_agent, referrer, query, event_id })
+    }
+}
+
+fn bad(message: impl Into<String>) -> Rejected {
+    Rejected { code: Code::BadRequest, message: message.into() }
+}
+
+/// Takes a field that must be there.
+fn required(fields: &mut Map<String, Value>, name: &str) -> Result<String, Rejected> {
+    optional(fields, name)?.ok_or_else(|| bad(format!("{name}: is required")))
+}
+
+/// Takes a field; null is as good as absent.
+fn optional(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Rejected> {
+    match fields.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(bad(format!("{name}: a string is expected"))),
+    }
+}
+
+/// Says which fields are not known, if their names look like names: anything else is not repeated.
+fn unknown(fields: &Map<String, Value>) -> String {
+    let is_name = |name: &str| {
+        name.len() <= 32
+            && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_' || byte == b'-')
+    };
+    match fields.keys().find(|name| is_name(name)) {
+        Some(name) => format!("unknown field {name}"),
+        None => "unknown field".to_owned(),
+    }
+}
+
+fn occurred_at(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, Rejected> {
+    let invalid =
+        |message: &str| Rejected { code: Code::InvalidDate, message: format!("occurred_at: {message}") };
+    let time = DateTime::parse_from_rfc3339(text)
+        .map_err(|_| invalid("must be RFC 3339, such as 2026-11-21T08:00:00.123Z"))?;
+    let time = schemas::time::to_millis(time.to_utc());
+    if time > now + MAX_AHEAD {
+        return Err(invalid("is more than 5 minutes ahead"));
+    }
+    if time < now - MAX_AGE {
+        return Err(invalid("is more than 10 days ago"));
+    }
+    Ok(time)
+}
+
+/// Refuses what no header of a visitor's request can have been.
+fn header(field: &str, text: String) -> Result<String, Rejected> {
+    if text.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
+        return Err(bad(format!("{field}: has control characters")));
+    }
+    Ok(text)
+}
+
+/// Returns the query of a URL, or of the end of one.
+fn query(url: &str) -> Option<&str> {
+    let url = url.split_once('#').map_or(url, |(before, _)| before);
+    Some(url.split_once('?')?.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn now() -> DateTime<Utc> {
+        DateTime::from_timestamp_millis(1_790_000_000_000).unwrap()
+    }
+
+    fn item() -> Value {
+        json!({
+            "slug": "spring",
+            "occurred_at": "2026-09-21T13:33:20.123456Z",
+            "ip": "192.0.2.7",
+            "user_agent": "Mozilla/5.0",
+            "event_id": "e-1",
+        })
+    }
+
+    fn with(field: &str, value: Value) -> Value {
+        let mut item = item();
+        item[field] = value;
+        item
+    }
+
+    fn rejected(item: Value) -> (Code, String) {
+        let Err(Rejected { code, message }) = Item::read(item, now()) else { panic!("it is taken") };
+        (code, message)
+    }
+
+    #[test]
+    fn an_item_is_what_a_visitor_s_request_was() {
+        let mut sent = with("url", json!("https://s.example/spring?utm_source=mail&click_id=x#top?a=b"));
+        sent["referrer"] = json!("https://news.example/ü");
+        let item = Item::read(sent, now()).unwrap_or_else(|rejected| panic!("{rejected:?}"));
+        assert_eq!(item.link, Named::Slug("spring".to_owned()));
+        assert_eq!(schemas::time::text(item.occurred_at), "2026-09-21T13:33:20.123Z");
+        assert_eq!(item.address, IpAddr::from([192, 0, 2, 7]));
+        assert_eq!(
+            (item.user_agent.as_str(), item.referrer.as_str()),
+            ("Mozilla/5.0", "https://news.example/ü")
+        );
+        assert_eq!(item.query.as_deref(), Some("utm_source=mail&click_id=x"));
+    }
+
+    #[test]
+    fn a_link_is_named_by_slug_or_by_id() {
+        let id = "lnk_01j9qkwz0vfdz9mm9f3my4ppk9";
+        let mut by_id = with("link_id", json!(id));
+        assert_eq!(rejected(by_id.clone()).1, "either slug or link_id is required");
+        by_id["slug"] = Value::Null;
+        assert!(Item::read(by_id, now()).is_ok_and(|item| item.link == Named::Id(id.parse().unwrap())));
+        assert_eq!(rejected(with("slug", Value::Null)).1, "either slug or link_id is required");
+    }
+
+    #[test]
+    fn times_are_of_the_last_ten_days() {
+        for (offset, taken) in [
+            (Duration::minutes(5), true),
+            (Duration::minutes(5) + Duration::milliseconds(1), false),
+            (-Duration::days(10), true),
+            (-Duration::days(10) - Duration::milliseconds(1), false),
+        ] {
+            let sent = with("occurred_at", json!(schemas::time::text(now() + offset)));
+            assert_eq!(Item::read(sent, now()).is_ok(), taken, "{offset}");
+        }
+        for text in ["", "yesterday", "2026-09-21", "2026-09-21T13:33:20", "1790000000"] {
+            assert_eq!(rejected(with("occurred_at", json!(text))).0, Code::InvalidDate, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_by_the_field_s_name_and_nothing_that_was_sent() {
+        let address = "203.0.113.254";
+        for (field, value) in [
+            ("ip", json!(format!("{address}.1"))),
+            ("ip", json!([address])),
+            ("ip", json!(3_405_803_774_u32)),
+            ("user_agent", json!(format!("{address}\n"))),
+            ("referrer", json!({ address: 1 })),
+            ("event_id", json!("")),
+            ("event_id", json!(address.repeat(20))),
+            ("occurred_at", json!(address)),
+            ("link_id", json!(address)),
+            ("url", json!(1)),
+        ] {
+            let mut sent = with(field, value);
+            if field == "link_id" {
+                sent["slug"] = Value::Null;
+            }
+            let (_, message) = rejected(sent);
+            assert!(message.starts_with(&format!("{field}: ")), "{message}");
+            assert!(!message.contains(address) && !message.contains("3405803774"), "{message}");
+        }
+        for missing in ["occurred_at", "ip", "user_agent", "event_id"] {
+            assert_eq!(rejected(with(missing, Value::Null)).1, format!("{missing}: is required"));
+        }
+        assert_eq!(rejected(with("colour", json!(1))).1, "unknown field colour");
+        assert_eq!(rejected(with("click_id", json!("theirs"))).1, "unknown field click_id");
+        assert_eq!(rejected(with(address, json!(1))).1, "unknown field");
+        assert_eq!(rejected(json!([address])).1, "an object is expected");
+    }
+}

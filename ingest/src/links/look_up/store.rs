@@ -1,0 +1,66 @@
+//! The SQL of the look-up. It needs `SELECT` on table `links` and nothing else.
+
+use chrono::{DateTime, Utc};
+use schemas::{
+    id::{LinkId, WorkspaceId},
+    message::{ForwardQuery, Link},
+};
+use service::postgres::{DatabaseUrl, PostgresConfig, pool};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+/// Connections at most, and so questions that Postgres answers at once.
+const CONNECTIONS: u32 = 4;
+
+#[derive(Debug)]
+pub(super) struct Store(PgPool);
+
+#[derive(sqlx::FromRow)]
+struct Row {
+    id: Uuid,
+    workspace_id: Uuid,
+    slug: String,
+    destination: String,
+    is_active: bool,
+    redirect_status: i16,
+    forward_query: String,
+    append_click_id: bool,
+    expires_at: Option<DateTime<Utc>>,
+    revision: i64,
+}
+
+impl Store {
+    pub(super) fn new(url: DatabaseUrl) -> Self {
+        Self(pool(&PostgresConfig { url }, "hopline-ingest", CONNECTIONS))
+    }
+
+    /// Returns the link that has a slug.
+    pub(super) async fn link(&self, slug: &str) -> sqlx::Result<Option<Link>> {
+        let row: Option<Row> = sqlx::query_as(
+            "SELECT id, workspace_id, slug, destination, is_active, redirect_status, forward_query,
+                    append_click_id, expires_at, revision
+             FROM links WHERE slug = $1",
+        )
+        .bind(slug)
+        .fetch_optional(&self.0)
+        .await?;
+        Ok(row.map(|row| Link {
+            version: Default::default(),
+            id: LinkId::from_uuid(row.id),
+            // Both are positive by what `api` writes.
+            revision: row.revision.unsigned_abs(),
+            redirect_status: row.redirect_status.unsigned_abs(),
+            workspace_id: WorkspaceId::from_uuid(row.workspace_id),
+            slug: row.slug,
+            destination: row.destination,
+            is_active: row.is_active,
+            forward_query: if row.forward_query == ForwardQuery::Off.as_str() {
+                ForwardQuery::Off
+            } else {
+                ForwardQuery::Append
+            },
+            append_click_id: row.append_click_id,
+            expires_at: row.expires_at,
+        }))
+    }
+}

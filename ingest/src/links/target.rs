@@ -1,0 +1,141 @@
+//! A link as the edge keeps it.
+
+use std::borrow::Cow;
+
+use chrono::{DateTime, Utc};
+use schemas::{
+    id::{LinkId, WorkspaceId},
+    message::{ForwardQuery, Link},
+};
+use url::Url;
+
+use super::Unreadable;
+
+/// A link as a redirect needs it, in as few bytes as that takes: there may be millions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The link.
+    pub link_id: LinkId,
+    /// The link's workspace.
+    pub workspace_id: WorkspaceId,
+    /// Raised by one with each change of the link.
+    pub revision: u64,
+    /// From when on it answers 410.
+    pub expires_at: Option<DateTime<Utc>>,
+    /// 301, 302, 307 or 308.
+    pub redirect_status: u16,
+    /// Whether it redirects at all.
+    pub is_active: bool,
+    /// What happens to the visited URL's query.
+    pub forward_query: ForwardQuery,
+    /// Whether the destination gets the click's id.
+    pub append_click_id: bool,
+    slug_len: u16,
+    /// Slug and destination in one: each allocation of its own would cost two dozen bytes.
+    text: Box<str>,
+}
+
+/// One per link: what grows here grows a million times.
+const _: () = assert!(size_of::<Target>() <= 80);
+
+impl Target {
+    /// The path segment that visitors ask for.
+    pub fn slug(&self) -> &str {
+        &self.text[..self.slug_len.into()]
+    }
+
+    /// Where it leads, as text that may stand in a header.
+    pub fn destination(&self) -> &str {
+        &self.text[self.slug_len.into()..]
+    }
+}
+
+impl TryFrom<Link> for Target {
+    type Error = Unreadable;
+
+    fn try_from(link: Link) -> Result<Self, Unreadable> {
+        if !matches!(link.redirect_status, 301 | 302 | 307 | 308) {
+            return Err(Unreadable::Status { link: link.id, status: link.redirect_status });
+        }
+        let destination = header_safe(&link.destination)
+            .map_err(|source| Unreadable::Destination { link: link.id, source })?;
+        let slug_len = u16::try_from(link.slug.len()).map_err(|_| Unreadable::Slug { link: link.id })?;
+        let mut text = String::with_capacity(link.slug.len() + destination.len());
+        text.push_str(&link.slug);
+        text.push_str(&destination);
+        Ok(Self {
+            link_id: link.id,
+            workspace_id: link.workspace_id,
+            revision: link.revision,
+            expires_at: link.expires_at,
+            redirect_status: link.redirect_status,
+            is_active: link.is_active,
+            forward_query: link.forward_query,
+            append_click_id: link.append_click_id,
+            slug_len,
+            text: text.into_boxed_str(),
+        })
+    }
+}
+
+/// Returns a destination as it was given, or, when a header could not carry it, as a browser would write it.
+fn header_safe(destination: &str) -> Result<Cow<'_, str>, url::ParseError> {
+    let url = Url::parse(destination)?;
+    Ok(if destination.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Cow::Borrowed(destination)
+    } else {
+        Cow::Owned(url.into())
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    /// A link as `api` writes it: active, 302, with its query and the click id passed on.
+    pub(crate) fn link(number: u128, revision: u64, slug: &str, destination: &str) -> Link {
+        Link {
+            version: Default::default(),
+            id: LinkId::from_uuid(Uuid::from_u128(number)),
+            revision,
+            workspace_id: WorkspaceId::from_uuid(Uuid::from_u128(1)),
+            slug: slug.to_owned(),
+            destination: destination.to_owned(),
+            is_active: true,
+            redirect_status: 302,
+            forward_query: ForwardQuery::Append,
+            append_click_id: true,
+            expires_at: None,
+        }
+    }
+
+    #[test]
+    fn slug_and_destination_are_told_apart() {
+        for slug in ["s", "", "früh"] {
+            let target = Target::try_from(link(1, 1, slug, "https://a.example/")).unwrap();
+            assert_eq!((target.slug(), target.destination()), (slug, "https://a.example/"));
+        }
+    }
+
+    #[test]
+    fn a_link_that_cannot_redirect_is_refused() {
+        let refused = |link: Link| Target::try_from(link).unwrap_err();
+        assert!(matches!(refused(link(1, 1, "s", "no url")), Unreadable::Destination { .. }));
+        let status = Link { redirect_status: 200, ..link(1, 1, "s", "https://a.example/") };
+        assert!(matches!(refused(status), Unreadable::Status { status: 200, .. }));
+        let slug = "s".repeat(usize::from(u16::MAX) + 1);
+        assert!(matches!(refused(link(1, 1, &slug, "https://a.example/")), Unreadable::Slug { .. }));
+    }
+
+    #[test]
+    fn a_destination_is_kept_unless_a_header_cannot_carry_it() {
+        for (given, kept) in [
+            ("https://a.example/%7e/../x?a=%2f#e", "https://a.example/%7e/../x?a=%2f#e"),
+            ("https://bücher.example/ü?q=ü b", "https://xn--bcher-kva.example/%C3%BC?q=%C3%BC%20b"),
+        ] {
+            assert_eq!(header_safe(given).unwrap(), kept);
+        }
+    }
+}

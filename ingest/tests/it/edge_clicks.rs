@@ -1,0 +1,336 @@
+//! `POST /v1/clicks`, as another edge uses it.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use chrono::Utc;
+use ingest::Config;
+use reqwest::Response;
+use schemas::{
+    id::{EdgeTokenId, WorkspaceId},
+    message::{Class, EdgeToken, Link, Message as _},
+    topic,
+};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tests::{
+    engines::{Isolated, isolated},
+    eventually,
+    log::records,
+};
+use uuid::Uuid;
+
+use crate::{
+    edge::{
+        BROWSER, DEADLINE, Edge, KEY, SpoolDir, click_id_keys, clicks, client, config, link, live, publish,
+        publish_bytes,
+    },
+    program::Broker,
+};
+
+const TOKEN: &str = "hop_edge_0123456789";
+
+/// An address for documentation, which is to be found nowhere.
+const ADDRESS: &str = "203.0.113.77";
+
+fn token(text: &str, workspace_id: Option<WorkspaceId>) -> EdgeToken {
+    EdgeToken {
+        version: Default::default(),
+        edge_token_id: EdgeTokenId::from_uuid(Uuid::now_v7()),
+        token_sha256: Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect(),
+        workspace_id,
+        revoked_at: None,
+    }
+}
+
+fn publish_token(isolated: &Isolated, token: &EdgeToken) {
+    publish_bytes(&isolated.kafka(), &isolated.topic(topic::LINKS), &token.key(), &token.encode());
+}
+
+/// An edge that knows these links and one token of all workspaces.
+async fn edge(isolated: &Isolated, spool: &SpoolDir, links: &[&Link]) -> Edge {
+    publish_token(isolated, &token(TOKEN, None));
+    let links: Vec<_> = links.iter().map(|link| live(link)).collect();
+    publish(isolated, &links);
+    Edge::start(isolated, spool).await
+}
+
+fn item(slug: &str, event_id: &str) -> Value {
+    json!({
+        "slug": slug,
+        "occurred_at": schemas::time::text(Utc::now() - chrono::Duration::hours(1)),
+        "ip": ADDRESS,
+        "user_agent": BROWSER,
+        "event_id": event_id,
+    })
+}
+
+async fn send(edge: &Edge, token: &str, body: &Value) -> Response {
+    let request = client().post(format!("http://{}/v1/clicks", edge.address)).json(body);
+    request.header("authorization", format!("Bearer {token}")).send().await.unwrap()
+}
+
+async fn body(answer: Response) -> Value {
+    let text = answer.text().await.unwrap();
+    assert!(!text.contains(ADDRESS), "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Sends items until Kafka has them, as a caller has to, and returns the answer.
+async fn taken(edge: &Edge, token: &str, items: &Value) -> Value {
+    eventually("the items are taken", DEADLINE, async || {
+        let answer = send(edge, token, items).await;
+        assert!(answer.headers().contains_key("x-request-id"));
+        let (status, again) = (answer.status(), answer.headers().contains_key("retry-after"));
+        let body = body(answer).await;
+        assert!(status == 202 || status == 503 && again, "{status}: {body}");
+        if status == 202 { Ok(body) } else { Err(body) }
+    })
+    .await
+}
+
+/// Sends items that are all accepted, and returns their click ids.
+async fn accepted(edge: &Edge, items: &Value) -> Vec<String> {
+    let body = taken(edge, TOKEN, items).await;
+    let results = body["results"].as_array().unwrap();
+    results
+        .iter()
+        .enumerate()
+        .map(|(index, result)| {
+            assert_eq!((&result["index"], &result["status"]), (&json!(index), &json!("accepted")), "{body}");
+            result["click_id"].as_str().unwrap().to_owned()
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accepted_clicks_are_on_the_topic_before_the_answer() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let by_slug = link("spring", "https://a.example/?utm_source=own&utm_term=shoes");
+    let by_id = link("autumn", "https://a.example/");
+    let edge = edge(&isolated, &spool, &[&by_slug, &by_id]).await;
+
+    let mut first = item("spring", "e-1");
+    first["referrer"] = json!("https://News.Example/a?secret=1");
+    first["url"] = json!("https://s.example/spring?utm_source=mail&click_id=theirs#top");
+    let mut second = item("", "e-2");
+    second["slug"] = Value::Null;
+    second["link_id"] = json!(by_id.id.to_string());
+    second["user_agent"] = json!("curl/8.14.1");
+    let ids = accepted(&edge, &json!([first, second])).await;
+
+    // No waiting: they are there.
+    let isolated_too = isolated.clone();
+    let found = tokio::task::spawn_blocking(move || records(&isolated_too, topic::CLICKS)).await.unwrap();
+    assert_eq!(found.len(), 2);
+    let click = |id: &str| {
+        let record = found.iter().find(|record| record.key == id).unwrap();
+        assert!(!String::from_utf8_lossy(&record.value).contains(ADDRESS));
+        schemas::message::Click::decode(&record.value).unwrap()
+    };
+    let (first_click, second_click) = (click(&ids[0]), click(&ids[1]));
+    assert_eq!(schemas::time::text(first_click.occurred_at), first["occurred_at"].as_str().unwrap());
+    assert_eq!((first_click.class, second_click.class), (Class::Human, Class::Bot));
+    assert_eq!(first_click.referrer.as_deref(), Some("news.example"));
+    assert_eq!(first_click.utm_source.as_deref(), Some("mail"));
+    assert_eq!(first_click.utm_term.as_deref(), Some("shoes"));
+    assert_eq!(first_click.external_click_id.as_deref(), Some("theirs"));
+    assert_eq!((first_click.slug.as_str(), second_click.slug.as_str()), ("spring", "autumn"));
+    assert_eq!((first_click.link_id, second_click.link_id), (by_slug.id, by_id.id));
+    assert!(first_click.again && second_click.again);
+    let verified = click_id_keys().verify(&ids[0]).unwrap();
+    assert_eq!((verified.link_id, verified.occurred_at), (by_slug.id, first_click.occurred_at));
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_item_is_the_same_click_on_the_same_partition_also_after_a_restart_and_a_rotation() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let first = edge(&isolated, &spool, &[&link("s", "https://a.example/")]).await;
+    let items = Value::Array((0..20).map(|number| item("s", &format!("e-{number}"))).collect());
+    let ids = accepted(&first, &items).await;
+    assert_eq!(accepted(&first, &items).await, ids);
+    first.stop().await;
+
+    // The key that signs from now on is a new one.
+    let rotated = Config {
+        click_id_keys: format!("2:{},1:{KEY}", KEY.replace('1', "2")).parse().unwrap(),
+        ..config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path())
+    };
+    let second = Edge::start_as(rotated).await;
+    second.is_ready().await;
+    assert_eq!(accepted(&second, &items).await, ids);
+    second.stop().await;
+
+    let sent = clicks(&isolated, 60).await;
+    let places: BTreeSet<(&str, i32)> =
+        sent.iter().map(|(partition, click)| (click.click_id.as_str(), *partition)).collect();
+    assert_eq!(places.len(), ids.len(), "each in one partition, and no other click");
+    assert!(ids.iter().all(|id| places.iter().any(|(place, _)| place == id)));
+    assert!(places.iter().map(|(_, partition)| partition).collect::<BTreeSet<_>>().len() > 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_item_has_its_own_result_and_one_sent_twice_counts_once() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let edge = edge(&isolated, &spool, &[&link("s", "https://a.example/")]).await;
+    let good = item("s", "e-1");
+    let with = |field: &str, value: Value| {
+        let mut item = item("s", "e-2");
+        item[field] = value;
+        item
+    };
+    let future = schemas::time::text(Utc::now() + chrono::Duration::minutes(6));
+    let old = schemas::time::text(Utc::now() - chrono::Duration::days(11));
+    let items = json!([
+        good,
+        item("nothing", "e-3"),
+        good,
+        with("ip", json!(format!("{ADDRESS}.5"))),
+        with("occurred_at", json!(future)),
+        with("occurred_at", json!(old)),
+        with("click_id", json!("theirs")),
+        ADDRESS,
+    ]);
+    let body = taken(&edge, TOKEN, &items).await;
+    let results = body["results"].as_array().unwrap();
+    let said = |index: usize| (results[index]["status"].as_str().unwrap(), results[index]["code"].as_str());
+    assert_eq!(said(0), ("accepted", None));
+    assert_eq!(results[2]["click_id"], results[0]["click_id"]);
+    assert_eq!(said(1), ("unknown", Some("NOT_FOUND")));
+    for index in [3, 6, 7] {
+        assert_eq!(said(index), ("rejected", Some("BAD_REQUEST")), "{body}");
+    }
+    for index in [4, 5] {
+        assert_eq!(said(index), ("rejected", Some("INVALID_DATE")), "{body}");
+    }
+    let sent = clicks(&isolated, 1).await;
+    assert!(sent.iter().all(|(_, click)| results[0]["click_id"] == click.click_id.as_str()));
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_one_workspace_sees_no_other_workspaces_link() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let own = link("own", "https://a.example/");
+    let other = Link {
+        workspace_id: WorkspaceId::from_uuid(Uuid::from_u128(8)),
+        ..link("other", "https://a.example/")
+    };
+    publish_token(&isolated, &token("of one", Some(own.workspace_id)));
+    let edge = edge(&isolated, &spool, &[&own, &other]).await;
+    let mut by_id = item("", "e-3");
+    by_id["slug"] = Value::Null;
+    by_id["link_id"] = json!(other.id.to_string());
+    let items = json!([item("own", "e-1"), item("other", "e-2"), by_id, item("nothing", "e-4")]);
+    let body = taken(&edge, "of one", &items).await;
+    assert_eq!(body["results"][0]["status"], "accepted");
+    // The same as for a link that is not there.
+    for index in [1, 2] {
+        let mut as_absent = body["results"][3].clone();
+        as_absent["index"] = json!(index);
+        assert_eq!(body["results"][index], as_absent);
+    }
+    assert_eq!(accepted(&edge, &items.as_array().unwrap()[..3].into()).await.len(), 3);
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_bad_token_gets_the_same_answer_and_a_revoked_one_within_the_follow_time() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let revoked = token("soon revoked", None);
+    publish_token(&isolated, &revoked);
+    let edge = edge(&isolated, &spool, &[&link("s", "https://a.example/")]).await;
+    let one = item("s", "e-1");
+    taken(&edge, "soon revoked", &one).await;
+    publish_token(&isolated, &EdgeToken { revoked_at: Some(Utc::now()), ..revoked });
+    eventually("the token is refused", DEADLINE, async || {
+        match send(&edge, "soon revoked", &one).await.status().as_u16() {
+            401 => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+
+    let url = format!("http://{}/v1/clicks", edge.address);
+    let mut answers = Vec::new();
+    for value in
+        [None, Some("Bearer soon revoked"), Some("Bearer nobody's"), Some("Bearer "), Some("Basic eDp5")]
+    {
+        let mut request = client().post(&url).json(&one);
+        if let Some(value) = value {
+            request = request.header("authorization", value);
+        }
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), 401);
+        answers.push(body(answer).await);
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+    assert_eq!(answers[0]["code"], "UNAUTHORIZED");
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_cannot_be_understood_is_refused_as_a_whole() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let edge = edge(&isolated, &spool, &[&link("s", "https://a.example/")]).await;
+    let url = format!("http://{}/v1/clicks", edge.address);
+    let post = async |media_type: &str, body: Vec<u8>| {
+        let request = client().post(&url).header("authorization", format!("Bearer {TOKEN}"));
+        let answer = request.header("content-type", media_type).body(body).send().await.unwrap();
+        let (status, request_id) = (answer.status().as_u16(), answer.headers().contains_key("x-request-id"));
+        assert!(request_id);
+        let body: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+        assert_eq!(body["statusCode"], status);
+        (status, body["code"].as_str().unwrap().to_owned())
+    };
+    for malformed in [&b""[..], b"[]", b"[", b"7", b"null", b"\xff", b"{} {}"] {
+        assert_eq!(post("application/json", malformed.to_vec()).await, (400, "BAD_REQUEST".to_owned()));
+    }
+    let many = Value::Array(vec![item("s", "e"); 1_001]).to_string();
+    assert_eq!(post("application/json", many.into_bytes()).await.0, 400);
+    assert_eq!(post("text/plain", b"{}".to_vec()).await, (415, "UNSUPPORTED_MEDIA_TYPE".to_owned()));
+    let large = vec![b' '; 1024 * 1024 + 1];
+    assert_eq!(post("application/json", large).await, (413, "PAYLOAD_TOO_LARGE".to_owned()));
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_kafka_a_request_is_refused_in_time_and_what_is_sent_again_is_the_same_click() {
+    let (broker, spool) = (Broker::start(&link("s", "https://a.example/")), SpoolDir::new());
+    let token = token(TOKEN, None);
+    publish_bytes(&broker.client(), topic::LINKS.name, &token.key(), &token.encode());
+    let edge = Edge::start_with(&broker.address(), "", &spool).await;
+    edge.is_ready().await;
+    let before = accepted(&edge, &item("s", "e-0")).await;
+
+    broker.cluster.broker_down(1).unwrap();
+    let items = json!([item("s", "e-1"), item("s", "e-2")]);
+    let started = Instant::now();
+    let answer = send(&edge, TOKEN, &items).await;
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert_eq!(answer.status(), 503);
+    assert!(answer.headers()["retry-after"].to_str().unwrap().parse::<u32>().unwrap() >= 1);
+    assert_eq!(body(answer).await["code"], "UNAVAILABLE");
+
+    broker.cluster.broker_up(1).unwrap();
+    let ids: BTreeSet<String> = accepted(&edge, &items).await.into_iter().chain(before).collect();
+    // However often each is there, it is one of these and marked, so it counts once.
+    let sent = clicks(&broker.isolated(), 3).await;
+    assert!(sent.iter().all(|(_, click)| click.again));
+    assert_eq!(sent.into_iter().map(|(_, click)| click.click_id).collect::<BTreeSet<_>>(), ids);
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edge_that_has_not_read_the_links_sends_nobody_away_for_good() {
+    let spool = SpoolDir::new();
+    // Nothing listens on port 1.
+    let edge = Edge::start_with("127.0.0.1:1", "", &spool).await;
+    let answer = send(&edge, TOKEN, &item("s", "e-1")).await;
+    assert_eq!(answer.status(), 503);
+    assert!(answer.headers().contains_key("retry-after"));
+    edge.stop().await;
+}

@@ -1,0 +1,140 @@
+//! The program itself, which can be killed, and a broker that can be switched off.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use rdkafka::{ClientConfig, mocking::MockCluster, producer::DefaultProducerContext};
+use schemas::{message::Link, topic};
+use tests::{engines::Isolated, eventually};
+use tokio::net::TcpListener;
+
+use crate::edge::{DEADLINE, KEY, answers, client, live, publish_to};
+
+/// A broker that can be switched off: the real one is shared with other tests.
+pub(crate) struct Broker {
+    pub(crate) cluster: MockCluster<'static, DefaultProducerContext>,
+}
+
+impl Broker {
+    pub(crate) fn start(link: &Link) -> Self {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic(topic::LINKS.name, 1, 1).unwrap();
+        cluster.create_topic(topic::CLICKS.name, topic::CLICKS.partitions, 1).unwrap();
+        let broker = Self { cluster };
+        publish_to(&broker.client(), topic::LINKS.name, &[live(link)]);
+        broker
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.cluster.bootstrap_servers()
+    }
+
+    pub(crate) fn client(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.address());
+        config
+    }
+
+    /// The same topics, as the harness reads them.
+    pub(crate) fn isolated(&self) -> Isolated {
+        Isolated {
+            kafka_brokers: self.address(),
+            topic_prefix: String::new(),
+            clickhouse_url: String::new(),
+            database_url: String::new(),
+        }
+    }
+}
+
+/// A running `ingest`, killed when the test ends.
+pub(crate) struct Program {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    operations: SocketAddr,
+}
+
+impl Program {
+    /// Starts `command`, which becomes `ingest`, with more variables than it needs anyway.
+    pub(crate) async fn start(
+        mut command: Command,
+        broker: &Broker,
+        spool: &Path,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        // Free a moment ago; nothing else here asks for a certain port.
+        let [address, operations] = [free().await, free().await];
+        let child = command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("KAFKA_BROKERS", broker.address())
+            .env("HOPLINE_EDGE_LISTEN", address.to_string())
+            .env("HOPLINE_INGEST_OPERATIONS_LISTEN", operations.to_string())
+            .env("HOPLINE_CLICK_ID_KEYS", format!("1:{KEY}"))
+            .env("HOPLINE_VISITOR_KEY", KEY)
+            .env("HOPLINE_SPOOL_DIR", spool)
+            .envs(variables.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let program = Self { child, address, operations };
+        answers(address, "/s", 302).await;
+        program
+    }
+
+    /// The program, on its own.
+    pub(crate) fn bare() -> Command {
+        Command::new(env!("CARGO_BIN_EXE_ingest"))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends the program with SIGKILL.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// The value of a metric without labels.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let url = format!("http://{}/metrics", self.operations);
+        let text = client().get(url).send().await.unwrap().text().await.unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+    }
+
+    /// What a check of `/readyz` says.
+    pub(crate) async fn check(&self, name: &str) -> (bool, String) {
+        let url = format!("http://{}/readyz", self.operations);
+        let answer = client().get(url).send().await.unwrap().bytes().await.unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+        let check = &report["checks"][name];
+        (check["ready"].as_bool().unwrap(), check["detail"].as_str().unwrap().to_owned())
+    }
+
+    /// Waits until a check is ready.
+    pub(crate) async fn is_ready(&self, name: &str) {
+        eventually(&format!("{name} is ready"), DEADLINE, async || match self.check(name).await {
+            (true, _) => Ok(()),
+            (false, detail) => Err(detail),
+        })
+        .await;
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}

@@ -1,0 +1,268 @@
+//! The spool's limits: full, confirmed in part, inspected.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use reqwest::Method;
+use schemas::message::Click;
+use serde_json::Value;
+use tests::{engines::isolated, eventually};
+
+use crate::{
+    edge::{BROWSER, DEADLINE, Edge, SpoolDir, ask, click_id, clicks, link, live, publish},
+    outages::{click_ten_times, ids},
+    program::{Broker, Program},
+};
+
+/// The least that a spool may be limited to.
+const MIN_BYTES: &str = "1048576";
+
+/// Clicks with as much to keep as a click can have, until the spool takes no more; returns the answered ids.
+async fn click_until_dropped(program: &Program) -> BTreeSet<String> {
+    let long = "x".repeat(256);
+    let query = ["source", "medium", "campaign", "term", "content"]
+        .map(|name| format!("utm_{name}={long}"))
+        .join("&");
+    let mut answered = BTreeSet::new();
+    loop {
+        for _ in 0..50 {
+            let headers = [("user-agent", BROWSER.as_bytes())];
+            let answer = ask(program.address, Method::GET, &format!("/s?{query}"), &headers).await;
+            assert_eq!(answer.status(), 302);
+            assert!(answered.insert(click_id(&answer)));
+        }
+        if program.metric("hopline_clicks_dropped_total").await > 0.0 {
+            return answered;
+        }
+    }
+}
+
+/// Asserts that each answered click has arrived, but for those that were dropped and counted.
+async fn all_but_the_dropped_arrive(program: &Program, broker: &Broker, answered: &BTreeSet<String>) {
+    let dropped = program.metric("hopline_clicks_dropped_total").await as usize;
+    assert!((1..answered.len()).contains(&dropped), "{dropped} of {} are dropped", answered.len());
+    let arrived = clicks(&broker.isolated(), answered.len() - dropped).await;
+    assert_eq!(arrived.len(), answered.len() - dropped);
+    assert!(ids(&arrived).is_subset(answered));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_spool_stops_no_redirect_counts_what_it_drops_and_recovers() {
+    let (broker, spool) = (Broker::start(&link("s", "https://a.example/")), SpoolDir::new());
+    let limit = [("HOPLINE_SPOOL_MAX_BYTES", MIN_BYTES)];
+    let program = Program::start(Program::bare(), &broker, spool.path(), &limit).await;
+    program.is_ready("spool").await;
+    broker.cluster.broker_down(1).unwrap();
+    let mut answered = click_until_dropped(&program).await;
+    let (ready, detail) = program.check("spool").await;
+    assert!(!ready && detail.contains("dropped") && detail.contains("full"), "{detail}");
+    let on_disk: u64 = spool.segments().iter().map(|path| path.metadata().unwrap().len()).sum();
+    assert_eq!(on_disk.to_string(), MIN_BYTES);
+    eventually("the gauges say so", DEADLINE, async || {
+        let bytes = program.metric("hopline_spool_bytes").await;
+        let segments = program.metric("hopline_spool_segments").await;
+        let age = program.metric("hopline_spool_oldest_unconfirmed_seconds").await;
+        let told = bytes == on_disk as f64 && segments == spool.segments().len() as f64 && age > 0.0;
+        if told { Ok(()) } else { Err((bytes, segments, age)) }
+    })
+    .await;
+
+    broker.cluster.broker_up(1).unwrap();
+    program.is_ready("spool").await;
+    answered.extend(click_ten_times(program.address).await);
+    all_but_the_dropped_arrive(&program, &broker, &answered).await;
+    eventually("nothing waits any more", DEADLINE, async || {
+        match program.metric("hopline_spool_oldest_unconfirmed_seconds").await {
+            0.0 => Ok(()),
+            age => Err(age),
+        }
+    })
+    .await;
+}
+
+/// A disk of a few megabytes, and how a program is started on it.
+enum SmallDisk {
+    /// A file system in memory that only the program sees.
+    Own(PathBuf),
+    /// Where that is forbidden: files of limited size.
+    Limited,
+}
+
+impl SmallDisk {
+    fn new(spool: &Path) -> (Self, Command) {
+        let allowed = Command::new("unshare").args(["-Urm", "true"]).output();
+        if allowed.is_ok_and(|output| output.status.success()) {
+            fs::create_dir_all(spool).unwrap();
+            let script = "mount -t tmpfs -o size=4m tmpfs \"$HOPLINE_SPOOL_DIR\" && exec \"$0\"";
+            let mut command = Command::new("unshare");
+            command.args(["-Urm", "sh", "-c", script, env!("CARGO_BIN_EXE_ingest")]);
+            return (Self::Own(spool.to_owned()), command);
+        }
+        let mut command = Command::new("sh");
+        // The limit would end a program that does not ignore the signal.
+        command.args(["-c", "trap '' XFSZ; exec \"$0\"", env!("CARGO_BIN_EXE_ingest")]);
+        (Self::Limited, command)
+    }
+
+    /// Leaves no room on the disk.
+    fn fill(&self, program: &Program) {
+        match self {
+            Self::Own(spool) => {
+                let mut file = File::create(Self::filler(spool, program)).unwrap();
+                let full = loop {
+                    if let Err(error) = file.write_all(&[1; 4096]) {
+                        break error;
+                    }
+                };
+                assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+            }
+            Self::Limited => limit(program, "4096:unlimited"),
+        }
+    }
+
+    /// Gives the room back.
+    fn clear(&self, program: &Program) {
+        match self {
+            Self::Own(spool) => fs::remove_file(Self::filler(spool, program)).unwrap(),
+            Self::Limited => limit(program, "unlimited"),
+        }
+    }
+
+    /// A file beside the spool's, as the program sees them.
+    fn filler(spool: &Path, program: &Program) -> PathBuf {
+        Path::new("/proc")
+            .join(program.pid().to_string())
+            .join("root")
+            .join(spool.strip_prefix("/").unwrap())
+            .join("filler")
+    }
+}
+
+fn limit(program: &Program, bytes: &str) {
+    let done = Command::new("prlimit")
+        .arg(format!("--fsize={bytes}"))
+        .arg(format!("--pid={}", program.pid()))
+        .status();
+    assert!(done.unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_stops_no_redirect_counts_what_it_drops_and_recovers() {
+    let (broker, spool) = (Broker::start(&link("s", "https://a.example/")), SpoolDir::new());
+    let (disk, command) = SmallDisk::new(spool.path());
+    let more_than_the_disk = [("HOPLINE_SPOOL_MAX_BYTES", "3145728")];
+    let program = Program::start(command, &broker, spool.path(), &more_than_the_disk).await;
+    program.is_ready("spool").await;
+    broker.cluster.broker_down(1).unwrap();
+    disk.fill(&program);
+    let mut answered = click_until_dropped(&program).await;
+    let (ready, detail) = program.check("spool").await;
+    assert!(!ready && detail.contains("the disk takes no clicks"), "{detail}");
+
+    disk.clear(&program);
+    program.is_ready("spool").await;
+    answered.extend(click_ten_times(program.address).await);
+    broker.cluster.broker_up(1).unwrap();
+    all_but_the_dropped_arrive(&program, &broker, &answered).await;
+}
+
+/// Runs `ingest spool`.
+fn inspect(arguments: &[&str]) -> Output {
+    Program::bare().env_clear().arg("spool").args(arguments).output().unwrap()
+}
+
+/// What `ingest spool --json` says, whatever it found.
+fn report(spool: &SpoolDir) -> Value {
+    serde_json::from_slice(&inspect(&["--json", spool.path().to_str().unwrap()]).stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_edge_sends_again_only_what_was_not_confirmed() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let link = link("s", "https://a.example/");
+    publish(&isolated, &[live(&link)]);
+    let broker = Broker::start(&link);
+    let program = Program::start(Program::bare(), &broker, spool.path(), &[]).await;
+    let confirmed = click_ten_times(program.address).await;
+    eventually("ten clicks are confirmed", DEADLINE, async || match report(&spool) {
+        report if report["confirmed"] == 10 => Ok(()),
+        report => Err(report),
+    })
+    .await;
+    broker.cluster.broker_down(1).unwrap();
+    let unconfirmed = click_ten_times(program.address).await;
+    program.kill();
+    let left = report(&spool);
+    let [records, confirmed_of_them] = ["records", "confirmed"].map(|name| left[name].as_u64().unwrap());
+    // Files that hold confirmed clicks too, or it would be by whole segments that nothing is repeated.
+    assert!(confirmed_of_them > 0 && records - confirmed_of_them == 10, "{left}");
+
+    let edge = Edge::start(&isolated, &spool).await;
+    // The spool is empty when everything was sent.
+    eventually("the spool is empty", DEADLINE, async || match spool.segments() {
+        segments if segments.is_empty() => Ok(()),
+        segments => Err(segments),
+    })
+    .await;
+    let arrived = clicks(&isolated, 10).await;
+    assert_eq!(ids(&arrived), unconfirmed);
+    assert_eq!((arrived.len(), ids(&arrived).intersection(&confirmed).count()), (10, 0));
+    assert!(arrived.iter().all(|(_, click)| click.again));
+    edge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_segment_whose_confirmations_are_damaged_is_sent_again_in_full() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let link = link("s", "https://a.example/");
+    publish(&isolated, &[live(&link)]);
+    let broker = Broker::start(&link);
+    let program = Program::start(Program::bare(), &broker, spool.path(), &[]).await;
+    let answered = click_ten_times(program.address).await;
+    eventually("ten clicks are confirmed", DEADLINE, async || match report(&spool) {
+        report if report["confirmed"] == 10 => Ok(()),
+        report => Err(report),
+    })
+    .await;
+    program.kill();
+    let noted = spool.segments()[0].with_extension("confirmed");
+    let mut bytes = fs::read(&noted).unwrap();
+    // The block with the bits of the first records.
+    bytes[64] ^= 1;
+    fs::write(&noted, bytes).unwrap();
+
+    let edge = Edge::start(&isolated, &spool).await;
+    let arrived = clicks(&isolated, 10).await;
+    assert_eq!((ids(&arrived), arrived.len()), (answered, 10));
+    assert!(arrived.iter().all(|(_, click): &(i32, Click)| click.again));
+    edge.stop().await;
+}
+
+#[test]
+fn the_command_that_shows_a_spool_says_what_it_found() {
+    let spool = SpoolDir::new();
+    let path = spool.path().to_str().unwrap();
+    let absent = inspect(&[path]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&absent.stderr).contains(path));
+
+    fs::create_dir_all(spool.path()).unwrap();
+    assert_eq!(inspect(&[path]).status.code(), Some(0));
+    fs::write(spool.path().join("1.clicks"), "no segment").unwrap();
+    let damaged = inspect(&[path]);
+    assert_eq!(damaged.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&damaged.stdout).contains("left alone"));
+    let report = report(&spool);
+    assert_eq!(report["left_alone"][0]["bytes"], 10);
+    assert_eq!((&report["records"], &report["oldest_unconfirmed"]), (&0.into(), &Value::Null));
+
+    assert_eq!(inspect(&["--nonsense"]).status.code(), Some(64));
+    let help = inspect(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&help.stdout).contains("Examples:"));
+}
