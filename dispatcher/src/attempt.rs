@@ -1,11 +1,17 @@
 //! One request to an endpoint, and what came of it.
 
-use std::{error::Error as _, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    error::Error as _,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
+use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use reqwest::{Response, header};
-use schemas::id::EndpointId;
-use secrecy::ExposeSecret as _;
+use schemas::id::{EndpointId, WorkspaceId};
+use secrecy::{ExposeSecret as _, SecretString};
 use service::{config::KeyRing, destination::Refused, sealed};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
@@ -25,6 +31,9 @@ const MAX_KEPT: usize = 4 * 1024;
 /// How long the body of a success is waited for: only to use the connection again, for the status has decided.
 const SUCCESS_BODY: Duration = Duration::from_secs(1);
 
+/// How often it is said of one endpoint that its secret does not open.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
 /// A delivery whose lease this process holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claimed {
@@ -32,10 +41,20 @@ pub(crate) struct Claimed {
     pub(crate) delivery_id: Uuid,
     /// Where it goes.
     pub(crate) endpoint_id: EndpointId,
+    /// Whose event it is.
+    pub(crate) workspace_id: WorkspaceId,
+    /// The endpoint's epoch when the delivery came in: in another epoch it is not sent.
+    pub(crate) epoch: i64,
     /// The event's kind.
     pub(crate) event: String,
     /// The exact bytes to sign and send.
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Bytes,
+    /// The event's own time.
+    pub(crate) created_at: DateTime<Utc>,
+    /// Whether its event may come again later, so that its end has to be remembered.
+    pub(crate) may_repeat: bool,
+    /// Whether it is sent again on request.
+    pub(crate) is_redelivery: bool,
     /// The number of the attempt to make, from 1.
     pub(crate) attempt: u16,
     /// Names the lease: an outcome counts only while the row still carries it.
@@ -49,10 +68,19 @@ pub(crate) struct Target {
     pub(crate) url: String,
     /// Raised when the endpoint is enabled again.
     pub(crate) epoch: i64,
-    /// Which key opens the secret.
-    pub(crate) secret_key_id: i16,
-    /// The sealed secret.
-    pub(crate) secret_sealed: Vec<u8>,
+    /// The secret.
+    pub(crate) secret: SealedSecret,
+    /// The secret before it, for a day after it was replaced.
+    pub(crate) previous_secret: Option<SealedSecret>,
+}
+
+/// A secret as it is stored.
+#[derive(Debug, Clone)]
+pub(crate) struct SealedSecret {
+    /// Which key opens it.
+    pub(crate) key_id: i16,
+    /// Nonce and ciphertext.
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// How an attempt ended.
@@ -64,6 +92,8 @@ pub(crate) enum Outcome {
     Failed(Failure),
     /// Nothing was sent because the endpoint is deleted, disabled or without a plan that has webhooks.
     Withdrawn,
+    /// Nothing was sent because its turn did not come before its lease would have run out: it waits for another.
+    Unsent,
     /// Nothing was sent because the endpoint's secret does not open: our fault, which costs no attempt.
     Unsendable,
 }
@@ -79,6 +109,8 @@ pub(crate) struct Failure {
     pub(crate) retry_after: Option<Duration>,
     /// When the attempt ended.
     pub(crate) ended_at: DateTime<Utc>,
+    /// How long it took.
+    pub(crate) took: Duration,
 }
 
 /// Why there is no answer.
@@ -133,50 +165,91 @@ impl Failure {
         }
     }
 
-    fn without_answer(class: ErrorClass) -> Self {
-        Self { answer: Err(class), body: String::new(), retry_after: None, ended_at: Utc::now() }
+    fn without_answer(class: ErrorClass, took: Duration) -> Self {
+        Self { answer: Err(class), body: String::new(), retry_after: None, ended_at: Utc::now(), took }
     }
 }
 
 /// Sends deliveries.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Sender {
     guard: Guard,
     keys: KeyRing,
     deadline: Duration,
+    /// When it was last said of an endpoint that its secret does not open.
+    complained: Mutex<HashMap<EndpointId, Instant>>,
 }
 
 impl Sender {
     /// Makes a sender whose attempts take at most `deadline`.
     #[must_use]
     pub(crate) fn new(guard: Guard, keys: KeyRing, deadline: Duration) -> Self {
-        Self { guard, keys, deadline }
+        Self { guard, keys, deadline, complained: Mutex::default() }
     }
 
     /// Makes one attempt. It ends by the deadline, whatever the receiver does.
     pub(crate) async fn attempt(&self, delivery: &Claimed, target: &Target) -> Outcome {
-        let endpoint = delivery.endpoint_id;
-        let opened =
-            sealed::open(&self.keys, endpoint.uuid().as_bytes(), target.secret_key_id, &target.secret_sealed);
-        let secret = match opened {
-            Ok(secret) => secret,
-            Err(error) => {
-                tracing::error!(%endpoint, "cannot sign for endpoint {endpoint}: {error}");
-                return Outcome::Unsendable;
-            }
+        let begun = Instant::now();
+        let Some(secrets) = self.secrets(delivery.endpoint_id, target) else {
+            return Outcome::Unsendable;
         };
-        let deadline = Instant::now() + self.deadline;
-        let sent = timeout_at(deadline, self.send(delivery, target, secret.expose_secret())).await;
+        let deadline = begun + self.deadline;
+        let sent = timeout_at(deadline, self.send(delivery, target, &secrets)).await;
         match sent.unwrap_or(Err(ErrorClass::Timeout)) {
-            Ok(response) => judge(response, deadline).await,
-            Err(class) => Outcome::Failed(Failure::without_answer(class)),
+            Ok(response) => judge(response, begun, deadline).await,
+            Err(class) => Outcome::Failed(Failure::without_answer(class, begun.elapsed())),
         }
     }
 
-    async fn send(&self, delivery: &Claimed, target: &Target, secret: &str) -> Result<Response, ErrorClass> {
+    /// Opens the endpoint's secrets; none when the present one does not open.
+    fn secrets(&self, endpoint: EndpointId, target: &Target) -> Option<Vec<SecretString>> {
+        let open = |secret: &SealedSecret| {
+            sealed::open(&self.keys, endpoint.uuid().as_bytes(), secret.key_id, &secret.bytes)
+        };
+        let mut secrets = match open(&target.secret) {
+            Ok(secret) => vec![secret],
+            Err(error) => {
+                if self.may_complain(endpoint) {
+                    tracing::error!(%endpoint, "cannot sign for endpoint {endpoint}, its deliveries wait: {error}");
+                }
+                return None;
+            }
+        };
+        match target.previous_secret.as_ref().map(open) {
+            Some(Ok(secret)) => secrets.push(secret),
+            Some(Err(error)) if self.may_complain(endpoint) => {
+                tracing::error!(%endpoint, "cannot sign for endpoint {endpoint} with its former secret: {error}");
+            }
+            Some(Err(_)) | None => {}
+        }
+        Some(secrets)
+    }
+
+    /// Tells whether enough time has passed since the last complaint about an endpoint: a million deliveries may wait
+    /// for one key.
+    fn may_complain(&self, endpoint: EndpointId) -> bool {
+        let now = Instant::now();
+        let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
+        complained.retain(|_, at| now.duration_since(*at) < COMPLAIN_EVERY);
+        match complained.entry(endpoint) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(vacant) => {
+                vacant.insert(now);
+                true
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        delivery: &Claimed,
+        target: &Target,
+        secrets: &[SecretString],
+    ) -> Result<Response, ErrorClass> {
         let url: Url = target.url.parse().map_err(|_| ErrorClass::Blocked)?;
         let client = self.guard.client(&url).map_err(|_| ErrorClass::Blocked)?;
-        let signature = sign::header(secret, Utc::now().timestamp(), &delivery.body);
+        let secrets = secrets.iter().map(SecretString::expose_secret);
+        let signature = sign::header(secrets, Utc::now().timestamp(), &delivery.body);
         client
             .post(url)
             .header(header::CONTENT_TYPE, "application/json")
@@ -211,7 +284,7 @@ fn class_of(error: &reqwest::Error) -> ErrorClass {
 }
 
 /// Judges a response whose headers are there; its body can change nothing.
-async fn judge(response: Response, deadline: Instant) -> Outcome {
+async fn judge(response: Response, begun: Instant, deadline: Instant) -> Outcome {
     let status = response.status();
     if status.is_success() {
         let _ = read(response, deadline.min(Instant::now() + SUCCESS_BODY)).await;
@@ -230,6 +303,7 @@ async fn judge(response: Response, deadline: Instant) -> Outcome {
         body: kept_text(&body),
         retry_after,
         ended_at: Utc::now(),
+        took: begun.elapsed(),
     })
 }
 
@@ -258,7 +332,7 @@ mod tests {
     use super::*;
 
     fn answered(status: u16) -> Failure {
-        Failure { answer: Ok(status), body: String::new(), retry_after: None, ended_at: Utc::now() }
+        Failure { answer: Ok(status), ..Failure::without_answer(ErrorClass::Response, Duration::ZERO) }
     }
 
     #[test]
@@ -277,8 +351,8 @@ mod tests {
     fn whatever_kept_the_answer_away_is_tried_again() {
         use ErrorClass::{Blocked, Connect, Dns, Response, Timeout};
         for class in [Blocked, Connect, Dns, Response, Timeout] {
-            assert_eq!(Failure::without_answer(class).fate(1), Fate::Retried, "{class:?}");
-            assert_eq!(Failure::without_answer(class).fate(5), Fate::Exhausted, "{class:?}");
+            let failure = Failure::without_answer(class, Duration::ZERO);
+            assert_eq!((failure.fate(1), failure.fate(5)), (Fate::Retried, Fate::Exhausted), "{class:?}");
         }
     }
 

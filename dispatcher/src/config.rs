@@ -59,12 +59,16 @@ pub struct Tuning {
     pub retry_base: Duration,
     /// What one attempt may take: DNS, connection, TLS, headers and body together.
     pub attempt_deadline: Duration,
-    /// How long a lease outlives the attempt's deadline, for the outcome to be written.
+    /// How long a lease outlives the attempt's deadline: half of it to wait for a turn, half to write the outcome.
     pub lease_margin: Duration,
     /// Requests in flight to one endpoint.
     pub per_endpoint: usize,
+    /// Requests in flight to the endpoints of one workspace.
+    pub per_workspace: usize,
     /// Requests in flight of this process.
     pub per_process: usize,
+    /// Bytes of request bodies in memory.
+    pub body_bytes: usize,
 }
 
 impl Default for Tuning {
@@ -74,7 +78,9 @@ impl Default for Tuning {
             attempt_deadline: Duration::from_secs(15),
             lease_margin: Duration::from_secs(5),
             per_endpoint: 32,
-            per_process: 1024,
+            per_workspace: 128,
+            per_process: 2048,
+            body_bytes: 64 << 20,
         }
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Event {
     pub(crate) accepted_at: DateTime<Utc>,
     /// The envelope's `data`, as JSON.
     pub(crate) data: String,
+    /// Whether it may have been told before, or may be told again.
+    pub(crate) may_repeat: bool,
 }
 
 /// `data` of `click.created`: the specification's six fields, null when missing, and three of ours.
@@ -66,6 +68,7 @@ impl Event {
             accepted_at,
             // A struct of texts is always JSON.
             data: serde_json::to_string(&data).unwrap_or_default(),
+            may_repeat: click.again,
         }
     }
 
@@ -80,6 +83,7 @@ impl Event {
             occurred_at: event.occurred_at,
             accepted_at,
             data: event.data.to_string(),
+            may_repeat: false,
         }
     }
 

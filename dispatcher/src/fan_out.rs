@@ -3,13 +3,16 @@
 //! The endpoints are those of a moment after the messages were polled, so an endpoint that existed when a link
 //! was clicked is never missed.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use rdkafka::{
     Message as _, TopicPartitionList,
     error::{KafkaError, KafkaResult},
-    message::OwnedMessage,
+    message::{Header, Headers as _, OwnedHeaders, OwnedMessage},
     producer::BaseRecord,
     topic_partition_list::Offset,
 };
@@ -21,8 +24,9 @@ use tokio::{task::spawn_blocking, time::sleep};
 use uuid::Uuid;
 
 use crate::{
-    consumer::{Consumer, Membership, PAUSE, Polled},
+    consumer::{Consumer, PAUSE, Polled},
     dead_letter::DeadLetter,
+    earlier::{Earlier, Suspect},
     endpoints::Endpoints,
     event::Event,
     store,
@@ -31,6 +35,9 @@ use crate::{
 
 /// How long an event may wait for others to share its transaction.
 const LINGER: Duration = Duration::from_millis(20);
+
+/// The header of a delivery whose event may come again, or came before.
+const MAY_REPEAT: &str = "may-repeat";
 
 /// Messages of one transaction.
 const BATCH: usize = 1000;
@@ -48,6 +55,7 @@ pub(crate) async fn fan_out(kafka: KafkaConfig, pool: PgPool, shutdown: Shutdown
         topics,
         consumer,
         pool,
+        earlier: Earlier::new(kafka.clone(), kafka.topic(topic::CLICKS.name)),
         known: (0, Endpoints::default()),
         id: Uuid::now_v7(),
         transactions: None,
@@ -85,7 +93,24 @@ struct Topics {
     dead_letters: String,
 }
 
+/// An event, or why there is none and what its bytes should have been.
+type Decoded = Result<Event, (DecodeError, &'static str)>;
+
 impl Topics {
+    fn event(&self, message: &OwnedMessage) -> Decoded {
+        let bytes = message.payload().unwrap_or_default();
+        let accepted_at = broker_time(message);
+        if message.topic() == self.clicks {
+            Click::decode(bytes)
+                .map(|click| Event::of_click(&click, accepted_at))
+                .map_err(|error| (error, "click.v1"))
+        } else {
+            LinkEvent::decode(bytes)
+                .map(|event| Event::of_link(&event, accepted_at))
+                .map_err(|error| (error, "link_event.v1"))
+        }
+    }
+
     fn new(kafka: &KafkaConfig) -> Self {
         Self {
             clicks: kafka.topic(topic::CLICKS.name),
@@ -101,6 +126,8 @@ impl Topics {
 enum PassOnError {
     #[error("Kafka: {0}")]
     Kafka(#[from] KafkaError),
+    #[error("cannot look for earlier clicks: {0}")]
+    Earlier(#[source] KafkaError),
     #[error("Postgres: {0}")]
     Postgres(#[from] sqlx::Error),
     #[error("the group has dropped this member")]
@@ -114,6 +141,7 @@ struct FanOut {
     pool: PgPool,
     /// The endpoints, and the version at which they were read.
     known: (i64, Endpoints),
+    earlier: Earlier,
     /// Names this process's transactions.
     id: Uuid,
     /// None before the first batch, and after an error that it does not survive.
@@ -126,12 +154,15 @@ impl FanOut {
         let Polled { messages, membership } = polled;
         let membership = membership.ok_or(PassOnError::NoMember)?;
         self.refresh().await?;
+        let events: Vec<_> = messages.iter().map(|message| self.topics.event(message)).collect();
+        let repeats = self.repeats(&messages, &events).await?;
         if self.transactions.is_none() {
             self.transactions = Some(Transactions::start(&self.kafka, self.id).await?);
         }
         let Some(transactions) = &self.transactions else { return Ok(()) };
         transactions.begin()?;
-        let deliveries = self.write(transactions, &messages, membership).await?;
+        let deliveries = self.write(transactions, &messages, &events, &repeats).await?;
+        transactions.commit(next_offsets(&messages)?, membership).await?;
         metrics::counter!("hopline_fan_out_events_total").increment(messages.len() as u64);
         metrics::counter!("hopline_fan_out_deliveries_total").increment(deliveries);
         Ok(())
@@ -147,27 +178,63 @@ impl FanOut {
         Ok(())
     }
 
+    /// Returns the positions of clicks that were sent again and made their events when they came first.
+    async fn repeats(
+        &mut self,
+        messages: &[OwnedMessage],
+        events: &[Decoded],
+    ) -> Result<HashSet<(i32, i64)>, PassOnError> {
+        let suspects: Vec<Suspect> = messages
+            .iter()
+            .zip(events)
+            .filter_map(|(message, event)| {
+                let event = event.as_ref().ok().filter(|event| event.may_repeat)?;
+                // Nobody hears of it anyway.
+                self.known.1.matching(event).next()?;
+                Some(Suspect {
+                    partition: message.partition(),
+                    offset: message.offset(),
+                    click_id: event.id.clone(),
+                    occurred_at: event.occurred_at,
+                })
+            })
+            .collect();
+        if suspects.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let repeats = self.earlier.repeats(&suspects).await.map_err(PassOnError::Earlier)?;
+        metrics::counter!("hopline_fan_out_repeats_total").increment(repeats.len() as u64);
+        Ok(repeats)
+    }
+
     async fn write(
         &self,
         transactions: &Transactions,
         messages: &[OwnedMessage],
-        membership: Membership,
+        events: &[Decoded],
+        repeats: &HashSet<(i32, i64)>,
     ) -> KafkaResult<u64> {
         let mut deliveries = 0;
-        for message in messages {
-            match self.event(message) {
+        for (message, event) in messages.iter().zip(events) {
+            match event {
+                Ok(event)
+                    if event.may_repeat && repeats.contains(&(message.partition(), message.offset())) => {}
                 Ok(event) => {
-                    for endpoint in self.known.1.matching(&event) {
+                    for endpoint in self.known.1.matching(event) {
                         let key = endpoint.id.to_string();
                         let value = event.delivery(endpoint.id).encode();
-                        let record =
+                        let mut record =
                             BaseRecord::to(&self.topics.deliveries).key(key.as_str()).payload(&*value);
+                        if event.may_repeat {
+                            let header = Header { key: MAY_REPEAT, value: Some("1") };
+                            record = record.headers(OwnedHeaders::new().insert(header));
+                        }
                         transactions.send(record).await?;
                         deliveries += 1;
                     }
                 }
                 Err((error, schema)) => {
-                    let letter = DeadLetter::new(message, &error, schema);
+                    let letter = DeadLetter::new(message, error, schema);
                     let record = BaseRecord::to(&self.topics.dead_letters)
                         .key(letter.key())
                         .payload(letter.payload())
@@ -176,22 +243,7 @@ impl FanOut {
                 }
             }
         }
-        transactions.commit(next_offsets(messages)?, membership).await?;
         Ok(deliveries)
-    }
-
-    fn event(&self, message: &OwnedMessage) -> Result<Event, (DecodeError, &'static str)> {
-        let bytes = message.payload().unwrap_or_default();
-        let accepted_at = broker_time(message);
-        if message.topic() == self.topics.clicks {
-            Click::decode(bytes)
-                .map(|click| Event::of_click(&click, accepted_at))
-                .map_err(|error| (error, "click.v1"))
-        } else {
-            LinkEvent::decode(bytes)
-                .map(|event| Event::of_link(&event, accepted_at))
-                .map_err(|error| (error, "link_event.v1"))
-        }
     }
 
     /// Gets ready to poll again what was not committed.
@@ -224,8 +276,13 @@ impl FanOut {
     }
 }
 
+/// Tells whether a delivery's event may come again, or came before.
+pub(crate) fn may_repeat(delivery: &OwnedMessage) -> bool {
+    delivery.headers().is_some_and(|headers| headers.iter().any(|header| header.key == MAY_REPEAT))
+}
+
 /// The time of a message's record. Without one the message counts as new: better a delivery too many than none.
-fn broker_time(message: &OwnedMessage) -> DateTime<Utc> {
+pub(crate) fn broker_time(message: &OwnedMessage) -> DateTime<Utc> {
     message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis).unwrap_or_else(Utc::now)
 }
 

@@ -4,7 +4,13 @@
 //! connection goes to those addresses: there is no second look-up that could answer otherwise. A host that is an
 //! address never reaches a resolver, so it is judged with the URL.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use reqwest::{
     Client,
@@ -12,13 +18,29 @@ use reqwest::{
     redirect,
 };
 use service::destination::{DestinationRules, Reach, Refused};
+use tokio::{sync::Semaphore, task::spawn_blocking, time::Instant};
 use url::Url;
 
 /// What DNS, connection and TLS may take of an attempt's time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long an idle connection is kept for the next delivery; less than common servers keep theirs.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Idle connections that are kept to one host.
+const MAX_IDLE: usize = 32;
+
+/// Look-ups at once of names that resolved lately. Each one blocks a thread, of which the runtime has 512 for all.
+const KNOWN_NAMES: usize = 128;
+
+/// Look-ups at once of other names: those whose servers hang must not keep the others waiting.
+const OTHER_NAMES: usize = 64;
+
+/// How long it is remembered that a name resolved.
+const NAME_MEMORY: Duration = Duration::from_secs(600);
+
+/// Names that are remembered.
+const MAX_NAMES: usize = 20_000;
 
 /// Response headers beyond this number fail the attempt.
 const MAX_HEADERS: usize = 64;
@@ -44,6 +66,7 @@ impl Guard {
     /// When TLS cannot be set up.
     pub(crate) fn new(rules: DestinationRules) -> reqwest::Result<Self> {
         let rules = Arc::new(rules);
+        let names = Arc::new(Names::new(system));
         let client = |reach| {
             Client::builder()
                 .user_agent(concat!("Hopline-Webhooks/", env!("CARGO_PKG_VERSION")))
@@ -55,7 +78,13 @@ impl Guard {
                 .http1_max_headers(MAX_HEADERS)
                 .connect_timeout(CONNECT_TIMEOUT)
                 .pool_idle_timeout(IDLE_TIMEOUT)
-                .dns_resolver(Arc::new(Resolver { rules: Arc::clone(&rules), reach }))
+                .pool_max_idle_per_host(MAX_IDLE)
+                .tcp_nodelay(true)
+                .dns_resolver(Arc::new(Resolver {
+                    rules: Arc::clone(&rules),
+                    reach,
+                    names: Arc::clone(&names),
+                }))
                 .build()
         };
         Ok(Self { public: client(Reach::Public)?, allow_listed: client(Reach::AllowListed)?, rules })
@@ -73,19 +102,88 @@ impl Guard {
     }
 }
 
+/// Returns the addresses of this machine's interfaces, which no stranger's webhook may reach: also a public address
+/// leads to what listens here.
+pub(crate) fn interface_addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return vec![] };
+    interfaces
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+        })
+        .collect()
+}
+
+/// Asks for a name's addresses, blocking.
+type LookUp = fn(&str) -> io::Result<Vec<SocketAddr>>;
+
+/// Asks the operating system.
+fn system(name: &str) -> io::Result<Vec<SocketAddr>> {
+    // The client replaces port 0 by the URL's.
+    (name, 0).to_socket_addrs().map(Iterator::collect)
+}
+
+/// Look-ups of names, bounded.
+struct Names {
+    look_up: LookUp,
+    known: Arc<Semaphore>,
+    others: Arc<Semaphore>,
+    resolved: Mutex<HashMap<String, Instant>>,
+}
+
+impl Names {
+    fn new(look_up: LookUp) -> Self {
+        Self {
+            look_up,
+            known: Arc::new(Semaphore::new(KNOWN_NAMES)),
+            others: Arc::new(Semaphore::new(OTHER_NAMES)),
+            resolved: Mutex::default(),
+        }
+    }
+
+    async fn addresses(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
+        let permits = Arc::clone(if self.is_known(name) { &self.known } else { &self.others });
+        let permit = permits.acquire_owned().await.map_err(io::Error::other)?;
+        let (look_up, asked) = (self.look_up, name.to_owned());
+        let found = spawn_blocking(move || {
+            let found = look_up(&asked);
+            // Only now: whoever waited may be gone long since, but the thread was not.
+            drop(permit);
+            found
+        })
+        .await
+        .map_err(io::Error::other)??;
+        self.note(name);
+        Ok(found)
+    }
+
+    fn is_known(&self, name: &str) -> bool {
+        let resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        resolved.get(name).is_some_and(|at| at.elapsed() < NAME_MEMORY)
+    }
+
+    fn note(&self, name: &str) {
+        let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        if resolved.len() >= MAX_NAMES {
+            resolved.clear();
+        }
+        resolved.insert(name.to_owned(), Instant::now());
+    }
+}
+
 /// Resolves a name and refuses it when one of its addresses is forbidden.
 struct Resolver {
     rules: Arc<DestinationRules>,
     reach: Reach,
+    names: Arc<Names>,
 }
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let (rules, reach) = (Arc::clone(&self.rules), self.reach);
+        let (rules, reach, names) = (Arc::clone(&self.rules), self.reach, Arc::clone(&self.names));
         Box::pin(async move {
-            // The client replaces port 0 by the URL's.
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await.map_err(Unresolved)?;
-            let addresses: Vec<SocketAddr> = found.collect();
+            let addresses = names.addresses(name.as_str()).await.map_err(Unresolved)?;
             rules.check_addresses(reach, addresses.iter().map(SocketAddr::ip))?;
             Ok(Box::new(addresses.into_iter()) as Addrs)
         })
@@ -94,10 +192,20 @@ impl Resolve for Resolver {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+        thread,
+    };
+
     use super::*;
 
     fn resolver(allow: &str, reach: Reach) -> Resolver {
-        Resolver { rules: Arc::new(DestinationRules::new(allow.parse().unwrap(), None)), reach }
+        asking(system, allow, reach)
+    }
+
+    fn asking(look_up: LookUp, allow: &str, reach: Reach) -> Resolver {
+        let rules = Arc::new(DestinationRules::new(allow.parse().unwrap(), None));
+        Resolver { rules, reach, names: Arc::new(Names::new(look_up)) }
     }
 
     async fn resolve(resolver: &Resolver, name: &str) -> Result<Vec<SocketAddr>, String> {
@@ -119,5 +227,65 @@ mod tests {
     async fn a_name_in_an_allowed_network_resolves() {
         let found = resolve(&resolver("127.0.0.0/8,::1/128", Reach::AllowListed), "localhost").await.unwrap();
         assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()), "{found:?}");
+    }
+
+    fn addresses(hosts: &[&str]) -> Vec<SocketAddr> {
+        hosts.iter().map(|host| SocketAddr::new(host.parse().unwrap(), 0)).collect()
+    }
+
+    #[tokio::test]
+    async fn one_forbidden_address_among_good_ones_refuses_the_name() {
+        let mixed: LookUp = |_| Ok(addresses(&["93.184.216.34", "10.0.0.1"]));
+        let refused = Err(Refused::Address.to_string());
+        assert_eq!(resolve(&asking(mixed, "", Reach::Public), "mixed.example").await, refused);
+        let none: LookUp = |_| Ok(vec![]);
+        assert_eq!(resolve(&asking(none, "", Reach::Public), "none.example").await, refused);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_changes_its_mind_is_judged_by_the_answer_that_is_connected_to() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let rebinding: LookUp = |_| {
+            let inside = ASKED.fetch_add(1, Ordering::SeqCst) > 0;
+            Ok(addresses(if inside { &["127.0.0.1"] } else { &["93.184.216.34"] }))
+        };
+        let resolver = asking(rebinding, "", Reach::Public);
+        let first = resolve(&resolver, "rebinding.example").await;
+        // One look-up, whose answer is what the client connects to: there is no second one in between.
+        assert_eq!((first, ASKED.load(Ordering::SeqCst)), (Ok(addresses(&["93.184.216.34"])), 1));
+        assert_eq!(resolve(&resolver, "rebinding.example").await, Err(Refused::Address.to_string()));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn names_whose_servers_hang_do_not_delay_names_that_resolved_before() {
+        static RELEASED: AtomicBool = AtomicBool::new(false);
+        let look_up: LookUp = |name| {
+            while name.starts_with("hangs") && !RELEASED.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(5));
+            }
+            Ok(addresses(&["93.184.216.34"]))
+        };
+        let names = Arc::new(Names::new(look_up));
+        names.addresses("known.example").await.unwrap();
+        let hanging: Vec<_> = (0..3 * OTHER_NAMES)
+            .map(|number| {
+                let names = Arc::clone(&names);
+                tokio::spawn(async move { names.addresses(&format!("hangs{number}.example")).await })
+            })
+            .collect();
+        while names.others.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        names.addresses("known.example").await.unwrap();
+        // Whoever gave up waiting still has a thread that hangs: the permit is not free before that.
+        hanging.iter().for_each(tokio::task::JoinHandle::abort);
+        assert_eq!(names.others.available_permits(), 0);
+        RELEASED.store(true, Ordering::SeqCst);
+        names.addresses("new.example").await.unwrap();
+    }
+
+    #[test]
+    fn the_machines_own_addresses_are_known() {
+        assert!(interface_addresses().contains(&IpAddr::from([127, 0, 0, 1])));
     }
 }

@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+use chrono::Utc;
 use rdkafka::{
     Message as _, TopicPartitionList,
     error::{KafkaError, KafkaResult},
@@ -17,7 +19,6 @@ use rdkafka::{
     topic_partition_list::Offset,
     util::Timeout,
 };
-use schemas::id::EndpointId;
 use schemas::message::{Delivery, Message as _};
 use schemas::topic;
 use service::{
@@ -25,12 +26,16 @@ use service::{
     kafka::{Context, KafkaConfig},
 };
 use sqlx::PgPool;
-use tokio::{sync::mpsc, task::spawn_blocking, time::sleep};
+use tokio::{task::spawn_blocking, time::sleep};
+use uuid::Uuid;
 
 use crate::{
+    attempt::Claimed,
     consumer::{Consumer, PAUSE},
     dead_letter::{self, DeadLetter},
-    store::{self, Move},
+    fan_out,
+    handover::Handover,
+    store::{self, Incoming, Lease, Move},
 };
 
 /// How long a delivery may wait for others to share its transaction.
@@ -45,14 +50,14 @@ const OPERATORS_TURN: Duration = Duration::from_secs(10);
 /// How long a dead letter may take.
 const DEAD_LETTER_TIMEOUT: Timeout = Timeout::After(Duration::from_secs(10));
 
-/// Stores deliveries until a stop is requested, and names their endpoints to `stored`.
+/// Stores deliveries until a stop is requested, and hands them over to be sent.
 ///
 /// # Errors
 /// When librdkafka refuses the settings. Anything else is tried again.
 pub(crate) async fn intake(
     kafka: KafkaConfig,
     pool: PgPool,
-    stored: mpsc::Sender<HashSet<EndpointId>>,
+    handover: Handover,
     shutdown: Shutdown,
 ) -> KafkaResult<()> {
     let topic = kafka.topic(topic::DELIVERIES.name);
@@ -70,7 +75,7 @@ pub(crate) async fn intake(
         consumer,
         dead_letters,
         pool,
-        stored,
+        handover,
         owned: None,
     };
     while !shutdown.requested() {
@@ -116,7 +121,7 @@ struct Intake {
     consumer: Consumer,
     dead_letters: FutureProducer<Context>,
     pool: PgPool,
-    stored: mpsc::Sender<HashSet<EndpointId>>,
+    handover: Handover,
     /// None when the partitions have to be taken over first.
     owned: Option<Owned>,
 }
@@ -161,8 +166,54 @@ impl Intake {
     }
 
     async fn store(&mut self, messages: &[OwnedMessage]) -> Result<(), IntakeError> {
-        let Some(owned) = &mut self.owned else { return Ok(()) };
-        let mut deliveries = Vec::with_capacity(messages.len());
+        let (mut incoming, moves) = self.read(messages).await?;
+        if moves.is_empty() {
+            return Ok(());
+        }
+        let mut wanted = HashMap::new();
+        for one in &incoming {
+            *wanted.entry((one.delivery.endpoint_id, one.delivery.workspace_id)).or_insert(0) += 1;
+        }
+        let offer = self.handover.ask(wanted).await;
+        let mut room: HashMap<_, usize> =
+            offer.grants.iter().map(|grant| (grant.endpoint_id, grant.slots)).collect();
+        for one in &mut incoming {
+            if let Some(room @ 1..) = room.get_mut(&one.delivery.endpoint_id) {
+                *room -= 1;
+                one.is_leased = true;
+            }
+        }
+        // Without a lease nothing was granted, and this one is not used.
+        let lease = offer.lease.unwrap_or(Lease { by: 0, token: Uuid::nil(), lasts: Duration::ZERO });
+        let stored = match store::insert(&self.pool, &incoming, &moves, lease).await {
+            Ok(Ok(stored)) => stored,
+            failed => {
+                // A commit whose answer was lost has leased them all the same: they wait until that lease runs out.
+                self.handover.stored(offer.grants, vec![], HashSet::new()).await;
+                failed?.map_err(|store::Fenced| IntakeError::Fenced)?;
+                return Ok(());
+            }
+        };
+        metrics::counter!("hopline_webhook_deliveries_stored_total").increment(stored.len() as u64);
+        let epochs: HashMap<Uuid, i64> = stored.iter().map(|one| (one.delivery_id, one.epoch)).collect();
+        let (mut claimed, mut left) = (Vec::new(), HashSet::new());
+        for one in incoming {
+            let Some(&epoch) = epochs.get(&one.delivery.delivery_id) else { continue };
+            if one.is_leased {
+                claimed.push(to_send(one, epoch, lease));
+            } else {
+                left.insert((one.delivery.endpoint_id, one.delivery.workspace_id));
+            }
+        }
+        self.handover.stored(offer.grants, claimed, left).await;
+        self.moved(&moves)
+    }
+
+    /// Reads the deliveries of a batch that are not stored yet, and how far the batch moves each partition.
+    async fn read(&self, messages: &[OwnedMessage]) -> Result<(Vec<Incoming>, Vec<Move>), IntakeError> {
+        let Some(owned) = &self.owned else { return Ok((vec![], vec![])) };
+        let mut incoming: Vec<Incoming> = Vec::with_capacity(messages.len());
+        let mut seen = HashSet::with_capacity(messages.len());
         let mut reached: BTreeMap<i32, i64> = BTreeMap::new();
         for message in messages {
             let (partition, offset) = (message.partition(), message.offset());
@@ -171,7 +222,14 @@ impl Intake {
                 continue;
             }
             match Delivery::decode(message.payload().unwrap_or_default()) {
-                Ok(delivery) => deliveries.push(delivery),
+                // The second of two in one batch would be granted a permit and never use it.
+                Ok(delivery) if seen.insert(delivery.delivery_id) => incoming.push(Incoming {
+                    delivery,
+                    may_repeat: fan_out::may_repeat(message),
+                    fanned_out_at: fan_out::broker_time(message),
+                    is_leased: false,
+                }),
+                Ok(_) => {}
                 Err(error) => {
                     let letter = DeadLetter::new(message, &error, "delivery.v1");
                     let record = FutureRecord::to(&self.dead_letters_topic)
@@ -183,23 +241,44 @@ impl Intake {
             }
             reached.insert(partition, offset + 1);
         }
-        if reached.is_empty() {
-            return Ok(());
+        if let Some(last) = incoming.last() {
+            let age = (Utc::now() - last.fanned_out_at).to_std().unwrap_or_default();
+            metrics::gauge!("hopline_webhook_intake_age_seconds").set(age.as_secs_f64());
         }
-        let moves: Vec<Move> = reached
-            .iter()
-            .map(|(&partition, &to)| Move { partition, from: owned.next[&partition], to })
+        let moves = reached
+            .into_iter()
+            .map(|(partition, to)| Move { partition, from: owned.next[&partition], to })
             .collect();
-        store::insert(&self.pool, &deliveries, &moves).await?.map_err(|store::Fenced| IntakeError::Fenced)?;
+        Ok((incoming, moves))
+    }
+
+    /// Goes on from where a batch has moved the partitions.
+    fn moved(&mut self, moves: &[Move]) -> Result<(), IntakeError> {
+        let Some(owned) = &mut self.owned else { return Ok(()) };
         let mut offsets = TopicPartitionList::with_capacity(moves.len());
-        for Move { partition, to, .. } in moves {
+        for &Move { partition, to, .. } in moves {
             owned.next.insert(partition, to);
             offsets.add_partition_offset(&self.topic, partition, Offset::Offset(to))?;
         }
         self.consumer.report(&offsets);
-        metrics::counter!("hopline_webhook_deliveries_stored_total").increment(deliveries.len() as u64);
-        // Without a listener the process is stopping, and the deliveries wait in Postgres.
-        let _ = self.stored.send(deliveries.iter().map(|delivery| delivery.endpoint_id).collect()).await;
         Ok(())
+    }
+}
+
+/// A delivery that was stored under a lease.
+fn to_send(incoming: Incoming, epoch: i64, lease: Lease) -> Claimed {
+    let delivery = incoming.delivery;
+    Claimed {
+        delivery_id: delivery.delivery_id,
+        endpoint_id: delivery.endpoint_id,
+        workspace_id: delivery.workspace_id,
+        epoch,
+        event: delivery.event,
+        body: Bytes::from(delivery.body),
+        created_at: delivery.created_at,
+        may_repeat: incoming.may_repeat,
+        is_redelivery: false,
+        attempt: 1,
+        lease_token: lease.token,
     }
 }

@@ -2,46 +2,52 @@
 //!
 //! | Step | Module |
 //! |---|---|
-//! | clicks and link events, matched with endpoints, to topic `webhook.deliveries` | `fan_out`, `event`, `endpoints` |
+//! | clicks and link events, matched with endpoints, to topic `webhook.deliveries` | `fan_out`, `event`, `endpoints`, `earlier` |
 //! | from there into Postgres | `intake` |
-//! | claimed in turn and sent | `deliver`, `slots`, `attempt`, `sign`, `guard` |
+//! | sent at once, or claimed when it is their turn | `handover`, `deliver`, `slots`, `gates`, `timers` |
+//! | one attempt | `attempt`, `sign`, `guard` |
 //! | what came of it | `outcomes`, `retry`, `store` |
+//! | what dead dispatchers left, what is too old | `presence`, `cleaning` |
 //!
 //! Every event is delivered at least once, under one id and one body for life: each step can be repeated from
 //! what the step before it made durable. A repeat reaches a receiver only when this process is killed after a
 //! request was sent and before its outcome was written.
 
 mod attempt;
+mod cleaning;
 mod config;
 mod consumer;
 mod dead_letter;
 mod deliver;
+mod earlier;
 mod endpoints;
 mod event;
 mod fan_out;
+mod gates;
 mod guard;
+mod handover;
 mod intake;
 mod outcomes;
+mod presence;
 mod retry;
 mod sign;
 mod slots;
 mod store;
+mod timers;
 mod transaction;
 
 pub use config::{Config, Tuning};
 
 use anyhow::Context as _;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use schemas::topic;
 use service::{Health, Shutdown, destination::DestinationRules, metrics::Metrics, process};
-use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-use crate::{attempt::Sender, guard::Guard};
+use crate::{attempt::Sender, guard::Guard, handover::Handover};
 
 /// Connections of one process to Postgres.
 const POOL_CONNECTIONS: u32 = 8;
-
-/// Batches of stored deliveries that may wait to be noticed.
-const STORED_BATCHES: usize = 16;
 
 /// Runs the dispatcher until shutdown.
 ///
@@ -62,10 +68,13 @@ pub async fn run(
     let (postgres, kafka_check) = (health.check("postgres"), health.check("kafka"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     let pool = service::postgres::pool(&config.postgres, "dispatcher", POOL_CONNECTIONS);
-    let guard = Guard::new(DestinationRules::new(config.webhook_allow, Some(&config.public_url)))
-        .context("cannot set up the client of webhook endpoints")?;
+    let rules = DestinationRules::new(config.webhook_allow, Some(&config.public_url))
+        .denying(guard::interface_addresses());
+    let guard = Guard::new(rules).context("cannot set up the client of webhook endpoints")?;
     let sender = Sender::new(guard, config.secret_keys, config.tuning.attempt_deadline);
-    let (stored, noticed) = mpsc::channel(STORED_BATCHES);
+    allow_open_files();
+    let (handover, incoming) = Handover::new();
+    let (numbered, number) = watch::channel(None);
 
     // A set, so that its tasks end with it.
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
@@ -83,15 +92,35 @@ pub async fn run(
     let (kafka, from, stop) = (config.kafka.clone(), pool.clone(), shutdown.clone());
     tasks.spawn(async move { fan_out::fan_out(kafka, from, stop).await.context("cannot fan events out") });
     let (kafka, into, stop) = (config.kafka, pool.clone(), shutdown.clone());
-    tasks.spawn(
-        async move { intake::intake(kafka, into, stored, stop).await.context("cannot store deliveries") },
-    );
     tasks.spawn(async move {
-        deliver::deliver(sender, config.tuning, pool, noticed, shutdown).await;
+        intake::intake(kafka, into, handover, stop).await.context("cannot store deliveries")
+    });
+    let (present, options, stop) = (pool.clone(), config.postgres.url.options().clone(), shutdown.clone());
+    tasks.spawn(async move {
+        presence::watch_over(present, options, numbered, stop).await;
+        Ok(())
+    });
+    let (cleaned, stop) = (pool.clone(), shutdown.clone());
+    tasks.spawn(async move {
+        cleaning::clean(cleaned, stop).await;
+        Ok(())
+    });
+    tasks.spawn(async move {
+        deliver::deliver(sender, config.tuning, pool, incoming, number, shutdown).await;
         Ok(())
     });
     while let Some(ended) = tasks.join_next().await {
         ended.context("a part of the dispatcher panicked")??;
     }
     Ok(())
+}
+
+/// Allows as many open files as the system lets this process have: each connection to a receiver is one.
+fn allow_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!("cannot raise the limit of open files from {soft}: {error}");
+    }
 }

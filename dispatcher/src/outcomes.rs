@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use chrono::Utc;
 use sqlx::PgPool;
 use tokio::{sync::mpsc, time::sleep};
+use uuid::Uuid;
 
 use crate::{
     attempt::{Claimed, Fate, Outcome},
-    deliver::Written,
     retry,
+    slots::Standing,
     store::{self, Finished, Settled},
 };
 
@@ -32,14 +34,41 @@ impl Finish {
     }
 
     /// Hands an outcome over to be written.
-    pub(crate) async fn send(&self, delivery: Claimed, epoch: Option<i64>, outcome: Outcome) {
+    pub(crate) async fn send(&self, delivery: Claimed, outcome: Outcome, took: Duration) {
         let asked = match &outcome {
             Outcome::Failed(failure) => failure.retry_after,
             _ => None,
         };
         let wait = retry::wait(delivery.attempt, self.retry_base, rand::random(), asked);
         // Without a writer the process is stopping, and the lease runs out.
-        let _ = self.outcomes.send(Finished { delivery, epoch, outcome, wait }).await;
+        let _ = self.outcomes.send(Finished { delivery, outcome, took, wait }).await;
+    }
+}
+
+/// A delivery whose outcome is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// The delivery.
+    pub(crate) delivery_id: Uuid,
+    /// What the outcome says about the endpoint, if anything.
+    pub(crate) standing: Option<Standing>,
+    /// How long the request took.
+    pub(crate) took: Duration,
+    /// How long until the delivery is due again; none when it is not, or not by this outcome.
+    pub(crate) due_in: Option<Duration>,
+}
+
+impl Written {
+    fn of(one: &Finished, settled: &Settled) -> Self {
+        let standing = match (&one.outcome, one.fate()) {
+            // A refusal is an answer too: it holds no permit for long.
+            (Outcome::Delivered, _) | (_, Some(Fate::Refused)) => Some(Standing::Proven),
+            (Outcome::Failed(_), _) => Some(Standing::Failing),
+            (Outcome::Withdrawn | Outcome::Unsent | Outcome::Unsendable, _) => None,
+        };
+        let is_settled = settled.deliveries.contains(&one.delivery.delivery_id);
+        let due_in = if is_settled { one.due_in() } else { None };
+        Self { delivery_id: one.delivery.delivery_id, standing, took: one.took, due_in }
     }
 }
 
@@ -60,7 +89,7 @@ pub(crate) async fn write(
             sleep(PAUSE).await;
         };
         report(&batch, &settled);
-        let done = batch.drain(..).map(|one| (one.delivery.delivery_id, one.delivery.endpoint_id)).collect();
+        let done = batch.drain(..).map(|one| Written::of(&one, &settled)).collect();
         // Without a listener the process is being dropped.
         let _ = written.send(done).await;
     }
@@ -68,9 +97,14 @@ pub(crate) async fn write(
 
 fn report(batch: &[Finished], settled: &Settled) {
     for one in batch {
+        if one.outcome == Outcome::Delivered {
+            let age = (Utc::now() - one.delivery.created_at).to_std().unwrap_or_default();
+            metrics::histogram!("hopline_webhook_delivered_after_seconds").record(age);
+        }
         let (outcome, class) = match (&one.outcome, one.fate()) {
             (Outcome::Delivered, _) => ("delivered", "2xx"),
             (Outcome::Withdrawn, _) => ("withdrawn", "none"),
+            (Outcome::Unsent, _) => ("unsent", "none"),
             (Outcome::Unsendable, _) => ("unsendable", "none"),
             (Outcome::Failed(failure), fate) => {
                 let outcome = match fate {
@@ -86,6 +120,11 @@ fn report(batch: &[Finished], settled: &Settled) {
             if settled.deliveries.contains(&one.delivery.delivery_id) { outcome } else { "superseded" };
         metrics::counter!("hopline_webhook_attempts_total", "outcome" => outcome, "class" => class)
             .increment(1);
+    }
+    for notice in &settled.notices {
+        let (endpoint, count) = (notice.endpoint_id, notice.consecutive_exhausted);
+        metrics::counter!("hopline_webhook_notices_total", "exhausted" => count.to_string()).increment(1);
+        tracing::warn!(%endpoint, count, "{count} deliveries in a row to endpoint {endpoint} used up their attempts");
     }
     metrics::counter!("hopline_webhook_endpoints_disabled_total").increment(settled.disabled.len() as u64);
     for endpoint in &settled.disabled {

@@ -1,20 +1,24 @@
 //! The signature that lets a receiver tell our requests from a stranger's.
 //!
 //! `X-Service-Signature: t=<unix seconds>,v1=<hex>`, where the hex is HMAC-SHA256, keyed with the UTF-8 bytes of the
-//! secret as it was displayed, over the decimal `t`, a full stop and the exact bytes of the body.
+//! secret as it was displayed, over the decimal `t`, a full stop and the exact bytes of the body. While a secret is
+//! being replaced there are two, `t=...,v1=<hex>,v1=<hex>`: the new secret's first, then the former one's.
 
 use std::fmt::Write as _;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// Returns the header's value for a body sent at `t`, in Unix seconds.
+/// Returns the header's value for a body sent at `t`, in Unix seconds, signed with each of the secrets.
 #[must_use]
-pub(crate) fn header(secret: &str, t: i64, body: &[u8]) -> String {
-    let mut value = format!("t={t},v1=");
-    for byte in mac(secret, t, body) {
-        // Writing to a String does not fail.
-        let _ = write!(value, "{byte:02x}");
+pub(crate) fn header<'a>(secrets: impl IntoIterator<Item = &'a str>, t: i64, body: &[u8]) -> String {
+    let mut value = format!("t={t}");
+    for secret in secrets {
+        value.push_str(",v1=");
+        for byte in mac(secret, t, body) {
+            // Writing to a String does not fail.
+            let _ = write!(value, "{byte:02x}");
+        }
     }
     value
 }
@@ -58,16 +62,23 @@ mod tests {
     #[test]
     fn every_test_vector_is_signed_as_decided() {
         for (secret, t, body, hex) in VECTORS {
-            assert_eq!(header(secret, t, body.as_bytes()), format!("t={t},v1={hex}"));
+            assert_eq!(header([secret], t, body.as_bytes()), format!("t={t},v1={hex}"));
         }
     }
 
     #[test]
+    fn two_secrets_make_two_signatures_of_one_time() {
+        let [one, two] = ["new", "former"].map(|secret| header([secret], 7, b"body"));
+        let both = header(["new", "former"], 7, b"body");
+        assert_eq!(both, format!("{one},{}", two.strip_prefix("t=7,").unwrap()));
+    }
+
+    #[test]
     fn a_flipped_bit_of_the_body_or_another_second_changes_the_signature() {
-        let signed = header("secret", 1, b"body");
-        assert_ne!(header("secret", 1, b"bodx"), signed);
+        let signed = header(["secret"], 1, b"body");
+        assert_ne!(header(["secret"], 1, b"bodx"), signed);
         assert_ne!(
-            header("secret", 2, b"body").split_once(',').unwrap().1,
+            header(["secret"], 2, b"body").split_once(',').unwrap().1,
             signed.split_once(',').unwrap().1
         );
     }

@@ -57,4 +57,5 @@ CREATE TABLE conversions (
     created_at timestamptz NOT NULL
 );
 CREATE UNIQUE INDEX conversions_click ON conversions (click_sha256);
-CREATE INDEX conversions_link ON conversions (link_id, clicked_at);
+CREATE INDEX conversions_link ON conversions (link_id, clicked_at DESC, id DESC);
+CREATE INDEX conversions_workspace ON conversions (workspace_id, clicked_at DESC, id DESC);

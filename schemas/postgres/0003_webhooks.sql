@@ -31,23 +31,48 @@ CREATE TABLE endpoints_version (
 );
 INSERT INTO endpoints_version (version) VALUES (1);
 
+-- Running dispatchers. Each holds a session advisory lock under its number, so that the others see its end at once:
+-- the lock goes with the connection, whatever ended it.
+CREATE TABLE dispatchers (
+    number integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    started_at timestamptz NOT NULL DEFAULT now()
+);
+
 -- Deliveries that are not finished. A dispatcher takes a row by a lease; a row whose lease ran out is free again.
 CREATE TABLE webhook_deliveries (
     delivery_id uuid PRIMARY KEY,
     endpoint_id uuid NOT NULL,
     workspace_id uuid NOT NULL,
+    -- The endpoint's epoch when this row was made: what is left of an earlier epoch is not sent any more.
+    epoch bigint NOT NULL,
     event text NOT NULL,
     -- The exact bytes to sign and send.
     body bytea NOT NULL,
     created_at timestamptz NOT NULL,
     -- Attempts with a known outcome.
     attempts smallint NOT NULL DEFAULT 0,
+    is_retry boolean NOT NULL GENERATED ALWAYS AS (attempts > 0) STORED,
+    -- Its event may come again after this row is gone, so its end goes to webhook_finished.
+    may_repeat boolean NOT NULL DEFAULT false,
+    -- Sent again on request; webhook_failed_deliveries has it.
+    is_redelivery boolean NOT NULL DEFAULT false,
     due_at timestamptz NOT NULL,
     lease_until timestamptz,
-    lease_token uuid
+    lease_token uuid,
+    leased_by integer
 );
--- Each endpoint's queue: a claim takes a few from its front, however many wait behind them.
-CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, due_at);
+-- Each endpoint's queue, retries apart from first attempts: a claim takes a few from the front of each, however many
+-- wait behind them.
+CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, is_retry, due_at);
+-- What a dispatcher that is no more has left behind.
+CREATE INDEX webhook_deliveries_leased ON webhook_deliveries (leased_by) WHERE leased_by IS NOT NULL;
+
+-- Deliveries that ended and whose event may come again, kept for 24 hours.
+CREATE TABLE webhook_finished (
+    delivery_id uuid PRIMARY KEY,
+    finished_at timestamptz NOT NULL
+);
+CREATE INDEX webhook_finished_age ON webhook_finished (finished_at);
 
 -- Up to where each partition of topic webhook.deliveries is in the table above, written in the same transaction
 -- as its rows. The offsets that Kafka holds are a convenience.
@@ -62,16 +87,64 @@ CREATE TABLE webhook_failures (
     endpoint_id uuid NOT NULL,
     delivery_id uuid NOT NULL,
     event text NOT NULL,
+    -- From 1 to 5; counted anew when the delivery is sent again on request.
     attempt smallint NOT NULL,
     -- Null when no answer came; then error_class says why.
     status_code smallint,
     error_class text,
     -- The first 4 KiB, as UTF-8.
     response_body text NOT NULL DEFAULT '',
-    -- The request's bytes, so that the delivery can be sent again.
-    request_body bytea NOT NULL,
+    duration_ms integer NOT NULL,
     attempted_at timestamptz NOT NULL,
+    -- Null after the last attempt.
     next_attempt_at timestamptz
 );
 CREATE INDEX webhook_failures_newest_first ON webhook_failures (endpoint_id, attempted_at DESC, id DESC);
 CREATE INDEX webhook_failures_age ON webhook_failures (attempted_at);
+
+-- Deliveries with at least one failed attempt, with the request's bytes, so that they can be sent again for 7 days
+-- after the last failure.
+CREATE TABLE webhook_failed_deliveries (
+    delivery_id uuid PRIMARY KEY,
+    endpoint_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    event text NOT NULL,
+    body bytea NOT NULL,
+    created_at timestamptz NOT NULL,
+    failed_at timestamptz NOT NULL,
+    -- When it arrived all the same.
+    delivered_at timestamptz
+);
+CREATE INDEX webhook_failed_deliveries_endpoint ON webhook_failed_deliveries (endpoint_id, failed_at);
+CREATE INDEX webhook_failed_deliveries_age ON webhook_failed_deliveries (failed_at);
+
+-- What the owner of an endpoint is to be told: 5, 10 and 15 exhausted deliveries in a row. The last one disables it.
+CREATE TABLE webhook_notices (
+    id uuid PRIMARY KEY,
+    endpoint_id uuid NOT NULL REFERENCES webhook_endpoints ON DELETE CASCADE,
+    consecutive_exhausted integer NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX webhook_notices_newest_first ON webhook_notices (endpoint_id, created_at DESC);
+
+-- Sends failed deliveries of an enabled endpoint again, under their own ids and with their own bytes, and returns how
+-- many: those named in `ids`, or, when that is null, those that failed last in [failed_from, failed_before) and have
+-- not arrived since. What is on its way already is left alone, and so is what failed more than 7 days ago.
+CREATE FUNCTION webhook_redeliver(
+    endpoint uuid, ids uuid[], failed_from timestamptz, failed_before timestamptz
+) RETURNS bigint LANGUAGE sql AS $$
+    WITH queued AS (
+        INSERT INTO webhook_deliveries
+            (delivery_id, endpoint_id, workspace_id, epoch, event, body, created_at, is_redelivery, due_at)
+        SELECT f.delivery_id, f.endpoint_id, f.workspace_id, e.epoch, f.event, f.body, f.created_at, true, now()
+        FROM webhook_failed_deliveries f
+        JOIN webhook_endpoints e ON e.id = f.endpoint_id AND e.status = 'enabled'
+        WHERE f.endpoint_id = endpoint AND f.failed_at > now() - interval '7 days'
+          AND CASE WHEN ids IS NULL
+                   THEN f.delivered_at IS NULL AND f.failed_at >= failed_from AND f.failed_at < failed_before
+                   ELSE f.delivery_id = ANY (ids) END
+        ON CONFLICT DO NOTHING
+        RETURNING 1
+    )
+    SELECT count(*) FROM queued
+$$;

@@ -4,22 +4,17 @@
 //! deliveries and the disabling that may follow, so a crash can neither count an outcome twice nor lose one that
 //! another depends on.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::{collections::HashSet, time::Duration};
 
 use schemas::id::EndpointId;
-use sqlx::{PgPool, Postgres, Row as _, Transaction};
+use sqlx::{PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
-use crate::{
-    attempt::{Claimed, Failure, Fate, Outcome},
-    retry,
+use super::{
+    failures,
+    streaks::{self, Notice},
 };
-
-/// Deliveries in a row that used up their attempts, after which their endpoint is disabled.
-pub(crate) const DISABLED_AT: i32 = 15;
+use crate::attempt::{Claimed, Fate, Outcome};
 
 /// How long a delivery waits whose endpoint's secret does not open.
 const UNSENDABLE_WAIT: Duration = Duration::from_secs(60);
@@ -29,10 +24,10 @@ const UNSENDABLE_WAIT: Duration = Duration::from_secs(60);
 pub(crate) struct Finished {
     /// The delivery, with the lease under which the attempt was made.
     pub(crate) delivery: Claimed,
-    /// The endpoint's epoch when the attempt began; none when there was no endpoint.
-    pub(crate) epoch: Option<i64>,
     /// How the attempt ended.
     pub(crate) outcome: Outcome,
+    /// How long the request took; zero when there was none.
+    pub(crate) took: Duration,
     /// How long to wait until the next attempt, should there be one.
     pub(crate) wait: Duration,
 }
@@ -42,6 +37,8 @@ pub(crate) struct Finished {
 pub(crate) struct Settled {
     /// Deliveries whose outcome was applied; the others had lost their lease, or were gone.
     pub(crate) deliveries: HashSet<Uuid>,
+    /// What the owners of endpoints are to be told.
+    pub(crate) notices: Vec<Notice>,
     /// Endpoints that were disabled.
     pub(crate) disabled: Vec<EndpointId>,
 }
@@ -67,10 +64,29 @@ impl Finished {
         }
     }
 
+    /// Returns how long until the delivery is due again; none when it is not.
+    #[must_use]
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        match self.next() {
+            Next::Gone => None,
+            Next::Counted(wait) | Next::Uncounted(wait) => Some(wait),
+        }
+    }
+
+    /// Tells whether there is nothing to write but that the delivery ended.
+    fn is_plain(&self) -> bool {
+        let delivery = &self.delivery;
+        self.outcome == Outcome::Delivered
+            && delivery.attempt == 1
+            && !delivery.is_redelivery
+            && !delivery.may_repeat
+    }
+
     fn next(&self) -> Next {
         match (&self.outcome, self.fate()) {
             (_, Some(Fate::Retried)) => Next::Counted(self.wait),
             (Outcome::Unsendable, _) => Next::Uncounted(UNSENDABLE_WAIT),
+            (Outcome::Unsent, _) => Next::Uncounted(Duration::ZERO),
             _ => Next::Gone,
         }
     }
@@ -80,62 +96,58 @@ impl Finished {
 ///
 /// An outcome counts only if its lease still holds, so applying a batch again after a lost answer changes nothing.
 pub(crate) async fn settle(pool: &PgPool, batch: &[Finished]) -> sqlx::Result<Settled> {
-    let mut transaction = pool.begin().await?;
-    // Endpoints before deliveries, in every transaction: two dispatchers that wait for each other would deadlock.
-    let streaks = lock_streaks(&mut transaction, batch).await?;
-    let mut settled = Settled { deliveries: delete(&mut transaction, batch).await?, disabled: vec![] };
-    settled.deliveries.extend(postpone(&mut transaction, batch).await?);
-    log_failures(&mut transaction, batch, &settled.deliveries).await?;
-    let after = count(&streaks, batch, &settled.deliveries);
-    settled.disabled = store_streaks(&mut transaction, &streaks, &after).await?;
-    transaction.commit().await?;
+    let plain: Vec<&Finished> = batch.iter().filter(|one| one.is_plain()).collect();
+    let done = if plain.is_empty() { HashSet::new() } else { delete_plain(pool, &plain).await? };
+    let rest: Vec<&Finished> = batch.iter().filter(|one| !done.contains(&one.delivery.delivery_id)).collect();
+    let mut settled = if rest.is_empty() { Settled::default() } else { settle_together(pool, &rest).await? };
+    settled.deliveries.extend(done);
     Ok(settled)
 }
 
-/// An endpoint's row of exhausted deliveries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Streak {
-    epoch: i64,
-    exhausted: i32,
+/// Ends deliveries of which there is nothing to write but that they ended, in one statement; not those to endpoints
+/// with a row of exhausted deliveries, which a success ends.
+async fn delete_plain(pool: &PgPool, plain: &[&Finished]) -> sqlx::Result<HashSet<Uuid>> {
+    let deleted: Vec<Uuid> = sqlx::query_scalar(
+        "DELETE FROM webhook_deliveries d USING unnest($1::uuid[], $2::uuid[]) AS f (delivery_id, lease_token)
+         WHERE d.delivery_id = f.delivery_id AND d.lease_token = f.lease_token
+           AND NOT EXISTS (SELECT FROM webhook_endpoints e
+                           WHERE e.id = d.endpoint_id AND e.consecutive_exhausted <> 0)
+         RETURNING d.delivery_id",
+    )
+    .bind(plain.iter().map(|one| one.delivery.delivery_id).collect::<Vec<_>>())
+    .bind(plain.iter().map(|one| one.delivery.lease_token).collect::<Vec<_>>())
+    .fetch_all(pool)
+    .await?;
+    Ok(deleted.into_iter().collect())
 }
 
-/// Locks the endpoints whose row of exhausted deliveries may change, and no others: an endpoint that only
-/// succeeds is never written.
-async fn lock_streaks(
-    transaction: &mut Transaction<'_, Postgres>,
-    batch: &[Finished],
-) -> sqlx::Result<HashMap<EndpointId, Streak>> {
-    let all: HashSet<Uuid> = batch.iter().map(|one| one.delivery.endpoint_id.uuid()).collect();
-    let exhausting: HashSet<Uuid> = batch
-        .iter()
-        .filter(|one| one.fate() == Some(Fate::Exhausted))
-        .map(|one| one.delivery.endpoint_id.uuid())
-        .collect();
-    let rows = sqlx::query(
-        "SELECT id, epoch, consecutive_exhausted FROM webhook_endpoints
-         WHERE id = ANY($1) AND status = 'enabled' AND (consecutive_exhausted <> 0 OR id = ANY($2))
-         ORDER BY id FOR UPDATE",
-    )
-    .bind(all.into_iter().collect::<Vec<_>>())
-    .bind(exhausting.into_iter().collect::<Vec<_>>())
-    .fetch_all(&mut **transaction)
-    .await?;
-    rows.iter()
-        .map(|row| {
-            let streak =
-                Streak { epoch: row.try_get("epoch")?, exhausted: row.try_get("consecutive_exhausted")? };
-            Ok((EndpointId::from_uuid(row.try_get("id")?), streak))
-        })
-        .collect()
+async fn settle_together(pool: &PgPool, batch: &[&Finished]) -> sqlx::Result<Settled> {
+    let mut transaction = pool.begin().await?;
+    // Endpoints before deliveries, in every transaction: two dispatchers that wait for each other would deadlock.
+    let before = streaks::lock(&mut transaction, batch).await?;
+    let mut deliveries = delete(&mut transaction, batch).await?;
+    deliveries.extend(postpone(&mut transaction, batch).await?);
+    let applied: Vec<&Finished> =
+        batch.iter().copied().filter(|one| deliveries.contains(&one.delivery.delivery_id)).collect();
+    remember(&mut transaction, &applied).await?;
+    failures::log(&mut transaction, &applied).await?;
+    failures::mark_delivered(&mut transaction, &applied).await?;
+    let after = streaks::count(&before, &applied);
+    let disabled = streaks::store(&mut transaction, &before, &after).await?;
+    transaction.commit().await?;
+    Ok(Settled { deliveries, notices: after.notices, disabled })
 }
 
 async fn delete(
     transaction: &mut Transaction<'_, Postgres>,
-    batch: &[Finished],
+    batch: &[&Finished],
 ) -> sqlx::Result<HashSet<Uuid>> {
     let gone = batch.iter().filter(|one| one.next() == Next::Gone);
     let (ids, tokens): (Vec<Uuid>, Vec<Uuid>) =
         gone.map(|one| (one.delivery.delivery_id, one.delivery.lease_token)).unzip();
+    if ids.is_empty() {
+        return Ok(HashSet::new());
+    }
     let deleted: Vec<Uuid> = sqlx::query_scalar(
         "DELETE FROM webhook_deliveries d USING unnest($1::uuid[], $2::uuid[]) AS f (delivery_id, lease_token)
          WHERE d.delivery_id = f.delivery_id AND d.lease_token = f.lease_token
@@ -150,7 +162,7 @@ async fn delete(
 
 async fn postpone(
     transaction: &mut Transaction<'_, Postgres>,
-    batch: &[Finished],
+    batch: &[&Finished],
 ) -> sqlx::Result<Vec<Uuid>> {
     let (mut ids, mut tokens, mut waits, mut counted) = (vec![], vec![], vec![], vec![]);
     for one in batch {
@@ -164,10 +176,13 @@ async fn postpone(
         waits.push(wait.as_secs_f64());
         counted.push(counts);
     }
+    if ids.is_empty() {
+        return Ok(vec![]);
+    }
     sqlx::query_scalar(
         "UPDATE webhook_deliveries d
          SET attempts = d.attempts + f.counted, due_at = now() + make_interval(secs => f.wait),
-             lease_until = NULL, lease_token = NULL
+             lease_until = NULL, lease_token = NULL, leased_by = NULL
          FROM unnest($1::uuid[], $2::uuid[], $3::float8[], $4::smallint[])
               AS f (delivery_id, lease_token, wait, counted)
          WHERE d.delivery_id = f.delivery_id AND d.lease_token = f.lease_token
@@ -181,216 +196,64 @@ async fn postpone(
     .await
 }
 
-async fn log_failures(
-    transaction: &mut Transaction<'_, Postgres>,
-    batch: &[Finished],
-    settled: &HashSet<Uuid>,
-) -> sqlx::Result<()> {
-    let failed: Vec<(&Finished, &Failure)> = batch
-        .iter()
-        .filter(|one| settled.contains(&one.delivery.delivery_id))
-        .filter_map(|one| match &one.outcome {
-            Outcome::Failed(failure) => Some((one, failure)),
-            _ => None,
-        })
-        .collect();
-    if failed.is_empty() {
+/// Remembers the end of deliveries whose event may come again.
+async fn remember(transaction: &mut Transaction<'_, Postgres>, applied: &[&Finished]) -> sqlx::Result<()> {
+    let ended = applied.iter().filter(|one| one.delivery.may_repeat && one.next() == Next::Gone);
+    let ids: Vec<Uuid> = ended.map(|one| one.delivery.delivery_id).collect();
+    if ids.is_empty() {
         return Ok(());
     }
-    let statuses: Vec<Option<i16>> = failed
-        .iter()
-        .map(|(_, failure)| failure.answer.ok().and_then(|status| i16::try_from(status).ok()))
-        .collect();
-    let classes: Vec<Option<&str>> =
-        failed.iter().map(|(_, failure)| failure.answer.err().map(|class| class.as_str())).collect();
-    let waits: Vec<Option<f64>> = failed
-        .iter()
-        .map(|(one, _)| (one.fate() == Some(Fate::Retried)).then_some(one.wait.as_secs_f64()))
-        .collect();
     sqlx::query(
-        "INSERT INTO webhook_failures (id, endpoint_id, delivery_id, event, attempt, status_code, error_class,
-                                       response_body, request_body, attempted_at, next_attempt_at)
-         SELECT id, endpoint_id, delivery_id, event, attempt, status_code, error_class,
-                response_body, request_body, attempted_at, now() + make_interval(secs => wait)
-         FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::smallint[], $6::smallint[], $7::text[],
-                     $8::text[], $9::bytea[], $10::timestamptz[], $11::float8[])
-              AS f (id, endpoint_id, delivery_id, event, attempt, status_code, error_class,
-                    response_body, request_body, attempted_at, wait)",
+        "INSERT INTO webhook_finished (delivery_id, finished_at) SELECT unnest($1::uuid[]), now()
+         ON CONFLICT DO NOTHING",
     )
-    .bind(failed.iter().map(|_| Uuid::now_v7()).collect::<Vec<_>>())
-    .bind(failed.iter().map(|(one, _)| one.delivery.endpoint_id.uuid()).collect::<Vec<_>>())
-    .bind(failed.iter().map(|(one, _)| one.delivery.delivery_id).collect::<Vec<_>>())
-    .bind(failed.iter().map(|(one, _)| one.delivery.event.as_str()).collect::<Vec<_>>())
-    .bind(failed.iter().map(|(one, _)| attempt_number(one)).collect::<Vec<_>>())
-    .bind(statuses)
-    .bind(classes)
-    .bind(failed.iter().map(|(_, failure)| failure.body.as_str()).collect::<Vec<_>>())
-    .bind(failed.iter().map(|(one, _)| one.delivery.body.as_slice()).collect::<Vec<_>>())
-    .bind(failed.iter().map(|(_, failure)| failure.ended_at).collect::<Vec<_>>())
-    .bind(waits)
+    .bind(ids)
     .execute(&mut **transaction)
     .await
     .map(drop)
 }
 
-fn attempt_number(one: &Finished) -> i16 {
-    i16::try_from(one.delivery.attempt.min(retry::ATTEMPTS)).unwrap_or(i16::MAX)
-}
-
-/// Counts exhausted deliveries in a row, per endpoint, in the order in which the attempts ended.
-///
-/// Once an endpoint reached [`DISABLED_AT`] its further outcomes are ignored, and so is what began in another
-/// epoch. A permanent failure neither adds nor resets: the specification counts exhausted deliveries only.
-fn count(
-    streaks: &HashMap<EndpointId, Streak>,
-    batch: &[Finished],
-    settled: &HashSet<Uuid>,
-) -> HashMap<EndpointId, i32> {
-    let mut after: HashMap<EndpointId, i32> =
-        streaks.iter().map(|(endpoint, streak)| (*endpoint, streak.exhausted)).collect();
-    for one in batch.iter().filter(|one| settled.contains(&one.delivery.delivery_id)) {
-        let endpoint = one.delivery.endpoint_id;
-        let Some(exhausted) = after.get_mut(&endpoint) else { continue };
-        if one.epoch != streaks.get(&endpoint).map(|streak| streak.epoch) || *exhausted >= DISABLED_AT {
-            continue;
-        }
-        match (&one.outcome, one.fate()) {
-            (Outcome::Delivered, _) => *exhausted = 0,
-            (_, Some(Fate::Exhausted)) => *exhausted += 1,
-            _ => {}
-        }
-    }
-    after
-}
-
-/// Stores the counts that changed, and disables the endpoints that reached [`DISABLED_AT`].
-async fn store_streaks(
-    transaction: &mut Transaction<'_, Postgres>,
-    before: &HashMap<EndpointId, Streak>,
-    after: &HashMap<EndpointId, i32>,
-) -> sqlx::Result<Vec<EndpointId>> {
-    let changed: Vec<(EndpointId, i32)> = after
-        .iter()
-        .filter(|(endpoint, exhausted)| {
-            before.get(endpoint).is_none_or(|streak| streak.exhausted != **exhausted)
-        })
-        .map(|(endpoint, exhausted)| (*endpoint, *exhausted))
-        .collect();
-    if changed.is_empty() {
-        return Ok(vec![]);
-    }
-    sqlx::query(
-        "UPDATE webhook_endpoints e SET consecutive_exhausted = s.exhausted
-         FROM unnest($1::uuid[], $2::integer[]) AS s (id, exhausted) WHERE e.id = s.id",
-    )
-    .bind(changed.iter().map(|(endpoint, _)| endpoint.uuid()).collect::<Vec<_>>())
-    .bind(changed.iter().map(|(_, exhausted)| *exhausted).collect::<Vec<_>>())
-    .execute(&mut **transaction)
-    .await?;
-    let disabled: Vec<EndpointId> = changed
-        .iter()
-        .filter(|(_, exhausted)| *exhausted >= DISABLED_AT)
-        .map(|(endpoint, _)| *endpoint)
-        .collect();
-    if !disabled.is_empty() {
-        disable(transaction, &disabled).await?;
-    }
-    Ok(disabled)
-}
-
-async fn disable(transaction: &mut Transaction<'_, Postgres>, endpoints: &[EndpointId]) -> sqlx::Result<()> {
-    let ids: Vec<Uuid> = endpoints.iter().map(|endpoint| endpoint.uuid()).collect();
-    sqlx::query(
-        "UPDATE webhook_endpoints SET status = 'disabled', disabled_reason = $2, updated_at = now()
-         WHERE id = ANY($1)",
-    )
-    .bind(&ids)
-    .bind(format!("{DISABLED_AT} deliveries in a row used up their attempts"))
-    .execute(&mut **transaction)
-    .await?;
-    sqlx::query("UPDATE endpoints_version SET version = version + 1").execute(&mut **transaction).await?;
-    sqlx::query("DELETE FROM webhook_deliveries WHERE endpoint_id = ANY($1)")
-        .bind(&ids)
-        .execute(&mut **transaction)
-        .await
-        .map(drop)
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use bytes::Bytes;
     use chrono::Utc;
+    use schemas::id::WorkspaceId;
 
     use super::*;
-    use crate::attempt::ErrorClass;
+    use crate::attempt::{ErrorClass, Failure};
 
-    const EPOCH: i64 = 3;
+    pub(in crate::store) const EPOCH: i64 = 3;
 
-    fn endpoint() -> EndpointId {
+    pub(in crate::store) fn endpoint() -> EndpointId {
         EndpointId::from_uuid(Uuid::from_u128(1))
     }
 
-    fn finished(attempt: u16, outcome: Outcome) -> Finished {
+    pub(in crate::store) fn finished(attempt: u16, outcome: Outcome) -> Finished {
         let delivery = Claimed {
             delivery_id: Uuid::now_v7(),
             endpoint_id: endpoint(),
+            workspace_id: WorkspaceId::from_uuid(Uuid::from_u128(2)),
+            epoch: EPOCH,
             event: "click.created".to_owned(),
-            body: vec![],
+            body: Bytes::new(),
+            created_at: Utc::now(),
+            may_repeat: false,
+            is_redelivery: false,
             attempt,
             lease_token: Uuid::now_v7(),
         };
-        Finished { delivery, epoch: Some(EPOCH), outcome, wait: Duration::from_secs(10) }
+        Finished { delivery, outcome, took: Duration::ZERO, wait: Duration::from_secs(10) }
     }
 
-    fn failed(attempt: u16, answer: Result<u16, ErrorClass>) -> Finished {
-        let failure = Failure { answer, body: String::new(), retry_after: None, ended_at: Utc::now() };
+    pub(in crate::store) fn failed(attempt: u16, answer: Result<u16, ErrorClass>) -> Finished {
+        let failure = Failure {
+            answer,
+            body: String::new(),
+            retry_after: None,
+            ended_at: Utc::now(),
+            took: Duration::ZERO,
+        };
         finished(attempt, Outcome::Failed(failure))
-    }
-
-    fn exhausted(times: usize) -> Vec<Finished> {
-        (0..times).map(|_| failed(5, Err(ErrorClass::Timeout))).collect()
-    }
-
-    fn counted(before: i32, batch: &[Finished]) -> i32 {
-        let streaks = HashMap::from([(endpoint(), Streak { epoch: EPOCH, exhausted: before })]);
-        let settled = batch.iter().map(|one| one.delivery.delivery_id).collect();
-        count(&streaks, batch, &settled)[&endpoint()]
-    }
-
-    #[test]
-    fn exhausted_deliveries_in_a_row_are_counted_and_a_success_resets() {
-        assert_eq!(counted(13, &exhausted(1)), 14);
-        let mut batch = exhausted(14);
-        batch.push(finished(1, Outcome::Delivered));
-        batch.extend(exhausted(14));
-        assert_eq!(counted(0, &batch), 14);
-    }
-
-    #[test]
-    fn what_comes_after_the_fifteenth_is_ignored() {
-        let mut batch = exhausted(17);
-        batch.push(finished(1, Outcome::Delivered));
-        assert_eq!(counted(0, &batch), DISABLED_AT);
-    }
-
-    #[test]
-    fn only_an_exhausted_delivery_counts() {
-        let batch = [
-            failed(1, Ok(404)),
-            failed(5, Ok(404)),
-            failed(4, Ok(500)),
-            finished(5, Outcome::Withdrawn),
-            finished(5, Outcome::Unsendable),
-        ];
-        assert_eq!(counted(3, &batch), 3);
-    }
-
-    #[test]
-    fn an_outcome_of_another_epoch_or_without_its_lease_does_not_count() {
-        let mut batch = exhausted(2);
-        batch[0].epoch = Some(EPOCH - 1);
-        assert_eq!(counted(0, &batch), 1);
-        let streaks = HashMap::from([(endpoint(), Streak { epoch: EPOCH, exhausted: 0 })]);
-        assert_eq!(count(&streaks, &batch, &HashSet::new())[&endpoint()], 0);
     }
 
     #[test]
@@ -399,6 +262,7 @@ mod tests {
         assert!(failed(1, Ok(500)).next() == Next::Counted(Duration::from_secs(10)));
         for gone in [failed(5, Ok(500)), failed(1, Ok(404)), finished(1, Outcome::Delivered)] {
             assert!(gone.next() == Next::Gone);
+            assert_eq!(gone.due_in(), None);
         }
     }
 }

@@ -59,6 +59,44 @@ async fn a_killed_dispatcher_loses_nothing_and_repeats_only_under_the_same_id() 
     dispatcher.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_dispatcher_held_is_taken_over_long_before_its_leases_run_out() {
+    let world = World::new().await;
+    let receiver =
+        Receiver::start(|_, number| if number < 8 { Answer::Silence } else { Answer::Status(200) }).await;
+    let workspace = world.workspace("business").await;
+    // Eight endpoints, for one that nobody knows yet gets one request at a time.
+    for _ in 0..8 {
+        world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    }
+    // The default lease is 20 seconds.
+    let first = world.dispatcher().await;
+    world.click(workspace, Class::Human).await;
+    eventually("eight requests are in flight", SOON, async || match receiver.requests().len() {
+        8 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    let second = world.dispatcher().await;
+    eventually("both are known", SOON, async || {
+        match world.number("SELECT count(*) FROM dispatchers").await {
+            2 => Ok(()),
+            count => Err(count),
+        }
+    })
+    .await;
+    first.kill().await;
+    let killed = std::time::Instant::now();
+    world.done().await;
+    let taken_over_after = killed.elapsed();
+    assert!(taken_over_after < Duration::from_secs(8), "{taken_over_after:?}");
+    let requests = receiver.requests();
+    let ids: HashSet<&str> = requests.iter().map(|request| request.delivery()).collect();
+    assert_eq!((ids.len(), requests.len()), (8, 16), "each was in flight once, and is sent once more");
+    assert_eq!(world.number("SELECT count(*) FROM dispatchers").await, 1);
+    second.stop().await;
+}
+
 async fn start(world: &World) -> crate::world::Dispatcher {
     world
         .dispatcher_with(|config| {

@@ -4,7 +4,19 @@ use schemas::message::Class;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver};
 
+use std::time::Duration;
+
 use crate::world::{SOON, World};
+
+/// What the owner of the one endpoint was told, in order.
+async fn notices(world: &World) -> Vec<i32> {
+    sqlx::query_scalar(
+        "SELECT consecutive_exhausted FROM webhook_notices ORDER BY created_at, consecutive_exhausted",
+    )
+    .fetch_all(&world.pool)
+    .await
+    .unwrap()
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifteen_exhausted_deliveries_in_a_row_disable_an_endpoint_and_only_it() {
@@ -38,6 +50,7 @@ async fn fifteen_exhausted_deliveries_in_a_row_disable_an_endpoint_and_only_it()
             .await
             .unwrap();
     assert!(reason.unwrap().contains("15 deliveries in a row"));
+    assert_eq!(notices(&world).await, [5, 10, 15]);
 
     // The sixteenth goes to the endpoint that is alive, and to it alone.
     world.click(workspace, Class::Human).await;
@@ -75,5 +88,111 @@ async fn a_success_in_between_starts_the_count_again() {
     })
     .await;
     assert_eq!(receiver.requests().len(), 11);
+    dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forty_that_exhaust_at_once_in_two_dispatchers_disable_once() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Status(500)).await;
+    let workspace = world.workspace("business").await;
+    let endpoint = world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    let [first, second] = [world.dispatcher().await, world.dispatcher().await];
+    for _ in 0..40 {
+        world.click(workspace, Class::Human).await;
+    }
+    eventually("it is disabled", SOON, async || match world.state(endpoint).await {
+        (status, 15) if status == "disabled" => Ok(()),
+        state => Err(state),
+    })
+    .await;
+    world.done().await;
+    assert_eq!(world.state(endpoint).await, ("disabled".to_owned(), 15));
+    assert_eq!(notices(&world).await, [5, 10, 15]);
+    first.stop().await;
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_enabled_again_starts_at_zero_with_new_events_only() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|request, number| match number {
+        // The fifteen that disable it; then one that is under way while the endpoint is disabled and enabled again.
+        0..75 => Answer::Status(500),
+        _ if request.header("x-service-event") == "link.deleted" => Answer::Status(500),
+        _ => Answer::Status(200),
+    })
+    .await;
+    let workspace = world.workspace("business").await;
+    let endpoint = world.endpoint(workspace, &receiver.url("/"), &["click.created", "link.deleted"]).await;
+    let dispatcher = world.dispatcher().await;
+    for _ in 0..15 {
+        world.click(workspace, Class::Human).await;
+    }
+    eventually("it is disabled", SOON, async || match world.state(endpoint).await {
+        (status, 15) if status == "disabled" => Ok(()),
+        state => Err(state),
+    })
+    .await;
+    for _ in 0..5 {
+        world.click(workspace, Class::Human).await;
+    }
+    world.fanned_out().await;
+    // What came in before it was disabled and was not purged yet.
+    let left: i64 = world
+        .number(
+            "WITH old AS (
+                 INSERT INTO webhook_deliveries
+                     (delivery_id, endpoint_id, workspace_id, epoch, event, body, created_at, attempts, due_at)
+                 SELECT gen_random_uuid(), id, workspace_id, epoch, 'link.deleted', '{}', now(), 4, now()
+                 FROM webhook_endpoints, generate_series(1, 3) RETURNING 1
+             ) SELECT count(*) FROM old",
+        )
+        .await;
+    assert_eq!(left, 3);
+    world.enable(endpoint).await;
+    let click = world.click(workspace, Class::Human).await;
+    eventually("the new click arrives", SOON, async || {
+        let requests = receiver.requests();
+        match requests.last() {
+            Some(last) if requests.len() == 76 && last.json()["data"]["click_id"] == *click => Ok(()),
+            _ => Err(requests.len()),
+        }
+    })
+    .await;
+    world.done().await;
+    assert_eq!(world.state(endpoint).await, ("enabled".to_owned(), 0));
+    assert_eq!(receiver.requests().len(), 76);
+    dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_an_endpoint_that_is_deleted_or_loses_its_plan_goes() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Status(500)).await;
+    let (deleted, unpaid) = (world.workspace("business").await, world.workspace("agency").await);
+    let gone = world.endpoint(deleted, &receiver.url("/gone"), &["click.created"]).await;
+    world.endpoint(unpaid, &receiver.url("/unpaid"), &["click.created"]).await;
+    let dispatcher =
+        world.dispatcher_with(|config| config.tuning.retry_base = Duration::from_secs(600)).await;
+    for workspace in [deleted, unpaid] {
+        world.click(workspace, Class::Human).await;
+    }
+    eventually("both have failed once", SOON, async || {
+        match world.number("SELECT count(*) FROM webhook_failures").await {
+            2 => Ok(()),
+            count => Err(count),
+        }
+    })
+    .await;
+    sqlx::query("DELETE FROM webhook_endpoints WHERE id = $1")
+        .bind(gone.uuid())
+        .execute(&world.pool)
+        .await
+        .unwrap();
+    world.set_plan(unpaid, "free").await;
+    // Long before they are due.
+    world.done().await;
+    assert_eq!(receiver.requests().len(), 2);
     dispatcher.stop().await;
 }

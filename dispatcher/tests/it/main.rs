@@ -2,9 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod again;
+mod bad_receivers;
 mod crash;
 mod disable;
 mod example_receiver;
+mod failures;
+mod fairness;
 mod fan_out;
+mod raw;
 mod retries;
+mod secrets;
+mod ssrf;
 mod world;

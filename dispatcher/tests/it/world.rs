@@ -28,7 +28,10 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// The secret of every endpoint.
 pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-const SECRET_KEYS: &str = "1:0707070707070707070707070707070707070707070707070707070707070707";
+/// The wait after a first failed attempt, unless a test wants another one.
+const RETRY_BASE: Duration = Duration::from_millis(10);
+
+pub(crate) const SECRET_KEYS: &str = "1:0707070707070707070707070707070707070707070707070707070707070707";
 
 /// What a test has for itself.
 pub(crate) struct World {
@@ -111,16 +114,26 @@ impl World {
 
     /// Publishes a click as the edge does, and returns its id.
     pub(crate) async fn click(&self, workspace: Workspace, class: Class) -> String {
-        let click_id = format!("click-{}", Uuid::now_v7().simple());
-        let click = Click {
+        let click = Self::new_click(workspace, class);
+        self.publish_click(&click).await;
+        click.click_id
+    }
+
+    /// Makes a click as the edge does.
+    pub(crate) fn new_click(workspace: Workspace, class: Class) -> Click {
+        Click {
             class,
-            click_id: click_id.clone(),
+            click_id: format!("click-{}", Uuid::now_v7().simple()),
             workspace_id: workspace.id,
             occurred_at: chrono::Utc::now(),
+            again: false,
             ..Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap()
-        };
-        self.publish(topic::CLICKS, &click_id, &click.encode()).await;
-        click_id
+        }
+    }
+
+    /// Publishes a click; the same one goes to the same partition.
+    pub(crate) async fn publish_click(&self, click: &Click) {
+        self.publish(topic::CLICKS, &click.click_id, &click.encode()).await;
     }
 
     /// Publishes a link's event as the API does, and returns its id.
@@ -162,7 +175,7 @@ impl World {
             "--webhook-allow",
             "127.0.0.0/8,::1/128",
         ]);
-        config.tuning.retry_base = Duration::from_millis(10);
+        config.tuning.retry_base = RETRY_BASE;
         change(&mut config);
         let operations = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let operations_url = format!("http://{}", operations.local_addr().unwrap());
@@ -236,6 +249,56 @@ impl World {
             .await
             .unwrap();
         (row.get(0), row.get(1))
+    }
+}
+
+impl World {
+    /// Enables an endpoint again, as the API does.
+    pub(crate) async fn enable(&self, endpoint: EndpointId) {
+        let mut transaction = self.pool.begin().await.unwrap();
+        sqlx::query(
+            "UPDATE webhook_endpoints SET status = 'enabled', disabled_reason = NULL, consecutive_exhausted = 0,
+                    epoch = epoch + 1, enabled_from = now() WHERE id = $1",
+        )
+        .bind(endpoint.uuid())
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+        raise_version(&mut transaction).await;
+        transaction.commit().await.unwrap();
+    }
+
+    /// Gives an endpoint a new secret, as the API does, sealed with the key of that id.
+    pub(crate) async fn rotate(&self, endpoint: EndpointId, secret: &str, keys: &str) {
+        let keys: KeyRing = keys.parse().unwrap();
+        let nonce = [Uuid::now_v7().as_bytes().as_slice(), &[0; 8]].concat().try_into().unwrap();
+        let sealed = sealed::seal(&keys, endpoint.uuid().as_bytes(), secret, nonce).unwrap();
+        sqlx::query(
+            "UPDATE webhook_endpoints
+             SET previous_secret_key_id = secret_key_id, previous_secret_sealed = secret_sealed,
+                 previous_secret_until = now() + interval '24 hours', secret_key_id = $2, secret_sealed = $3
+             WHERE id = $1",
+        )
+        .bind(endpoint.uuid())
+        .bind(i16::from(sealed.key_id))
+        .bind(sealed.bytes)
+        .execute(&self.pool)
+        .await
+        .unwrap();
+    }
+
+    /// Waits until no delivery is left.
+    pub(crate) async fn done(&self) {
+        eventually("nothing is left", SOON, async || match self.pending().await {
+            0 => Ok(()),
+            left => Err(left),
+        })
+        .await;
+    }
+
+    /// Runs a statement and returns the one number that it yields.
+    pub(crate) async fn number(&self, statement: &'static str) -> i64 {
+        sqlx::query_scalar(statement).fetch_one(&self.pool).await.unwrap()
     }
 }
 

@@ -1,0 +1,39 @@
+//! Keeps the tables of deliveries and failures from growing.
+
+use std::time::Duration;
+
+use service::Shutdown;
+use sqlx::PgPool;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::store;
+
+/// How often deliveries that will not be sent are removed.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Of so many rounds one also removes what is too old.
+const THOROUGH: u64 = 30;
+
+/// Cleans until a stop is requested.
+pub(crate) async fn clean(pool: PgPool, shutdown: Shutdown) {
+    let mut rounds = interval(EVERY);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut round = 0;
+    while !shutdown.requested() {
+        tokio::select! {
+            _ = rounds.tick() => {}
+            () = shutdown.wait() => break,
+        }
+        loop {
+            match store::clean(&pool, round % THOROUGH == 0).await {
+                Ok(true) if !shutdown.requested() => {}
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::warn!("cannot clean up deliveries: {error}");
+                    break;
+                }
+            }
+        }
+        round += 1;
+    }
+}

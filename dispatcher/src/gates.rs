@@ -1,0 +1,122 @@
+//! How many requests may be under way: to one endpoint, to the endpoints of one workspace, and in all.
+//!
+//! What is claimed may be more, so that a quick endpoint need not wait for the database between two requests.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{Arc, Weak},
+};
+
+use schemas::id::{EndpointId, WorkspaceId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Entries of a map beyond which those that nobody uses are dropped.
+const MAX_IDLE: usize = 10_000;
+
+/// All gates of this process.
+#[derive(Debug)]
+pub(crate) struct Gates {
+    per_endpoint: usize,
+    per_workspace: usize,
+    endpoints: HashMap<EndpointId, Weak<Semaphore>>,
+    workspaces: HashMap<WorkspaceId, Weak<Semaphore>>,
+    process: Arc<Semaphore>,
+}
+
+/// The gates that a request to one endpoint has to pass, always in this order.
+#[derive(Debug, Clone)]
+pub(crate) struct Gate {
+    endpoint: Arc<Semaphore>,
+    workspace: Arc<Semaphore>,
+    process: Arc<Semaphore>,
+}
+
+/// The right to send one request, while it is kept.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    _permits: [OwnedSemaphorePermit; 3],
+}
+
+impl Gates {
+    /// Opens gates for so many at once.
+    #[must_use]
+    pub(crate) fn new(per_endpoint: usize, per_workspace: usize, per_process: usize) -> Self {
+        Self {
+            per_endpoint,
+            per_workspace,
+            endpoints: HashMap::new(),
+            workspaces: HashMap::new(),
+            process: Arc::new(Semaphore::new(per_process)),
+        }
+    }
+
+    /// Returns the gates to an endpoint.
+    pub(crate) fn to(&mut self, endpoint_id: EndpointId, workspace_id: WorkspaceId) -> Gate {
+        Gate {
+            endpoint: shared(&mut self.endpoints, endpoint_id, self.per_endpoint),
+            workspace: shared(&mut self.workspaces, workspace_id, self.per_workspace),
+            process: Arc::clone(&self.process),
+        }
+    }
+}
+
+fn shared<K: Eq + Hash>(map: &mut HashMap<K, Weak<Semaphore>>, key: K, permits: usize) -> Arc<Semaphore> {
+    if let Some(semaphore) = map.get(&key).and_then(Weak::upgrade) {
+        return semaphore;
+    }
+    if map.len() >= MAX_IDLE {
+        map.retain(|_, semaphore| semaphore.strong_count() > 0);
+    }
+    let semaphore = Arc::new(Semaphore::new(permits));
+    map.insert(key, Arc::downgrade(&semaphore));
+    semaphore
+}
+
+impl Gate {
+    /// Waits until a request may be sent; none when the process ends.
+    pub(crate) async fn pass(self) -> Option<Pass> {
+        let endpoint = self.endpoint.acquire_owned().await.ok()?;
+        let workspace = self.workspace.acquire_owned().await.ok()?;
+        let process = self.process.acquire_owned().await.ok()?;
+        Some(Pass { _permits: [endpoint, workspace, process] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::yield_now;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_more_than_allowed_pass_to_an_endpoint_a_workspace_and_in_all() {
+        let mut gates = Gates::new(1, 2, 3);
+        let mut to = |endpoint: u128, workspace: u128| {
+            let gate = gates.to(
+                EndpointId::from_uuid(Uuid::from_u128(endpoint)),
+                WorkspaceId::from_uuid(Uuid::from_u128(workspace)),
+            );
+            tokio::spawn(gate.pass())
+        };
+        let (one, two) = (to(1, 1), to(2, 1));
+        let one = one.await.unwrap().unwrap();
+        let _two = two.await.unwrap().unwrap();
+        let (same, third, other) = (to(1, 1), to(3, 1), to(4, 2));
+        let _other = other.await.unwrap().unwrap();
+        let full = to(5, 2);
+        for _ in 0..10 {
+            yield_now().await;
+        }
+        assert!(!same.is_finished() && !third.is_finished() && !full.is_finished());
+        drop(one);
+        // The endpoint and the workspace are free; whoever waited first for each goes.
+        let freed = tokio::select! {
+            pass = third => pass,
+            pass = full => pass,
+            pass = same => pass,
+        };
+        assert!(freed.unwrap().is_some());
+    }
+}

@@ -1,0 +1,85 @@
+//! Who is running: so that what a killed dispatcher held is taken over at once, not when its leases run out.
+
+use std::{collections::HashSet, time::Duration};
+
+use service::Shutdown;
+use sqlx::{ConnectOptions as _, PgConnection, PgPool, postgres::PgConnectOptions};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use crate::store;
+
+/// How often to look. Who is dead at two looks in a row is taken for dead: between them a dispatcher that has lost its
+/// connection and not its life registers anew.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How long Postgres may take for a look, before the connection is given up.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Makes this dispatcher known to the others and takes over what dead ones have left, until a stop is requested.
+///
+/// `number` is the one under which this dispatcher leases; none before the first registration.
+pub(crate) async fn watch_over(
+    pool: PgPool,
+    options: PgConnectOptions,
+    number: watch::Sender<Option<i32>>,
+    shutdown: Shutdown,
+) {
+    // Postgres must learn of a machine that is gone, too: no goodbye comes from there.
+    let options = options.application_name("dispatcher-presence").options([
+        ("tcp_keepalives_idle", "5"),
+        ("tcp_keepalives_interval", "2"),
+        ("tcp_keepalives_count", "3"),
+    ]);
+    let mut connection: Option<PgConnection> = None;
+    let mut suspects = HashSet::new();
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !shutdown.requested() {
+        tokio::select! {
+            _ = looks.tick() => {}
+            () = shutdown.wait() => break,
+        }
+        let look = look(&pool, &options, &mut connection, &number, &mut suspects);
+        let outcome = match timeout(TIMEOUT, look).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(sqlx::Error::PoolTimedOut),
+        };
+        if let Err(error) = outcome {
+            tracing::warn!("cannot tell other dispatchers that this one is running: {error}");
+            connection = None;
+            suspects.clear();
+        }
+    }
+}
+
+async fn look(
+    pool: &PgPool,
+    options: &PgConnectOptions,
+    connection: &mut Option<PgConnection>,
+    number: &watch::Sender<Option<i32>>,
+    suspects: &mut HashSet<i32>,
+) -> sqlx::Result<()> {
+    let connection = match connection {
+        Some(connection) => connection,
+        None => connection.insert(options.connect().await?),
+    };
+    let known = *number.borrow();
+    let own = store::register(connection, known).await?;
+    number.send_if_modified(|number| number.replace(own) != Some(own));
+    let dead = store::dead(connection).await?;
+    for &other in dead.iter().filter(|other| suspects.contains(other)) {
+        if let Some(freed) = store::bury(pool, other).await? {
+            metrics::counter!("hopline_webhook_leases_taken_over_total").increment(freed);
+            tracing::info!(
+                dispatcher = other,
+                deliveries = freed,
+                "dispatcher {other} is gone; took {freed} deliveries over"
+            );
+        }
+    }
+    *suspects = dead.into_iter().collect();
+    Ok(())
+}

@@ -1,0 +1,382 @@
+//! Who may send next: permits, bounded per endpoint, per workspace and per process, and given in turn.
+//!
+//! Only as many deliveries are claimed as can be sent soon, so what a dead endpoint keeps waiting waits in Postgres
+//! and not here. How many requests are under way at once is up to `gates`. Of the permits of a workspace and of the process a quarter is kept for retries and half
+//! for endpoints with a recent success; endpoints that fail get a quarter at most. So however many endpoints never
+//! answer, and however much waits for them, an endpoint that answers finds a permit.
+
+mod pool;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use schemas::id::{EndpointId, WorkspaceId};
+use tokio::time::Instant;
+
+use pool::Pool;
+
+/// Permits of an endpoint about which nothing is known: enough to learn, and few when a thousand are new at once.
+const UNKNOWN: usize = 1;
+
+/// Permits of an endpoint that fails: enough to use up its deliveries' attempts about as fast as their schedule says.
+const FAILING: usize = 8;
+
+/// Deliveries that are claimed for a quick endpoint, in multiples of the requests that may be under way to it: it
+/// must not wait for the database after each handful.
+const AHEAD: usize = 8;
+
+/// What is claimed for an endpoint is to be sent within about this time.
+const SOON: Duration = Duration::from_millis(500);
+
+/// How long it is remembered how an endpoint did.
+const MEMORY: Duration = Duration::from_secs(600);
+
+/// Endpoints that are remembered; beyond, those that are idle are forgotten.
+const MAX_REMEMBERED: usize = 50_000;
+
+/// Permits given in one go, which bounds what one claim brings into memory.
+const PER_CLAIM: usize = 512;
+
+/// How many requests may be under way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// To one endpoint.
+    pub(crate) per_endpoint: usize,
+    /// To the endpoints of one workspace.
+    pub(crate) per_workspace: usize,
+    /// To all.
+    pub(crate) per_process: usize,
+    /// Bytes of bodies in memory, beyond which nothing more is claimed.
+    pub(crate) bytes: usize,
+}
+
+/// How an endpoint did lately.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Standing {
+    /// It answers.
+    Proven,
+    /// It has not been asked yet, or too long ago.
+    Unknown,
+    /// The last attempt failed, or takes long.
+    Failing,
+}
+
+impl Standing {
+    const ALL: [Self; 3] = [Self::Proven, Self::Unknown, Self::Failing];
+}
+
+/// Permits for an endpoint's next claim, taken already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Whose deliveries to claim.
+    pub(crate) endpoint_id: EndpointId,
+    /// How many at most.
+    pub(crate) slots: usize,
+    /// How many of them may be first attempts.
+    pub(crate) firsts: usize,
+}
+
+/// What a claim brought.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// Deliveries that were tried before.
+    pub(crate) retries: usize,
+    /// Deliveries that were not.
+    pub(crate) firsts: usize,
+    /// The bytes of their bodies.
+    pub(crate) bytes: usize,
+}
+
+/// The permit of one attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Permit {
+    /// The endpoint that has it.
+    pub(crate) endpoint_id: EndpointId,
+    /// Whether the attempt is the delivery's first.
+    pub(crate) is_first: bool,
+    /// The bytes of the delivery's body.
+    pub(crate) bytes: usize,
+}
+
+#[derive(Debug)]
+struct Endpoint {
+    workspace_id: WorkspaceId,
+    in_flight: usize,
+    standing: Standing,
+    /// When the standing was last confirmed.
+    seen: Instant,
+    /// How long its requests take, on average of the last few.
+    took: Duration,
+    /// Whether it waits for its turn.
+    queued: bool,
+    /// Whether it may have retries due.
+    has_retries: bool,
+}
+
+impl Endpoint {
+    /// Returns how many times the requests that may be under way are claimed: the more, the quicker it answers.
+    fn ahead(&self) -> usize {
+        let rounds = SOON.as_millis() / self.took.as_millis().max(1);
+        usize::try_from(rounds).unwrap_or(AHEAD).clamp(1, AHEAD)
+    }
+}
+
+/// Endpoints that may have deliveries due, and the permits in use.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    bounds: Bounds,
+    process: Pool,
+    bytes: usize,
+    workspaces: HashMap<WorkspaceId, Pool>,
+    endpoints: HashMap<EndpointId, Endpoint>,
+    /// By standing, each in the order of their turns.
+    waiting: HashMap<Standing, VecDeque<EndpointId>>,
+}
+
+impl Slots {
+    /// Starts with every permit free.
+    #[must_use]
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            process: Pool::default(),
+            bytes: 0,
+            workspaces: HashMap::new(),
+            endpoints: HashMap::new(),
+            waiting: Standing::ALL.map(|standing| (standing, VecDeque::new())).into(),
+        }
+    }
+
+    /// Returns how many permits are in use.
+    #[must_use]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.process.total
+    }
+
+    /// Returns how many bytes of bodies are in memory.
+    #[must_use]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Notes that an endpoint may have deliveries due; it gets its turn after those that wait already.
+    pub(crate) fn wake(&mut self, endpoint_id: EndpointId, workspace_id: WorkspaceId, has_retries: bool) {
+        let endpoint = self.endpoint(endpoint_id, workspace_id);
+        endpoint.has_retries |= has_retries;
+        self.queue(endpoint_id);
+    }
+
+    /// Takes permits for the endpoints whose turn it is.
+    ///
+    /// Free permits are shared out evenly; when there are fewer than endpoints, those that waited longest get one.
+    pub(crate) fn grant(&mut self) -> Vec<Grant> {
+        let mut grants = Vec::new();
+        if self.bytes >= self.bounds.bytes {
+            return grants;
+        }
+        let waiting: usize = self.waiting.values().map(VecDeque::len).sum();
+        let free = self.process.room(Standing::Proven, self.bounds.per_process);
+        let share = free.checked_div(waiting).unwrap_or(0).max(1);
+        let mut left = PER_CLAIM;
+        for standing in Standing::ALL {
+            let turns = self.waiting.get(&standing).map_or(0, VecDeque::len);
+            for _ in 0..turns {
+                if left == 0 || self.process.room(standing, self.bounds.per_process) == 0 {
+                    break;
+                }
+                let Some(endpoint_id) = self.waiting.get_mut(&standing).and_then(VecDeque::pop_front) else {
+                    break;
+                };
+                let Some(endpoint) = self.endpoints.get_mut(&endpoint_id) else { continue };
+                endpoint.queued = false;
+                if let Some(grant) = self.take(endpoint_id, share.min(left)) {
+                    left -= grant.slots;
+                    grants.push(grant);
+                } else {
+                    self.queue(endpoint_id);
+                }
+            }
+        }
+        grants
+    }
+
+    /// Takes permits for first attempts of an endpoint that has nothing waiting; none when it has to wait its turn.
+    pub(crate) fn offer(
+        &mut self,
+        endpoint_id: EndpointId,
+        workspace_id: WorkspaceId,
+        wanted: usize,
+    ) -> Option<Grant> {
+        let endpoint = self.endpoint(endpoint_id, workspace_id);
+        if endpoint.queued || self.bytes >= self.bounds.bytes {
+            return None;
+        }
+        let endpoint = self.endpoints.get(&endpoint_id)?;
+        let firsts = self.room(endpoint).min(self.room_for_firsts(endpoint)).min(wanted);
+        if firsts == 0 {
+            return None;
+        }
+        Some(self.count(Grant { endpoint_id, slots: firsts, firsts }))
+    }
+
+    /// Settles a grant after a claim: gives unused permits back, and lets the endpoint wait for another turn when it
+    /// used up what it was granted, for then it may have more.
+    pub(crate) fn claimed(&mut self, grant: Grant, claim: Claim) {
+        let used = claim.retries + claim.firsts;
+        let unused_firsts = grant.firsts.saturating_sub(claim.firsts);
+        // A retry used a permit that a first attempt might have had.
+        self.give(grant.endpoint_id, grant.slots.saturating_sub(used), unused_firsts);
+        self.bytes += claim.bytes;
+        if claim.retries >= grant.slots
+            && let Some(endpoint) = self.endpoints.get_mut(&grant.endpoint_id)
+        {
+            endpoint.has_retries = true;
+        }
+        if used >= grant.slots || claim.firsts >= grant.firsts {
+            self.queue(grant.endpoint_id);
+        }
+    }
+
+    /// Gives a whole grant back when it could not be used; the endpoint keeps its turn.
+    pub(crate) fn unused(&mut self, grant: Grant) {
+        self.give(grant.endpoint_id, grant.slots, grant.firsts);
+        if let Some(endpoint) = self.endpoints.get_mut(&grant.endpoint_id) {
+            endpoint.has_retries = true;
+        }
+        self.queue(grant.endpoint_id);
+    }
+
+    /// Takes back a permit whose attempt is settled; `standing` is what it says about the endpoint, if anything, and
+    /// `took` the time of its request.
+    pub(crate) fn ended(&mut self, permit: Permit, standing: Option<Standing>, took: Duration) {
+        if let Some(standing) = standing {
+            self.stands(permit.endpoint_id, standing);
+            if let Some(endpoint) = self.endpoints.get_mut(&permit.endpoint_id) {
+                endpoint.took = (endpoint.took * 7 + took) / 8;
+            }
+        }
+        self.bytes = self.bytes.saturating_sub(permit.bytes);
+        self.give(permit.endpoint_id, 1, usize::from(permit.is_first));
+    }
+
+    /// Notes that an attempt that began at `since` takes long: unless another one succeeded meanwhile, its endpoint
+    /// counts as failing before the deadline says so.
+    pub(crate) fn takes_long(&mut self, endpoint_id: EndpointId, since: Instant) {
+        let answered_since =
+            |endpoint: &Endpoint| endpoint.standing == Standing::Proven && endpoint.seen > since;
+        if self.endpoints.get(&endpoint_id).is_some_and(|endpoint| !answered_since(endpoint)) {
+            self.stands(endpoint_id, Standing::Failing);
+        }
+    }
+
+    fn endpoint(&mut self, endpoint_id: EndpointId, workspace_id: WorkspaceId) -> &mut Endpoint {
+        if self.endpoints.len() >= MAX_REMEMBERED {
+            self.endpoints.retain(|_, endpoint| endpoint.queued || endpoint.in_flight > 0);
+        }
+        let now = Instant::now();
+        let endpoint = self.endpoints.entry(endpoint_id).or_insert_with(|| Endpoint {
+            workspace_id,
+            in_flight: 0,
+            standing: Standing::Unknown,
+            seen: now,
+            took: SOON,
+            queued: false,
+            has_retries: false,
+        });
+        if endpoint.in_flight == 0 && !endpoint.queued && now.duration_since(endpoint.seen) > MEMORY {
+            endpoint.standing = Standing::Unknown;
+        }
+        endpoint
+    }
+
+    fn queue(&mut self, endpoint_id: EndpointId) {
+        if let Some(endpoint) = self.endpoints.get_mut(&endpoint_id)
+            && !endpoint.queued
+        {
+            endpoint.queued = true;
+            self.waiting.entry(endpoint.standing).or_default().push_back(endpoint_id);
+        }
+    }
+
+    /// Takes permits for an endpoint whose turn it is; none when it cannot use one now.
+    fn take(&mut self, endpoint_id: EndpointId, share: usize) -> Option<Grant> {
+        let endpoint = self.endpoints.get(&endpoint_id)?;
+        let slots = self.room(endpoint).min(share);
+        let firsts = self.room_for_firsts(endpoint).min(slots);
+        if slots == 0 || (firsts == 0 && !endpoint.has_retries) {
+            return None;
+        }
+        if let Some(endpoint) = self.endpoints.get_mut(&endpoint_id) {
+            endpoint.has_retries = false;
+        }
+        Some(self.count(Grant { endpoint_id, slots, firsts }))
+    }
+
+    fn count(&mut self, grant: Grant) -> Grant {
+        if let Some(endpoint) = self.endpoints.get_mut(&grant.endpoint_id) {
+            endpoint.in_flight += grant.slots;
+            self.process.take(endpoint.standing, grant.slots, grant.firsts);
+            let workspace = self.workspaces.entry(endpoint.workspace_id).or_default();
+            workspace.take(endpoint.standing, grant.slots, grant.firsts);
+        }
+        grant
+    }
+
+    fn give(&mut self, endpoint_id: EndpointId, permits: usize, firsts: usize) {
+        let Some(endpoint) = self.endpoints.get_mut(&endpoint_id) else { return };
+        endpoint.in_flight -= permits;
+        self.process.give(endpoint.standing, permits, firsts);
+        if let Some(workspace) = self.workspaces.get_mut(&endpoint.workspace_id) {
+            workspace.give(endpoint.standing, permits, firsts);
+            if *workspace == Pool::default() {
+                self.workspaces.remove(&endpoint.workspace_id);
+            }
+        }
+    }
+
+    fn stands(&mut self, endpoint_id: EndpointId, standing: Standing) {
+        let Some(endpoint) = self.endpoints.get_mut(&endpoint_id) else { return };
+        let before = std::mem::replace(&mut endpoint.standing, standing);
+        endpoint.seen = Instant::now();
+        if before == standing {
+            return;
+        }
+        if endpoint.queued {
+            // Not left where it is: among those that fail nobody may get a turn for long.
+            if let Some(queue) = self.waiting.get_mut(&before)
+                && let Some(place) = queue.iter().position(|waiting| *waiting == endpoint_id)
+            {
+                queue.remove(place);
+            }
+            self.waiting.entry(standing).or_default().push_back(endpoint_id);
+        }
+        self.process.move_to(before, standing, endpoint.in_flight);
+        if let Some(workspace) = self.workspaces.get_mut(&endpoint.workspace_id) {
+            workspace.move_to(before, standing, endpoint.in_flight);
+        }
+    }
+
+    fn room(&self, endpoint: &Endpoint) -> usize {
+        let own = match endpoint.standing {
+            Standing::Proven => self.bounds.per_endpoint * endpoint.ahead(),
+            Standing::Unknown => UNKNOWN.min(self.bounds.per_endpoint),
+            Standing::Failing => FAILING.min(self.bounds.per_endpoint),
+        };
+        let workspace = self.workspaces.get(&endpoint.workspace_id).copied().unwrap_or_default();
+        own.saturating_sub(endpoint.in_flight)
+            .min(workspace.room(endpoint.standing, self.bounds.per_workspace))
+            .min(self.process.room(endpoint.standing, self.bounds.per_process))
+    }
+
+    fn room_for_firsts(&self, endpoint: &Endpoint) -> usize {
+        let workspace = self.workspaces.get(&endpoint.workspace_id).copied().unwrap_or_default();
+        workspace
+            .room_for_firsts(self.bounds.per_workspace)
+            .min(self.process.room_for_firsts(self.bounds.per_process))
+    }
+}
+
+#[cfg(test)]
+mod tests;

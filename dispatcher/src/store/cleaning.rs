@@ -1,0 +1,183 @@
+//! What nobody needs any more, removed in small statements.
+
+use std::time::Duration;
+
+use sqlx::{PgPool, Postgres, Transaction};
+
+/// Rows of one statement, so that none of them runs long.
+const ROWS: i64 = 5_000;
+
+/// Keeps these locks apart from all others in the database.
+const CLASS: i32 = 0x0d16;
+
+/// Longest time that a delivery can be due in: a wait of 15 minutes asked for by its receiver, and some more.
+const MAX_WAIT: Duration = Duration::from_secs(20 * 60);
+
+/// Removes deliveries that will not be sent and, when `thorough`, what is too old or belongs to deleted endpoints.
+///
+/// One dispatcher at a time does it. Returns whether there is more.
+pub(crate) async fn clean(pool: &PgPool, thorough: bool) -> sqlx::Result<bool> {
+    let mut transaction = pool.begin().await?;
+    let mine: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1, 0)")
+        .bind(CLASS)
+        .fetch_one(&mut *transaction)
+        .await?;
+    if !mine {
+        return Ok(false);
+    }
+    let mut most = purge(&mut transaction).await?;
+    if thorough {
+        most = most.max(failures(&mut transaction).await?);
+        most = most.max(requests(&mut transaction).await?);
+        most = most.max(failures_of_nobody(&mut transaction).await?);
+        most = most.max(requests_of_nobody(&mut transaction).await?);
+        most = most.max(finished(&mut transaction).await?);
+        pull_forward(&mut transaction).await?;
+    }
+    transaction.commit().await?;
+    Ok(most >= ROWS as u64)
+}
+
+/// Removes deliveries to endpoints that are deleted, disabled or without a plan that has webhooks.
+async fn purge(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64> {
+    // From one endpoint to the next over the index, as for the backlog.
+    sqlx::query(
+        "WITH RECURSIVE endpoint (id) AS (
+             (SELECT endpoint_id FROM webhook_deliveries ORDER BY endpoint_id LIMIT 1)
+             UNION ALL
+             SELECT (SELECT endpoint_id FROM webhook_deliveries WHERE endpoint_id > endpoint.id
+                     ORDER BY endpoint_id LIMIT 1)
+             FROM endpoint WHERE endpoint.id IS NOT NULL
+         ),
+         unsendable AS MATERIALIZED (
+             SELECT id FROM endpoint WHERE NOT EXISTS (
+                 SELECT FROM webhook_endpoints e
+                 JOIN workspaces w ON w.id = e.workspace_id
+                 JOIN accounts a ON a.id = w.account_id
+                 WHERE e.id = endpoint.id AND e.status = 'enabled' AND a.plan IN ('agency', 'business')
+             )
+         )
+         DELETE FROM webhook_deliveries WHERE delivery_id IN (
+             SELECT d.delivery_id FROM unsendable JOIN webhook_deliveries d ON d.endpoint_id = unsendable.id
+             LIMIT $1
+             FOR UPDATE OF d SKIP LOCKED
+         )",
+    )
+    .bind(ROWS)
+    .execute(&mut **transaction)
+    .await
+    .map(|done| done.rows_affected())
+}
+
+/// Removes failed attempts that are older than 7 days.
+async fn failures(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64> {
+    sqlx::query(
+        "DELETE FROM webhook_failures WHERE id IN (
+             SELECT id FROM webhook_failures WHERE attempted_at < now() - interval '7 days' LIMIT $1
+         )",
+    )
+    .bind(ROWS)
+    .execute(&mut **transaction)
+    .await
+    .map(|done| done.rows_affected())
+}
+
+/// Removes the requests of deliveries whose last failure is more than 7 days ago.
+async fn requests(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64> {
+    sqlx::query(
+        "DELETE FROM webhook_failed_deliveries WHERE delivery_id IN (
+             SELECT delivery_id FROM webhook_failed_deliveries WHERE failed_at < now() - interval '7 days' LIMIT $1
+         )",
+    )
+    .bind(ROWS)
+    .execute(&mut **transaction)
+    .await
+    .map(|done| done.rows_affected())
+}
+
+/// Removes the failed attempts of deleted endpoints.
+async fn failures_of_nobody(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64> {
+    sqlx::query(
+        "WITH RECURSIVE endpoint (id) AS (
+             (SELECT endpoint_id FROM webhook_failures ORDER BY endpoint_id LIMIT 1)
+             UNION ALL
+             SELECT (SELECT endpoint_id FROM webhook_failures WHERE endpoint_id > endpoint.id
+                     ORDER BY endpoint_id LIMIT 1)
+             FROM endpoint WHERE endpoint.id IS NOT NULL
+         ),
+         gone AS MATERIALIZED (
+             SELECT id FROM endpoint WHERE NOT EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = endpoint.id)
+         )
+         DELETE FROM webhook_failures WHERE id IN (
+             SELECT t.id FROM gone JOIN webhook_failures t ON t.endpoint_id = gone.id LIMIT $1
+         )",
+    )
+    .bind(ROWS)
+    .execute(&mut **transaction)
+    .await
+    .map(|done| done.rows_affected())
+}
+
+/// Removes the requests of deleted endpoints.
+async fn requests_of_nobody(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64> {
+    sqlx::query(
+        "WITH RECURSIVE endpoint (id) AS (
+             (SELECT endpoint_id FROM webhook_failed_deliveries ORDER BY endpoint_id LIMIT 1)
+             UNION ALL
+             SELECT (SELECT endpoint_id FROM webhook_failed_deliveries WHERE endpoint_id > endpoint.id
+                     ORDER BY endpoint_id LIMIT 1)
+             FROM endpoint WHERE endpoint.id IS NOT NULL
+         ),
+         gone AS MATERIALIZED (
+             SELECT id FROM endpoint WHERE NOT EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = endpoint.id)
+         )
+         DELETE FROM webhook_failed_deliveries WHERE delivery_id IN (
+             SELECT t.delivery_id FROM gone JOIN webhook_failed_deliveries t ON t.endpoint_id = gone.id LIMIT $1
+         )",
+    )
+    .bind(ROWS)
+    .execute(&mut **transaction)
+    .await
+    .map(|done| done.rows_affected())
+}
+
+/// Forgets deliveries that ended more than 24 hours ago.
+async fn finished(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64> {
+    sqlx::query(
+        "DELETE FROM webhook_finished WHERE delivery_id IN (
+             SELECT delivery_id FROM webhook_finished WHERE finished_at < now() - interval '24 hours' LIMIT $1
+         )",
+    )
+    .bind(ROWS)
+    .execute(&mut **transaction)
+    .await
+    .map(|done| done.rows_affected())
+}
+
+/// Makes due what is due later than any wait can be: the database's clock was ahead when it was put off.
+async fn pull_forward(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<()> {
+    sqlx::query(
+        "WITH RECURSIVE endpoint (id) AS (
+             (SELECT endpoint_id FROM webhook_deliveries ORDER BY endpoint_id LIMIT 1)
+             UNION ALL
+             SELECT (SELECT endpoint_id FROM webhook_deliveries WHERE endpoint_id > endpoint.id
+                     ORDER BY endpoint_id LIMIT 1)
+             FROM endpoint WHERE endpoint.id IS NOT NULL
+         )
+         UPDATE webhook_deliveries SET due_at = now(), lease_until = NULL, lease_token = NULL, leased_by = NULL
+         WHERE delivery_id IN (
+             SELECT late.delivery_id FROM endpoint
+             CROSS JOIN (VALUES (true), (false)) AS kind (is_retry)
+             CROSS JOIN LATERAL (
+                 SELECT d.delivery_id FROM webhook_deliveries d
+                 WHERE d.endpoint_id = endpoint.id AND d.is_retry = kind.is_retry
+                   AND d.due_at > now() + make_interval(secs => $1)
+                 LIMIT 100
+             ) AS late
+         )",
+    )
+    .bind(MAX_WAIT.as_secs_f64())
+    .execute(&mut **transaction)
+    .await
+    .map(drop)
+}

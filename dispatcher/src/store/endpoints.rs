@@ -1,0 +1,79 @@
+//! Endpoints as events are matched with them, and as attempts need them.
+
+use std::collections::HashMap;
+
+use schemas::id::{EndpointId, WorkspaceId};
+use sqlx::{PgPool, Row as _, postgres::PgRow};
+
+use crate::{
+    attempt::{SealedSecret, Target},
+    endpoints::Endpoint,
+};
+
+/// Reads the number that every change of an endpoint or a plan raises.
+pub(crate) async fn endpoints_version(pool: &PgPool) -> sqlx::Result<i64> {
+    sqlx::query_scalar("SELECT version FROM endpoints_version").fetch_one(pool).await
+}
+
+/// Reads the enabled endpoints of plans that have webhooks.
+pub(crate) async fn enabled_endpoints(pool: &PgPool) -> sqlx::Result<Vec<Endpoint>> {
+    let rows = sqlx::query(
+        "SELECT e.id, e.workspace_id, e.events, e.click_classes, e.enabled_from
+         FROM webhook_endpoints e
+         JOIN workspaces w ON w.id = e.workspace_id
+         JOIN accounts a ON a.id = w.account_id
+         WHERE e.status = 'enabled' AND a.plan IN ('agency', 'business')",
+    )
+    .fetch_all(pool)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Endpoint {
+                id: EndpointId::from_uuid(row.try_get("id")?),
+                workspace_id: WorkspaceId::from_uuid(row.try_get("workspace_id")?),
+                events: row.try_get("events")?,
+                click_classes: row.try_get("click_classes")?,
+                enabled_from: row.try_get("enabled_from")?,
+            })
+        })
+        .collect()
+}
+
+/// Reads where endpoints' deliveries go now; one that is deleted, disabled or without a plan that has webhooks
+/// is missing.
+pub(crate) async fn targets(
+    pool: &PgPool,
+    endpoints: &[EndpointId],
+) -> sqlx::Result<HashMap<EndpointId, Target>> {
+    let rows = sqlx::query(
+        "SELECT e.id, e.url, e.epoch, e.secret_key_id, e.secret_sealed,
+                CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_key_id END AS previous_key_id,
+                CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_sealed END AS previous_sealed
+         FROM webhook_endpoints e
+         JOIN workspaces w ON w.id = e.workspace_id
+         JOIN accounts a ON a.id = w.account_id
+         WHERE e.id = ANY($1) AND e.status = 'enabled' AND a.plan IN ('agency', 'business')",
+    )
+    .bind(endpoints.iter().map(|endpoint| endpoint.uuid()).collect::<Vec<_>>())
+    .fetch_all(pool)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            let secret =
+                SealedSecret { key_id: row.try_get("secret_key_id")?, bytes: row.try_get("secret_sealed")? };
+            let target = Target {
+                url: row.try_get("url")?,
+                epoch: row.try_get("epoch")?,
+                secret,
+                previous_secret: previous_secret(row)?,
+            };
+            Ok((EndpointId::from_uuid(row.try_get("id")?), target))
+        })
+        .collect()
+}
+
+fn previous_secret(row: &PgRow) -> sqlx::Result<Option<SealedSecret>> {
+    let key_id: Option<i16> = row.try_get("previous_key_id")?;
+    let sealed: Option<Vec<u8>> = row.try_get("previous_sealed")?;
+    Ok(key_id.zip(sealed).map(|(key_id, bytes)| SealedSecret { key_id, bytes }))
+}

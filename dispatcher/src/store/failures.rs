@@ -1,0 +1,121 @@
+//! The failure log: each failed attempt, and the requests that can be sent again.
+
+use std::collections::HashMap;
+
+use sqlx::{Postgres, Transaction};
+use uuid::Uuid;
+
+use super::settle::Finished;
+use crate::{
+    attempt::{Failure, Fate, Outcome},
+    retry,
+};
+
+/// Adds failed attempts to the log.
+pub(super) async fn log(
+    transaction: &mut Transaction<'_, Postgres>,
+    applied: &[&Finished],
+) -> sqlx::Result<()> {
+    let failed: Vec<(&Finished, &Failure)> = applied
+        .iter()
+        .filter_map(|one| match &one.outcome {
+            Outcome::Failed(failure) => Some((*one, failure)),
+            _ => None,
+        })
+        .collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    add_attempts(transaction, &failed).await?;
+    keep_requests(transaction, &failed).await
+}
+
+async fn add_attempts(
+    transaction: &mut Transaction<'_, Postgres>,
+    failed: &[(&Finished, &Failure)],
+) -> sqlx::Result<()> {
+    let statuses: Vec<Option<i16>> = failed
+        .iter()
+        .map(|(_, failure)| failure.answer.ok().and_then(|status| i16::try_from(status).ok()))
+        .collect();
+    let classes: Vec<Option<&str>> =
+        failed.iter().map(|(_, failure)| failure.answer.err().map(|class| class.as_str())).collect();
+    let waits: Vec<Option<f64>> = failed
+        .iter()
+        .map(|(one, _)| (one.fate() == Some(Fate::Retried)).then_some(one.wait.as_secs_f64()))
+        .collect();
+    let millis = |failure: &Failure| i32::try_from(failure.took.as_millis()).unwrap_or(i32::MAX);
+    sqlx::query(
+        "INSERT INTO webhook_failures (id, endpoint_id, delivery_id, event, attempt, status_code, error_class,
+                                       response_body, duration_ms, attempted_at, next_attempt_at)
+         SELECT id, endpoint_id, delivery_id, event, attempt, status_code, error_class,
+                response_body, duration_ms, attempted_at, now() + make_interval(secs => wait)
+         FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::smallint[], $6::smallint[], $7::text[],
+                     $8::text[], $9::integer[], $10::timestamptz[], $11::float8[])
+              AS f (id, endpoint_id, delivery_id, event, attempt, status_code, error_class,
+                    response_body, duration_ms, attempted_at, wait)",
+    )
+    .bind(failed.iter().map(|_| Uuid::now_v7()).collect::<Vec<_>>())
+    .bind(failed.iter().map(|(one, _)| one.delivery.endpoint_id.uuid()).collect::<Vec<_>>())
+    .bind(failed.iter().map(|(one, _)| one.delivery.delivery_id).collect::<Vec<_>>())
+    .bind(failed.iter().map(|(one, _)| one.delivery.event.as_str()).collect::<Vec<_>>())
+    .bind(failed.iter().map(|(one, _)| attempt_number(one)).collect::<Vec<_>>())
+    .bind(statuses)
+    .bind(classes)
+    .bind(failed.iter().map(|(_, failure)| failure.body.as_str()).collect::<Vec<_>>())
+    .bind(failed.iter().map(|(_, failure)| millis(failure)).collect::<Vec<_>>())
+    .bind(failed.iter().map(|(_, failure)| failure.ended_at).collect::<Vec<_>>())
+    .bind(waits)
+    .execute(&mut **transaction)
+    .await
+    .map(drop)
+}
+
+/// Keeps each failed delivery's request once, whatever the number of its attempts.
+async fn keep_requests(
+    transaction: &mut Transaction<'_, Postgres>,
+    failed: &[(&Finished, &Failure)],
+) -> sqlx::Result<()> {
+    // A statement may touch a row only once.
+    let failed: HashMap<Uuid, &Finished> =
+        failed.iter().map(|(one, _)| (one.delivery.delivery_id, *one)).collect();
+    let deliveries: Vec<_> = failed.values().map(|one| &one.delivery).collect();
+    sqlx::query(
+        "INSERT INTO webhook_failed_deliveries
+             (delivery_id, endpoint_id, workspace_id, event, body, created_at, failed_at)
+         SELECT *, now() FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bytea[], $6::timestamptz[])
+         ON CONFLICT (delivery_id) DO UPDATE SET failed_at = excluded.failed_at",
+    )
+    .bind(deliveries.iter().map(|one| one.delivery_id).collect::<Vec<_>>())
+    .bind(deliveries.iter().map(|one| one.endpoint_id.uuid()).collect::<Vec<_>>())
+    .bind(deliveries.iter().map(|one| one.workspace_id.uuid()).collect::<Vec<_>>())
+    .bind(deliveries.iter().map(|one| one.event.as_str()).collect::<Vec<_>>())
+    .bind(deliveries.iter().map(|one| one.body.as_ref()).collect::<Vec<&[u8]>>())
+    .bind(deliveries.iter().map(|one| one.created_at).collect::<Vec<_>>())
+    .execute(&mut **transaction)
+    .await
+    .map(drop)
+}
+
+/// Notes of deliveries that failed before that they arrived.
+pub(super) async fn mark_delivered(
+    transaction: &mut Transaction<'_, Postgres>,
+    applied: &[&Finished],
+) -> sqlx::Result<()> {
+    let arrived = applied.iter().filter(|one| {
+        one.outcome == Outcome::Delivered && (one.delivery.attempt > 1 || one.delivery.is_redelivery)
+    });
+    let ids: Vec<Uuid> = arrived.map(|one| one.delivery.delivery_id).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    sqlx::query("UPDATE webhook_failed_deliveries SET delivered_at = now() WHERE delivery_id = ANY($1)")
+        .bind(ids)
+        .execute(&mut **transaction)
+        .await
+        .map(drop)
+}
+
+fn attempt_number(one: &Finished) -> i16 {
+    i16::try_from(one.delivery.attempt.min(retry::ATTEMPTS)).unwrap_or(i16::MAX)
+}

@@ -1,0 +1,160 @@
+//! The queue of deliveries: what is due, and leases.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use schemas::id::{EndpointId, WorkspaceId};
+use sqlx::{PgPool, Row as _, postgres::PgRow};
+use uuid::Uuid;
+
+use crate::{attempt::Claimed, slots::Grant};
+
+/// A lease that is about to be taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lease {
+    /// The dispatcher's number.
+    pub(crate) by: i32,
+    /// Names the lease: an outcome counts only while the row still carries it.
+    pub(crate) token: Uuid,
+    /// How long it lasts.
+    pub(crate) lasts: Duration,
+}
+
+/// An endpoint with deliveries that are due and not leased.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// The endpoint.
+    pub(crate) endpoint_id: EndpointId,
+    /// Its workspace.
+    pub(crate) workspace_id: WorkspaceId,
+    /// How long its oldest retry has been due.
+    pub(crate) retry: Option<Duration>,
+    /// How long its oldest first attempt has been due.
+    pub(crate) first: Option<Duration>,
+}
+
+/// Looks for deliveries that are due: new ones, retries, and those whose lease ran out.
+pub(crate) async fn backlog(pool: &PgPool) -> sqlx::Result<Vec<Waiting>> {
+    // From one endpoint to the next over the index: a distinct over all rows would read a dead endpoint's million.
+    let rows = sqlx::query(
+        "WITH RECURSIVE endpoint (id) AS (
+             (SELECT endpoint_id FROM webhook_deliveries ORDER BY endpoint_id LIMIT 1)
+             UNION ALL
+             SELECT (SELECT endpoint_id FROM webhook_deliveries WHERE endpoint_id > endpoint.id
+                     ORDER BY endpoint_id LIMIT 1)
+             FROM endpoint WHERE endpoint.id IS NOT NULL
+         )
+         SELECT e.id, e.workspace_id, extract(epoch FROM now() - retry.due_at)::float8 AS retry,
+                extract(epoch FROM now() - first.due_at)::float8 AS first
+         FROM endpoint
+         JOIN webhook_endpoints e ON e.id = endpoint.id AND e.status = 'enabled'
+         LEFT JOIN LATERAL (
+             SELECT d.due_at FROM webhook_deliveries d
+             WHERE d.endpoint_id = endpoint.id AND d.is_retry AND d.due_at <= now()
+               AND (d.lease_until IS NULL OR d.lease_until <= now())
+             ORDER BY d.due_at LIMIT 1
+         ) AS retry ON true
+         LEFT JOIN LATERAL (
+             SELECT d.due_at FROM webhook_deliveries d
+             WHERE d.endpoint_id = endpoint.id AND NOT d.is_retry AND d.due_at <= now()
+               AND (d.lease_until IS NULL OR d.lease_until <= now())
+             ORDER BY d.due_at LIMIT 1
+         ) AS first ON true
+         WHERE retry.due_at IS NOT NULL OR first.due_at IS NOT NULL",
+    )
+    .fetch_all(pool)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Waiting {
+                endpoint_id: EndpointId::from_uuid(row.try_get("id")?),
+                workspace_id: WorkspaceId::from_uuid(row.try_get("workspace_id")?),
+                retry: waited(row, "retry")?,
+                first: waited(row, "first")?,
+            })
+        })
+        .collect()
+}
+
+fn waited(row: &PgRow, column: &str) -> sqlx::Result<Option<Duration>> {
+    let seconds: Option<f64> = row.try_get(column)?;
+    Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
+}
+
+/// Leases deliveries that are due, for each endpoint at most what it was granted; retries before first attempts.
+///
+/// No two callers get the same delivery while its lease lasts.
+pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx::Result<Vec<Claimed>> {
+    let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let rows = sqlx::query(
+        "WITH due AS (
+             SELECT one.delivery_id
+             FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS granted (endpoint_id, slots, firsts)
+             CROSS JOIN LATERAL (
+                 SELECT retries.delivery_id FROM (
+                     SELECT d.delivery_id FROM webhook_deliveries d
+                     WHERE d.endpoint_id = granted.endpoint_id AND d.is_retry AND d.due_at <= now()
+                       AND (d.lease_until IS NULL OR d.lease_until <= now())
+                     ORDER BY d.due_at LIMIT granted.slots
+                     FOR UPDATE SKIP LOCKED
+                 ) AS retries
+                 UNION ALL
+                 SELECT firsts.delivery_id FROM (
+                     SELECT d.delivery_id FROM webhook_deliveries d
+                     WHERE d.endpoint_id = granted.endpoint_id AND NOT d.is_retry AND d.due_at <= now()
+                       AND (d.lease_until IS NULL OR d.lease_until <= now())
+                     ORDER BY d.due_at LIMIT granted.firsts
+                     FOR UPDATE SKIP LOCKED
+                 ) AS firsts
+                 LIMIT granted.slots
+             ) AS one
+         )
+         UPDATE webhook_deliveries d
+         SET lease_until = now() + make_interval(secs => $4), lease_token = $5, leased_by = $6
+         FROM due WHERE d.delivery_id = due.delivery_id
+         RETURNING d.delivery_id, d.endpoint_id, d.workspace_id, d.epoch, d.event, d.body, d.created_at,
+                   d.may_repeat, d.is_redelivery, d.attempts",
+    )
+    .bind(grants.iter().map(|grant| grant.endpoint_id.uuid()).collect::<Vec<_>>())
+    .bind(grants.iter().map(|grant| count(grant.slots)).collect::<Vec<_>>())
+    .bind(grants.iter().map(|grant| count(grant.firsts)).collect::<Vec<_>>())
+    .bind(lease.lasts.as_secs_f64())
+    .bind(lease.token)
+    .bind(lease.by)
+    .fetch_all(pool)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            let attempts: i16 = row.try_get("attempts")?;
+            let body: Vec<u8> = row.try_get("body")?;
+            Ok(Claimed {
+                delivery_id: row.try_get("delivery_id")?,
+                endpoint_id: EndpointId::from_uuid(row.try_get("endpoint_id")?),
+                workspace_id: WorkspaceId::from_uuid(row.try_get("workspace_id")?),
+                epoch: row.try_get("epoch")?,
+                event: row.try_get("event")?,
+                body: Bytes::from(body),
+                created_at: row.try_get("created_at")?,
+                may_repeat: row.try_get("may_repeat")?,
+                is_redelivery: row.try_get("is_redelivery")?,
+                attempt: u16::try_from(attempts).unwrap_or(0) + 1,
+                lease_token: lease.token,
+            })
+        })
+        .collect()
+}
+
+/// Gives leases back, so that another dispatcher need not wait until they run out.
+pub(crate) async fn release(pool: &PgPool, leases: impl Iterator<Item = (Uuid, Uuid)>) -> sqlx::Result<()> {
+    let (ids, tokens): (Vec<Uuid>, Vec<Uuid>) = leases.unzip();
+    sqlx::query(
+        "UPDATE webhook_deliveries d SET lease_until = NULL, lease_token = NULL, leased_by = NULL
+         FROM unnest($1::uuid[], $2::uuid[]) AS held (delivery_id, lease_token)
+         WHERE d.delivery_id = held.delivery_id AND d.lease_token = held.lease_token",
+    )
+    .bind(ids)
+    .bind(tokens)
+    .execute(pool)
+    .await
+    .map(drop)
+}

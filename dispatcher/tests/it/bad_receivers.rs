@@ -1,0 +1,123 @@
+//! Receivers that do what no receiver should.
+
+use std::time::{Duration, Instant};
+
+use schemas::message::Class;
+use tests::eventually;
+use tests::receiver::{Answer, Receiver};
+
+use crate::raw::{Behaviour, Raw};
+use crate::world::{SOON, World};
+
+const DEADLINE: Duration = Duration::from_millis(1500);
+
+/// Sends one click to such a receiver and returns the failure log, of the first attempt only unless it succeeded.
+async fn fails(behaviour: Behaviour) -> Vec<(i16, Option<i16>, Option<String>, String)> {
+    let world = World::new().await;
+    let receiver = Raw::start(behaviour).await;
+    let workspace = world.workspace("business").await;
+    let endpoint = world.endpoint(workspace, &receiver.url, &["click.created"]).await;
+    let dispatcher = world
+        .dispatcher_with(|config| {
+            config.tuning.retry_base = Duration::from_secs(600);
+            config.tuning.attempt_deadline = DEADLINE;
+        })
+        .await;
+    world.click(workspace, Class::Human).await;
+    eventually("an attempt is made", SOON, async || match receiver.requests() {
+        1 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    let begun = Instant::now();
+    let failures = eventually("it has an outcome", SOON, async || {
+        match (world.failures(endpoint).await, world.pending().await) {
+            (failures, 1) if failures.is_empty() => Err(failures),
+            (failures, _) => Ok(failures),
+        }
+    })
+    .await;
+    // The deadline, and time to write the outcome on a busy machine.
+    assert!(begun.elapsed() < DEADLINE + Duration::from_secs(5), "{:?}", begun.elapsed());
+    dispatcher.stop().await;
+    assert_eq!(receiver.requests(), 1);
+    failures
+}
+
+fn without_answer(class: &str) -> Vec<(i16, Option<i16>, Option<String>, String)> {
+    vec![(1, None, Some(class.to_owned()), String::new())]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_line_that_trickles_fails_at_the_deadline() {
+    assert_eq!(fails(Behaviour::Trickle("HTTP/1.1 200 OK")).await, without_answer("timeout"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endless_headers_fail_without_filling_memory() {
+    let flood = Behaviour::Flood(
+        "HTTP/1.1 200 OK\r\n",
+        b"x-more: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n",
+    );
+    assert_eq!(fails(flood).await, without_answer("response"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endless_body_after_a_200_is_a_success() {
+    let flood = Behaviour::Flood("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n", &[b'a'; 65_536]);
+    assert_eq!(fails(flood).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_never_comes_after_a_200_is_a_success() {
+    assert_eq!(fails(Behaviour::Hold("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endless_compressed_body_of_a_failure_is_cut_and_not_unpacked() {
+    let flood = Behaviour::Flood(
+        "HTTP/1.1 500 No\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n\x1f",
+        &[0x8b; 65_536],
+    );
+    let failures = fails(flood).await;
+    let (attempt, status, class, body) = &failures[0];
+    assert_eq!((failures.len(), *attempt, *status, class), (1, 1, Some(500), &None));
+    assert!(body.len() <= 4096 && body.len() > 4090 && body.starts_with("\x1f\u{fffd}"), "{}", body.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn informational_answers_alone_are_no_answer() {
+    assert_eq!(fails(Behaviour::Close("HTTP/1.1 100 Continue\r\n\r\n")).await, without_answer("response"));
+    let flood = Behaviour::Trickle("HTTP/1.1 103 Early Hints\r\n\r\n");
+    assert_eq!(fails(flood).await, without_answer("timeout"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_closes_early_or_speaks_something_else_is_a_failure() {
+    assert_eq!(fails(Behaviour::Close("")).await, without_answer("response"));
+    assert_eq!(fails(Behaviour::Close("HTTP/1.1 200")).await, without_answer("response"));
+    assert_eq!(fails(Behaviour::Close("+OK ready\r\n")).await, without_answer("response"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_speaks_no_tls_where_it_should_or_is_not_there_fails_to_connect() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
+    let workspace = world.workspace("business").await;
+    let https = receiver.url("/").replace("http:", "https:");
+    let plain = world.endpoint(workspace, &https, &["click.created"]).await;
+    let absent = world.endpoint(workspace, "http://127.0.0.1:2/", &["click.created"]).await;
+    let unknown = world.endpoint(workspace, "https://nowhere.invalid/", &["click.created"]).await;
+    let dispatcher =
+        world.dispatcher_with(|config| config.tuning.retry_base = Duration::from_secs(600)).await;
+    world.click(workspace, Class::Human).await;
+    for (endpoint, class) in [(plain, "connect"), (absent, "connect"), (unknown, "dns")] {
+        let failures = eventually("the first attempt fails", SOON, async || {
+            let failures = world.failures(endpoint).await;
+            if failures.is_empty() { Err(()) } else { Ok(failures) }
+        })
+        .await;
+        assert_eq!(failures, without_answer(class), "{class}");
+    }
+    dispatcher.stop().await;
+}
