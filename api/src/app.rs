@@ -10,6 +10,7 @@ use sqlx::PgPool;
 use url::Url;
 
 use crate::plan::Plans;
+use crate::stats::store::Store;
 
 /// The state of the API, shared by all requests. No globals.
 #[derive(Clone)]
@@ -19,8 +20,8 @@ pub(crate) struct App(Arc<State>);
 pub(crate) struct State {
     /// Postgres: accounts, keys, links, conversions, webhook endpoints, the outbox.
     pub(crate) pool: PgPool,
-    /// ClickHouse: clicks.
-    pub(crate) clickhouse: clickhouse::Client,
+    /// ClickHouse: clicks and their counts.
+    pub(crate) store: Store,
     /// What each plan gives.
     pub(crate) plans: Plans,
     /// Tell real click ids from forged ones.

@@ -1,7 +1,8 @@
 //! What the API reads from its environment; `--help` is the reference.
 
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use service::clickhouse::ClickhouseConfig;
@@ -77,6 +78,15 @@ pub struct Config {
     /// Networks of proxies that are believed about the client address they forward.
     #[arg(long, value_name = "CIDRS", env = "HOPLINE_TRUSTED_PROXIES", default_value = "")]
     pub trusted_proxies: Cidrs,
+
+    /// Seconds that statistics, a page of clicks, or a batch of an export may take before they answer 503.
+    #[arg(long = "stats-timeout-seconds", value_name = "SECONDS", env = "HOPLINE_STATS_TIMEOUT_SECONDS",
+          default_value = "10", value_parser = service::config::seconds)]
+    pub stats_timeout: Duration,
+
+    /// Requests of one workspace that are at ClickHouse at a time, of counters and of statistics each.
+    #[arg(long, value_name = "COUNT", env = "HOPLINE_QUERIES_PER_WORKSPACE", default_value = "4")]
+    pub queries_per_workspace: NonZeroUsize,
 
     /// A file to replace what each plan gives, in the form of `api/plans.json`.
     #[arg(long = "plans-file", value_name = "PATH", env = "HOPLINE_PLANS_FILE", value_parser = Plans::read)]

@@ -4,6 +4,7 @@ mod admin;
 mod answers;
 mod app;
 mod auth;
+mod clicks;
 mod config;
 mod conversions;
 mod cors;
@@ -20,7 +21,9 @@ mod openapi;
 mod outbox;
 mod page;
 mod plan;
+mod retention;
 mod routes;
+mod stats;
 mod surface;
 mod usage;
 mod webhooks;
@@ -40,6 +43,7 @@ use tokio::net::TcpListener;
 use crate::answers::Answers;
 use crate::app::{App, State};
 use crate::limits::AddressLimits;
+use crate::stats::store::Store;
 
 /// Connections of one instance to Postgres.
 const POOL_CONNECTIONS: u32 = 16;
@@ -68,7 +72,9 @@ pub async fn run(
     tokio::spawn(idempotency::sweep(pool.clone(), shutdown.clone()));
     let outbox = tokio::spawn(outbox::publish(pool.clone(), config.kafka.clone(), kafka, shutdown.clone()));
 
-    let app = app(&config, pool.clone(), clickhouse)?;
+    let app = app(&config, pool.clone(), &clickhouse)?;
+    let daily = retention::write_daily(pool.clone(), clickhouse, app.plans.clone(), shutdown.clone());
+    tokio::spawn(daily);
     let around = Answers(AddressLimits::new(config.address_requests_per_minute, config.trusted_proxies));
     serve_around(around, listener, routes::routes(&app), config.limits, shutdown.clone()).await;
     // Requests are finished, so nothing more comes into the outbox from here; what is left is sent at the next start.
@@ -78,14 +84,14 @@ pub async fn run(
 }
 
 /// What requests and operator's commands share.
-fn app(config: &Config, pool: PgPool, clickhouse: clickhouse::Client) -> anyhow::Result<App> {
+fn app(config: &Config, pool: PgPool, clickhouse: &clickhouse::Client) -> anyhow::Result<App> {
     let plans = match &config.plans {
         Some(plans) => plans.clone(),
         None => Plans::built_in()?,
     };
     Ok(App::new(State {
         pool,
-        clickhouse,
+        store: Store::new(clickhouse, config.queries_per_workspace.get(), config.stats_timeout),
         plans,
         click_ids: click_id_keys(config),
         secret_keys: config.secret_keys.clone(),
@@ -111,7 +117,7 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
 pub async fn administer(config: &Config, admin: Admin) -> anyhow::Result<String> {
     let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
     let clickhouse = service::clickhouse::client(&config.clickhouse);
-    admin::run(admin, &app(config, pool, clickhouse)?).await
+    admin::run(admin, &app(config, pool, &clickhouse)?).await
 }
 
 pub use admin::Admin;

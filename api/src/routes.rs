@@ -12,7 +12,7 @@ use crate::auth::{caller, writer};
 use crate::idempotency::{Answer, idempotency_key};
 use crate::limits::within_address_limit;
 use crate::openapi::openapi;
-use crate::{conversions, cors, links, usage, webhooks};
+use crate::{clicks, conversions, cors, links, stats, usage, webhooks};
 
 /// The API under `/api/v1` and, for ever the same, under `/api`.
 pub(crate) fn routes(app: &App) -> Route {
@@ -33,6 +33,14 @@ pub(crate) fn routes(app: &App) -> Route {
         delete_webhook(app),
         rotate_webhook_secret(app),
         show_usage(app),
+        show_link_stats(app),
+        show_link_breakdown(app),
+        list_link_clicks(app),
+        list_link_conversions(app),
+        show_stats(app),
+        show_breakdown(app),
+        list_clicks(app),
+        list_conversions(app),
         // For anyone who holds a click id
         create_conversion(app),
         // For programs and people who want to know more
@@ -227,6 +235,112 @@ fn show_usage(app: &App) -> Route {
         .boxed()
 }
 
+/// `GET /links/{id}/stats`
+fn show_link_stats(app: &App) -> Route {
+    warp::path!("links" / String / "stats")
+        .and(warp::get())
+        .and(caller(app))
+        .and(query())
+        .and(with(app))
+        .then(async |id: String, caller, asked, app| stats::show(Some(known(&id)?), asked, caller, app).await)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /links/{id}/stats/{dimension}`
+fn show_link_breakdown(app: &App) -> Route {
+    warp::path!("links" / String / "stats" / String)
+        .and(warp::get())
+        .and(caller(app))
+        .and(query())
+        .and(with(app))
+        .then(async |id: String, dimension, caller, asked, app| {
+            stats::breakdown(Some(known(&id)?), dimension, asked, caller, app).await
+        })
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /links/{id}/clicks`
+fn list_link_clicks(app: &App) -> Route {
+    warp::path!("links" / String / "clicks")
+        .and(warp::get())
+        .and(caller(app))
+        .and(format())
+        .and(query())
+        .and(with(app))
+        .then(async |id: String, caller, format, asked, app| {
+            clicks::clicks(Some(known(&id)?), format, asked, caller, app).await
+        })
+        .map(exported)
+        .boxed()
+}
+
+/// `GET /links/{id}/conversions`
+fn list_link_conversions(app: &App) -> Route {
+    warp::path!("links" / String / "conversions")
+        .and(warp::get())
+        .and(caller(app))
+        .and(query())
+        .and(with(app))
+        .then(async |id: String, caller, asked, app| {
+            conversions::list(Some(known(&id)?), asked, caller, app).await
+        })
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /stats`
+fn show_stats(app: &App) -> Route {
+    warp::path!("stats")
+        .and(warp::get())
+        .and(caller(app))
+        .and(query())
+        .and(with(app))
+        .then(async |caller, asked, app| stats::show(None, asked, caller, app).await)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /stats/{dimension}`
+fn show_breakdown(app: &App) -> Route {
+    warp::path!("stats" / String)
+        .and(warp::get())
+        .and(caller(app))
+        .and(query())
+        .and(with(app))
+        .then(async |dimension, caller, asked, app| {
+            stats::breakdown(None, dimension, asked, caller, app).await
+        })
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /clicks`
+fn list_clicks(app: &App) -> Route {
+    warp::path!("clicks")
+        .and(warp::get())
+        .and(caller(app))
+        .and(format())
+        .and(query())
+        .and(with(app))
+        .then(async |caller, format, asked, app| clicks::clicks(None, format, asked, caller, app).await)
+        .map(exported)
+        .boxed()
+}
+
+/// `GET /conversions`
+fn list_conversions(app: &App) -> Route {
+    warp::path!("conversions")
+        .and(warp::get())
+        .and(caller(app))
+        .and(query())
+        .and(with(app))
+        .then(async |caller, asked, app| conversions::list(None, asked, caller, app).await)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
 /// `POST /conversions`
 fn create_conversion(app: &App) -> Route {
     warp::path!("conversions")
@@ -245,6 +359,11 @@ fn with(app: &App) -> impl Filter<Extract = (App,), Error = std::convert::Infall
     warp::any().map(move || app.clone())
 }
 
+/// The form that the `Accept` header asks for.
+fn format() -> impl Filter<Extract = (clicks::Format,), Error = std::convert::Infallible> + Copy {
+    warp::header::headers_cloned().map(|headers: HeaderMap| clicks::Format::accepted(&headers))
+}
+
 /// The id of a path. What is no id at all names nothing, so it is not found, like an id of somebody else's.
 fn known<I: std::str::FromStr>(text: &str) -> Result<I, ApiError> {
     text.parse().map_err(|_| ApiError::not_found("There is nothing of this id in this workspace"))
@@ -255,6 +374,10 @@ fn answer<T: Serialize>(status: StatusCode, result: Result<&T, &ApiError>) -> Re
         Ok(value) => json(status, value),
         Err(error) => error.clone().into_response(),
     }
+}
+
+fn exported(result: Result<clicks::Answer, ApiError>) -> Response {
+    result.map_or_else(ApiError::into_response, clicks::Answer::into_response)
 }
 
 fn written(result: Result<Answer, ApiError>) -> Response {

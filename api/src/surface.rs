@@ -3,12 +3,12 @@
 /// A path and what can be done with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resource {
-    /// The path below `/api/v1` and `/api`; `{id}` stands for one segment.
+    /// The path below `/api/v1` and `/api`; a name in braces stands for one segment.
     pub(crate) path: &'static str,
     /// Its methods, in capitals.
     pub(crate) methods: &'static [&'static str],
-    /// Whether requests carry a key.
-    pub(crate) needs_key: bool,
+    /// Those of them that need no key.
+    pub(crate) open: &'static [&'static str],
 }
 
 /// All of them.
@@ -18,18 +18,26 @@ pub(crate) const RESOURCES: &[Resource] = &[
     keyed("links/upsert", &["PUT"]),
     keyed("links/{id}", &["GET", "PATCH", "DELETE"]),
     keyed("links/{id}/qr", &["GET"]),
+    keyed("links/{id}/stats", &["GET"]),
+    keyed("links/{id}/stats/{dimension}", &["GET"]),
+    keyed("links/{id}/clicks", &["GET"]),
+    keyed("links/{id}/conversions", &["GET"]),
+    keyed("stats", &["GET"]),
+    keyed("stats/{dimension}", &["GET"]),
+    keyed("clicks", &["GET"]),
     keyed("webhooks", &["GET", "POST"]),
     keyed("webhooks/{id}", &["GET", "PATCH", "DELETE"]),
     keyed("webhooks/{id}/rotate-secret", &["POST"]),
     keyed("usage", &["GET"]),
-    Resource { path: "conversions", methods: &["POST"], needs_key: false },
+    Resource { path: "conversions", methods: &["GET", "POST"], open: &["POST"] },
 ];
 
 const fn keyed(path: &'static str, methods: &'static [&'static str]) -> Resource {
-    Resource { path, methods, needs_key: true }
+    Resource { path, methods, open: &[] }
 }
 
-/// Finds the resource of a request's path. A literal segment is preferred to `{id}`, as in the routes.
+/// Finds the resource of a request's path. A literal segment is preferred to a name in braces, as in
+/// the routes.
 pub(crate) fn resource_at(path: &str) -> Option<&'static Resource> {
     let below = path.strip_prefix("/api/v1/").or_else(|| path.strip_prefix("/api/"))?;
     let literal = RESOURCES.iter().find(|resource| resource.path == below);
@@ -41,7 +49,7 @@ fn matches(pattern: &str, path: &str) -> bool {
     loop {
         match (wanted.next(), given.next()) {
             (None, None) => return true,
-            (Some("{id}"), Some(segment)) if !segment.is_empty() => {}
+            (Some(name), Some(segment)) if name.starts_with('{') && !segment.is_empty() => {}
             (Some(wanted), Some(given)) if wanted == given => {}
             _ => return false,
         }
@@ -59,6 +67,9 @@ mod tests {
             assert_eq!(found("/links"), Some("links"));
             assert_eq!(found("/links/lnk_1"), Some("links/{id}"));
             assert_eq!(found("/conversions"), Some("conversions"));
+            assert_eq!(found("/stats/country"), Some("stats/{dimension}"));
+            assert_eq!(found("/links/lnk_1/stats"), Some("links/{id}/stats"));
+            assert_eq!(found("/links/lnk_1/stats/os"), Some("links/{id}/stats/{dimension}"));
             assert_eq!(found("/links/"), None);
             assert_eq!(found("/nothing"), None);
             assert_eq!(found("/links/a/b/c"), None);

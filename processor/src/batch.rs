@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use chrono::{DateTime, Datelike as _, Utc};
+use chrono::{DateTime, NaiveDate, Utc};
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::row::ClickRow;
 use tokio::time::Instant;
@@ -43,6 +43,8 @@ pub struct AgainKey {
 pub struct BatchRow {
     /// Offset within the partition.
     pub koff: u64,
+    /// The click's link.
+    pub link_id: LinkId,
     /// The click's id.
     pub click_id: String,
     /// Set when the click may be a repeat.
@@ -53,9 +55,9 @@ pub struct BatchRow {
     end: usize,
 }
 
-/// The table partition of a row, as `toYYYYMM(broker_ts)` computes it.
-fn month(broker_ts: DateTime<Utc>) -> (i32, u32) {
-    (broker_ts.year(), broker_ts.month())
+/// The table partition of a row, as `toDate(broker_ts)` computes it.
+fn day(broker_ts: DateTime<Utc>) -> NaiveDate {
+    broker_ts.date_naive()
 }
 
 /// Gathers what will be a [`Batch`].
@@ -88,7 +90,7 @@ impl Batcher {
     ///
     /// A batch over two partitions would be two parts, and a crash between them would store half of it.
     pub fn accepts(&self, row: &ClickRow) -> bool {
-        self.rows.last().is_none_or(|last| month(last.broker_ts) == month(row.broker_ts))
+        self.rows.last().is_none_or(|last| day(last.broker_ts) == day(row.broker_ts))
     }
 
     /// Adds a row that [`Batcher::accepts`].
@@ -100,9 +102,10 @@ impl Batcher {
             link_id: row.click.link_id,
             edge_time: row.click.occurred_at,
         });
-        let (koff, broker_ts, click_id) = (row.koff, row.broker_ts, row.click.click_id);
+        let ClickRow { click, koff, broker_ts, .. } = row;
         self.next = koff + 1;
-        self.rows.push(BatchRow { koff, click_id, again, broker_ts, start, end: self.body.len() });
+        let (link_id, click_id) = (click.link_id, click.click_id);
+        self.rows.push(BatchRow { koff, link_id, click_id, again, broker_ts, start, end: self.body.len() });
         self.started.get_or_insert_with(Instant::now);
     }
 
@@ -233,9 +236,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_month_boundary_cuts_a_batch_in_either_direction() {
-        let (november, december) = (at("2026-11-30T23:59:59.999Z"), at("2026-12-01T00:00:00Z"));
-        for (before, after) in [(november, december), (december, november)] {
+    fn a_day_boundary_in_utc_cuts_a_batch_in_either_direction() {
+        let (before_midnight, midnight) = (at("2026-11-30T23:59:59.999Z"), at("2026-12-01T00:00:00Z"));
+        for (before, after) in [(before_midnight, midnight), (midnight, before_midnight)] {
             let mut batcher = batcher();
             assert!(batcher.accepts(&row(1, "a", false, before)));
             batcher.push(row(1, "a", false, before));
@@ -314,12 +317,12 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn no_batch_spans_two_table_partitions(days in proptest::collection::vec(0_i64..120, 1..60)) {
+        fn no_batch_spans_two_table_partitions(hours in proptest::collection::vec(0_i64..120, 1..60)) {
             let start = at("2026-11-21T00:00:00Z");
             let mut batcher = batcher();
             let mut batches = Vec::new();
-            for (koff, day) in days.iter().enumerate() {
-                let row = row(koff as u64, "x", false, start + TimeDelta::days(*day));
+            for (koff, hour) in hours.iter().enumerate() {
+                let row = row(koff as u64, "x", false, start + TimeDelta::hours(*hour));
                 if !batcher.accepts(&row) {
                     batches.extend(batcher.cut());
                 }
@@ -328,12 +331,11 @@ pub(crate) mod tests {
             batches.extend(batcher.cut());
             let mut offsets = Vec::new();
             for batch in &batches {
-                let months: std::collections::BTreeSet<_> =
-                    batch.rows().iter().map(|row| month(row.broker_ts)).collect();
-                prop_assert_eq!(months.len(), 1);
+                let days: std::collections::BTreeSet<_> = batch.rows().iter().map(|row| day(row.broker_ts)).collect();
+                prop_assert_eq!(days.len(), 1);
                 offsets.extend(batch.rows().iter().map(|row| row.koff));
             }
-            prop_assert_eq!(offsets, (0..days.len() as u64).collect::<Vec<_>>());
+            prop_assert_eq!(offsets, (0..hours.len() as u64).collect::<Vec<_>>());
         }
     }
 }

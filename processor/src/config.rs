@@ -1,10 +1,12 @@
 //! What the processor is told by its environment.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use service::{clickhouse::ClickhouseConfig, kafka::KafkaConfig, process::Settings};
 
 use crate::batch::Limits;
+use crate::upkeep::Schedule;
 
 /// The consumer group, without the deployment's prefix.
 pub const GROUP: &str = "hopline-processor";
@@ -30,6 +32,20 @@ pub struct Config {
     #[arg(skip)]
     pub batch: Limits,
 
+    /// Seconds between two removals of deleted links' rows.
+    #[arg(long, value_name = "SECONDS", env = "HOPLINE_PURGE_SECONDS", default_value = "600",
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub purge_seconds: u64,
+
+    /// Seconds that every partition must be past the end of a broker's day before the day's rollups are computed.
+    #[arg(long, value_name = "SECONDS", env = "HOPLINE_SLICE_DELAY_SECONDS", default_value = "600",
+          value_parser = clap::value_parser!(u64).range(1..=43_200))]
+    pub slice_delay_seconds: u64,
+
+    /// How often upkeep looks whether anything is due: a test has less time.
+    #[arg(skip = Schedule::default().look)]
+    pub upkeep_look: Duration,
+
     /// Where Kafka is.
     #[command(flatten)]
     pub kafka: KafkaConfig,
@@ -41,6 +57,18 @@ pub struct Config {
     /// Logs and the end of the process.
     #[command(flatten)]
     pub process: Settings,
+}
+
+impl Config {
+    /// When upkeep does what.
+    pub fn schedule(&self) -> Schedule {
+        Schedule {
+            look: self.upkeep_look,
+            slice_delay: Duration::from_secs(self.slice_delay_seconds),
+            purge: Duration::from_secs(self.purge_seconds),
+            ..Schedule::default()
+        }
+    }
 }
 
 impl AsRef<Settings> for Config {

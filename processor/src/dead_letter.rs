@@ -1,4 +1,4 @@
-//! Messages that are no clicks, kept where an operator can read them and send them again.
+//! Messages that nobody could read, kept where an operator can read them and send them again.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,20 +7,17 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
-use schemas::topic;
+use schemas::topic::{self, Topic};
 use service::kafka::{Context, KafkaConfig};
 
 use crate::decode::{Poison, Record};
 
-/// What the reader expected the bytes to be.
-const SCHEMA: &str = "click.v1";
-
-/// A message that is no click, with its original bytes.
+/// A message that is not what its topic holds, with its original bytes.
 #[derive(Debug, Clone)]
 pub struct DeadLetter {
     /// Offset within the partition.
     pub offset: u64,
-    /// Why it is no click.
+    /// Why it could not be read.
     pub reason: String,
     /// The original key.
     pub key: Option<Vec<u8>>,
@@ -29,19 +26,21 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// Wraps a record and the reason why it is no click.
+    /// Wraps a record and the reason why it could not be read.
     pub fn new(record: Record, poison: &Poison) -> Self {
         let Record { offset, key, payload, .. } = record;
         Self { offset, reason: poison.to_string(), key, payload: payload.unwrap_or_default() }
     }
 }
 
-/// Writes to the topic of dead letters.
+/// Writes what was read from one topic to the topic of dead letters.
 #[derive(Clone)]
 pub struct DeadLetters {
     producer: FutureProducer<Context>,
     topic: String,
     source_topic: String,
+    /// What the reader expected the bytes to be.
+    schema: &'static str,
 }
 
 impl fmt::Debug for DeadLetters {
@@ -51,23 +50,29 @@ impl fmt::Debug for DeadLetters {
 }
 
 impl DeadLetters {
-    /// Makes the producer, without connecting.
+    /// Makes the producer, without connecting; `source` was read, and expected to hold `schema`.
     ///
     /// # Errors
     /// When librdkafka refuses the settings.
-    pub fn new(kafka: &KafkaConfig) -> Result<Self, KafkaError> {
+    pub fn new(kafka: &KafkaConfig, source: Topic, schema: &'static str) -> Result<Self, KafkaError> {
         let producer = kafka
             .client_config("processor-dead-letters")
             .set("enable.idempotence", "true")
             .set("acks", "all")
-            // The topic takes more than `clicks` does, so that the headers fit on top of the largest message.
+            // The topic takes more than others do, so that the headers fit on top of the largest message.
             .set("message.max.bytes", "2097152")
             .create_with_context(Context::default())?;
         Ok(Self {
             producer,
             topic: kafka.topic(topic::DEAD_LETTERS.name),
-            source_topic: kafka.topic(topic::CLICKS.name),
+            source_topic: kafka.topic(source.name),
+            schema,
         })
+    }
+
+    /// Returns one for another source with the same producer.
+    pub fn of(&self, kafka: &KafkaConfig, source: Topic, schema: &'static str) -> Self {
+        Self { source_topic: kafka.topic(source.name), schema, ..self.clone() }
     }
 
     /// Writes one letter and waits until Kafka has it; after a crash the same letter may be written again.
@@ -85,7 +90,7 @@ impl DeadLetters {
             ("partition", &number),
             ("offset", &offset),
             ("reason", &letter.reason),
-            ("schema", SCHEMA),
+            ("schema", self.schema),
         ] {
             headers = headers.insert(Header { key, value: Some(value) });
         }

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{counter, histogram};
+use schemas::clickhouse::Generation;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::batch::{Batch, Batcher, Limits};
+use crate::batch::{Batch, BatchRow, Batcher, Insertion, Limits};
 use crate::dead_letter::{DeadLetter, DeadLetters};
 use crate::decode::{Record, decode};
+use crate::deleted_links::DeletedLinks;
 use crate::lanes::Status;
 use crate::ownership::{Claim, Ownership, TakeError};
 use crate::repeats::{self, Remembered};
@@ -36,8 +38,34 @@ pub struct Tools {
     pub store: Store,
     /// The topic of what is no click.
     pub dead_letters: DeadLetters,
+    /// Whose clicks are not stored.
+    pub deleted_links: DeletedLinks,
     /// When batches are cut.
     pub limits: Limits,
+}
+
+/// The rows of a batch that are not stored.
+struct Dropped {
+    /// Their places, ascending.
+    places: Vec<usize>,
+    /// How many of them are clicks of deleted links; the others are repeats.
+    deleted: usize,
+}
+
+impl Dropped {
+    fn new(rows: &[BatchRow], repeats: &[usize], deleted_links: &DeletedLinks) -> Self {
+        let mut dropped = Self { places: Vec::new(), deleted: 0 };
+        let mut repeats = repeats.iter().peekable();
+        for (place, row) in rows.iter().enumerate() {
+            let is_repeat = repeats.next_if(|next| **next == place).is_some();
+            let is_deleted = deleted_links.contain(row.link_id);
+            dropped.deleted += usize::from(is_deleted);
+            if is_repeat || is_deleted {
+                dropped.places.push(place);
+            }
+        }
+        dropped
+    }
 }
 
 /// The pipeline of one partition.
@@ -50,6 +78,7 @@ pub struct Lane {
     inbox: UnboundedReceiver<Record>,
     stop: CancellationToken,
     epoch: u64,
+    generation: Generation,
     /// Everything below is stored, or dropped, or a dead letter.
     next: u64,
     /// The offset that the next record should have.
@@ -78,6 +107,7 @@ impl Lane {
             inbox,
             stop,
             epoch: 0,
+            generation: Generation::FIRST,
             next: 0,
             expected: 0,
             received: None,
@@ -170,8 +200,13 @@ impl Lane {
 
     async fn take(&mut self) -> Result<(), TakeError> {
         self.status.taking();
-        let Ownership { epoch, next, last_row, remembered } = self.claim.take(self.next).await?;
+        // A lane that knows none yet would bring back what was purged.
+        let Tools { store, deleted_links, .. } = &*self.tools;
+        until_done("read the deleted links", self.partition, &self.stop, || deleted_links.refresh(store))
+            .await?;
+        let Ownership { epoch, generation, next, last_row, remembered } = self.claim.take(self.next).await?;
         self.epoch = epoch;
+        self.generation = generation;
         self.next = next;
         self.expected = self.expected.max(next);
         self.remembered = remembered;
@@ -187,20 +222,20 @@ impl Lane {
         loop {
             // What somebody else has stored meanwhile is not stored again.
             batch.skip_below(self.next);
-            let repeats = self.find_repeats(&batch).await?;
-            let Some(insertion) = batch.insertion(&repeats) else {
-                self.done(&batch, &repeats);
+            let dropped = self.find_dropped(&batch).await?;
+            let Some(insertion) = batch.insertion(&dropped.places) else {
+                self.done(&batch, &dropped);
                 return Ok(());
             };
             let started = Instant::now();
-            let outcome = self.tools.store.insert(self.status.src, self.epoch, &insertion).await;
+            let outcome = self.insert(&insertion).await;
             histogram!("hopline_processor_insert_seconds").record(started.elapsed().as_secs_f64());
             match outcome {
                 Ok(()) => {
                     counter!("hopline_processor_rows_inserted_total").increment(insertion.rows as u64);
                     counter!("hopline_processor_batches_total").increment(1);
                     histogram!("hopline_processor_batch_rows").record(insertion.rows as f64);
-                    self.done(&batch, &repeats);
+                    self.done(&batch, &dropped);
                     return Ok(());
                 }
                 Err(InsertError::Fenced) => self.fenced().await?,
@@ -220,6 +255,10 @@ impl Lane {
                 }
             }
         }
+    }
+
+    async fn insert(&self, insertion: &Insertion) -> Result<(), InsertError> {
+        self.tools.store.insert(self.generation, self.status.src, self.epoch, insertion).await
     }
 
     /// Delivers what is no click; nothing behind it is committed before.
@@ -245,17 +284,19 @@ impl Lane {
         Ok(())
     }
 
-    async fn find_repeats(&self, batch: &Batch) -> Result<Vec<usize>, Stopped> {
+    /// Finds the rows that are not stored: those of deleted links, and repeats.
+    async fn find_dropped(&self, batch: &Batch) -> Result<Dropped, Stopped> {
         let asked = repeats::to_look_up(batch.rows(), &self.remembered);
         let stored = if asked.is_empty() {
             HashSet::new()
         } else {
             until_done("look up possible repeats", self.partition, &self.stop, || {
-                self.tools.store.stored(&asked)
+                self.tools.store.stored(self.generation, &asked)
             })
             .await?
         };
-        Ok(repeats::find(batch.rows(), &self.remembered, &stored))
+        let repeats = repeats::find(batch.rows(), &self.remembered, &stored);
+        Ok(Dropped::new(batch.rows(), &repeats, &self.tools.deleted_links))
     }
 
     /// Waits long enough to hear that the partition is somebody else's, then takes it again.
@@ -277,9 +318,11 @@ impl Lane {
     }
 
     /// Notes that a batch is done with.
-    fn done(&mut self, batch: &Batch, repeats: &[usize]) {
-        counter!("hopline_processor_repeats_dropped_total").increment(repeats.len() as u64);
-        let mut dropped = repeats.iter().peekable();
+    fn done(&mut self, batch: &Batch, dropped: &Dropped) {
+        let repeats = dropped.places.len() - dropped.deleted;
+        counter!("hopline_processor_repeats_dropped_total").increment(repeats as u64);
+        counter!("hopline_processor_deleted_dropped_total").increment(dropped.deleted as u64);
+        let mut dropped = dropped.places.iter().peekable();
         for (place, row) in batch.rows().iter().enumerate() {
             if dropped.next_if(|next| **next == place).is_none() && row.again.is_some() {
                 self.remembered.admit(&row.click_id, row.broker_ts);

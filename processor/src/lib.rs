@@ -19,6 +19,8 @@ pub mod config;
 pub mod consume;
 pub mod dead_letter;
 pub mod decode;
+pub mod deleted_links;
+pub mod intake;
 pub mod lane;
 pub mod lanes;
 pub mod log;
@@ -28,6 +30,7 @@ pub mod repeats;
 pub mod retry;
 mod run;
 pub mod store;
+pub mod upkeep;
 
 pub use config::Config;
 pub use run::run;

@@ -69,6 +69,16 @@ impl Log {
         &self.topic
     }
 
+    /// Returns how many partitions the topic has.
+    pub async fn partitions(&self) -> Result<i32, LogError> {
+        self.ask(|client, topic| {
+            let metadata = client.fetch_metadata(Some(topic), TIMEOUT)?;
+            let partitions: usize = metadata.topics().iter().map(|topic| topic.partitions().len()).sum();
+            Ok(i32::try_from(partitions).unwrap_or(i32::MAX))
+        })
+        .await
+    }
+
     /// Returns the group's committed offset, if there is one.
     pub async fn committed(&self, partition: i32) -> Result<Option<u64>, LogError> {
         self.ask(move |client, topic| {

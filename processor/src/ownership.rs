@@ -5,12 +5,14 @@
 //!
 //! 1. write a higher epoch: inserts under an older one are refused from now on;
 //! 2. wait until no insert is running that read the older one;
-//! 3. read the last stored row: nothing can be added behind it any more.
+//! 3. read which generation of tables is current, and the last row stored there: nothing can be added behind it
+//!    any more.
 
 use std::time::Duration;
 
 use chrono::TimeDelta;
 use metrics::counter;
+use schemas::clickhouse::Generation;
 use schemas::row::source;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +23,7 @@ use crate::retry::{Stopped, until_done};
 use crate::store::{LastRow, Store};
 
 /// The generation of the topic; a wiped Kafka would need a new one.
-pub const GENERATION: u16 = 1;
+pub const TOPIC_GENERATION: u16 = 1;
 
 /// How often older inserts are looked for while they are waited for.
 const WAIT_OUT_INTERVAL: Duration = Duration::from_millis(100);
@@ -34,6 +36,8 @@ const BROKER_SKEW: TimeDelta = TimeDelta::seconds(5);
 pub struct Ownership {
     /// What each insert carries.
     pub epoch: u64,
+    /// The tables that the rows go into.
+    pub generation: Generation,
     /// The offset from which on nothing is stored; messages below it are skipped.
     pub next: u64,
     /// The last stored row, if it is at or after the committed offset.
@@ -95,12 +99,17 @@ impl Claim {
         let epoch = until_done("take the partition over", partition, stop, || store.raise_epoch(src)).await?;
         counter!("hopline_processor_takeovers_total").increment(1);
         self.wait_out(epoch).await?;
+        // Read behind the epoch: a switch of generations that this reading misses has raised the epoch again.
+        let generation =
+            until_done("read the current generation", partition, stop, || store.current_generation()).await?;
 
         let committed =
             until_done("read the committed offset", partition, stop, || log.committed(partition)).await?;
         let floor = committed.unwrap_or(0).max(known);
-        let last_row =
-            until_done("read the last stored row", partition, stop, || store.last_row(src, floor)).await?;
+        let last_row = until_done("read the last stored row", partition, stop, || {
+            store.last_row(generation, src, floor)
+        })
+        .await?;
         let extent = until_done("read the log's end", partition, stop, || log.extent(partition)).await?;
         let first_later = match last_row {
             Some(row) => {
@@ -119,9 +128,9 @@ impl Claim {
             (_, None) => floor,
             (_, Some(row)) => row.koff + 1,
         };
-        let remembered = self.remembered(last_row).await?;
+        let remembered = self.remembered(generation, last_row).await?;
         tracing::info!(partition, src, epoch, next, "took partition {partition} over at offset {next}");
-        Ok(Ownership { epoch, next, last_row, remembered })
+        Ok(Ownership { epoch, generation, next, last_row, remembered })
     }
 
     async fn wait_out(&self, epoch: u64) -> Result<(), Stopped> {
@@ -146,12 +155,16 @@ impl Claim {
     }
 
     /// Loads the marked clicks of the hour before the last row: their first copies may still come.
-    async fn remembered(&self, last_row: Option<LastRow>) -> Result<Remembered, Stopped> {
+    async fn remembered(
+        &self,
+        generation: Generation,
+        last_row: Option<LastRow>,
+    ) -> Result<Remembered, Stopped> {
         let Self { partition, src, store, stop, .. } = self;
         // Without a row behind the committed offset the time is not known; the clock of this process will do.
         let since = last_row.map_or_else(chrono::Utc::now, |row| row.broker_ts) - MEMORY;
         let marked = until_done("read the marked clicks of the last hour", *partition, stop, || {
-            store.marked_since(*src, since, MEMORY_IDS)
+            store.marked_since(generation, *src, since, MEMORY_IDS)
         })
         .await?;
         let mut remembered = Remembered::default();
@@ -165,7 +178,7 @@ impl Claim {
 /// Returns the source of a partition in the current generation of the topic.
 pub const fn source_of(partition: i32) -> u32 {
     // Kafka numbers partitions from 0, and a topic of more than 65,536 is beyond what one cluster holds.
-    source(GENERATION, partition as u16)
+    source(TOPIC_GENERATION, partition as u16)
 }
 
 /// Returns what shows that the log was replaced or cut since rows of it were stored.

@@ -1,25 +1,29 @@
 //! The processor, from its configuration to its end.
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use futures_util::{FutureExt as _, TryFutureExt as _};
 use schemas::topic;
 use service::clickhouse::client;
 use service::http::serve_operations;
 use service::metrics::Metrics;
 use service::{Health, Shutdown, clickhouse, kafka};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::Config;
 use crate::consume::consume;
 use crate::dead_letter::DeadLetters;
+use crate::deleted_links::DeletedLinks;
+use crate::intake;
 use crate::lane::Tools;
 use crate::lanes::Lanes;
 use crate::log::Log;
 use crate::progress::write_progress;
 use crate::store::Store;
+use crate::upkeep::{Tables, upkeep};
 
 /// Runs the processor until the stop is requested and its inserts in flight are finished.
 ///
@@ -54,18 +58,33 @@ pub async fn run(
     });
 
     let owner = format!("{} {}", std::process::id(), Uuid::now_v7());
-    let store = Store::new(client, owner);
+    let store = Store::new(client.clone(), owner);
     let log = Log::new(&config.kafka, &clicks, &group).context("cannot make a client of Kafka")?;
-    let dead_letters = DeadLetters::new(&config.kafka).context("cannot make a producer of Kafka")?;
-    let tools = Tools { store: store.clone(), dead_letters, limits: config.batch };
+    let dead_letters = DeadLetters::new(&config.kafka, topic::CLICKS, "click.v1")
+        .context("cannot make a producer of Kafka")?;
+    let deleted_links = DeletedLinks::default();
+    tokio::spawn(deleted_links.clone().follow(store.clone(), shutdown.clone()));
+    let tools = Tools { store: store.clone(), dead_letters, deleted_links, limits: config.batch };
+    let intake_tools = intake::Tools {
+        store: store.clone(),
+        dead_letters: tools.dead_letters.clone(),
+        deleted_links: tools.deleted_links.clone(),
+    };
     let lanes = Arc::new(Lanes::new(tools, log.clone()));
+    let (upkeep_held, held) = watch::channel(false);
+    let upkeep =
+        upkeep(store.clone(), Tables::new(client), log.clone(), config.schedule(), held, shutdown.clone());
+    let upkeep_group = format!("{group}-upkeep");
+    let taking_in = intake::intake(&config.kafka, &upkeep_group, &intake_tools, upkeep_held, &shutdown);
 
     let _hold = shutdown.hold("the last inserts and commits");
-    let mut consuming = pin!(consume(&config.kafka, &clicks, &group, Arc::clone(&lanes), shutdown.clone()));
-    let consumed = tokio::select! {
-        consumed = &mut consuming => consumed,
-        // It ends first when a stop is requested; the lanes still have inserts to finish.
-        () = write_progress(&lanes, &log, &store, &partitions, &shutdown) => consuming.await,
-    };
-    Ok(consumed?)
+    let consuming = consume(&config.kafka, &clicks, &group, Arc::clone(&lanes), shutdown.clone());
+    // All of them end when a stop is requested, the consuming last: its lanes have inserts to finish.
+    tokio::try_join!(
+        consuming.map_err(anyhow::Error::from),
+        taking_in.map_err(anyhow::Error::from),
+        write_progress(&lanes, &log, &store, &partitions, &shutdown).map(Ok),
+        upkeep.map(Ok),
+    )?;
+    Ok(())
 }

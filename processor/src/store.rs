@@ -5,9 +5,14 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
-use clickhouse::Client;
-use schemas::row::CLICK_STRUCTURE;
+use clickhouse::{Client, Row};
+use schemas::clickhouse::{CURRENT_GENERATION, Generation};
+use schemas::id::LinkId;
+use schemas::message::DeletedLink;
+use schemas::row::{CLICK_STRUCTURE, CONVERSION_COLUMNS};
+use serde::Deserialize;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -17,7 +22,7 @@ use crate::batch::{BatchRow, Insertion};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// ClickHouse's code of `FUNCTION_THROW_IF_VALUE_IS_NON_ZERO`, by which the guard of an insert refuses it.
-const REFUSED: &str = "Code: 395.";
+pub(crate) const REFUSED: &str = "Code: 395.";
 
 /// How far ahead of the broker's an edge's clock may be for a repeat of its click still to be found.
 ///
@@ -57,6 +62,13 @@ pub struct LastRow {
     pub koff: u64,
     /// The broker's clock of the row.
     pub broker_ts: DateTime<Utc>,
+}
+
+#[derive(Row, Deserialize)]
+struct AddedLink {
+    #[serde(with = "clickhouse::serde::uuid")]
+    link_id: Uuid,
+    added_at: i64,
 }
 
 /// Access to the tables of clicks.
@@ -118,14 +130,70 @@ impl Store {
         in_time(self.client.query(&count).bind(&prefix).bind(epoch).fetch_one()).await
     }
 
-    /// Finds the last row of a source among those from offset `from` on.
-    pub async fn last_row(&self, src: u32, from: u64) -> Result<Option<LastRow>, StoreError> {
-        let (rows, koff, millis): (u64, u64, i64) = in_time(
+    /// Returns the generation of tables that is current.
+    ///
+    /// A switch raises the epoch of every source after its row, so whoever reads this under an epoch that is still
+    /// the highest has read what stands.
+    pub async fn current_generation(&self) -> Result<Generation, StoreError> {
+        in_time(self.client.query(CURRENT_GENERATION).fetch_one()).await.map(Generation)
+    }
+
+    /// Returns the deleted links that were added since a time in milliseconds of ClickHouse's clock, and when.
+    pub async fn deleted_links(&self, since: i64) -> Result<Vec<(LinkId, i64)>, StoreError> {
+        let rows: Vec<AddedLink> = in_time(
             self.client
                 .query(
-                    "SELECT count(), max(koff), toUnixTimestamp64Milli(argMax(broker_ts, koff)) \
-                     FROM clicks WHERE src = ? AND koff >= ?",
+                    "SELECT link_id, toUnixTimestamp64Milli(added_at) AS added_at FROM deleted_links \
+                     WHERE deleted_links.added_at >= fromUnixTimestamp64Milli(?, 'UTC')",
                 )
+                .bind(since)
+                .fetch_all(),
+        )
+        .await?;
+        Ok(rows.into_iter().map(|row| (LinkId::from_uuid(row.link_id), row.added_at)).collect())
+    }
+
+    /// Stores deleted links; one that is there already stays as it is.
+    pub async fn insert_deleted_links(&self, links: &[DeletedLink]) -> Result<(), StoreError> {
+        let values = list(links.iter().map(|link| {
+            let deleted_at = link.deleted_at.timestamp_millis();
+            format!("('{}', fromUnixTimestamp64Milli({deleted_at}, 'UTC'))", link.id.uuid())
+        }));
+        let insert = self
+            .client
+            .query(&format!("INSERT INTO deleted_links (link_id, deleted_at) VALUES {values}"))
+            .with_setting("async_insert", "0");
+        in_time(insert.execute()).await
+    }
+
+    /// Stores rows of conversions, each as [`schemas::row::write_conversion`] writes it.
+    pub async fn insert_conversions(&self, rows: Bytes) -> Result<(), StoreError> {
+        let mut insert = self
+            .client
+            .insert_formatted_with(format!("INSERT INTO conversions ({CONVERSION_COLUMNS}) FORMAT RowBinary"))
+            .with_setting("async_insert", "0")
+            .with_setting("wait_end_of_query", "1");
+        in_time(async {
+            insert.send(rows).await?;
+            insert.end().await
+        })
+        .await
+    }
+
+    /// Finds the last row of a source among those from offset `from` on.
+    pub async fn last_row(
+        &self,
+        generation: Generation,
+        src: u32,
+        from: u64,
+    ) -> Result<Option<LastRow>, StoreError> {
+        let (rows, koff, millis): (u64, u64, i64) = in_time(
+            self.client
+                .query(&format!(
+                    "SELECT count(), max(koff), toUnixTimestamp64Milli(argMax(broker_ts, koff)) \
+                     FROM {} WHERE src = ? AND koff >= ?",
+                    generation.clicks()
+                ))
                 .bind(src)
                 .bind(from)
                 .fetch_one(),
@@ -138,17 +206,19 @@ impl Store {
     /// Returns the marked clicks of a source that were stored since `since`, the oldest first, at most `limit`.
     pub async fn marked_since(
         &self,
+        generation: Generation,
         src: u32,
         since: DateTime<Utc>,
         limit: usize,
     ) -> Result<Vec<(String, DateTime<Utc>)>, StoreError> {
         let newest_first: Vec<(String, i64)> = in_time(
             self.client
-                .query(
-                    "SELECT click_id, toUnixTimestamp64Milli(broker_ts) FROM clicks \
+                .query(&format!(
+                    "SELECT click_id, toUnixTimestamp64Milli(broker_ts) FROM {} \
                      WHERE src = ? AND again AND broker_ts >= fromUnixTimestamp64Milli(?, 'UTC') \
                      ORDER BY koff DESC LIMIT ?",
-                )
+                    generation.clicks()
+                ))
                 .bind(src)
                 .bind(since.timestamp_millis())
                 .bind(limit)
@@ -160,7 +230,11 @@ impl Store {
     }
 
     /// Returns which of these clicks, all marked `again`, are stored, in whichever partition and however old.
-    pub async fn stored(&self, clicks: &[&BatchRow]) -> Result<HashSet<String>, StoreError> {
+    pub async fn stored(
+        &self,
+        generation: Generation,
+        clicks: &[&BatchRow],
+    ) -> Result<HashSet<String>, StoreError> {
         let mut clicks: Vec<_> =
             clicks.iter().filter_map(|row| row.again.map(|key| (key, row.click_id.as_str()))).collect();
         // Neighbours in the table are looked up together.
@@ -176,11 +250,12 @@ impl Store {
             // The row has the edge's time, or the broker's if that was earlier. The long id is read last, and
             // only where one of the two holds.
             let sql = format!(
-                "SELECT click_id FROM clicks \
+                "SELECT click_id FROM {table} \
                  PREWHERE (workspace_id, link_id) IN ({links}) \
                  AND occurred_at BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC') \
                  AND (occurred_at = broker_ts OR toUnixTimestamp64Milli(occurred_at) IN ({times})) \
                  WHERE click_id IN ?",
+                table = generation.clicks(),
                 times = list(millis.iter()),
             );
             let query =
@@ -194,10 +269,16 @@ impl Store {
     ///
     /// # Errors
     /// [`InsertError::Fenced`] is a clear no. After [`InsertError::Doubtful`] only reading the rows back tells.
-    pub async fn insert(&self, src: u32, epoch: u64, insertion: &Insertion) -> Result<(), InsertError> {
+    pub async fn insert(
+        &self,
+        generation: Generation,
+        src: u32,
+        epoch: u64,
+        insertion: &Insertion,
+    ) -> Result<(), InsertError> {
         let mut insert = self
             .client
-            .insert_formatted_with(insert_statement(src, epoch))
+            .insert_formatted_with(insert_statement(generation, src, epoch))
             .with_setting("query_id", format!("clicks-{src}-{epoch}-{}", Uuid::now_v7().simple()))
             // An insert that ClickHouse gathers with others would be answered for, and fenced, with them.
             .with_setting("async_insert", "0")
@@ -242,12 +323,13 @@ impl Store {
 const BLOCK_ROWS: &str = "1048576";
 const BLOCK_BYTES: &str = "1073741824";
 
-fn insert_statement(src: u32, epoch: u64) -> String {
+fn insert_statement(generation: Generation, src: u32, epoch: u64) -> String {
     let columns = list(columns());
     let structure = CLICK_STRUCTURE.replace('\'', "\\'");
     format!(
-        "INSERT INTO clicks ({columns}) SELECT {columns} FROM input('{structure}') \
-         WHERE throwIf((SELECT max(epoch) FROM owners WHERE src = {src}) != {epoch}) = 0 FORMAT RowBinary"
+        "INSERT INTO {table} ({columns}) SELECT {columns} FROM input('{structure}') \
+         WHERE throwIf((SELECT max(epoch) FROM owners WHERE src = {src}) != {epoch}) = 0 FORMAT RowBinary",
+        table = generation.clicks()
     )
 }
 
@@ -282,7 +364,8 @@ mod tests {
 
     #[test]
     fn an_insert_carries_its_guard() {
-        let sql = insert_statement(65_536, 7);
+        let sql = insert_statement(Generation(3), 65_536, 7);
+        assert!(sql.starts_with("INSERT INTO clicks_3 ("), "{sql}");
         assert!(sql.contains("SELECT max(epoch) FROM owners WHERE src = 65536) != 7"), "{sql}");
         assert!(sql.contains("DateTime64(3, \\'UTC\\')"), "{sql}");
     }

@@ -1,33 +1,116 @@
-//! The migrations of ClickHouse, in the order in which `api migrate` runs them.
+//! The migrations of ClickHouse, in the order in which `api migrate` runs them, and the tables of a generation.
 
-/// One migration: a file of statements, each ended by a semicolon at a line's end.
+pub mod rollup;
+
+use std::fmt;
+
+/// One migration: statements that bear to run again.
 #[derive(Debug, Clone, Copy)]
 pub struct Migration {
     /// Place in the order, from 1 without gaps.
     pub version: u32,
     /// What it is about, from the file's name.
     pub name: &'static str,
-    /// The file.
-    pub sql: &'static str,
+    source: Source,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    /// A file of statements.
+    File(&'static str),
+    /// The tables of a generation.
+    Generation(Generation),
 }
 
 impl Migration {
-    /// The file's statements, without comments between them.
-    pub fn statements(&self) -> impl Iterator<Item = String> {
-        self.sql.split(";\n").filter_map(|part| {
-            let lines = part.lines().filter(|line| !line.trim_start().starts_with("--"));
-            let statement = lines.collect::<Vec<_>>().join("\n").trim().to_owned();
-            (!statement.is_empty()).then_some(statement)
-        })
+    const fn file(version: u32, name: &'static str, sql: &'static str) -> Self {
+        Self { version, name, source: Source::File(sql) }
+    }
+
+    /// Returns the statements, without comments between them.
+    pub fn statements(&self) -> Vec<String> {
+        match self.source {
+            Source::File(sql) => statements(sql),
+            Source::Generation(generation) => generation.statements(),
+        }
     }
 }
 
 /// Every migration.
 pub const MIGRATIONS: &[Migration] = &[
-    Migration { version: 1, name: "owners", sql: include_str!("../clickhouse/0001_owners.sql") },
-    Migration { version: 2, name: "clicks", sql: include_str!("../clickhouse/0002_clicks.sql") },
-    Migration { version: 3, name: "progress", sql: include_str!("../clickhouse/0003_progress.sql") },
+    Migration::file(1, "owners", include_str!("../clickhouse/0001_owners.sql")),
+    // Its tables come before the row that names it.
+    Migration { version: 2, name: "generation_1", source: Source::Generation(Generation::FIRST) },
+    Migration::file(3, "generations", include_str!("../clickhouse/0003_generations.sql")),
+    Migration::file(4, "progress", include_str!("../clickhouse/0004_progress.sql")),
+    Migration::file(5, "conversions", include_str!("../clickhouse/0005_conversions.sql")),
+    Migration::file(6, "deleted_links", include_str!("../clickhouse/0006_deleted_links.sql")),
+    Migration::file(7, "retention", include_str!("../clickhouse/0007_retention.sql")),
 ];
+
+/// The statements that make the tables of a generation, with `{n}` for its number.
+const GENERATION: [&str; 4] = [
+    include_str!("../clickhouse/generation/clicks.sql"),
+    include_str!("../clickhouse/generation/counts.sql"),
+    include_str!("../clickhouse/generation/breakdowns.sql"),
+    include_str!("../clickhouse/generation/slices.sql"),
+];
+
+/// The query whose one value is the number of the current generation.
+pub const CURRENT_GENERATION: &str = "SELECT max(generation) FROM generations";
+
+/// A generation of tables: raw clicks, the rollups of them, and which slices of those are closed.
+///
+/// Which one is current says the row of table `generations` with the highest number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub u32);
+
+impl Generation {
+    /// The one that the migrations make.
+    pub const FIRST: Self = Self(1);
+
+    /// Returns the name of the table of raw clicks.
+    pub fn clicks(self) -> String {
+        format!("clicks_{self}")
+    }
+
+    /// Returns the name of the table of clicks and visitors by hour, day and month.
+    pub fn counts(self) -> String {
+        format!("counts_{self}")
+    }
+
+    /// Returns the name of the table of clicks and visitors by dimension and day.
+    pub fn breakdowns(self) -> String {
+        format!("breakdowns_{self}")
+    }
+
+    /// Returns the name of the table that says which version of a slice is in force.
+    pub fn slices(self) -> String {
+        format!("slices_{self}")
+    }
+
+    /// Returns the statements that make its tables, where they are not there yet.
+    pub fn statements(self) -> Vec<String> {
+        let number = self.to_string();
+        GENERATION.iter().flat_map(|sql| statements(&sql.replace("{n}", &number))).collect()
+    }
+}
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Cuts a file into its statements, each of which ends with a semicolon at a line's end.
+fn statements(sql: &str) -> Vec<String> {
+    sql.split(";\n").map(without_comments).filter(|statement| !statement.is_empty()).collect()
+}
+
+fn without_comments(sql: &str) -> String {
+    let lines = sql.lines().filter(|line| !line.trim_start().starts_with("--"));
+    lines.collect::<Vec<_>>().join("\n").trim().to_owned()
+}
 
 #[cfg(test)]
 mod tests {
@@ -37,13 +120,25 @@ mod tests {
     fn versions_are_without_gaps_and_every_file_has_a_statement() {
         for (place, migration) in MIGRATIONS.iter().enumerate() {
             assert_eq!(migration.version as usize, place + 1);
-            assert!(migration.statements().count() > 0, "{}", migration.name);
+            assert!(!migration.statements().is_empty(), "{}", migration.name);
+        }
+    }
+
+    #[test]
+    fn a_generation_makes_the_tables_that_it_names() {
+        let generation = Generation(7);
+        let tables = [generation.clicks(), generation.counts(), generation.breakdowns(), generation.slices()];
+        let statements = generation.statements();
+        assert_eq!(statements.len(), tables.len());
+        for (statement, table) in statements.iter().zip(tables) {
+            assert!(statement.starts_with(&format!("CREATE TABLE IF NOT EXISTS {table}\n")), "{statement}");
+            assert!(!statement.contains('{'), "{statement}");
         }
     }
 
     #[test]
     fn the_table_of_clicks_has_the_columns_that_rows_have() {
-        let sql = MIGRATIONS[1].sql;
+        let sql = GENERATION[0];
         for column in crate::row::CLICK_STRUCTURE.split(", ").filter_map(|part| part.split_once(' ')) {
             if column.1.starts_with("'UTC'") {
                 continue;

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use schemas::id::{ConversionId, LinkId, WorkspaceId};
 use schemas::message::{Conversion, Message as _, Version};
 use sha2::{Digest as _, Sha256};
-use sqlx::PgPool;
+use sqlx::{PgPool, QueryBuilder};
 use uuid::Uuid;
 
 use crate::dates::Window;
@@ -82,15 +82,46 @@ pub(super) async fn insert(pool: &PgPool, row: &ConversionRow) -> sqlx::Result<O
     Ok(Outcome::Registered)
 }
 
-/// Counts the conversions of a link whose clicks are in the window.
-pub(crate) async fn count_of_link(pool: &PgPool, link: Uuid, window: &Window) -> sqlx::Result<i64> {
-    sqlx::query_scalar(
-        "SELECT count(*) FROM conversions
-         WHERE link_id = $1 AND clicked_at >= $2 AND ($3::timestamptz IS NULL OR clicked_at < $3)",
-    )
-    .bind(link)
-    .bind(window.start)
-    .bind(window.end)
-    .fetch_one(pool)
-    .await
+/// A conversion of a list.
+#[derive(Debug, sqlx::FromRow)]
+pub(super) struct ListedRow {
+    pub(super) id: Uuid,
+    pub(super) click_id: Option<String>,
+    pub(super) link_id: Uuid,
+    pub(super) clicked_at: DateTime<Utc>,
+    pub(super) external_user_id: Option<String>,
+    pub(super) user_name: Option<String>,
+    pub(super) user_email: Option<String>,
+    pub(super) host: Option<String>,
+    pub(super) page_url: Option<String>,
+    pub(super) created_at: DateTime<Utc>,
+}
+
+/// Reads a page of the conversions whose clicks are in the window, the newest click first.
+pub(super) async fn page(
+    pool: &PgPool,
+    workspace: Uuid,
+    link: Option<Uuid>,
+    window: &Window,
+    after: Option<(DateTime<Utc>, Uuid)>,
+    limit: usize,
+) -> sqlx::Result<Vec<ListedRow>> {
+    let mut query = QueryBuilder::new(
+        "SELECT id, click_id, link_id, clicked_at, external_user_id, user_name, user_email, host, page_url,
+                created_at
+         FROM conversions WHERE workspace_id = ",
+    );
+    query.push_bind(workspace);
+    if let Some(link) = link {
+        query.push(" AND link_id = ").push_bind(link);
+    }
+    query.push(" AND clicked_at >= ").push_bind(window.start);
+    if let Some(end) = window.end {
+        query.push(" AND clicked_at < ").push_bind(end);
+    }
+    if let Some((clicked_at, id)) = after {
+        query.push(" AND (clicked_at, id) < (").push_bind(clicked_at).push(", ").push_bind(id).push(")");
+    }
+    query.push(" ORDER BY clicked_at DESC, id DESC LIMIT ").push_bind(limit as i64);
+    query.build_query_as().fetch_all(pool).await
 }

@@ -35,6 +35,7 @@ pub(crate) use upsert::upsert;
 
 use crate::App;
 use crate::outbox::Outgoing;
+use crate::stats::conversion_rate;
 use counters::Counters;
 pub(crate) use store::{LinkRow, count_of_account};
 
@@ -102,22 +103,24 @@ pub(crate) struct FullLink {
     link: LinkObject,
     total_clicks: Option<u64>,
     unique_clicks: Option<u64>,
-    conversions: i64,
-    /// Percent of unique clicks, two decimals; null when the clicks are not known.
+    conversions: Option<u64>,
+    /// Percent of unique clicks, two decimals; null when the numbers are not known.
     conversion_rate: Option<f64>,
     #[serde(with = "schemas::time::optional_millis")]
     as_of: Option<DateTime<Utc>>,
 }
 
 impl FullLink {
-    fn new(link: LinkObject, counters: &Counters, conversions: i64) -> Self {
+    fn new(link: LinkObject, counters: &Counters, conversions: Option<u64>) -> Self {
         let (total_clicks, unique_clicks) = counters.of(link.id.uuid()).unzip();
         Self {
             link,
             total_clicks,
             unique_clicks,
             conversions,
-            conversion_rate: unique_clicks.map(|unique| conversion_rate(conversions, unique)),
+            conversion_rate: conversions
+                .zip(unique_clicks)
+                .map(|(conversions, unique)| conversion_rate(conversions, unique)),
             as_of: counters.as_of(),
         }
     }
@@ -128,23 +131,15 @@ impl FullLink {
             link,
             total_clicks: Some(0),
             unique_clicks: Some(0),
-            conversions: 0,
+            conversions: Some(0),
             conversion_rate: Some(0.0),
             as_of: Some(Utc::now()),
         }
     }
 }
 
-/// (conversions / unique clicks) × 100, rounded to two decimals; 0 without clicks.
-fn conversion_rate(conversions: i64, unique_clicks: u64) -> f64 {
-    if unique_clicks == 0 {
-        return 0.0;
-    }
-    (conversions as f64 / unique_clicks as f64 * 10_000.0).round() / 100.0
-}
-
 /// The link of a path, or the one answer for "not there" and "not yours".
-async fn require(app: &App, workspace: Uuid, id: LinkId) -> Result<LinkRow, ApiError> {
+pub(crate) async fn require(app: &App, workspace: Uuid, id: LinkId) -> Result<LinkRow, ApiError> {
     store::find(&app.pool, workspace, id.uuid()).await.map_err(crate::error::database)?.ok_or_else(not_found)
 }
 
@@ -164,18 +159,4 @@ fn external_id_taken() -> ApiError {
 
 fn slug_taken(slug: &str) -> ApiError {
     ApiError::slug_taken(format!("The slug {slug:?} is taken"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_conversion_rate_is_a_percentage_of_unique_clicks() {
-        assert_eq!(conversion_rate(1, 3), 33.33);
-        assert_eq!(conversion_rate(2, 3), 66.67);
-        assert_eq!(conversion_rate(0, 0), 0.0);
-        assert_eq!(conversion_rate(5, 0), 0.0);
-        assert_eq!(conversion_rate(7, 7), 100.0);
-    }
 }

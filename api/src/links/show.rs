@@ -5,14 +5,12 @@ use schemas::id::LinkId;
 use serde::Deserialize;
 use service::http::ApiError;
 
-use super::counters::Counters;
+use super::counters::{self, Counters};
 use super::store::LinkRow;
 use super::{FullLink, LinkObject};
 use crate::App;
 use crate::auth::Caller;
-use crate::conversions;
 use crate::dates::Window;
-use crate::error::database;
 
 /// The query: the window of the counters.
 #[derive(Debug, Deserialize)]
@@ -43,7 +41,7 @@ async fn full(row: &LinkRow, window: &Window, app: &App) -> Result<FullLink, Api
     let links = [row.id];
     let (counters, conversions) = tokio::join!(
         Counters::read(app, row.workspace_id, (*window).into(), &links),
-        conversions::count_of_link(&app.pool, row.id, window),
+        counters::conversions(app, row.workspace_id, *window, row.id),
     );
-    Ok(FullLink::new(LinkObject::new(row, app), &counters, conversions.map_err(database)?))
+    Ok(FullLink::new(LinkObject::new(row, app), &counters, conversions))
 }

@@ -29,8 +29,9 @@ async fn a_click_converts_once_also_when_fifty_ask_at_once() {
     let fields: Vec<&String> = made.body["conversion"].as_object().unwrap().keys().collect();
     assert_eq!(fields, ["id", "click_id", "external_user_id", "user_name", "user_email", "created_at"]);
     assert_eq!(refused.body["code"], "CONVERSION_EXISTS");
-    let shown = server.send(Method::GET, &format!("/api/links/{}", text(&link["id"])), None).await.body;
-    assert_eq!(shown["conversions"], 1);
+    let listed =
+        server.send(Method::GET, &format!("/api/links/{}/conversions", text(&link["id"])), None).await.body;
+    assert_eq!(listed["conversions"].as_array().unwrap().len(), 1);
 
     let told =
         tests::eventually("the topic has the conversion", std::time::Duration::from_secs(20), async || {

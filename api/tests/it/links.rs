@@ -1,11 +1,15 @@
 //! Links over HTTP.
 
-use chrono::{TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::Method;
+use schemas::id::ConversionId;
+use schemas::message::{Conversion, Version};
+use schemas::row::write_conversion;
 use serde_json::{Value, json};
 
 use crate::clicks::{self, Clicked};
 use crate::server::{Server, answer, text};
+use crate::stats_model;
 
 #[tokio::test]
 async fn a_link_is_created_read_changed_and_deleted() {
@@ -175,6 +179,22 @@ async fn counters_are_the_human_clicks_of_the_retention_window() {
     assert_eq!(listed["links"][0]["total_clicks"], json!(3));
 }
 
+/// Stores a conversion of a click of a link, as the processor does.
+async fn convert(server: &Server, link: &Value, clicked_at: DateTime<Utc>) {
+    let conversion = Conversion {
+        version: Version,
+        conversion_id: ConversionId::from_uuid(uuid::Uuid::from_u128(1)),
+        click_id: "converted".to_owned(),
+        link_id: text(&link["id"]).parse().unwrap(),
+        workspace_id: server.workspace.parse().unwrap(),
+        clicked_at,
+        converted_at: Utc::now(),
+    };
+    let mut bytes = Vec::new();
+    write_conversion(&conversion, &mut bytes);
+    stats_model::store_conversions(server, bytes).await;
+}
+
 #[tokio::test]
 async fn with_a_window_the_numbers_are_of_the_window() {
     let server = Server::start().await;
@@ -183,9 +203,7 @@ async fn with_a_window_the_numbers_are_of_the_window() {
     let noon = |days_ago: i64| day(days_ago).and_hms_opt(12, 0, 0).unwrap().and_utc();
     let click = |visitor, days_ago| Clicked { link: &link, visitor, class: "human", at: noon(days_ago) };
     clicks::store(&server, &[click(1, 10), click(2, 10), click(1, 9), click(3, 5)]).await;
-    let click_id = server.click_ids().mint(text(&link["id"]).parse().unwrap(), noon(9), [1; 10]);
-    let converted = server.request(Method::POST, "/api/conversions").json(&json!({ "click_id": click_id }));
-    assert_eq!(answer(converted).await.status, 201);
+    convert(&server, &link, noon(9)).await;
 
     let path = format!("/api/links/{}", text(&link["id"]));
     let one_hour_east = noon(10).with_timezone(&chrono::FixedOffset::east_opt(3_600).unwrap());

@@ -77,7 +77,7 @@ pub(crate) async fn counted(isolated: &Isolated, query: &str, expected: impl ToS
 
 /// Waits until this many clicks are rows, and shows that no click and no position is there twice.
 pub(crate) async fn counted_exactly(isolated: &Isolated, clicks: usize) {
-    counted(isolated, "SELECT uniqExact(click_id) FROM clicks", clicks).await;
-    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks";
+    counted(isolated, "SELECT uniqExact(click_id) FROM clicks_1", clicks).await;
+    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks_1";
     assert_eq!(isolated.clickhouse(rows).await.trim(), format!("{clicks}\t{clicks}\t{clicks}"));
 }

@@ -11,4 +11,6 @@ mod owning;
 mod processor;
 mod proxy;
 mod repeats;
+mod rollups;
 mod storing;
+mod upkeep;

@@ -18,7 +18,7 @@ async fn two_processors_on_the_same_partitions_never_store_a_click_twice() {
     let rival = Processor::start_with(rival).await;
     counted(
         &isolated,
-        "SELECT min(owners) FROM (SELECT uniqExact(owner) AS owners FROM owners GROUP BY src)",
+        "SELECT min(owners) FROM (SELECT uniqExact(owner) AS owners FROM owners WHERE src < 4294967295 GROUP BY src)",
         2,
     )
     .await;
@@ -29,7 +29,7 @@ async fn two_processors_on_the_same_partitions_never_store_a_click_twice() {
         edge.send_many(&format!("more-{sent}"), 60).await;
         sent += 60;
         let takes = "SELECT min(takes) FROM (SELECT max(n) AS takes FROM \
-                     (SELECT owner, src, count() AS n FROM owners GROUP BY owner, src) GROUP BY owner)";
+                     (SELECT owner, src, count() AS n FROM owners WHERE src < 4294967295 GROUP BY owner, src) GROUP BY owner)";
         let takes = isolated.clickhouse(takes).await;
         if takes.trim().parse::<u32>().unwrap() >= 2 { Ok(()) } else { Err(takes) }
     })
@@ -44,7 +44,7 @@ async fn two_processors_on_the_same_partitions_never_store_a_click_twice() {
 /// A row as it was stored from another log, at this offset of partition 0 and this many seconds ago.
 fn foreign_row(koff: u64, seconds_ago: u32) -> String {
     format!(
-        "INSERT INTO clicks (click_id, src, koff, broker_ts) SETTINGS async_insert = 0 \
+        "INSERT INTO clicks_1 (click_id, src, koff, broker_ts) SETTINGS async_insert = 0 \
          SELECT 'foreign', 65536, {koff}, now64(3) - {seconds_ago}"
     )
 }
@@ -74,8 +74,8 @@ async fn a_wiped_kafka_is_refused_and_the_refusal_says_what_to_do() {
         })
         .await;
         // Other partitions are counted; of this one nothing is.
-        counted(&isolated, "SELECT count() FROM clicks WHERE src = 65537", 1).await;
-        assert_eq!(isolated.clickhouse("SELECT count() FROM clicks WHERE src = 65536").await.trim(), "1");
+        counted(&isolated, "SELECT count() FROM clicks_1 WHERE src = 65537", 1).await;
+        assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_1 WHERE src = 65536").await.trim(), "1");
         processor.stop().await;
     }
 }

@@ -8,10 +8,13 @@ use tests::engines::Isolated;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// How an insert of clicks begins on the wire.
-const INSERT: &[u8] = b"INSERT+INTO+clicks";
+/// How an insert of clicks begins on the wire, where its rows follow in the body.
+pub(crate) const CLICKS: &[u8] = b"INSERT+INTO+clicks";
 
-/// What happens to inserts of clicks.
+/// How what puts rollups in force begins on the wire.
+pub(crate) const SLICES: &[u8] = b"INSERT INTO slices";
+
+/// What happens to inserts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The server gets all of it, and its answer is lost.
@@ -20,15 +23,26 @@ pub(crate) enum Fault {
     CutRequest,
 }
 
-/// A proxy that harms the first inserts of clicks and passes everything else on.
+/// A proxy that harms the first inserts of a kind and passes everything else on.
 pub(crate) struct Proxy {
     address: SocketAddr,
     left: Arc<AtomicUsize>,
 }
 
 impl Proxy {
-    /// Listens on `listener` and harms `count` inserts.
+    /// Listens on `listener` and harms `count` inserts of clicks.
     pub(crate) fn start(listener: TcpListener, isolated: &Isolated, fault: Fault, count: usize) -> Self {
+        Self::harming(CLICKS, listener, isolated, fault, count)
+    }
+
+    /// Listens on `listener` and harms `count` inserts that begin like this.
+    pub(crate) fn harming(
+        insert: &'static [u8],
+        listener: TcpListener,
+        isolated: &Isolated,
+        fault: Fault,
+        count: usize,
+    ) -> Self {
         let address = listener.local_addr().unwrap();
         let left = Arc::new(AtomicUsize::new(count));
         let server = host(&isolated.clickhouse_url).to_owned();
@@ -36,7 +50,7 @@ impl Proxy {
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(server) = TcpStream::connect(&server).await else { continue };
-                tokio::spawn(pass(client, server, fault, Arc::clone(&harms)));
+                tokio::spawn(pass(insert, client, server, fault, Arc::clone(&harms)));
             }
         });
         Self { address, left }
@@ -66,7 +80,13 @@ fn host(url: &str) -> &str {
     rest.split_once('/').map_or(rest, |(host, _)| host)
 }
 
-async fn pass(mut client: TcpStream, mut server: TcpStream, fault: Fault, left: Arc<AtomicUsize>) {
+async fn pass(
+    insert: &'static [u8],
+    mut client: TcpStream,
+    mut server: TcpStream,
+    fault: Fault,
+    left: Arc<AtomicUsize>,
+) {
     let (mut request, mut answer) = (vec![0; 64 << 10], vec![0; 64 << 10]);
     let mut swallow = false;
     loop {
@@ -74,12 +94,14 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, fault: Fault, left: 
             read = client.read(&mut request) => {
                 let Ok(length @ 1..) = read else { return };
                 let bytes = &request[..length];
-                let is_insert = bytes.windows(INSERT.len()).any(|window| window == INSERT);
+                let is_insert = bytes.windows(insert.len()).any(|window| window == insert);
                 let harm = is_insert
                     && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
                 if harm && fault == Fault::CutRequest {
-                    // Headers only: the server has seen that an insert was to come.
-                    let _ = server.write_all(&bytes[..length / 2]).await;
+                    // The server has seen that an insert was to come, and waits for the rest of its body.
+                    let headers = bytes.windows(4).position(|window| window == b"\r\n\r\n").map_or(0, |end| end + 4);
+                    let cut = headers + (length - headers) / 2;
+                    let _ = server.write_all(&bytes[..cut]).await;
                     return;
                 }
                 swallow |= harm;

@@ -3,6 +3,7 @@
 use chrono::Utc;
 use processor::batch::{Batcher, Insertion, Limits};
 use processor::store::{InsertError, Store};
+use schemas::clickhouse::Generation;
 use schemas::row::{ClickRow, source};
 use tests::engines::{Isolated, isolated};
 
@@ -23,7 +24,7 @@ fn insertion(src: u32, offsets: std::ops::Range<u64>) -> Insertion {
 }
 
 async fn rows(isolated: &Isolated) -> String {
-    isolated.clickhouse("SELECT count() FROM clicks").await.trim().to_owned()
+    isolated.clickhouse("SELECT count() FROM clicks_1").await.trim().to_owned()
 }
 
 #[tokio::test]
@@ -32,11 +33,11 @@ async fn a_batch_of_any_size_becomes_one_part() {
     let store = store(&isolated, "one");
     let src = source(1, 0);
     let epoch = store.raise_epoch(src).await.unwrap();
-    store.insert(src, epoch, &insertion(src, 0..120_000)).await.unwrap();
+    store.insert(Generation::FIRST, src, epoch, &insertion(src, 0..120_000)).await.unwrap();
     let parts = isolated
         .clickhouse(
             "SELECT count(), sum(rows), max(level) FROM system.parts \
-             WHERE database = currentDatabase() AND table = 'clicks'",
+             WHERE database = currentDatabase() AND table = 'clicks_1'",
         )
         .await;
     assert_eq!(parts.trim(), "1\t120000\t0");
@@ -49,20 +50,20 @@ async fn an_insert_under_an_old_epoch_stores_nothing() {
     let (src, other) = (source(1, 0), source(1, 1));
     let old = former.raise_epoch(src).await.unwrap();
     let elsewhere = former.raise_epoch(other).await.unwrap();
-    former.insert(src, old, &insertion(src, 0..10)).await.unwrap();
+    former.insert(Generation::FIRST, src, old, &insertion(src, 0..10)).await.unwrap();
     let new = current.raise_epoch(src).await.unwrap();
     assert!(new > old);
 
-    let refused = former.insert(src, old, &insertion(src, 10..100_000)).await.unwrap_err();
+    let refused = former.insert(Generation::FIRST, src, old, &insertion(src, 10..100_000)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
     assert_eq!(rows(&isolated).await, "10");
-    current.insert(src, new, &insertion(src, 10..20)).await.unwrap();
+    current.insert(Generation::FIRST, src, new, &insertion(src, 10..20)).await.unwrap();
     // The other source is its own.
-    former.insert(other, elsewhere, &insertion(other, 0..1)).await.unwrap();
+    former.insert(Generation::FIRST, other, elsewhere, &insertion(other, 0..1)).await.unwrap();
     assert_eq!(rows(&isolated).await, "21");
-    let last = current.last_row(src, 0).await.unwrap().unwrap();
+    let last = current.last_row(Generation::FIRST, src, 0).await.unwrap().unwrap();
     assert_eq!(last.koff, 19);
-    assert_eq!(current.last_row(src, 20).await.unwrap(), None);
+    assert_eq!(current.last_row(Generation::FIRST, src, 20).await.unwrap(), None);
 }
 
 #[tokio::test]

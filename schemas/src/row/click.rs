@@ -12,6 +12,11 @@ pub const fn source(generation: u16, partition: u16) -> u32 {
     ((generation as u32) << 16) | partition as u32
 }
 
+/// The source of what upkeep writes, in the table of owners: it is fenced as the inserts of a partition are.
+///
+/// No partition has it: Kafka's clusters do not hold 65,536 of one topic, and generations count from 1.
+pub const UPKEEP: u32 = source(u16::MAX, u16::MAX);
+
 /// A click and its position in the log: the pair (`src`, `koff`) is in the table once or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClickRow {

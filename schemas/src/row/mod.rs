@@ -4,6 +4,8 @@
 //! function, and because the same bytes must be there for a second try.
 
 mod click;
+mod conversion;
 mod row_binary;
 
-pub use click::{CLICK_STRUCTURE, ClickRow, source};
+pub use click::{CLICK_STRUCTURE, ClickRow, UPKEEP, source};
+pub use conversion::{CONVERSION_COLUMNS, write_conversion};

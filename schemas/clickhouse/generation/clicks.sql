@@ -1,6 +1,6 @@
 -- Every click, once: the pair (src, koff) is its position in the log.
 -- A batch goes in as one block of one table partition, so it becomes one part: all of it or nothing.
-CREATE TABLE IF NOT EXISTS clicks
+CREATE TABLE IF NOT EXISTS clicks_{n}
 (
     workspace_id UUID,
     link_id UUID,
@@ -33,9 +33,12 @@ CREATE TABLE IF NOT EXISTS clicks
     koff UInt64 CODEC(Delta(8), ZSTD(1)),
     -- The broker's clock; never runs backwards within a source.
     broker_ts DateTime64(3, 'UTC') CODEC(Delta(8), ZSTD(1)),
-    INDEX position koff TYPE minmax GRANULARITY 1
+    INDEX position koff TYPE minmax GRANULARITY 1,
+    -- A deleted link is known by its id alone, without the workspace that the order begins with.
+    INDEX link link_id TYPE minmax GRANULARITY 1
 )
 ENGINE = MergeTree
-PARTITION BY toYYYYMM(broker_ts)
+-- A slice of the rollups is a broker's day: closing one reads this partition and nothing else.
+PARTITION BY toDate(broker_ts)
 ORDER BY (workspace_id, link_id, occurred_at)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;

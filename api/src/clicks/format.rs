@@ -1,0 +1,190 @@
+//! The forms in which clicks leave: JSON pages, CSV, and a JSON object per line.
+
+use http::HeaderMap;
+use http::header::ACCEPT;
+
+use super::Click;
+
+/// What an answer is written as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// A page.
+    Json,
+    /// An export of the whole window.
+    Csv,
+    /// An export of the whole window.
+    JsonLines,
+}
+
+impl Format {
+    const BY_TYPE: [(&str, Self); 3] = [
+        ("application/json", Self::Json),
+        ("text/csv", Self::Csv),
+        ("application/x-ndjson", Self::JsonLines),
+    ];
+
+    /// Chooses what the `Accept` header likes best, of equals what it names first; JSON when it names none of them.
+    pub(crate) fn accepted(headers: &HeaderMap) -> Self {
+        let named = headers
+            .get_all(ACCEPT)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|range| {
+                let mut parts = range.split(';').map(str::trim);
+                let name = parts.next()?;
+                let (_, format) =
+                    Self::BY_TYPE.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name))?;
+                let quality = parts.find_map(|part| part.strip_prefix("q=")).unwrap_or("1");
+                Some((format, quality.parse::<f32>().unwrap_or(1.0)))
+            })
+            .filter(|(_, quality)| *quality > 0.0);
+        let mut best: Option<(Self, f32)> = None;
+        for (format, quality) in named {
+            if best.is_none_or(|(_, most)| quality > most) {
+                best = Some((format, quality));
+            }
+        }
+        best.map_or(Self::Json, |(format, _)| format)
+    }
+
+    /// The media type of an export.
+    pub(super) const fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Csv => "text/csv; charset=utf-8",
+            Self::JsonLines => "application/x-ndjson",
+        }
+    }
+
+    /// The name that a browser saves an export under.
+    pub(super) const fn disposition(self) -> &'static str {
+        match self {
+            Self::Json => "inline",
+            Self::Csv => r#"attachment; filename="clicks.csv""#,
+            Self::JsonLines => r#"attachment; filename="clicks.ndjson""#,
+        }
+    }
+}
+
+/// The first line of a CSV export.
+pub(super) const CSV_HEADER: &str = "click_id,link_id,slug,occurred_at,class,country,device_type,browser,os,referrer,\
+     utm_source,utm_medium,utm_campaign,utm_term,utm_content,external_click_id\r\n";
+
+/// Appends a click as a line of CSV (RFC 4180); what is not known is empty.
+pub(super) fn write_csv(out: &mut Vec<u8>, click: &Click) {
+    let optional = |text: &'_ Option<String>| text.clone().unwrap_or_default();
+    let fields = [
+        click.click_id.clone(),
+        click.link_id.to_string(),
+        click.slug.clone(),
+        schemas::time::text(click.occurred_at),
+        click.class.clone(),
+        optional(&click.country),
+        optional(&click.device_type),
+        optional(&click.browser),
+        optional(&click.os),
+        optional(&click.referrer),
+        optional(&click.utm_source),
+        optional(&click.utm_medium),
+        optional(&click.utm_campaign),
+        optional(&click.utm_term),
+        optional(&click.utm_content),
+        optional(&click.external_click_id),
+    ];
+    for (place, field) in fields.iter().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        write_field(out, field);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a field, quoted where it must be.
+///
+/// Whoever clicks writes some of these texts. A spreadsheet takes one that begins like a formula for one, so it gets
+/// an apostrophe before it, which spreadsheets read as "a text follows" (OWASP, "CSV Injection").
+fn write_field(out: &mut Vec<u8>, field: &str) {
+    let is_like_a_formula = field.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
+    let must_be_quoted = is_like_a_formula || field.contains(['"', ',', '\r', '\n']);
+    if !must_be_quoted {
+        return out.extend_from_slice(field.as_bytes());
+    }
+    out.push(b'"');
+    if is_like_a_formula {
+        out.push(b'\'');
+    }
+    for byte in field.bytes() {
+        if byte == b'"' {
+            out.push(b'"');
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
+}
+
+/// Appends a click as a line of JSON.
+pub(super) fn write_json_line(out: &mut Vec<u8>, click: &Click) {
+    // Texts, ids and times always become JSON, and a Vec takes everything.
+    let _ = serde_json::to_writer(&mut *out, click);
+    out.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn accepted(accept: &'static str) -> Format {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        Format::accepted(&headers)
+    }
+
+    #[test]
+    fn the_form_is_the_one_that_is_liked_best() {
+        assert_eq!(Format::accepted(&HeaderMap::new()), Format::Json);
+        for (accept, format) in [
+            ("text/csv", Format::Csv),
+            ("Text/CSV; charset=utf-8", Format::Csv),
+            ("application/x-ndjson", Format::JsonLines),
+            ("application/json", Format::Json),
+            ("*/*", Format::Json),
+            ("text/html, */*;q=0.8", Format::Json),
+            ("", Format::Json),
+            ("application/json;q=0.5, text/csv", Format::Csv),
+            ("application/x-ndjson;q=0.9, text/csv;q=0.9", Format::JsonLines),
+            ("text/csv;q=0, */*", Format::Json),
+            ("text/csv;q=nonsense", Format::Csv),
+        ] {
+            assert_eq!(accepted(accept), format, "{accept}");
+        }
+    }
+
+    #[test]
+    fn a_field_of_csv_is_never_a_formula_and_never_ends_early() {
+        let field = |text: &str| {
+            let mut out = Vec::new();
+            write_field(&mut out, text);
+            String::from_utf8(out).unwrap()
+        };
+        for (text, written) in [
+            ("plain", "plain"),
+            ("", ""),
+            ("a=b", "a=b"),
+            ("a,b", "\"a,b\""),
+            ("say \"hi\"", "\"say \"\"hi\"\"\""),
+            ("two\r\nlines", "\"two\r\nlines\""),
+            ("=1+1", "\"'=1+1\""),
+            ("+1", "\"'+1\""),
+            ("-1", "\"'-1\""),
+            ("@SUM(A1)", "\"'@SUM(A1)\""),
+            ("\t=1", "\"'\t=1\""),
+            ("=\"a\"", "\"'=\"\"a\"\"\""),
+        ] {
+            assert_eq!(field(text), written);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `GET /links/{id}/clicks` and `GET /clicks`
+
+use http::StatusCode;
+use schemas::id::LinkId;
+use serde::{Deserialize, Serialize};
+use service::http::{ApiError, json};
+use warp::reply::Response;
+
+use super::export::Export;
+use super::{Click, Format, Parameters};
+use crate::App;
+use crate::auth::Caller;
+use crate::page::{decode_cursor, encode_cursor, parse_limit};
+use crate::stats::store::{Classes, NewestFirst, Position};
+use crate::stats::{Asked, Subject};
+
+/// A page of clicks.
+#[derive(Debug, Serialize)]
+pub(crate) struct Page {
+    clicks: Vec<Click>,
+    next_cursor: Option<String>,
+}
+
+/// The place of the last click of a page: when it happened, in milliseconds, and its position in the log.
+#[derive(Debug, Serialize, Deserialize)]
+enum Cursor {
+    #[serde(rename = "c")]
+    Clicks(i64, u32, u64),
+}
+
+/// A page, or an export on its way.
+pub(crate) enum Answer {
+    /// Complete.
+    Page(Page),
+    /// As the rows come.
+    Export(Export),
+}
+
+impl Answer {
+    /// The response.
+    pub(crate) fn into_response(self) -> Response {
+        match self {
+            Self::Page(page) => json(StatusCode::OK, &page),
+            Self::Export(export) => export.into_response(),
+        }
+    }
+}
+
+/// Answers with a page of a link's clicks, or without a link of the whole workspace's; or with all of them, where the
+/// form asked for is one for exports.
+pub(crate) async fn clicks(
+    link: Option<LinkId>,
+    format: Format,
+    query: Parameters,
+    caller: Caller,
+    app: App,
+) -> Result<Answer, ApiError> {
+    let asked = Asked {
+        start_date: query.start_date.as_deref(),
+        end_date: query.end_date.as_deref(),
+        class: query.class.as_deref(),
+        otherwise: Classes::HUMAN,
+    };
+    if format != Format::Json {
+        for (parameter, given) in [("limit", &query.limit), ("cursor", &query.cursor)] {
+            if given.is_some() {
+                let message = "is for pages; an export has all clicks of the window";
+                return Err(ApiError::invalid_field(parameter, message));
+            }
+        }
+        let subject = Subject::read(&app, &caller, link, asked).await?;
+        return Export::begin(subject, format, app).await.map(Answer::Export);
+    }
+    let limit = parse_limit(query.limit.as_deref())?;
+    let after = query.cursor.as_deref().map(parse_cursor).transpose()?;
+    let subject = Subject::read(&app, &caller, link, asked).await?;
+    let question = subject.question();
+    let desk = &app.store.reports;
+    let mut reader = NewestFirst::new(&question, after, subject.now.timestamp_millis());
+    // One more than asked tells whether there is a next page.
+    let batch = reader.batch(desk, &question, limit + 1);
+    let mut rows = desk.in_turn(subject.workspace, batch).await?;
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    let last = rows.last().filter(|_| has_more).map(|row| row.position());
+    let next_cursor = last.map(|Position { at, src, koff }| encode_cursor(&Cursor::Clicks(at, src, koff)));
+    Ok(Answer::Page(Page { clicks: rows.into_iter().map(Click::from).collect(), next_cursor }))
+}
+
+fn parse_cursor(text: &str) -> Result<Position, ApiError> {
+    decode_cursor(text)
+        .map(|Cursor::Clicks(at, src, koff)| Position { at, src, koff })
+        // A checksum can be made by anyone.
+        .filter(|position| (0..crate::stats::END).contains(&position.at))
+        .ok_or_else(|| ApiError::invalid_field("cursor", "is not one that a list of clicks gave"))
+}

@@ -1,0 +1,107 @@
+//! `GET /links/{id}/conversions` and `GET /conversions`
+
+use chrono::{DateTime, Utc};
+use schemas::id::{ConversionId, LinkId};
+use serde::{Deserialize, Serialize};
+use service::http::ApiError;
+use uuid::Uuid;
+
+use super::store::{self, ListedRow};
+use crate::App;
+use crate::auth::Caller;
+use crate::dates::Window;
+use crate::error::database;
+use crate::links;
+use crate::page::{decode_cursor, encode_cursor, parse_limit};
+
+/// The query.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Parameters {
+    start_date: Option<String>,
+    end_date: Option<String>,
+    limit: Option<String>,
+    cursor: Option<String>,
+}
+
+/// A page of conversions.
+#[derive(Debug, Serialize)]
+pub(crate) struct Conversions {
+    conversions: Vec<FullConversion>,
+    next_cursor: Option<String>,
+}
+
+/// A conversion in full.
+#[derive(Debug, Serialize)]
+struct FullConversion {
+    id: ConversionId,
+    click_id: Option<String>,
+    link_id: LinkId,
+    #[serde(with = "schemas::time::millis")]
+    clicked_at: DateTime<Utc>,
+    external_user_id: Option<String>,
+    user_name: Option<String>,
+    user_email: Option<String>,
+    host: Option<String>,
+    page_url: Option<String>,
+    #[serde(with = "schemas::time::millis")]
+    created_at: DateTime<Utc>,
+}
+
+impl From<ListedRow> for FullConversion {
+    fn from(row: ListedRow) -> Self {
+        Self {
+            id: ConversionId::from_uuid(row.id),
+            click_id: row.click_id,
+            link_id: LinkId::from_uuid(row.link_id),
+            clicked_at: row.clicked_at,
+            external_user_id: row.external_user_id,
+            user_name: row.user_name,
+            user_email: row.user_email,
+            host: row.host,
+            page_url: row.page_url,
+            created_at: row.created_at,
+        }
+    }
+}
+
+/// The place of the last conversion of a page: when its click happened, in microseconds, and its id.
+#[derive(Debug, Serialize, Deserialize)]
+enum Cursor {
+    #[serde(rename = "v")]
+    Conversions(i64, Uuid),
+}
+
+/// Answers with a page of a link's conversions, or without one of the whole workspace's, the newest click first.
+pub(crate) async fn list(
+    link: Option<LinkId>,
+    query: Parameters,
+    caller: Caller,
+    app: App,
+) -> Result<Conversions, ApiError> {
+    let (start, end) = (query.start_date.as_deref(), query.end_date.as_deref());
+    let window = Window::parse(start, end, app.plans.retention_days(caller.plan), Utc::now())?;
+    let limit = parse_limit(query.limit.as_deref())?;
+    let after = query.cursor.as_deref().map(parse_cursor).transpose()?;
+    let link = match link {
+        Some(id) => Some(links::require(&app, caller.workspace, id).await?.id),
+        None => None,
+    };
+    // One more than asked tells whether there is a next page.
+    let mut rows =
+        store::page(&app.pool, caller.workspace, link, &window, after, limit + 1).await.map_err(database)?;
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    let last = rows.last().filter(|_| has_more);
+    let next_cursor =
+        last.map(|row| encode_cursor(&Cursor::Conversions(row.clicked_at.timestamp_micros(), row.id)));
+    Ok(Conversions { conversions: rows.into_iter().map(FullConversion::from).collect(), next_cursor })
+}
+
+fn parse_cursor(text: &str) -> Result<(DateTime<Utc>, Uuid), ApiError> {
+    decode_cursor(text)
+        // A checksum can be made by anyone, and what follows goes to Postgres: clicks are from 1970 to 2199.
+        .filter(|Cursor::Conversions(micros, _)| (0..7_258_118_400_000_000).contains(micros))
+        .and_then(|Cursor::Conversions(micros, id)| Some((DateTime::from_timestamp_micros(micros)?, id)))
+        .ok_or_else(|| ApiError::invalid_field("cursor", "is not one that a list of conversions gave"))
+}

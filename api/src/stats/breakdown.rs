@@ -1,0 +1,82 @@
+//! `GET /links/{id}/stats/{dimension}` and `GET /stats/{dimension}`
+
+use chrono::{DateTime, Utc};
+use schemas::id::LinkId;
+use serde::{Deserialize, Serialize};
+use service::http::ApiError;
+
+use super::store::{self, Classes, Dimension, Snapshot};
+use super::{Asked, Subject};
+use crate::App;
+use crate::auth::Caller;
+use crate::page::parse_limit;
+
+/// The query.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Parameters {
+    start_date: Option<String>,
+    end_date: Option<String>,
+    class: Option<String>,
+    limit: Option<String>,
+}
+
+/// The values of a dimension with the most clicks.
+#[derive(Debug, Serialize)]
+pub(crate) struct Breakdown {
+    #[serde(with = "schemas::time::millis")]
+    start_date: DateTime<Utc>,
+    #[serde(with = "schemas::time::millis")]
+    end_date: DateTime<Utc>,
+    #[serde(with = "schemas::time::optional_millis")]
+    as_of: Option<DateTime<Utc>>,
+    items: Vec<Item>,
+}
+
+/// The clicks of one value; null is: not known.
+#[derive(Debug, Serialize)]
+struct Item {
+    value: Option<String>,
+    total_clicks: u64,
+    unique_clicks: u64,
+}
+
+/// Answers with the top values of a link's clicks, or without a link of the whole workspace's.
+pub(crate) async fn breakdown(
+    link: Option<LinkId>,
+    dimension: String,
+    query: Parameters,
+    caller: Caller,
+    app: App,
+) -> Result<Breakdown, ApiError> {
+    let dimension = Dimension::parse(&dimension)?;
+    let limit = parse_limit(query.limit.as_deref())?;
+    let asked = Asked {
+        start_date: query.start_date.as_deref(),
+        end_date: query.end_date.as_deref(),
+        class: query.class.as_deref(),
+        // Of one class there would be one value.
+        otherwise: if dimension == Dimension::Class { Classes::All } else { Classes::HUMAN },
+    };
+    let subject = Subject::read(&app, &caller, link, asked).await?;
+    let question = subject.question();
+    let desk = &app.store.reports;
+    let (as_of, items) = desk
+        .in_turn(caller.workspace, async {
+            let snapshot = Snapshot::read(desk, &question).await?;
+            let items = store::breakdown(desk, &snapshot, &question, dimension, limit).await?;
+            Ok((snapshot.as_of, items))
+        })
+        .await?;
+    let item = |item: store::Item| Item {
+        value: Some(item.value).filter(|value| !value.is_empty()),
+        total_clicks: item.count.total,
+        unique_clicks: item.count.unique,
+    };
+    Ok(Breakdown {
+        start_date: subject.window.start,
+        end_date: subject.end_date(),
+        as_of,
+        items: items.into_iter().map(item).collect(),
+    })
+}

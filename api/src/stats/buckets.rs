@@ -1,0 +1,313 @@
+//! The points of a series: parts of time by the calendar and the clocks of a zone.
+
+use chrono::{DateTime, Datelike as _, Days, Months, NaiveDate, NaiveTime, Offset as _, TimeZone as _, Utc};
+use chrono_tz::Tz;
+use service::http::ApiError;
+
+/// The most points of one series.
+const MOST_POINTS: usize = 1_000;
+
+const MINUTE: i64 = 60;
+const HOUR: i64 = 3_600;
+const DAY: i64 = 24 * HOUR;
+
+/// How long a point of a series is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interval {
+    Minute,
+    Hour,
+    Day,
+    Month,
+}
+
+impl Interval {
+    const NAMED: [(&str, Self); 4] =
+        [("minute", Self::Minute), ("hour", Self::Hour), ("day", Self::Day), ("month", Self::Month)];
+
+    /// Reads a name.
+    pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
+        Self::NAMED
+            .into_iter()
+            .find(|(name, _)| *name == text)
+            .map(|(_, interval)| interval)
+            .ok_or_else(|| ApiError::invalid_field("interval", "must be minute, hour, day or month"))
+    }
+}
+
+/// Reads the name of a zone; UTC when none is given.
+pub(crate) fn parse_zone(text: Option<&str>) -> Result<Tz, ApiError> {
+    let Some(text) = text else { return Ok(Tz::UTC) };
+    text.parse().map_err(|_| {
+        ApiError::invalid_field(
+            "timezone",
+            "must be the name of a zone of the IANA database, such as Europe/Berlin",
+        )
+    })
+}
+
+/// The beginnings of the points of `[start, end)`, in seconds since 1970, ascending.
+///
+/// The first point holds `start` and may begin before it. Days begin when the zone's calendar says so, so one that
+/// has 23 or 25 hours is one point; an hour that the clocks repeat is two.
+///
+/// # Errors
+/// 400 when these are more points than one answer has.
+pub(crate) fn starts(
+    interval: Interval,
+    zone: Tz,
+    start: DateTime<Utc>,
+    end: DateTime<Utc>,
+) -> Result<Vec<i64>, ApiError> {
+    if start >= end {
+        return Ok(Vec::new());
+    }
+    let mut points = Points { interval, zone, next: first(interval, zone, start.timestamp()) };
+    // A part of a second at the end is a part of the point that it is in.
+    let end = end.timestamp() + i64::from(end.timestamp_subsec_nanos() > 0);
+    let mut starts = Vec::new();
+    while points.next < end {
+        if starts.len() == MOST_POINTS {
+            let message =
+                "gives more than 1000 points for this window; take a longer interval or a shorter window";
+            return Err(ApiError::invalid_field("interval", message));
+        }
+        starts.push(points.advance());
+    }
+    Ok(starts)
+}
+
+/// Whether hours of UTC are enough to tell the points apart. The first one is cut off by the window anyway.
+pub(crate) fn are_on_the_hour(starts: &[i64]) -> bool {
+    starts.iter().skip(1).all(|start| start % HOUR == 0)
+}
+
+struct Points {
+    interval: Interval,
+    zone: Tz,
+    next: i64,
+}
+
+impl Points {
+    /// Returns the point at hand and goes on to the next.
+    fn advance(&mut self) -> i64 {
+        let current = self.next;
+        self.next = match self.interval {
+            Interval::Minute => current + MINUTE,
+            Interval::Hour => {
+                let clock = current + offset(self.zone, current);
+                let full = current + HOUR - clock.rem_euclid(HOUR);
+                // Where the clocks are changed within the hour, the change ends the point.
+                change(self.zone, current, full).unwrap_or(full)
+            }
+            Interval::Day => self.after(|date| date.checked_add_days(Days::new(1))),
+            Interval::Month => self.after(|date| date.checked_add_months(Months::new(1))),
+        };
+        current
+    }
+
+    /// The beginning of a later date, which is later than the point at hand: some zones have left out a day.
+    fn after(&self, later: impl Fn(NaiveDate) -> Option<NaiveDate>) -> i64 {
+        let mut date = date(self.zone, self.next);
+        if self.interval == Interval::Month {
+            date = date.with_day(1).unwrap_or(date);
+        }
+        while let Some(following) = later(date) {
+            let start = beginning(self.zone, following);
+            if start > self.next {
+                return start;
+            }
+            date = following;
+        }
+        // There are no dates after this one.
+        i64::MAX
+    }
+}
+
+/// The beginning of the point that holds an instant.
+fn first(interval: Interval, zone: Tz, at: i64) -> i64 {
+    match interval {
+        Interval::Minute => at - at.rem_euclid(MINUTE),
+        Interval::Hour => {
+            let full = at - (at + offset(zone, at)).rem_euclid(HOUR);
+            change(zone, full, at + 1).unwrap_or(full)
+        }
+        Interval::Day => beginning(zone, date(zone, at)),
+        Interval::Month => {
+            let date = date(zone, at);
+            beginning(zone, date.with_day(1).unwrap_or(date))
+        }
+    }
+}
+
+/// What the zone's clocks are ahead of UTC, in seconds.
+fn offset(zone: Tz, at: i64) -> i64 {
+    let utc = DateTime::from_timestamp(at, 0).unwrap_or_default().naive_utc();
+    i64::from(zone.offset_from_utc_datetime(&utc).fix().local_minus_utc())
+}
+
+/// The date that the zone's calendar shows.
+fn date(zone: Tz, at: i64) -> NaiveDate {
+    DateTime::from_timestamp(at, 0).unwrap_or_default().with_timezone(&zone).date_naive()
+}
+
+/// The first instant at which the clocks are changed after `from` and before `to`, if there is one.
+///
+/// The two must be so near that there is one change at most between them.
+fn change(zone: Tz, from: i64, to: i64) -> Option<i64> {
+    let before = offset(zone, from);
+    (offset(zone, to - 1) != before).then(|| earliest(from, to - 1, |at| offset(zone, at) != before))
+}
+
+/// The first instant of a date. There may be no midnight, or two of them.
+fn beginning(zone: Tz, date: NaiveDate) -> i64 {
+    let midnight = date.and_time(NaiveTime::MIN);
+    if let Some(found) = zone.from_local_datetime(&midnight).earliest() {
+        return found.timestamp();
+    }
+    // The clocks were put forward over midnight. Then they show this date, or a later one, first at the change.
+    let utc = midnight.and_utc().timestamp();
+    earliest(utc - DAY, utc + DAY, |at| self::date(zone, at) >= date)
+}
+
+/// The first of the seconds after `from`, up to `to`, of which `is_so` is true, as it is of all later ones.
+fn earliest(mut from: i64, mut to: i64, is_so: impl Fn(i64) -> bool) -> i64 {
+    while to - from > 1 {
+        let middle = from + (to - from) / 2;
+        if is_so(middle) { to = middle } else { from = middle }
+    }
+    to
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    fn points(interval: Interval, zone: &str, start: &str, end: &str) -> Vec<String> {
+        starts(interval, zone.parse().unwrap(), at(start), at(end))
+            .unwrap()
+            .into_iter()
+            .map(|start| DateTime::from_timestamp(start, 0).unwrap().format("%dT%H:%M").to_string())
+            .collect()
+    }
+
+    #[test]
+    fn a_day_has_the_hours_that_its_clocks_show() {
+        let berlin = |start, end| points(Interval::Hour, "Europe/Berlin", start, end);
+        assert_eq!(berlin("2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z").len(), 23);
+        assert_eq!(berlin("2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z").len(), 25);
+        let days = points(Interval::Day, "Europe/Berlin", "2026-10-23T22:00:00Z", "2026-10-26T23:00:00Z");
+        assert_eq!(days, ["23T22:00", "24T22:00", "25T23:00"]);
+        let days = points(Interval::Day, "Europe/Berlin", "2026-03-27T23:00:00Z", "2026-03-30T22:00:00Z");
+        assert_eq!(days, ["27T23:00", "28T23:00", "29T22:00"]);
+    }
+
+    #[test]
+    fn the_first_point_holds_the_start_and_the_last_one_the_end() {
+        assert_eq!(
+            points(Interval::Day, "UTC", "2026-11-01T12:00:00Z", "2026-11-03T00:00:00.001Z"),
+            ["01T00:00", "02T00:00", "03T00:00"]
+        );
+        assert_eq!(
+            points(Interval::Month, "America/New_York", "2026-11-01T03:59:59Z", "2026-12-01T05:00:00Z"),
+            ["01T04:00", "01T04:00"],
+            "October and November"
+        );
+        assert!(points(Interval::Hour, "UTC", "2026-11-01T12:00:00Z", "2026-11-01T12:00:00Z").is_empty());
+    }
+
+    #[test]
+    fn a_day_without_a_midnight_begins_when_the_clocks_have_gone_on() {
+        // Cairo goes from 23:59:59 to 01:00:00.
+        let days = points(Interval::Day, "Africa/Cairo", "2026-04-23T00:00:00Z", "2026-04-24T12:00:00Z");
+        assert_eq!(days, ["22T22:00", "23T22:00"]);
+        // Havana has the hour after midnight twice.
+        let days = points(Interval::Day, "America/Havana", "2026-10-31T12:00:00Z", "2026-11-02T12:00:00Z");
+        assert_eq!(days, ["31T04:00", "01T04:00", "02T05:00"]);
+        // Apia left a day out: 2011-12-29 is followed by the 31st.
+        let days = points(Interval::Day, "Pacific/Apia", "2011-12-29T12:00:00Z", "2011-12-31T12:00:00Z");
+        assert_eq!(days, ["29T10:00", "30T10:00", "31T10:00"]);
+    }
+
+    #[test]
+    fn zones_with_a_part_of_an_hour_are_told_apart() {
+        let on_the_hour = |interval, zone: &str| {
+            let (start, end) = (at("2026-04-03T00:00:00Z"), at("2026-04-08T00:00:00Z"));
+            are_on_the_hour(&starts(interval, zone.parse().unwrap(), start, end).unwrap())
+        };
+        for zone in ["UTC", "Europe/Berlin", "America/St_Johns", "Asia/Kolkata", "Asia/Kathmandu"] {
+            let whole = matches!(zone, "UTC" | "Europe/Berlin");
+            assert_eq!(on_the_hour(Interval::Day, zone), whole, "{zone}");
+            assert_eq!(on_the_hour(Interval::Hour, zone), whole, "{zone}");
+        }
+        // On the hour of UTC in summer and not in winter, by half an hour.
+        assert!(!on_the_hour(Interval::Hour, "Australia/Lord_Howe"));
+        let hours =
+            points(Interval::Hour, "Australia/Lord_Howe", "2026-04-04T13:30:00Z", "2026-04-04T17:00:00Z");
+        assert_eq!(hours, ["04T13:00", "04T14:00", "04T15:00", "04T15:30", "04T16:30"]);
+    }
+
+    #[test]
+    fn more_than_a_thousand_points_are_refused_also_for_ages() {
+        let end = at("2026-11-21T00:00:00Z");
+        for (interval, most) in [
+            (Interval::Minute, TimeDelta::minutes(1_000)),
+            (Interval::Hour, TimeDelta::hours(1_000)),
+            (Interval::Day, TimeDelta::days(1_000)),
+        ] {
+            assert_eq!(starts(interval, Tz::UTC, end - most, end).unwrap().len(), MOST_POINTS);
+            assert!(starts(interval, Tz::UTC, end - most - TimeDelta::milliseconds(1), end).is_err());
+        }
+        for interval in [Interval::Minute, Interval::Hour, Interval::Day, Interval::Month] {
+            assert!(starts(interval, Tz::UTC, end, at("9999-12-31T23:59:59Z")).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_no_zone_or_interval_is_refused() {
+        assert_eq!(parse_zone(None).unwrap(), Tz::UTC);
+        assert!(parse_zone(Some("America/Argentina/Buenos_Aires")).is_ok());
+        for bad in ["", "europe/berlin", "Europe/Atlantis", "+01:00", "CEST", "UTC\0", "../etc/passwd"] {
+            assert!(parse_zone(Some(bad)).is_err(), "{bad}");
+        }
+        for bad in ["", "Day", "week", "days", "1h"] {
+            assert!(Interval::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+        #[test]
+        fn the_points_of_any_zone_ascend_and_are_what_its_clocks_show(
+            zone in (0..chrono_tz::TZ_VARIANTS.len()).prop_map(|place| chrono_tz::TZ_VARIANTS[place]),
+            start in 0_i64..4_102_444_800,
+            length in 0_i64..400 * DAY,
+            interval in prop_oneof![Just(Interval::Hour), Just(Interval::Day), Just(Interval::Month)],
+        ) {
+            let end = if interval == Interval::Hour { start + length / 10 } else { start + length };
+            let instant = |seconds| DateTime::from_timestamp(seconds, 0).unwrap();
+            let starts = starts(interval, zone, instant(start), instant(end)).unwrap();
+            prop_assert_eq!(starts.is_empty(), start == end);
+            prop_assert!(starts.windows(2).all(|pair| pair[0] < pair[1]));
+            if let (Some(first), Some(last)) = (starts.first(), starts.last()) {
+                prop_assert!(*first <= start && *last < end);
+                prop_assert!(starts.get(1).is_none_or(|second| *second > start));
+            }
+            for pair in starts.windows(2) {
+                let (from, to) = (instant(pair[0]).with_timezone(&zone), instant(pair[1] - 1).with_timezone(&zone));
+                match interval {
+                    Interval::Month => prop_assert_eq!(from.month(), to.month()),
+                    // Where clocks went back over midnight, a day has a part of the day before it within.
+                    Interval::Day => prop_assert!(from.date_naive() == to.date_naive()),
+                    _ => prop_assert!(pair[1] - pair[0] <= HOUR),
+                }
+            }
+        }
+    }
+}

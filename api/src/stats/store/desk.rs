@@ -1,0 +1,121 @@
+//! Where queries are asked: in turn, and within bounds of time, memory and threads.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use clickhouse::Client;
+use clickhouse::error::{Error, Result};
+use clickhouse::query::Query;
+use schemas::clickhouse::{CURRENT_GENERATION, Generation};
+use service::http::ApiError;
+use uuid::Uuid;
+
+use super::turns::Turns;
+
+/// Requests of all workspaces that one instance has at a time at each desk.
+const ALL_TURNS: usize = 32;
+
+/// Threads of one query: more would let few queries fill a large machine.
+const THREADS: u64 = 4;
+
+/// Longest query, in bytes. A hundred values of two kilobytes, each byte of them escaped, fit in.
+const QUERY_SIZE: u64 = 4 << 20;
+
+/// A place to ask ClickHouse.
+pub(crate) struct Desk {
+    client: Client,
+    turns: Turns,
+    bound: Duration,
+    /// The current generation of tables as far as is known; 0 is: not at all.
+    generation: AtomicU32,
+}
+
+/// Why ClickHouse did not answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Silence {
+    #[error("ClickHouse did not answer within {} seconds", .0.as_secs_f32())]
+    Slow(Duration),
+    #[error("ClickHouse did not answer")]
+    Failed(#[from] Error),
+}
+
+/// What was answered; why it was not is in the log.
+pub(crate) fn known<T>(answer: std::result::Result<T, Silence>) -> Option<T> {
+    answer
+        .inspect_err(|silence| {
+            tracing::warn!(error = silence as &dyn std::error::Error, "Counters are not known");
+        })
+        .ok()
+}
+
+impl From<Silence> for ApiError {
+    fn from(silence: Silence) -> Self {
+        Self::unavailable(silence)
+    }
+}
+
+impl Desk {
+    pub(super) fn new(client: &Client, per_workspace: usize, bound: Duration, memory: u64) -> Self {
+        let settings = [
+            ("max_execution_time", bound.as_secs().max(1)),
+            ("max_memory_usage", memory),
+            ("max_threads", THREADS),
+            ("max_query_size", QUERY_SIZE),
+            // Nobody waits for the answer any more.
+            ("cancel_http_readonly_queries_on_client_close", 1),
+            // Reads only, and may have settings.
+            ("readonly", 2),
+        ];
+        let client = settings
+            .into_iter()
+            .fold(client.clone(), |client, (name, value)| client.with_setting(name, value.to_string()));
+        Self { client, turns: Turns::new(per_workspace, ALL_TURNS), bound, generation: AtomicU32::new(0) }
+    }
+
+    /// Does what a request needs of ClickHouse when it is the workspace's turn.
+    ///
+    /// # Errors
+    /// [`Silence`] when it fails, or takes longer than the desk's bound with the wait for the turn.
+    pub(crate) async fn in_turn<T>(
+        &self,
+        workspace: Uuid,
+        work: impl Future<Output = Result<T>>,
+    ) -> std::result::Result<T, Silence> {
+        let in_turn = async {
+            let _turn = self.turns.take(workspace).await;
+            work.await
+        };
+        Ok(tokio::time::timeout(self.bound, in_turn).await.map_err(|_| Silence::Slow(self.bound))??)
+    }
+
+    /// Does a part of a request that must not hold up the rest: in half of the desk's bound or not at all.
+    ///
+    /// # Errors
+    /// [`Silence`] when it fails or takes longer.
+    pub(crate) async fn in_half<T>(
+        &self,
+        part: impl Future<Output = Result<T>>,
+    ) -> std::result::Result<T, Silence> {
+        let bound = self.bound / 2;
+        Ok(tokio::time::timeout(bound, part).await.map_err(|_| Silence::Slow(bound))??)
+    }
+
+    /// A query, to the letter.
+    pub(super) fn query(&self, sql: &str) -> Query {
+        self.client.query_raw(sql)
+    }
+
+    /// The current generation, as far as this process knows without asking; then the answer to the first question
+    /// must tell whether it still is.
+    pub(super) async fn generation(&self) -> Result<Generation> {
+        match self.generation.load(Ordering::Relaxed) {
+            0 => self.query(CURRENT_GENERATION).fetch_one().await.map(Generation),
+            known => Ok(Generation(known)),
+        }
+    }
+
+    /// Remembers the current generation, or that it is to be asked for.
+    pub(super) fn remember(&self, generation: Option<Generation>) {
+        self.generation.store(generation.map_or(0, |Generation(number)| number), Ordering::Relaxed);
+    }
+}

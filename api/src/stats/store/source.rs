@@ -1,0 +1,312 @@
+//! Where the rows of a question come from: rollups as far as slices are closed, raw rows from there on.
+
+use std::fmt::Write as _;
+
+use schemas::message::Class;
+use service::http::ApiError;
+use uuid::Uuid;
+
+use super::snapshot::{DAY, Snapshot};
+use crate::stats::pieces::{Pieces, Range, Unit};
+
+/// The link of the rollups that is the whole workspace.
+const WHOLE_WORKSPACE: Uuid = Uuid::nil();
+
+/// The clicks of deleted links, which no count of a workspace has, also before they are purged.
+pub(super) const NOT_DELETED: &str = "link_id NOT IN (SELECT link_id FROM deleted_links)";
+
+/// Which classes of clicks count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Classes {
+    /// One of them.
+    One(Class),
+    /// Every click.
+    All,
+}
+
+impl Classes {
+    const NAMED: [(&str, Self); 4] = [
+        ("human", Self::HUMAN),
+        ("bot", Self::One(Class::Bot)),
+        ("preview", Self::One(Class::Preview)),
+        ("all", Self::All),
+    ];
+
+    /// What counts when nothing else is said.
+    pub(crate) const HUMAN: Self = Self::One(Class::Human);
+
+    /// Reads a name.
+    pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
+        let found = Self::NAMED.into_iter().find(|(name, _)| *name == text).map(|(_, classes)| classes);
+        found.ok_or_else(|| ApiError::invalid_field("class", "must be human, bot, preview or all"))
+    }
+
+    /// The condition on column `class`.
+    pub(super) fn condition(self) -> String {
+        match self {
+            Self::One(class) => format!("class = '{class}'"),
+            Self::All => "true".to_owned(),
+        }
+    }
+}
+
+/// What is asked about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Of<'a> {
+    /// A workspace as one.
+    Workspace,
+    /// Some links of it.
+    Links(&'a [Uuid]),
+    /// Every link of it that has clicks.
+    EachLink,
+}
+
+impl Of<'_> {
+    /// The condition on the column `link_id` of raw rows.
+    pub(super) fn of_raw(&self) -> String {
+        match self {
+            Self::Workspace | Self::EachLink => NOT_DELETED.to_owned(),
+            Self::Links(links) => one_of(links),
+        }
+    }
+
+    /// The workspaces of table `slices` whose rows say which version is in force: those of the workspace itself are
+    /// for its rows as one.
+    pub(super) fn of_slices(&self, workspace: Uuid) -> Vec<Uuid> {
+        match self {
+            Self::Workspace => vec![Uuid::nil(), workspace],
+            Self::Links(_) | Self::EachLink => vec![Uuid::nil()],
+        }
+    }
+
+    /// The condition on the column `link_id` of rollups.
+    fn of_rollups(&self) -> String {
+        match self {
+            Self::Workspace => one_of(&[WHOLE_WORKSPACE]),
+            Self::EachLink => format!("link_id != toUUID('{WHOLE_WORKSPACE}') AND {NOT_DELETED}"),
+            Self::Links(links) => one_of(links),
+        }
+    }
+}
+
+fn one_of(links: &[Uuid]) -> String {
+    let mut list = String::from("link_id IN (");
+    for (place, link) in links.iter().enumerate() {
+        let comma = if place == 0 { "" } else { ", " };
+        // Writing into a String cannot fail.
+        let _ = write!(list, "{comma}toUUID('{link}')");
+    }
+    list + ")"
+}
+
+/// Which clicks are asked about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) workspace: Uuid,
+    pub(crate) of: Of<'a>,
+    pub(crate) classes: Classes,
+    /// When they happened.
+    pub(crate) window: Range,
+    /// Only those that the broker had taken by then, in milliseconds since 1970.
+    pub(crate) taken_until: Option<i64>,
+}
+
+/// What the rows are told apart by, in a rollup and in raw rows.
+pub(super) struct Key {
+    pub(super) of_rollup: String,
+    pub(super) of_raw: String,
+    /// Only rows of these, as a list of literals.
+    pub(super) only: Option<String>,
+}
+
+impl Key {
+    /// A column that has the same name in both.
+    pub(super) fn column(name: &str) -> Self {
+        Self { of_rollup: name.to_owned(), of_raw: name.to_owned(), only: None }
+    }
+
+    fn condition(&self, expression: &str) -> String {
+        self.only.as_ref().map(|list| format!(" AND {expression} IN ({list})")).unwrap_or_default()
+    }
+}
+
+/// A rollup, and what is particular to it.
+pub(super) struct Rollup {
+    pub(super) table: String,
+    /// The condition on its rows beside those that every rollup has.
+    pub(super) condition: String,
+    /// Its units, the coarsest first.
+    pub(super) units: &'static [Unit],
+    /// What writes an instant, in milliseconds since 1970, in the type of its column `start`.
+    pub(super) start: fn(i64) -> String,
+    /// The precision of its states.
+    pub(super) precision: u8,
+}
+
+impl Question<'_> {
+    /// The rows that answer, as the text of a subquery with the columns `k` (the key), `n` (clicks) and, where they
+    /// are asked for, `v` (states of visitors). `None` where there can be none.
+    ///
+    /// `ranges` are the window, or its parts where the key tells them apart.
+    pub(super) fn rows(
+        &self,
+        snapshot: &Snapshot,
+        rollup: &Rollup,
+        key: &Key,
+        ranges: &[Range],
+        with_visitors: bool,
+    ) -> Option<String> {
+        if self.window.is_empty() {
+            return None;
+        }
+        // Slices that were open at the asked instant have clicks from after it.
+        let closed_until = match self.taken_until {
+            Some(instant) => snapshot.closed_until.min(day_of(instant)),
+            None => snapshot.closed_until,
+        };
+        let closed = i64::from(closed_until) * DAY;
+        // Nothing is taken by the broker before it happens, so closed slices have nothing later. And a month has rows
+        // of its own once its last day is closed, so no month may be taken that reaches further.
+        let pieces = Pieces::of(ranges.iter().map(|range| range.before(closed)), rollup.units);
+        let mut branches = Vec::new();
+        branches.extend(self.of_rollup(snapshot, closed_until, rollup, key, &pieces, with_visitors));
+        let raw = |when: String| self.of_raw(snapshot, rollup, key, &when, with_visitors);
+        if let Some(first) = pieces.edges.first() {
+            branches.push(raw(format!(
+                "broker_ts >= {} AND broker_ts < {} AND {}",
+                instant(first.start),
+                instant(closed),
+                any_of(&pieces.edges, "occurred_at", instant)
+            )));
+        }
+        let mut open = format!(
+            "broker_ts >= {} AND {}",
+            instant(closed.max(self.window.start)),
+            any_of(&[self.window], "occurred_at", instant)
+        );
+        if let Some(until) = self.taken_until {
+            // Writing into a String cannot fail.
+            let _ = write!(open, " AND broker_ts <= {}", instant(until));
+        }
+        branches.push(raw(open));
+        Some(branches.join("\nUNION ALL\n"))
+    }
+
+    /// The rows of closed slices for the pieces that are whole units.
+    fn of_rollup(
+        &self,
+        snapshot: &Snapshot,
+        closed_until: u16,
+        rollup: &Rollup,
+        key: &Key,
+        pieces: &Pieces,
+        with_visitors: bool,
+    ) -> Option<String> {
+        let whole = pieces.whole.iter().filter(|(_, ranges)| !ranges.is_empty());
+        let units: Vec<String> = whole
+            .map(|(unit, ranges)| {
+                format!("(unit = '{}' AND {})", unit.as_str(), any_of(ranges, "start", rollup.start))
+            })
+            .collect();
+        if units.is_empty() {
+            return None;
+        }
+        Some(format!(
+            "SELECT {key} AS k, clicks AS n{visitors} FROM {table}
+             WHERE workspace_id = toUUID('{workspace}') AND {of} AND {condition} AND {class} AND ({units})
+               AND slice >= toDate({first}) AND slice < toDate({closed_until}) AND {in_force}{only}",
+            key = key.of_rollup,
+            visitors = if with_visitors { ", visitors AS v" } else { "" },
+            table = rollup.table,
+            workspace = self.workspace,
+            of = self.of.of_rollups(),
+            condition = rollup.condition,
+            class = self.classes.condition(),
+            units = units.join(" OR "),
+            first = day_of(self.window.start),
+            in_force = in_force(&snapshot.versions),
+            only = key.condition(&key.of_rollup),
+        ))
+    }
+
+    /// The raw rows of some part of time.
+    fn of_raw(
+        &self,
+        snapshot: &Snapshot,
+        rollup: &Rollup,
+        key: &Key,
+        when: &str,
+        with_visitors: bool,
+    ) -> String {
+        let visitors = format!(", uniqCombined64State({})(visitor) AS v", rollup.precision);
+        format!(
+            "SELECT {key} AS k, count() AS n{visitors} FROM {table}
+             WHERE workspace_id = toUUID('{workspace}') AND {of} AND {class} AND {when}{only} GROUP BY k",
+            key = key.of_raw,
+            visitors = if with_visitors { &visitors } else { "" },
+            table = snapshot.generation.clicks(),
+            workspace = self.workspace,
+            of = self.of.of_raw(),
+            class = self.classes.condition(),
+            only = key.condition(&key.of_raw),
+        )
+    }
+}
+
+/// The condition that picks the version in force of each slice: one version for nearly all, and the exceptions.
+fn in_force(versions: &[(u16, u64)]) -> String {
+    let mut sorted: Vec<u64> = versions.iter().map(|(_, version)| *version).collect();
+    sorted.sort_unstable();
+    let common = sorted.chunk_by(|one, other| one == other).max_by_key(|same| same.len());
+    let common = common.and_then(|same| same.first()).copied().unwrap_or_default();
+    let (slices, others): (Vec<u16>, Vec<u64>) =
+        versions.iter().filter(|(_, version)| *version != common).copied().unzip();
+    if slices.is_empty() {
+        return format!("version = {common}");
+    }
+    format!("version = transform(toUInt16(slice), {slices:?}, {others:?}, toUInt64({common}))")
+}
+
+/// The condition that a column is in one of some ranges.
+pub(super) fn any_of(ranges: &[Range], column: &str, literal: impl Fn(i64) -> String) -> String {
+    let of_one = |range: &Range| {
+        format!("({column} >= {} AND {column} < {})", literal(range.start), literal(range.end))
+    };
+    let all: Vec<String> = ranges.iter().map(of_one).collect();
+    format!("({})", all.join(" OR "))
+}
+
+/// A `DateTime64` from milliseconds since 1970.
+pub(super) fn instant(millis: i64) -> String {
+    format!("fromUnixTimestamp64Milli({millis}, 'UTC')")
+}
+
+/// The day of an instant, in days since 1970.
+fn day_of(millis: i64) -> u16 {
+    u16::try_from(millis.div_euclid(DAY)).unwrap_or(if millis < 0 { 0 } else { u16::MAX })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_versions_in_force_are_one_and_the_exceptions() {
+        assert_eq!(in_force(&[(1, 1), (2, 1)]), "version = 1");
+        assert_eq!(
+            in_force(&[(1, 1), (2, 7), (3, 1), (4, 9)]),
+            "version = transform(toUInt16(slice), [2, 4], [7, 9], toUInt64(1))"
+        );
+        assert_eq!(in_force(&[]), "version = 0");
+    }
+
+    #[test]
+    fn a_class_is_read_by_its_name() {
+        for (name, classes) in Classes::NAMED {
+            assert_eq!(Classes::parse(name).unwrap(), classes);
+        }
+        for bad in ["", "Human", "humans", "human,bot"] {
+            assert!(Classes::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Single clicks over HTTP: pages and exports.
+
+use std::collections::HashSet;
+
+use chrono::{TimeDelta, Utc};
+use reqwest::Method;
+use schemas::message::Class;
+use serde_json::{Value, json};
+
+use crate::server::{Server, text};
+use crate::stats_model::{self, Asked, DAYS, Model, Stored, midnight};
+
+fn everything(link: Option<usize>) -> Asked {
+    Asked { link, class: None, start: midnight(DAYS), end: Utc::now() }
+}
+
+/// The clicks that are asked about, newest first.
+fn newest_first(model: &Model, asked: Asked) -> Vec<&Stored> {
+    let mut clicks: Vec<&Stored> = model.clicks(asked).collect();
+    clicks.sort_by_key(|click| std::cmp::Reverse((click.at(), click.row.src, click.row.koff)));
+    clicks
+}
+
+fn ids(clicks: &[&Stored]) -> Vec<String> {
+    clicks.iter().map(|click| click.row.click.click_id.clone()).collect()
+}
+
+/// The ids of all pages; `between` runs after each page.
+async fn read_pages(server: &Server, path: &str, between: impl AsyncFn(usize)) -> Vec<String> {
+    let mut ids = Vec::new();
+    let mut next = path.to_owned();
+    for number in 0.. {
+        let page = server.send(Method::GET, &next, None).await;
+        assert_eq!(page.status, 200, "{next}: {}", page.body);
+        ids.extend(page.body["clicks"].as_array().unwrap().iter().map(|click| text(&click["click_id"])));
+        between(number).await;
+        let Some(cursor) = page.body["next_cursor"].as_str() else { break };
+        next = format!("{path}&cursor={cursor}");
+    }
+    ids
+}
+
+#[tokio::test]
+async fn pages_have_each_click_once_newest_first_also_while_new_ones_arrive() {
+    let server = Server::start().await;
+    let mut model = Model::create(&server, 11, 600).await;
+    model.delete(&server, 4).await;
+    let still = async |_| {};
+    let since = midnight(DAYS).date_naive();
+    for limit in [7, 100] {
+        let path = format!("/api/clicks?class=all&limit={limit}&start_date={since}");
+        assert_eq!(read_pages(&server, &path, still).await, ids(&newest_first(&model, everything(None))));
+        let path = format!("/api/v1/links/{}/clicks?limit={limit}&start_date={since}", model.link_id(3));
+        let humans = Asked { class: Some(Class::Human), ..everything(Some(3)) };
+        assert_eq!(read_pages(&server, &path, still).await, ids(&newest_first(&model, humans)));
+    }
+
+    // Between two pages clicks arrive, of now and of long ago.
+    let new = |number: usize| {
+        let template = &newest_first(&model, everything(Some(3)))[number].row;
+        let mut row = template.clone();
+        row.click.click_id = format!("new-{number}");
+        row.koff = 10_000 + number as u64;
+        row.broker_ts = Utc::now();
+        row.click.occurred_at = if number.is_multiple_of(2) { Utc::now() } else { template.occurred_at() };
+        row
+    };
+    let path = format!("/api/links/{}/clicks?class=all&limit=9&start_date={since}", model.link_id(3));
+    let arrive = async |number| stats_model::store_rows(&server, [&new(number)]).await;
+    let read = read_pages(&server, &path, arrive).await;
+    assert_eq!(read.len(), read.iter().collect::<HashSet<_>>().len(), "none twice");
+    let before: Vec<&String> = read.iter().filter(|id| !id.starts_with("new-")).collect();
+    let expected = ids(&newest_first(&model, everything(Some(3))));
+    assert_eq!(before, expected.iter().collect::<Vec<_>>(), "none lost");
+}
+
+#[tokio::test]
+async fn a_click_shows_what_is_known_of_it_and_nothing_of_its_visitor() {
+    let server = Server::start().await;
+    let model = Model::create(&server, 12, 40).await;
+    let newest = newest_first(&model, everything(None))[0];
+    let page = server.send(Method::GET, "/api/clicks?class=all&limit=1&start_date=1700-01-01", None).await;
+    let shown = &page.body["clicks"][0];
+    let click = &newest.row.click;
+    assert_eq!(
+        *shown,
+        json!({
+            "click_id": click.click_id, "link_id": click.link_id.to_string(), "slug": click.slug,
+            "occurred_at": schemas::time::text(newest.at()), "class": click.class.as_str(),
+            "country": click.country, "device_type": click.device_type, "browser": click.browser, "os": click.os,
+            "referrer": click.referrer, "utm_source": click.utm_source, "utm_medium": click.utm_medium,
+            "utm_campaign": click.utm_campaign, "utm_term": click.utm_term, "utm_content": click.utm_content,
+            "external_click_id": click.external_click_id,
+        })
+    );
+}
+
+/// Reads an export.
+async fn export(server: &Server, path: &str, accept: &str) -> (reqwest::header::HeaderMap, String) {
+    let request = server.request(Method::GET, path).bearer_auth(&server.key).header("accept", accept);
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let headers = answer.headers().clone();
+    assert!(!headers.contains_key("content-length"), "its length is not known when it begins");
+    (headers, answer.text().await.unwrap())
+}
+
+#[tokio::test]
+async fn an_export_has_every_click_of_the_window_as_csv_and_as_lines_of_json() {
+    let server = Server::start().await;
+    let mut model = Model::create(&server, 13, 25_000).await;
+    model.delete(&server, 4).await;
+    let since = format!("start_date={}", midnight(DAYS).date_naive());
+    let expected = newest_first(&model, everything(None));
+    let (headers, lines) =
+        export(&server, &format!("/api/clicks?class=all&{since}"), "application/x-ndjson").await;
+    assert_eq!(headers["content-type"], "application/x-ndjson");
+    assert!(headers.contains_key("x-ratelimit-remaining") && headers.contains_key("x-request-id"));
+    let read: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let read_ids: Vec<String> = read.iter().map(|click| text(&click["click_id"])).collect();
+    assert_eq!(read_ids.len(), expected.len());
+    assert!(read_ids == ids(&expected), "in the same order");
+
+    let path = format!("/api/links/{}/clicks?class=all&{since}", model.link_id(2));
+    let expected = newest_first(&model, everything(Some(2)));
+    let (headers, csv) = export(&server, &path, "text/csv").await;
+    assert_eq!(headers["content-type"], "text/csv; charset=utf-8");
+    assert!(headers["content-disposition"].to_str().unwrap().contains("clicks.csv"));
+    let mut rows = csv.split("\r\n");
+    assert!(rows.next().unwrap().starts_with("click_id,link_id,slug,occurred_at,class,country,"));
+    let rows: Vec<&str> = rows.collect();
+    // Nothing of the model has a line's end, and the last line has one.
+    assert_eq!(rows.len(), expected.len() + 1);
+    for (row, click) in rows.iter().zip(&expected) {
+        assert!(
+            row.starts_with(&format!("{},{},", click.row.click.click_id, click.row.click.link_id)),
+            "{row}"
+        );
+    }
+    for parameter in ["limit=5", "cursor=a"] {
+        let path = format!("/api/clicks?{parameter}");
+        let request =
+            server.request(Method::GET, &path).bearer_auth(&server.key).header("accept", "text/csv");
+        let refused = crate::server::answer(request).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (400, &json!("BAD_REQUEST")));
+    }
+}
+
+#[tokio::test]
+async fn a_cell_that_looks_like_a_formula_is_text() {
+    let server = Server::start().await;
+    let model = Model::create(&server, 14, 1).await;
+    let mut row = model.clicks[0].row.clone();
+    row.click.click_id = "evil".to_owned();
+    row.click.utm_source = Some("=HYPERLINK(\"http://evil.example\")".to_owned());
+    row.click.referrer = Some("a,b\r\n\"c\"".to_owned());
+    row.koff = 2;
+    stats_model::store_rows(&server, [&row]).await;
+    let (_, csv) = export(&server, "/api/clicks?class=all&start_date=1700-01-01", "text/csv").await;
+    assert!(csv.contains("\"'=HYPERLINK(\"\"http://evil.example\"\")\""), "{csv}");
+    assert!(csv.contains("\"a,b\r\n\"\"c\"\"\""), "{csv}");
+}
+
+#[tokio::test]
+async fn an_export_of_a_hundred_thousand_clicks_has_each_of_them_once() {
+    let server = Server::start().await;
+    let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
+    let id: schemas::id::LinkId = text(&link["id"]).parse().unwrap();
+    let workspace: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
+    // A hundred thousand in one day, most of them in one minute of it.
+    let query = format!(
+        "INSERT INTO clicks_1 (workspace_id, link_id, occurred_at, click_id, class, visitor, src, koff, broker_ts)
+         SELECT toUUID('{}'), toUUID('{}'), addMilliseconds(toDateTime64('{} 00:00:00', 3, 'UTC'),
+                if(number % 10 = 0, number * 800, 5000000 + number % 60000)) AS at,
+                'click-' || toString(number), 'human', number, 65536, number, at
+         FROM numbers(100000)",
+        workspace.uuid(),
+        id.uuid(),
+        midnight(2).date_naive(),
+    );
+    server.engines.clickhouse(&query).await;
+    let (_, lines) = export(&server, &format!("/api/links/{id}/clicks"), "application/x-ndjson").await;
+    let read: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(read.len(), 100_000);
+    let ids: HashSet<String> = read.iter().map(|click| text(&click["click_id"])).collect();
+    assert!((0..100_000).all(|number| ids.contains(&format!("click-{number}"))), "each of them");
+    assert!(read.windows(2).all(|pair| text(&pair[0]["occurred_at"]) >= text(&pair[1]["occurred_at"])));
+}
+
+#[tokio::test]
+async fn conversions_are_listed_in_full_newest_click_first() {
+    let server = Server::start().await;
+    let mut expected = Vec::new();
+    let mut links = Vec::new();
+    for name in ["a", "b"] {
+        let link = server.create_link(json!({"name": name, "destination": "https://example.com"})).await;
+        let id: schemas::id::LinkId = text(&link["id"]).parse().unwrap();
+        for number in 0..5_u8 {
+            let clicked_at = Utc::now() - TimeDelta::days(i64::from(number) * 20 + i64::from(name == "b"));
+            let clicked_at = schemas::time::to_millis(clicked_at);
+            let click_id = server.click_ids().mint(id, clicked_at, [number; 10]);
+            let body = json!({"click_id": click_id, "external_user_id": format!("u{number}"), "user_name": "Ada",
+                              "user_email": "a@b.example"});
+            let request = server
+                .request(Method::POST, "/api/conversions")
+                .header("referer", "https://shop.example/thanks?x=1")
+                .json(&body);
+            let made = crate::server::answer(request).await;
+            assert_eq!(made.status, 201);
+            expected.push((clicked_at, made.body["conversion"]["id"].clone(), id));
+        }
+        links.push(id);
+    }
+    expected.sort_by_key(|(clicked_at, ..)| std::cmp::Reverse(*clicked_at));
+    let read = async |path: String| {
+        let mut next = path.clone();
+        let mut rows = Vec::new();
+        loop {
+            let page = server.send(Method::GET, &next, None).await;
+            assert_eq!(page.status, 200, "{}", page.body);
+            rows.extend(page.body["conversions"].as_array().unwrap().clone());
+            let Some(cursor) = page.body["next_cursor"].as_str() else { return rows };
+            next = format!("{path}&cursor={cursor}");
+        }
+    };
+    let ids = |rows: &[Value]| rows.iter().map(|row| row["id"].clone()).collect::<Vec<_>>();
+    let rows = read("/api/conversions?limit=3".to_owned()).await;
+    assert_eq!(ids(&rows), expected.iter().map(|(_, id, _)| id.clone()).collect::<Vec<_>>());
+    let fields: Vec<&String> = rows[0].as_object().unwrap().keys().collect();
+    assert_eq!(
+        fields,
+        [
+            "id",
+            "click_id",
+            "link_id",
+            "clicked_at",
+            "external_user_id",
+            "user_name",
+            "user_email",
+            "host",
+            "page_url",
+            "created_at"
+        ]
+    );
+    assert_eq!(
+        (&rows[0]["host"], &rows[0]["page_url"]),
+        (&json!("shop.example"), &json!("https://shop.example/thanks?x=1"))
+    );
+    let of_link = read(format!("/api/v1/links/{}/conversions?limit=2", links[1])).await;
+    let of_second = expected.iter().filter(|(_, _, link)| *link == links[1]);
+    assert_eq!(ids(&of_link), of_second.map(|(_, id, _)| id.clone()).collect::<Vec<_>>());
+    let since = midnight(30).date_naive();
+    let recent = read(format!("/api/conversions?limit=100&start_date={since}")).await;
+    assert_eq!(recent.len(), expected.iter().filter(|(at, ..)| *at >= midnight(30)).count());
+    server.admin(&["set-plan", "--account", &server.account, "--plan", "free"]).await;
+    assert_eq!(read("/api/conversions?limit=100&start_date=1700-01-01".to_owned()).await.len(), recent.len());
+}

@@ -1,0 +1,152 @@
+//! Statistics while ClickHouse is away, slow, or asked too much.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tests::engines::isolated;
+use tokio::net::TcpListener;
+
+use crate::server::{Server, config, text};
+
+const PATHS: [&str; 8] = [
+    "/api/stats",
+    "/api/stats/country",
+    "/api/stats/class",
+    "/api/clicks",
+    "{link}/stats",
+    "{link}/stats/os",
+    "{link}/clicks",
+    "/api/links?sort=-total_clicks",
+];
+
+async fn assert_unavailable(server: &Server, link: &str) {
+    for path in PATHS {
+        let refused = server.send(Method::GET, &path.replace("{link}", link), None).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (503, &json!("UNAVAILABLE")), "{path}");
+        assert!(refused.headers.contains_key("retry-after"), "{path}");
+    }
+    let csv =
+        server.request(Method::GET, "/api/clicks").bearer_auth(&server.key).header("accept", "text/csv");
+    assert_eq!(crate::server::answer(csv).await.status, 503, "before a byte of the export");
+}
+
+async fn assert_unknown(server: &Server, link: &str) {
+    let shown = server.send(Method::GET, link, None).await;
+    assert_eq!(shown.status, 200);
+    for field in ["total_clicks", "unique_clicks", "conversions", "conversion_rate", "as_of"] {
+        assert_eq!(shown.body[field], Value::Null, "{field}");
+    }
+    let listed = server.send(Method::GET, "/api/links", None).await;
+    assert_eq!((listed.status.as_u16(), &listed.body["links"][0]["total_clicks"]), (200, &Value::Null));
+}
+
+async fn link_of(server: &Server) -> String {
+    let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
+    format!("/api/links/{}", text(&link["id"]))
+}
+
+#[tokio::test]
+async fn with_clickhouse_away_statistics_are_unavailable_and_links_have_no_numbers() {
+    let mut engines = isolated().await;
+    // Nothing listens on port 1.
+    engines.clickhouse_url = "http://127.0.0.1:1/none".to_owned();
+    let server = Server::start_on(engines).await;
+    let link = link_of(&server).await;
+    assert_unavailable(&server, &link).await;
+    assert_unknown(&server, &link).await;
+    let conversions = server.send(Method::GET, "/api/conversions", None).await;
+    assert_eq!(conversions.status, 200, "they are in Postgres");
+}
+
+#[tokio::test]
+async fn a_clickhouse_that_never_answers_is_given_up_within_the_bound() {
+    let mut engines = isolated().await;
+    // It takes connections, and nothing else.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    engines.clickhouse_url = format!("http://{}/none", silent.local_addr().unwrap());
+    let mut config = config(&engines);
+    config.stats_timeout = Duration::from_millis(300);
+    let server = Server::serve(engines, config).await.with_account("business").await;
+    let link = link_of(&server).await;
+    let began = Instant::now();
+    let refused = server.send(Method::GET, "/api/stats", None).await;
+    assert_eq!(refused.status, 503);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    let began = Instant::now();
+    assert_unknown(&server, &link).await;
+    assert!(began.elapsed() < Duration::from_secs(6), "two seconds each: {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_query_that_takes_too_long_is_ended_in_clickhouse_too() {
+    let engines = isolated().await;
+    let mut config = config(&engines);
+    config.stats_timeout = Duration::from_secs(1);
+    let server = Server::serve(engines, config).await.with_account("business").await;
+    let link = link_of(&server).await;
+    assert_eq!(server.send(Method::GET, &format!("{link}/stats"), None).await.status, 200);
+    // The same columns, but each row takes its time.
+    server.engines.clickhouse("RENAME TABLE clicks_1 TO real_clicks").await;
+    let slow = "CREATE VIEW clicks_1 AS SELECT * FROM real_clicks WHERE sleepEachRow(3) = 0 AND sleep(3) = 0";
+    server.engines.clickhouse(slow).await;
+    let workspace: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
+    let id: schemas::id::LinkId = text(&json!(link.trim_start_matches("/api/links/"))).parse().unwrap();
+    let insert = format!(
+        "INSERT INTO real_clicks (workspace_id, link_id, occurred_at, class, broker_ts)
+         SELECT toUUID('{}'), toUUID('{}'), now(), 'human', now()",
+        workspace.uuid(),
+        id.uuid()
+    );
+    server.engines.clickhouse(&insert).await;
+    let began = Instant::now();
+    let refused = server.send(Method::GET, &format!("{link}/stats/os"), None).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (503, &json!("UNAVAILABLE")));
+    let elapsed = began.elapsed();
+    assert!(elapsed >= Duration::from_millis(900) && elapsed < Duration::from_secs(3), "{elapsed:?}");
+    let shown = server.send(Method::GET, &link, None).await;
+    assert_eq!((shown.status.as_u16(), &shown.body["total_clicks"]), (200, &Value::Null));
+    let database = server.engines.topic_prefix.trim_end_matches('.').to_owned();
+    tests::eventually("no query is left", Duration::from_secs(20), async || {
+        let running = format!("SELECT count() FROM system.processes WHERE current_database = '{database}'");
+        // The one that asks.
+        match server.engines.clickhouse(&running).await.trim() {
+            "1" => Ok(()),
+            count => Err(count.to_owned()),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn conversions_that_take_too_long_are_not_known_and_hold_nothing_up() {
+    let engines = isolated().await;
+    let server = Server::start_on(engines).await;
+    let link = link_of(&server).await;
+    server.engines.clickhouse("RENAME TABLE conversions TO real_conversions").await;
+    let slow = "CREATE VIEW conversions AS SELECT * FROM real_conversions WHERE sleepEachRow(3) = 0";
+    server.engines.clickhouse(slow).await;
+    let workspace: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
+    let id: schemas::id::LinkId = link.trim_start_matches("/api/links/").parse().unwrap();
+    for number in 0..3 {
+        // Each is a part of its own, and so sleeps in a block of its own.
+        let insert = format!(
+            "INSERT INTO real_conversions SELECT toUUID('{}'), toUUID('{}'), now() - {number}, 'c{number}',
+                    generateUUIDv4(), now()",
+            workspace.uuid(),
+            id.uuid()
+        );
+        server.engines.clickhouse(&insert).await;
+    }
+    let began = Instant::now();
+    for path in [format!("{link}/stats"), link] {
+        let shown = server.send(Method::GET, &path, None).await;
+        assert_eq!((shown.status.as_u16(), &shown.body["total_clicks"]), (200, &json!(0)), "{path}");
+        assert_eq!(
+            (&shown.body["conversions"], &shown.body["conversion_rate"]),
+            (&Value::Null, &Value::Null)
+        );
+    }
+    let elapsed = began.elapsed();
+    assert!(elapsed > Duration::from_secs(6) && elapsed < Duration::from_secs(20), "{elapsed:?}");
+}

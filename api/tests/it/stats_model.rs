@@ -1,0 +1,287 @@
+//! Random clicks, what the counts of them must be, and the closing of slices as the processor does it.
+
+use std::collections::{BTreeMap, HashSet};
+
+use chrono::{DateTime, Days, NaiveDate, NaiveTime, TimeDelta, Utc};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use schemas::clickhouse::Generation;
+use schemas::clickhouse::rollup::{Run, Scope};
+use schemas::id::{ConversionId, LinkId};
+use schemas::message::{Class, Click, Conversion, Message as _, Version};
+use schemas::row::{CONVERSION_COLUMNS, ClickRow, UPKEEP, write_conversion};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::server::{Server, text};
+
+/// Days before today of the earliest click.
+pub(crate) const DAYS: u64 = 400;
+
+/// Visitors of all links together: fewer than breakdowns count exactly.
+const VISITORS: u64 = 300;
+
+const CLASSES: [Class; 5] = [Class::Human, Class::Human, Class::Human, Class::Bot, Class::Preview];
+
+/// A dimension, the values that its clicks have, and where a click has them.
+pub(crate) type Dimension = (&'static str, &'static [&'static str], fn(&mut Click) -> &mut Option<String>);
+
+/// The dimensions that vary. An empty value is: not known.
+pub(crate) const DIMENSIONS: [Dimension; 4] = [
+    ("country", &["", "DE", "FR", "US", "BR"], |click| &mut click.country),
+    ("referrer", &["", "it's", r"back\slash", "who?", "??", "{n}", "ü.example"], |click| {
+        &mut click.referrer
+    }),
+    ("utm_source", &["a", "b", "A", "'; DROP TABLE links; --"], |click| &mut click.utm_source),
+    ("os", &["", "Linux"], |click| &mut click.os),
+];
+
+/// A click as it is stored.
+pub(crate) struct Stored {
+    /// Place of its link.
+    pub(crate) link: usize,
+    pub(crate) row: ClickRow,
+}
+
+impl Stored {
+    pub(crate) fn at(&self) -> DateTime<Utc> {
+        self.row.occurred_at()
+    }
+
+    pub(crate) fn value(&self, (_, _, field): Dimension) -> String {
+        field(&mut self.row.click.clone()).clone().unwrap_or_default()
+    }
+}
+
+/// The clicks of one workspace, and which of them converted.
+pub(crate) struct Model {
+    /// The links, as the API showed them.
+    pub(crate) links: Vec<serde_json::Value>,
+    pub(crate) clicks: Vec<Stored>,
+    pub(crate) converted: HashSet<String>,
+    /// Places of links that are deleted.
+    pub(crate) deleted: HashSet<usize>,
+}
+
+/// Which clicks: of a link or the workspace, of a class or all, in a window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) link: Option<usize>,
+    pub(crate) class: Option<Class>,
+    pub(crate) start: DateTime<Utc>,
+    pub(crate) end: DateTime<Utc>,
+}
+
+/// Clicks and distinct visitors.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    pub(crate) total: u64,
+    pub(crate) visitors: HashSet<u64>,
+}
+
+impl Numbers {
+    pub(crate) fn of<'a>(clicks: impl IntoIterator<Item = &'a Stored>) -> Self {
+        let mut numbers = Self::default();
+        for click in clicks {
+            numbers.total += 1;
+            numbers.visitors.insert(click.row.click.visitor);
+        }
+        numbers
+    }
+
+    pub(crate) fn json(&self) -> (serde_json::Value, serde_json::Value) {
+        (json!(self.total), json!(self.visitors.len()))
+    }
+}
+
+pub(crate) fn today() -> NaiveDate {
+    Utc::now().date_naive()
+}
+
+pub(crate) fn midnight(days_ago: u64) -> DateTime<Utc> {
+    (today() - Days::new(days_ago)).and_time(NaiveTime::MIN).and_utc()
+}
+
+impl Model {
+    /// Makes links in the API and stores clicks of them, the same for the same seed and day.
+    pub(crate) async fn create(server: &Server, seed: u64, clicks: usize) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut links = Vec::new();
+        for number in 0..5 {
+            let body = json!({"name": format!("n{number}"), "destination": "https://example.com"});
+            links.push(server.create_link(body).await);
+        }
+        // Few days, so that a day has many clicks, among them those on which clocks are changed.
+        let mut days: Vec<u64> = (0..40).map(|_| random.random_range(0..DAYS)).collect();
+        days.extend((0..DAYS).filter(|day| is_changed(midnight(*day))));
+        let mut stored: Vec<Stored> = (0..clicks)
+            .map(|number| {
+                let link = (random.random_range(0.0..25.0_f64).sqrt()) as usize;
+                let day = midnight(days[random.random_range(0..days.len())]);
+                let near_border = TimeDelta::milliseconds(random.random_range(-3..=3));
+                let hour = TimeDelta::hours(random.random_range(0..24));
+                let within = TimeDelta::milliseconds(random.random_range(0..3_600_000));
+                let edge = day + hour + if random.random_bool(0.2) { near_border } else { within };
+                // Some come late, by minutes or by days, and some edges' clocks run ahead.
+                let late = match random.random_range(0..10) {
+                    0 => TimeDelta::hours(random.random_range(0..240)),
+                    1 => TimeDelta::milliseconds(random.random_range(-5..0)),
+                    _ => TimeDelta::milliseconds(random.random_range(0..2_000)),
+                };
+                let click = click(server, &links[link], number, edge, &mut random);
+                let broker_ts = (edge + late).min(Utc::now() - TimeDelta::seconds(1));
+                let row = ClickRow { click, src: 1 << 16, koff: number as u64, broker_ts };
+                Stored { link, row }
+            })
+            .filter(|click| click.at() >= midnight(DAYS))
+            .collect();
+        stored.sort_by_key(|click| click.row.broker_ts);
+        let converted = stored
+            .iter()
+            .filter(|_| random.random_bool(0.1))
+            .map(|click| click.row.click.click_id.clone())
+            .collect();
+        let model = Self { links, clicks: stored, converted, deleted: HashSet::new() };
+        model.store(server).await;
+        model
+    }
+
+    async fn store(&self, server: &Server) {
+        store_rows(server, self.clicks.iter().map(|click| &click.row)).await;
+        let mut bytes = Vec::new();
+        for click in self.clicks.iter().filter(|click| self.converted.contains(&click.row.click.click_id)) {
+            // Each twice: the topic is read at least once.
+            for _ in 0..2 {
+                write_conversion(&conversion(&click.row, click.at()), &mut bytes);
+            }
+        }
+        store_conversions(server, bytes).await;
+    }
+
+    /// The id of a link, by its place.
+    pub(crate) fn link_id(&self, link: usize) -> LinkId {
+        text(&self.links[link]["id"]).parse().unwrap()
+    }
+
+    /// Deletes a link and tells ClickHouse, as the processor does; its rows stay, as before a purge.
+    pub(crate) async fn delete(&mut self, server: &Server, link: usize) {
+        let path = format!("/api/links/{}", self.link_id(link));
+        assert_eq!(server.send(reqwest::Method::DELETE, &path, None).await.status, 204);
+        let values = format!("toUUID('{}'), now64(3)", self.link_id(link).uuid());
+        let query = format!("INSERT INTO deleted_links (link_id, deleted_at) SELECT {values}");
+        server.engines.clickhouse(&query).await;
+        self.deleted.insert(link);
+    }
+
+    /// The clicks that are asked about.
+    pub(crate) fn clicks(&self, asked: Asked) -> impl Iterator<Item = &Stored> {
+        self.clicks.iter().filter(move |click| {
+            let of = match asked.link {
+                Some(link) => click.link == link,
+                None => !self.deleted.contains(&click.link),
+            };
+            let class = asked.class.is_none_or(|class| click.row.click.class == class);
+            of && class && click.at() >= asked.start && click.at() < asked.end
+        })
+    }
+
+    /// Those of them that converted.
+    pub(crate) fn conversions(&self, asked: Asked) -> usize {
+        self.clicks(asked).filter(|click| self.converted.contains(&click.row.click.click_id)).count()
+    }
+
+    /// Counts by any key.
+    pub(crate) fn by<K: Ord>(&self, asked: Asked, key: impl Fn(&Stored) -> K) -> BTreeMap<K, Numbers> {
+        let mut groups: BTreeMap<K, Vec<&Stored>> = BTreeMap::new();
+        for click in self.clicks(asked) {
+            groups.entry(key(click)).or_default().push(click);
+        }
+        groups.into_iter().map(|(key, clicks)| (key, Numbers::of(clicks))).collect()
+    }
+}
+
+/// Whether a zone of the tests has other clocks at the end of a day than at its beginning.
+fn is_changed(day: DateTime<Utc>) -> bool {
+    use chrono::Offset as _;
+    ["Europe/Berlin", "America/New_York", "Africa/Cairo", "America/Havana"].iter().any(|zone| {
+        let zone: chrono_tz::Tz = zone.parse().unwrap();
+        let offset = |at: DateTime<Utc>| at.with_timezone(&zone).offset().fix();
+        offset(day) != offset(day + TimeDelta::days(1))
+    })
+}
+
+fn click(
+    server: &Server,
+    link: &serde_json::Value,
+    number: usize,
+    at: DateTime<Utc>,
+    random: &mut StdRng,
+) -> Click {
+    let mut click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
+    click.link_id = text(&link["id"]).parse().unwrap();
+    click.workspace_id = server.workspace.parse().unwrap();
+    click.click_id = format!("click-{number}");
+    click.visitor = random.random_range(0..VISITORS);
+    click.class = CLASSES[random.random_range(0..CLASSES.len())];
+    click.occurred_at = schemas::time::to_millis(at);
+    for (_, values, field) in DIMENSIONS {
+        let value = values[random.random_range(0..values.len())];
+        *field(&mut click) = Some(value.to_owned()).filter(|value| !value.is_empty());
+    }
+    click
+}
+
+/// The conversion of a click that its id says was made at a time.
+pub(crate) fn conversion(row: &ClickRow, clicked_at: DateTime<Utc>) -> Conversion {
+    Conversion {
+        version: Version,
+        conversion_id: ConversionId::from_uuid(Uuid::from_u128(u128::from(row.koff))),
+        click_id: row.click.click_id.clone(),
+        link_id: row.click.link_id,
+        workspace_id: row.click.workspace_id,
+        clicked_at,
+        converted_at: Utc::now(),
+    }
+}
+
+/// Stores rows of conversions.
+pub(crate) async fn store_conversions(server: &Server, bytes: Vec<u8>) {
+    let query = format!("INSERT INTO conversions ({CONVERSION_COLUMNS}) FORMAT RowBinary");
+    server.engines.clickhouse_insert(&query, bytes).await;
+}
+
+/// Stores raw rows as they are.
+pub(crate) async fn store_rows(server: &Server, rows: impl IntoIterator<Item = &ClickRow>) {
+    let mut bytes = Vec::new();
+    rows.into_iter().for_each(|row| row.write_row_binary(&mut bytes));
+    let structure = schemas::row::CLICK_STRUCTURE.replace('\'', "\\'");
+    let table = Generation::FIRST.clicks();
+    let query = format!(
+        "INSERT INTO {table} SELECT * FROM input('{structure}')
+         SETTINGS max_partitions_per_insert_block = 0 FORMAT RowBinary"
+    );
+    server.engines.clickhouse_insert(&query, bytes).await;
+}
+
+/// Closes the slices of some days ago, from the first to before the last number, as the processor's upkeep does.
+pub(crate) async fn close(server: &Server, days_ago: std::ops::Range<u64>, epoch: u64) {
+    let slices = days_ago.rev().map(|days_ago| today() - Days::new(days_ago)).collect();
+    let run = Run { generation: Generation::FIRST, scope: Scope::All, version: epoch, slices };
+    compute(server, &run, true).await;
+}
+
+/// Carries out a run of the rollups. One that does not end is not in force.
+pub(crate) async fn compute(server: &Server, run: &Run, ends: bool) {
+    let take = format!(
+        "INSERT INTO owners (src, epoch, owner, taken_at) VALUES ({UPKEEP}, {}, 'test', now())",
+        run.version
+    );
+    server.engines.clickhouse(&take).await;
+    let mut statements = run.statements();
+    if !ends {
+        statements.pop();
+    }
+    for statement in statements {
+        server.engines.clickhouse(&format!("{statement} SETTINGS max_partitions_per_insert_block = 0")).await;
+    }
+}

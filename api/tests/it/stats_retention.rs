@@ -1,0 +1,37 @@
+//! What the plans keep, for those who delete rows from the disk.
+
+use std::time::Duration;
+
+use schemas::id::WorkspaceId;
+use tests::engines::isolated;
+
+use crate::server::{Server, config, text};
+
+#[tokio::test]
+async fn each_workspaces_window_is_written_once_a_day_also_by_two_instances() {
+    let engines = isolated().await;
+    let setup = Server::start_on(engines.clone()).await;
+    let arguments = ["create-account", "--name", "Small", "--plan", "free"];
+    let free = text(&setup.admin(&arguments).await["workspace_id"]);
+    let business = setup.workspace.clone();
+    setup.stop().await;
+    // The first instance may have found the first account there, or none.
+    engines.clickhouse("TRUNCATE TABLE retention").await;
+
+    let (one, other) = (
+        Server::serve(engines.clone(), config(&engines)).await,
+        Server::serve(engines.clone(), config(&engines)).await,
+    );
+    let uuid = |id: &str| id.parse::<WorkspaceId>().unwrap().uuid();
+    let mut expected = [format!("{}\t30\t1", uuid(&free)), format!("{}\t1095\t1", uuid(&business))];
+    expected.sort();
+    let query = "SELECT workspace_id, max(days), count() FROM retention GROUP BY workspace_id ORDER BY toString(workspace_id)";
+    tests::eventually("both are written", Duration::from_secs(20), async || {
+        let written = engines.clickhouse(query).await;
+        if written.trim() == expected.join("\n") { Ok(()) } else { Err(written) }
+    })
+    .await;
+    one.stop().await;
+    other.stop().await;
+    assert_eq!(engines.clickhouse(query).await.trim(), expected.join("\n"));
+}

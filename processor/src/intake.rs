@@ -1,0 +1,282 @@
+//! Deleted links and conversions, from their topics into their tables: at least once, and a row that is written
+//! again changes nothing.
+//!
+//! Whoever is assigned the one partition of topic `links` in this group has upkeep to do; see [`crate::upkeep`].
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use metrics::counter;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{
+    BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance, StreamConsumer,
+};
+use rdkafka::error::KafkaError;
+use rdkafka::message::BorrowedMessage;
+use rdkafka::{ClientContext, Message as _, Offset, TopicPartitionList};
+use schemas::message::{Conversion, DeletedLink, EdgeToken, LinkRecord, Message as _};
+use schemas::row::write_conversion;
+use schemas::topic;
+use service::Shutdown;
+use service::kafka::{Context, KafkaConfig};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::dead_letter::{DeadLetter, DeadLetters};
+use crate::decode::{Poison, Record};
+use crate::deleted_links::DeletedLinks;
+use crate::retry::{Stopped, until_done};
+use crate::store::Store;
+
+/// How long a record waits for others to share its insert.
+const AGE: Duration = Duration::from_millis(500);
+
+/// Records of one insert at most.
+const RECORDS: usize = 10_000;
+
+/// The pause after an error of polling, which librdkafka mends itself.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What the records are written with.
+#[derive(Debug)]
+pub struct Tools {
+    /// The tables.
+    pub store: Store,
+    /// The topic of what could not be read, for any source.
+    pub dead_letters: DeadLetters,
+    /// Whose conversions are not stored.
+    pub deleted_links: DeletedLinks,
+}
+
+/// Joins the group and stores what its topics hold until the stop is requested; `upkeep` says whether upkeep is
+/// this process's to do.
+///
+/// # Errors
+/// When librdkafka refuses the settings. Anything else is tried again.
+pub async fn intake(
+    kafka: &KafkaConfig,
+    group: &str,
+    tools: &Tools,
+    upkeep: watch::Sender<bool>,
+    shutdown: &Shutdown,
+) -> Result<(), KafkaError> {
+    let (links, conversions) = (kafka.topic(topic::LINKS.name), kafka.topic(topic::CONVERSIONS.name));
+    let context = Assignments { links: links.clone(), upkeep, log: Context::default() };
+    let consumer: StreamConsumer<Assignments> = settings(kafka, group).create_with_context(context)?;
+    consumer.subscribe(&[&links, &conversions])?;
+    let mut gathered = Gathered::new(kafka, tools, links);
+    loop {
+        let due = async {
+            match gathered.started {
+                Some(started) => sleep_until(started + AGE).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.wait() => break,
+            () = due => {
+                if gathered.store(tools, &consumer, shutdown).await.is_err() {
+                    break;
+                }
+            }
+            received = consumer.recv(), if gathered.records < RECORDS => match received {
+                Ok(message) => gathered.add(&message),
+                Err(error) => {
+                    tracing::debug!(%error, "reading links and conversions has a trouble: {error}");
+                    sleep(PAUSE).await;
+                }
+            },
+        }
+    }
+    // Leaving the group waits for its coordinator.
+    let _ = spawn_blocking(move || drop(consumer)).await;
+    Ok(())
+}
+
+fn settings(kafka: &KafkaConfig, group: &str) -> rdkafka::ClientConfig {
+    let mut config = kafka.client_config("processor-intake");
+    for (name, value) in [
+        ("session.timeout.ms", "6000"),
+        ("heartbeat.interval.ms", "2000"),
+        ("queued.max.messages.kbytes", "4096"),
+        ("topic.metadata.refresh.interval.ms", "10000"),
+    ] {
+        if config.get(name).is_none() {
+            config.set(name, value);
+        }
+    }
+    config
+        .set("group.id", group)
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        .set("isolation.level", "read_committed")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("auto.offset.reset", "earliest");
+    config
+}
+
+/// Records on their way into their tables, and what is behind them.
+struct Gathered {
+    links: String,
+    link_letters: DeadLetters,
+    conversion_letters: DeadLetters,
+    deleted: Vec<DeletedLink>,
+    conversions: Vec<Conversion>,
+    /// What could not be read, and whether it came from `links`.
+    letters: Vec<(bool, i32, DeadLetter)>,
+    next: TopicPartitionList,
+    records: usize,
+    started: Option<Instant>,
+}
+
+impl Gathered {
+    fn new(kafka: &KafkaConfig, tools: &Tools, links: String) -> Self {
+        Self {
+            links,
+            link_letters: tools.dead_letters.of(kafka, topic::LINKS, "link.v1"),
+            conversion_letters: tools.dead_letters.of(kafka, topic::CONVERSIONS, "conversion.v1"),
+            deleted: Vec::new(),
+            conversions: Vec::new(),
+            letters: Vec::new(),
+            next: TopicPartitionList::new(),
+            records: 0,
+            started: None,
+        }
+    }
+
+    fn add(&mut self, message: &BorrowedMessage<'_>) {
+        let (topic, partition, offset) = (message.topic(), message.partition(), message.offset());
+        let record = Record {
+            // Kafka's offsets are never negative.
+            offset: u64::try_from(offset).unwrap_or(0),
+            broker_ts: message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis),
+            key: message.key().map(<[u8]>::to_vec),
+            payload: message.payload().map(<[u8]>::to_vec),
+        };
+        let is_link = topic == self.links;
+        let read = if is_link { self.add_link(&record) } else { self.add_conversion(&record) };
+        if let Err(poison) = read {
+            self.letters.push((is_link, partition, DeadLetter::new(record, &poison)));
+        }
+        let next = Offset::Offset(offset + 1);
+        match self.next.find_partition(topic, partition) {
+            Some(mut known) => known.set_offset(next),
+            None => self.next.add_partition_offset(topic, partition, next),
+        }
+        // Both fail only for an offset that cannot be one.
+        .unwrap_or_else(|error| tracing::warn!(%error, "cannot note offset {offset}: {error}"));
+        self.records += 1;
+        self.started.get_or_insert_with(Instant::now);
+    }
+
+    fn add_link(&mut self, record: &Record) -> Result<(), Poison> {
+        let value = record.payload.as_deref().ok_or(Poison::NoValue)?;
+        if record.key.as_ref().is_some_and(|key| key.starts_with(EdgeToken::KEY_PREFIX.as_bytes())) {
+            return Ok(());
+        }
+        if let LinkRecord::Deleted(link) = LinkRecord::decode(value)? {
+            self.deleted.push(link);
+        }
+        Ok(())
+    }
+
+    fn add_conversion(&mut self, record: &Record) -> Result<(), Poison> {
+        let conversion = Conversion::decode(record.payload.as_deref().ok_or(Poison::NoValue)?)?;
+        if let Some(early) = [conversion.clicked_at, conversion.converted_at].into_iter().find(is_early) {
+            return Err(Poison::BeforeEpoch(early));
+        }
+        self.conversions.push(conversion);
+        Ok(())
+    }
+
+    /// Stores what was gathered, and commits it.
+    async fn store(
+        &mut self,
+        tools: &Tools,
+        consumer: &StreamConsumer<Assignments>,
+        shutdown: &Shutdown,
+    ) -> Result<(), Stopped> {
+        let stop = shutdown.token();
+        for (is_link, partition, letter) in &self.letters {
+            let letters = if *is_link { &self.link_letters } else { &self.conversion_letters };
+            until_done("write a dead letter", *partition, &stop, || letters.deliver(*partition, letter))
+                .await?;
+            counter!("hopline_processor_dead_letters_total").increment(1);
+            tracing::warn!(partition, offset = letter.offset, "wrote a dead letter: {}", letter.reason);
+        }
+        if !self.deleted.is_empty() {
+            let insert = || tools.store.insert_deleted_links(&self.deleted);
+            until_done("store deleted links", 0, &stop, insert).await?;
+            // What follows here must not be kept for one of them.
+            until_done("read the deleted links", 0, &stop, || tools.deleted_links.refresh(&tools.store))
+                .await?;
+        }
+        let mut rows = Vec::new();
+        for conversion in &self.conversions {
+            if !tools.deleted_links.contain(conversion.link_id) {
+                write_conversion(conversion, &mut rows);
+            }
+        }
+        if !rows.is_empty() {
+            let rows = Bytes::from(rows);
+            until_done("store conversions", 0, &stop, || tools.store.insert_conversions(rows.clone()))
+                .await?;
+            counter!("hopline_processor_conversions_total").increment(self.conversions.len() as u64);
+        }
+        if let Err(error) = consumer.commit(&self.next, CommitMode::Async) {
+            // What is not committed is written again, which changes nothing.
+            tracing::debug!(%error, "cannot commit links and conversions: {error}");
+        }
+        self.deleted.clear();
+        self.conversions.clear();
+        self.letters.clear();
+        self.next = TopicPartitionList::new();
+        self.records = 0;
+        self.started = None;
+        Ok(())
+    }
+}
+
+fn is_early(time: &DateTime<Utc>) -> bool {
+    *time < DateTime::UNIX_EPOCH
+}
+
+/// Notes who has upkeep to do.
+struct Assignments {
+    links: String,
+    upkeep: watch::Sender<bool>,
+    log: Context,
+}
+
+impl Assignments {
+    fn has_links(&self, list: &TopicPartitionList) -> bool {
+        list.elements_for_topic(&self.links).iter().any(|element| element.partition() == 0)
+    }
+}
+
+impl ClientContext for Assignments {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.log.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.log.error(error, reason);
+    }
+}
+
+impl ConsumerContext for Assignments {
+    fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if matches!(rebalance, Rebalance::Revoke(list) if self.has_links(list)) {
+            self.upkeep.send_replace(false);
+        }
+    }
+
+    fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if matches!(rebalance, Rebalance::Assign(list) if self.has_links(list)) {
+            self.upkeep.send_replace(true);
+        }
+    }
+}

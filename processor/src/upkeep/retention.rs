@@ -1,0 +1,127 @@
+//! Removing rows that no plan shows any more.
+//!
+//! Whole months of slices go, raw rows and rollups alike: a month's own rows are of all its days, and would be more
+//! than what is left of them. So a row stays up to a month longer than its plan asks for.
+
+use std::collections::BTreeMap;
+
+use chrono::{Datelike as _, Days, NaiveDate, Utc};
+use schemas::clickhouse::Generation;
+use uuid::Uuid;
+
+use super::tables::Tables;
+use super::{Upkeep, UpkeepError};
+use crate::store::StoreError;
+
+/// How long rows stay after a plan has stopped to show them, so that an upgrade brings them back.
+const GRACE: u64 = 30;
+
+/// Of which days the largest window counts, so that a downgrade takes nothing away at once.
+const WINDOWS: u32 = 30;
+
+/// Workspaces named by one statement: it stays well below `max_query_size`.
+const WORKSPACES: usize = 2_000;
+
+impl Upkeep {
+    /// Removes the rows that are older than what each workspace could see, and a grace beyond.
+    pub(super) async fn expire(&self, generation: Generation) -> Result<(), UpkeepError> {
+        let today = Utc::now().date_naive();
+        let windows = self.tables.windows().await?;
+        let Some(largest) = windows.keys().max().copied() else {
+            // Nobody has said what plans show, so nothing is known to be too old.
+            return Ok(());
+        };
+        let kept = first_kept(today, largest);
+        for (table, time) in derived(generation) {
+            self.remove(&table, &format!("{time} < '{kept}'")).await?;
+        }
+        // Whole partitions, which costs nothing.
+        let clicks = generation.clicks();
+        for partition in self.tables.partitions_before(&clicks, kept).await? {
+            self.tables.drop_partition(&clicks, &partition).await?;
+            tracing::info!(partition, "dropped the clicks of {partition}");
+        }
+        for (days, workspaces) in windows.range(..largest) {
+            let kept = first_kept(today, *days);
+            for workspaces in workspaces.chunks(WORKSPACES) {
+                let ids: Vec<String> = workspaces.iter().map(|id| format!("toUUID('{id}')")).collect();
+                let of_these = format!("workspace_id IN ({})", ids.join(", "));
+                for (table, time) in derived(generation) {
+                    self.remove(&table, &format!("{of_these} AND {time} < '{kept}'")).await?;
+                }
+                // Last: while the raw rows are there, the others can be computed again.
+                self.remove(&clicks, &format!("{of_these} AND toDate(broker_ts) < '{kept}'")).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, table: &str, old: &str) -> Result<(), UpkeepError> {
+        let rows = self.tables.delete(table, old).await?;
+        if rows > 0 {
+            tracing::info!(table, rows, "removed {rows} rows that no plan shows any more");
+        }
+        Ok(())
+    }
+}
+
+/// The tables with what is derived from clicks, and by which day their rows are old.
+fn derived(generation: Generation) -> [(String, &'static str); 3] {
+    [
+        (generation.counts(), "slice"),
+        (generation.breakdowns(), "slice"),
+        ("conversions".to_owned(), "toDate(occurred_at)"),
+    ]
+}
+
+/// Returns the first day that is kept for a window of so many days: the first of a month.
+fn first_kept(today: NaiveDate, window: u32) -> NaiveDate {
+    let oldest = today.checked_sub_days(Days::new(u64::from(window) + GRACE)).unwrap_or(NaiveDate::MIN);
+    oldest.with_day(1).unwrap_or(oldest)
+}
+
+impl Tables {
+    /// Returns the workspaces by the largest window that each had lately, in days.
+    async fn windows(&self) -> Result<BTreeMap<u32, Vec<Uuid>>, StoreError> {
+        let sql = format!(
+            "SELECT toString(workspace_id), max(days) FROM retention \
+             WHERE at >= now() - INTERVAL {WINDOWS} DAY GROUP BY workspace_id"
+        );
+        let rows: Vec<(String, u32)> = self.in_time(self.query(&sql).fetch_all()).await?;
+        let mut windows: BTreeMap<u32, Vec<Uuid>> = BTreeMap::new();
+        for (workspace, days) in rows {
+            windows.entry(days).or_default().extend(workspace.parse::<Uuid>());
+        }
+        Ok(windows)
+    }
+
+    /// Returns the partitions, each named by its day, from before a day.
+    async fn partitions_before(&self, table: &str, day: NaiveDate) -> Result<Vec<String>, StoreError> {
+        let sql = format!(
+            "SELECT DISTINCT partition FROM system.parts WHERE database = currentDatabase() AND active \
+             AND table = '{table}' AND partition < '{day}' ORDER BY partition"
+        );
+        self.in_time(self.query(&sql).fetch_all()).await
+    }
+
+    async fn drop_partition(&self, table: &str, partition: &str) -> Result<(), StoreError> {
+        let sql = format!("ALTER TABLE {table} DROP PARTITION '{partition}'");
+        self.in_time(self.query(&sql).execute()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_month_in_which_window_and_grace_began_is_kept() {
+        let today = "2026-11-21".parse().unwrap();
+        for (window, kept) in
+            [(30, "2026-09-01"), (20, "2026-10-01"), (365, "2025-10-01"), (1_095, "2023-10-01")]
+        {
+            assert_eq!(first_kept(today, window).to_string(), kept);
+        }
+        assert_eq!(first_kept(today, u32::MAX), NaiveDate::MIN);
+    }
+}

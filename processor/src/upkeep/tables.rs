@@ -1,0 +1,181 @@
+//! The statements of upkeep.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use chrono::{DateTime, NaiveDate, Utc};
+use clickhouse::{Client, Row};
+use schemas::clickhouse::Generation;
+use schemas::clickhouse::rollup::{DIMENSIONS, Run, Scope};
+use schemas::row::UPKEEP;
+use serde::Deserialize;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::UpkeepError;
+use crate::store::{REFUSED, StoreError};
+
+/// How long ClickHouse may take for one statement of upkeep before its answer counts as lost.
+const TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// Memory at which an aggregation goes on on the disk.
+const MEMORY: &str = "268435456";
+
+/// The clicks of a run's slices, counted in three tables.
+#[derive(Row, Deserialize)]
+struct Compared {
+    raw: u64,
+    counted: u64,
+    broken_down: Vec<u64>,
+}
+
+/// Access to the tables for upkeep.
+#[derive(Clone)]
+pub struct Tables {
+    client: Client,
+}
+
+impl fmt::Debug for Tables {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Tables").finish_non_exhaustive()
+    }
+}
+
+impl Tables {
+    /// Makes an access with a client of its own settings.
+    pub fn new(client: Client) -> Self {
+        let client = client
+            .with_setting("async_insert", "0")
+            .with_setting("wait_end_of_query", "1")
+            // Closing a slice has time, and those who ask for counts have not.
+            .with_setting("max_threads", "2")
+            .with_setting("max_bytes_before_external_group_by", MEMORY)
+            // A run writes to as many partitions as its slices are of.
+            .with_setting("max_partitions_per_insert_block", "0")
+            .with_setting("mutations_sync", "1");
+        Self { client }
+    }
+
+    /// Runs a guarded insert under an epoch.
+    pub(super) async fn insert(&self, sql: &str, epoch: u64) -> Result<(), UpkeepError> {
+        let id = format!("clicks-{UPKEEP}-{epoch}-{}", Uuid::now_v7().simple());
+        let outcome = self.in_time(self.query(sql).with_setting("query_id", id).execute()).await;
+        match outcome {
+            Err(StoreError::Clickhouse(clickhouse::error::Error::BadResponse(text)))
+                if text.starts_with(REFUSED) =>
+            {
+                Err(UpkeepError::Fenced)
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
+    /// Removes rows of a table, if there are any.
+    pub(super) async fn delete(&self, table: &str, condition: &str) -> Result<u64, StoreError> {
+        let count = format!("SELECT count() FROM {table} WHERE {condition}");
+        let rows: u64 = self.in_time(self.query(&count).fetch_one()).await?;
+        if rows > 0 {
+            let delete = format!("ALTER TABLE {table} DELETE WHERE {condition}");
+            self.in_time(self.query(&delete).execute()).await?;
+        }
+        Ok(rows)
+    }
+
+    /// Returns the last closed slice.
+    pub(super) async fn last_closed_slice(
+        &self,
+        generation: Generation,
+    ) -> Result<Option<NaiveDate>, StoreError> {
+        let (slices, zero) = (generation.slices(), Uuid::nil());
+        self.day(&format!(
+            "SELECT toString(maxOrNull(slice)) FROM {slices} WHERE workspace_id = toUUID('{zero}')"
+        ))
+        .await
+    }
+
+    /// Returns the slice behind the last closed one, or else the first one that has rows.
+    pub(super) async fn first_open_slice(
+        &self,
+        generation: Generation,
+    ) -> Result<Option<NaiveDate>, StoreError> {
+        match self.last_closed_slice(generation).await? {
+            Some(last) => Ok(last.succ_opt()),
+            None => {
+                let clicks = generation.clicks();
+                self.day(&format!("SELECT toString(minOrNull(toDate(broker_ts))) FROM {clicks}")).await
+            }
+        }
+    }
+
+    /// Returns the first slice behind another one that has rows.
+    pub(super) async fn slice_with_rows_after(
+        &self,
+        generation: Generation,
+        slice: NaiveDate,
+    ) -> Result<Option<NaiveDate>, StoreError> {
+        let clicks = generation.clicks();
+        self.day(&format!(
+            "SELECT toString(minOrNull(toDate(broker_ts))) FROM {clicks} WHERE toDate(broker_ts) > '{slice}'"
+        ))
+        .await
+    }
+
+    async fn day(&self, sql: &str) -> Result<Option<NaiveDate>, StoreError> {
+        let day: Option<String> = self.in_time(self.query(sql).fetch_one()).await?;
+        Ok(day.and_then(|day| day.parse().ok()))
+    }
+
+    /// Returns up to when the clicks of each source are counted.
+    pub(super) async fn progress(&self) -> Result<BTreeMap<u32, DateTime<Utc>>, StoreError> {
+        const SQL: &str = "SELECT src, toUnixTimestamp64Milli(max(as_of)) FROM progress GROUP BY src";
+        let rows: Vec<(u32, i64)> = self.in_time(self.query(SQL).fetch_all()).await?;
+        let counted = |(src, millis)| Some((src, DateTime::from_timestamp_millis(millis)?));
+        Ok(rows.into_iter().filter_map(counted).collect())
+    }
+
+    /// Returns what is unequal between the raw rows of a run's slices and what the run has computed of them.
+    pub(super) async fn difference(&self, run: &Run) -> Result<Option<String>, StoreError> {
+        let zero = Uuid::nil();
+        let days: Vec<String> = run.slices.iter().map(|slice| format!("'{slice}'")).collect();
+        let days = days.join(", ");
+        let (raw, computed) = match run.scope {
+            Scope::All => ("1".to_owned(), format!("link_id != toUUID('{zero}')")),
+            Scope::Workspace(id) => {
+                let own = format!("workspace_id = toUUID('{}')", id.uuid());
+                (own.clone(), format!("{own} AND link_id = toUUID('{zero}')"))
+            }
+        };
+        let Run { generation, version, .. } = run;
+        let sql = format!(
+            "SELECT assumeNotNull((SELECT count() FROM {clicks} WHERE toDate(broker_ts) IN ({days}) AND {raw} \
+                     AND link_id NOT IN (SELECT link_id FROM deleted_links))) AS raw, \
+                    assumeNotNull((SELECT sum(clicks) FROM {counts} WHERE slice IN ({days}) AND {computed} \
+                     AND version = {version} AND unit = 'hour')) AS counted, \
+                    (SELECT groupArray(clicks) FROM (SELECT sum(clicks) AS clicks FROM {breakdowns} \
+                     WHERE slice IN ({days}) AND {computed} AND version = {version} AND unit = 'day' \
+                     GROUP BY dimension)) AS broken_down",
+            clicks = generation.clicks(),
+            counts = generation.counts(),
+            breakdowns = generation.breakdowns(),
+        );
+        let Compared { raw, counted, broken_down } = self.in_time(self.query(&sql).fetch_one()).await?;
+        let dimensions = if raw == 0 { 0 } else { DIMENSIONS.len() };
+        let equal = raw == counted
+            && broken_down.len() == dimensions
+            && broken_down.iter().all(|clicks| *clicks == raw);
+        Ok((!equal).then(|| format!("{raw} raw, {counted} by hour, {broken_down:?} by dimension")))
+    }
+
+    /// Prepares a statement of ours, which has no placeholders.
+    pub(super) fn query(&self, sql: &str) -> clickhouse::query::Query {
+        self.client.query(&sql.replace('?', "??"))
+    }
+
+    pub(super) async fn in_time<T>(
+        &self,
+        statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
+    ) -> Result<T, StoreError> {
+        Ok(timeout(TIMEOUT, statement).await.map_err(|_| StoreError::Timeout)??)
+    }
+}

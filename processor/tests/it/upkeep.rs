@@ -1,0 +1,334 @@
+//! Slices are closed, deleted links purged, old rows removed.
+
+use std::time::Duration;
+
+use chrono::{Days, NaiveDate, TimeDelta, Utc};
+use processor::Config;
+use processor::store::Store;
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::util::Timeout;
+use schemas::clickhouse::Generation;
+use schemas::clickhouse::rollup::{Run, Scope, in_force};
+use schemas::id::LinkId;
+use schemas::message::{Conversion, DeletedLink, LinkRecord, Message as _, Version};
+use schemas::row::{ClickRow, UPKEEP};
+use schemas::topic::{self, Topic};
+use tests::engines::{Isolated, isolated};
+use tests::eventually;
+use tokio::net::TcpListener;
+
+use crate::clicks::{Edge, SOON, click, counted};
+use crate::processor::{Processor, config};
+use crate::proxy::{Fault, Proxy, SLICES};
+use crate::rollups::{assert_rollups, link, random_clicks, recent_month, store, workspace};
+
+/// A processor whose upkeep does not let a test wait.
+fn eager(isolated: &Isolated) -> Config {
+    Config { upkeep_look: Duration::from_millis(200), purge_seconds: 1, ..config(isolated) }
+}
+
+fn yesterday() -> NaiveDate {
+    Utc::now().date_naive().pred_opt().unwrap()
+}
+
+/// Waits until every slice until yesterday's is closed.
+///
+/// Only then: a slice is over when all partitions are ten minutes beyond it.
+async fn all_closed(isolated: &Isolated) -> NaiveDate {
+    let mut closed = yesterday();
+    // A dozen statements each, with a sync to the disk.
+    eventually("all slices are closed", 4 * SOON, async || {
+        closed = (Utc::now() - TimeDelta::minutes(11)).date_naive().pred_opt().unwrap();
+        let last = "SELECT toString(max(slice)) FROM slices_1 WHERE toUInt128(workspace_id) = 0";
+        let last = isolated.clickhouse(last).await.trim().to_owned();
+        if last == closed.to_string() { Ok(()) } else { Err(last) }
+    })
+    .await;
+    closed
+}
+
+fn processors_store(isolated: &Isolated) -> Store {
+    Store::new(service::clickhouse::client(&config(isolated).clickhouse), "test".to_owned())
+}
+
+/// Runs the first statements of a run under an epoch of its own, as a process that is killed then would have.
+async fn broken_off(isolated: &Isolated, scope: Scope, slices: &[NaiveDate], statements: usize) -> usize {
+    let version = processors_store(isolated).raise_epoch(UPKEEP).await.unwrap();
+    let run = Run { generation: Generation::FIRST, scope, version, slices: slices.to_vec() };
+    let all = run.statements();
+    for statement in all.iter().take(statements) {
+        isolated.clickhouse(statement).await;
+    }
+    all.len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rollups_of_closed_slices_are_those_of_the_raw_rows() {
+    let isolated = isolated().await;
+    let first = recent_month(Utc::now().date_naive()).checked_sub_days(Days::new(3)).unwrap();
+    let rows = random_clicks(first, 7, 4_000);
+    store(&isolated, &rows).await;
+    let processor = Processor::start_with(eager(&isolated)).await;
+    let closed = all_closed(&isolated).await;
+    assert_rollups(&isolated, &rows, closed).await;
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slice_is_not_closed_before_every_partition_is_beyond_it() {
+    let isolated = isolated().await;
+    let yesterday = yesterday();
+    store(&isolated, &random_clicks(yesterday, 1, 10)).await;
+    // Nobody is that far yet.
+    let patient = Config { slice_delay_seconds: 40 * 3_600, ..eager(&isolated) };
+    let processor = Processor::start_with(patient).await;
+    counted(&isolated, "SELECT uniqExact(src) FROM owners", 7).await;
+    let rounds = "SELECT count() > 0 FROM progress WHERE as_of > now64(3) - 1";
+    counted(&isolated, rounds, 1).await;
+    processor.stop().await;
+    assert_eq!(isolated.clickhouse("SELECT count() FROM slices_1").await.trim(), "0");
+    assert_eq!(isolated.clickhouse("SELECT count() FROM counts_1").await.trim(), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_was_killed_anywhere_counts_nothing_and_its_rows_go() {
+    let isolated = isolated().await;
+    // A slice that folds a month has the most statements.
+    let slice = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
+    let rows = random_clicks(slice, 1, 500);
+    store(&isolated, &rows).await;
+    let statements = broken_off(&isolated, Scope::All, &[slice], 0).await;
+    assert_eq!(statements, 23);
+    for killed_after in 1..statements {
+        broken_off(&isolated, Scope::All, &[slice], killed_after).await;
+        let rows = "SELECT count() FROM slices_1";
+        assert_eq!(isolated.clickhouse(rows).await.trim(), "0", "killed after {killed_after}");
+    }
+    let processor = Processor::start_with(eager(&isolated)).await;
+    let closed = all_closed(&isolated).await;
+    assert_rollups(&isolated, &rows, closed).await;
+    for table in ["counts_1", "breakdowns_1"] {
+        let litter = format!("SELECT count() FROM {table} WHERE NOT ({})", in_force(Generation::FIRST));
+        counted(&isolated, &litter, 0).await;
+    }
+    assert_rollups(&isolated, &rows, closed).await;
+
+    // A purge's run, too: what was in force stays in force until its last statement.
+    for killed_after in [1, 11, 22] {
+        broken_off(&isolated, Scope::Workspace(workspace(1)), &[slice], killed_after).await;
+        assert_rollups(&isolated, &rows, closed).await;
+    }
+    broken_off(&isolated, Scope::Workspace(workspace(1)), &[slice], statements).await;
+    assert_rollups(&isolated, &rows, closed).await;
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_puts_a_slice_in_force_may_be_lost_or_its_answer() {
+    for fault in [Fault::SwallowAnswer, Fault::CutRequest] {
+        let isolated = isolated().await;
+        let rows = random_clicks(yesterday().pred_opt().unwrap(), 2, 300);
+        store(&isolated, &rows).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = Proxy::harming(SLICES, listener, &isolated, fault, 2);
+        let processor = Processor::start_with(eager(&proxy.before(&isolated))).await;
+        let closed = all_closed(&isolated).await;
+        assert_eq!(proxy.left(), 0);
+        assert_rollups(&isolated, &rows, closed).await;
+        processor.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_that_both_do_upkeep_put_no_row_in_force_twice() {
+    let isolated = isolated().await;
+    let first = yesterday().checked_sub_days(Days::new(12)).unwrap();
+    let rows = random_clicks(first, 12, 3_000);
+    store(&isolated, &rows).await;
+    // Groups know nothing of each other, so each of them gives upkeep to its own.
+    let one = Processor::start_with(eager(&isolated)).await;
+    let rival = Config { group: "rival", ..eager(&isolated) };
+    let rival = Processor::start_with(rival).await;
+    let closed = all_closed(&isolated).await;
+    let owners = format!("SELECT uniqExact(owner) FROM owners WHERE src = {UPKEEP}");
+    counted(&isolated, &owners, 2).await;
+    assert_rollups(&isolated, &rows, closed).await;
+    let closings = "SELECT count() = uniqExact(slice) FROM slices_1";
+    assert_eq!(isolated.clickhouse(closings).await.trim(), "1", "each slice was closed once");
+    one.stop().await;
+    rival.stop().await;
+}
+
+async fn write(isolated: &Isolated, topic: Topic, key: &str, value: &[u8]) {
+    let producer: FutureProducer = isolated.kafka().create().unwrap();
+    let topic = isolated.topic(topic);
+    let record = FutureRecord::to(&topic).partition(0).key(key).payload(value);
+    producer.send(record, Timeout::After(SOON)).await.unwrap();
+}
+
+async fn delete(isolated: &Isolated, link: LinkId) {
+    let deleted = DeletedLink { version: Version, id: link, revision: 9, deleted_at: Utc::now() };
+    write(isolated, topic::LINKS, &link.to_string(), &LinkRecord::Deleted(deleted).encode()).await;
+}
+
+async fn rows_of(isolated: &Isolated, link: LinkId) -> String {
+    let of_link = format!("link_id = toUUID('{}')", link.uuid());
+    let count = |table: &str| format!("(SELECT count() FROM {table} WHERE {of_link})");
+    let tables = ["clicks_1", "counts_1", "breakdowns_1", "conversions"].map(count).join(", ");
+    isolated.clickhouse(&format!("SELECT {tables}")).await.trim().to_owned()
+}
+
+fn conversion(click: &ClickRow) -> Conversion {
+    let fixture = include_bytes!("../../../schemas/fixtures/conversion.v1.json");
+    Conversion {
+        click_id: click.click.click_id.clone(),
+        link_id: click.click.link_id,
+        workspace_id: click.click.workspace_id,
+        clicked_at: click.occurred_at(),
+        ..Conversion::decode(fixture).unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_links_rows_are_gone_from_every_table_and_never_come_back() {
+    let isolated = isolated().await;
+    let first = recent_month(Utc::now().date_naive()).checked_sub_days(Days::new(3)).unwrap();
+    let rows = random_clicks(first, 7, 2_000);
+    store(&isolated, &rows).await;
+    let gone = link(11);
+    let of_gone = |row: &&ClickRow| row.click.link_id == gone;
+    let converted = rows.iter().find(of_gone).unwrap();
+    write(&isolated, topic::CONVERSIONS, "key", &conversion(converted).encode()).await;
+    let processor = Processor::start_with(eager(&isolated)).await;
+    let closed = all_closed(&isolated).await;
+    assert_rollups(&isolated, &rows, closed).await;
+    counted(&isolated, "SELECT count() FROM conversions", 1).await;
+
+    delete(&isolated, gone).await;
+    eventually("the link's rows are gone", SOON, async || {
+        let found = rows_of(&isolated, gone).await;
+        if found == "0\t0\t0\t0" { Ok(()) } else { Err(found) }
+    })
+    .await;
+    let left: Vec<ClickRow> = rows.iter().filter(|row| !of_gone(row)).cloned().collect();
+    assert!(left.len() < rows.len());
+    // No row of its workspace has its visitors, not even one that is no longer in force.
+    counted(&isolated, "SELECT count() FROM purges", 1).await;
+    assert_rollups(&isolated, &left, closed).await;
+    let litter = format!("SELECT count() FROM counts_1 WHERE NOT ({})", in_force(Generation::FIRST));
+    counted(&isolated, &litter, 0).await;
+
+    // A click that was on its way, and one that a replay brings: dropped by the lane.
+    let edge = Edge::new(&isolated);
+    let mut late = click("late");
+    (late.link_id, late.workspace_id) = (gone, converted.click.workspace_id);
+    edge.send(0, &late).await;
+    edge.send(0, &click("last")).await;
+    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'last'", 1).await;
+    assert_eq!(rows_of(&isolated, gone).await, "0\t0\t0\t0");
+    // A conversion of it that comes late is not stored, the next one is.
+    write(&isolated, topic::CONVERSIONS, "key", &conversion(converted).encode()).await;
+    write(&isolated, topic::CONVERSIONS, "key", &conversion(&left[0]).encode()).await;
+    counted(&isolated, "SELECT count() FROM conversions", 1).await;
+    assert_eq!(rows_of(&isolated, gone).await, "0\t0\t0\t0");
+    // One that slipped through before the lane knew of the deletion is purged too.
+    let mut slipped = converted.clone();
+    (slipped.koff, slipped.broker_ts) = (9_999_999, Utc::now());
+    store(&isolated, &[slipped]).await;
+    counted(&isolated, "SELECT count() FROM clicks_1 WHERE koff = 9999999", 0).await;
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_go_a_month_after_their_plan_stopped_to_show_them() {
+    let isolated = isolated().await;
+    let today = Utc::now().date_naive();
+    let day = |days: u64| today.checked_sub_days(Days::new(days)).unwrap();
+    let ages = [1, 59, 95, 370, 430, 900];
+    let mut rows = Vec::new();
+    for (number, age) in ages.iter().enumerate() {
+        let mut clicks = random_clicks(day(*age), 1, 300);
+        // Each in time, so that age and slice are the same for all tables.
+        for row in &mut clicks {
+            row.click.occurred_at = row.broker_ts;
+            row.koff += 1_000 * number as u64;
+        }
+        store(&isolated, &clicks).await;
+        rows.extend(clicks);
+    }
+    let slices: Vec<NaiveDate> = ages.iter().map(|age| day(*age)).collect();
+    broken_off(&isolated, Scope::All, &slices, usize::MAX).await;
+    // Workspace 0 shows 30 days, 1 has shown 365 until lately, of 2 nobody has said anything.
+    for (number, days, ago) in [(0, 30, 0), (1, 365, 20), (1, 30, 0)] {
+        let workspace = workspace(number).uuid();
+        let insert =
+            format!("INSERT INTO retention VALUES ('{workspace}', {days}, now64(3) - {ago} * 86400)");
+        isolated.clickhouse(&insert).await;
+    }
+    let months_first = |days: u64| chrono::Datelike::with_day(&day(days), 1).unwrap();
+    let (short, long) = (months_first(60), months_first(395));
+    let is_kept = |row: &ClickRow| {
+        let slice = row.broker_ts.date_naive();
+        slice >= if row.click.workspace_id == workspace(0) { short } else { long }
+    };
+    let kept: Vec<ClickRow> = rows.iter().filter(|row| is_kept(row)).cloned().collect();
+    assert!(kept.len() < rows.len());
+    let processor = Processor::start_with(eager(&isolated)).await;
+    let all = format!("SELECT count() FROM clicks_1 WHERE NOT startsWith(click_id, 'sent')");
+    counted(&isolated, &all, kept.len()).await;
+    for (table, time) in [("counts_1", "slice"), ("breakdowns_1", "slice"), ("clicks_1", "toDate(broker_ts)")]
+    {
+        let old = format!(
+            "SELECT countIf({time} < if(workspace_id = toUUID('{}'), toDate('{short}'), toDate('{long}'))) FROM {table}",
+            workspace(0).uuid()
+        );
+        counted(&isolated, &old, 0).await;
+    }
+    let raw = "SELECT count() FROM clicks_1";
+    assert_eq!(isolated.clickhouse(raw).await.trim(), kept.len().to_string());
+    let by_hour = "SELECT sum(clicks) FROM counts_1 WHERE unit = 'hour' AND toUInt128(link_id) = 0";
+    assert_eq!(isolated.clickhouse(by_hour).await.trim(), kept.len().to_string());
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conversion_is_a_row_once_and_what_is_none_becomes_a_dead_letter() {
+    let isolated = isolated().await;
+    let rows = random_clicks(yesterday(), 1, 3);
+    for row in &rows {
+        write(&isolated, topic::CONVERSIONS, "key", &conversion(row).encode()).await;
+    }
+    write(&isolated, topic::CONVERSIONS, "key", b"no conversion").await;
+    let processor = Processor::start_with(eager(&isolated)).await;
+    counted(&isolated, "SELECT count() FROM conversions FINAL", 3).await;
+    let again = conversion(&rows[0]);
+    write(&isolated, topic::CONVERSIONS, "key", &again.encode()).await;
+    write(
+        &isolated,
+        topic::CONVERSIONS,
+        "key",
+        &Conversion { click_id: "last".to_owned(), ..again }.encode(),
+    )
+    .await;
+    counted(&isolated, "SELECT count() FROM conversions FINAL WHERE click_id = 'last'", 1).await;
+    assert_eq!(isolated.clickhouse("SELECT count() FROM conversions FINAL").await.trim(), "4");
+    let stored = format!(
+        "SELECT toUnixTimestamp64Milli(occurred_at), toUnixTimestamp64Milli(converted_at), link_id, workspace_id \
+         FROM conversions FINAL WHERE click_id = '{}'",
+        rows[1].click.click_id
+    );
+    let converted = conversion(&rows[1]);
+    assert_eq!(
+        isolated.clickhouse(&stored).await.trim(),
+        format!(
+            "{}\t{}\t{}\t{}",
+            converted.clicked_at.timestamp_millis(),
+            converted.converted_at.timestamp_millis(),
+            converted.link_id.uuid(),
+            converted.workspace_id.uuid()
+        )
+    );
+    let letters = tests::log::records(&isolated, topic::DEAD_LETTERS);
+    assert_eq!(letters.len(), 1);
+    processor.stop().await;
+}

@@ -1,0 +1,14 @@
+-- Which slices are closed, and which version of their rows is in force.
+-- A row with the workspace of all zeros closes a slice; the highest version of such rows is in force for links.
+-- When a deleted link leaves a workspace, the workspace's own rows are written again: for those, the highest version
+-- of the rows with all zeros or with that workspace is in force.
+CREATE TABLE IF NOT EXISTS slices_{n}
+(
+    slice Date,
+    workspace_id UUID,
+    version UInt64,
+    at DateTime64(3, 'UTC')
+)
+ENGINE = MergeTree
+ORDER BY (workspace_id, slice, version)
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
