@@ -15,7 +15,7 @@ use service::{
 };
 use warp::{Filter as _, reply::Response};
 
-use crate::redirect::{DESTINATION, LOG_FILTER};
+use crate::redirect::LOG_FILTER;
 
 /// Where to serve.
 #[derive(Debug, clap::Args)]
@@ -26,6 +26,9 @@ pub(crate) struct Options {
     /// Address for operators.
     #[arg(long)]
     operations_listen: SocketAddr,
+    /// Serve through `warp::serve`, without what the services' server adds.
+    #[arg(long)]
+    bare_warp: bool,
 }
 
 /// Serves until SIGTERM, with logs and metrics set up as every service has them.
@@ -37,13 +40,21 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let listener = bind("--listen", options.listen).await?;
     let operations = bind("--operations-listen", options.operations_listen).await?;
     let _operations = serve_operations(operations, &health, &metrics);
-    serve(listener, redirect(HeaderValue::try_from(location())?), Limits::default(), shutdown).await;
+    let routes = redirect(HeaderValue::try_from(location())?);
+    if options.bare_warp {
+        #[allow(clippy::disallowed_methods, reason = "it is here to be compared with")]
+        let server = warp::serve(routes);
+        let stop = async move { shutdown.wait().await };
+        server.incoming(listener).graceful(stop).run().await;
+    } else {
+        serve(listener, routes, Limits::default(), shutdown).await;
+    }
     Ok(())
 }
 
 /// A destination with as many bytes as those of the edge, so that both servers' answers weigh the same.
-fn location() -> String {
-    format!("{DESTINATION}?click_id={}", "x".repeat(schemas::click_id::TEXT_LEN))
+pub(crate) fn location() -> String {
+    format!("{}?click_id={}", tests::links::DESTINATION, "x".repeat(schemas::click_id::TEXT_LEN))
 }
 
 fn redirect(location: HeaderValue) -> Route {

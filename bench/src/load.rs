@@ -1,4 +1,4 @@
-//! The load: connections that stay open and ask again as soon as they are answered.
+//! The closed load: connections that stay open and ask again as soon as they are answered.
 //!
 //! Written by hand and for redirects only, because the load runs on the same cores as the server: what it costs
 //! makes every server look slower, and two servers more alike than they are.
@@ -22,13 +22,16 @@ use crate::statistics::percentile;
 /// Different requests: each comes from another visitor, and the links take turns.
 const VISITORS: usize = 5_000;
 
-/// More than the head of any redirect that is measured here.
-const HEAD_BYTES: usize = 4 * 1024;
+/// More than any redirect that is measured here, with its body.
+const ANSWER_BYTES: usize = 4 * 1024;
+
+/// What a redirect begins with.
+const REDIRECT: &[u8] = b"HTTP/1.1 302 ";
 
 /// Requests, and how many connections send them at once.
 pub(crate) struct Load {
-    connections: usize,
-    requests: Arc<[Vec<u8>]>,
+    pub(crate) connections: usize,
+    pub(crate) requests: Arc<[Vec<u8>]>,
 }
 
 /// What came back.
@@ -83,6 +86,11 @@ impl Answers {
         self.latencies.len()
     }
 
+    /// Answers per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.count() as f64 / self.elapsed.as_secs_f64()
+    }
+
     /// The latency that `percent` per cent of the requests did not exceed, in microseconds.
     pub(crate) fn latency(&self, percent: usize) -> u32 {
         percentile(&self.latencies, percent)
@@ -114,7 +122,7 @@ async fn connection(
     first: usize,
     until: Instant,
 ) -> anyhow::Result<Vec<u32>> {
-    let mut head = vec![0; HEAD_BYTES];
+    let mut reader = Reader::default();
     let mut latencies = Vec::new();
     let mut sent = Instant::now();
     for request in requests.iter().cycle().skip(first) {
@@ -122,7 +130,10 @@ async fn connection(
             break;
         }
         stream.write_all(request).await.context("a request could not be sent")?;
-        redirected(&mut stream, &mut head).await?;
+        while !reader.is_redirect()? {
+            let read = stream.read(reader.room()).await.context("an answer did not come")?;
+            reader.read(read)?;
+        }
         let answered = Instant::now();
         latencies.push(u32::try_from((answered - sent).as_micros()).unwrap_or(u32::MAX));
         sent = answered;
@@ -130,21 +141,64 @@ async fn connection(
     Ok(latencies)
 }
 
-/// Reads one answer, which must be a 302 without a body.
-async fn redirected(stream: &mut TcpStream, head: &mut [u8]) -> anyhow::Result<()> {
-    let mut length = 0;
-    loop {
-        let read = stream.read(&mut head[length..]).await.context("an answer did not come")?;
-        length += read;
-        let answer = &head[..length];
-        if answer.ends_with(b"\r\n\r\n") && answer.starts_with(b"HTTP/1.1 302 ") {
-            return Ok(());
-        }
-        // Anything that is not the beginning of such an answer never becomes one.
-        if read == 0 || length == head.len() || !b"HTTP/1.1 302 ".starts_with(&answer[..length.min(13)]) {
-            bail!("expected a 302 without a body, got: {}", String::from_utf8_lossy(answer));
-        }
+/// Puts answers together that come in pieces: each must be a redirect.
+pub(crate) struct Reader {
+    answer: Vec<u8>,
+    length: usize,
+    /// How long the bodies are, which is the same for all answers of one connection.
+    body: Option<usize>,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self { answer: vec![0; ANSWER_BYTES], length: 0, body: None }
     }
+}
+
+impl Reader {
+    /// Where the next bytes go.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        &mut self.answer[self.length..]
+    }
+
+    /// Takes so many bytes that came.
+    pub(crate) fn read(&mut self, count: usize) -> anyhow::Result<()> {
+        self.length += count;
+        let answer = &self.answer[..self.length];
+        // Anything that is not the beginning of such an answer never becomes one.
+        if count == 0
+            || self.length == self.answer.len()
+            || !REDIRECT.starts_with(&answer[..answer.len().min(13)])
+        {
+            bail!("expected a 302, got: {}", String::from_utf8_lossy(answer));
+        }
+        Ok(())
+    }
+
+    /// Whether the answer is complete; if it is, the next one may begin.
+    pub(crate) fn is_redirect(&mut self) -> anyhow::Result<bool> {
+        const END: &[u8] = b"\r\n\r\n";
+        let answer = &self.answer[..self.length];
+        let body = match self.body {
+            Some(body) => body,
+            None if answer.windows(END.len()).any(|window| window == END) => {
+                *self.body.insert(body_length(answer).context("an answer does not tell its length")?)
+            }
+            None => return Ok(false),
+        };
+        let complete = self.length.checked_sub(body).is_some_and(|head| answer[..head].ends_with(END));
+        if complete {
+            self.length = 0;
+        }
+        Ok(complete)
+    }
+}
+
+/// The length of the body, by an answer's head.
+fn body_length(answer: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(answer).ok()?;
+    let mut headers = text.lines().filter_map(|line| line.split_once(": "));
+    headers.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?.1.parse().ok()
 }
 
 #[cfg(test)]
@@ -159,7 +213,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let mut request = [0; HEAD_BYTES];
+            let mut request = [0; ANSWER_BYTES];
             while stream.read(&mut request).await.unwrap_or_default() > 0 {
                 for piece in [&answer[..5], &answer[5..]] {
                     if stream.write_all(piece.as_bytes()).await.is_err() {
@@ -179,7 +233,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_redirect_is_counted_with_its_latency() {
-        let answers = load("HTTP/1.1 302 Found\r\nlocation: /\r\n\r\n").await.unwrap();
+        let answers = load("HTTP/1.1 302 Found\r\nlocation: /\r\nContent-Length: 0\r\n\r\n").await.unwrap();
         assert!(answers.count() > 0);
         assert!(answers.latency(50) <= answers.latency(100));
         assert!(answers.elapsed >= Duration::from_millis(20));
@@ -189,6 +243,12 @@ mod tests {
     async fn an_answer_that_is_no_redirect_is_no_result() {
         let error = load("HTTP/1.1 404 Not Found\r\n\r\n").await.err().unwrap();
         assert!(error.to_string().contains("404"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_redirect_may_have_a_body() {
+        let answers = load("HTTP/1.1 302 Found\r\nContent-Length: 8\r\n\r\na\r\n\r\nbcd").await.unwrap();
+        assert!(answers.count() > 0);
     }
 
     #[test]

@@ -6,7 +6,10 @@
 mod api;
 mod constant;
 mod cpu;
+mod deliver;
+mod links;
 mod load;
+mod paced;
 mod redirect;
 mod statistics;
 mod terminal;
@@ -33,10 +36,12 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// The redirect of `ingest`, its clicks spooled and shipped to Kafka, against a constant 302
-    #[command(after_help = "Examples:\n  bench redirect\n  bench redirect --pairs 9 --seconds 10\n  \
+    #[command(
+        after_help = "Examples:\n  bench redirect\n  bench redirect --pairs 9 --seconds 10 --skip outage,sustained\n  \
         bench redirect --json | jq .ratio.median\n\n\
         Exit codes: 0 after a complete run, whatever the ratio; 1 when there is no result, also because a click is \
-        missing on its topic.")]
+        missing on its topic."
+    )]
     Redirect(redirect::Options),
     /// List, create and authentication of `api` against the bare statements, and the list against constant JSON
     #[command(after_help = "Examples:\n  bench api\n  bench api --pairs 9 --seconds 10\n  \
@@ -44,6 +49,22 @@ enum Command {
         Exit codes: 0 after a complete run, whatever the ratios; 1 when there is no result, also because the list's \
         counters are not those of ClickHouse.")]
     Api(api::Options),
+    /// Memory per link of `ingest`, its start with links on the topic, and how soon a change is seen
+    #[command(after_help = "Examples:\n  bench links\n  bench links --links 10000000 --start-links 0\n  \
+        bench links --json | jq .memory.bytes_per_link_above_strings\n\n\
+        Exit codes: 0 after a complete run, whatever the numbers; 1 when there is no result.")]
+    Links(links::Options),
+    /// Webhook deliveries of `dispatcher` against a loop that only signs and sends; latency, black holes, memory
+    #[command(
+        after_help = "Examples:\n  bench deliver\n  bench deliver --deliveries 20000 --pairs 1 --backlog 100000\n  \
+        bench deliver --json | jq '.throughput[] | [.name, .ratio.median]'\n\n\
+        Exit codes: 0 after a complete run, whatever the ratios; 1 when there is no result, also because a delivery \
+        is missing or came twice."
+    )]
+    Deliver(deliver::Options),
+    /// Receives deliveries; started by `deliver`
+    #[command(hide = true)]
+    Receive(deliver::receiver::Options),
     /// Serves the constant 302; started by `redirect`
     #[command(hide = true)]
     Constant(constant::Options),
@@ -57,8 +78,13 @@ fn main() -> ExitCode {
         Command::Redirect(options) => {
             on(tokio::runtime::Builder::new_current_thread(), redirect::run(options))
         }
+        Command::Deliver(options) => on(tokio::runtime::Builder::new_multi_thread(), deliver::run(options)),
+        Command::Receive(options) => {
+            on(tokio::runtime::Builder::new_current_thread(), deliver::receiver::run(options))
+        }
         // The same runtime as the services have.
         Command::Constant(options) => on(tokio::runtime::Builder::new_multi_thread(), constant::run(options)),
+        Command::Links(options) => on(tokio::runtime::Builder::new_current_thread(), links::run(options)),
         Command::Api(options) => on(tokio::runtime::Builder::new_current_thread(), api::run(options)),
         Command::ConstantJson(options) => {
             on(tokio::runtime::Builder::new_multi_thread(), api::constant::run(options))

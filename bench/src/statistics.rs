@@ -25,7 +25,12 @@ impl Spread {
 
 /// Returns the value that `percent` per cent of the sorted values do not exceed (nearest rank); 0 of none.
 pub(crate) fn percentile(sorted: &[u32], percent: usize) -> u32 {
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    permille(sorted, percent * 10)
+}
+
+/// Returns the value that so many in a thousand of the sorted values do not exceed (nearest rank); 0 of none.
+pub(crate) fn permille(sorted: &[u32], permille: usize) -> u32 {
+    let rank = (sorted.len() * permille).div_ceil(1000).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()
 }
 
@@ -48,6 +53,7 @@ mod tests {
         assert_eq!(percentile(&values, 50), 100);
         assert_eq!(percentile(&values, 99), 198);
         assert_eq!(percentile(&values, 100), 200);
+        assert_eq!(permille(&values, 995), 199);
         assert_eq!(percentile(&[7], 1), 7);
         assert_eq!(percentile(&[], 99), 0);
     }

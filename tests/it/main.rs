@@ -3,6 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod configuration;
+mod edge_full;
+mod edge_kills;
+mod edge_limits;
+mod edge_outages;
+mod edge_privacy;
 mod handovers;
 mod kills;
 mod pipeline;

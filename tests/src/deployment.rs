@@ -13,6 +13,9 @@ use crate::engines::{Isolated, http_client, isolated};
 /// A browser's User-Agent: a click without one is a bot's.
 pub const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
 
+/// The spool's folder among what a deployment keeps.
+const SPOOL: &str = "spool";
+
 /// Running programs with an account on the Business plan.
 pub struct Deployment {
     /// The engines it runs on.
@@ -40,7 +43,15 @@ impl Deployment {
     /// # Panics
     /// When one does not become ready.
     pub async fn start() -> Self {
-        let mut deployment = Self::prepare(isolated().await);
+        Self::start_on(isolated().await, &[]).await
+    }
+
+    /// The same on these engines, with more variables than the programs need anyway.
+    ///
+    /// # Panics
+    /// When one does not become ready.
+    pub async fn start_on(engines: Isolated, variables: &[(&str, &str)]) -> Self {
+        let mut deployment = Self::prepare_with(engines, variables);
         run(&deployment.program("api"), &["migrate"], &deployment.environment).await;
         for server in deployment.services() {
             server.start().await.unwrap();
@@ -57,11 +68,16 @@ impl Deployment {
     /// # Panics
     /// When no port or no folder can be had.
     pub fn prepare(engines: Isolated) -> Self {
+        Self::prepare_with(engines, &[])
+    }
+
+    fn prepare_with(engines: Isolated, variables: &[(&str, &str)]) -> Self {
         let scratch = Scratch::new("deployment").unwrap();
         let address = || format!("127.0.0.1:{}", ports::free().unwrap());
         let (api, edge) = (address(), address());
         let operations = [address(), address(), address(), address()];
-        let environment = environment(&engines, &scratch, &api, &edge, &operations);
+        let mut environment = environment(&engines, &scratch, &api, &edge, &operations);
+        environment.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         let service = |name: &str, place: usize| {
             let log = scratch.path().join(format!("{name}.log"));
             let mut launch = Launch::new(binary(name), log);
@@ -118,6 +134,21 @@ impl Deployment {
     /// The variables that the programs run with.
     pub fn environment(&self) -> &[(String, String)] {
         &self.environment
+    }
+
+    /// The folder of the edge's spool.
+    pub fn spool(&self) -> PathBuf {
+        self.scratch.path().join(SPOOL)
+    }
+
+    /// Where callers find the API.
+    pub fn api_url(&self) -> &str {
+        &self.api_url
+    }
+
+    /// Where visitors find the edge.
+    pub fn edge_url(&self) -> &str {
+        &self.edge_url
     }
 
     /// What a program has logged so far.
@@ -266,11 +297,11 @@ async fn run(program: &PathBuf, arguments: &[&str], environment: &[(String, Stri
 /// # Panics
 /// When it was not built.
 pub fn binary(name: &str) -> PathBuf {
-    // …/target/debug/deps/it-0123 runs, …/target/debug/api is wanted.
-    let test = std::env::current_exe().unwrap();
-    let path = test.ancestors().nth(2).unwrap().join(name);
-    assert!(path.exists(), "{} is not built: run the tests with ./dev test", path.display());
-    path
+    // …/target/debug/deps/it-0123 runs, or …/target/debug/soak; …/target/debug/api is wanted.
+    let running = std::env::current_exe().unwrap();
+    let folders = running.ancestors().skip(1).take(2);
+    let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
+    found.unwrap_or_else(|| panic!("{name} is not built beside {}: run ./dev test", running.display()))
 }
 
 fn environment(
@@ -298,7 +329,7 @@ fn environment(
         ("HOPLINE_CLICK_ID_KEYS", format!("1:{}", key("11"))),
         ("HOPLINE_SECRET_KEYS", format!("1:{}", key("22"))),
         ("HOPLINE_VISITOR_KEY", key("33")),
-        ("HOPLINE_SPOOL_DIR", scratch.path().join("spool").display().to_string()),
+        ("HOPLINE_SPOOL_DIR", scratch.path().join(SPOOL).display().to_string()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .to_vec()

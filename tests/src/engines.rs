@@ -58,17 +58,25 @@ impl Isolated {
         PgConnection::connect(&self.database_url).await.unwrap()
     }
 
-    /// Removes the topics and both databases, for a program that runs on engines which outlive it.
+    /// Removes the topics, for a program that runs on a Kafka which outlives it.
     ///
     /// # Panics
-    /// When an engine refuses.
-    pub async fn remove(self) {
+    /// When Kafka refuses.
+    pub async fn remove_topics(&self) {
         let admin: AdminClient<_> = self.kafka().create().unwrap();
         let names = topic::ALL.map(|topic| self.topic(topic));
         let names = names.each_ref().map(String::as_str);
         for result in admin.delete_topics(&names, &AdminOptions::new()).await.unwrap() {
             result.unwrap();
         }
+    }
+
+    /// Removes the topics and both databases, for a program that runs on engines which outlive it.
+    ///
+    /// # Panics
+    /// When an engine refuses.
+    pub async fn remove(self) {
+        self.remove_topics().await;
         let database = self.topic_prefix.trim_end_matches('.');
         clickhouse(&engine("CLICKHOUSE_URL"), &format!("DROP DATABASE {database}"), Vec::new()).await;
         let mut admin = PgConnection::connect(&engine("DATABASE_URL")).await.unwrap();
@@ -81,19 +89,55 @@ impl Isolated {
 /// # Panics
 /// When `KAFKA_BROKERS`, `CLICKHOUSE_URL` or `DATABASE_URL` is missing, or an engine refuses.
 pub async fn isolated() -> Isolated {
-    let name = format!("t{}", uuid::Uuid::now_v7().simple());
+    let [kafka, clickhouse, postgres] = ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(engine);
+    isolated_on(&kafka, &clickhouse, &postgres).await
+}
+
+/// Makes a corner of engines that a test has started for itself.
+///
+/// # Panics
+/// When an engine refuses.
+pub async fn isolated_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &str) -> Isolated {
+    let name = name();
     let isolated = Isolated {
-        kafka_brokers: engine("KAFKA_BROKERS"),
+        kafka_brokers: kafka_brokers.to_owned(),
         topic_prefix: format!("{name}."),
-        clickhouse_url: with_database(&engine("CLICKHOUSE_URL"), &name),
-        database_url: with_database(&engine("DATABASE_URL"), &name),
+        clickhouse_url: with_database(clickhouse_url, &name),
+        database_url: with_database(database_url, &name),
     };
     tokio::join!(
         create_topics(&isolated),
-        create_clickhouse(&isolated, &name),
-        create_postgres(&isolated, &name)
+        create_clickhouse(&isolated, clickhouse_url, &name),
+        create_postgres(&isolated, database_url, &name)
     );
     isolated
+}
+
+/// Makes topics and no databases: all that an edge needs.
+///
+/// # Panics
+/// When Kafka refuses.
+pub async fn topics_on(kafka_brokers: &str) -> Isolated {
+    let isolated = Isolated {
+        kafka_brokers: kafka_brokers.to_owned(),
+        topic_prefix: format!("{}.", name()),
+        clickhouse_url: String::new(),
+        database_url: String::new(),
+    };
+    create_topics(&isolated).await;
+    isolated
+}
+
+/// Makes topics and no databases in the Kafka that `./dev test` started, or that the environment names.
+///
+/// # Panics
+/// When `KAFKA_BROKERS` is missing, or Kafka refuses.
+pub async fn topics() -> Isolated {
+    topics_on(&engine("KAFKA_BROKERS")).await
+}
+
+fn name() -> String {
+    format!("t{}", uuid::Uuid::now_v7().simple())
 }
 
 fn engine(variable: &str) -> String {
@@ -123,8 +167,8 @@ async fn create_topics(isolated: &Isolated) {
     }
 }
 
-async fn create_clickhouse(isolated: &Isolated, name: &str) {
-    clickhouse(&engine("CLICKHOUSE_URL"), &format!("CREATE DATABASE {name}"), Vec::new()).await;
+async fn create_clickhouse(isolated: &Isolated, url: &str, name: &str) {
+    clickhouse(url, &format!("CREATE DATABASE {name}"), Vec::new()).await;
     for migration in MIGRATIONS {
         for statement in migration.statements() {
             isolated.clickhouse(&statement).await;
@@ -132,8 +176,8 @@ async fn create_clickhouse(isolated: &Isolated, name: &str) {
     }
 }
 
-async fn create_postgres(isolated: &Isolated, name: &str) {
-    let mut admin = PgConnection::connect(&engine("DATABASE_URL")).await.unwrap();
+async fn create_postgres(isolated: &Isolated, url: &str, name: &str) {
+    let mut admin = PgConnection::connect(url).await.unwrap();
     admin.execute(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
     let mut own = isolated.postgres().await;
     sqlx::migrate!("../schemas/postgres").run(&mut own).await.unwrap();

@@ -5,9 +5,14 @@
 #![allow(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
 
 pub mod deployment;
+pub mod edge;
 pub mod engines;
 mod eventually;
+pub mod faults;
+pub mod links;
+pub mod load;
 pub mod log;
 pub mod receiver;
+pub mod tally;
 
 pub use eventually::eventually;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedHeaders, Headers as _};
 use rdkafka::{Offset, TopicPartitionList};
 use schemas::topic::Topic;
 
@@ -27,6 +28,8 @@ pub struct Record {
     pub key: String,
     /// Value.
     pub value: Vec<u8>,
+    /// Names and values of the headers.
+    pub headers: Vec<(String, Vec<u8>)>,
 }
 
 impl Record {
@@ -86,6 +89,7 @@ pub fn for_each_record(isolated: &Isolated, topic: Topic, mut each: impl FnMut(R
                 timestamp: message.timestamp().to_millis().unwrap_or_default(),
                 key: String::from_utf8_lossy(message.key().unwrap_or_default()).into_owned(),
                 value: message.payload().unwrap_or_default().to_vec(),
+                headers: message.headers().map(owned).unwrap_or_default(),
             }),
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 ended.insert(partition);
@@ -95,4 +99,8 @@ pub fn for_each_record(isolated: &Isolated, topic: Topic, mut each: impl FnMut(R
         }
         heard = Instant::now();
     }
+}
+
+fn owned(headers: &BorrowedHeaders) -> Vec<(String, Vec<u8>)> {
+    headers.iter().map(|header| (header.key.to_owned(), header.value.unwrap_or_default().to_vec())).collect()
 }

@@ -9,6 +9,7 @@ use anyhow::{Context as _, ensure};
 use chrono::{DateTime, Utc};
 use clickhouse::Row;
 use schemas::{
+    clickhouse::Generation,
     id::{LinkId, WorkspaceId},
     message::{ForwardQuery, Link, LinkEvent, LinkEventKind, LinkRecord, Message as _, Version},
     topic::{LINK_EVENTS, LINKS},
@@ -28,7 +29,7 @@ const PAGE_OF_LINKS: &str =
 
 /// From `api/src/links/counters.rs`.
 const COUNTERS: &str = "SELECT link_id, count() AS total, uniqCombined64(17)(visitor) AS unique
-             FROM clicks
+             FROM {clicks}
              WHERE workspace_id = toUUID(?) AND link_id IN (SELECT toUUID(arrayJoin(?)))
                AND class = 'human'
                AND occurred_at >= fromUnixTimestamp64Milli(?, 'UTC')
@@ -226,7 +227,7 @@ async fn counters(
     links: &[String],
 ) -> clickhouse::error::Result<Vec<CountRow>> {
     clickhouse
-        .query(COUNTERS)
+        .query(&COUNTERS.replace("{clicks}", &Generation::FIRST.clicks()))
         .bind(workspace.to_string())
         .bind(links)
         .bind(EARLIEST_MILLIS)

@@ -5,6 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use ::tests::engines::Isolated;
 use anyhow::{Context as _, ensure};
 use devstack::readiness::until;
+use schemas::clickhouse::Generation;
 use schemas::id::{LinkId, WorkspaceId};
 use serde_json::Value;
 use sqlx::{Connection as _, PgConnection};
@@ -57,10 +58,11 @@ impl Stage {
         .execute(&mut postgres)
         .await?;
         sqlx::query("VACUUM ANALYZE links").execute(&mut postgres).await?;
+        let table = Generation::FIRST.clicks();
         // A month of clicks, a tenth of them by bots; each link's are of all hours.
         engines
             .clickhouse(&format!(
-                "INSERT INTO clicks (workspace_id, link_id, occurred_at, click_id, slug, class, visitor,
+                "INSERT INTO {table} (workspace_id, link_id, occurred_at, click_id, slug, class, visitor,
                                      src, koff, broker_ts)
                  SELECT toUUID('{workspace}'),
                         toUUID(concat('00000000-0000-7000-8000-', leftPad(lower(hex(number % {LINKS} + 1)), 12, '0'))),
@@ -71,7 +73,7 @@ impl Stage {
             ))
             .await;
         engines.clickhouse("INSERT INTO progress SELECT number, now64(3, 'UTC') FROM numbers(12)").await;
-        engines.clickhouse("OPTIMIZE TABLE clicks FINAL").await;
+        engines.clickhouse(&format!("OPTIMIZE TABLE {table} FINAL")).await;
         Ok(Self { workspace, user, key, postgres })
     }
 

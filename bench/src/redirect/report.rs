@@ -5,7 +5,9 @@ use std::{fmt::Write as _, time::Duration};
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::{Options, tally::Clicks, usage::Usage};
+use super::{
+    Options, open::Open, outage::Outage, peers::Peer, sustained::Sustained, tally::Clicks, usage::Usage,
+};
 use crate::{load::Answers, statistics::Spread};
 
 /// The least ratio that the edge is meant to reach.
@@ -58,7 +60,22 @@ pub(super) struct Report {
     cpu_ratio: Spread,
     constant: Vec<Round>,
     redirect: Vec<Round>,
+    /// All clicks of this edge, also those of the open and of the sustained load.
     clicks: Clicks,
+    #[serde(flatten)]
+    beside: Beside,
+}
+
+/// The parts of a run that may be skipped.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Beside {
+    pub(super) peers: Vec<Peer>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) open: Option<Open>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sustained: Option<Sustained>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) outage: Option<Outage>,
 }
 
 impl Round {
@@ -106,6 +123,7 @@ impl Report {
         constant: Vec<Round>,
         redirect: Vec<Round>,
         clicks: Clicks,
+        beside: Beside,
     ) -> anyhow::Result<Self> {
         Ok(Self {
             benchmark: "redirect",
@@ -119,6 +137,7 @@ impl Report {
             constant,
             redirect,
             clicks,
+            beside,
         })
     }
 
@@ -156,7 +175,12 @@ impl Report {
             line("clicks not yet in Kafka", 0, &|round| Some(round.shipping.as_ref()?.waiting as f64))?;
             line("seconds until all were", 3, &|round| Some(round.shipping.as_ref()?.drain_seconds))?;
         }
-        writeln!(out, "clicks: {}", self.clicks)
+        writeln!(out, "clicks: {}", self.clicks)?;
+        let Beside { peers, open, sustained, outage } = &self.beside;
+        peers.iter().try_for_each(|peer| peer.write(out))?;
+        open.iter().try_for_each(|open| open.write(out))?;
+        sustained.iter().try_for_each(|sustained| sustained.write(out))?;
+        outage.iter().try_for_each(|outage| outage.write(out))
     }
 }
 
@@ -164,7 +188,16 @@ fn ratio(of: &[Round], to: &[Round], rate: impl Fn(&Round) -> f64) -> anyhow::Re
     Spread::of(std::iter::zip(of, to).map(|(of, to)| rate(of) / rate(to))).context("no pair of rounds")
 }
 
-fn spread(values: Spread, decimals: usize) -> String {
+/// Sums up what was measured round by round.
+///
+/// # Errors
+/// When there was no round.
+pub(super) fn rates(values: Vec<f64>) -> anyhow::Result<Spread> {
+    Spread::of(values).context("no round")
+}
+
+/// A spread for people: the middle, then the ends.
+pub(super) fn spread(values: Spread, decimals: usize) -> String {
     let Spread { min, median, max } = values;
     format!("{median:>9.decimals$}   ({min:.decimals$} to {max:.decimals$})")
 }
@@ -189,10 +222,18 @@ mod tests {
     }
 
     fn report() -> Report {
-        let options = Options { pairs: 2, seconds: 1, warm_up: 1, connections: 1, json: true };
+        let options = Options {
+            pairs: 2,
+            seconds: 1,
+            warm_up: 1,
+            connections: 1,
+            sustained_seconds: 1,
+            skip: Vec::new(),
+            json: true,
+        };
         let constant = vec![round(1000, None), round(2000, None)];
         let redirect = vec![round(800, Some(1.0)), round(1000, Some(0.0))];
-        Report::new(&options, constant, redirect, Clicks::default()).unwrap()
+        Report::new(&options, constant, redirect, Clicks::default(), Beside::default()).unwrap()
     }
 
     #[test]

@@ -26,8 +26,14 @@ const LINK_DEADLINE: Duration = Duration::from_secs(30);
 /// The metric that counts the clicks which Kafka has confirmed.
 const DELIVERED: &str = "hopline_clicks_delivered_total";
 
+/// The metrics that say how much of the disk the spool takes, and how many clicks Kafka has not confirmed.
+const SPOOLED: [&str; 2] = ["hopline_spool_bytes", "hopline_spool_records"];
+
+/// Arguments and variables.
+pub(super) type Settings = (Vec<String>, Vec<(&'static str, String)>);
+
 /// A running server. Killed on drop, with its folder removed.
-pub(super) struct Server {
+pub(crate) struct Server {
     process: devstack::Server,
     address: SocketAddr,
     // Declared after the process: the folder goes when nothing writes there any more.
@@ -42,25 +48,36 @@ impl fmt::Display for Server {
 
 impl Server {
     /// Starts the constant 302.
-    pub(super) async fn constant() -> anyhow::Result<Self> {
+    pub(crate) async fn constant() -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("cannot find this program")?;
         Self::start("the constant", program, |address, operations, _| {
             let arguments = ["constant", "--listen", address, "--operations-listen", operations];
-            (arguments.map(str::to_owned).to_vec(), Vec::new())
+            Ok((arguments.map(str::to_owned).to_vec(), Vec::new()))
+        })
+        .await
+    }
+
+    /// Starts the constant 302 of `warp::serve`.
+    pub(super) async fn warp() -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("cannot find this program")?;
+        Self::start("warp::serve", program, |address, operations, _| {
+            let arguments =
+                ["constant", "--bare-warp", "--listen", address, "--operations-listen", operations];
+            Ok((arguments.map(str::to_owned).to_vec(), Vec::new()))
         })
         .await
     }
 
     /// Starts a program with the arguments and variables that `settings` makes of two addresses and a folder.
-    async fn start(
+    pub(super) async fn start(
         name: &str,
         program: PathBuf,
-        settings: impl FnOnce(&str, &str, &Scratch) -> (Vec<String>, Vec<(&'static str, String)>),
+        settings: impl FnOnce(&str, &str, &Scratch) -> anyhow::Result<Settings>,
     ) -> anyhow::Result<Self> {
         let folder = Scratch::new("bench")?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()?));
         let operations = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()?));
-        let (arguments, variables) = settings(&address.to_string(), &operations.to_string(), &folder);
+        let (arguments, variables) = settings(&address.to_string(), &operations.to_string(), &folder)?;
         let mut launch = Launch::new(program, folder.path().join("log")).arguments(arguments);
         launch.environment = std::iter::once(("RUST_LOG", LOG_FILTER.to_owned()))
             .chain(variables)
@@ -74,17 +91,17 @@ impl Server {
     }
 
     /// Where visitors find it.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// The process id.
-    pub(super) fn pid(&self) -> anyhow::Result<u32> {
+    pub(crate) fn pid(&self) -> anyhow::Result<u32> {
         self.process.pid().with_context(|| format!("{self} ended"))
     }
 
     /// Stops it with SIGTERM, which must end it in good order.
-    pub(super) async fn stop(self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
         match self.process.stop().await {
             Some(Stopped::Ended(status)) if status.success() => Ok(()),
             Some(Stopped::Ended(status)) => bail!("{self} ended with {status}"),
@@ -95,13 +112,13 @@ impl Server {
 }
 
 /// The running `ingest`.
-pub(super) struct Edge {
-    pub(super) server: Server,
+pub(crate) struct Edge {
+    pub(crate) server: Server,
 }
 
 impl Edge {
     /// Starts `ingest` on topics of its own, with its spool in a temporary folder.
-    pub(super) async fn start(engines: &Isolated) -> anyhow::Result<Self> {
+    pub(crate) async fn start(engines: &Isolated) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("cannot find this program")?.with_file_name("ingest");
         ensure!(program.exists(), "{} is not there: build it in the same profile", program.display());
         let server = Server::start("ingest", program, |address, operations, folder| {
@@ -116,14 +133,14 @@ impl Edge {
                 ("HOPLINE_VISITOR_KEY", key("33")),
                 ("HOPLINE_SPOOL_DIR", folder.path().join("spool").display().to_string()),
             ];
-            (Vec::new(), variables)
+            Ok((Vec::new(), variables))
         })
         .await?;
         Ok(Self { server })
     }
 
     /// Waits until a link redirects. Asks with HEAD, which is not counted.
-    pub(super) async fn knows(&self, slug: &str) -> anyhow::Result<()> {
+    pub(crate) async fn knows(&self, slug: &str) -> anyhow::Result<()> {
         let client = client().map_err(Error::from_boxed)?;
         let url = format!("http://{}/{slug}", self.server.address);
         until("the last link", LINK_DEADLINE, || async {
@@ -135,17 +152,31 @@ impl Edge {
     }
 
     /// How many clicks Kafka has confirmed so far.
-    pub(super) async fn delivered(&self) -> anyhow::Result<u64> {
+    pub(crate) async fn delivered(&self) -> anyhow::Result<u64> {
+        metric(&self.metrics().await?, DELIVERED)
+    }
+
+    /// How many bytes the spool takes on the disk, and how many of its clicks Kafka has not confirmed.
+    pub(super) async fn spooled(&self) -> anyhow::Result<(u64, u64)> {
+        let page = self.metrics().await?;
+        let [bytes, waiting] = SPOOLED.map(|name| metric(&page, name));
+        Ok((bytes?, waiting?))
+    }
+
+    async fn metrics(&self) -> anyhow::Result<String> {
         let url = format!("{}/metrics", self.server.process.url());
         let client = client().map_err(Error::from_boxed)?;
-        let page = accepted(client.get(url).send().await?).await.map_err(Error::from_boxed)?;
-        counter(&page, DELIVERED).with_context(|| format!("{DELIVERED} is not among the metrics"))
+        accepted(client.get(url).send().await?).await.map_err(Error::from_boxed)
     }
 
     /// Stops it as an operator does.
-    pub(super) async fn stop(self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
         self.server.stop().await
     }
+}
+
+fn metric(page: &str, name: &str) -> anyhow::Result<u64> {
+    counter(page, name).with_context(|| format!("{name} is not among the metrics"))
 }
 
 /// Returns a counter's value from a page of metrics in Prometheus' text format; all its series together.

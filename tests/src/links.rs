@@ -1,25 +1,27 @@
-//! The links that visitors ask for.
+//! Links on their topic, for tests that need no API.
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use schemas::{
-    id::{LinkId, WorkspaceId},
-    message::{ForwardQuery, Link, LinkRecord, Message as _},
-    topic::LINKS,
-};
-use tests::engines::Isolated;
+use schemas::id::{LinkId, WorkspaceId};
+use schemas::message::{ForwardQuery, Link, LinkRecord, Message as _};
+use schemas::topic::LINKS;
 use uuid::Uuid;
 
-use super::DESTINATION;
+use crate::engines::Isolated;
+
+/// Where all of them lead.
+pub const DESTINATION: &str = "https://shop.example.com/landing";
 
 /// How long Kafka may take to confirm all links.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Publishes links of one workspace, as `api` would, and returns their slugs in the topic's order.
-pub(super) fn publish(engines: &Isolated, count: usize) -> anyhow::Result<Vec<String>> {
-    let producer: BaseProducer = engines.kafka().create()?;
+///
+/// # Panics
+/// When Kafka does not take them.
+pub fn publish(engines: &Isolated, count: usize) -> Vec<String> {
+    let producer: BaseProducer = engines.kafka().create().unwrap();
     let topic = engines.topic(LINKS);
     let workspace_id = WorkspaceId::from_uuid(Uuid::now_v7());
     let mut slugs = Vec::new();
@@ -41,9 +43,8 @@ pub(super) fn publish(engines: &Isolated, count: usize) -> anyhow::Result<Vec<St
         let (key, value) = (link.id.to_string(), LinkRecord::Live(link).encode());
         producer
             .send(BaseRecord::to(&topic).key(&key).payload(&value))
-            .map_err(|(error, _)| error)
-            .context("cannot publish a link")?;
+            .unwrap_or_else(|(error, _)| panic!("cannot publish a link: {error}"));
     }
-    producer.flush(PATIENCE).context("Kafka does not confirm the links")?;
-    Ok(slugs)
+    producer.flush(PATIENCE).unwrap();
+    slugs
 }

@@ -1,0 +1,93 @@
+//! A spool and a disk that are full: redirects go on, and what is dropped is counted to the click.
+
+use devstack::Server;
+use tests::edge::Edge;
+use tests::engines::{Isolated, topics_on};
+use tests::eventually;
+use tests::faults::{own_kafka, progress};
+use tests::links;
+use tests::load::Load;
+use tests::tally::Tally;
+
+use crate::traffic::LONG;
+
+const DROPPED: &str = "hopline_clicks_dropped_total";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spool_at_its_limit_stops_no_redirect_counts_its_drops_exactly_and_recovers() {
+    let kafka = own_kafka().await;
+    let engines = topics_on(kafka.url()).await;
+    let edge = Edge::prepare(&engines, &[("HOPLINE_SPOOL_MAX_BYTES", "2097152")]);
+    fills_up_and_recovers(&edge, &engines, &kafka, "full").await;
+    progress("full by the size limit");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_stops_no_redirect_has_its_drops_counted_exactly_and_the_edge_recovers() {
+    let kafka = own_kafka().await;
+    let engines = topics_on(kafka.url()).await;
+    // More than the disk has.
+    let limit = [("HOPLINE_SPOOL_MAX_BYTES", "1073741824")];
+    let Some(edge) = Edge::prepare_on_small_disk(&engines, 12 << 20, &limit) else {
+        // The other test has shown what can be shown without one.
+        progress("NOT SHOWN on a full disk: no file system may be mounted here");
+        return;
+    };
+    fills_up_and_recovers(&edge, &engines, &kafka, "the disk takes no clicks").await;
+    progress("full by the disk (ENOSPC on a tmpfs)");
+}
+
+/// Takes Kafka away until clicks are dropped, brings it back, and counts.
+async fn fills_up_and_recovers(edge: &Edge, engines: &Isolated, kafka: &Server, detail: &str) {
+    let slugs = links::publish(engines, 10);
+    edge.server.start().await.unwrap();
+    edge.knows(&slugs[9]).await;
+    let pid = edge.server.pid();
+    let load = Load::start(edge.address, &slugs, 8, None);
+    load.answers(100).await;
+    assert!(edge.metric(DROPPED).await == 0.0);
+    kafka.stop().await;
+    eventually("clicks are dropped", LONG, async || match edge.metric(DROPPED).await {
+        dropped if dropped > 500.0 => Ok(()),
+        dropped => Err(dropped),
+    })
+    .await;
+    load.answers(500).await;
+    let (status, report) = edge.readyz().await;
+    let check = &report["checks"]["spool"];
+    assert_eq!((status, &check["ready"]), (503, &false.into()), "{report}");
+    let said = check["detail"].as_str().unwrap();
+    assert!(said.contains("dropped") && said.contains(detail), "{said}");
+
+    kafka.start().await.unwrap();
+    eventually("the edge is ready again", LONG, async || match edge.readyz().await {
+        (200, _) => Ok(()),
+        (_, report) => Err(report),
+    })
+    .await;
+    load.answers(500).await;
+    let log = load.stop().await;
+    log.is_complete();
+    assert_eq!(edge.server.pid(), pid, "it recovered without a restart");
+    let dropped = edge.metric(DROPPED).await as usize;
+    // An alarm for each interval, and not a line for each click.
+    let alarms = edge.log().matches("clicks were dropped and counted").count();
+    assert!((1..100).contains(&alarms), "{alarms} lines for {dropped} drops");
+
+    ships_everything_anywhere(edge).await;
+    edge.stop().await;
+    let tally = Tally::of(engines, &log);
+    progress(&format!("{dropped} dropped in {alarms} alarms; {tally}"));
+    tally.has_no_more();
+    assert_eq!(tally.strangers, 0);
+    assert_eq!(tally.missing.len(), dropped);
+}
+
+/// Waits until every click is confirmed, by the metrics: a disk of the edge's own is seen by nobody else.
+async fn ships_everything_anywhere(edge: &Edge) {
+    eventually("every click is confirmed", LONG, async || {
+        let records = edge.metric("hopline_spool_records").await;
+        if records == 0.0 { Ok(()) } else { Err(records) }
+    })
+    .await;
+}

@@ -1,0 +1,82 @@
+//! Kafka away or killed under load, everything else away too. `./dev soak kafka-outage` is the long form.
+
+use std::time::Duration;
+
+use devstack::{Kind, Options, Server};
+use tests::deployment::Deployment;
+use tests::engines::isolated_on;
+use tests::eventually;
+use tests::faults::{KafkaKills, KafkaOutage, kafka_kills, kafka_outage, progress};
+
+use crate::traffic::{LONG, Traffic};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_click_is_answered_and_arrives_when_kafka_is_stopped_for_a_minute() {
+    let down = Duration::from_secs(60);
+    let outage = kafka_outage(KafkaOutage { down, connections: 8, rate: 200 }).await;
+    progress(&format!("Kafka stopped for {down:?}: {outage}"));
+    outage.tally.is_exact();
+    assert!(outage.tally.answered > 60 * 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_click_is_answered_and_arrives_when_kafka_is_killed() {
+    let tally = kafka_kills(KafkaKills { kills: 2, connections: 8, rate: 300 }).await;
+    progress(&format!("Kafka killed: {tally}"));
+    tally.is_exact();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn known_links_redirect_when_the_edge_starts_with_everything_else_stopped() {
+    let [kafka, clickhouse, postgres] = own_engines().await;
+    let engines = isolated_on(kafka.url(), clickhouse.url(), postgres.url()).await;
+    let deployment = Deployment::start_on(engines, &[("HOPLINE_SNAPSHOT_SECONDS", "1")]).await;
+    let mut traffic = Traffic::on_links(&deployment, 3, 20).await;
+    for _ in 0..30 {
+        assert!(traffic.click(&deployment).await);
+    }
+    eventually("the links are in the snapshot", LONG, async || {
+        let snapshot = deployment.spool().join("links.snapshot");
+        let bytes = std::fs::read(&snapshot).map_err(|error| error.to_string())?;
+        let has = |slug: &str| bytes.windows(slug.len()).any(|window| window == slug.as_bytes());
+        if traffic.slugs().all(has) { Ok(()) } else { Err(format!("{} bytes", bytes.len())) }
+    })
+    .await;
+
+    for service in [&deployment.processor, &deployment.api, &deployment.dispatcher] {
+        service.stop().await;
+    }
+    tokio::join!(kafka.stop(), clickhouse.stop(), postgres.stop());
+    deployment.ingest.kill().await;
+    let starting = async {
+        // Never ready without Kafka, so this never ends by itself.
+        let _ = deployment.ingest.start().await;
+    };
+    let listening = eventually("the edge listens", LONG, async || deployment.head("no-such-slug").await);
+    tokio::select! {
+        () = starting => panic!("the edge gave up"),
+        status = listening => assert_eq!(status, 404),
+    }
+    // No waiting: the first request finds its link.
+    for _ in 0..60 {
+        assert!(traffic.click(&deployment).await, "a known link redirects");
+    }
+
+    let (kafka_up, clickhouse_up, postgres_up) =
+        tokio::join!(kafka.start(), clickhouse.start(), postgres.start());
+    for up in [kafka_up, clickhouse_up, postgres_up] {
+        up.unwrap();
+    }
+    for service in deployment.services() {
+        service.start().await.unwrap();
+    }
+    traffic.is_counted(&deployment).await;
+}
+
+/// Engines that this test may stop.
+async fn own_engines() -> [Server; 3] {
+    let own = async |kind: Kind| kind.start(Options::throw_away(kind.name()).unwrap()).await.unwrap();
+    let (kafka, clickhouse, postgres) =
+        tokio::join!(own(Kind::Kafka), own(Kind::ClickHouse), own(Kind::Postgres));
+    [kafka, clickhouse, postgres]
+}

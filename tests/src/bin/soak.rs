@@ -1,0 +1,128 @@
+//! The `soak` program: faults of the edge for longer than a test may take. Behind `./dev soak`.
+
+use std::io::Write as _;
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ::tests::faults::{EdgeKills, KafkaKills, KafkaOutage, edge_kills, kafka_kills, kafka_outage};
+use ::tests::tally::Tally;
+use clap::{Parser, Subcommand};
+use futures_util::FutureExt as _;
+
+/// Breaks things under load for a while, and says whether a click was lost.
+///
+/// Each brings a Kafka and an edge of its own, beside whatever runs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "./dev soak",
+    bin_name = "./dev soak",
+    version,
+    after_help = "Progress goes to standard error, the verdict to standard output.\n\n\
+    Exit codes: 0 when every answered click is on its topic and none would be counted twice, 1 otherwise, 2 wrong usage."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// kill -9 of the edge at random moments, every third while it starts
+    #[command(
+        after_help = "Examples:\n  ./dev soak edge-kills\n  ./dev soak --release edge-kills --kills 500"
+    )]
+    EdgeKills {
+        /// How often
+        #[arg(long, value_name = "COUNT", default_value = "50", value_parser = clap::value_parser!(u32).range(1..))]
+        kills: u32,
+        /// Connections that click without a pause
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        connections: u32,
+    },
+    /// kill -9 of Kafka, which comes back at once
+    #[command(after_help = "Examples:\n  ./dev soak kafka-kills --kills 20")]
+    KafkaKills {
+        /// How often
+        #[arg(long, value_name = "COUNT", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
+        kills: u32,
+        /// Connections that click
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        connections: u32,
+        /// Clicks per second, all connections together
+        #[arg(long, value_name = "COUNT", default_value = "500", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
+    /// Kafka stopped for a while
+    #[command(
+        after_help = "Examples:\n  ./dev soak kafka-outage\n  ./dev soak kafka-outage --seconds 3600 --rate 2000"
+    )]
+    KafkaOutage {
+        /// For how long
+        #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = clap::value_parser!(u32).range(1..))]
+        seconds: u32,
+        /// Connections that click
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        connections: u32,
+        /// Clicks per second, all connections together
+        #[arg(long, value_name = "COUNT", default_value = "500", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    // A panic is a verdict too.
+    match AssertUnwindSafe(run(command)).catch_unwind().await {
+        Ok(report) => {
+            say(&report);
+            say("every answered click is on the topic");
+            ExitCode::SUCCESS
+        }
+        // The panic's own message is on standard error by now.
+        Err(_) => {
+            say("FAILED");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> String {
+    match command {
+        Command::EdgeKills { kills, connections } => {
+            exact(&edge_kills(EdgeKills { kills, connections }).await)
+        }
+        Command::KafkaKills { kills, connections, rate } => {
+            exact(&kafka_kills(KafkaKills { kills, connections, rate }).await)
+        }
+        Command::KafkaOutage { seconds, connections, rate } => {
+            let down = Duration::from_secs(seconds.into());
+            let outage = kafka_outage(KafkaOutage { down, connections, rate }).await;
+            outage.tally.is_exact();
+            outage.to_string()
+        }
+    }
+}
+
+fn exact(tally: &Tally) -> String {
+    tally.is_exact();
+    tally.to_string()
+}
+
+fn say(line: &str) {
+    // A reader that went away, as `| head` does, is no fault of ours.
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

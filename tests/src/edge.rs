@@ -1,0 +1,211 @@
+//! The redirect edge alone, as a process on a spool of its own: it can be killed, stopped and started again.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use devstack::process::{Launch, Stopped};
+use devstack::scratch::Scratch;
+use devstack::{Probe, Server, ports};
+use serde_json::Value;
+
+use crate::deployment::{BROWSER, binary};
+use crate::engines::{Isolated, http_client};
+use crate::eventually;
+
+/// How long the edge may take to learn a link or to ship its clicks. A deadline for a broken system.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A shell's way to a small disk that only the program sees.
+const ON_SMALL_DISK: &str = "mount -t tmpfs -o size=\"$0\" tmpfs \"$HOPLINE_SPOOL_DIR\" && exec \"$1\"";
+
+/// An `ingest` process. Killed on drop, with its spool removed.
+#[derive(Debug)]
+pub struct Edge {
+    /// The process; ready when every check is.
+    pub server: Server,
+    /// Where visitors find it.
+    pub address: SocketAddr,
+    // Declared after the process: the folder goes when nothing writes there any more.
+    folder: Scratch,
+}
+
+impl Edge {
+    /// Sets an edge up with more variables than it needs anyway, and starts nothing.
+    ///
+    /// # Panics
+    /// When no port or no folder can be had.
+    pub fn prepare(engines: &Isolated, variables: &[(&str, &str)]) -> Self {
+        Self::prepare_as(binary("ingest"), Vec::new(), engines, variables)
+    }
+
+    /// The same with the spool on a disk of so many bytes; `None` where no such disk may be mounted.
+    ///
+    /// # Panics
+    /// As [`Edge::prepare`].
+    pub fn prepare_on_small_disk(engines: &Isolated, bytes: u64, variables: &[(&str, &str)]) -> Option<Self> {
+        const NAMESPACES: &str = "-Urm";
+        let allowed = Command::new("unshare").args([NAMESPACES, "true"]).output();
+        if !allowed.is_ok_and(|output| output.status.success()) {
+            return None;
+        }
+        let arguments = [NAMESPACES, "sh", "-c", ON_SMALL_DISK, &bytes.to_string()].map(str::to_owned);
+        let arguments = [&arguments[..], &[binary("ingest").display().to_string()]].concat();
+        Some(Self::prepare_as(PathBuf::from("unshare"), arguments, engines, variables))
+    }
+
+    fn prepare_as(
+        program: PathBuf,
+        arguments: Vec<String>,
+        engines: &Isolated,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let folder = Scratch::new("edge").unwrap();
+        let spool = folder.path().join("spool");
+        std::fs::create_dir(&spool).unwrap();
+        let address = || SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free().unwrap()));
+        let (visitors, operators) = (address(), address());
+        let mut launch = Launch::new(program, folder.path().join("log")).arguments(arguments);
+        let own = [
+            ("KAFKA_BROKERS", engines.kafka_brokers.clone()),
+            ("HOPLINE_TOPIC_PREFIX", engines.topic_prefix.clone()),
+            ("HOPLINE_EDGE_LISTEN", visitors.to_string()),
+            ("HOPLINE_INGEST_OPERATIONS_LISTEN", operators.to_string()),
+            ("HOPLINE_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()),
+            ("HOPLINE_CLICK_ID_KEYS", format!("1:{}", "11".repeat(32))),
+            ("HOPLINE_VISITOR_KEY", "33".repeat(32)),
+            ("HOPLINE_SPOOL_DIR", spool.display().to_string()),
+            // A killed edge starts from the links of a second ago.
+            ("HOPLINE_SNAPSHOT_SECONDS", "1".to_owned()),
+        ];
+        let more = variables.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        launch.environment =
+            own.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)).collect();
+        let url = format!("http://{operators}");
+        let server = Server::new("ingest", &url, launch, Probe::Http { url: format!("{url}/readyz") });
+        Self { server, address: visitors, folder }
+    }
+
+    /// Starts an edge and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub async fn start(engines: &Isolated, variables: &[(&str, &str)]) -> Self {
+        let edge = Self::prepare(engines, variables);
+        edge.server.start().await.unwrap();
+        edge
+    }
+
+    /// The folder of its spool.
+    pub fn spool(&self) -> PathBuf {
+        self.folder.path().join("spool")
+    }
+
+    /// What it has logged so far, over all its lives.
+    ///
+    /// # Panics
+    /// When it was never started.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// The page of a path on the operators' address.
+    ///
+    /// # Panics
+    /// When no answer comes.
+    pub async fn operations(&self, path: &str) -> (u16, String) {
+        let answer = http_client().get(format!("{}{path}", self.server.url())).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+
+    /// The value of a metric without labels.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let (_, page) = self.operations("/metrics").await;
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in\n{page}")).parse().unwrap()
+    }
+
+    /// What `/readyz` says: its status, and its body.
+    ///
+    /// # Panics
+    /// When no answer comes, or one that is no JSON.
+    pub async fn readyz(&self) -> (u16, Value) {
+        let (status, page) = self.operations("/readyz").await;
+        (status, serde_json::from_str(&page).unwrap())
+    }
+
+    /// Waits until a link redirects. Asks with HEAD, which is not counted.
+    ///
+    /// # Panics
+    /// When it does not come to know the link.
+    pub async fn knows(&self, slug: &str) {
+        let (client, url) = (http_client(), format!("http://{}/{slug}", self.address));
+        eventually("the edge knows the link", DEADLINE, async || {
+            match client.head(&url).header("user-agent", BROWSER).send().await {
+                Ok(answer) if answer.status() == 302 => Ok(()),
+                other => Err(other.map(|answer| answer.status())),
+            }
+        })
+        .await;
+    }
+
+    /// What `ingest spool --json` says of its spool.
+    ///
+    /// # Panics
+    /// When the command prints no JSON.
+    pub fn inspect(&self) -> Value {
+        let mut command = Command::new(binary("ingest"));
+        let output = command.args(["spool", "--json"]).arg(self.spool()).output().unwrap();
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("ingest spool: {}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// The click ids in the segments of its spool, confirmed or not.
+    ///
+    /// # Panics
+    /// When the spool cannot be read; ask while the edge does not run.
+    pub fn spooled_click_ids(&self) -> BTreeSet<String> {
+        const BEFORE: &str = "\"click_id\":\"";
+        let mut found = BTreeSet::new();
+        for entry in std::fs::read_dir(self.spool()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "clicks") {
+                let bytes = std::fs::read(path).unwrap();
+                let text = String::from_utf8_lossy(&bytes);
+                let ids = text.split(BEFORE).skip(1).filter_map(|rest| rest.split_once('"'));
+                found.extend(ids.map(|(id, _)| id.to_owned()));
+            }
+        }
+        found
+    }
+
+    /// Waits until Kafka has confirmed every click of the spool, for an edge that gets no more of them.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub async fn ships_everything(&self) {
+        eventually("every click is confirmed", DEADLINE, async || {
+            // The gauges are set once a second: one that says 0 may be older than the last click.
+            let report = self.inspect();
+            let [records, confirmed] = ["records", "confirmed"].map(|name| report[name].as_u64().unwrap());
+            if records == confirmed { Ok(()) } else { Err(report) }
+        })
+        .await;
+    }
+
+    /// Stops it with SIGTERM.
+    ///
+    /// # Panics
+    /// When it does not end by itself with 0.
+    pub async fn stop(&self) {
+        match self.server.stop().await {
+            Some(Stopped::Ended(status)) if status.success() => {}
+            other => panic!("the edge did not end in good order: {other:?}\n{}", self.log()),
+        }
+    }
+}

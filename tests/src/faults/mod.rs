@@ -1,0 +1,78 @@
+//! Faults of the edge under load: short in the tests, long behind `./dev soak`.
+//!
+//! Each brings a Kafka and an edge of its own, lets visitors click, breaks something, repairs it, and returns what
+//! became of the clicks. The visitors' own log of answered click ids is the oracle.
+
+mod edge_kills;
+mod kafka_kills;
+mod kafka_outage;
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use devstack::{Options, Server, kafka, random};
+
+pub use edge_kills::{EdgeKills, edge_kills};
+pub use kafka_kills::{KafkaKills, kafka_kills};
+pub use kafka_outage::{KafkaOutage, Outage, kafka_outage};
+
+use crate::edge::Edge;
+use crate::engines::{Isolated, topics_on};
+use crate::links;
+use crate::load::{Load, Log};
+use crate::tally::Tally;
+
+/// How many links the visitors click on.
+const LINKS: usize = 100;
+
+/// Starts a Kafka that a test may stop.
+///
+/// # Panics
+/// When it does not start.
+pub async fn own_kafka() -> Server {
+    kafka::start(Options::throw_away("kafka").unwrap()).await.unwrap()
+}
+
+/// A Kafka to break, with an edge on it that knows some links.
+struct Stage {
+    edge: Edge,
+    engines: Isolated,
+    slugs: Vec<String>,
+    // Declared last: the edge goes first.
+    kafka: Server,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let kafka = own_kafka().await;
+        let engines = topics_on(kafka.url()).await;
+        let slugs = links::publish(&engines, LINKS);
+        let edge = Edge::start(&engines, &[]).await;
+        // One partition, in order: who knows the last link knows all.
+        edge.knows(&slugs[LINKS - 1]).await;
+        Self { edge, engines, slugs, kafka }
+    }
+
+    fn load(&self, connections: u32, rate: Option<u32>) -> Load {
+        Load::start(self.edge.address, &self.slugs, connections, rate)
+    }
+
+    /// Waits until the edge has shipped everything, stops it, and counts.
+    async fn tally(&self, log: &Log) -> Tally {
+        self.edge.ships_everything().await;
+        self.edge.stop().await;
+        Tally::of(&self.engines, log)
+    }
+}
+
+/// A random duration below `limit`.
+fn at_random(limit: Duration) -> Duration {
+    let random = u32::from_le_bytes(random::bytes().unwrap());
+    limit * (random >> 16) / 0x1_0000
+}
+
+/// Says on standard error how far a long run is.
+pub fn progress(line: &str) {
+    // A reader that went away is no fault of ours.
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
