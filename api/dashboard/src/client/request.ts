@@ -1,0 +1,90 @@
+/** Requests to the session routes of the API. */
+
+/** An answer that is no success, or no answer at all. */
+export class Fault extends Error {
+  /** @param status 0 when no answer came. */
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+    readonly details: { field: string; message: string }[] = [],
+    readonly retryAfter: number | null = null,
+  ) {
+    super(message);
+  }
+
+  /** What is wrong with one field of the request. */
+  about(field: string): string | undefined {
+    return this.details.find((detail) => detail.field === field)?.message;
+  }
+}
+
+export type Query = Record<string, string | number | boolean | null | undefined>;
+
+interface Options {
+  query?: Query;
+  json?: unknown;
+  csv?: Blob | string;
+  signal?: AbortSignal;
+}
+
+const ROOT = '/app/api';
+
+/** The address of a route; parameters without a value are left out. */
+export function address(path: string, query: Query = {}): string {
+  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== '');
+  const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return ROOT + path + (text ? `?${text}` : '');
+}
+
+let signedOut: () => void = () => {};
+
+/** Names what happens when an answer says that nobody is signed in any more. */
+export function whenSignedOut(then: () => void) {
+  signedOut = then;
+}
+
+/**
+ * Asks, and reads the JSON of the answer.
+ *
+ * @throws {Fault}
+ */
+export async function request<T>(method: string, path: string, options: Options = {}): Promise<T> {
+  const headers: Record<string, string> = { Accept: 'application/json' };
+  let body: BodyInit | undefined;
+  if (method !== 'GET') {
+    // The server refuses changes without it: no other site's form can send it.
+    headers['X-Requested-With'] = 'hopline';
+    headers['Content-Type'] = options.csv === undefined ? 'application/json' : 'text/csv';
+    body = options.csv ?? JSON.stringify(options.json ?? {});
+  }
+  let response: Response;
+  try {
+    response = await fetch(address(path, options.query), { method, headers, body, signal: options.signal });
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new Fault(0, 'UNREACHABLE', 'The server did not answer. Check your connection and try again.');
+  }
+  if (response.ok) {
+    return response.status === 204 ? (undefined as T) : ((await response.json()) as T);
+  }
+  const answer = await response.json().catch(() => null);
+  if (response.status === 401 && path !== '/sign-in') signedOut();
+  throw new Fault(
+    response.status,
+    answer?.code ?? 'INTERNAL',
+    answer?.message ?? `The server answered with status ${response.status}.`,
+    answer?.details,
+    Number(response.headers.get('Retry-After')) || null,
+  );
+}
+
+export const get = <T>(path: string, query?: Query, signal?: AbortSignal) =>
+  request<T>('GET', path, { query, signal });
+export const post = <T>(path: string, json?: unknown) => request<T>('POST', path, { json });
+export const patch = <T>(path: string, json: unknown) => request<T>('PATCH', path, { json });
+export const remove = (path: string) => request<void>('DELETE', path);
+
+/** Whatever was thrown, as a Fault. */
+export const asFault = (error: unknown): Fault =>
+  error instanceof Fault ? error : new Fault(0, 'INTERNAL', 'Something went wrong on this page. Reload it.');

@@ -1,0 +1,19 @@
+import './app.css';
+import { mount } from 'svelte';
+import App from './App.svelte';
+import { choices } from './client/session.svelte';
+
+// Before the first paint, so that nobody who chose dark sees a flash of light.
+if (choices.theme !== 'system') document.documentElement.dataset.theme = choices.theme;
+
+// A page from before an update asks for files that are gone: the new page has the new names. Once, because a server
+// that is away has no new page either.
+addEventListener('vite:preloadError', (event) => {
+  const before = Number(sessionStorage.getItem('hopline.reloaded'));
+  if (Date.now() - before < 30_000) return;
+  sessionStorage.setItem('hopline.reloaded', String(Date.now()));
+  event.preventDefault();
+  location.reload();
+});
+
+mount(App, { target: document.getElementById('app')! });

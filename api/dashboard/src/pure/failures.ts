@@ -1,0 +1,19 @@
+/** Failed attempts, put together by what they tried to deliver. */
+import type { Failure } from '../client/types';
+
+export interface FailedDelivery {
+  id: string;
+  /** Newest first. */
+  attempts: Failure[];
+}
+
+/** The deliveries of a list of attempts that is newest first, in the order of their newest attempts. */
+export function byDelivery(failures: Failure[]): FailedDelivery[] {
+  const deliveries = new Map<string, FailedDelivery>();
+  for (const failure of failures) {
+    const known = deliveries.get(failure.delivery_id);
+    if (known) known.attempts.push(failure);
+    else deliveries.set(failure.delivery_id, { id: failure.delivery_id, attempts: [failure] });
+  }
+  return [...deliveries.values()];
+}

@@ -1,0 +1,88 @@
+/** Rules of a link's fields, so that a form can say what is wrong before it is sent. The API's word is final. */
+
+const RESERVED = ['api', 'app', 'healthz', 'readyz', 'metrics', 'robots.txt', 'favicon.ico', '.well-known'];
+
+/** What is wrong with a slug; an empty one is none, because the API draws one. */
+export function slugFault(slug: string): string | null {
+  if (slug === '') return null;
+  if (slug.length > 64) return 'At most 64 characters.';
+  if (RESERVED.includes(slug)) return 'This one is reserved.';
+  if (!/^[A-Za-z0-9_-]+$/.test(slug)) return 'Only letters A–Z and a–z, digits, - and _.';
+  return null;
+}
+
+/** What is wrong with a destination. */
+export function destinationFault(text: string): string | null {
+  if (text === '') return 'Where should the link lead?';
+  if (new TextEncoder().encode(text).length > 2048) return 'At most 2,048 bytes.';
+  let url: URL;
+  try {
+    url = new URL(text);
+  } catch {
+    return 'A full address is needed, such as https://example.com/page.';
+  }
+  if (url.protocol !== 'https:' && url.protocol !== 'http:') return 'Only http and https addresses.';
+  if (url.username || url.password) return 'An address with a user name or password is not allowed.';
+  return null;
+}
+
+/** An address that a page may link to; anything but the web's own schemes is none. */
+export const webAddress = (text: string): string | undefined => (/^https?:\/\//i.test(text) ? text : undefined);
+
+/** Completes what people type: a name of a host without a scheme gets https. */
+export const completed = (text: string): string => {
+  const trimmed = text.trim();
+  return /^[a-z0-9-]+(\.[a-z0-9-]+)+(:\d+)?([/?#]|$)/i.test(trimmed) ? `https://${trimmed}` : trimmed;
+};
+
+/** A slug out of a name: letters without their accents, the rest hyphens. */
+export const slugOf = (name: string): string =>
+  name
+    .normalize('NFKD')
+    .replace(/\p{M}/gu, '')
+    .toLowerCase()
+    .replace(/[^a-z0-9]+/g, '-')
+    .slice(0, 40)
+    .replace(/^-+|-+$/g, '');
+
+export const UTM = ['utm_source', 'utm_medium', 'utm_campaign', 'utm_term', 'utm_content'] as const;
+export type UtmName = (typeof UTM)[number];
+export type Utm = Record<UtmName, string>;
+
+const split = (text: string): [string, string[], string] => {
+  const [, head = '', query = '', fragment = ''] = /^([^?#]*)(?:\?([^#]*))?(#.*)?$/s.exec(text) ?? [];
+  return [head, query === '' ? [] : query.split('&'), fragment];
+};
+
+const nameOf = (pair: string): string => {
+  try {
+    return decodeURIComponent((pair.split('=', 1)[0] ?? '').replaceAll('+', ' '));
+  } catch {
+    return pair;
+  }
+};
+
+/** The UTM parameters of an address. */
+export function readUtm(destination: string): Utm {
+  const query = new URLSearchParams(split(destination)[1].join('&'));
+  return Object.fromEntries(UTM.map((name) => [name, query.get(name) ?? ''])) as Utm;
+}
+
+/** Sets one UTM parameter of an address, removes it when empty; everything else stays to the letter. */
+export function writeUtm(destination: string, name: UtmName, value: string): string {
+  const [head, pairs, fragment] = split(destination);
+  const place = pairs.findIndex((pair) => nameOf(pair) === name);
+  const kept = pairs.filter((pair, at) => at === place || nameOf(pair) !== name);
+  const written = value === '' ? [] : [`${name}=${encodeURIComponent(value)}`];
+  if (place === -1) kept.push(...written);
+  else kept.splice(place, 1, ...written);
+  return head + (kept.length > 0 ? `?${kept.join('&')}` : '') + fragment;
+}
+
+/** The time that an input of type `datetime-local` shows for an instant, by the browser's clock; and back. */
+export const toLocalInput = (instant: string | null): string => {
+  if (!instant) return '';
+  const at = new Date(instant);
+  return new Date(at.getTime() - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+};
+export const fromLocalInput = (text: string): string | null => (text ? new Date(text).toISOString() : null);

@@ -1,0 +1,122 @@
+/** The window of time that a report is of, and the parts that its series has. */
+import type { Interval } from '../client/types';
+import { addDays, addMonths, dateOf, hasPartHours, startOfDay } from './zone';
+
+const MINUTE = 60_000;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+
+/** The most points of one series, by the API. */
+const MOST_POINTS = 1000;
+
+/** The longest window of a series in a zone with part-hour offsets, by the API. */
+const LONGEST_WITH_PART_HOURS = 31 * DAY;
+
+export const RANGES = {
+  '1h': 'Last hour',
+  today: 'Today',
+  '24h': 'Last 24 hours',
+  '7d': 'Last 7 days',
+  '30d': 'Last 30 days',
+  '90d': 'Last 90 days',
+  month: 'Month to date',
+  '12mo': 'Last 12 months',
+  all: 'All that is kept',
+  custom: 'Custom dates',
+} as const;
+
+export type Range = keyof typeof RANGES;
+
+export const isRange = (text: string | null): text is Range => text !== null && Object.hasOwn(RANGES, text);
+
+/** `[start, end)` in milliseconds; no start reaches back as far as clicks are kept, no end reaches to now. */
+export interface Window {
+  start: number | null;
+  end: number | null;
+}
+
+const DATE = /^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$/;
+
+/** The first and last day of a custom range, in order; null when one of them is no date. */
+export function customDays(from: string | null, to: string | null): [string, string] | null {
+  if (!from || !to || !DATE.test(from) || !DATE.test(to)) return null;
+  return from <= to ? [from, to] : [to, from];
+}
+
+/**
+ * The window of a range, by the zone's calendar.
+ *
+ * `days` is the first and last day of a custom range; without them it is the last 30 days.
+ */
+export function windowOf(range: Range, now: number, zone: string, days: [string, string] | null = null): Window {
+  const today = dateOf(now, zone);
+  const since = (date: string): Window => ({ start: startOfDay(date, zone), end: null });
+  switch (range) {
+    case '1h':
+      return { start: Math.floor((now - HOUR) / MINUTE + 1) * MINUTE, end: null };
+    case 'today':
+      return since(today);
+    case '24h':
+      return { start: Math.floor((now - DAY) / HOUR + 1) * HOUR, end: null };
+    case '7d':
+      return since(addDays(today, -6));
+    case '30d':
+      return since(addDays(today, -29));
+    case '90d':
+      return since(addDays(today, -89));
+    case 'month':
+      return since(addMonths(today, 0));
+    case '12mo':
+      return since(addMonths(today, -11));
+    case 'all':
+      return { start: null, end: null };
+    case 'custom':
+      if (!days) return since(addDays(today, -29));
+      return { start: startOfDay(days[0], zone), end: startOfDay(addDays(days[1], 1), zone) };
+  }
+}
+
+/** The window of the same length just before; null where there is none to compare with. */
+export function previous(window: Window, now: number): { start: number; end: number } | null {
+  if (window.start === null) return null;
+  const end = Math.min(window.end ?? now, now);
+  if (end <= window.start) return null;
+  return { start: window.start - (end - window.start), end: window.start };
+}
+
+const LENGTH: Record<Interval, number> = { minute: MINUTE, hour: HOUR, day: DAY, month: 28 * DAY };
+
+/** The intervals that make a readable series of a window, shortest first. */
+export function intervalsOf(window: Window, now: number, retentionDays: number): Interval[] {
+  const start = window.start ?? now - (retentionDays + 1) * DAY;
+  const length = Math.max(MINUTE, (window.end ?? now) - start);
+  return (Object.keys(LENGTH) as Interval[]).filter((interval) => {
+    // Both ends may fall within a point.
+    const points = length / LENGTH[interval] + 2;
+    return points <= MOST_POINTS && (length > LENGTH[interval] || interval === 'minute');
+  });
+}
+
+/** The interval that is shown first: between about 20 and 100 points where that can be. */
+export function defaultInterval(choices: Interval[], window: Window, now: number): Interval {
+  const length = window.start === null ? Infinity : (window.end ?? now) - window.start;
+  const wish: Interval = length <= 2 * HOUR ? 'minute' : length <= 2 * DAY ? 'hour' : length <= 200 * DAY ? 'day' : 'month';
+  return choices.includes(wish) ? wish : (choices.at(-1) ?? 'day');
+}
+
+/** The zone that the API can draw a window in: UTC for a long window where clocks are off by a part of an hour. */
+export function drawnZone(window: Window, now: number, zone: string, retentionDays: number): string {
+  const start = window.start ?? now - (retentionDays + 1) * DAY;
+  const end = window.end ?? now;
+  return end - start > LONGEST_WITH_PART_HOURS && hasPartHours(zone, start, end) ? 'UTC' : zone;
+}
+
+/** Whether the plan's window cut off a part of what was asked. */
+export const isCut = (asked: number | null, given: string): boolean =>
+  asked !== null && Date.parse(given) - asked > 1000;
+
+/** The change from one number to another in percent, rounded; null from nothing. */
+export const change = (before: number, now: number): number | null =>
+  before === 0 ? null : Math.round(((now - before) / before) * 100);
+
+export const iso = (at: number | null): string | undefined => (at === null ? undefined : new Date(at).toISOString());

@@ -1,0 +1,352 @@
+/** What people do, from its beginning to its end. */
+import assert from 'node:assert/strict';
+import { mock, nav, open, origin, settled, signIn } from './browser.js';
+
+export const flows = {
+  async 'a wrong password is told and a right one leads to the links'() {
+    const { page, end } = await open('light', [401, 429]);
+    await page.goto(`${origin}/app/`);
+    await page.getByLabel('E-mail').fill('ada@example.com');
+    await page.getByLabel('Password').fill('wrong');
+    await page.keyboard.press('Enter');
+    await page.getByRole('alert').filter({ hasText: 'wrong' }).waitFor();
+    assert.equal(await page.getByLabel('Password').inputValue(), '');
+    await page.getByLabel('E-mail').fill('often@example.com');
+    await page.getByLabel('Password').fill('wrong');
+    await page.keyboard.press('Enter');
+    await page.getByRole('alert').filter({ hasText: 'Too many' }).waitFor();
+    await signIn(page);
+    await end();
+  },
+
+  async 'the first person sets a deployment up'() {
+    await mock('restart', { kind: 'fresh' });
+    const { page, end } = await open('light', [401, 403]);
+    await page.goto(`${origin}/app/`);
+    await page.getByLabel('Your name').fill('Ada');
+    await page.getByLabel('E-mail').fill('ada@example.com');
+    await page.getByLabel('Password').fill('correct horse battery');
+    await page.getByLabel('Set-up token').fill('guessed');
+    await page.getByRole('button', { name: 'Set up' }).click();
+    await page.getByRole('alert').filter({ hasText: 'token is wrong' }).waitFor();
+    await page.getByLabel('Set-up token').fill('let-me-in');
+    await page.getByRole('button', { name: 'Set up' }).click();
+    await page.getByText('Make your first short link').waitFor();
+    await end();
+  },
+
+  async 'a link is made with a checked slug and UTM parameters, changed, switched off and deleted'() {
+    const { page, end } = await open('light', [401]);
+    await signIn(page);
+    await page.getByRole('link', { name: 'New link' }).click();
+    await page.getByRole('button', { name: 'Create link' }).click();
+    await page.getByText('Where should the link lead?').waitFor();
+    await page.waitForFunction(() => document.activeElement?.getAttribute('aria-invalid') === 'true');
+    await page.getByLabel('Destination', { exact: true }).fill('example.com/offer?a=%20b');
+    await page.getByLabel('Short link').fill('spring');
+    await page.getByText('This one is taken.').waitFor();
+    await page.getByLabel('Short link').fill('no spaces');
+    await page.getByText('Only letters').waitFor();
+    await page.getByLabel('Short link').fill('offer');
+    await page.getByText('Free.').waitFor();
+    await page.getByLabel(/^Name/).fill('Offer <script>alert(1)</script>');
+    await page.getByLabel('Tags').fill('one,');
+    await page.getByLabel('Tags').fill('two');
+    await page.keyboard.press('Enter');
+    await page.getByText('UTM parameters').click();
+    await page.getByLabel('Source').fill('news letter');
+    await page.getByRole('button', { name: 'Create link' }).click();
+    await page.getByRole('heading', { name: 'go.example.com/offer' }).waitFor();
+    await page.getByText('example.com/offer?a=%20b&utm_source=news%20letter').waitFor();
+    await page.getByText('Offer <script>alert(1)</script>').waitFor();
+    await page.getByRole('link', { name: 'Edit' }).click();
+    assert.equal(await page.getByLabel('Source').inputValue(), 'news letter');
+    await page.getByLabel(/^Name/).fill('Offer');
+    await page.getByRole('button', { name: 'Save changes' }).click();
+    await page.locator('header').getByText('Offer', { exact: true }).waitFor();
+    await page.getByRole('button', { name: 'More for this link' }).click();
+    await page.keyboard.press('Enter');
+    await page.locator('header').getByText('Inactive').waitFor();
+    await page.getByRole('button', { name: 'More for this link' }).click();
+    await page.keyboard.press('ArrowUp');
+    await page.keyboard.press('Enter');
+    await page.getByText('all its clicks and conversions are removed').waitFor();
+    await page.getByRole('button', { name: 'Delete link and its clicks' }).click();
+    await page.getByRole('heading', { name: 'Links', exact: true }).waitFor();
+    await page.locator('li .short').first().waitFor();
+    assert.equal(await page.locator('li .short').filter({ hasText: 'offer' }).count(), 0);
+    await end();
+  },
+
+  async 'links are found by words, tag, state and order, and the address keeps the choice'() {
+    const { page, end } = await open('light', [401]);
+    await signIn(page);
+    await page.getByLabel('Search links').fill('webinar');
+    await page.getByText('1 link shown').waitFor({ state: 'attached' });
+    await page.reload();
+    assert.equal(await page.getByLabel('Search links').inputValue(), 'webinar');
+    await page.getByText('1 link shown').waitFor({ state: 'attached' });
+    await page.getByLabel('Search links').fill('nothing like this');
+    await page.getByRole('button', { name: 'Show all links' }).click();
+    await page.getByLabel('Tag', { exact: true }).selectOption('sale');
+    await page.getByText('2 links shown').waitFor({ state: 'attached' });
+    await page.getByLabel('Tag', { exact: true }).selectOption('');
+    await page.getByLabel('State').selectOption('locked');
+    await page.getByText('1 link shown').waitFor({ state: 'attached' });
+    await page.getByLabel('State').selectOption('all');
+    await page.getByLabel('Order').selectOption('-total_clicks');
+    await page.waitForFunction(() => document.querySelector('li .short')?.textContent.endsWith('/spring'));
+    await end();
+  },
+
+  async 'a click shows at once, and the counts follow'() {
+    const { page, end } = await open('light', [401]);
+    await signIn(page);
+    await page.getByRole('link', { name: 'go.example.com/hiring' }).click();
+    await page.locator('.live.good').waitFor();
+    await settled(page);
+    const total = async () => Number((await page.locator('.figure .value').first().textContent()).replaceAll(',', ''));
+    const [before, rows] = [await total(), await page.locator('tr.fresh').count()];
+    assert.equal(rows, 0);
+    await mock('click?slug=hiring');
+    await page.locator('tr.fresh').waitFor();
+    await mock('click?slug=spring');
+    await page.waitForFunction(
+      (wanted) => Number(document.querySelector('.figure .value').textContent.replaceAll(',', '')) === wanted,
+      before + 1,
+      { timeout: 12_000 },
+    );
+    assert.equal(await page.locator('tr.fresh').count(), 1, 'only this link’s click');
+    await end();
+  },
+
+  async 'a report follows range, interval, class and zone, and says where the plan cuts it'() {
+    await mock('restart', { plan: 'free' });
+    const { page, end } = await open('light', [401]);
+    await signIn(page);
+    await nav(page, 'Overview');
+    await page.locator('.u-over').waitFor();
+    await page.getByLabel('Time range').selectOption('90d');
+    await page.getByText('the Free plan keeps clicks for 30 days').waitFor();
+    await page.getByLabel('Time range').selectOption('24h');
+    await page.getByText('the Free plan keeps clicks for').waitFor({ state: 'detached' });
+    const asked = page.waitForRequest((request) => /\/stats\?.*class=bot/.test(request.url()));
+    await page.getByText('Bots', { exact: true }).click();
+    const query = new URL((await asked).url()).searchParams;
+    assert.equal(query.get('interval'), 'hour');
+    assert.equal(query.get('timezone'), 'Europe/Berlin');
+    const zoned = page.waitForRequest((request) => /\/stats\?.*timezone=Asia%2FKolkata/.test(request.url()));
+    await page.getByLabel('Time zone').selectOption('Asia/Kolkata');
+    await zoned;
+    await page.getByLabel('Time range').selectOption('90d');
+    await page.getByText('Drawn in UTC').waitFor();
+    await page.getByLabel('Time range').selectOption('custom');
+    await page.getByLabel('From').fill('2026-01-01');
+    await page.waitForFunction(() => location.search.includes('from=2026-01-01'));
+    await page.getByText('As a table').click();
+    await page.getByRole('columnheader', { name: 'Time' }).first().waitFor();
+    await end();
+  },
+
+  async 'a key is shown once, copied, and revoked'() {
+    const { page, end } = await open('light', [401]);
+    await signIn(page);
+    await nav(page, 'Developers');
+    await page.getByRole('button', { name: 'New key' }).click();
+    await page.getByLabel('Name').fill('Tablet');
+    await page.getByText('Read and write').last().click();
+    await page.getByRole('button', { name: 'Make key' }).click();
+    const value = await page.getByLabel('API key', { exact: true }).inputValue();
+    assert.match(value, /^hop_live_/);
+    await page.getByRole('button', { name: 'Copy', exact: true }).click();
+    assert.equal(await page.evaluate(() => navigator.clipboard.readText()), value);
+    await page.getByRole('button', { name: 'Done' }).click();
+    assert.equal((await page.content()).includes(value), false);
+    await page.getByRole('button', { name: 'Revoke Tablet' }).click();
+    await page.getByRole('button', { name: 'Revoke key' }).click();
+    await page.locator('tr').filter({ hasText: 'Tablet' }).getByText('Revoked').waitFor();
+    await end();
+  },
+
+  async 'an endpoint is made, tested, enabled again, rotated and its failures sent again'() {
+    const { page, end } = await open('light', [400, 401]);
+    await signIn(page);
+    await nav(page, 'Webhooks');
+    await page.getByRole('button', { name: 'New endpoint' }).click();
+    await page.getByLabel('URL').fill('http://inside.example.com/');
+    await page.getByRole('button', { name: 'Make endpoint' }).click();
+    await page.getByText('must be https').waitFor();
+    await page.getByLabel('URL').fill('https://new.example.com/');
+    await page.getByRole('button', { name: 'Make endpoint' }).click();
+    assert.match(await page.getByLabel('Signing secret', { exact: true }).last().inputValue(), /^whsec_/);
+    await page.getByRole('link', { name: 'Go to the endpoint' }).click();
+    await page.getByText('No failures').waitFor();
+    await page.getByRole('button', { name: 'Send a test' }).click();
+    await page.getByText('A test event is on its way').waitFor();
+    await nav(page, 'Webhooks');
+    await page.getByRole('link', { name: 'https://crm.example.org' }).click();
+    await page.getByText('15 deliveries in a row used up all their attempts').waitFor();
+    await page.getByRole('button', { name: 'Enable again' }).click();
+    await page.getByText('This endpoint is disabled').waitFor({ state: 'detached' });
+    await page.locator('summary').filter({ hasText: 'Status 500' }).first().click();
+    await page.getByText('<script>alert("from a receiver")</script>').first().waitFor();
+    await page.getByRole('button', { name: 'Send again', exact: true }).first().click();
+    await page.getByText('under the same id').waitFor();
+    await page.getByRole('button', { name: 'More for this endpoint' }).click();
+    await page.getByRole('menuitem', { name: 'Rotate the secret' }).click();
+    await page.getByRole('button', { name: 'Make a new secret' }).click();
+    assert.match(await page.getByLabel('Signing secret', { exact: true }).last().inputValue(), /^whsec_/);
+    await end();
+  },
+
+  async 'members and workspaces come and go'() {
+    const { page, end } = await open('light', [401, 409]);
+    await signIn(page);
+    await nav(page, 'Members');
+    await page.getByRole('button', { name: 'Add member' }).click();
+    await page.getByLabel('E-mail').fill('grace@example.com');
+    await page.getByRole('dialog').getByRole('button', { name: 'Add member' }).click();
+    await page.getByRole('alert').filter({ hasText: 'There is a member' }).waitFor();
+    await page.getByLabel('E-mail').fill('alan@example.com');
+    await page.getByRole('dialog').getByRole('button', { name: 'Add member' }).click();
+    assert.ok((await page.getByLabel('Password', { exact: true }).inputValue()).length > 11);
+    await page.getByRole('button', { name: 'Done' }).click();
+    await page.getByRole('button', { name: 'Remove alan@example.com' }).click();
+    await page.getByRole('button', { name: 'Remove member' }).click();
+    await page.locator('li').filter({ hasText: 'alan@example.com' }).waitFor({ state: 'detached' });
+    await page.getByRole('button', { name: 'New workspace' }).click();
+    await page.getByLabel('Name').fill('Second brand');
+    await page.getByRole('button', { name: 'Make workspace' }).click();
+    await page.getByLabel('Workspace', { exact: true }).selectOption({ label: 'Second brand' });
+    await page.getByText('Make your first short link').waitFor();
+    await page.goto(`${origin}/app/`);
+    await page.getByText('Make your first short link').waitFor();
+    await end();
+  },
+
+  async 'a file is tried out before it is imported, and all is exported'() {
+    const { page, end } = await open('light', [401]);
+    await signIn(page);
+    await nav(page, 'Import and export');
+    const csv = 'name,destination,slug\nOne,https://example.com/1,one\nTwo,https://example.com/2,spring\nThree,nowhere,three\n';
+    await page.getByLabel('CSV file').setInputFiles({ name: 'links.csv', mimeType: 'text/csv', buffer: Buffer.from(csv) });
+    await page.getByText('Of 3 rows 1 would be made and 2 refused').waitFor();
+    await page.getByRole('cell', { name: 'This slug is taken.' }).waitFor();
+    await page.getByRole('button', { name: 'Import 1 link' }).click();
+    await page.getByText('1 link made, 2 rows refused').waitFor();
+    const saved = page.waitForEvent('download');
+    await page.getByRole('link', { name: 'Links', exact: true }).last().click();
+    assert.equal((await saved).suggestedFilename(), 'links.csv');
+    const template = page.waitForEvent('download');
+    await page.getByRole('link', { name: 'A file to begin with' }).click();
+    assert.equal((await template).suggestedFilename(), 'links-template.csv');
+    await end();
+  },
+
+  async 'a plan that is used up says so, and what was typed stays'() {
+    await mock('restart', { kind: 'empty', plan: 'free' });
+    const { page, end } = await open('light', [401, 403]);
+    await signIn(page);
+    for (let made = 0; made <= 25; made++) {
+      await page.goto(`${page.url().replace(/\/links.*/, '')}/links/new?destination=https://example.com/${made}`);
+      await page.getByRole('button', { name: 'Create link' }).click();
+      if (made < 25) await page.getByRole('heading', { name: /^go\.example\.com/ }).waitFor();
+    }
+    await page.getByRole('alert').filter({ hasText: '25 links are used up' }).waitFor();
+    assert.equal(await page.getByLabel('Destination', { exact: true }).inputValue(), 'https://example.com/25');
+    await nav(page, 'Links');
+    await page.getByText('All 25 links of the Free plan are used').waitFor();
+    await end();
+  },
+
+  async 'colours follow the system until they are chosen, and the choice stays'() {
+    const { page, end } = await open('dark', [401]);
+    await signIn(page);
+    const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const dark = await ground();
+    await page.getByRole('button', { name: 'Light' }).click();
+    const light = await ground();
+    assert.notEqual(light, dark);
+    await page.reload();
+    await page.getByRole('heading', { name: 'Links', exact: true }).waitFor();
+    assert.equal(await ground(), light);
+    await page.getByRole('button', { name: 'As the system' }).click();
+    assert.equal(await ground(), dark);
+    await end();
+  },
+
+  async 'a session that ended elsewhere leads to the sign-in, and back to the same page'() {
+    const { page, end } = await open('light', [401]);
+    await signIn(page);
+    await nav(page, 'Usage and plan');
+    await page.getByText('Clicks are kept').waitFor();
+    await mock('restart', {});
+    await nav(page, 'Members');
+    await page.getByRole('heading', { name: 'Sign in' }).waitFor();
+    await page.getByLabel('E-mail').fill('ada@example.com');
+    await page.getByLabel('Password').fill('correct horse battery');
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: 'Members' }).waitFor();
+    await page.locator('.person summary').click();
+    await page.getByRole('button', { name: 'Sign out', exact: true }).click();
+    await page.getByRole('heading', { name: 'Sign in' }).waitFor();
+    await end();
+  },
+
+  async 'the keyboard is enough'() {
+    const { page, end } = await open('light', [401]);
+    await signIn(page);
+    await settled(page);
+    await page.keyboard.press('Tab');
+    await page.keyboard.press('Tab');
+    await page.goto(page.url());
+    await settled(page);
+    await page.keyboard.press('Tab');
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Skip to the content');
+    await page.keyboard.press('Enter');
+    await page.keyboard.press('Tab');
+    assert.equal(await page.evaluate(() => document.activeElement.textContent.trim()), 'New link');
+    await nav(page, 'Developers');
+    await page.waitForFunction(() => document.activeElement.tagName === 'H1');
+    assert.match(await page.title(), /^Developers/);
+    await page.getByRole('button', { name: 'New key' }).focus();
+    await page.keyboard.press('Enter');
+    await page.waitForFunction(() => document.activeElement.closest('dialog'));
+    await page.keyboard.press('Escape');
+    await page.waitForFunction(() => document.activeElement.textContent.includes('New key'));
+    await end();
+  },
+
+  async 'a server that is away is told, and asked again'() {
+    const { page, end } = await open('light', [401, 503]);
+    await signIn(page);
+    await page.route('**/members', (route) =>
+      route.fulfill({
+        status: 503,
+        contentType: 'application/json',
+        body: JSON.stringify({ statusCode: 503, code: 'UNAVAILABLE', message: 'Try again in a moment.' }),
+      }),
+    );
+    await nav(page, 'Members');
+    await page.getByRole('alert').filter({ hasText: 'Try again in a moment.' }).waitFor();
+    await page.unroute('**/members');
+    await page.getByRole('button', { name: 'Try again' }).click();
+    await page.getByText('grace@example.com').first().waitFor();
+    await end();
+  },
+
+  async 'the first page is small and asks for little'() {
+    const { page, end } = await open('light', [401]);
+    await signIn(page);
+    await page.goto(page.url());
+    await settled(page);
+    const [parsed, files] = await page.evaluate(() => [
+      performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd,
+      performance.getEntriesByType('resource').filter(({ name }) => !name.includes('/app/api/')).map(({ name, encodedBodySize }) => ({ name, size: encodedBodySize })),
+    ]);
+    const size = files.reduce((sum, file) => sum + file.size, 0);
+    process.stdout.write(`     ${files.length} files, ${Math.round(size / 1000)} kB uncompressed, parsed after ${Math.round(parsed)} ms\n`);
+    assert.ok(files.length > 2 && files.length <= 6, files.map(({ name }) => name).join(' '));
+    await end();
+  },
+};

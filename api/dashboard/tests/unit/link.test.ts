@@ -1,0 +1,91 @@
+import { describe, expect, it } from 'vitest';
+import * as link from '../../src/pure/link';
+
+describe('slugs', () => {
+  it('that the API takes have no fault', () => {
+    for (const good of ['', 'a', 'A-1_b', 'x'.repeat(64), 'API', 'Zz-9_']) expect(link.slugFault(good)).toBeNull();
+  });
+
+  it('that it refuses have one', () => {
+    for (const bad of ['a b', 'a/b', 'ä', 'a.b', 'x'.repeat(65), 'api', 'robots.txt', '.well-known']) {
+      expect(link.slugFault(bad), bad).not.toBeNull();
+    }
+  });
+
+  it('made of names are slugs', () => {
+    for (const name of ['Spring sale 2027!', 'Über Größe', '  --  ', '日本', 'a'.repeat(90), `${'a'.repeat(39)} b`]) {
+      expect(link.slugFault(link.slugOf(name)), name).toBeNull();
+    }
+    expect(link.slugOf('Crème brûlée & more')).toBe('creme-brulee-more');
+    expect(link.slugOf(`${'a'.repeat(39)} b`)).toBe('a'.repeat(39));
+  });
+});
+
+describe('destinations', () => {
+  it('are full addresses of the web', () => {
+    for (const good of ['https://example.com', 'http://example.com:8080/a?b#c']) {
+      expect(link.destinationFault(good)).toBeNull();
+    }
+    for (const bad of ['', 'example.com', 'javascript:alert(1)', 'ftp://a.b', 'https://u:p@a.b', `https://a.b/${'x'.repeat(2048)}`]) {
+      expect(link.destinationFault(bad), bad).not.toBeNull();
+    }
+  });
+
+  it('are linked to only when they are of the web', () => {
+    expect(link.webAddress('https://a.b')).toBe('https://a.b');
+    for (const bad of ['javascript:alert(1)', ' https://a.b', 'data:text/html,x', '//a.b', '']) {
+      expect(link.webAddress(bad), bad).toBeUndefined();
+    }
+  });
+
+  it('typed without a scheme get one', () => {
+    expect(link.completed(' example.com/a ')).toBe('https://example.com/a');
+    expect(link.completed('example.com:8080')).toBe('https://example.com:8080');
+    for (const whole of ['https://example.com', 'javascript:alert(1)', 'localhost', 'mailto:a@b.example']) {
+      expect(link.completed(whole)).toBe(whole);
+    }
+  });
+});
+
+describe('UTM parameters', () => {
+  it('are read from the query', () => {
+    const utm = link.readUtm('https://a.b/?x=1&utm_source=news%20letter&utm_medium=e+mail#utm_term=no');
+    expect(utm).toEqual({
+      utm_source: 'news letter',
+      utm_medium: 'e mail',
+      utm_campaign: '',
+      utm_term: '',
+      utm_content: '',
+    });
+  });
+
+  it('are set where they stand, and the rest of the address stays to the letter', () => {
+    const before = 'https://a.b/p%20q?x=%7e&utm_source=old&flag&y=1+2#frag?utm_source=z';
+    expect(link.writeUtm(before, 'utm_source', 'new & old')).toBe(
+      'https://a.b/p%20q?x=%7e&utm_source=new%20%26%20old&flag&y=1+2#frag?utm_source=z',
+    );
+    expect(link.writeUtm(before, 'utm_source', '')).toBe('https://a.b/p%20q?x=%7e&flag&y=1+2#frag?utm_source=z');
+    expect(link.writeUtm('https://a.b', 'utm_term', 'x')).toBe('https://a.b?utm_term=x');
+    expect(link.writeUtm('https://a.b?utm_term=x', 'utm_term', '')).toBe('https://a.b');
+  });
+
+  it('given twice become one', () => {
+    expect(link.writeUtm('https://a.b?utm_term=x&c=1&utm_term=y', 'utm_term', 'z')).toBe('https://a.b?utm_term=z&c=1');
+  });
+
+  it('come back as they were set, also from text that is no address yet', () => {
+    for (const base of ['', 'example', 'https://a.b/%zz?%zz=1', 'https://a.b/?a=b#c']) {
+      for (const value of ['plain', 'a b', 'ä&=?#+%', '日本']) {
+        expect(link.readUtm(link.writeUtm(base, 'utm_content', value)).utm_content, base).toBe(value);
+      }
+    }
+  });
+});
+
+describe('times of inputs', () => {
+  it('come back as they were', () => {
+    const instant = '2027-03-01T10:30:00.000Z';
+    expect(link.fromLocalInput(link.toLocalInput(instant))).toBe(instant);
+    expect([link.toLocalInput(null), link.fromLocalInput('')]).toEqual(['', null]);
+  });
+});
