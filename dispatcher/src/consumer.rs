@@ -29,8 +29,8 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-/// After a kill, this long until the partitions go to another process.
-const SESSION_TIMEOUT_MS: &str = "10000";
+/// After a kill, this long until the partitions go to another process; brokers allow no less.
+const SESSION_TIMEOUT_MS: &str = "6000";
 
 /// What librdkafka may hold ready for us.
 const PREFETCH_KIB: &str = "16384";

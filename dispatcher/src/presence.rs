@@ -1,6 +1,6 @@
 //! Who is running: so that what a killed dispatcher held is taken over at once, not when its leases run out.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use service::Shutdown;
 use sqlx::{ConnectOptions as _, PgConnection, PgPool, postgres::PgConnectOptions};
@@ -11,9 +11,12 @@ use tokio::{
 
 use crate::store;
 
-/// How often to look. Who is dead at two looks in a row is taken for dead: between them a dispatcher that has lost its
-/// connection and not its life registers anew.
+/// How often to look.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Who is dead at so many looks in a row is taken for dead: meanwhile a dispatcher that has lost its connection and
+/// not its life registers anew, also when Postgres itself was started again.
+const LOOKS: u32 = 4;
 
 /// How long Postgres may take for a look, before the connection is given up.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,7 +37,7 @@ pub(crate) async fn watch_over(
         ("tcp_keepalives_count", "3"),
     ]);
     let mut connection: Option<PgConnection> = None;
-    let mut suspects = HashSet::new();
+    let mut suspects = HashMap::new();
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !shutdown.requested() {
@@ -43,12 +46,13 @@ pub(crate) async fn watch_over(
             () = shutdown.wait() => break,
         }
         let look = look(&pool, &options, &mut connection, &number, &mut suspects);
-        let outcome = match timeout(TIMEOUT, look).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(sqlx::Error::PoolTimedOut),
+        let failure = match timeout(TIMEOUT, look).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("no answer within {TIMEOUT:?}")),
         };
-        if let Err(error) = outcome {
-            tracing::warn!("cannot tell other dispatchers that this one is running: {error}");
+        if let Some(failure) = failure {
+            tracing::warn!("cannot tell other dispatchers that this one is running: {failure}");
             connection = None;
             suspects.clear();
         }
@@ -60,7 +64,7 @@ async fn look(
     options: &PgConnectOptions,
     connection: &mut Option<PgConnection>,
     number: &watch::Sender<Option<i32>>,
-    suspects: &mut HashSet<i32>,
+    suspects: &mut HashMap<i32, u32>,
 ) -> sqlx::Result<()> {
     let connection = match connection {
         Some(connection) => connection,
@@ -70,7 +74,10 @@ async fn look(
     let own = store::register(connection, known).await?;
     number.send_if_modified(|number| number.replace(own) != Some(own));
     let dead = store::dead(connection).await?;
-    for &other in dead.iter().filter(|other| suspects.contains(other)) {
+    let looks = |other: &i32| suspects.get(other).copied().unwrap_or_default() + 1;
+    let counted: HashMap<i32, u32> = dead.iter().map(|other| (*other, looks(other))).collect();
+    *suspects = counted;
+    for (&other, _) in suspects.iter().filter(|(_, looks)| **looks >= LOOKS) {
         if let Some(freed) = store::bury(pool, other).await? {
             metrics::counter!("hopline_webhook_leases_taken_over_total").increment(freed);
             tracing::info!(
@@ -80,6 +87,5 @@ async fn look(
             );
         }
     }
-    *suspects = dead.into_iter().collect();
     Ok(())
 }

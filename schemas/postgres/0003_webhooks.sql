@@ -60,7 +60,8 @@ CREATE TABLE webhook_deliveries (
     lease_until timestamptz,
     lease_token uuid,
     leased_by integer
-);
+    -- Rows come and go: what is left of those that went must not pile up in front of a long queue.
+) WITH (autovacuum_vacuum_scale_factor = 0.02);
 -- Each endpoint's queue, retries apart from first attempts: a claim takes a few from the front of each, however many
 -- wait behind them.
 CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, is_retry, due_at);

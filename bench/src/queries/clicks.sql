@@ -41,7 +41,7 @@ FROM
         toUInt64(if(number < {hot}, 0, pow({links}, u[2]))) AS link,
         toUInt16(pow(150, (sipHash64(n, 200) % 1000000) / 1000000.)) AS country,
         h[4] % 5 < 2 AS tagged,
-        toDateTime64('{day} 00:00:00', 3, 'UTC') + toIntervalMillisecond(sipHash64(n, 300) % {day_millis}) AS taken
+        toDateTime64('{day} 00:00:00', 3, 'UTC') + toIntervalMillisecond(sipHash64(n, 300) % 86400000) AS taken
     FROM numbers({hot} + {cold})
 )
 SETTINGS max_insert_threads = 2, max_partitions_per_insert_block = 1

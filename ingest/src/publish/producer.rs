@@ -12,7 +12,7 @@ use service::kafka::KafkaConfig;
 use super::reports::{Reports, Ticket};
 
 /// How long the producer collects clicks for one batch, in milliseconds. With 5, and a partition for each click of
-/// its own, the same clicks cost four times as many requests.
+/// its own, the same clicks cost at least four times as many requests.
 const LINGER_MS: &str = "20";
 
 /// Level of zstd. The default, 3, takes more time and makes batches of clicks no smaller.
