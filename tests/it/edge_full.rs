@@ -62,7 +62,7 @@ async fn fills_up_and_recovers(edge: &Edge, engines: &Isolated, kafka: &Server, 
     kafka.start().await.unwrap();
     eventually("the edge is ready again", LONG, async || match edge.readyz().await {
         (200, _) => Ok(()),
-        (_, report) => Err(report),
+        (_, report) => Err((report, edge.files(), edge.log_tail())),
     })
     .await;
     load.answers(500).await;

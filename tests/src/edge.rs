@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use devstack::process::{Launch, Stopped};
+use devstack::process::{Launch, Stopped, tail};
 use devstack::scratch::Scratch;
 use devstack::{Probe, Server, ports};
 use serde_json::Value;
@@ -17,6 +17,9 @@ use crate::eventually;
 
 /// How long the edge may take to learn a link or to ship its clicks. A deadline for a broken system.
 const DEADLINE: Duration = Duration::from_secs(120);
+
+/// How many lines of a log a failing test shows.
+const LOG_LINES: usize = 30;
 
 /// A shell's way to a small disk that only the program sees.
 const ON_SMALL_DISK: &str = "mount -t tmpfs -o size=\"$0\" tmpfs \"$HOPLINE_SPOOL_DIR\" && exec \"$1\"";
@@ -109,6 +112,27 @@ impl Edge {
     /// When it was never started.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// The end of its log, for a failing test.
+    pub fn log_tail(&self) -> String {
+        tail(&self.folder.path().join("log"), LOG_LINES)
+    }
+
+    /// The files of its spool with their sizes, for a failing test: also on a disk that only the program sees.
+    pub fn files(&self) -> Vec<String> {
+        let pid = self.server.pid().map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+        // What the program sees as its root.
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let spool = self.spool();
+        let entries = std::fs::read_dir(root.join(spool.strip_prefix("/").unwrap_or(&spool)));
+        let files = entries.into_iter().flatten().flatten();
+        files
+            .map(|file| {
+                let bytes = file.metadata().map_or(0, |metadata| metadata.len());
+                format!("{} {bytes}", file.file_name().display())
+            })
+            .collect()
     }
 
     /// The page of a path on the operators' address.

@@ -274,7 +274,7 @@ async fn rows_go_a_month_after_their_plan_stopped_to_show_them() {
     let kept: Vec<ClickRow> = rows.iter().filter(|row| is_kept(row)).cloned().collect();
     assert!(kept.len() < rows.len());
     let processor = Processor::start_with(eager(&isolated)).await;
-    let all = format!("SELECT count() FROM clicks_1 WHERE NOT startsWith(click_id, 'sent')");
+    let all = "SELECT count() FROM clicks_1 WHERE NOT startsWith(click_id, 'sent')".to_owned();
     counted(&isolated, &all, kept.len()).await;
     for (table, time) in [("counts_1", "slice"), ("breakdowns_1", "slice"), ("clicks_1", "toDate(broker_ts)")]
     {
