@@ -39,7 +39,7 @@ pub struct Schedule {
     pub slice_delay: Duration,
     /// How often rows of deleted links are removed.
     pub purge: Duration,
-    /// How often rows that no plan shows any more are removed.
+    /// How often rows that no plan shows any more are removed, and deleted ones taken off the disk.
     pub retention: Duration,
 }
 
@@ -149,6 +149,7 @@ impl Upkeep {
         }
         if is_due(self.expired, self.schedule.retention) {
             self.expire(generation).await?;
+            self.erase(generation).await?;
             self.expired = Some(Instant::now());
         }
         Ok(())

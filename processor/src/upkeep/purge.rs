@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::NaiveDate;
+use chrono::{DateTime, Days, NaiveDate};
 use metrics::counter;
 use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{Run, Scope, fold_of_month};
@@ -58,18 +58,19 @@ impl Tables {
     /// Returns deleted links that were not purged yet, or that have rows again.
     async fn links_to_purge(&self, generation: Generation) -> Result<Vec<Uuid>, StoreError> {
         let Generation(number) = generation;
+        let last_closed = self.last_closed_slice(generation).await?;
+        let recent = last_closed.and_then(|last| last.checked_sub_days(Days::new(RECENT_SLICES)));
         let sql = format!(
             "SELECT DISTINCT toString(link_id) FROM \
              (SELECT link_id FROM deleted_links \
               WHERE link_id NOT IN (SELECT link_id FROM purges WHERE generation = {number}) LIMIT {LINKS} \
               UNION ALL SELECT link_id FROM {clicks} \
-              WHERE toDate(broker_ts) + {RECENT_SLICES} >= (SELECT max(slice) FROM {slices} WHERE workspace_id = toUUID('{zero}')) \
+              WHERE toDate(broker_ts) >= '{recent}' \
                 AND link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id \
               UNION ALL SELECT link_id FROM conversions \
               WHERE link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id) LIMIT {LINKS}",
+            recent = recent.unwrap_or(DateTime::UNIX_EPOCH.date_naive()),
             clicks = generation.clicks(),
-            slices = generation.slices(),
-            zero = Uuid::nil(),
         );
         let links: Vec<String> = self.in_time(self.query(&sql).fetch_all()).await?;
         Ok(links.iter().filter_map(|link| link.parse().ok()).collect())

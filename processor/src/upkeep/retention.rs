@@ -56,6 +56,14 @@ impl Upkeep {
         Ok(())
     }
 
+    /// Takes everything that was deleted since the last time off the disk.
+    pub(super) async fn erase(&self, generation: Generation) -> Result<(), UpkeepError> {
+        for (table, _) in derived(generation) {
+            self.tables.erase(&table).await?;
+        }
+        Ok(self.tables.erase(&generation.clicks()).await?)
+    }
+
     async fn remove(&self, table: &str, old: &str) -> Result<(), UpkeepError> {
         let rows = self.tables.delete(table, old).await?;
         if rows > 0 {

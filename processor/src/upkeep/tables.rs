@@ -53,7 +53,8 @@ impl Tables {
             .with_setting("max_bytes_before_external_group_by", MEMORY)
             // A run writes to as many partitions as its slices are of.
             .with_setting("max_partitions_per_insert_block", "0")
-            .with_setting("mutations_sync", "1");
+            .with_setting("mutations_sync", "1")
+            .with_setting("lightweight_deletes_sync", "1");
         Self { client }
     }
 
@@ -71,15 +72,32 @@ impl Tables {
         }
     }
 
-    /// Removes rows of a table, if there are any.
+    /// Takes rows out of a table, if there are any: no query sees them from now on, and
+    /// [`Tables::erase`] takes them off the disk.
+    ///
+    /// A mask is written and not the table: to write parts of many gigabytes anew for each purge would be too much.
     pub(super) async fn delete(&self, table: &str, condition: &str) -> Result<u64, StoreError> {
         let count = format!("SELECT count() FROM {table} WHERE {condition}");
         let rows: u64 = self.in_time(self.query(&count).fetch_one()).await?;
         if rows > 0 {
-            let delete = format!("ALTER TABLE {table} DELETE WHERE {condition}");
+            let delete = format!("DELETE FROM {table} WHERE {condition}");
             self.in_time(self.query(&delete).execute()).await?;
         }
         Ok(rows)
+    }
+
+    /// Takes the rows that were deleted from a table off the disk.
+    pub(super) async fn erase(&self, table: &str) -> Result<(), StoreError> {
+        let masked = format!(
+            "SELECT count() FROM system.parts WHERE database = currentDatabase() AND table = '{table}' AND active \
+             AND has_lightweight_delete"
+        );
+        let masked: u64 = self.in_time(self.query(&masked).fetch_one()).await?;
+        if masked > 0 {
+            tracing::info!(table, parts = masked, "writing {masked} parts anew without their deleted rows");
+            self.in_time(self.query(&format!("ALTER TABLE {table} APPLY DELETED MASK")).execute()).await?;
+        }
+        Ok(())
     }
 
     /// Returns the last closed slice.

@@ -286,6 +286,9 @@ async fn rows_go_a_month_after_their_plan_stopped_to_show_them() {
     }
     let raw = "SELECT count() FROM clicks_1";
     assert_eq!(isolated.clickhouse(raw).await.trim(), kept.len().to_string());
+    let masked = "SELECT count() FROM system.parts WHERE database = currentDatabase() AND active \
+                  AND has_lightweight_delete";
+    counted(&isolated, masked, 0).await;
     let by_hour = "SELECT sum(clicks) FROM counts_1 WHERE unit = 'hour' AND toUInt128(link_id) = 0";
     assert_eq!(isolated.clickhouse(by_hour).await.trim(), kept.len().to_string());
     processor.stop().await;
