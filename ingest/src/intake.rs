@@ -41,8 +41,10 @@ pub struct Intake {
     spool: Arc<Spool>,
     partitions: Arc<Partitions>,
     check: Check,
-    /// Whether the last click was refused.
+    /// Whether the last click was refused; read by itself, changed with the check under `telling`.
     refusing: AtomicBool,
+    /// Held while flag and check change: a recovery in the middle of a refusal would leave them at odds.
+    telling: Mutex<()>,
     drops_logged: Interval,
     syncs_logged: Interval,
     dropped: Counter,
@@ -82,6 +84,7 @@ impl Intake {
             partitions,
             check,
             refusing: AtomicBool::new(false),
+            telling: Mutex::default(),
             drops_logged: Interval::default(),
             syncs_logged: Interval::default(),
             dropped,
@@ -104,9 +107,7 @@ impl Intake {
                     }
                 }
                 Ok(Err(refused)) => {
-                    if !self.refusing.swap(true, Ordering::Relaxed) {
-                        self.check.unready(format!("clicks are dropped: {refused}"));
-                    }
+                    self.refused(&refused);
                     self.drop_click(&refused);
                 }
                 // The spool is not at fault, and takes the next one.
@@ -169,9 +170,23 @@ impl Intake {
         }
     }
 
+    fn refused(&self, refused: &Refused) {
+        // Thousands of clicks a second may come here: only the first has something to tell.
+        if self.refusing.load(Ordering::Relaxed) {
+            return;
+        }
+        let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.refusing.swap(true, Ordering::Relaxed) {
+            self.check.unready(format!("clicks are dropped: {refused}"));
+        }
+    }
+
     fn recovered(&self) {
-        self.refusing.store(false, Ordering::Relaxed);
-        self.check.ready();
+        let telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.refusing.swap(false, Ordering::Relaxed) {
+            self.check.ready();
+        }
+        drop(telling);
         let clicks = self.unlogged.swap(0, Ordering::Relaxed);
         if clicks > 0 {
             tracing::warn!(clicks, "{clicks} more clicks were dropped before the spool took clicks again");
@@ -201,5 +216,32 @@ impl Interval {
             *logged = Some(Instant::now());
         }
         over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use service::{Health, Shutdown};
+
+    use super::*;
+    use crate::spool::tests::Directory;
+
+    #[test]
+    fn readiness_says_that_clicks_are_kept_when_the_spool_recovers_in_the_middle_of_a_refusal() {
+        let directory = Directory::new();
+        let spool = Arc::new(Spool::open(directory.path(), None).unwrap());
+        let check = Health::new(&Shutdown::new(Duration::from_secs(1))).check("spool");
+        let intake = Intake::new(spool, Arc::default(), check.clone());
+        for _ in 0..200 {
+            thread::scope(|scope| {
+                scope.spawn(|| intake.refused(&Refused::Full(1)));
+                // As the next click does that is kept, which may come in the middle of the refusal.
+                while !intake.refusing.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                intake.recovered();
+            });
+            assert!(check.is_ready());
+        }
     }
 }
