@@ -59,7 +59,8 @@ impl Stage {
         .await?;
         sqlx::query("VACUUM ANALYZE links").execute(&mut postgres).await?;
         let table = Generation::FIRST.clicks();
-        // A month of clicks, a tenth of them by bots; each link's are of all hours.
+        // A day of clicks, as many as no slice has closed over and raw rows answer for; a tenth of them by bots. Each
+        // link's are of all hours.
         engines
             .clickhouse(&format!(
                 "INSERT INTO {table} (workspace_id, link_id, occurred_at, click_id, slug, class, visitor,
@@ -68,7 +69,7 @@ impl Stage {
                         toUUID(concat('00000000-0000-7000-8000-', leftPad(lower(hex(number % {LINKS} + 1)), 12, '0'))),
                         at, concat('click-', toString(number)), concat('bench-', toString(number % {LINKS} + 1)),
                         if(intDiv(number, {LINKS}) % 10 = 9, 'bot', 'human'), sipHash64(number % 77777), 1, number, at
-                 FROM (SELECT number, now64(3, 'UTC') - toIntervalSecond(sipHash64(number) % 2592000) AS at
+                 FROM (SELECT number, now64(3, 'UTC') - toIntervalSecond(sipHash64(number) % 86400) AS at
                        FROM numbers({clicks}))"
             ))
             .await;

@@ -10,13 +10,14 @@ use schemas::clickhouse::{CURRENT_GENERATION, Generation};
 use service::http::ApiError;
 use uuid::Uuid;
 
+use super::snapshot::Recent;
 use super::turns::Turns;
 
 /// Requests of all workspaces that one instance has at a time at each desk.
 const ALL_TURNS: usize = 32;
 
-/// Threads of one query: more would let few queries fill a large machine.
-const THREADS: u64 = 4;
+/// Threads of one query: more would let few queries fill a machine, and on two cores be slower themselves.
+const THREADS: u64 = 2;
 
 /// Longest query, in bytes. A hundred values of two kilobytes, each byte of them escaped, fit in.
 const QUERY_SIZE: u64 = 4 << 20;
@@ -28,6 +29,7 @@ pub(crate) struct Desk {
     bound: Duration,
     /// The current generation of tables as far as is known; 0 is: not at all.
     generation: AtomicU32,
+    pub(super) recent: Recent,
 }
 
 /// Why ClickHouse did not answer.
@@ -69,7 +71,13 @@ impl Desk {
         let client = settings
             .into_iter()
             .fold(client.clone(), |client, (name, value)| client.with_setting(name, value.to_string()));
-        Self { client, turns: Turns::new(per_workspace, ALL_TURNS), bound, generation: AtomicU32::new(0) }
+        Self {
+            client,
+            turns: Turns::new(per_workspace, ALL_TURNS),
+            bound,
+            generation: AtomicU32::new(0),
+            recent: Recent::default(),
+        }
     }
 
     /// Does what a request needs of ClickHouse when it is the workspace's turn.

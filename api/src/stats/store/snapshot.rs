@@ -1,10 +1,14 @@
 //! The state of the tables that a query goes by.
 
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use chrono::{DateTime, Utc};
 use clickhouse::Row;
 use clickhouse::error::Result;
 use schemas::clickhouse::Generation;
 use serde::Deserialize;
+use uuid::Uuid;
 
 use super::desk::Desk;
 use super::source::Question;
@@ -24,14 +28,48 @@ pub(crate) struct Snapshot {
     pub(crate) as_of: Option<DateTime<Utc>>,
 }
 
+/// A row of one of the three tables that the state is in; what `number`, `value` and `closes` are depends on which.
 #[derive(Row, Deserialize)]
-struct SnapshotRow {
-    generation: u32,
-    sources: u64,
-    as_of_millis: i64,
-    closed_until: u16,
-    slices: Vec<u16>,
-    versions: Vec<u64>,
+struct StateRow {
+    /// One of [`GENERATION`], [`SOURCE`], [`SLICE`].
+    of: u8,
+    number: u32,
+    value: i64,
+    closes: bool,
+}
+
+/// `number` is the generation that is current.
+const GENERATION: u8 = 0;
+/// `number` is a source, and it is complete until `value`, in milliseconds since 1970.
+const SOURCE: u8 = 1;
+/// `number` is a day of the broker, `value` the newest version of its slice.
+const SLICE: u8 = 2;
+
+/// How old a state may be that is used again. It is as true as when it was read: what it promises is never taken
+/// back. Clicks that came since are counted all the same; only `as_of` and newly closed slices wait for the next one.
+const RECENT: Duration = Duration::from_millis(100);
+
+/// The last state that holds for every workspace, so that a busy instance does not ask for it with each request.
+#[derive(Default)]
+pub(super) struct Recent(Mutex<Option<State>>);
+
+/// The rows that were there when they were asked for.
+struct State {
+    asked_at: Instant,
+    generation: Generation,
+    rows: Arc<[StateRow]>,
+}
+
+impl Recent {
+    fn of(&self, generation: Generation) -> Option<Arc<[StateRow]>> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |state: &&State| state.generation == generation && state.asked_at.elapsed() < RECENT;
+        last.as_ref().filter(fresh).map(|state| Arc::clone(&state.rows))
+    }
+
+    fn keep(&self, asked_at: Instant, generation: Generation, rows: Arc<[StateRow]>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(State { asked_at, generation, rows });
+    }
 }
 
 impl Snapshot {
@@ -67,41 +105,55 @@ impl Snapshot {
         generation: Generation,
         question: &Question<'_>,
     ) -> Result<(Self, Generation)> {
+        let first_day = question.window.start.div_euclid(DAY);
         let of_slices = question.of.of_slices(question.workspace);
+        let is_everyones = of_slices.iter().all(Uuid::is_nil);
+        if is_everyones && let Some(rows) = desk.recent.of(generation) {
+            return Ok(Self::of_rows(&rows, generation, first_day));
+        }
+        let asked_at = Instant::now();
         let of_slices: Vec<String> = of_slices.iter().map(|id| format!("toUUID('{id}')")).collect();
-        // No click was taken by the broker before it happened, so earlier slices have none of the asked ones. The
-        // sources of a former generation of topics have nothing to come.
+        // One statement of three plain reads: subqueries in its columns would be run one after another.
         let sql = format!(
-            "SELECT assumeNotNull((SELECT max(generation) FROM generations)) AS generation,
-                    assumeNotNull((SELECT count() FROM progress)) AS sources,
-                    assumeNotNull((
-                        SELECT toUnixTimestamp64Milli(min(source.as_of))
-                        FROM (SELECT src, max(as_of) AS as_of FROM progress GROUP BY src) AS source
-                        WHERE bitShiftRight(src, 16) = (SELECT max(bitShiftRight(src, 16)) FROM progress)
-                    )) AS as_of_millis,
-                    if(countIf(closes) = 0, 0, toUInt16(maxIf(day, closes) + 1)) AS closed_until,
-                    groupArrayIf(day, day >= {first}) AS slices,
-                    groupArrayIf(version, day >= {first}) AS versions
-             FROM (
-                 SELECT toUInt16(slice) AS day, max(version) AS version, max(workspace_id = {none}) AS closes
-                 FROM {table}
-                 WHERE workspace_id IN ({workspaces})
-                 GROUP BY slice
-                 ORDER BY day
-             )",
-            first = question.window.start.div_euclid(DAY),
+            "SELECT toUInt8({GENERATION}) AS of, toUInt32(max(generation)) AS number, toInt64(0) AS value, false AS closes
+             FROM generations
+             UNION ALL
+             SELECT {SOURCE}, toUInt32(src), toUnixTimestamp64Milli(max(as_of)), false FROM progress GROUP BY src
+             UNION ALL
+             SELECT {SLICE}, toUInt32(toUInt16(slice)), toInt64(max(version)), toBool(max(workspace_id = {none}))
+             FROM {table}
+             WHERE workspace_id IN ({workspaces})
+             GROUP BY slice",
             workspaces = of_slices.join(", "),
             none = "toUUID('00000000-0000-0000-0000-000000000000')",
             table = generation.slices(),
         );
-        let row: SnapshotRow = desk.query(&sql).fetch_one().await?;
-        let versions = std::iter::zip(row.slices, row.versions);
-        let snapshot = Self {
-            generation,
-            closed_until: row.closed_until,
-            versions: versions.filter(|(slice, _)| *slice < row.closed_until).collect(),
-            as_of: (row.sources > 0).then(|| DateTime::from_timestamp_millis(row.as_of_millis)).flatten(),
-        };
-        Ok((snapshot, Generation(row.generation)))
+        let rows = desk.query(&sql).with_setting("max_threads", "1").fetch_all::<StateRow>().await?;
+        let rows: Arc<[StateRow]> = rows.into();
+        if is_everyones {
+            desk.recent.keep(asked_at, generation, Arc::clone(&rows));
+        }
+        Ok(Self::of_rows(&rows, generation, first_day))
+    }
+
+    /// Puts the rows together; returns the state, and which generation is current.
+    fn of_rows(rows: &[StateRow], generation: Generation, first_day: i64) -> (Self, Generation) {
+        let those = |kind| rows.iter().filter(move |row| row.of == kind);
+        let current = those(GENERATION).map(|row| row.number).max().unwrap_or_default();
+        // The sources of a former generation of topics have nothing to come.
+        let topics = |row: &StateRow| row.number >> 16;
+        let newest_topics = those(SOURCE).map(topics).max();
+        let as_of = those(SOURCE).filter(|row| Some(topics(row)) == newest_topics).map(|row| row.value).min();
+        let day = |row: &StateRow| u16::try_from(row.number).unwrap_or(u16::MAX);
+        let closed_until =
+            those(SLICE).filter(|row| row.closes).map(|row| day(row) + 1).max().unwrap_or_default();
+        // No click was taken by the broker before it happened, so earlier slices have none of the asked ones.
+        let mut versions: Vec<(u16, u64)> = those(SLICE)
+            .filter(|row| day(row) < closed_until && i64::from(row.number) >= first_day)
+            .map(|row| (day(row), row.value.unsigned_abs()))
+            .collect();
+        versions.sort_unstable();
+        let as_of = as_of.and_then(DateTime::from_timestamp_millis);
+        (Self { generation, closed_until, versions, as_of }, Generation(current))
     }
 }
