@@ -32,6 +32,9 @@ pub(crate) fn routes(app: &App) -> Route {
         update_webhook(app),
         delete_webhook(app),
         rotate_webhook_secret(app),
+        list_webhook_failures(app),
+        test_webhook(app),
+        redeliver_webhook(app),
         show_usage(app),
         show_link_stats(app),
         show_link_breakdown(app),
@@ -221,6 +224,43 @@ fn rotate_webhook_secret(app: &App) -> Route {
         .and(with(app))
         .then(async |id: String, writer, app| webhooks::rotate_secret(known(&id)?, writer, app).await)
         .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /webhooks/{id}/failures`
+fn list_webhook_failures(app: &App) -> Route {
+    warp::path!("webhooks" / String / "failures")
+        .and(warp::get())
+        .and(query())
+        .and(writer(app))
+        .and(with(app))
+        .then(async |id: String, page, writer, app| webhooks::failures(known(&id)?, page, writer, app).await)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `POST /webhooks/{id}/test`
+fn test_webhook(app: &App) -> Route {
+    warp::path!("webhooks" / String / "test")
+        .and(warp::post())
+        .and(writer(app))
+        .and(with(app))
+        .then(async |id: String, writer, app| webhooks::send_test(known(&id)?, writer, app).await)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::ACCEPTED, result.as_ref()))
+        .boxed()
+}
+
+/// `POST /webhooks/{id}/redeliver`
+fn redeliver_webhook(app: &App) -> Route {
+    warp::path!("webhooks" / String / "redeliver")
+        .and(warp::post())
+        .and(writer(app))
+        .and(json_body(BODY_LIMIT))
+        .and(with(app))
+        .then(async |id: String, writer, selection, app| {
+            webhooks::redeliver(known(&id)?, writer, selection, app).await
+        })
+        .map(|result: Result<_, ApiError>| answer(StatusCode::ACCEPTED, result.as_ref()))
         .boxed()
 }
 

@@ -28,6 +28,9 @@ pub(crate) const RESOURCES: &[Resource] = &[
     keyed("webhooks", &["GET", "POST"]),
     keyed("webhooks/{id}", &["GET", "PATCH", "DELETE"]),
     keyed("webhooks/{id}/rotate-secret", &["POST"]),
+    keyed("webhooks/{id}/failures", &["GET"]),
+    keyed("webhooks/{id}/test", &["POST"]),
+    keyed("webhooks/{id}/redeliver", &["POST"]),
     keyed("usage", &["GET"]),
     Resource { path: "conversions", methods: &["GET", "POST"], open: &["POST"] },
 ];

@@ -10,7 +10,10 @@ use std::{
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use reqwest::{Response, header};
-use schemas::id::{EndpointId, WorkspaceId};
+use schemas::{
+    id::{EndpointId, WorkspaceId},
+    message::MAX_ATTEMPTS,
+};
 use secrecy::{ExposeSecret as _, SecretString};
 use service::{config::KeyRing, destination::Refused, sealed};
 use tokio::time::{Instant, timeout_at};
@@ -160,7 +163,7 @@ impl Failure {
         match self.answer {
             // Of the 4xx only 429 asks for another try.
             Ok(400..=499) if self.answer != Ok(429) => Fate::Refused,
-            _ if attempt >= retry::ATTEMPTS => Fate::Exhausted,
+            _ if attempt >= MAX_ATTEMPTS => Fate::Exhausted,
             _ => Fate::Retried,
         }
     }

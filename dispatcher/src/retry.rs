@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-
-/// Attempts that a delivery gets.
-pub(crate) const ATTEMPTS: u16 = 5;
+use schemas::message::MAX_ATTEMPTS;
 
 /// Longest wait that a receiver may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(15 * 60);
@@ -20,7 +18,7 @@ const JITTER: f64 = 0.1;
 /// shorten it.
 #[must_use]
 pub(crate) fn wait(attempt: u16, base: Duration, random: f64, retry_after: Option<Duration>) -> Duration {
-    let doublings = u32::from(attempt.clamp(1, ATTEMPTS) - 1);
+    let doublings = u32::from(attempt.clamp(1, MAX_ATTEMPTS) - 1);
     let scheduled = base.saturating_mul(1 << doublings).mul_f64(1.0 + JITTER * random.clamp(0.0, 1.0));
     scheduled.max(retry_after.unwrap_or_default())
 }
@@ -54,7 +52,7 @@ mod tests {
 
     #[test]
     fn waits_double_from_ten_seconds() {
-        let waits: Vec<u64> = (1..ATTEMPTS).map(|attempt| wait(attempt, BASE, 0.0, None).as_secs()).collect();
+        let waits: Vec<u64> = (1..MAX_ATTEMPTS).map(|attempt| wait(attempt, BASE, 0.0, None).as_secs()).collect();
         assert_eq!(waits, [10, 20, 40, 80]);
     }
 
@@ -86,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_wait_is_shorter_than_scheduled_or_a_tenth_longer(attempt in 1..ATTEMPTS, random in 0.0..1.0) {
+        fn no_wait_is_shorter_than_scheduled_or_a_tenth_longer(attempt in 1..MAX_ATTEMPTS, random in 0.0..1.0) {
             let scheduled = wait(attempt, BASE, 0.0, None);
             let jittered = wait(attempt, BASE, random, None);
             prop_assert!(jittered >= scheduled && jittered <= scheduled.mul_f64(1.1));

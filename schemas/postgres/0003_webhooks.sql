@@ -130,7 +130,8 @@ CREATE INDEX webhook_notices_newest_first ON webhook_notices (endpoint_id, creat
 
 -- Sends failed deliveries of an enabled endpoint again, under their own ids and with their own bytes, and returns how
 -- many: those named in `ids`, or, when that is null, those that failed last in [failed_from, failed_before) and have
--- not arrived since. What is on its way already is left alone, and so is what failed more than 7 days ago.
+-- not arrived since. What is on its way already is left alone, and so is what failed more than 7 days ago. At most
+-- 50,000 at once, those that failed first: a statement that runs into its timeout would queue none, ever.
 CREATE FUNCTION webhook_redeliver(
     endpoint uuid, ids uuid[], failed_from timestamptz, failed_before timestamptz
 ) RETURNS bigint LANGUAGE sql AS $$
@@ -144,6 +145,9 @@ CREATE FUNCTION webhook_redeliver(
           AND CASE WHEN ids IS NULL
                    THEN f.delivered_at IS NULL AND f.failed_at >= failed_from AND f.failed_at < failed_before
                    ELSE f.delivery_id = ANY (ids) END
+          AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.delivery_id = f.delivery_id)
+        ORDER BY f.failed_at
+        LIMIT 50000
         ON CONFLICT DO NOTHING
         RETURNING 1
     )

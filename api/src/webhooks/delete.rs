@@ -9,7 +9,7 @@ use crate::auth::Writer;
 use crate::error::database;
 use crate::locks;
 
-/// Removes an endpoint and the deliveries on their way to it.
+/// Removes an endpoint. What is on its way to it is not sent any more.
 pub(crate) async fn delete(id: EndpointId, Writer(caller): Writer, app: App) -> Result<(), ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     locks::share_to_write(&mut transaction, caller.account).await?;

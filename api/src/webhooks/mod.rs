@@ -4,12 +4,15 @@
 
 mod create;
 mod delete;
+mod failures;
 mod fields;
 mod list;
+mod redeliver;
 mod rotate;
 mod secret;
 mod show;
 mod store;
+mod test;
 mod update;
 
 use chrono::{DateTime, Utc};
@@ -19,10 +22,13 @@ use service::http::ApiError;
 
 pub(crate) use create::create;
 pub(crate) use delete::delete;
+pub(crate) use failures::failures;
 pub(crate) use list::list;
+pub(crate) use redeliver::redeliver;
 pub(crate) use rotate::rotate_secret;
 pub(crate) use show::show;
 pub(crate) use store::{enable, raise_version};
+pub(crate) use test::send_test;
 pub(crate) use update::update;
 
 use store::EndpointRow;
@@ -71,4 +77,8 @@ pub(crate) struct WithSecret {
 
 fn not_found() -> ApiError {
     ApiError::not_found("No such webhook endpoint in this workspace")
+}
+
+fn disabled() -> ApiError {
+    ApiError::bad_request("The webhook endpoint is disabled: enable it in the dashboard first")
 }

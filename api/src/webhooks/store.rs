@@ -2,10 +2,12 @@
 //! that is how the dispatcher learns of it before the next event. The version comes last, because its one row is
 //! everybody's.
 
+pub(super) mod log;
+
 use chrono::{DateTime, Utc};
 use schemas::id::EndpointId;
 use service::sealed::Sealed;
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgExecutor, PgPool};
 use uuid::Uuid;
 
 /// A row of table `webhook_endpoints`, without the secret.
@@ -62,11 +64,15 @@ pub(super) async fn insert(
 }
 
 /// Reads an endpoint of a workspace.
-pub(super) async fn find(pool: &PgPool, workspace: Uuid, id: Uuid) -> sqlx::Result<Option<EndpointRow>> {
+pub(super) async fn find(
+    executor: impl PgExecutor<'_>,
+    workspace: Uuid,
+    id: Uuid,
+) -> sqlx::Result<Option<EndpointRow>> {
     sqlx::query_as("SELECT * FROM webhook_endpoints WHERE id = $1 AND workspace_id = $2")
         .bind(id)
         .bind(workspace)
-        .fetch_optional(pool)
+        .fetch_optional(executor)
         .await
 }
 
@@ -173,7 +179,10 @@ pub(crate) async fn enable(transaction: &mut PgConnection, id: EndpointId) -> sq
     Ok(Some(true))
 }
 
-/// Removes an endpoint with its deliveries and failures; false when there is none.
+/// Removes an endpoint's row; false when there is none.
+///
+/// Its deliveries and its failure log are out of reach without it. The dispatcher removes them in small statements:
+/// there may be millions.
 pub(super) async fn delete(transaction: &mut PgConnection, workspace: Uuid, id: Uuid) -> sqlx::Result<bool> {
     let deleted = sqlx::query("DELETE FROM webhook_endpoints WHERE id = $1 AND workspace_id = $2")
         .bind(id)
@@ -183,14 +192,6 @@ pub(super) async fn delete(transaction: &mut PgConnection, workspace: Uuid, id: 
     if deleted.rows_affected() == 0 {
         return Ok(false);
     }
-    sqlx::query("DELETE FROM webhook_deliveries WHERE endpoint_id = $1")
-        .bind(id)
-        .execute(&mut *transaction)
-        .await?;
-    sqlx::query("DELETE FROM webhook_failures WHERE endpoint_id = $1")
-        .bind(id)
-        .execute(&mut *transaction)
-        .await?;
     raise_version(transaction).await?;
     Ok(true)
 }

@@ -27,4 +27,5 @@ mod stats_retention;
 mod stats_uniques;
 mod upsert;
 mod usage;
+mod webhook_failures;
 mod webhooks;

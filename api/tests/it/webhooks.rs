@@ -254,12 +254,18 @@ async fn endpoints_are_for_keys_that_write_on_a_plan_with_webhooks_and_for_their
     let server = Server::start().await;
     let path = format!("/api/webhooks/{}", text(&create(&server).await["id"]));
     let rotate = format!("{path}/rotate-secret");
+    let failures = format!("{path}/failures");
+    let test = format!("{path}/test");
+    let redeliver = format!("{path}/redeliver");
     let operations = [
         (Method::GET, "/api/webhooks", None),
         (Method::POST, "/api/webhooks", Some(body())),
         (Method::GET, path.as_str(), None),
         (Method::PATCH, path.as_str(), Some(json!({"description": "mine"}))),
         (Method::POST, rotate.as_str(), None),
+        (Method::GET, failures.as_str(), None),
+        (Method::POST, test.as_str(), None),
+        (Method::POST, redeliver.as_str(), Some(json!({"start_date": "2026-01-01"}))),
         (Method::DELETE, path.as_str(), None),
     ];
     let ask_all = async |key: &str, status: u16, code: &str| {

@@ -2,14 +2,12 @@
 
 use std::collections::HashMap;
 
+use schemas::message::MAX_ATTEMPTS;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::settle::Finished;
-use crate::{
-    attempt::{Failure, Fate, Outcome},
-    retry,
-};
+use crate::attempt::{Failure, Fate, Outcome};
 
 /// Adds failed attempts to the log.
 pub(super) async fn log(
@@ -117,5 +115,5 @@ pub(super) async fn mark_delivered(
 }
 
 fn attempt_number(one: &Finished) -> i16 {
-    i16::try_from(one.delivery.attempt.min(retry::ATTEMPTS)).unwrap_or(i16::MAX)
+    i16::try_from(one.delivery.attempt.min(MAX_ATTEMPTS)).unwrap_or(i16::MAX)
 }

@@ -7,6 +7,9 @@ use uuid::Uuid;
 use super::{Message, Version};
 use crate::id::{EndpointId, WorkspaceId};
 
+/// Attempts that a delivery gets, by the specification.
+pub const MAX_ATTEMPTS: u16 = 5;
+
 /// A delivery on topic `webhook.deliveries`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {

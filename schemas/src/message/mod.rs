@@ -11,7 +11,7 @@ mod link_event;
 
 pub use click::{Class, Click};
 pub use conversion::Conversion;
-pub use delivery::{Delivery, delivery_id};
+pub use delivery::{Delivery, MAX_ATTEMPTS, delivery_id};
 pub use link::{DeletedLink, EdgeToken, ForwardQuery, Link, LinkRecord};
 pub use link_event::{LinkEvent, LinkEventKind};
 

@@ -1,0 +1,98 @@
+//! The SQL of what the dispatcher shares with callers: the failure log, and deliveries on request.
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, PgPool, QueryBuilder};
+use uuid::Uuid;
+
+/// A row of table `webhook_failures`, and when its delivery arrived all the same.
+#[derive(Debug, sqlx::FromRow)]
+pub(in crate::webhooks) struct FailureRow {
+    pub(in crate::webhooks) id: Uuid,
+    pub(in crate::webhooks) delivery_id: Uuid,
+    pub(in crate::webhooks) event: String,
+    pub(in crate::webhooks) attempt: i16,
+    pub(in crate::webhooks) status_code: Option<i16>,
+    pub(in crate::webhooks) error_class: Option<String>,
+    pub(in crate::webhooks) response_body: String,
+    pub(in crate::webhooks) duration_ms: i32,
+    pub(in crate::webhooks) attempted_at: DateTime<Utc>,
+    pub(in crate::webhooks) next_attempt_at: Option<DateTime<Utc>>,
+    pub(in crate::webhooks) delivered_at: Option<DateTime<Utc>>,
+}
+
+/// Which failed deliveries are to be sent again.
+#[derive(Debug)]
+pub(in crate::webhooks) enum Chosen {
+    /// Those of these ids.
+    Ids(Vec<Uuid>),
+    /// Those that failed last from one instant on until before another one, or until now.
+    FailedIn(DateTime<Utc>, Option<DateTime<Utc>>),
+}
+
+/// Reads a page of an endpoint's failed attempts of the last 7 days, newest first.
+pub(in crate::webhooks) async fn page(
+    pool: &PgPool,
+    endpoint: Uuid,
+    after: Option<(DateTime<Utc>, Uuid)>,
+    limit: usize,
+) -> sqlx::Result<Vec<FailureRow>> {
+    let mut query = QueryBuilder::new(
+        "SELECT f.*, d.delivered_at FROM webhook_failures f
+         LEFT JOIN webhook_failed_deliveries d ON d.delivery_id = f.delivery_id
+         WHERE f.attempted_at > now() - interval '7 days' AND f.endpoint_id = ",
+    );
+    query.push_bind(endpoint);
+    if let Some((attempted_at, id)) = after {
+        query
+            .push(" AND (f.attempted_at, f.id) < (")
+            .push_bind(attempted_at)
+            .push(", ")
+            .push_bind(id)
+            .push(")");
+    }
+    query.push(" ORDER BY f.attempted_at DESC, f.id DESC LIMIT ").push_bind(limit as i64);
+    query.build_query_as().fetch_all(pool).await
+}
+
+/// Queues an event of no topic for an endpoint; false when it is not enabled.
+pub(in crate::webhooks) async fn queue_test(
+    transaction: &mut PgConnection,
+    endpoint: Uuid,
+    delivery: Uuid,
+    kind: &str,
+    body: &[u8],
+    created_at: DateTime<Utc>,
+) -> sqlx::Result<bool> {
+    let queued = sqlx::query(
+        "INSERT INTO webhook_deliveries (delivery_id, endpoint_id, workspace_id, epoch, event, body, created_at, due_at)
+         SELECT $1, id, workspace_id, epoch, $3, $4, $5, now() FROM webhook_endpoints
+         WHERE id = $2 AND status = 'enabled'",
+    )
+    .bind(delivery)
+    .bind(endpoint)
+    .bind(kind)
+    .bind(body)
+    .bind(created_at)
+    .execute(transaction)
+    .await?;
+    Ok(queued.rows_affected() == 1)
+}
+
+/// Queues failed deliveries of an endpoint again; returns how many.
+pub(in crate::webhooks) async fn redeliver(
+    transaction: &mut PgConnection,
+    endpoint: Uuid,
+    chosen: &Chosen,
+) -> sqlx::Result<i64> {
+    let (ids, from, before) = match chosen {
+        Chosen::Ids(ids) => (Some(ids), None, None),
+        Chosen::FailedIn(from, before) => (None, Some(*from), *before),
+    };
+    sqlx::query_scalar("SELECT webhook_redeliver($1, $2, $3, coalesce($4, 'infinity'))")
+        .bind(endpoint)
+        .bind(ids)
+        .bind(from)
+        .bind(before)
+        .fetch_one(transaction)
+        .await
+}
