@@ -52,7 +52,8 @@ mod tests {
 
     #[test]
     fn waits_double_from_ten_seconds() {
-        let waits: Vec<u64> = (1..MAX_ATTEMPTS).map(|attempt| wait(attempt, BASE, 0.0, None).as_secs()).collect();
+        let waits: Vec<u64> =
+            (1..MAX_ATTEMPTS).map(|attempt| wait(attempt, BASE, 0.0, None).as_secs()).collect();
         assert_eq!(waits, [10, 20, 40, 80]);
     }
 

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use devstack::{Kind, Options, Server};
 use tests::deployment::Deployment;
-use tests::engines::isolated_on;
 use tests::eventually;
-use tests::faults::{KafkaKills, KafkaOutage, kafka_kills, kafka_outage, progress};
+use tests::faults::{KafkaKills, KafkaOutage, OwnEngines, kafka_kills, kafka_outage, progress};
 
 use crate::traffic::{LONG, Traffic};
 
@@ -28,8 +26,9 @@ async fn every_click_is_answered_and_arrives_when_kafka_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn known_links_redirect_when_the_edge_starts_with_everything_else_stopped() {
-    let [kafka, clickhouse, postgres] = own_engines().await;
-    let engines = isolated_on(kafka.url(), clickhouse.url(), postgres.url()).await;
+    let own = OwnEngines::start().await;
+    let engines = own.isolated().await;
+    let OwnEngines { kafka, clickhouse, postgres } = &own;
     let deployment = Deployment::start_on(engines, &[("HOPLINE_SNAPSHOT_SECONDS", "1")]).await;
     let mut traffic = Traffic::on_links(&deployment, 3, 20).await;
     for _ in 0..30 {
@@ -71,12 +70,4 @@ async fn known_links_redirect_when_the_edge_starts_with_everything_else_stopped(
         service.start().await.unwrap();
     }
     traffic.is_counted(&deployment).await;
-}
-
-/// Engines that this test may stop.
-async fn own_engines() -> [Server; 3] {
-    let own = async |kind: Kind| kind.start(Options::throw_away(kind.name()).unwrap()).await.unwrap();
-    let (kafka, clickhouse, postgres) =
-        tokio::join!(own(Kind::Kafka), own(Kind::ClickHouse), own(Kind::Postgres));
-    [kafka, clickhouse, postgres]
 }

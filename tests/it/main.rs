@@ -13,3 +13,8 @@ mod kills;
 mod pipeline;
 mod stops;
 mod traffic;
+mod webhooks_burst;
+mod webhooks_changes;
+mod webhooks_faults;
+mod webhooks_schedule;
+mod webhooks_wire;

@@ -1,5 +1,6 @@
 //! The four programs, as an operator runs them, on a corner of the real engines.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use devstack::process::Launch;
@@ -56,10 +57,7 @@ impl Deployment {
         for server in deployment.services() {
             server.start().await.unwrap();
         }
-        let account = deployment.admin(&["create-account", "--name", "Test", "--plan", "business"]).await;
-        let workspace = account["workspace_id"].as_str().unwrap();
-        let key = deployment.admin(&["create-key", "--workspace", workspace, "--scope", "read,write"]).await;
-        deployment.key = key["key"].as_str().unwrap().to_owned();
+        deployment.key = deployment.create_account("business").await;
         deployment
     }
 
@@ -73,7 +71,6 @@ impl Deployment {
 
     fn prepare_with(engines: Isolated, variables: &[(&str, &str)]) -> Self {
         let scratch = Scratch::new("deployment").unwrap();
-        let address = || format!("127.0.0.1:{}", ports::free().unwrap());
         let (api, edge) = (address(), address());
         let operations = [address(), address(), address(), address()];
         let mut environment = environment(&engines, &scratch, &api, &edge, &operations);
@@ -105,20 +102,36 @@ impl Deployment {
     /// # Panics
     /// When no port can be had.
     pub fn another_api(&self) -> (Server, String) {
-        let address = || format!("127.0.0.1:{}", ports::free().unwrap());
         let (listen, operations) = (address(), address());
-        let mut launch = Launch::new(binary("api"), self.scratch.path().join("another-api.log"));
+        let server = self.another(
+            "api",
+            &operations,
+            &[("HOPLINE_API_LISTEN", &listen), ("HOPLINE_API_OPERATIONS_LISTEN", &operations)],
+        );
+        (server, format!("http://{listen}"))
+    }
+
+    /// A second dispatcher on the same engines, not started yet.
+    ///
+    /// # Panics
+    /// When no port can be had.
+    pub fn another_dispatcher(&self) -> Server {
+        let operations = address();
+        self.another("dispatcher", &operations, &[("HOPLINE_DISPATCHER_OPERATIONS_LISTEN", &operations)])
+    }
+
+    /// A second one of a program, with other values for some variables.
+    fn another(&self, name: &str, operations: &str, changed: &[(&str, &str)]) -> Server {
+        let log = self.scratch.path().join(format!("another-{name}.log"));
+        let mut launch = Launch::new(binary(name), log);
         launch.environment = self.environment.clone();
         for (name, value) in &mut launch.environment {
-            match name.as_str() {
-                "HOPLINE_API_LISTEN" => value.clone_from(&listen),
-                "HOPLINE_API_OPERATIONS_LISTEN" => value.clone_from(&operations),
-                _ => {}
+            if let Some((_, new)) = changed.iter().find(|(changed, _)| changed == name) {
+                *value = (*new).to_owned();
             }
         }
         let url = format!("http://{operations}");
-        let server = Server::new("api", &url, launch, Probe::Http { url: format!("{url}/readyz") });
-        (server, format!("http://{listen}"))
+        Server::new(name, &url, launch, Probe::Http { url: format!("{url}/readyz") })
     }
 
     /// The four programs.
@@ -151,6 +164,14 @@ impl Deployment {
         &self.edge_url
     }
 
+    /// The address of the edge.
+    ///
+    /// # Panics
+    /// Never: the URL was made of an address.
+    pub fn edge_address(&self) -> SocketAddr {
+        self.edge_url.trim_start_matches("http://").parse().unwrap()
+    }
+
     /// What a program has logged so far.
     ///
     /// # Panics
@@ -166,6 +187,17 @@ impl Deployment {
     pub async fn admin(&self, arguments: &[&str]) -> Value {
         let arguments = [&["admin", "--json"][..], arguments].concat();
         serde_json::from_slice(&run(&self.program("api"), &arguments, &self.environment).await).unwrap()
+    }
+
+    /// Makes an account on this plan, and returns a read,write key of its workspace.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub async fn create_account(&self, plan: &str) -> String {
+        let account = self.admin(&["create-account", "--name", "Test", "--plan", plan]).await;
+        let workspace = account["workspace_id"].as_str().unwrap();
+        let key = self.admin(&["create-key", "--workspace", workspace, "--scope", "read,write"]).await;
+        key["key"].as_str().unwrap().to_owned()
     }
 
     /// Sends a request to the API with the account's key.
@@ -302,6 +334,11 @@ pub fn binary(name: &str) -> PathBuf {
     let folders = running.ancestors().skip(1).take(2);
     let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
     found.unwrap_or_else(|| panic!("{name} is not built beside {}: run ./dev test", running.display()))
+}
+
+/// An address that nobody listens on.
+fn address() -> String {
+    format!("127.0.0.1:{}", ports::free().unwrap())
 }
 
 fn environment(

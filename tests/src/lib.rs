@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
 
+pub mod arrivals;
 pub mod deployment;
 pub mod edge;
 pub mod engines;

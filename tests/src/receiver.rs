@@ -120,6 +120,14 @@ impl Receiver {
         self.requests.lock().unwrap().clone()
     }
 
+    /// The number of requests so far.
+    ///
+    /// # Panics
+    /// When a script panicked.
+    pub fn count(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
+
     /// The requests to one path so far.
     pub fn requests_to(&self, path: &str) -> Vec<Request> {
         let mut requests = self.requests();

@@ -14,4 +14,5 @@ mod raw;
 mod retries;
 mod secrets;
 mod ssrf;
+mod verify_examples;
 mod world;

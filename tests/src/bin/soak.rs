@@ -1,25 +1,30 @@
-//! The `soak` program: faults of the edge for longer than a test may take. Behind `./dev soak`.
+//! The `soak` program: faults of the edge and of webhooks for longer than a test may take. Behind `./dev soak`.
 
 use std::io::Write as _;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ::tests::faults::{EdgeKills, KafkaKills, KafkaOutage, edge_kills, kafka_kills, kafka_outage};
+use ::tests::arrivals::Arrivals;
+use ::tests::faults::{
+    EdgeKills, KafkaKills, KafkaOutage, OwnEngines, WebhookKills, WebhookOutages, WebhookVerify, edge_kills,
+    kafka_kills, kafka_outage, webhook_kills, webhook_outages, webhook_verify,
+};
 use ::tests::tally::Tally;
 use clap::{Parser, Subcommand};
 use futures_util::FutureExt as _;
 
-/// Breaks things under load for a while, and says whether a click was lost.
+/// Breaks things under load for a while, and says whether a click or a delivery was lost.
 ///
-/// Each brings a Kafka and an edge of its own, beside whatever runs.
+/// Each brings engines and programs of its own, beside whatever runs.
 #[derive(Debug, Parser)]
 #[command(
     name = "./dev soak",
     bin_name = "./dev soak",
     version,
     after_help = "Progress goes to standard error, the verdict to standard output.\n\n\
-    Exit codes: 0 when every answered click is on its topic and none would be counted twice, 1 otherwise, 2 wrong usage."
+    Exit codes: 0 when every answered click is on its topic and none would be counted twice, or was delivered under \
+    one id and repeated within the bound; 1 otherwise, 2 wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -68,16 +73,63 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "500", value_parser = clap::value_parser!(u32).range(1..=100_000))]
         rate: u32,
     },
+    /// kill -9 of two dispatchers in turn at random moments, every third while it starts
+    #[command(after_help = "Examples:\n  ./dev soak webhooks-kills\n  ./dev soak webhooks-kills --kills 3")]
+    WebhooksKills {
+        /// How often
+        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
+        kills: u32,
+        /// Connections that click
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        connections: u32,
+        /// Clicks per second, all connections together; each is one delivery
+        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
+    /// Kafka stopped for a while, then Postgres
+    #[command(
+        after_help = "Examples:\n  ./dev soak webhooks-outages\n  ./dev soak webhooks-outages --seconds 600"
+    )]
+    WebhooksOutages {
+        /// For how long each
+        #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(1..))]
+        seconds: u32,
+        /// Connections that click
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        connections: u32,
+        /// Clicks per second, all connections together; each is one delivery
+        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
+    /// Every delivery's signature checked by the example receiver in Python
+    #[command(
+        after_help = "Examples:\n  ./dev soak webhooks-verify\n  ./dev soak webhooks-verify --events 1000"
+    )]
+    WebhooksVerify {
+        /// How many clicks at least; events of links come on top
+        #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..))]
+        events: u32,
+        /// Connections that click
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        connections: u32,
+        /// Clicks per second, all connections together
+        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
 }
+
+/// What has happened to every click when nothing went wrong.
+const ON_TOPIC: &str = "every answered click is on the topic";
+const DELIVERED: &str = "every answered click was delivered";
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let command = Cli::parse().command;
     // A panic is a verdict too.
     match AssertUnwindSafe(run(command)).catch_unwind().await {
-        Ok(report) => {
+        Ok((report, verdict)) => {
             say(&report);
-            say("every answered click is on the topic");
+            say(verdict);
             ExitCode::SUCCESS
         }
         // The panic's own message is on standard error by now.
@@ -88,21 +140,42 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> String {
+async fn run(command: Command) -> (String, &'static str) {
     match command {
         Command::EdgeKills { kills, connections } => {
-            exact(&edge_kills(EdgeKills { kills, connections }).await)
+            (exact(&edge_kills(EdgeKills { kills, connections }).await), ON_TOPIC)
         }
         Command::KafkaKills { kills, connections, rate } => {
-            exact(&kafka_kills(KafkaKills { kills, connections, rate }).await)
+            (exact(&kafka_kills(KafkaKills { kills, connections, rate }).await), ON_TOPIC)
         }
         Command::KafkaOutage { seconds, connections, rate } => {
             let down = Duration::from_secs(seconds.into());
             let outage = kafka_outage(KafkaOutage { down, connections, rate }).await;
             outage.tally.is_exact();
-            outage.to_string()
+            (outage.to_string(), ON_TOPIC)
+        }
+        Command::WebhooksKills { kills, connections, rate } => {
+            let own = OwnEngines::start().await;
+            let plan = WebhookKills { kills, connections, rate };
+            (complete(&webhook_kills(own.isolated().await, plan).await), DELIVERED)
+        }
+        Command::WebhooksOutages { seconds, connections, rate } => {
+            let down = Duration::from_secs(seconds.into());
+            (complete(&webhook_outages(WebhookOutages { down, connections, rate }).await), DELIVERED)
+        }
+        Command::WebhooksVerify { events, connections, rate } => {
+            let own = OwnEngines::start().await;
+            let plan = WebhookVerify { events, connections, rate };
+            let verified = webhook_verify(own.isolated().await, plan).await;
+            verified.is_exact();
+            (verified.to_string(), DELIVERED)
         }
     }
+}
+
+fn complete(arrivals: &Arrivals) -> String {
+    arrivals.are_complete();
+    arrivals.to_string()
 }
 
 fn exact(tally: &Tally) -> String {

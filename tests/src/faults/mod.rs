@@ -1,11 +1,12 @@
-//! Faults of the edge under load: short in the tests, long behind `./dev soak`.
+//! Faults of the edge and of webhooks under load: short in the tests, long behind `./dev soak`.
 //!
-//! Each brings a Kafka and an edge of its own, lets visitors click, breaks something, repairs it, and returns what
+//! Each of the edge's brings a Kafka and an edge of its own, lets visitors click, breaks something, repairs it, and returns what
 //! became of the clicks. The visitors' own log of answered click ids is the oracle.
 
 mod edge_kills;
 mod kafka_kills;
 mod kafka_outage;
+mod webhooks;
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -15,6 +16,10 @@ use devstack::{Options, Server, kafka, random};
 pub use edge_kills::{EdgeKills, edge_kills};
 pub use kafka_kills::{KafkaKills, kafka_kills};
 pub use kafka_outage::{KafkaOutage, Outage, kafka_outage};
+pub use webhooks::{
+    OwnEngines, Verified, WebhookKills, WebhookOutages, WebhookStops, WebhookVerify, webhook_kills,
+    webhook_outages, webhook_stops, webhook_verify,
+};
 
 use crate::edge::Edge;
 use crate::engines::{Isolated, topics_on};

@@ -102,7 +102,7 @@ pub(crate) enum Command {
     },
     /// Break things under load for longer than a test may take
     ///
-    /// Kills and outages, each on a Kafka and an edge of its own, beside a running stack too. `./dev soak -- --help`
+    /// Kills and outages, each on engines and programs of its own, beside a running stack too. `./dev soak -- --help`
     /// lists them.
     #[command(after_help = "Examples:\n  ./dev soak edge-kills\n  ./dev soak kafka-outage --seconds 600\n  \
         ./dev soak --release edge-kills --kills 500\n  ./dev soak -- --help\n\n\

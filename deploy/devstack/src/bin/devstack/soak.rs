@@ -1,4 +1,4 @@
-//! `soak`: faults of the edge for longer than a test may take.
+//! `soak`: faults of the edge and of webhooks for longer than a test may take.
 
 use std::process::{Command, ExitCode};
 
@@ -25,7 +25,12 @@ pub(crate) async fn run(folder: &Folder, options: Soak) -> anyhow::Result<ExitCo
 async fn soak(folder: &Folder, options: Soak) -> anyhow::Result<u8> {
     // Asked first: the build may replace this program's file, and then the kernel knows no path to it any more.
     let this_program = std::env::current_exe()?;
-    let programs = compile::programs(folder.repository(), &["ingest", SOAK], options.release).await?;
+    let programs = compile::programs(
+        folder.repository(),
+        &["ingest", "processor", "api", "dispatcher", SOAK],
+        options.release,
+    )
+    .await?;
     let mut run = Command::new(&programs[SOAK]);
     run.args(options.arguments);
     run.env("DEVSTACK_ENGINES", folder.engines()).env("DEVSTACK_BIN", this_program);

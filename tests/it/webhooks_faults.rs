@@ -1,0 +1,45 @@
+//! Webhooks while dispatchers are killed and stopped, and engines are away. `./dev soak webhooks-kills`,
+//! `webhooks-outages` and `webhooks-verify` are the long forms.
+
+use std::time::Duration;
+
+use tests::engines::isolated;
+use tests::faults::{
+    WebhookKills, WebhookOutages, WebhookStops, WebhookVerify, progress, webhook_kills, webhook_outages,
+    webhook_stops, webhook_verify,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_event_is_delivered_under_one_id_when_dispatchers_are_killed() {
+    let arrivals =
+        webhook_kills(isolated().await, WebhookKills { kills: 4, connections: 8, rate: 100 }).await;
+    progress(&format!("dispatchers killed: {arrivals}"));
+    arrivals.are_complete();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_event_is_delivered_after_kafka_and_then_postgres_were_stopped() {
+    // The edge's test stops Kafka for a minute; the long form does so here.
+    let down = Duration::from_secs(15);
+    let arrivals = webhook_outages(WebhookOutages { down, connections: 8, rate: 50 }).await;
+    progress(&format!("Kafka and Postgres stopped for {down:?} each: {arrivals}"));
+    arrivals.are_complete();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dispatchers_that_come_and_go_repeat_nothing_and_lose_nothing() {
+    let stops = WebhookStops { stops: 3, connections: 8, rate: 50 };
+    let (arrivals, longest) = webhook_stops(isolated().await, stops).await;
+    progress(&format!("dispatchers stopped within {longest:.1?}: {arrivals}"));
+    arrivals.are_complete();
+    assert_eq!(arrivals.repeats, 0);
+    assert!(longest < Duration::from_secs(10), "{longest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_delivery_is_accepted_by_a_receiver_written_in_another_language() {
+    let plan = WebhookVerify { events: 300, connections: 8, rate: 100 };
+    let verified = webhook_verify(isolated().await, plan).await;
+    progress(&verified.to_string());
+    verified.is_exact();
+}

@@ -1,0 +1,66 @@
+//! kill -9 of dispatchers, again and again.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::time::timeout;
+
+use super::super::{at_random, progress};
+use super::{Stage, receiver};
+use crate::arrivals::Arrivals;
+use crate::engines::Isolated;
+
+/// How many kills, under which load.
+#[derive(Debug, Clone, Copy)]
+pub struct WebhookKills {
+    /// How often a dispatcher is killed.
+    pub kills: u32,
+    /// Visitors.
+    pub connections: u32,
+    /// Clicks per second of all visitors together.
+    pub rate: u32,
+}
+
+/// The longest that dispatchers are left alone under load before one of them is killed.
+const LIFE: Duration = Duration::from_millis(1_500);
+
+/// The latest moment of a start for a kill that hits it.
+const BIRTH: Duration = Duration::from_millis(500);
+
+/// Kills two dispatchers in turn at random moments under load, every third time while it starts.
+///
+/// # Panics
+/// When one does not come back, or a delivery never arrives.
+pub async fn webhook_kills(engines: Isolated, plan: WebhookKills) -> Arrivals {
+    let receiver = receiver().await;
+    let stage = Stage::new(engines, &receiver.url("/in"), &["click.created"]).await;
+    let other = stage.deployment.another_dispatcher();
+    other.start().await.unwrap();
+    let load = stage.load(plan.connections, plan.rate);
+    let mut killed = Vec::new();
+    for kill in 1..=plan.kills {
+        let victim = if kill % 2 == 0 { &other } else { &stage.deployment.dispatcher };
+        if kill % 3 == 0 {
+            killed.push(SystemTime::now());
+            victim.kill().await;
+            // Not waited for: it is taking partitions over, or what its former self had leased.
+            let _ = timeout(at_random(BIRTH), victim.start()).await;
+        } else {
+            load.answers(1).await;
+            // The moment is the input of this test; nothing is waited for.
+            tokio::time::sleep(at_random(LIFE)).await;
+        }
+        killed.push(SystemTime::now());
+        victim.kill().await;
+        victim.start().await.unwrap();
+        progress(&format!(
+            "kill {kill} of {}: {} clicks answered, {} requests",
+            plan.kills,
+            load.answered(),
+            receiver.count()
+        ));
+    }
+    load.answers(u64::from(plan.rate)).await;
+    let log = load.stop().await;
+    log.is_complete();
+    stage.arrivals(&log, &receiver, &killed).await
+}

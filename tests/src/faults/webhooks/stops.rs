@@ -1,0 +1,49 @@
+//! Dispatchers that come and go in an orderly way.
+
+use std::time::{Duration, Instant};
+
+use devstack::process::Stopped;
+
+use super::super::progress;
+use super::{Stage, receiver};
+use crate::arrivals::Arrivals;
+use crate::engines::Isolated;
+
+/// How many stops, under which load.
+#[derive(Debug, Clone, Copy)]
+pub struct WebhookStops {
+    /// How often a dispatcher is stopped.
+    pub stops: u32,
+    /// Visitors.
+    pub connections: u32,
+    /// Clicks per second of all visitors together.
+    pub rate: u32,
+}
+
+/// Stops two dispatchers in turn under load with SIGTERM, and starts each again. Returns the longest stop too.
+///
+/// # Panics
+/// When one does not come back or does not end with 0, or a delivery never arrives.
+pub async fn webhook_stops(engines: Isolated, plan: WebhookStops) -> (Arrivals, Duration) {
+    let receiver = receiver().await;
+    let stage = Stage::new(engines, &receiver.url("/in"), &["click.created"]).await;
+    let other = stage.deployment.another_dispatcher();
+    let load = stage.load(plan.connections, plan.rate);
+    let mut longest = Duration::ZERO;
+    other.start().await.unwrap();
+    for stop in 1..=plan.stops {
+        let leaving = if stop % 2 == 0 { &other } else { &stage.deployment.dispatcher };
+        load.answers(u64::from(plan.rate)).await;
+        let began = Instant::now();
+        let stopped = leaving.stop().await;
+        longest = longest.max(began.elapsed());
+        assert!(matches!(stopped, Some(Stopped::Ended(status)) if status.code() == Some(0)), "{stopped:?}");
+        load.answers(u64::from(plan.rate)).await;
+        leaving.start().await.unwrap();
+        progress(&format!("stop {stop} of {}: {} clicks answered", plan.stops, load.answered()));
+    }
+    load.answers(u64::from(plan.rate)).await;
+    let log = load.stop().await;
+    log.is_complete();
+    (stage.arrivals(&log, &receiver, &[]).await, longest)
+}

@@ -1,0 +1,160 @@
+//! Deliveries judged by the documentation's example, in another language and with its standard library only.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use devstack::ports;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+use super::super::progress;
+use super::{ARRIVED, Stage};
+use crate::arrivals::expected;
+use crate::engines::Isolated;
+use crate::eventually;
+
+/// Links that are created, changed and deleted beside the clicks.
+const CHANGED: usize = 20;
+
+/// How many events, how fast.
+#[derive(Debug, Clone, Copy)]
+pub struct WebhookVerify {
+    /// How many clicks at least.
+    pub events: u32,
+    /// Visitors.
+    pub connections: u32,
+    /// Clicks per second of all visitors together.
+    pub rate: u32,
+}
+
+/// What the example said of the deliveries.
+#[derive(Debug)]
+pub struct Verified {
+    /// Deliveries that had to arrive.
+    pub deliveries: usize,
+    /// Requests whose signature it accepted.
+    pub accepted: usize,
+    /// Requests whose signature it refused.
+    pub refused: usize,
+}
+
+impl Verified {
+    /// Holds that each delivery came once, and was accepted.
+    ///
+    /// # Panics
+    /// When that is not so.
+    pub fn is_exact(&self) {
+        assert!(self.refused == 0 && self.accepted == self.deliveries, "{self}");
+    }
+}
+
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { deliveries, accepted, refused } = self;
+        write!(
+            f,
+            "{deliveries} deliveries: the example in Python accepted {accepted} requests and refused {refused}"
+        )
+    }
+}
+
+/// Sends clicks and link events to the example receiver, which checks each signature.
+///
+/// # Panics
+/// When a delivery never arrives, or there is no `python3`.
+pub async fn webhook_verify(engines: Isolated, plan: WebhookVerify) -> Verified {
+    // The example needs the secret, and the endpoint the example's address.
+    let port = ports::free().unwrap();
+    let stage = Stage::new(engines, &format!("http://127.0.0.1:{port}/in"), &["click.created"]).await;
+    let example = Example::start(port, &stage.secret).await;
+    let path = format!("/api/webhooks/{}", stage.endpoint);
+    let all = json!({"events": ["click.created", "link.created", "link.updated", "link.deleted"]});
+    assert_eq!(stage.deployment.send(Method::PATCH, &path, Some(&all)).await.0, 200);
+
+    let load = stage.load(plan.connections, plan.rate);
+    for _ in 0..CHANGED {
+        let link = stage.deployment.create_link().await;
+        let path = format!("/api/links/{}", link["id"].as_str().unwrap());
+        let name = json!({"name": "Café \"☕\" </script> \\ \u{1F980}"});
+        assert_eq!(stage.deployment.send(Method::PATCH, &path, Some(&name)).await.0, 200);
+        assert_eq!(stage.deployment.send(Method::DELETE, &path, None).await.0, 204);
+    }
+    load.answers(u64::from(plan.events).saturating_sub(load.answered())).await;
+    let log = load.stop().await;
+    log.is_complete();
+
+    let clicks = expected(&log, &stage.endpoint);
+    let deliveries = clicks.len() + 3 * CHANGED;
+    progress(&format!("{deliveries} events are on their way; {} requests so far", example.verdicts().len()));
+    eventually("every delivery arrives", ARRIVED, async || {
+        let verdicts = example.verdicts();
+        let missing = clicks.iter().filter(|id| !verdicts.contains_key(*id)).count();
+        if missing == 0 && verdicts.len() >= deliveries { Ok(()) } else { Err((missing, verdicts.len())) }
+    })
+    .await;
+    let verdicts = example.verdicts();
+    assert_eq!(verdicts.len(), deliveries, "deliveries that nobody expects");
+    let accepted = verdicts.values().map(|verdict| verdict.accepted).sum();
+    let refused = verdicts.values().map(|verdict| verdict.refused).sum();
+    Verified { deliveries, accepted, refused }
+}
+
+/// How often a delivery was accepted and refused.
+#[derive(Debug, Clone, Copy, Default)]
+struct Verdict {
+    accepted: usize,
+    refused: usize,
+}
+
+/// The running example, and what it has printed.
+struct Example {
+    verdicts: Arc<Mutex<HashMap<String, Verdict>>>,
+    _reader: JoinSet<()>,
+    _process: Child,
+}
+
+impl Example {
+    async fn start(port: u16, secret: &str) -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/receiver/receiver.py");
+        let mut process = Command::new("python3")
+            .arg(script)
+            .args(["--json", "--port", &port.to_string()])
+            .env("WEBHOOK_SECRET", secret)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut errors = BufReader::new(process.stderr.take().unwrap()).lines();
+        let first = errors.next_line().await.unwrap().unwrap_or_default();
+        assert!(first.starts_with("listening on "), "{first}");
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let verdicts = Arc::new(Mutex::new(HashMap::<String, Verdict>::new()));
+        let seen = Arc::clone(&verdicts);
+        let mut reader = JoinSet::new();
+        reader.spawn(async move {
+            // Kept, so that the example can write there.
+            let _errors = errors;
+            while let Some(line) = lines.next_line().await.unwrap() {
+                let line: Value = serde_json::from_str(&line).unwrap();
+                let delivery = line["delivery"].as_str().unwrap();
+                assert_eq!(line["body"]["id"], line["delivery"]);
+                let mut seen = seen.lock().unwrap();
+                let verdict = seen.entry(delivery.to_owned()).or_default();
+                *(if line["verified"] == true { &mut verdict.accepted } else { &mut verdict.refused }) += 1;
+            }
+        });
+        Self { verdicts, _reader: reader, _process: process }
+    }
+
+    /// Each delivery so far.
+    fn verdicts(&self) -> HashMap<String, Verdict> {
+        self.verdicts.lock().unwrap().clone()
+    }
+}
