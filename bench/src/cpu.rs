@@ -27,6 +27,33 @@ pub(crate) fn threads(id: u32, is_wanted: impl Fn(&str) -> bool) -> anyhow::Resu
     Ok(sum)
 }
 
+/// Returns the process of this machine that listens on a TCP port; `None` when there is none, or it is not ours to see.
+pub(crate) fn listener(port: u16) -> Option<u32> {
+    let tables =
+        ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().filter_map(|file| fs::read_to_string(file).ok());
+    let sockets: Vec<String> =
+        tables.flat_map(|table| listening(&table, port)).map(|inode| format!("socket:[{inode}]")).collect();
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let mut ids = processes.filter_map(|process| process.file_name().to_str()?.parse::<u32>().ok());
+    ids.find(|id| {
+        let files = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+        let mut links = files.filter_map(|file| fs::read_link(file.path()).ok());
+        links.any(|link| sockets.iter().any(|socket| link.as_os_str() == socket.as_str()))
+    })
+}
+
+/// Reads the inodes of listening sockets from a table of `/proc/net` (proc(5)).
+fn listening(table: &str, port: u16) -> Vec<String> {
+    const LISTEN: &str = "0A";
+    let port = format!(":{port:04X}");
+    let inode = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let is_wanted = fields.get(1)?.ends_with(&port) && *fields.get(3)? == LISTEN;
+        is_wanted.then(|| fields.get(9).map(|inode| (*inode).to_owned()))?
+    };
+    table.lines().filter_map(inode).collect()
+}
+
 /// Returns the CPU time that this machine has been busy since its start, over all cores.
 pub(crate) fn machine() -> anyhow::Result<Duration> {
     const FILE: &str = "/proc/stat";
@@ -87,6 +114,15 @@ mod tests {
         let text = "cpu  100 20 30 9999 8888 4 6 77 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
         assert_eq!(parse_busy(text), Some(Duration::from_millis(1_600)));
         assert_eq!(parse_busy("intr 1 2 3"), None);
+    }
+
+    #[test]
+    fn the_process_behind_a_port_is_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert_eq!(super::listener(port), Some(std::process::id()));
+        drop(listener);
+        assert_eq!(super::listener(port), None);
     }
 
     #[test]

@@ -4,12 +4,14 @@
 //! same machine, in the same minutes, under the same load, says more; so every benchmark here reports one.
 
 mod api;
+mod child;
 mod constant;
 mod cpu;
 mod deliver;
 mod links;
 mod load;
 mod paced;
+mod process;
 mod queries;
 mod redirect;
 mod statistics;
@@ -71,6 +73,14 @@ enum Command {
         Exit codes: 0 after a complete run, whatever the numbers; 1 when there is no result."
     )]
     Queries(queries::Options),
+    /// Clicks to rows: `processor` against consuming alone, inserting alone, and ClickHouse's Kafka engine; freshness
+    #[command(
+        after_help = "Examples:\n  bench process\n  bench process --clicks 10000000 --pairs 3 --rates 1000\n  \
+        bench process --clicks 20000 --pairs 1 --seconds 2\n  bench process --json | jq '.bars[]'\n\n\
+        Exit codes: 0 after a complete run, whatever the ratios; 1 when there is no result, also because a click is \
+        missing or a row twice."
+    )]
+    Process(process::Options),
     /// Receives deliveries; started by `deliver`
     #[command(hide = true)]
     Receive(deliver::receiver::Options),
@@ -94,6 +104,8 @@ fn main() -> ExitCode {
         // The same runtime as the services have.
         Command::Constant(options) => on(tokio::runtime::Builder::new_multi_thread(), constant::run(options)),
         Command::Queries(options) => on(tokio::runtime::Builder::new_current_thread(), queries::run(options)),
+        // A thread writes, others insert: the load is not to be what is measured.
+        Command::Process(options) => on(tokio::runtime::Builder::new_multi_thread(), process::run(options)),
         Command::Links(options) => on(tokio::runtime::Builder::new_current_thread(), links::run(options)),
         Command::Api(options) => on(tokio::runtime::Builder::new_current_thread(), api::run(options)),
         Command::ConstantJson(options) => {

@@ -2,57 +2,18 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
     time::Duration,
 };
 
 use ::tests::engines::{Isolated, http_client};
-use anyhow::{Context as _, bail, ensure};
-use devstack::{
-    Probe, ports,
-    process::{Launch, Stopped},
-    readiness::until,
-    scratch::Scratch,
-};
+use anyhow::{Context as _, ensure};
+use devstack::{ports, readiness::until};
 
 use super::{LOG_FILTER, receiver::Statistics, stage::SECRET_KEYS};
+use crate::child::{self, Child};
 
 /// How long a round may take.
 const DEADLINE: Duration = Duration::from_secs(900);
-
-/// A process of this run. Killed on drop.
-struct Child {
-    process: devstack::Server,
-    // Declared after the process: the folder goes when nothing writes there any more.
-    _folder: Scratch,
-}
-
-impl Child {
-    async fn start(
-        name: &str,
-        program: PathBuf,
-        arguments: Vec<String>,
-        environment: Vec<(&str, String)>,
-        (url, ready): (&str, &str),
-    ) -> anyhow::Result<Self> {
-        let folder = Scratch::new("bench-deliver")?;
-        let mut launch = Launch::new(&program, folder.path().join("log")).arguments(arguments);
-        launch.environment = environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let process = devstack::Server::new(name, url, launch, Probe::Http { url: format!("{url}{ready}") });
-        process.start().await?;
-        Ok(Self { process, _folder: folder })
-    }
-
-    async fn stop(self) -> anyhow::Result<()> {
-        let name = self.process.name();
-        match self.process.stop().await {
-            Some(Stopped::Ended(status)) if status.success() => Ok(()),
-            Some(Stopped::Ended(status)) => bail!("{name} ended with {status}"),
-            Some(Stopped::Killed) => bail!("{name} did not stop in time"),
-            None => bail!("{name} ended before it was stopped"),
-        }
-    }
-}
 
 /// The running dispatcher.
 pub(super) struct Dispatcher(Child);
@@ -60,9 +21,7 @@ pub(super) struct Dispatcher(Child);
 impl Dispatcher {
     /// Starts it on these engines, allowed to reach this machine.
     pub(super) async fn start(engines: &Isolated) -> anyhow::Result<Self> {
-        let program =
-            std::env::current_exe().context("cannot find this program")?.with_file_name("dispatcher");
-        ensure!(program.exists(), "{} is not there: build it in the same profile", program.display());
+        let program = child::beside("dispatcher")?;
         let operations = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()?));
         let environment = vec![
             ("RUST_LOG", LOG_FILTER.to_owned()),
@@ -80,11 +39,7 @@ impl Dispatcher {
 
     /// The most memory that it has had, in bytes.
     pub(super) async fn peak_memory(&self) -> anyhow::Result<u64> {
-        let id = self.0.process.pid().context("the dispatcher ended")?;
-        let status = tokio::fs::read_to_string(format!("/proc/{id}/status")).await?;
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib: u64 = peak.and_then(|line| line.trim().strip_suffix(" kB")).context("no VmHWM")?.parse()?;
-        Ok(kib << 10)
+        self.0.peak_memory().await
     }
 
     pub(super) async fn stop(self) -> anyhow::Result<()> {

@@ -1,0 +1,96 @@
+//! Inserting alone: the processor's own statements and bodies, from memory.
+
+use std::{
+    collections::BTreeMap,
+    str::FromStr as _,
+    time::{Duration, Instant},
+};
+
+use ::tests::{engines::Isolated, log::for_each_record};
+use anyhow::{Context as _, ensure};
+use chrono::DateTime;
+use processor::{
+    batch::{Batcher, Insertion, Limits},
+    ownership::source_of,
+    store::Store,
+};
+use schemas::{
+    clickhouse::Generation,
+    message::{Click, Message as _},
+    row::ClickRow,
+    topic,
+};
+use service::clickhouse::{ClickhouseConfig, ClickhouseUrl, client};
+use tokio::task::JoinSet;
+
+use super::stage::{Round, Stage};
+
+/// The inserts of each partition, in order.
+pub(super) type Bodies = BTreeMap<i32, Vec<Insertion>>;
+
+/// Reads the topic and encodes it as the processor does, in batches as large as it makes them from a backlog.
+pub(super) fn encode(engines: &Isolated) -> anyhow::Result<Bodies> {
+    // Full ones only: nothing is inserted while they are made, so their age says nothing.
+    let limits = Limits { age: Duration::MAX / 4, ..Limits::default() };
+    let mut batchers: BTreeMap<i32, Batcher> = BTreeMap::new();
+    let mut bodies = Bodies::new();
+    let mut fault = None;
+    let mut cut = |partition: i32, batcher: &mut Batcher| {
+        let insertion = batcher.cut().and_then(|batch| batch.insertion(&[]));
+        bodies.entry(partition).or_default().extend(insertion);
+    };
+    for_each_record(engines, topic::CLICKS, |record| {
+        let partition = record.partition;
+        let row = Click::decode(&record.value).ok().zip(DateTime::from_timestamp_millis(record.timestamp));
+        let Some((click, broker_ts)) = row else {
+            fault = Some(record.offset);
+            return;
+        };
+        let koff = u64::try_from(record.offset).unwrap_or_default();
+        let row = ClickRow { click, src: source_of(partition), koff, broker_ts };
+        let batcher = batchers.entry(partition).or_insert_with(|| Batcher::new(limits));
+        if !batcher.accepts(&row) {
+            cut(partition, batcher);
+        }
+        batcher.push(row);
+        if batcher.is_full() {
+            cut(partition, batcher);
+        }
+    });
+    for (partition, batcher) in &mut batchers {
+        cut(*partition, batcher);
+    }
+    ensure!(fault.is_none(), "the record of offset {fault:?} is no click");
+    Ok(bodies)
+}
+
+/// Inserts all bodies, one of each partition at a time, as the processor does.
+pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Round> {
+    stage.clear().await?;
+    let url = ClickhouseUrl::from_str(&stage.engines.clickhouse_url)?;
+    let store = Store::new(client(&ClickhouseConfig { url }), "bench".to_owned());
+    let before = stage.read(None)?;
+    let started = Instant::now();
+    let mut partitions = JoinSet::new();
+    for (partition, insertions) in bodies {
+        let (store, src) = (store.clone(), source_of(*partition));
+        // Bodies are shared and not copied.
+        let insertions = insertions.clone();
+        partitions.spawn(async move {
+            let epoch = store.raise_epoch(src).await?;
+            for insertion in &insertions {
+                store.insert(Generation::FIRST, src, epoch, insertion).await.context("an insert failed")?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(ended) = partitions.join_next().await {
+        ended??;
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    stage.settle().await?;
+    let cpu = stage.used(before, stage.read(None)?);
+    let rows = stage.number("SELECT count() FROM clicks_1").await?;
+    ensure!(rows == stage.clicks, "{rows} rows are there, and not {}", stage.clicks);
+    Ok(Round { rows_per_second: rows as f64 / seconds, cpu_seconds_per_million: cpu })
+}

@@ -1,0 +1,79 @@
+//! `bench process`: clicks from their topic to rows, against each half of the way alone, and against ClickHouse's own
+//! Kafka engine.
+//!
+//! The topic is written once; each round reads it from its beginning into emptied tables.
+
+mod clicks;
+mod consumed;
+mod engine;
+mod freshness;
+mod inserted;
+mod processed;
+mod report;
+mod stage;
+
+use ::tests::engines::isolated;
+use anyhow::ensure;
+use report::{Pair, Report};
+use stage::Stage;
+
+use crate::terminal::{complain, say};
+
+/// What our programs log, whatever our own environment says: log lines cost time.
+const LOG_FILTER: &str = "warn,librdkafka=warn,rdkafka=warn";
+
+/// What is measured.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Clicks on the topic; their rows, about 350 bytes each, are held in memory
+    #[arg(long, value_name = "COUNT", default_value = "3000000", value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    clicks: u64,
+    /// Pairs of rounds, each of which has all of the ways once
+    #[arg(long, value_name = "COUNT", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
+    /// Clicks per second of the rounds that measure freshness; 0 for none
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1000,50000",
+          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    rates: Vec<u32>,
+    /// Seconds of these rounds
+    #[arg(long, default_value = "20", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: u32,
+    /// Print the result as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures and prints the result.
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    for variable in ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"] {
+        ensure!(std::env::var_os(variable).is_some(), "{variable} is not set: it names a running engine");
+    }
+    if cfg!(debug_assertions) {
+        complain("a debug build measures the compiler's debug code; build with --release for a result");
+    }
+    let stage = Stage::new(isolated().await, options.clicks)?;
+    complain(&format!("writing {} clicks to a topic", options.clicks));
+    clicks::write(&stage.engines, options.clicks).await?;
+    let bodies = inserted::encode(&stage.engines)?;
+    let mut pairs = Vec::new();
+    for number in 1..=options.pairs {
+        let pair = Pair {
+            consumed: consumed::round(&stage).await?,
+            inserted: inserted::round(&stage, &bodies).await?,
+            processed: processed::round(&stage).await?,
+            engine: engine::round(&stage).await?,
+        };
+        complain(&format!("pair {number} of {}: {}", options.pairs, pair.text()));
+        pairs.push(pair);
+    }
+    drop(bodies);
+    stage.engines.remove().await;
+
+    let mut freshness = Vec::new();
+    for rate in options.rates.iter().copied().filter(|rate| *rate > 0) {
+        freshness.push(freshness::round(rate, options.seconds).await?);
+    }
+    let report = Report::new(options.clicks, pairs, freshness)?;
+    say(&if options.json { serde_json::to_string(&report)? } else { report.text() });
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! The engines of a run: their tables emptied, their processes watched.
+
+use std::time::{Duration, Instant};
+
+use ::tests::engines::Isolated;
+use anyhow::{Context as _, ensure};
+use devstack::readiness::until;
+use http::Uri;
+use rdkafka::{
+    admin::{AdminClient, AdminOptions},
+    client::DefaultClientContext,
+};
+use serde::Serialize;
+use tokio::time::sleep;
+
+use crate::{child::Child, cpu};
+
+/// How long a round may take.
+pub(super) const DEADLINE: Duration = Duration::from_secs(3600);
+
+/// Time between two looks at how many rows there are.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+
+/// Everything that rounds write to, besides what they make themselves.
+const TABLES: [&str; 6] = ["clicks_1", "counts_1", "breakdowns_1", "slices_1", "owners", "progress"];
+
+/// CPU seconds per million rows, of each process that a round uses.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Cpu {
+    /// The program that reads or inserts; 0 where ClickHouse does both.
+    pub(super) client: f64,
+    pub(super) kafka: f64,
+    pub(super) clickhouse: f64,
+}
+
+impl Cpu {
+    /// All of them.
+    pub(super) fn sum(&self) -> f64 {
+        self.client + self.kafka + self.clickhouse
+    }
+}
+
+/// One way of the rows in one round.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Round {
+    pub(super) rows_per_second: f64,
+    pub(super) cpu_seconds_per_million: Cpu,
+}
+
+/// The CPU time of each process at some moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reading([Duration; 3]);
+
+/// Engines that hold clicks on their topic.
+pub(super) struct Stage {
+    pub(super) engines: Isolated,
+    /// How many.
+    pub(super) clicks: u64,
+    kafka: u32,
+    clickhouse: u32,
+}
+
+impl Stage {
+    pub(super) fn new(engines: Isolated, clicks: u64) -> anyhow::Result<Self> {
+        let broker = engines.kafka_brokers.split(',').next().unwrap_or_default();
+        let kafka = process_at(&format!("http://{broker}/"))?;
+        let clickhouse = process_at(&engines.clickhouse_url)?;
+        Ok(Self { engines, clicks, kafka, clickhouse })
+    }
+
+    /// Empties the tables, and waits until ClickHouse is done with what it did to them.
+    pub(super) async fn clear(&self) -> anyhow::Result<()> {
+        for table in TABLES {
+            self.engines.clickhouse(&format!("TRUNCATE TABLE {table} SYNC")).await;
+        }
+        self.settle().await
+    }
+
+    /// Waits until no parts are being merged.
+    pub(super) async fn settle(&self) -> anyhow::Result<()> {
+        const MERGES: &str = "SELECT count() FROM system.merges WHERE database = currentDatabase()";
+        let mut quiet = 0;
+        let deadline = Instant::now() + DEADLINE;
+        while quiet < 3 {
+            ensure!(Instant::now() < deadline, "ClickHouse still merges parts");
+            quiet = if self.number(MERGES).await? == 0 { quiet + 1 } else { 0 };
+            sleep(4 * LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Makes Kafka forget how far a group was, once the group is empty.
+    pub(super) async fn forget_group(&self, group: &str) -> anyhow::Result<()> {
+        let admin: AdminClient<DefaultClientContext> = self.engines.kafka().create()?;
+        until("the group is forgotten", Duration::from_secs(60), || async {
+            let results = admin.delete_groups(&[group], &AdminOptions::new()).await?;
+            match results.into_iter().next() {
+                Some(Err((_, code))) => Err(code.into()),
+                _ => Ok(()),
+            }
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// The answer of a query for one number.
+    pub(super) async fn number(&self, query: &str) -> anyhow::Result<u64> {
+        let answer = self.engines.clickhouse(query).await;
+        answer.trim().parse().with_context(|| format!("{query}: {answer} is no number"))
+    }
+
+    /// Waits until every click is a row, and returns rows per second.
+    ///
+    /// Rows appear batch by batch. The rate is that between the first batch and a later one near the end, so that
+    /// neither the start of a consumer counts nor how long a last, small batch waits for more.
+    pub(super) async fn filled(&self, started: Instant) -> anyhow::Result<f64> {
+        let mut seen: Vec<(Instant, u64)> = Vec::new();
+        let deadline = started + DEADLINE;
+        loop {
+            let rows = self.number("SELECT count() FROM clicks_1").await?;
+            let now = Instant::now();
+            if rows > seen.last().map_or(0, |(_, rows)| *rows) {
+                seen.push((now, rows));
+            }
+            if rows >= self.clicks {
+                break;
+            }
+            ensure!(now < deadline, "only {rows} of {} clicks became rows", self.clicks);
+            sleep(LOOK).await;
+        }
+        Ok(rate(started, &seen, self.clicks))
+    }
+
+    /// Reads the CPU times; without a child it is this program that reads or inserts.
+    pub(super) fn read(&self, child: Option<&Child>) -> anyhow::Result<Reading> {
+        let client = child.map_or(Ok(std::process::id()), Child::id)?;
+        let [client, kafka, clickhouse] = [client, self.kafka, self.clickhouse].map(cpu::process);
+        Ok(Reading([client?, kafka?, clickhouse?]))
+    }
+
+    /// The CPU time between two readings.
+    pub(super) fn used(&self, before: Reading, after: Reading) -> Cpu {
+        let millions = self.clicks as f64 / 1e6;
+        let used = |place: usize| after.0[place].saturating_sub(before.0[place]).as_secs_f64() / millions;
+        Cpu { client: used(0), kafka: used(1), clickhouse: used(2) }
+    }
+}
+
+fn process_at(url: &str) -> anyhow::Result<u32> {
+    let port = url.parse::<Uri>().ok().and_then(|uri| uri.port_u16());
+    port.and_then(cpu::listener).with_context(|| {
+        format!("no process of this machine listens on {port:?}: CPU times are of engines that run here")
+    })
+}
+
+fn rate(started: Instant, seen: &[(Instant, u64)], wanted: u64) -> f64 {
+    let near_the_end = seen.iter().find(|(_, rows)| rows * 10 >= wanted * 9);
+    let (Some((first, before)), Some((last, after))) = (seen.first(), near_the_end) else { return 0.0 };
+    // Too few to look at batches, as in a trial: all of them since the start.
+    if after == before {
+        let end = seen.last().map_or(started, |(end, _)| *end);
+        return wanted as f64 / end.duration_since(started).as_secs_f64();
+    }
+    (after - before) as f64 / last.duration_since(*first).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_counts_neither_the_start_nor_the_wait_for_the_last_rows() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let seen = [(at(10), 100), (at(12), 500), (at(14), 900), (at(99), 1_000)];
+        assert!((rate(start, &seen, 1_000) - 200.0).abs() < 1e-9);
+        assert!((rate(start, &[(at(10), 1_000)], 1_000) - 100.0).abs() < 1e-9);
+    }
+}
