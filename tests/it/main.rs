@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod configuration;
+mod counts_deletion;
+mod counts_faults;
+mod counts_log;
+mod counts_moments;
 mod edge_full;
 mod edge_kills;
 mod edge_limits;

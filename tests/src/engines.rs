@@ -106,7 +106,7 @@ pub async fn isolated_on(kafka_brokers: &str, clickhouse_url: &str, database_url
         database_url: with_database(database_url, &name),
     };
     tokio::join!(
-        create_topics(&isolated),
+        create_topics(&isolated, topic::CLICKS.partitions),
         create_clickhouse(&isolated, clickhouse_url, &name),
         create_postgres(&isolated, database_url, &name)
     );
@@ -124,8 +124,34 @@ pub async fn topics_on(kafka_brokers: &str) -> Isolated {
         clickhouse_url: String::new(),
         database_url: String::new(),
     };
-    create_topics(&isolated).await;
+    create_topics(&isolated, topic::CLICKS.partitions).await;
     isolated
+}
+
+/// Makes topics and a ClickHouse database and no Postgres: all that a processor needs. The topic of clicks has so many
+/// partitions.
+///
+/// # Panics
+/// When an engine refuses.
+pub async fn counting_on(kafka_brokers: &str, clickhouse_url: &str, partitions: i32) -> Isolated {
+    let name = name();
+    let isolated = Isolated {
+        kafka_brokers: kafka_brokers.to_owned(),
+        topic_prefix: format!("{name}."),
+        clickhouse_url: with_database(clickhouse_url, &name),
+        database_url: String::new(),
+    };
+    tokio::join!(create_topics(&isolated, partitions), create_clickhouse(&isolated, clickhouse_url, &name));
+    isolated
+}
+
+/// The same in the engines that `./dev test` started, or that the environment names, with the partitions of production.
+///
+/// # Panics
+/// When `KAFKA_BROKERS` or `CLICKHOUSE_URL` is missing, or an engine refuses.
+pub async fn counting() -> Isolated {
+    let [kafka, clickhouse] = ["KAFKA_BROKERS", "CLICKHOUSE_URL"].map(engine);
+    counting_on(&kafka, &clickhouse, topic::CLICKS.partitions).await
 }
 
 /// Makes topics and no databases in the Kafka that `./dev test` started, or that the environment names.
@@ -152,12 +178,13 @@ fn with_database(url: &str, database: &str) -> String {
     url.to_string()
 }
 
-async fn create_topics(isolated: &Isolated) {
+async fn create_topics(isolated: &Isolated, click_partitions: i32) {
     let admin: AdminClient<_> = isolated.kafka().create().unwrap();
     let names = topic::ALL.map(|topic| isolated.topic(topic));
     let topics: Vec<NewTopic<'_>> = std::iter::zip(topic::ALL, &names)
         .map(|(topic, name)| {
-            let start = NewTopic::new(name, topic.partitions, TopicReplication::Fixed(1));
+            let partitions = if topic == topic::CLICKS { click_partitions } else { topic.partitions };
+            let start = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
             topic.config.iter().fold(start, |new, (key, value)| new.set(key, value))
         })
         .collect();

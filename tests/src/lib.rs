@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
 
 pub mod arrivals;
+pub mod clicks;
+pub mod counted;
 pub mod deployment;
 pub mod edge;
 pub mod engines;
@@ -13,6 +15,8 @@ pub mod faults;
 pub mod links;
 pub mod load;
 pub mod log;
+pub mod processor;
+pub mod proxy;
 pub mod receiver;
 pub mod tally;
 

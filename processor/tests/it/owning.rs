@@ -2,6 +2,7 @@
 
 use tests::engines::isolated;
 use tests::eventually;
+use tests::proxy::Proxy;
 
 use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
 use crate::processor::{Processor, config};
@@ -38,6 +39,28 @@ async fn two_processors_on_the_same_partitions_never_store_a_click_twice() {
     rival.stop().await;
     edge.send_many("last", 60).await;
     counted_exactly(&isolated, sent + 60).await;
+    first.stop().await;
+}
+
+/// Shows that the test above can fail: what is refused there is stored here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_check_of_their_epochs_two_processors_on_the_same_partitions_double_clicks() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let [one, other] =
+        [Proxy::without_epoch_check(&isolated).await, Proxy::without_epoch_check(&isolated).await];
+    let first = Processor::start_with(config(&one.before(&isolated))).await;
+    let rival = processor::Config { group: "rival", ..config(&other.before(&isolated)) };
+    let rival = Processor::start_with(rival).await;
+    let mut sent = 0;
+    eventually("a click is there twice", SOON, async || {
+        edge.send_many(&format!("more-{sent}"), 60).await;
+        sent += 60;
+        let repeats = isolated.clickhouse("SELECT count() - uniqExact(src, koff) FROM clicks_1").await;
+        if repeats.trim() == "0" { Err(sent) } else { Ok(()) }
+    })
+    .await;
+    rival.stop().await;
     first.stop().await;
 }
 

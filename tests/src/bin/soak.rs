@@ -1,4 +1,4 @@
-//! The `soak` program: faults of the edge and of webhooks for longer than a test may take. Behind `./dev soak`.
+//! The `soak` program: faults for longer than a test may take. Behind `./dev soak`.
 
 use std::io::Write as _;
 use std::panic::AssertUnwindSafe;
@@ -6,6 +6,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ::tests::arrivals::Arrivals;
+use ::tests::faults::counts::{
+    ClickhouseKills, ClickhouseOutage, CountsKafkaKills, Members, ProcessorKills, Stops, Throughput,
+    counts_clickhouse_kills, counts_clickhouse_outage, counts_kafka_kills, counts_members,
+    counts_processor_kills, counts_stops, counts_throughput,
+};
 use ::tests::faults::{
     EdgeKills, KafkaKills, KafkaOutage, OwnEngines, WebhookKills, WebhookOutages, WebhookVerify, edge_kills,
     kafka_kills, kafka_outage, webhook_kills, webhook_outages, webhook_verify,
@@ -16,7 +21,9 @@ use futures_util::FutureExt as _;
 
 /// Breaks things under load for a while, and says whether a click or a delivery was lost.
 ///
-/// Each brings engines and programs of its own, beside whatever runs.
+/// Each brings what it breaks, beside whatever runs: those of the edge a Kafka and an edge, those of webhooks everything,
+/// those of the counts processors and the engine that is broken. The other engine is the environment's, where that
+/// names one.
 #[derive(Debug, Parser)]
 #[command(
     name = "./dev soak",
@@ -24,7 +31,7 @@ use futures_util::FutureExt as _;
     version,
     after_help = "Progress goes to standard error, the verdict to standard output.\n\n\
     Exit codes: 0 when every answered click is on its topic and none would be counted twice, or was delivered under \
-    one id and repeated within the bound; 1 otherwise, 2 wrong usage."
+    one id and repeated within the bound, or is a row once; 1 otherwise, 2 wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -116,11 +123,82 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=100_000))]
         rate: u32,
     },
+    /// kill -9 of the processor at random moments, every third while it starts
+    #[command(after_help = "Examples:\n  ./dev soak counts-processor-kills --kills 20")]
+    CountsProcessorKills {
+        /// How often
+        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..))]
+        kills: u32,
+        /// Clicks per second
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
+    /// kill -9 of ClickHouse at random moments of inserts
+    #[command(after_help = "Examples:\n  ./dev soak counts-clickhouse-kills --kills 20")]
+    CountsClickhouseKills {
+        /// How often
+        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..))]
+        kills: u32,
+        /// Clicks per second
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
+    /// ClickHouse stopped for a while
+    #[command(after_help = "Examples:\n  ./dev soak counts-clickhouse-outage --seconds 7200 --rate 500")]
+    CountsClickhouseOutage {
+        /// For how long
+        #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(1..))]
+        seconds: u32,
+        /// Clicks per second
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
+    /// kill -9 of Kafka while clicks are counted
+    #[command(after_help = "Examples:\n  ./dev soak counts-kafka-kills --kills 20")]
+    CountsKafkaKills {
+        /// How often
+        #[arg(long, value_name = "COUNT", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
+        kills: u32,
+        /// Clicks per second
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
+    /// SIGSTOP of one of two processors until the other has its partitions, then SIGCONT
+    #[command(after_help = "Examples:\n  ./dev soak counts-stops --stops 10")]
+    CountsStops {
+        /// How often
+        #[arg(long, value_name = "COUNT", default_value = "50", value_parser = clap::value_parser!(u32).range(1..))]
+        stops: u32,
+        /// Clicks per second
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
+    /// Up to four processors that join, leave and die; partitions are added, most clicks are on one link
+    #[command(after_help = "Examples:\n  ./dev soak counts-members --changes 20")]
+    CountsMembers {
+        /// How often one comes or goes
+        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
+        changes: u32,
+        /// Seconds between two of these, on average
+        #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
+        pause: u32,
+        /// Clicks per second
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
+    /// Rows per second of one, two and four processors that work off a backlog, most of it on one link
+    #[command(after_help = "Examples:\n  ./dev soak --release counts-throughput --clicks 3000000")]
+    CountsThroughput {
+        /// Clicks of each backlog
+        #[arg(long, value_name = "COUNT", default_value = "1000000", value_parser = clap::value_parser!(u64).range(1_000..))]
+        clicks: u64,
+    },
 }
 
 /// What has happened to every click when nothing went wrong.
 const ON_TOPIC: &str = "every answered click is on the topic";
 const DELIVERED: &str = "every answered click was delivered";
+const COUNTED: &str = "every click of the topic is a row once";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -170,6 +248,28 @@ async fn run(command: Command) -> (String, &'static str) {
             verified.is_exact();
             (verified.to_string(), DELIVERED)
         }
+        // Each of these panics unless every click is a row once.
+        Command::CountsProcessorKills { kills, rate } => {
+            (counts_processor_kills(ProcessorKills { kills, rate }).await.to_string(), COUNTED)
+        }
+        Command::CountsClickhouseKills { kills, rate } => {
+            (counts_clickhouse_kills(ClickhouseKills { kills, rate }).await.to_string(), COUNTED)
+        }
+        Command::CountsClickhouseOutage { seconds, rate } => {
+            let down = Duration::from_secs(seconds.into());
+            (counts_clickhouse_outage(ClickhouseOutage { down, rate }).await.to_string(), COUNTED)
+        }
+        Command::CountsKafkaKills { kills, rate } => {
+            (counts_kafka_kills(CountsKafkaKills { kills, rate }).await.to_string(), COUNTED)
+        }
+        Command::CountsStops { stops, rate } => {
+            (counts_stops(Stops { stops, rate }).await.to_string(), COUNTED)
+        }
+        Command::CountsMembers { changes, pause, rate } => {
+            let pause = Duration::from_secs(pause.into());
+            (counts_members(Members { changes, pause, rate }).await.to_string(), COUNTED)
+        }
+        Command::CountsThroughput { clicks } => (counts_throughput(Throughput { clicks }).await, COUNTED),
     }
 }
 
@@ -180,7 +280,7 @@ fn complete(arrivals: &Arrivals) -> String {
 
 fn exact(tally: &Tally) -> String {
     tally.is_exact();
-    tally.to_string()
+    format!("{tally}\n{ON_TOPIC}")
 }
 
 fn say(line: &str) {

@@ -1,8 +1,9 @@
-//! Faults of the edge and of webhooks under load: short in the tests, long behind `./dev soak`.
+//! Faults under load: short in the tests, long behind `./dev soak`. Those of what counts are in [`counts`].
 //!
 //! Each of the edge's brings a Kafka and an edge of its own, lets visitors click, breaks something, repairs it, and returns what
 //! became of the clicks. The visitors' own log of answered click ids is the oracle.
 
+pub mod counts;
 mod edge_kills;
 mod kafka_kills;
 mod kafka_outage;

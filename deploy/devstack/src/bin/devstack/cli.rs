@@ -102,11 +102,12 @@ pub(crate) enum Command {
     },
     /// Break things under load for longer than a test may take
     ///
-    /// Kills and outages, each on engines and programs of its own, beside a running stack too. `./dev soak -- --help`
+    /// Kills, stops and outages, each on engines and programs of its own, beside a running stack too. `./dev soak -- --help`
     /// lists them.
     #[command(after_help = "Examples:\n  ./dev soak edge-kills\n  ./dev soak kafka-outage --seconds 600\n  \
+        ./dev soak counts-clickhouse-kills --kills 200\n  \
         ./dev soak --release edge-kills --kills 500\n  ./dev soak -- --help\n\n\
-        Exit codes: 0 when every answered click arrived, 1 when one did not, 2 wrong usage.")]
+        Exit codes: 0 when every answered click arrived and each is counted once, 1 when not, 2 wrong usage.")]
     Soak(Soak),
     /// The process that ClickHouse's library runs in
     #[command(name = devstack::libchdb::SUBCOMMAND, hide = true)]

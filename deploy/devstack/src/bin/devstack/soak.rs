@@ -1,4 +1,4 @@
-//! `soak`: faults of the edge and of webhooks for longer than a test may take.
+//! `soak`: faults for longer than a test may take.
 
 use std::process::{Command, ExitCode};
 

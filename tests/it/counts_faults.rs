@@ -1,0 +1,52 @@
+//! Kills and outages of what counts, under load. `./dev soak counts-…` are the long forms.
+
+use std::time::Duration;
+
+use tests::faults::counts::{
+    ClickhouseKills, ClickhouseOutage, CountsKafkaKills, Members, ProcessorKills, Stops,
+    counts_clickhouse_kills, counts_clickhouse_outage, counts_kafka_kills, counts_members,
+    counts_processor_kills, counts_stops,
+};
+use tests::faults::progress;
+
+/// Memory that a processor may have, whatever happens.
+const MEMORY: u64 = 256 << 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_click_is_a_row_once_when_the_processor_is_killed_at_random() {
+    let exact = counts_processor_kills(ProcessorKills { kills: 5, rate: 500 }).await;
+    progress(&format!("processor killed: {exact}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_click_is_a_row_once_when_clickhouse_is_killed_at_random() {
+    let exact = counts_clickhouse_kills(ClickhouseKills { kills: 5, rate: 500 }).await;
+    progress(&format!("ClickHouse killed: {exact}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_click_is_a_row_once_and_memory_stays_flat_when_clickhouse_is_stopped() {
+    let down = Duration::from_secs(15);
+    let drained = counts_clickhouse_outage(ClickhouseOutage { down, rate: 3_000 }).await;
+    progress(&format!("ClickHouse stopped for {down:?}: {drained}"));
+    assert!(drained.memory.iter().all(|bytes| *bytes < MEMORY), "{drained}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_click_is_a_row_once_when_kafka_is_killed() {
+    let exact = counts_kafka_kills(CountsKafkaKills { kills: 2, rate: 500 }).await;
+    progress(&format!("Kafka killed: {exact}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_click_is_a_row_once_when_one_of_two_processors_hangs_and_wakes_up() {
+    let exact = counts_stops(Stops { stops: 3, rate: 500 }).await;
+    progress(&format!("processors held: {exact}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_click_is_a_row_once_while_processors_come_and_go_and_partitions_are_added() {
+    let pause = Duration::from_secs(3);
+    let exact = counts_members(Members { changes: 8, pause, rate: 500 }).await;
+    progress(&format!("processors came and went: {exact}"));
+}

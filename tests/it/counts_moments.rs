@@ -1,0 +1,149 @@
+//! Chosen moments: a statement is held on its way to ClickHouse, and meanwhile its sender dies, hangs or gives up.
+
+use nix::sys::signal::Signal;
+use tests::clicks::{Clicks, Plan};
+use tests::counted::{all_counted, is_exact};
+use tests::engines::{Isolated, counting};
+use tests::eventually;
+use tests::processor::Processor;
+use tests::proxy::{CLICKS, Fate, Moment, OWNERS, Proxy};
+
+use crate::traffic::LONG;
+
+async fn number(engines: &Isolated, query: &str) -> u64 {
+    engines.clickhouse(query).await.trim().parse().unwrap()
+}
+
+async fn grows(engines: &Isolated, query: &str) {
+    let before = number(engines, query).await;
+    eventually(&format!("more than {before}: {query}"), LONG, async || {
+        let now = number(engines, query).await;
+        if now > before { Ok(()) } else { Err(now) }
+    })
+    .await;
+}
+
+const ROWS: &str = "SELECT count() FROM clicks_1";
+
+/// Epochs that were raised for partitions; upkeep has a source of its own.
+const TAKES: &str = "SELECT count() FROM owners WHERE src < 4294967295";
+
+/// The code of ClickHouse's `throwIf`, by which an insert under an old epoch is refused.
+const REFUSED: &str = "Exception-Code: 395";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_that_is_killed_at_any_step_of_an_insert_loses_and_repeats_nothing() {
+    let engines = counting().await;
+    let proxy = Proxy::start(&engines).await;
+    let clicks = Clicks::start(&engines, Plan::at(300));
+    let processor = Processor::start(&proxy.before(&engines)).await;
+    for (statement, moment) in [
+        (CLICKS, Moment::Before),
+        (CLICKS, Moment::Half),
+        (CLICKS, Moment::Answered),
+        (OWNERS, Moment::Before),
+        (OWNERS, Moment::Answered),
+    ] {
+        grows(&engines, ROWS).await;
+        proxy.set(statement, moment);
+        if statement == OWNERS {
+            // An epoch is raised by who takes partitions.
+            processor.server.kill().await;
+            processor.server.start().await.unwrap();
+        }
+        proxy.holds().await;
+        processor.server.kill().await;
+        proxy.release(Fate::IsCut);
+        processor.server.start().await.unwrap();
+    }
+    grows(&engines, ROWS).await;
+    let ledger = clicks.stop().await;
+    all_counted(&engines, &ledger).await;
+    processor.stop().await;
+    is_exact(&engines, &ledger).await;
+}
+
+/// Holds an insert of a processor that hangs until another one has its partitions, and lets it go on then. Returns
+/// what ClickHouse answered to it, and how many rows were beyond one of each position.
+async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
+    let clicks = Clicks::start(engines, Plan::at(300));
+    let first = Processor::start(&proxy.before(engines)).await;
+    grows(engines, ROWS).await;
+    proxy.set(CLICKS, Moment::Before);
+    proxy.holds().await;
+    first.signal(Signal::SIGSTOP);
+
+    let takes = number(engines, TAKES).await;
+    let second = Processor::start(engines).await;
+    eventually("the other processor has every partition", LONG, async || {
+        let more = number(engines, TAKES).await - takes;
+        if more >= 6 { Ok(()) } else { Err(more) }
+    })
+    .await;
+    grows(engines, ROWS).await;
+    // It has written what the one that hangs was about to write.
+    let ledger = clicks.stop().await;
+    all_counted(engines, &ledger).await;
+
+    proxy.release(Fate::GoesOn);
+    let answer = proxy.answer().await;
+    let repeats = number(engines, "SELECT count() - uniqExact(src, koff) FROM clicks_1").await;
+    first.signal(Signal::SIGCONT);
+    let more = Clicks::start(engines, Plan::at(300));
+    more.more(300).await;
+    let mut both = more.stop().await;
+    both.clicks.extend(ledger.clicks);
+    all_counted(engines, &both).await;
+    first.stop().await;
+    second.stop().await;
+    if repeats == 0 {
+        is_exact(engines, &both).await;
+    }
+    (answer, repeats)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_insert_of_a_processor_that_hung_is_refused() {
+    let engines = counting().await;
+    let proxy = Proxy::start(&engines).await;
+    let (answer, repeats) = a_late_insert(&engines, proxy).await;
+    assert!(answer.contains(REFUSED), "{answer}");
+    assert_eq!(repeats, 0);
+}
+
+/// Shows that the test above can fail: what is refused there is stored here.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_check_of_its_epoch_a_late_insert_doubles_clicks() {
+    let engines = counting().await;
+    let proxy = Proxy::without_epoch_check(&engines).await;
+    let (answer, repeats) = a_late_insert(&engines, proxy).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(repeats > 0, "the late insert has stored nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_insert_that_arrives_after_its_sender_gave_up_is_refused() {
+    let engines = counting().await;
+    let proxy = Proxy::start(&engines).await;
+    let clicks = Clicks::start(&engines, Plan::at(300));
+    let processor = Processor::start(&proxy.before(&engines)).await;
+    grows(&engines, ROWS).await;
+    let takes = number(&engines, TAKES).await;
+    proxy.set(CLICKS, Moment::Before);
+    proxy.holds().await;
+    // After half a minute without an answer it takes the partition anew, and inserts what it finds missing.
+    eventually("the sender gave up", LONG, async || {
+        let now = number(&engines, TAKES).await;
+        if now > takes { Ok(()) } else { Err(now) }
+    })
+    .await;
+    grows(&engines, ROWS).await;
+    proxy.release(Fate::GoesOn);
+    let answer = proxy.answer().await;
+    assert!(answer.contains(REFUSED), "{answer}");
+    let ledger = clicks.stop().await;
+    all_counted(&engines, &ledger).await;
+    assert!(processor.metric("hopline_processor_doubtful_inserts_total").await > 0.0);
+    processor.stop().await;
+    is_exact(&engines, &ledger).await;
+}

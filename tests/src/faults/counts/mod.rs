@@ -1,0 +1,92 @@
+//! Faults of what counts: clicks are written to their topic without a pause, something is broken and repaired, and in
+//! the end each click is a row once.
+//!
+//! The engine that is broken is the fault's own; the other one is the environment's where it names one.
+
+mod clickhouse_kills;
+mod clickhouse_outage;
+mod kafka_kills;
+mod members;
+mod processor_kills;
+mod stops;
+mod throughput;
+
+use std::time::{Duration, Instant};
+
+use devstack::{Engine, Kind, Options, Server};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
+use rdkafka::client::DefaultClientContext;
+use schemas::topic;
+use tokio::time::sleep;
+
+pub use clickhouse_kills::{ClickhouseKills, counts_clickhouse_kills};
+pub use clickhouse_outage::{ClickhouseOutage, counts_clickhouse_outage};
+pub use kafka_kills::{CountsKafkaKills, counts_kafka_kills};
+pub use members::{Members, counts_members};
+pub use processor_kills::{ProcessorKills, counts_processor_kills};
+pub use stops::{Stops, counts_stops};
+pub use throughput::{Throughput, counts_throughput};
+
+use crate::counted::count;
+use crate::engines::{Isolated, counting_on};
+
+/// How long the next rows may take: a member that was killed holds its partitions for six seconds.
+const SOON: Duration = Duration::from_secs(90);
+
+/// Engines to count on.
+struct Stage {
+    engines: Isolated,
+    kafka: Engine,
+    clickhouse: Engine,
+}
+
+impl Stage {
+    /// Engines of which these are the fault's own, and a topic of clicks with as many partitions as in production.
+    async fn new(own: &[Kind]) -> Self {
+        Self::with_partitions(own, topic::CLICKS.partitions).await
+    }
+
+    async fn with_partitions(own: &[Kind], partitions: i32) -> Self {
+        let engine = async |kind: Kind| {
+            let options = |kind: Kind| Options::throw_away(kind.name());
+            if own.contains(&kind) {
+                let server = kind.start(options(kind).unwrap()).await.unwrap();
+                Engine::Started(server.into())
+            } else {
+                Engine::from_env_or_start(kind, options).await.unwrap()
+            }
+        };
+        let (kafka, clickhouse) = tokio::join!(engine(Kind::Kafka), engine(Kind::ClickHouse));
+        let engines = counting_on(kafka.url(), clickhouse.url(), partitions).await;
+        Self { engines, kafka, clickhouse }
+    }
+
+    /// Adds partitions to the topic of clicks until it has so many.
+    async fn grow_to(&self, partitions: usize) {
+        let admin: AdminClient<DefaultClientContext> = self.engines.kafka().create().unwrap();
+        let topic = self.engines.topic(topic::CLICKS);
+        let more = NewPartitions::new(&topic, partitions);
+        for result in admin.create_partitions([&more], &AdminOptions::new()).await.unwrap() {
+            result.unwrap();
+        }
+    }
+
+    /// How many rows there are. ClickHouse must be there.
+    async fn rows(&self) -> usize {
+        count(&self.engines, "SELECT count() FROM clicks_1").await
+    }
+
+    /// Waits until there are more rows.
+    async fn more_rows(&self) {
+        let (before, since) = (self.rows().await, Instant::now());
+        while self.rows().await == before {
+            assert!(since.elapsed() < SOON, "no more rows than {before} come");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// An engine that this fault may break.
+fn own(engine: &Engine) -> &Server {
+    engine.server().expect("it was asked for as the fault's own")
+}

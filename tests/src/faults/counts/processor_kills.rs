@@ -1,0 +1,56 @@
+//! kill -9 of the processor, again and again.
+
+use std::time::Duration;
+
+use super::super::{at_random, progress};
+use super::Stage;
+use crate::clicks::{Clicks, Plan};
+use crate::counted::{Exact, all_counted, is_exact};
+use crate::processor::Processor;
+
+/// How many kills, under which load.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessorKills {
+    /// How often the processor is killed.
+    pub kills: u32,
+    /// Clicks per second.
+    pub rate: u32,
+}
+
+/// The longest that a processor is left alone after it has stored something.
+const LIFE: Duration = Duration::from_millis(1_500);
+
+/// The latest moment of a start for a kill that hits it: by then it has taken its partitions over.
+const BIRTH: Duration = Duration::from_secs(8);
+
+/// Kills the processor at random moments, every third time while it starts and takes its partitions over.
+///
+/// # Panics
+/// When a click is lost or a row twice.
+pub async fn counts_processor_kills(plan: ProcessorKills) -> Exact {
+    let stage = Stage::new(&[]).await;
+    let clicks = Clicks::start(&stage.engines, Plan::at(plan.rate));
+    let processor = Processor::start(&stage.engines).await;
+    for kill in 1..=plan.kills {
+        // The moment is the input of this test; nothing is waited for.
+        if kill % 3 == 0 {
+            tokio::time::sleep(at_random(BIRTH)).await;
+        } else {
+            stage.more_rows().await;
+            tokio::time::sleep(at_random(LIFE)).await;
+        }
+        processor.server.kill().await;
+        processor.server.start().await.unwrap();
+        let rows = stage.rows().await;
+        progress(&format!(
+            "kill {kill} of {}: {} clicks written, {rows} rows",
+            plan.kills,
+            clicks.confirmed()
+        ));
+    }
+    stage.more_rows().await;
+    let ledger = clicks.stop().await;
+    all_counted(&stage.engines, &ledger).await;
+    processor.stop().await;
+    is_exact(&stage.engines, &ledger).await
+}

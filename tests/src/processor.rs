@@ -1,0 +1,130 @@
+//! The processor alone, as a process: it can be killed, stopped and started again, and held for a while.
+
+use devstack::process::{Launch, Stopped, tail};
+use devstack::scratch::Scratch;
+use devstack::{Probe, Server, ports};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::deployment::binary;
+use crate::engines::{Isolated, http_client};
+
+/// How many lines of a log a failing test shows.
+const LOG_LINES: usize = 30;
+
+/// What an operator's environment says to a processor on these engines.
+fn environment(engines: &Isolated) -> Vec<(String, String)> {
+    [
+        ("KAFKA_BROKERS", &engines.kafka_brokers),
+        ("CLICKHOUSE_URL", &engines.clickhouse_url),
+        ("HOPLINE_TOPIC_PREFIX", &engines.topic_prefix),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.clone()))
+    .to_vec()
+}
+
+/// A `processor` process. Killed on drop.
+#[derive(Debug)]
+pub struct Processor {
+    /// The process; ready when every check is.
+    pub server: Server,
+    // Declared after the process: the folder goes when nothing writes there any more.
+    folder: Scratch,
+}
+
+impl Processor {
+    /// Sets a processor up, and starts nothing.
+    ///
+    /// # Panics
+    /// When no port or no folder can be had.
+    pub fn prepare(engines: &Isolated) -> Self {
+        let folder = Scratch::new("processor").unwrap();
+        let operators = format!("127.0.0.1:{}", ports::free().unwrap());
+        let mut launch = Launch::new(binary("processor"), folder.path().join("log"));
+        launch.environment = environment(engines);
+        launch.environment.push(("HOPLINE_PROCESSOR_OPERATIONS_LISTEN".to_owned(), operators.clone()));
+        let url = format!("http://{operators}");
+        let server = Server::new("processor", &url, launch, Probe::Http { url: format!("{url}/healthz") });
+        Self { server, folder }
+    }
+
+    /// Starts a processor, which then takes its partitions.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub async fn start(engines: &Isolated) -> Self {
+        let processor = Self::prepare(engines);
+        processor.server.start().await.unwrap();
+        processor
+    }
+
+    /// The sum of a metric over its labels; 0 when it was never counted.
+    ///
+    /// # Panics
+    /// When no answer comes.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let answer = http_client().get(format!("{}/metrics", self.server.url())).send().await.unwrap();
+        let page = answer.text().await.unwrap();
+        let lines = page.lines().filter_map(|line| line.strip_prefix(name));
+        let values = lines.filter_map(|rest| match rest.as_bytes().first() {
+            Some(b' ' | b'{') => rest.rsplit_once(' ')?.1.parse::<f64>().ok(),
+            _ => None,
+        });
+        // `sum` of none is -0.
+        values.fold(0.0, |sum, value| sum + value)
+    }
+
+    /// The memory that it has, in bytes.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.pid().unwrap())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn signal(&self, signal: Signal) {
+        let pid = self.server.pid().unwrap();
+        kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Stops it with SIGTERM.
+    ///
+    /// # Panics
+    /// When it does not end by itself with 0.
+    pub async fn stop(&self) {
+        match self.server.stop().await {
+            Some(Stopped::Ended(status)) if status.success() => {}
+            other => panic!(
+                "the processor did not end in good order: {other:?}\n{}",
+                tail(&self.folder.path().join("log"), LOG_LINES)
+            ),
+        }
+    }
+}
+
+/// Runs `processor audit` where the program has it, and holds that it finds everything equal.
+///
+/// # Panics
+/// When it finds a difference.
+pub async fn audit(engines: &Isolated) {
+    let run = |arguments: &'static [&'static str]| {
+        let mut command = tokio::process::Command::new(binary("processor"));
+        command.args(arguments).envs(environment(engines)).output()
+    };
+    if !run(&["audit", "--help"]).await.unwrap().status.success() {
+        return;
+    }
+    let output = run(&["audit"]).await.unwrap();
+    assert!(
+        output.status.success(),
+        "processor audit: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
