@@ -42,7 +42,7 @@ impl Isolated {
     /// # Panics
     /// When ClickHouse refuses it.
     pub async fn clickhouse(&self, query: &str) -> String {
-        clickhouse(&self.clickhouse_url, query, Vec::new()).await
+        accepted(&self.clickhouse_url, query, Vec::new()).await
     }
 
     /// Runs a ClickHouse insert whose rows follow as bytes of its format.
@@ -50,7 +50,7 @@ impl Isolated {
     /// # Panics
     /// When ClickHouse refuses it.
     pub async fn clickhouse_insert(&self, query: &str, rows: Vec<u8>) {
-        clickhouse(&self.clickhouse_url, query, rows).await;
+        accepted(&self.clickhouse_url, query, rows).await;
     }
 
     /// A connection to this test's Postgres database.
@@ -78,7 +78,7 @@ impl Isolated {
     pub async fn remove(self) {
         self.remove_topics().await;
         let database = self.topic_prefix.trim_end_matches('.');
-        clickhouse(&engine("CLICKHOUSE_URL"), &format!("DROP DATABASE {database}"), Vec::new()).await;
+        accepted(&engine("CLICKHOUSE_URL"), &format!("DROP DATABASE {database}"), Vec::new()).await;
         let mut admin = PgConnection::connect(&engine("DATABASE_URL")).await.unwrap();
         admin.execute(sqlx::AssertSqlSafe(format!("DROP DATABASE {database}"))).await.unwrap();
     }
@@ -195,7 +195,7 @@ async fn create_topics(isolated: &Isolated, click_partitions: i32) {
 }
 
 async fn create_clickhouse(isolated: &Isolated, url: &str, name: &str) {
-    clickhouse(url, &format!("CREATE DATABASE {name}"), Vec::new()).await;
+    accepted(url, &format!("CREATE DATABASE {name}"), Vec::new()).await;
     for migration in MIGRATIONS {
         for statement in migration.statements() {
             isolated.clickhouse(&statement).await;
@@ -210,8 +210,12 @@ async fn create_postgres(isolated: &Isolated, url: &str, name: &str) {
     sqlx::migrate!("../schemas/postgres").run(&mut own).await.unwrap();
 }
 
-async fn clickhouse(url: &str, query: &str, rows: Vec<u8>) -> String {
-    let mut url = reqwest::Url::parse(url).unwrap();
+/// Runs a ClickHouse statement at a URL with user and database, and returns its answer as text.
+///
+/// # Errors
+/// What ClickHouse said against it, or why it could not be asked.
+pub async fn clickhouse(url: &str, query: &str, rows: Vec<u8>) -> Result<String, String> {
+    let mut url = reqwest::Url::parse(url).map_err(|error| error.to_string())?;
     let database = url.path().trim_start_matches('/').to_owned();
     let user = url.username().to_owned();
     let password = url.password().map(str::to_owned);
@@ -225,11 +229,15 @@ async fn clickhouse(url: &str, query: &str, rows: Vec<u8>) -> String {
     if !user.is_empty() {
         request = request.basic_auth(user, password);
     }
-    let answer = request.send().await.unwrap();
+    let answer = request.send().await.map_err(|error| error.to_string())?;
     let status = answer.status();
-    let text = answer.text().await.unwrap();
-    assert!(status.is_success(), "ClickHouse refused {query}: {text}");
-    text
+    let text = answer.text().await.map_err(|error| error.to_string())?;
+    if status.is_success() { Ok(text) } else { Err(text) }
+}
+
+async fn accepted(url: &str, query: &str, rows: Vec<u8>) -> String {
+    let answer = clickhouse(url, query, rows).await;
+    answer.unwrap_or_else(|error| panic!("ClickHouse refused {query}: {error}"))
 }
 
 /// A client that speaks plain HTTP to this machine and follows nothing.

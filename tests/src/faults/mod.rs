@@ -72,7 +72,10 @@ impl Stage {
 }
 
 /// A random duration below `limit`.
-fn at_random(limit: Duration) -> Duration {
+///
+/// # Panics
+/// When the machine gives no random bytes.
+pub fn at_random(limit: Duration) -> Duration {
     let random = u32::from_le_bytes(random::bytes().unwrap());
     limit * (random >> 16) / 0x1_0000
 }
