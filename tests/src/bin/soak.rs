@@ -280,7 +280,7 @@ fn complete(arrivals: &Arrivals) -> String {
 
 fn exact(tally: &Tally) -> String {
     tally.is_exact();
-    format!("{tally}\n{ON_TOPIC}")
+    tally.to_string()
 }
 
 fn say(line: &str) {

@@ -79,7 +79,7 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     stack.tell("migrating: `api migrate`");
     let mut migrate = Command::new(services.program("api")?);
     migrate.arg("migrate").envs(&services.variables);
-    run("`api migrate`", migrate).await?;
+    run("`api migrate`", migrate).await.context(OTHER_VERSION)?;
 
     start_services(folder, stack, &services, &addresses).await?;
     let demo = demo::ensure(folder, &services, &addresses.api_url()).await?;
@@ -90,6 +90,9 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     say(&demo::welcome(&addresses, &demo)?);
     Ok(())
 }
+
+/// Before the first release migrations are edited in place.
+const OTHER_VERSION: &str = "the database could not be migrated; when another version made the data in .dev/, `./dev reset` starts empty";
 
 /// The folder of data for the services; `None` when the user names one, or when it cannot be had.
 async fn data(folder: &Folder, stack: &Arc<Stack>) -> Option<PathBuf> {
