@@ -16,7 +16,10 @@ use rdkafka::{
     producer::{BaseProducer, BaseRecord, Producer as _},
 };
 use service::kafka::{Context, KafkaConfig};
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::{
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 use uuid::Uuid;
 
 use crate::{consumer::Membership, dead_letter};
@@ -26,6 +29,12 @@ const TRANSACTION_TIMEOUT_MS: &str = "10000";
 
 /// How long one step may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long to wait for an answer of librdkafka, which has up to three steps to make.
+///
+/// It is told of [`TIMEOUT`], and yet waits for ever in some of them when Kafka goes away at the wrong moment:
+/// `send_offsets_to_transaction` did after an outage of five seconds.
+const GIVE_UP: Duration = Duration::from_secs(35);
 
 /// What may wait in memory to be sent.
 const BUFFER_KIB: &str = "16384";
@@ -114,8 +123,18 @@ impl Transactions {
         step: impl FnOnce(&BaseProducer<Context>) -> KafkaResult<()> + Send + 'static,
     ) -> KafkaResult<()> {
         let producer = Arc::clone(&self.producer);
-        // A panicked or cancelled thread is as good as no answer.
-        spawn_blocking(move || step(&producer)).await.unwrap_or(Err(KafkaError::Canceled))
+        answer(move || step(&producer), GIVE_UP).await
+    }
+}
+
+/// Makes a step on a thread of its own and waits for its end, but no longer than `limit`.
+///
+/// A thread that is still at it then is left to itself, with its producer: no call would end it.
+async fn answer(step: impl FnOnce() -> KafkaResult<()> + Send + 'static, limit: Duration) -> KafkaResult<()> {
+    // A thread that has panicked is as good as no answer.
+    match timeout(limit, spawn_blocking(step)).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) | Err(_) => Err(KafkaError::Canceled),
     }
 }
 
@@ -128,6 +147,32 @@ fn written(producer: &BaseProducer<Context>) {
 }
 
 /// Tells whether an error leaves the producer usable once its transaction is aborted.
+///
+/// Without an answer it does not: whatever is asked next would wait behind what never ended.
 pub(crate) fn is_abortable(error: &KafkaError) -> bool {
-    !matches!(error, KafkaError::Transaction(error) if error.is_fatal())
+    match error {
+        KafkaError::Transaction(error) => !error.is_fatal(),
+        KafkaError::Canceled => false,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_step_that_never_ends_is_given_up_and_its_producer_with_it() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let step = move || {
+            // Ends when the test does.
+            let _ = held.recv();
+            Ok(())
+        };
+        let error = answer(step, Duration::from_millis(20)).await.unwrap_err();
+        assert_eq!(error, KafkaError::Canceled);
+        assert!(!is_abortable(&error), "a new producer is needed");
+        drop(release);
+        assert_eq!(answer(|| Ok(()), GIVE_UP).await, Ok(()));
+    }
 }

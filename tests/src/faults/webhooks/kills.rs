@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 
 use super::super::{at_random, progress};
-use super::{Stage, receiver};
+use super::{SOME, Stage, delivering, receiver};
 use crate::arrivals::Arrivals;
 use crate::engines::Isolated;
 
@@ -40,12 +40,13 @@ pub async fn webhook_kills(engines: Isolated, plan: WebhookKills) -> Arrivals {
     for kill in 1..=plan.kills {
         let victim = if kill % 2 == 0 { &other } else { &stage.deployment.dispatcher };
         if kill % 3 == 0 {
+            delivering(&receiver, 1).await;
             killed.push(SystemTime::now());
             victim.kill().await;
             // Not waited for: it is taking partitions over, or what its former self had leased.
             let _ = timeout(at_random(BIRTH), victim.start()).await;
         } else {
-            load.answers(1).await;
+            delivering(&receiver, SOME).await;
             // The moment is the input of this test; nothing is waited for.
             tokio::time::sleep(at_random(LIFE)).await;
         }
@@ -59,7 +60,7 @@ pub async fn webhook_kills(engines: Isolated, plan: WebhookKills) -> Arrivals {
             receiver.count()
         ));
     }
-    load.answers(u64::from(plan.rate)).await;
+    delivering(&receiver, SOME).await;
     let log = load.stop().await;
     log.is_complete();
     stage.arrivals(&log, &receiver, &killed).await

@@ -30,6 +30,9 @@ const LINKS: usize = 20;
 /// How long the receiver takes to answer, so that there are requests in flight.
 const ANSWER: Duration = Duration::from_millis(50);
 
+/// Requests that have to come between two interruptions.
+const SOME: usize = 50;
+
 /// How long the edge may take to learn a link. A deadline for a broken system.
 const LEARNED: Duration = Duration::from_secs(60);
 
@@ -133,4 +136,14 @@ impl Stage {
 /// A receiver that takes everything, a moment later.
 async fn receiver() -> Receiver {
     Receiver::start(|_, _| Answer::Late(ANSWER, 200)).await
+}
+
+/// Waits until so many more requests have come: what happens to idle dispatchers shows nothing.
+async fn delivering(receiver: &Receiver, more: usize) {
+    let wanted = receiver.count() + more;
+    eventually("deliveries go on", ARRIVED, async || match receiver.count() {
+        count if count >= wanted => Ok(()),
+        count => Err(format!("{count} of {wanted}")),
+    })
+    .await;
 }

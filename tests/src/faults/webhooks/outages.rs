@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use devstack::Server;
 
 use super::super::progress;
-use super::{OwnEngines, Stage, receiver};
+use super::{OwnEngines, SOME, Stage, delivering, receiver};
 use crate::arrivals::Arrivals;
 use crate::load::Load;
 use crate::receiver::Receiver;
@@ -36,10 +36,12 @@ pub async fn webhook_outages(plan: WebhookOutages) -> Arrivals {
     load.answers(some).await;
     let mut interruptions = Vec::new();
     for engine in [&own.kafka, &own.postgres] {
+        delivering(&receiver, SOME).await;
         interruptions.push(SystemTime::now());
         outage(engine, plan.down, &load, &receiver).await;
         load.answers(some).await;
     }
+    delivering(&receiver, SOME).await;
     let log = load.stop().await;
     log.is_complete();
     let arrivals = stage.arrivals(&log, &receiver, &interruptions).await;
