@@ -6,15 +6,22 @@ use std::time::Duration;
 use service::{clickhouse::ClickhouseConfig, kafka::KafkaConfig, process::Settings};
 
 use crate::batch::Limits;
+use crate::operate::Command;
 use crate::upkeep::Schedule;
 
 /// The consumer group, without the deployment's prefix.
 pub const GROUP: &str = "hopline-processor";
 
 /// Turns clicks on the topic into ClickHouse rows, exactly once.
+///
+/// Without a command it consumes until SIGTERM. Settings come from the environment.
 #[derive(Debug, Clone, clap::Parser)]
 #[command(name = "processor", version)]
 pub struct Config {
+    /// What to do instead of consuming.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Address for operators: /healthz, /readyz, /metrics.
     #[arg(
         long,

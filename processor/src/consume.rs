@@ -145,7 +145,8 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
     Ok(())
 }
 
-fn record(message: &BorrowedMessage<'_>) -> Record {
+/// Copies a record.
+pub(crate) fn record(message: &BorrowedMessage<'_>) -> Record {
     Record {
         // Kafka's offsets are never negative.
         offset: u64::try_from(message.offset()).unwrap_or(0),

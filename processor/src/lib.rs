@@ -24,6 +24,7 @@ pub mod intake;
 pub mod lane;
 pub mod lanes;
 pub mod log;
+pub mod operate;
 pub mod ownership;
 pub mod progress;
 pub mod repeats;
@@ -33,4 +34,5 @@ pub mod store;
 pub mod upkeep;
 
 pub use config::Config;
+pub use operate::operate;
 pub use run::run;

@@ -1,13 +1,36 @@
 //! The `processor` program.
 
+use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 
 use processor::Config;
 use service::process::{self, Context, bind};
 
 fn main() -> ExitCode {
-    process::main("processor", env!("CARGO_PKG_VERSION"), |config: Config, context: Context| async move {
-        let operations = bind("HOPLINE_PROCESSOR_OPERATIONS_LISTEN", config.operations_listen).await?;
-        processor::run(config, operations, context.metrics, context.shutdown).await
-    })
+    let answered = Arc::new(OnceLock::new());
+    let answer_code = Arc::clone(&answered);
+    let code = process::main(
+        "processor",
+        env!("CARGO_PKG_VERSION"),
+        |config: Config, Context { shutdown, metrics }| async move {
+            let Some(command) = config.command.clone() else {
+                let operations =
+                    bind("HOPLINE_PROCESSOR_OPERATIONS_LISTEN", config.operations_listen).await?;
+                return processor::run(config, operations, metrics, shutdown).await;
+            };
+            let answer = tokio::select! {
+                answer = processor::operate(config, command) => answer?,
+                () = shutdown.wait() => anyhow::bail!("stopped before it was done"),
+            };
+            // Answers are for standard output, logs are not: scripts read the one and people the other.
+            if !answer.text.is_empty() {
+                writeln!(std::io::stdout(), "{}", answer.text.trim_end())?;
+            }
+            // Set once: this runs once.
+            let _ = answer_code.set(answer.code);
+            Ok(())
+        },
+    );
+    answered.get().map_or(code, |code| ExitCode::from(*code))
 }

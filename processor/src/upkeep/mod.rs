@@ -19,6 +19,7 @@ use service::Shutdown;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
+pub(crate) use retention::first_kept;
 pub use tables::Tables;
 
 use crate::log::{Log, LogError};

@@ -83,14 +83,14 @@ fn derived(generation: Generation) -> [(String, &'static str); 3] {
 }
 
 /// Returns the first day that is kept for a window of so many days: the first of a month.
-fn first_kept(today: NaiveDate, window: u32) -> NaiveDate {
+pub(crate) fn first_kept(today: NaiveDate, window: u32) -> NaiveDate {
     let oldest = today.checked_sub_days(Days::new(u64::from(window) + GRACE)).unwrap_or(NaiveDate::MIN);
     oldest.with_day(1).unwrap_or(oldest)
 }
 
 impl Tables {
     /// Returns the workspaces by the largest window that each had lately, in days.
-    async fn windows(&self) -> Result<BTreeMap<u32, Vec<Uuid>>, StoreError> {
+    pub(crate) async fn windows(&self) -> Result<BTreeMap<u32, Vec<Uuid>>, StoreError> {
         let sql = format!(
             "SELECT toString(workspace_id), max(days) FROM retention \
              WHERE at >= now() - INTERVAL {WINDOWS} DAY GROUP BY workspace_id"

@@ -101,7 +101,7 @@ impl Tables {
     }
 
     /// Returns the last closed slice.
-    pub(super) async fn last_closed_slice(
+    pub(crate) async fn last_closed_slice(
         &self,
         generation: Generation,
     ) -> Result<Option<NaiveDate>, StoreError> {
@@ -145,7 +145,7 @@ impl Tables {
     }
 
     /// Returns up to when the clicks of each source are counted.
-    pub(super) async fn progress(&self) -> Result<BTreeMap<u32, DateTime<Utc>>, StoreError> {
+    pub(crate) async fn progress(&self) -> Result<BTreeMap<u32, DateTime<Utc>>, StoreError> {
         const SQL: &str = "SELECT src, toUnixTimestamp64Milli(max(as_of)) FROM progress GROUP BY src";
         let rows: Vec<(u32, i64)> = self.in_time(self.query(SQL).fetch_all()).await?;
         let counted = |(src, millis)| Some((src, DateTime::from_timestamp_millis(millis)?));

@@ -11,8 +11,9 @@ use schemas::topic;
 use tests::engines::{Isolated, isolated};
 use tests::eventually;
 
-use crate::clicks::{Edge, SOON, click, counted_exactly};
-use crate::processor::Processor;
+use crate::audit::assert_equal;
+use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
+use crate::processor::{Processor, operate};
 
 /// Key, value and headers of a dead letter, as text.
 type Letter = (String, String, BTreeMap<String, String>);
@@ -87,5 +88,119 @@ async fn a_dead_letter_at_the_end_is_not_written_again_after_a_restart() {
     let letters = letters(&isolated, 2).await;
     let values: Vec<&str> = letters.iter().map(|(_, value, _)| value.as_str()).collect();
     assert_eq!(values, ["first", "second"]);
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_are_listed_and_shown_by_what_is_asked() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start(&isolated).await;
+    let malformed = edge.write(1, b"{\"v\":1, \xff", None).await.offset;
+    edge.write(2, b"{\"v\":7}", None).await;
+    edge.write(2, b"{\"v\":7}", None).await;
+    letters(&isolated, 3).await;
+    let list = async |filter: &[&str]| {
+        let list = operate(&isolated, &[&["dead-letters", "list"], filter].concat()).await.unwrap();
+        (list["letters"].as_array().unwrap().clone(), list["more"] == true)
+    };
+    let (all, more) = list(&[]).await;
+    assert_eq!((all.len(), more), (3, false));
+    assert_eq!(list(&["--limit", "2"]).await.0.len(), 2);
+    assert!(list(&["--limit", "2"]).await.1);
+    assert_eq!(list(&["--reason", "unknown message version 7"]).await.0.len(), 2);
+    assert_eq!(list(&["--topic", "clicks", "--since", "2026-01-01T00:00:00Z"]).await.0.len(), 3);
+    assert_eq!(list(&["--topic", "conversions"]).await.0.len(), 0);
+    assert_eq!(list(&["--until", "2026-01-01T00:00:00Z"]).await.0.len(), 0);
+
+    let (found, _) = list(&["--reason", "malformed"]).await;
+    assert_eq!(found[0]["source"], format!("1/{malformed}"));
+    assert_eq!(found[0]["topic"], isolated.topic(topic::CLICKS));
+    assert!(found[0].get("payload").is_none());
+    let place = found[0]["place"].as_str().unwrap();
+    let shown = operate(&isolated, &["dead-letters", "show", place]).await.unwrap();
+    assert_eq!(shown["payload"], "{\"v\":1, \\xff");
+    assert_eq!(shown["key"], "key");
+    let missing = operate(&isolated, &["dead-letters", "show", "0/99"]).await.unwrap_err();
+    assert!(missing.to_string().contains("no dead letter at 0/99"), "{missing}");
+    processor.stop().await;
+}
+
+/// Writes a click to the topic of dead letters, as a build that could not read it would have.
+async fn bury(isolated: &Isolated, partition: i32, offset: i64, payload: &[u8]) {
+    let producer: rdkafka::producer::FutureProducer = isolated.kafka().create().unwrap();
+    let (topic, clicks) = (isolated.topic(topic::DEAD_LETTERS), isolated.topic(topic::CLICKS));
+    let mut headers = rdkafka::message::OwnedHeaders::new();
+    let (partition, offset) = (partition.to_string(), offset.to_string());
+    for (key, value) in [("topic", &clicks), ("partition", &partition), ("offset", &offset)] {
+        headers = headers.insert(rdkafka::message::Header { key, value: Some(value) });
+    }
+    let key = format!("{clicks}/{partition}/{offset}");
+    let record = rdkafka::producer::FutureRecord::to(&topic).key(&key).payload(payload).headers(headers);
+    producer.send(record, rdkafka::util::Timeout::After(SOON)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_that_is_resubmitted_twice_counts_once() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start(&isolated).await;
+    edge.send(1, &click("before")).await;
+    let unreadable = edge.write(1, b"{", None).await.offset;
+    // Readable since an upgrade, told by two readers, one of which was killed and told it again.
+    let late = click("late");
+    for _ in 0..3 {
+        bury(&isolated, 3, 17, &late.encode()).await;
+    }
+    letters(&isolated, 4).await;
+
+    let resubmit = async |more: &[&str]| {
+        let command = [&["dead-letters", "resubmit"], more].concat();
+        let outcome = operate(&isolated, &command).await.unwrap();
+        ["sent", "repeated", "unreadable", "refused"].map(|part| outcome[part].as_u64().unwrap())
+    };
+    let records = || tests::log::records(&isolated, topic::CLICKS).len();
+    let refused = operate(&isolated, &["dead-letters", "resubmit"]).await.unwrap_err();
+    assert!(refused.to_string().contains("--all"), "{refused}");
+    assert_eq!(resubmit(&["--all", "--dry-run"]).await, [1, 2, 1, 0]);
+    assert_eq!(records(), 2);
+    assert_eq!(resubmit(&["--topic", "clicks"]).await, [1, 2, 1, 0]);
+    assert_eq!(records(), 3);
+    counted(
+        &isolated,
+        "SELECT count() FROM clicks_1 WHERE click_id = 'late' AND src % 65536 = 3 AND again",
+        1,
+    )
+    .await;
+    assert_eq!(resubmit(&["--all"]).await, [1, 2, 1, 0]);
+    edge.send(3, &click("behind")).await;
+    counted_exactly(&isolated, 3).await;
+    processor.stop().await;
+    let report = assert_equal(&isolated).await;
+    assert_eq!(report.sources[3].repeats, 1);
+    assert_eq!((report.sources[1].dead_letters, unreadable), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lag_is_what_is_written_and_not_counted() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    edge.send_many("click", 30).await;
+    let lag = operate(&isolated, &["lag"]).await.unwrap();
+    assert_eq!((&lag["offsets"], &lag["seconds"]), (&30.into(), &serde_json::Value::Null));
+    assert_eq!(lag["partitions"][2]["end"], 5);
+    let processor = Processor::start(&isolated).await;
+    eventually("nothing is left to count", SOON, async || {
+        let lag = operate(&isolated, &["lag"]).await.unwrap();
+        let is_near = lag["seconds"].as_f64().is_some_and(|seconds| seconds < 5.0);
+        if lag["offsets"] == 0 && is_near && lag["partitions"][2]["committed"] == 5 {
+            Ok(())
+        } else {
+            Err(lag)
+        }
+    })
+    .await;
+    let lag = operate(&isolated, &["lag"]).await.unwrap();
+    assert_eq!(lag["partitions"][2]["last_row"], 4);
     processor.stop().await;
 }

@@ -20,8 +20,12 @@ pub(crate) struct Processor {
 
 /// The configuration of a processor on a test's engines.
 pub(crate) fn config(isolated: &Isolated) -> Config {
+    parse(isolated, &[])
+}
+
+fn parse(isolated: &Isolated, command: &[&str]) -> Config {
     let Isolated { kafka_brokers, topic_prefix, clickhouse_url, .. } = isolated;
-    Config::try_parse_from([
+    let engines = [
         "processor",
         "--kafka-brokers",
         kafka_brokers,
@@ -29,8 +33,16 @@ pub(crate) fn config(isolated: &Isolated) -> Config {
         topic_prefix,
         "--clickhouse-url",
         clickhouse_url,
-    ])
-    .unwrap()
+    ];
+    Config::try_parse_from(engines.iter().chain(command)).unwrap()
+}
+
+/// Does what an operator's command line says, and returns its answer.
+pub(crate) async fn operate(isolated: &Isolated, command: &[&str]) -> anyhow::Result<serde_json::Value> {
+    let config = parse(isolated, &[command, &["--json"]].concat());
+    let command = config.command.clone().unwrap();
+    let answer = processor::operate(config, command).await?;
+    Ok(serde_json::from_str(&answer.text)?)
 }
 
 impl Processor {

@@ -23,7 +23,7 @@ use crate::proxy::{Fault, Proxy, SLICES};
 use crate::rollups::{assert_rollups, link, random_clicks, recent_month, store, workspace};
 
 /// A processor whose upkeep does not let a test wait.
-fn eager(isolated: &Isolated) -> Config {
+pub(crate) fn eager(isolated: &Isolated) -> Config {
     Config { upkeep_look: Duration::from_millis(200), purge_seconds: 1, ..config(isolated) }
 }
 
@@ -34,7 +34,7 @@ fn yesterday() -> NaiveDate {
 /// Waits until every slice until yesterday's is closed.
 ///
 /// Only then: a slice is over when all partitions are ten minutes beyond it.
-async fn all_closed(isolated: &Isolated) -> NaiveDate {
+pub(crate) async fn all_closed(isolated: &Isolated) -> NaiveDate {
     let mut closed = yesterday();
     // A dozen statements each, with a sync to the disk.
     eventually("all slices are closed", 4 * SOON, async || {
@@ -159,7 +159,7 @@ async fn two_that_both_do_upkeep_put_no_row_in_force_twice() {
     rival.stop().await;
 }
 
-async fn write(isolated: &Isolated, topic: Topic, key: &str, value: &[u8]) {
+pub(crate) async fn write(isolated: &Isolated, topic: Topic, key: &str, value: &[u8]) {
     let producer: FutureProducer = isolated.kafka().create().unwrap();
     let topic = isolated.topic(topic);
     let record = FutureRecord::to(&topic).partition(0).key(key).payload(value);

@@ -1,0 +1,259 @@
+//! The log of one source against its raw rows.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use chrono::{DateTime, NaiveDate, Utc};
+use rdkafka::Message as _;
+use schemas::id::LinkId;
+use schemas::row::ClickRow;
+use service::kafka::KafkaConfig;
+use uuid::Uuid;
+
+use super::report::{Difference, Kind, Report, Source};
+use super::store::{Stored, Tables, in_time};
+use crate::consume::record;
+use crate::decode::{Poison, decode};
+use crate::deleted_links::DeletedLinks;
+use crate::operate::reading::{Part, read};
+use crate::store::Store;
+
+/// Clicks without a row that are looked for elsewhere by one statement.
+const LOOK_UP: usize = 500;
+
+/// The dead letters of the topic of clicks, by their positions.
+#[derive(Debug, Default)]
+pub(super) struct Letters {
+    /// Partition and offset of each.
+    pub(super) positions: HashSet<(i32, u64)>,
+    /// When the oldest one was written, if older ones are gone by retention.
+    pub(super) since: Option<DateTime<Utc>>,
+}
+
+/// What a source is compared with.
+pub(super) struct Compare<'a> {
+    pub(super) kafka: &'a KafkaConfig,
+    pub(super) store: &'a Store,
+    pub(super) tables: &'a Tables,
+    pub(super) deleted_links: &'a DeletedLinks,
+    pub(super) letters: &'a Letters,
+    /// The first day of which the rows of a workspace are kept, where the rest may be gone.
+    pub(super) kept: &'a BTreeMap<Uuid, NaiveDate>,
+}
+
+/// A record of the log: its offset, the broker's time, and the row that it makes or the reason why none.
+struct Logged {
+    offset: u64,
+    broker_ts: Option<DateTime<Utc>>,
+    click: Result<ClickRow, Poison>,
+}
+
+/// The comparison of one source under way.
+struct Comparison<'a> {
+    with: &'a Compare<'a>,
+    source: Source,
+    report: Report,
+    /// Clicks that have no row at their position.
+    unseen: Vec<ClickRow>,
+}
+
+impl Compare<'_> {
+    /// Reads the part of the log that `source` says, and the rows beside it, in the order of their offsets.
+    pub(super) async fn source(&self, part: Part, source: Source) -> anyhow::Result<(Source, Report)> {
+        let src = source.src;
+        let mut rows = self.tables.rows(src, source.from, source.to)?;
+        let mut log = read(self.kafka, part, move |message| {
+            let record = record(message);
+            Logged { offset: record.offset, broker_ts: record.broker_ts, click: decode(src, &record) }
+        });
+        let mut comparison = Comparison { with: self, source, report: Report::default(), unseen: Vec::new() };
+        let mut row = in_time(rows.next()).await?;
+        let mut first = None;
+        while let Some(chunk) = log.recv().await {
+            for logged in chunk? {
+                let start = *first.get_or_insert(logged.offset);
+                let mut found = Vec::new();
+                while let Some(stored) = row.take_if(|row| row.koff <= logged.offset) {
+                    if stored.koff == logged.offset {
+                        found.push(stored);
+                    } else if stored.koff >= start {
+                        // Below what the log's start is by now, nothing can be said.
+                        comparison.without_record(&stored);
+                    }
+                    row = in_time(rows.next()).await?;
+                }
+                comparison.judge(logged, &found);
+                if comparison.unseen.len() >= LOOK_UP {
+                    comparison.look_up().await?;
+                }
+            }
+        }
+        while let Some(stored) = row {
+            comparison.without_record(&stored);
+            row = in_time(rows.next()).await?;
+        }
+        comparison.look_up().await?;
+        Ok((comparison.source, comparison.report))
+    }
+}
+
+impl Comparison<'_> {
+    fn judge(&mut self, logged: Logged, found: &[Stored]) {
+        self.source.records += 1;
+        let Logged { offset, broker_ts, click } = logged;
+        let click = match click {
+            Ok(click) => click,
+            Err(poison) => return self.judge_poison(offset, broker_ts, &poison, found),
+        };
+        if self.with.deleted_links.contain(click.click.link_id) {
+            self.source.deleted += 1;
+            return;
+        }
+        match found {
+            [] => self.unseen.push(click),
+            [one] => {
+                self.source.rows += 1;
+                self.source.reclassified += u64::from(one.kind != click.click.class.as_str());
+                if !is_of(one, &click) {
+                    self.differs(Kind::OtherRow, &click, format!("the row is of click {}", one.click_id));
+                }
+            }
+            several => {
+                self.source.rows += 1;
+                let copies = several.len();
+                self.differs(
+                    Kind::DoubledRow,
+                    &click,
+                    format!("{} is there {copies} times", click.click.click_id),
+                );
+            }
+        }
+    }
+
+    fn judge_poison(
+        &mut self,
+        offset: u64,
+        broker_ts: Option<DateTime<Utc>>,
+        poison: &Poison,
+        found: &[Stored],
+    ) {
+        for stored in found {
+            self.without_record(stored);
+        }
+        let Letters { positions, since } = self.with.letters;
+        let is_gone = since.is_some_and(|since| broker_ts.is_none_or(|broker_ts| broker_ts < since));
+        if is_gone || positions.contains(&(self.source.partition, offset)) {
+            self.source.dead_letters += 1;
+            return;
+        }
+        self.source.unexplained += 1;
+        self.report.differs(Difference {
+            src: Some(self.source.src),
+            offset: Some(offset),
+            day: broker_ts.map(|broker_ts| broker_ts.date_naive()),
+            ..Difference::new(
+                Kind::MissingDeadLetter,
+                format!("no dead letter for a record that is no click: {poison}"),
+            )
+        });
+    }
+
+    fn without_record(&mut self, stored: &Stored) {
+        if self.with.deleted_links.contain(LinkId::from_uuid(stored.link_id)) {
+            return;
+        }
+        self.report.differs(Difference {
+            src: Some(self.source.src),
+            offset: Some(stored.koff),
+            workspace_id: Some(schemas::id::WorkspaceId::from_uuid(stored.workspace_id)),
+            link_id: Some(LinkId::from_uuid(stored.link_id)),
+            day: DateTime::from_timestamp_millis(stored.millis).map(|at| at.date_naive()),
+            ..Difference::new(
+                Kind::RowWithoutRecord,
+                format!("the log has no click at the position of {}", stored.click_id),
+            )
+        });
+    }
+
+    fn differs(&mut self, kind: Kind, click: &ClickRow, detail: String) {
+        self.report.differs(Difference {
+            src: Some(click.src),
+            offset: Some(click.koff),
+            workspace_id: Some(click.click.workspace_id),
+            link_id: Some(click.click.link_id),
+            day: Some(click.broker_ts.date_naive()),
+            ..Difference::new(kind, detail)
+        });
+    }
+
+    /// Finds out why clicks have no row at their position.
+    async fn look_up(&mut self) -> anyhow::Result<()> {
+        let unseen = std::mem::take(&mut self.unseen);
+        if unseen.is_empty() {
+            return Ok(());
+        }
+        let Compare { store, tables, deleted_links, kept, .. } = self.with;
+        // A purge may have removed them since the audit began.
+        deleted_links.refresh(store).await?;
+        let links: HashSet<(Uuid, Uuid)> =
+            unseen.iter().map(|row| (row.click.workspace_id.uuid(), row.click.link_id.uuid())).collect();
+        let ids: Vec<&str> = unseen.iter().map(|row| row.click.click_id.as_str()).collect();
+        let links: Vec<_> = links.into_iter().collect();
+        let elsewhere: HashMap<String, bool> =
+            tables.elsewhere(&links, &ids).await?.into_iter().map(|row| (row.id, row.marked)).collect();
+        for click in &unseen {
+            let day = click.occurred_at().date_naive();
+            if deleted_links.contain(click.click.link_id) {
+                self.source.deleted += 1;
+            } else if elsewhere.get(&click.click.click_id).is_some_and(|again| *again || click.click.again) {
+                self.source.repeats += 1;
+            } else if kept.get(&click.click.workspace_id.uuid()).is_some_and(|kept| day < *kept) {
+                self.source.expired += 1;
+            } else {
+                self.source.unexplained += 1;
+                self.differs(Kind::MissingRow, click, format!("click {} is no row", click.click.click_id));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_of(row: &Stored, click: &ClickRow) -> bool {
+    row.click_id == click.click.click_id
+        && row.link_id == click.click.link_id.uuid()
+        && row.workspace_id == click.click.workspace_id.uuid()
+        && row.visitor == click.click.visitor
+        && row.millis == click.occurred_at().timestamp_millis()
+}
+
+/// Reads the positions of the dead letters of a topic.
+pub(super) async fn letters(kafka: &KafkaConfig, parts: Vec<Part>, clicks: &str) -> anyhow::Result<Letters> {
+    let mut letters = Letters::default();
+    let prefix = format!("{clicks}/");
+    for part in parts {
+        let was_cut = part.offsets.start > 0;
+        let read_up_to = part.offsets.is_empty().then(Utc::now);
+        let prefix = prefix.clone();
+        let mut log = read(kafka, part, move |message| {
+            let written = message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis);
+            let key = message.key().and_then(|key| std::str::from_utf8(key).ok());
+            (written, key.and_then(|key| key.strip_prefix(&prefix)).and_then(position))
+        });
+        let mut oldest = read_up_to;
+        while let Some(chunk) = log.recv().await {
+            for (written, position) in chunk? {
+                oldest = oldest.or(written);
+                letters.positions.extend(position);
+            }
+        }
+        if was_cut {
+            letters.since = letters.since.max(oldest);
+        }
+    }
+    Ok(letters)
+}
+
+/// Reads `<partition>/<offset>`.
+fn position(text: &str) -> Option<(i32, u64)> {
+    let (partition, offset) = text.split_once('/')?;
+    Some((partition.parse().ok()?, offset.parse().ok()?))
+}

@@ -1,0 +1,263 @@
+//! `processor audit`: counts everything again, and says whether it is equal.
+//!
+//! Three comparisons, none of which holds more than a bounded part in memory:
+//!
+//! - As far as the log reaches, each of its records up to where everything is done is a row at its position, a dead
+//!   letter, a repeat of a row, or a deleted link's; and each row of that range has its record. Both are read in the
+//!   order of their offsets, side by side.
+//! - No position and no click that was sent again has two rows, also where the log does not reach any more.
+//! - The rollups in force of every closed slice are what its raw rows say.
+//!
+//! The processors may go on meanwhile. Where they changed what was read half way, it is read again.
+
+mod log;
+pub mod report;
+mod store;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use chrono::{NaiveDate, Utc};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use schemas::topic;
+use service::clickhouse::client;
+use uuid::Uuid;
+
+use self::log::{Compare, Letters, letters};
+use self::report::{Difference, Kind, Report, Source};
+use self::store::Tables;
+use crate::Config;
+use crate::deleted_links::DeletedLinks;
+use crate::log::Log;
+use crate::operate::reading::Part;
+use crate::ownership::source_of;
+use crate::store::Store;
+use crate::upkeep::{self, first_kept};
+
+/// Sources that are compared at a time.
+const SOURCES: usize = 3;
+
+/// Raw rows, and days, that are compared with their rollups by one statement.
+const SLICE_ROWS: u64 = 2_000_000;
+const SLICE_DAYS: usize = 62;
+
+/// How often everything is read when the tables changed meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// Compares the log, the raw rows and the rollups.
+///
+/// # Errors
+/// When one of them could not be read, so that nothing is known.
+pub async fn audit(config: &Config) -> anyhow::Result<Report> {
+    let store = Store::new(client(&config.clickhouse), "audit".to_owned());
+    let mut attempt = 1;
+    loop {
+        let generation = store.current_generation().await.context("cannot read the current generation")?;
+        let tables = Tables::new(client(&config.clickhouse), generation);
+        let before = tables.fingerprint().await.context("cannot read the tables")?;
+        let mut report = Audit { config, store: &store, tables }.run().await?;
+        report.generation = generation.0;
+        report.equal = report.difference_count == 0;
+        let tables = Tables::new(client(&config.clickhouse), generation);
+        let is_one_state = tables.fingerprint().await.context("cannot read the tables")? == before;
+        // The first difference may be a purge that was half way when the audit began, so it is looked at again.
+        if report.equal || attempt >= ATTEMPTS || (attempt > 1 && is_one_state) {
+            return Ok(report);
+        }
+        tracing::info!("found {} differences, reading everything once more", report.difference_count);
+        attempt += 1;
+    }
+}
+
+struct Audit<'a> {
+    config: &'a Config,
+    store: &'a Store,
+    tables: Tables,
+}
+
+impl Audit<'_> {
+    async fn run(mut self) -> anyhow::Result<Report> {
+        let mut report = Report::default();
+        let compared = self.compare_log(&mut report).await?;
+        self.compare_tables(&compared, &mut report).await?;
+        Ok(report)
+    }
+
+    async fn compare_tables(
+        &mut self,
+        compared: &[(u32, u64, u64)],
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let tables = &mut self.tables;
+        tables.awaiting_purge =
+            tables.workspaces_awaiting_purge().await.context("cannot read the deleted links")?;
+        report.awaiting_purge = tables.awaiting_purge.len();
+        self.compare_rows(compared, report).await.context("cannot read the raw rows")?;
+        self.compare_rollups(report).await.context("cannot read the rollups")
+    }
+
+    /// Compares the log with the raw rows, and returns the ranges that were.
+    async fn compare_log(&self, report: &mut Report) -> anyhow::Result<Vec<(u32, u64, u64)>> {
+        let Self { config, store, tables } = self;
+        let clicks: Arc<str> = config.kafka.topic(topic::CLICKS.name).into();
+        let log = Log::new(&config.kafka, &clicks, &config.kafka.topic(config.group))?;
+        let partitions = log.partitions().await.context("cannot ask Kafka for the topic of clicks")?;
+        let mut sources = Vec::new();
+        for partition in 0..partitions {
+            sources.push(self.extent(&log, partition).await?);
+        }
+        // Read after the ends are known: a dead letter is there before its range counts as done.
+        let letters = self.letters(&clicks).await?;
+        let deleted_links = DeletedLinks::default();
+        deleted_links.refresh(store).await.context("cannot read the deleted links")?;
+        let kept = self.kept().await?;
+        let compare = &Compare {
+            kafka: &config.kafka,
+            store,
+            tables,
+            deleted_links: &deleted_links,
+            letters: &letters,
+            kept: &kept,
+        };
+        let outcomes: Vec<(Source, Report)> = stream::iter(sources)
+            .map(|source| {
+                let part = Part {
+                    topic: Arc::clone(&clicks),
+                    partition: source.partition,
+                    offsets: source.from..source.to,
+                };
+                compare.source(part, source)
+            })
+            .buffered(SOURCES)
+            .try_collect()
+            .await?;
+        let mut compared = Vec::new();
+        for (source, found) in outcomes {
+            compared.push((source.src, source.from, source.to));
+            let described = found.differences.len() as u64;
+            found.differences.into_iter().for_each(|difference| report.differs(difference));
+            report.difference_count += found.difference_count - described;
+            report.sources.push(source);
+        }
+        Ok(compared)
+    }
+
+    /// Finds out what the log holds of a source, and how far everything is done.
+    async fn extent(&self, log: &Log, partition: i32) -> anyhow::Result<Source> {
+        let src = source_of(partition);
+        let committed = log.committed(partition).await.context("cannot ask Kafka for committed offsets")?;
+        let last =
+            self.store.last_row(self.tables.generation, src, 0).await.context("cannot read the last row")?;
+        let done = committed.unwrap_or(0).max(last.map_or(0, |row| row.koff + 1));
+        let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
+        if extent.end < done {
+            bail!(
+                "partition {partition} of topic {} ends at offset {}, but everything before {done} is counted: \
+                 this is not the log that the rows came from. See `processor adopt-topic --help`",
+                log.topic(),
+                extent.end
+            );
+        }
+        let from = extent.start.min(done);
+        Ok(Source { partition, src, from, to: done, behind: extent.end - done, ..Source::default() })
+    }
+
+    async fn letters(&self, clicks: &str) -> anyhow::Result<Letters> {
+        let kafka = &self.config.kafka;
+        let topic: Arc<str> = kafka.topic(topic::DEAD_LETTERS.name).into();
+        let log = Log::new(kafka, &topic, "hopline-reader")?;
+        let mut parts = Vec::new();
+        for partition in 0..log.partitions().await.context("cannot ask Kafka for the dead letters")? {
+            let extent = log.extent(partition).await.context("cannot ask Kafka for the dead letters")?;
+            parts.push(Part { topic: Arc::clone(&topic), partition, offsets: extent.start..extent.end });
+        }
+        letters(kafka, parts, clicks).await
+    }
+
+    /// Returns from which day on the rows of each workspace are kept.
+    async fn kept(&self) -> anyhow::Result<BTreeMap<Uuid, NaiveDate>> {
+        let tables = upkeep::Tables::new(client(&self.config.clickhouse));
+        let windows = tables.windows().await.context("cannot read the windows of plans")?;
+        let today = Utc::now().date_naive();
+        let kept = |(days, workspaces): (u32, Vec<Uuid>)| {
+            workspaces.into_iter().map(move |workspace| (workspace, first_kept(today, days)))
+        };
+        Ok(windows.into_iter().flat_map(kept).collect())
+    }
+
+    async fn compare_rows(&self, compared: &[(u32, u64, u64)], report: &mut Report) -> anyhow::Result<()> {
+        for doubled in self.tables.doubled_positions(compared).await? {
+            report.differs(doubled);
+        }
+        for doubled in self.tables.doubled_clicks().await? {
+            report.differs(doubled);
+        }
+        Ok(())
+    }
+
+    async fn compare_rollups(&self, report: &mut Report) -> anyhow::Result<()> {
+        let tables = &self.tables;
+        report.closed_until = tables.closed_until().await?;
+        if let Some(until) = report.closed_until {
+            let slices = tables.slices(until).await?;
+            report.slices = slices.len();
+            for slices in together(&slices) {
+                for unequal in tables.unequal_slices(&slices).await? {
+                    report.differs(unequal);
+                }
+            }
+            for unequal in tables.unequal_months(until).await? {
+                report.differs(unequal);
+            }
+        }
+        // Of live clicks both sides are read by one statement, so they may grow meanwhile.
+        report.classes = tables.totals(report.closed_until).await?;
+        let unequal: Vec<Difference> = report
+            .classes
+            .iter()
+            .filter(|(_, totals)| totals.rows != totals.counted)
+            .map(|(class, totals)| {
+                let detail = format!("{class}: {} raw rows, queries count {}", totals.rows, totals.counted);
+                Difference::new(Kind::Total, detail)
+            })
+            .collect();
+        unequal.into_iter().for_each(|difference| report.differs(difference));
+        Ok(())
+    }
+}
+
+/// Cuts slices into groups of neighbours that are compared together, so that one statement has a bounded work.
+fn together(slices: &BTreeMap<NaiveDate, u64>) -> Vec<Vec<NaiveDate>> {
+    let mut groups: Vec<Vec<NaiveDate>> = Vec::new();
+    let mut rows = 0;
+    for (slice, count) in slices {
+        match groups.last_mut() {
+            Some(group) if group.len() < SLICE_DAYS && rows + count <= SLICE_ROWS => {
+                group.push(*slice);
+                rows += count;
+            }
+            _ => {
+                groups.push(vec![*slice]);
+                rows = *count;
+            }
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_compared_in_groups_of_bounded_work() {
+        let day = |number: u32| NaiveDate::from_yo_opt(2026, number).unwrap();
+        let slices =
+            BTreeMap::from([(day(1), 1), (day(2), SLICE_ROWS - 1), (day(3), 1), (day(9), 5 * SLICE_ROWS)]);
+        assert_eq!(together(&slices), [vec![day(1), day(2)], vec![day(3)], vec![day(9)]]);
+        let many: BTreeMap<_, _> = (1..=SLICE_DAYS as u32 + 1).map(|number| (day(number), 0)).collect();
+        assert_eq!(together(&many).iter().map(Vec::len).collect::<Vec<_>>(), [SLICE_DAYS, 1]);
+        assert!(together(&BTreeMap::new()).is_empty());
+    }
+}

@@ -1,0 +1,187 @@
+//! What an audit has found, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use chrono::NaiveDate;
+use schemas::id::{LinkId, WorkspaceId};
+use serde::Serialize;
+
+/// Differences that are described one by one; the others are only counted.
+const DESCRIBED: usize = 100;
+
+/// What an audit has found.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    /// Whether everything that was compared is equal.
+    pub equal: bool,
+    /// The generation of tables that was looked at.
+    pub generation: u32,
+    /// The log against the raw rows, by source.
+    pub sources: Vec<Source>,
+    /// Raw rows against what the rollups and open slices add up to, by class.
+    pub classes: BTreeMap<String, Totals>,
+    /// Slices before this day are closed, so their rollups were compared.
+    pub closed_until: Option<NaiveDate>,
+    /// Closed slices that have clicks.
+    pub slices: usize,
+    /// Workspaces whose own rollups were left out: rows of a deleted link wait for their purge.
+    pub awaiting_purge: usize,
+    /// How many differences there are, at least.
+    pub difference_count: u64,
+    /// The first of them.
+    pub differences: Vec<Difference>,
+}
+
+/// What became of the records of one source, up to where everything is done.
+#[derive(Debug, Default, Clone, Serialize)]
+pub struct Source {
+    /// The partition of the topic of clicks.
+    pub partition: i32,
+    /// The source's number in the rows.
+    pub src: u32,
+    /// The first offset that was compared.
+    pub from: u64,
+    /// The offset up to which everything is done, and was compared.
+    pub to: u64,
+    /// Offsets beyond, which are not counted yet.
+    pub behind: u64,
+    /// Records in the log.
+    pub records: u64,
+    /// Records that are rows.
+    pub rows: u64,
+    /// Records that are no clicks.
+    pub dead_letters: u64,
+    /// Records of clicks that are rows elsewhere.
+    pub repeats: u64,
+    /// Clicks of deleted links, whether their rows are gone already or not.
+    pub deleted: u64,
+    /// Clicks whose rows were removed because no plan shows them any more.
+    pub expired: u64,
+    /// Rows whose class is not the record's: a recount may have changed it.
+    pub reclassified: u64,
+    /// Records that are none of these.
+    pub unexplained: u64,
+}
+
+/// The clicks of one class, added up in two ways.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Raw rows.
+    pub rows: u64,
+    /// Rollups of closed slices and raw rows of open ones, as a query takes them.
+    pub counted: u64,
+}
+
+/// What a difference is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A click of the log is no row.
+    MissingRow,
+    /// A position is in the table more than once.
+    DoubledRow,
+    /// A click that was sent again is in the table more than once.
+    DoubledClick,
+    /// A row has no record in the log, although the log reaches there.
+    RowWithoutRecord,
+    /// A row is not what its record says.
+    OtherRow,
+    /// A record that is no click has no dead letter.
+    MissingDeadLetter,
+    /// A rollup is not what the raw rows say.
+    Rollup,
+    /// What queries add up is not what the raw rows say.
+    Total,
+}
+
+/// One difference.
+#[derive(Debug, Clone, Serialize)]
+pub struct Difference {
+    /// What it is about.
+    pub kind: Kind,
+    /// The position's source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub src: Option<u32>,
+    /// The position's offset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// The workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace_id: Option<WorkspaceId>,
+    /// The link; none where it is the workspace as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_id: Option<LinkId>,
+    /// The broker's day, which is the slice of rollups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub day: Option<NaiveDate>,
+    /// What is different, for people.
+    pub detail: String,
+}
+
+impl Difference {
+    /// Starts with what it is about.
+    pub fn new(kind: Kind, detail: String) -> Self {
+        Self { kind, src: None, offset: None, workspace_id: None, link_id: None, day: None, detail }
+    }
+}
+
+impl Report {
+    /// Adds a difference.
+    pub fn differs(&mut self, difference: Difference) {
+        self.difference_count += 1;
+        if self.differences.len() < DESCRIBED {
+            self.differences.push(difference);
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.equal { "equal" } else { "UNEQUAL" };
+        writeln!(f, "{verdict} (tables of generation {})", self.generation)?;
+        writeln!(f, "log = rows + dead letters + repeats + deleted links' + expired + unexplained")?;
+        for source in &self.sources {
+            let Source { partition, from, to, behind, records, rows, .. } = source;
+            let Source { dead_letters, repeats, deleted, expired, unexplained, .. } = source;
+            writeln!(
+                f,
+                "  partition {partition}, offsets {from} to {to}: {records} = {rows} + {dead_letters} + {repeats} \
+                 + {deleted} + {expired} + {unexplained}; {behind} not counted yet"
+            )?;
+        }
+        writeln!(f, "raw rows = rollups in force + open slices")?;
+        for (class, Totals { rows, counted }) in &self.classes {
+            writeln!(f, "  {class}: {rows} = {counted}")?;
+        }
+        match self.closed_until {
+            Some(day) => writeln!(f, "{} slices with clicks are closed, those before {day}", self.slices)?,
+            None => writeln!(f, "no slice is closed yet")?,
+        }
+        if self.awaiting_purge > 0 {
+            writeln!(f, "{} workspaces await the purge of a deleted link", self.awaiting_purge)?;
+        }
+        for difference in &self.differences {
+            let Difference { kind, src, offset, workspace_id, link_id, day, detail } = difference;
+            write!(f, "{kind:?}: {detail}")?;
+            if let (Some(src), Some(offset)) = (src, offset) {
+                write!(f, ", partition {} offset {offset}", src & 0xffff)?;
+            }
+            if let Some(workspace) = workspace_id {
+                write!(f, ", workspace {workspace}")?;
+            }
+            if let Some(link) = link_id {
+                write!(f, ", link {link}")?;
+            }
+            if let Some(day) = day {
+                write!(f, ", slice {day}")?;
+            }
+            writeln!(f)?;
+        }
+        let undescribed = self.difference_count.saturating_sub(self.differences.len() as u64);
+        if undescribed > 0 {
+            writeln!(f, "and {undescribed} more differences")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,376 @@
+//! Every statement of an audit. They only read.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use chrono::{DateTime, NaiveDate};
+use clickhouse::query::RowCursor;
+use clickhouse::{Client, Row};
+use schemas::clickhouse::Generation;
+use schemas::clickhouse::rollup::{DIMENSIONS, in_force};
+use schemas::id::{LinkId, WorkspaceId};
+use serde::Deserialize;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::report::{Difference, Kind, Totals};
+use crate::store::StoreError;
+
+/// How long ClickHouse may take for one statement.
+const TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// Memory at which sorting and grouping go on on the disk.
+const MEMORY: &str = "268435456";
+
+/// Differences that one statement describes at most.
+const LIMIT: usize = 100;
+
+/// Distinct visitors up to which two states of the same visitors give the same number. Beyond, the order of merging
+/// may round it differently.
+const EXACT: u64 = 4_096;
+
+/// What of a row is compared with its record.
+#[derive(Debug, Row, Deserialize)]
+pub(super) struct Stored {
+    pub(super) koff: u64,
+    #[serde(with = "clickhouse::serde::uuid")]
+    pub(super) workspace_id: Uuid,
+    #[serde(with = "clickhouse::serde::uuid")]
+    pub(super) link_id: Uuid,
+    pub(super) millis: i64,
+    pub(super) visitor: u64,
+    pub(super) kind: String,
+    pub(super) click_id: String,
+}
+
+/// A click that was looked for elsewhere.
+#[derive(Debug, Row, Deserialize)]
+pub(super) struct Elsewhere {
+    pub(super) id: String,
+    pub(super) marked: bool,
+}
+
+#[derive(Row, Deserialize)]
+struct Doubled {
+    source: u32,
+    offset: u64,
+    #[serde(with = "clickhouse::serde::uuid")]
+    workspace: Uuid,
+    #[serde(with = "clickhouse::serde::uuid")]
+    link: Uuid,
+    day: String,
+    copies: u64,
+    id: String,
+}
+
+#[derive(Row, Deserialize)]
+struct Unequal {
+    dim: String,
+    val: String,
+    per: String,
+    of_slice: String,
+    #[serde(with = "clickhouse::serde::uuid")]
+    workspace: Uuid,
+    #[serde(with = "clickhouse::serde::uuid")]
+    link: Uuid,
+    kind: String,
+    start: String,
+    raw: u64,
+    rolled: u64,
+    raw_visitors: u64,
+    rolled_visitors: u64,
+}
+
+/// What must stay the same while an audit reads, for it to have seen one state of the tables.
+#[derive(Debug, Clone, PartialEq, Eq, Row, Deserialize)]
+pub(super) struct Fingerprint {
+    generation: u32,
+    slices: u64,
+    purges: u64,
+    deleted: u64,
+}
+
+/// Reads the tables of one generation.
+#[derive(Clone)]
+pub(super) struct Tables {
+    client: Client,
+    pub(super) generation: Generation,
+    /// The workspaces whose own rollups still have clicks that their raw rows are not counted for.
+    pub(super) awaiting_purge: Vec<Uuid>,
+}
+
+impl Tables {
+    pub(super) fn new(client: Client, generation: Generation) -> Self {
+        let client = client
+            .with_setting("max_threads", "2")
+            .with_setting("max_bytes_before_external_group_by", MEMORY)
+            .with_setting("max_bytes_before_external_sort", MEMORY);
+        Self { client, generation, awaiting_purge: Vec::new() }
+    }
+
+    pub(super) async fn fingerprint(&self) -> Result<Fingerprint, StoreError> {
+        let sql = format!(
+            "SELECT assumeNotNull((SELECT max(generation) FROM generations)) AS generation, \
+                    assumeNotNull((SELECT count() FROM {})) AS slices, \
+                    assumeNotNull((SELECT count() FROM purges)) AS purges, \
+                    assumeNotNull((SELECT count() FROM deleted_links)) AS deleted",
+            self.generation.slices()
+        );
+        in_time(self.query(&sql).fetch_one()).await
+    }
+
+    /// Returns the rows of a range of a source's offsets, in their order.
+    pub(super) fn rows(&self, src: u32, from: u64, to: u64) -> Result<RowCursor<Stored>, StoreError> {
+        let sql = format!(
+            "SELECT koff, workspace_id, link_id, toUnixTimestamp64Milli(occurred_at) AS millis, visitor, \
+                    toString(class) AS kind, click_id \
+             FROM {} WHERE src = {src} AND koff >= {from} AND koff < {to} ORDER BY koff",
+            self.generation.clicks()
+        );
+        Ok(self.query(&sql).fetch()?)
+    }
+
+    /// Returns which of these clicks of these links are rows, wherever.
+    pub(super) async fn elsewhere(
+        &self,
+        links: &[(Uuid, Uuid)],
+        ids: &[&str],
+    ) -> Result<Vec<Elsewhere>, StoreError> {
+        let links: Vec<String> = links
+            .iter()
+            .map(|(workspace, link)| format!("(toUUID('{workspace}'), toUUID('{link}'))"))
+            .collect();
+        let sql = format!(
+            "SELECT click_id AS id, max(again) AS marked FROM {} PREWHERE (workspace_id, link_id) IN ({}) \
+             WHERE click_id IN ? GROUP BY click_id",
+            self.generation.clicks(),
+            links.join(", "),
+        );
+        in_time(self.client.query(&sql).bind(ids).fetch_all()).await
+    }
+
+    /// Finds positions that have more than one row, outside of what is compared with the log.
+    pub(super) async fn doubled_positions(
+        &self,
+        compared: &[(u32, u64, u64)],
+    ) -> Result<Vec<Difference>, StoreError> {
+        let mut outside = String::from("1");
+        for (src, from, to) in compared {
+            outside += &format!(" AND NOT (src = {src} AND koff >= {from} AND koff < {to})");
+        }
+        let sql = format!(
+            "SELECT src AS source, koff AS offset, any(workspace_id) AS workspace, any(link_id) AS link, \
+                    toString(toDate(any(broker_ts))) AS day, count() AS copies, any(click_id) AS id \
+             FROM {} WHERE {outside} GROUP BY src, koff HAVING copies > 1 ORDER BY src, koff LIMIT {LIMIT}",
+            self.generation.clicks()
+        );
+        self.doubled(&sql, Kind::DoubledRow).await
+    }
+
+    /// Finds clicks that have more than one row although one of them was marked as a possible repeat.
+    pub(super) async fn doubled_clicks(&self) -> Result<Vec<Difference>, StoreError> {
+        let sql = format!(
+            "SELECT max(src) AS source, argMax(koff, src) AS offset, workspace_id AS workspace, link_id AS link, \
+                    toString(toDate(max(broker_ts))) AS day, count() AS copies, any(click_id) AS id \
+             FROM {clicks} \
+             WHERE (workspace_id, link_id) IN (SELECT workspace_id, link_id FROM {clicks} WHERE again) \
+             GROUP BY workspace_id, link_id, sipHash128(click_id) HAVING copies > 1 AND max(again) \
+               AND uniqExact(src, koff) > 1 LIMIT {LIMIT}",
+            clicks = self.generation.clicks()
+        );
+        self.doubled(&sql, Kind::DoubledClick).await
+    }
+
+    async fn doubled(&self, sql: &str, kind: Kind) -> Result<Vec<Difference>, StoreError> {
+        let rows: Vec<Doubled> = in_time(self.query(sql).fetch_all()).await?;
+        let difference = |row: Doubled| Difference {
+            src: Some(row.source),
+            offset: Some(row.offset),
+            workspace_id: Some(WorkspaceId::from_uuid(row.workspace)),
+            link_id: Some(LinkId::from_uuid(row.link)),
+            day: row.day.parse().ok(),
+            ..Difference::new(kind, format!("click {} is there {} times", row.id, row.copies))
+        };
+        Ok(rows.into_iter().map(difference).collect())
+    }
+
+    /// Returns the workspaces that have rows of deleted links.
+    pub(super) async fn workspaces_awaiting_purge(&self) -> Result<Vec<Uuid>, StoreError> {
+        let sql = format!(
+            "SELECT DISTINCT toString(workspace_id) FROM {} \
+             WHERE link_id IN (SELECT link_id FROM deleted_links)",
+            self.generation.clicks()
+        );
+        let workspaces: Vec<String> = in_time(self.query(&sql).fetch_all()).await?;
+        Ok(workspaces.iter().filter_map(|workspace| workspace.parse().ok()).collect())
+    }
+
+    /// Returns the first day that is not closed; `None` while no slice is.
+    pub(super) async fn closed_until(&self) -> Result<Option<NaiveDate>, StoreError> {
+        let (slices, zero) = (self.generation.slices(), Uuid::nil());
+        let sql = format!(
+            "SELECT toString(maxOrNull(slice) + 1) FROM {slices} WHERE workspace_id = toUUID('{zero}')"
+        );
+        let day: Option<String> = in_time(self.query(&sql).fetch_one()).await?;
+        Ok(day.and_then(|day| day.parse().ok()))
+    }
+
+    /// Returns the closed slices that have raw rows or rollups, and how many raw rows.
+    pub(super) async fn slices(&self, until: NaiveDate) -> Result<BTreeMap<NaiveDate, u64>, StoreError> {
+        let sql = format!(
+            "SELECT toString(day), sum(n) FROM (\
+               SELECT toDate(broker_ts) AS day, count() AS n FROM {clicks} WHERE toDate(broker_ts) < '{until}' \
+               GROUP BY day UNION ALL \
+               SELECT DISTINCT slice AS day, toUInt64(0) AS n FROM {counts} WHERE slice < '{until}') GROUP BY day",
+            clicks = self.generation.clicks(),
+            counts = self.generation.counts(),
+        );
+        let rows: Vec<(String, u64)> = in_time(self.query(&sql).fetch_all()).await?;
+        Ok(rows.into_iter().filter_map(|(day, rows)| Some((day.parse().ok()?, rows))).collect())
+    }
+
+    /// Compares the hours and days of closed slices, and their breakdowns, with the raw rows.
+    pub(super) async fn unequal_slices(&self, slices: &[NaiveDate]) -> Result<Vec<Difference>, StoreError> {
+        let zero = Uuid::nil();
+        let days: Vec<String> = slices.iter().map(|slice| format!("'{slice}'")).collect();
+        let (days, in_force) = (days.join(", "), in_force(self.generation));
+        let raw = |value: &str, state: &str, keys: &str| {
+            format!(
+                "SELECT toUInt8(0) AS side, '' AS dim, val, key.1 AS per, day, workspace_id AS workspace, key.2 AS link, \
+                        kind, key.3 AS since, n, v \
+                 FROM (SELECT workspace_id, link_id, toString(class) AS kind, toStartOfHour(occurred_at) AS hour, \
+                              toDate(broker_ts) AS day, {value} AS val, count() AS n, {state}(visitor) AS v \
+                       FROM {clicks} WHERE toDate(broker_ts) IN ({days}) AND {NOT_DELETED} \
+                       GROUP BY workspace_id, link_id, kind, hour, day, val) \
+                 ARRAY JOIN arrayFlatten(arrayMap(of -> [{keys}], [link_id, toUUID('{zero}')])) AS key",
+                clicks = self.generation.clicks(),
+            )
+        };
+        let counts = format!(
+            "{} UNION ALL SELECT toUInt8(1), '', '', toString(unit), slice, workspace_id, link_id, toString(class), \
+                    start, clicks, visitors \
+             FROM {} WHERE unit IN ('hour', 'day') AND slice IN ({days}) AND {in_force} AND {NOT_DELETED}",
+            raw("''", "uniqCombined64State(17)", "('hour', of, hour), ('day', of, toStartOfDay(hour))"),
+            self.generation.counts(),
+        );
+        let mut unequal = self.unequal(&counts, 17).await?;
+        for dimension in DIMENSIONS {
+            let breakdowns = format!(
+                "{} UNION ALL SELECT toUInt8(1), '', value, 'day', slice, workspace_id, link_id, toString(class), \
+                        toDateTime(start, 'UTC'), clicks, visitors \
+                 FROM {} WHERE dimension = '{dimension}' AND unit = 'day' AND slice IN ({days}) AND {in_force} \
+                   AND {NOT_DELETED}",
+                raw(
+                    &format!("toString({dimension})"),
+                    "uniqCombined64State(14)",
+                    "('day', of, toStartOfDay(hour))"
+                ),
+                self.generation.breakdowns(),
+            );
+            let found = self.unequal(&breakdowns, 14).await?;
+            unequal.extend(found.into_iter().map(|difference| Difference {
+                detail: format!("{dimension}: {}", difference.detail),
+                ..difference
+            }));
+        }
+        Ok(unequal)
+    }
+
+    /// Compares the months that are over with the days that they are of.
+    pub(super) async fn unequal_months(&self, until: NaiveDate) -> Result<Vec<Difference>, StoreError> {
+        let in_force = in_force(self.generation);
+        let of = |table: &str, value: &str, dimension: &str| {
+            format!(
+                "SELECT if(unit = 'day', toUInt8(0), toUInt8(1)) AS side, {dimension} AS dim, {value} AS val, \
+                        'month' AS per, toLastDayOfMonth(start) AS day, workspace_id AS workspace, link_id AS link, \
+                        toString(class) AS kind, toDateTime(toStartOfMonth(start), 'UTC') AS since, clicks AS n, \
+                        visitors AS v \
+                 FROM {table} WHERE unit IN ('day', 'month') AND toLastDayOfMonth(start) < '{until}' \
+                   AND slice < '{until}' AND {in_force} AND {NOT_DELETED}"
+            )
+        };
+        let mut unequal = self.unequal(&of(&self.generation.counts(), "''", "''"), 17).await?;
+        let breakdowns = of(&self.generation.breakdowns(), "value", "toString(dimension)");
+        unequal.extend(self.unequal(&breakdowns, 14).await?);
+        Ok(unequal)
+    }
+
+    async fn unequal(&self, both_sides: &str, precision: u8) -> Result<Vec<Difference>, StoreError> {
+        let zero = Uuid::nil();
+        let waiting: Vec<String> = self.awaiting_purge.iter().map(|id| format!("'{id}'")).collect();
+        let waiting = waiting.join(", ");
+        // Rollups without clicks would not be noticed by their sums, so both sides are asked for what they have.
+        let sql = format!(
+            "SELECT dim, val, per, toString(day) AS of_slice, workspace, link, kind, \
+                    toString(since) AS start, sumIf(n, side = 0) AS raw, sumIf(n, side = 1) AS rolled, \
+                    uniqCombined64MergeIf({precision})(v, side = 0) AS raw_visitors, \
+                    uniqCombined64MergeIf({precision})(v, side = 1) AS rolled_visitors \
+             FROM ({both_sides}) \
+             WHERE NOT (link = toUUID('{zero}') AND has(CAST([{waiting}], 'Array(UUID)'), workspace)) \
+             GROUP BY dim, val, per, day, workspace, link, kind, since \
+             HAVING raw != rolled OR abs(toInt64(raw_visitors) - toInt64(rolled_visitors)) \
+                    > if(raw_visitors <= {EXACT}, 0, raw_visitors / 1000) \
+             ORDER BY day, workspace, link, per, since LIMIT {LIMIT}"
+        );
+        let rows: Vec<Unequal> = in_time(self.query(&sql).fetch_all()).await?;
+        Ok(rows.into_iter().map(Unequal::describe).collect())
+    }
+
+    /// Returns the clicks of each class, by raw rows, and as queries add them up.
+    pub(super) async fn totals(
+        &self,
+        until: Option<NaiveDate>,
+    ) -> Result<BTreeMap<String, Totals>, StoreError> {
+        let zero = Uuid::nil();
+        let until = until.unwrap_or(DateTime::UNIX_EPOCH.date_naive());
+        let waiting: Vec<String> = self.awaiting_purge.iter().map(|id| format!("'{id}'")).collect();
+        // A month that is over from its own rows, others from their days, and what is open from raw rows.
+        let sql = format!(
+            "SELECT kind, sum(raw), sum(rolled) FROM (\
+               SELECT toString(class) AS kind, count() AS raw, countIf(toDate(broker_ts) >= '{until}') AS rolled \
+               FROM {clicks} WHERE {NOT_DELETED} AND {settled} GROUP BY kind UNION ALL \
+               SELECT toString(class) AS kind, toUInt64(0), sum(clicks) FROM {counts} \
+               WHERE link_id = toUUID('{zero}') AND slice < '{until}' AND {in_force} AND {settled} \
+                 AND unit = if(toLastDayOfMonth(start) < '{until}', 'month', 'day') GROUP BY kind) GROUP BY kind",
+            clicks = self.generation.clicks(),
+            counts = self.generation.counts(),
+            in_force = in_force(self.generation),
+            settled = format!("NOT has(CAST([{}], 'Array(UUID)'), workspace_id)", waiting.join(", ")),
+        );
+        let rows: Vec<(String, u64, u64)> = in_time(self.query(&sql).fetch_all()).await?;
+        Ok(rows.into_iter().map(|(class, rows, counted)| (class, Totals { rows, counted })).collect())
+    }
+
+    /// Prepares a statement of ours, which has no placeholders.
+    fn query(&self, sql: &str) -> clickhouse::query::Query {
+        self.client.query(&sql.replace('?', "??"))
+    }
+}
+
+/// The clicks that count; no link has the id of all zeros, so rows of whole workspaces pass.
+const NOT_DELETED: &str = "link_id NOT IN (SELECT link_id FROM deleted_links)";
+
+impl Unequal {
+    fn describe(self) -> Difference {
+        let Self { dim, val, per, of_slice, kind, start, raw, rolled, .. } = self;
+        let what = if val.is_empty() && dim.is_empty() { kind } else { format!("{dim} '{val}' of {kind}") };
+        let detail = format!(
+            "{what} in the {per} of {start}: {raw} clicks of {} visitors by raw rows, {rolled} of {} by rollups",
+            self.raw_visitors, self.rolled_visitors
+        );
+        Difference {
+            workspace_id: Some(WorkspaceId::from_uuid(self.workspace)),
+            link_id: Some(self.link).filter(|id| !id.is_nil()).map(LinkId::from_uuid),
+            day: of_slice.parse().ok(),
+            ..Difference::new(Kind::Rollup, detail)
+        }
+    }
+}
+
+/// Waits for a statement's result, but not for ever.
+pub(super) async fn in_time<T>(
+    statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
+) -> Result<T, StoreError> {
+    Ok(timeout(TIMEOUT, statement).await.map_err(|_| StoreError::Timeout)??)
+}

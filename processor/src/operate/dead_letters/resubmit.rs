@@ -1,0 +1,181 @@
+//! Sending dead letters to where they came from.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures_util::future::try_join_all;
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::util::Timeout;
+use schemas::message::{Click, Conversion, DecodeError, Delivery, LinkEvent, Message as _};
+use schemas::topic;
+use serde::Serialize;
+use service::kafka::Context;
+
+use super::letter::Letter;
+use super::{Filter, for_each};
+use crate::Config;
+
+/// How long Kafka may take for one record.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What was sent, or would be.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Outcome {
+    dry_run: bool,
+    /// Sent to where they came from.
+    sent: u64,
+    /// Left: this build cannot read them either.
+    unreadable: u64,
+    /// Left: they came from a topic whose messages must not be sent again.
+    refused: u64,
+    /// Left: another dead letter of the same message was sent.
+    repeated: u64,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dry_run, sent, unreadable, refused, repeated } = self;
+        let sent_or_not = if *dry_run { "would be sent" } else { "sent" };
+        writeln!(f, "{sent} {sent_or_not}")?;
+        writeln!(f, "{unreadable} left because this build cannot read them")?;
+        writeln!(f, "{refused} left because messages of their topic are not sent again")?;
+        writeln!(f, "{repeated} left because they are of a message that is sent already")
+    }
+}
+
+/// Why a letter is not sent.
+#[derive(Debug)]
+enum Left {
+    Unreadable(DecodeError),
+    Refused,
+}
+
+/// Sends the letters that are meant. Broken off, it can be started again: what is sent twice counts once.
+pub(super) async fn resubmit(config: &Config, filter: &Filter, dry_run: bool) -> anyhow::Result<Outcome> {
+    let producer: FutureProducer<Context> = config
+        .kafka
+        .client_config("processor-resubmit")
+        .set("enable.idempotence", "true")
+        .set("acks", "all")
+        .create_with_context(Context::default())
+        .context("cannot make a producer of Kafka")?;
+    let prefix = config.kafka.topic("");
+    let mut outcome = Outcome { dry_run, ..Outcome::default() };
+    // Several readers of a topic each write a dead letter for the same message.
+    let mut positions = HashSet::new();
+    for_each(config, filter, async |letters| {
+        let mut sending = Vec::new();
+        for letter in letters {
+            match bytes_to_send(&letter, &prefix) {
+                Err(Left::Refused) => outcome.refused += 1,
+                Err(Left::Unreadable(error)) => {
+                    outcome.unreadable += 1;
+                    tracing::debug!(place = %letter.place, "left {}: {error}", letter.place);
+                }
+                Ok(_)
+                    if !positions.insert((
+                        letter.topic.clone(),
+                        letter.source.map(|at| (at.partition, at.offset)),
+                    )) =>
+                {
+                    outcome.repeated += 1;
+                }
+                Ok(bytes) => {
+                    outcome.sent += 1;
+                    if !dry_run {
+                        sending.push(send(&producer, letter, bytes));
+                    }
+                }
+            }
+        }
+        try_join_all(sending).await?;
+        tracing::info!(sent = outcome.sent, dry_run, "{} dead letters so far", outcome.sent);
+        Ok(true)
+    })
+    .await?;
+    Ok(outcome)
+}
+
+async fn send(producer: &FutureProducer<Context>, letter: Letter, bytes: Vec<u8>) -> anyhow::Result<()> {
+    let mut record = FutureRecord::to(&letter.topic).payload(&bytes);
+    if let Some(key) = &letter.key {
+        record = record.key(key);
+    }
+    if let Some(source) = letter.source {
+        record = record.partition(source.partition);
+    }
+    let delivered = producer.send(record, Timeout::After(TIMEOUT)).await;
+    delivered.map_err(|(error, _)| error).with_context(|| format!("Kafka did not take {}", letter.place))?;
+    Ok(())
+}
+
+/// Returns what is sent of a letter: its bytes, a click's marked as a possible repeat.
+fn bytes_to_send(letter: &Letter, prefix: &str) -> Result<Vec<u8>, Left> {
+    let bytes = letter.payload.as_deref().unwrap_or_default();
+    let known = |topic: topic::Topic| letter.topic.strip_prefix(prefix) == Some(topic.name);
+    let decoded = if known(topic::CLICKS) {
+        return Click::decode(bytes).map_err(Left::Unreadable).and_then(|_| marked(bytes));
+    } else if known(topic::CONVERSIONS) {
+        Conversion::decode(bytes).map(drop)
+    } else if known(topic::LINK_EVENTS) {
+        LinkEvent::decode(bytes).map(drop)
+    } else if known(topic::DELIVERIES) {
+        Delivery::decode(bytes).map(drop)
+    } else {
+        // Of links the topic keeps the last value for a key: an old one would replace what stands.
+        return Err(Left::Refused);
+    };
+    decoded.map(|()| bytes.to_vec()).map_err(Left::Unreadable)
+}
+
+/// Marks a click, and keeps fields of it that this build does not know.
+fn marked(click: &[u8]) -> Result<Vec<u8>, Left> {
+    let malformed = |error| Left::Unreadable(DecodeError::Malformed(error));
+    let mut fields: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(click).map_err(malformed)?;
+    fields.insert("again".to_owned(), true.into());
+    serde_json::to_vec(&fields).map_err(malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLICK: &str = include_str!("../../../../schemas/fixtures/click.v1.bare.json");
+
+    fn letter(topic: &str, payload: &str) -> Letter {
+        Letter {
+            place: "0/1".parse().unwrap(),
+            written_at: None,
+            topic: topic.to_owned(),
+            source: "3/4".parse().ok(),
+            reason: String::new(),
+            schema: String::new(),
+            key: None,
+            payload_bytes: payload.len(),
+            payload: Some(payload.as_bytes().to_vec()),
+        }
+    }
+
+    #[test]
+    fn a_click_is_marked_and_keeps_what_is_not_known() {
+        let more = CLICK.replacen('{', "{\"added_later\":[1],", 1);
+        let sent = bytes_to_send(&letter("dev.clicks", &more), "dev.").unwrap();
+        assert!(Click::decode(&sent).unwrap().again);
+        assert!(String::from_utf8(sent).unwrap().contains("\"added_later\":[1]"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_and_what_must_not_be_repeated_is_left() {
+        let unreadable = bytes_to_send(&letter("clicks", "{"), "");
+        assert!(matches!(unreadable, Err(Left::Unreadable(_))), "{unreadable:?}");
+        for topic in ["links", "dev.clicks", "clicks2", ""] {
+            let refused = bytes_to_send(&letter(topic, CLICK), "");
+            assert!(matches!(refused, Err(Left::Refused)), "{topic}: {refused:?}");
+        }
+        let conversion = include_str!("../../../../schemas/fixtures/conversion.v1.json").trim_end();
+        assert_eq!(bytes_to_send(&letter("conversions", conversion), "").unwrap(), conversion.as_bytes());
+    }
+}

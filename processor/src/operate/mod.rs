@@ -1,0 +1,93 @@
+//! What operators do from the command line, beside processors that run.
+
+pub mod audit;
+pub mod dead_letters;
+pub mod lag;
+pub mod reading;
+
+use std::fmt;
+
+use anyhow::Context as _;
+use clap::Subcommand;
+use serde::Serialize;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+
+use crate::Config;
+
+/// The exit code of a command that found what must not be.
+const UNEQUAL: u8 = 1;
+
+/// The exit code of an audit that could not look.
+const UNKNOWN: u8 = 2;
+
+/// What the program does instead of consuming.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Counts everything again and says whether it is equal: the log, the raw rows, the rollups.
+    ///
+    /// It only reads, and processors may go on meanwhile. The exit code is 0 when everything is equal, 1 when
+    /// something is not (each difference is named), and 2 when it could not look.
+    ///
+    /// Example: processor audit --json | jq .differences
+    Audit {
+        /// Print the answer as one line of JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shows how far each partition is counted, in records and in time.
+    ///
+    /// Example: processor lag
+    Lag {
+        /// Print the answer as one line of JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lists messages that nobody could read, shows one of them, sends them again.
+    DeadLetters(dead_letters::DeadLetters),
+}
+
+/// What a command has to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// For standard output.
+    pub text: String,
+    /// The exit code.
+    pub code: u8,
+}
+
+impl Answer {
+    fn new<T: Serialize + fmt::Display>(value: &T, json: bool) -> anyhow::Result<Self> {
+        let text = if json { serde_json::to_string(value)? } else { value.to_string() };
+        Ok(Self { text, code: 0 })
+    }
+}
+
+/// Does what an operator has asked for.
+///
+/// # Errors
+/// When it could not be done; the message says why.
+pub async fn operate(config: Config, command: Command) -> anyhow::Result<Answer> {
+    let runtime = Handle::current();
+    // A thread of its own: a command is one piece of work, and what it borrows never changes threads.
+    let work = spawn_blocking(move || runtime.block_on(perform(&config, command)));
+    work.await.context("the command panicked")?
+}
+
+async fn perform(config: &Config, command: Command) -> anyhow::Result<Answer> {
+    match command {
+        Command::Audit { json } => match audit::audit(config).await {
+            Ok(report) => {
+                let code = if report.equal { 0 } else { UNEQUAL };
+                Ok(Answer { code, ..Answer::new(&report, json)? })
+            }
+            // An error ends a program with 1, which would say that something is unequal.
+            Err(error) => {
+                tracing::error!("cannot audit: {error:#}");
+                Ok(Answer { text: String::new(), code: UNKNOWN })
+            }
+        },
+        Command::Lag { json } => Answer::new(&lag::lag(config).await?, json),
+        Command::DeadLetters(command) => dead_letters::run(config, command).await,
+    }
+}

@@ -1,0 +1,266 @@
+//! The audit says that what is equal is equal, and names what is not.
+
+use chrono::{Days, NaiveDate, Utc};
+use processor::operate::audit::audit;
+use processor::operate::audit::report::{Kind, Report};
+use processor::store::Store;
+use schemas::clickhouse::Generation;
+use schemas::clickhouse::rollup::{Run, Scope};
+use schemas::id::LinkId;
+use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
+use schemas::row::UPKEEP;
+use schemas::topic;
+use tests::engines::{Isolated, isolated};
+
+use crate::clicks::{Edge, again, click, counted, counted_exactly};
+use crate::processor::{Processor, config};
+use crate::rollups::{link, random_clicks, recent_month, store, workspace};
+use crate::upkeep::{eager, write};
+
+/// Audits, and shows that everything is equal and that the log is counted to its end.
+pub(crate) async fn assert_equal(isolated: &Isolated) -> Report {
+    let report = audit(&config(isolated)).await.unwrap();
+    assert!(report.equal, "{report}");
+    assert_eq!(report.sources.iter().map(|source| source.behind).sum::<u64>(), 0, "{report}");
+    for source in &report.sources {
+        let parts = [source.rows, source.dead_letters, source.repeats, source.deleted, source.expired];
+        assert_eq!(source.records, parts.iter().sum::<u64>(), "{report}");
+    }
+    report
+}
+
+/// Audits, and returns what is different.
+async fn differences(isolated: &Isolated) -> Report {
+    let report = audit(&config(isolated)).await.unwrap();
+    assert!(!report.equal && report.difference_count > 0, "{report}");
+    report
+}
+
+/// Closes slices as upkeep does.
+async fn close(isolated: &Isolated, slices: &[NaiveDate]) {
+    let store = Store::new(service::clickhouse::client(&config(isolated).clickhouse), "test".to_owned());
+    let version = store.raise_epoch(UPKEEP).await.unwrap();
+    let run = Run { generation: Generation::FIRST, scope: Scope::All, version, slices: slices.to_vec() };
+    for statement in run.statements() {
+        isolated.clickhouse(&statement).await;
+    }
+}
+
+/// Waits until the group has committed everything, which is when repeats and dead letters at the end are done too.
+async fn all_done(isolated: &Isolated) {
+    tests::eventually("everything is done", crate::clicks::SOON, async || {
+        let lags = processor::operate::lag::lag(&config(isolated)).await.unwrap();
+        if lags.offsets == 0 { Ok(()) } else { Err(lags) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_counted_is_equal_with_repeats_dead_letters_and_deleted_links() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    edge.send_many("click", 595).await;
+    // Repeats: of a stored click, in another batch and in the same; and a first copy that comes second.
+    let sent: Vec<_> = (0..5).map(|number| click(&format!("sent-{number}"))).collect();
+    for (partition, click) in sent.iter().enumerate() {
+        edge.send(partition as i32, click).await;
+    }
+    counted_exactly(&isolated, 600).await;
+    for (partition, click) in sent.iter().enumerate() {
+        edge.send(partition as i32, &again(click)).await;
+    }
+    let early = click("early");
+    edge.send(0, &again(&early)).await;
+    edge.send(0, &early).await;
+    edge.write(2, b"no click", None).await;
+    edge.write(3, b"", None).await;
+    // Of a deleted link: one before, one after.
+    let mut gone = click("gone");
+    gone.link_id = link(77);
+    edge.send(1, &gone).await;
+    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'gone'", 1).await;
+    delete(&isolated, link(77)).await;
+    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'gone'", 0).await;
+    edge.send(1, &gone).await;
+    all_done(&isolated).await;
+
+    let report = assert_equal(&isolated).await;
+    let sum = |part: fn(&processor::operate::audit::report::Source) -> u64| {
+        report.sources.iter().map(part).sum::<u64>()
+    };
+    assert_eq!(sum(|source| source.records), 611);
+    assert_eq!(sum(|source| source.rows), 601);
+    assert_eq!(sum(|source| source.repeats), 6);
+    assert_eq!(sum(|source| source.dead_letters), 2);
+    assert_eq!(sum(|source| source.deleted), 2);
+    assert_eq!(report.classes["human"].rows, 601);
+    processor.stop().await;
+    assert_equal(&isolated).await;
+}
+
+async fn delete(isolated: &Isolated, link: LinkId) {
+    let deleted = DeletedLink { version: Version, id: link, revision: 9, deleted_at: Utc::now() };
+    write(isolated, topic::LINKS, &link.to_string(), &LinkRecord::Deleted(deleted).encode()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_counted_yet_is_not_a_difference() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    edge.send_many("click", 60).await;
+    let report = audit(&config(&isolated)).await.unwrap();
+    assert!(report.equal, "{report}");
+    assert_eq!(report.sources.iter().map(|source| source.behind).sum::<u64>(), 60);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_is_missing_doubled_changed_or_made_up_is_found_and_named() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start(&isolated).await;
+    edge.send_many("click", 120).await;
+    edge.send(0, &again(&click("marked"))).await;
+    edge.write(5, b"no click", None).await;
+    counted_exactly(&isolated, 121).await;
+    all_done(&isolated).await;
+    processor.stop().await;
+    assert_equal(&isolated).await;
+    let link = click("any").link_id;
+
+    // One fault at a time, each mended before the next.
+    isolated.clickhouse("CREATE TABLE sound AS clicks_1").await;
+    isolated.clickhouse("INSERT INTO sound SELECT * FROM clicks_1").await;
+    for (fault, kind, src, offset) in [
+        ("DELETE FROM clicks_1 WHERE src = 65537 AND koff = 7", Kind::MissingRow, 65_537, 7),
+        (
+            "INSERT INTO clicks_1 SELECT * FROM sound WHERE src = 65538 AND koff = 3",
+            Kind::DoubledRow,
+            65_538,
+            3,
+        ),
+        (
+            "INSERT INTO clicks_1 SELECT * REPLACE (65541 AS src, 20 AS koff) \
+             FROM (SELECT * FROM sound WHERE src = 65538 AND koff = 3)",
+            Kind::RowWithoutRecord,
+            65_541,
+            20,
+        ),
+        (
+            "ALTER TABLE clicks_1 UPDATE visitor = 5 WHERE src = 65539 AND koff = 2 SETTINGS mutations_sync = 1",
+            Kind::OtherRow,
+            65_539,
+            2,
+        ),
+        (
+            "INSERT INTO clicks_1 SELECT * REPLACE (131072 AS src, 4 AS koff) FROM sound WHERE click_id = 'marked'",
+            Kind::DoubledClick,
+            131_072,
+            4,
+        ),
+    ] {
+        isolated.clickhouse(fault).await;
+        let report = differences(&isolated).await;
+        let found = report.differences.iter().find(|difference| difference.kind == kind);
+        let found = found.unwrap_or_else(|| panic!("{kind:?} was not found after {fault}: {report}"));
+        assert_eq!((found.src, found.offset), (Some(src), Some(offset)), "{report}");
+        assert_eq!(found.link_id, Some(link), "{report}");
+        assert_eq!(found.day, Some(Utc::now().date_naive()), "{report}");
+        isolated.clickhouse("TRUNCATE TABLE clicks_1").await;
+        isolated.clickhouse("INSERT INTO clicks_1 SELECT * FROM sound").await;
+        assert_equal(&isolated).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_position_that_is_doubled_where_the_log_does_not_reach_is_found() {
+    let isolated = isolated().await;
+    let rows = random_clicks(Utc::now().date_naive(), 1, 50);
+    store(&isolated, &rows).await;
+    assert_equal(&isolated).await;
+    store(&isolated, &rows[7..8]).await;
+    let report = differences(&isolated).await;
+    let found = &report.differences[0];
+    assert_eq!((found.kind, found.offset), (Kind::DoubledRow, Some(rows[7].koff)), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rollup_that_is_not_what_its_rows_say_is_found_and_named() {
+    let isolated = isolated().await;
+    let first = recent_month(Utc::now().date_naive()).checked_sub_days(Days::new(3)).unwrap();
+    let rows = random_clicks(first, 7, 2_000);
+    store(&isolated, &rows).await;
+    let slices: Vec<NaiveDate> = first.iter_days().take(7).collect();
+    for slice in &slices {
+        close(&isolated, &[*slice]).await;
+    }
+    let report = assert_equal(&isolated).await;
+    assert_eq!(report.slices, 7);
+    assert_eq!(report.closed_until, slices.last().unwrap().succ_opt());
+    let total: u64 = report.classes.values().map(|totals| totals.counted).sum();
+    assert_eq!(total, 2_000);
+
+    for table in ["counts_1", "breakdowns_1"] {
+        isolated.clickhouse(&format!("CREATE TABLE sound_{table} AS {table}")).await;
+        isolated.clickhouse(&format!("INSERT INTO sound_{table} SELECT * FROM {table}")).await;
+    }
+    let wanted = format!("link_id = toUUID('{}')", link(12).uuid());
+    let whole = "link_id = toUUID('00000000-0000-0000-0000-000000000000')";
+    let update = |table: &str, unit: &str, of: &str, change: &str| {
+        let settings = "SETTINGS mutations_sync = 1";
+        format!("ALTER TABLE {table} UPDATE {change} WHERE unit = '{unit}' AND {of} {settings}")
+    };
+    for (table, fault) in [
+        ("counts_1", update("counts_1", "hour", &wanted, "clicks = clicks + 1")),
+        ("counts_1", update("counts_1", "month", &wanted, "clicks = clicks + 1")),
+        ("counts_1", format!("DELETE FROM counts_1 WHERE {wanted} AND unit = 'day'")),
+        (
+            "counts_1",
+            update(
+                "counts_1",
+                "day",
+                &wanted,
+                "visitors = arrayReduce('uniqCombined64State(17)', [toUInt64(1)])",
+            ),
+        ),
+        ("breakdowns_1", update("breakdowns_1", "day", &wanted, "clicks = clicks + 1")),
+        ("breakdowns_1", update("breakdowns_1", "month", whole, "clicks = clicks + 5")),
+    ] {
+        isolated.clickhouse(&fault).await;
+        let report = differences(&isolated).await;
+        let found = report.differences.iter().find(|difference| difference.kind == Kind::Rollup);
+        let found = found.unwrap_or_else(|| panic!("not found: {fault}: {report}"));
+        if fault.contains(&wanted) {
+            assert_eq!(found.link_id, Some(link(12)), "{report}");
+            assert_eq!(found.workspace_id, Some(workspace(1)), "{report}");
+        } else {
+            assert_eq!(found.link_id, None, "{report}");
+        }
+        isolated.clickhouse(&format!("TRUNCATE TABLE {table}")).await;
+        isolated.clickhouse(&format!("INSERT INTO {table} SELECT * FROM sound_{table}")).await;
+        assert_equal(&isolated).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_that_was_not_written_is_found() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    edge.write(4, b"no click", None).await;
+    edge.send(4, &click("behind")).await;
+    // As a processor that forgets it would have done.
+    let mut row = random_clicks(Utc::now().date_naive(), 1, 1).remove(0);
+    let sent = tests::log::records(&isolated, topic::CLICKS);
+    row.click = schemas::message::Click::decode(&sent[1].value).unwrap();
+    row.broker_ts = chrono::DateTime::from_timestamp_millis(sent[1].timestamp).unwrap();
+    (row.src, row.koff) = (65_540, 1);
+    store(&isolated, &[row]).await;
+    let report = differences(&isolated).await;
+    let found = &report.differences[0];
+    assert_eq!(
+        (found.kind, found.src, found.offset),
+        (Kind::MissingDeadLetter, Some(65_540), Some(0)),
+        "{report}"
+    );
+    assert_eq!(report.difference_count, 1, "{report}");
+}
