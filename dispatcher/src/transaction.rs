@@ -32,8 +32,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait for an answer of librdkafka, which has up to three steps to make.
 ///
-/// It is told of [`TIMEOUT`], and yet waits for ever in some of them when Kafka goes away at the wrong moment:
-/// `send_offsets_to_transaction` did after an outage of five seconds.
+/// It is told of [`TIMEOUT`], and yet can wait for minutes when Kafka went away at the wrong moment: after an outage of
+/// five seconds `send_offsets_to_transaction` had not returned three minutes later.
 const GIVE_UP: Duration = Duration::from_secs(35);
 
 /// What may wait in memory to be sent.
