@@ -32,6 +32,10 @@ use tokio::{
 /// After a kill, this long until the partitions go to another process; brokers allow no less.
 const SESSION_TIMEOUT_MS: &str = "6000";
 
+/// How long a request may stay without an answer before its connection is given up: a broker that went away in the
+/// middle of one must not cost librdkafka's minute. Every request of ours is answered at once or waits far less.
+const SOCKET_TIMEOUT_MS: &str = "10000";
+
 /// What librdkafka may hold ready for us.
 const PREFETCH_KIB: &str = "16384";
 
@@ -130,6 +134,7 @@ impl Consumer {
             // With the eager protocol every rebalance ends one membership and begins the next.
             .set("partition.assignment.strategy", "range")
             .set("session.timeout.ms", SESSION_TIMEOUT_MS)
+            .set("socket.timeout.ms", SOCKET_TIMEOUT_MS)
             .set("heartbeat.interval.ms", "2000")
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", "earliest")
@@ -138,6 +143,7 @@ impl Consumer {
             .set("topic.metadata.refresh.interval.ms", "10000")
             .set("fetch.wait.max.ms", "100")
             .set("queued.max.messages.kbytes", PREFETCH_KIB)
+            .set("fetch.queue.backoff.ms", "20")
             .create_with_context(Assignment::default())?;
         inner.subscribe(topics)?;
         Ok(Self { inner: Arc::new(inner) })

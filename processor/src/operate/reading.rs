@@ -72,7 +72,8 @@ pub fn read<T: Send + 'static>(
         .set("enable.partition.eof", "true")
         .set("isolation.level", "read_committed")
         .set("auto.offset.reset", "earliest")
-        .set("queued.max.messages.kbytes", "16384");
+        .set("queued.max.messages.kbytes", "16384")
+        .set("fetch.queue.backoff.ms", "20");
     spawn_blocking(move || {
         let topic = Arc::clone(&part.topic);
         if let Err(error) = config
