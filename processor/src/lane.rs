@@ -45,15 +45,16 @@ pub struct Tools {
 }
 
 /// The rows of a batch that are not stored.
-struct Dropped {
+pub(crate) struct Dropped {
     /// Their places, ascending.
-    places: Vec<usize>,
+    pub(crate) places: Vec<usize>,
     /// How many of them are clicks of deleted links; the others are repeats.
     deleted: usize,
 }
 
 impl Dropped {
-    fn new(rows: &[BatchRow], repeats: &[usize], deleted_links: &DeletedLinks) -> Self {
+    /// Tells them by the places of the repeats, ascending, and by the deleted links.
+    pub(crate) fn new(rows: &[BatchRow], repeats: &[usize], deleted_links: &DeletedLinks) -> Self {
         let mut dropped = Self { places: Vec::new(), deleted: 0 };
         let mut repeats = repeats.iter().peekable();
         for (place, row) in rows.iter().enumerate() {
@@ -65,6 +66,16 @@ impl Dropped {
             }
         }
         dropped
+    }
+
+    /// Returns the rows that are stored and marked: a first copy of one may still come.
+    pub(crate) fn admitted<'a>(&'a self, rows: &'a [BatchRow]) -> impl Iterator<Item = &'a BatchRow> {
+        let mut dropped = self.places.iter().peekable();
+        rows.iter()
+            .enumerate()
+            .filter(move |(place, _)| dropped.next_if(|next| *next == place).is_none())
+            .map(|(_, row)| row)
+            .filter(|row| row.again.is_some())
     }
 }
 
@@ -322,11 +333,8 @@ impl Lane {
         let repeats = dropped.places.len() - dropped.deleted;
         counter!("hopline_processor_repeats_dropped_total").increment(repeats as u64);
         counter!("hopline_processor_deleted_dropped_total").increment(dropped.deleted as u64);
-        let mut dropped = dropped.places.iter().peekable();
-        for (place, row) in batch.rows().iter().enumerate() {
-            if dropped.next_if(|next| **next == place).is_none() && row.again.is_some() {
-                self.remembered.admit(&row.click_id, row.broker_ts);
-            }
+        for row in dropped.admitted(batch.rows()) {
+            self.remembered.admit(&row.click_id, row.broker_ts);
         }
         self.next = self.next.max(batch.next());
         self.status.owned(self.next, batch.rows().last().map(|row| row.broker_ts));

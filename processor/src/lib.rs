@@ -5,6 +5,8 @@
 //! [`ownership`] of its partition, and goes on only when the batch before is known to be stored. What is no click
 //! becomes a [`dead_letter`]; how far the count is, [`progress`] says.
 //!
+//! What operators do beside it, compare, repeat and repair, is in [`mod@operate`].
+//!
 //! Why a click is a row exactly once, whatever is killed:
 //!
 //! - A row carries its position in the log, and a batch is one part of the table: all of it or nothing.

@@ -46,6 +46,7 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration::file(5, "conversions", include_str!("../clickhouse/0005_conversions.sql")),
     Migration::file(6, "deleted_links", include_str!("../clickhouse/0006_deleted_links.sql")),
     Migration::file(7, "retention", include_str!("../clickhouse/0007_retention.sql")),
+    Migration::file(8, "rebuilds", include_str!("../clickhouse/0008_rebuilds.sql")),
 ];
 
 /// The statements that make the tables of a generation, with `{n}` for its number.

@@ -4,11 +4,14 @@ pub mod audit;
 pub mod dead_letters;
 pub mod lag;
 pub mod reading;
+mod rebuild;
+pub mod replay;
 
 use std::fmt;
 
 use anyhow::Context as _;
 use clap::Subcommand;
+use schemas::clickhouse::Generation;
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -45,6 +48,24 @@ pub enum Command {
     },
     /// Lists messages that nobody could read, shows one of them, sends them again.
     DeadLetters(dead_letters::DeadLetters),
+    /// Reads a part of the log again, into new tables that then take the place of the current ones.
+    ///
+    /// Queries and live clicks go on meanwhile. What is counted right stays as it is, what was lost comes back, and
+    /// deleted links do not. Killed, it is taken up again with --resume.
+    ///
+    /// Examples: processor replay --from 2026-11-20T00:00:00Z --to 2026-11-21T00:00:00Z --dry-run;
+    /// processor replay --offsets 3:1000-2000
+    Replay(replay::Replay),
+    /// Removes the tables of a generation that is not current: a former one, or one of a replay that was broken off.
+    ///
+    /// Example: processor drop-generation 1
+    DropGeneration {
+        /// The generation's number.
+        generation: u32,
+        /// Print the answer as one line of JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// What a command has to say.
@@ -89,5 +110,9 @@ async fn perform(config: &Config, command: Command) -> anyhow::Result<Answer> {
         },
         Command::Lag { json } => Answer::new(&lag::lag(config).await?, json),
         Command::DeadLetters(command) => dead_letters::run(config, command).await,
+        Command::Replay(command) => Answer::new(&replay::replay(config, &command).await?, command.json),
+        Command::DropGeneration { generation, json } => {
+            Answer::new(&replay::drop_generation(config, Generation(generation)).await?, json)
+        }
     }
 }

@@ -11,9 +11,13 @@ mod retention;
 mod slices;
 mod tables;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use chrono::NaiveDate;
 use metrics::counter;
+use schemas::clickhouse::Generation;
+use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::row::UPKEEP;
 use service::Shutdown;
 use tokio::sync::watch;
@@ -164,6 +168,36 @@ impl Upkeep {
         }
         Ok(epoch)
     }
+}
+
+/// Computes the rollups of slices in tables that are being made, and puts them in force, one slice after the other.
+///
+/// # Errors
+/// When ClickHouse does not do it, or what was computed is not what the raw rows have.
+pub(crate) async fn roll_up(
+    store: Store,
+    tables: Tables,
+    log: Log,
+    generation: Generation,
+    slices: &BTreeSet<NaiveDate>,
+) -> Result<(), UpkeepError> {
+    let upkeep = Upkeep::new(store, tables, log, Schedule::default());
+    for slice in slices {
+        loop {
+            let version = upkeep.take().await?;
+            let run = Run { generation, scope: Scope::All, version, slices: vec![*slice] };
+            match upkeep.run(&run).await {
+                // The processor that has upkeep to do has taken it back, and rests for a while after this.
+                Err(UpkeepError::Fenced) => {}
+                outcome => {
+                    outcome?;
+                    break;
+                }
+            }
+        }
+        tracing::info!(%slice, "computed the rollups of {slice}");
+    }
+    Ok(())
 }
 
 fn is_due(done: Option<Instant>, every: Duration) -> bool {

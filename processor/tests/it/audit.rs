@@ -13,7 +13,7 @@ use schemas::topic;
 use tests::engines::{Isolated, isolated};
 
 use crate::clicks::{Edge, again, click, counted, counted_exactly};
-use crate::processor::{Processor, config};
+use crate::processor::{Processor, config, program};
 use crate::rollups::{link, random_clicks, recent_month, store, workspace};
 use crate::upkeep::{eager, write};
 
@@ -263,4 +263,28 @@ async fn a_dead_letter_that_was_not_written_is_found() {
         "{report}"
     );
     assert_eq!(report.difference_count, 1, "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_program_prints_one_line_and_ends_with_what_was_found() {
+    let isolated = isolated().await;
+    let rows = random_clicks(Utc::now().date_naive(), 1, 5);
+    store(&isolated, &rows).await;
+    let run = async |isolated: &Isolated| {
+        let output = program(isolated, &["audit", "--json"]).output().await.unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) = run(&isolated).await;
+    assert_eq!((code, text.lines().count()), (Some(0), 1), "{text}");
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&report["equal"], &report["sources"][5]["partition"]), (&true.into(), &5.into()), "{text}");
+
+    store(&isolated, &rows[..1]).await;
+    let (code, text) = run(&isolated).await;
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &report["differences"][0]["kind"]), (Some(1), &"doubled_row".into()), "{text}");
+
+    // Nobody listens there.
+    let lost = Isolated { clickhouse_url: "http://127.0.0.1:1/none".to_owned(), ..isolated.clone() };
+    assert_eq!(run(&lost).await, (Some(2), String::new()));
 }

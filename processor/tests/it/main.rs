@@ -12,6 +12,7 @@ mod owning;
 mod processor;
 mod proxy;
 mod repeats;
+mod replay;
 mod rollups;
 mod storing;
 mod upkeep;

@@ -1,6 +1,7 @@
 //! A processor inside the test's process.
 
 use std::net::SocketAddr;
+use std::process::Stdio;
 use std::time::Duration;
 
 use clap::Parser as _;
@@ -9,6 +10,7 @@ use service::Shutdown;
 use service::metrics::Metrics;
 use tests::engines::{Isolated, http_client};
 use tokio::net::TcpListener;
+use tokio::process::Command;
 use tokio::task::JoinHandle;
 
 /// A running processor; to be stopped by the test, so that its end is seen.
@@ -43,6 +45,19 @@ pub(crate) async fn operate(isolated: &Isolated, command: &[&str]) -> anyhow::Re
     let command = config.command.clone().unwrap();
     let answer = processor::operate(config, command).await?;
     Ok(serde_json::from_str(&answer.text)?)
+}
+
+/// The program on a test's engines.
+pub(crate) fn program(isolated: &Isolated, command: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_processor"));
+    program
+        .args(command)
+        .env("KAFKA_BROKERS", &isolated.kafka_brokers)
+        .env("HOPLINE_TOPIC_PREFIX", &isolated.topic_prefix)
+        .env("CLICKHOUSE_URL", &isolated.clickhouse_url)
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    program
 }
 
 impl Processor {

@@ -1,0 +1,111 @@
+//! Reading ranges of the log into new tables, as a lane would.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::plan::{Plan, Range};
+use super::store::Right;
+use super::{Rebuild, RebuildError};
+use crate::batch::Batcher;
+use crate::consume::record;
+use crate::decode::decode;
+use crate::deleted_links::DeletedLinks;
+use crate::lane::Dropped;
+use crate::operate::reading::{Part, read};
+use crate::repeats::{self, MEMORY_IDS, Remembered};
+
+/// Least time between two lines about how far it is.
+const TELL: Duration = Duration::from_secs(5);
+
+impl Rebuild<'_> {
+    /// Reads what a plan says; ranges that are filled already, or the first part of one, are not read again.
+    pub(super) async fn fill(&self, right: Right, plan: &Plan) -> Result<(), RebuildError> {
+        for range in &plan.ranges {
+            self.fill_range(right, plan, range).await?;
+        }
+        Ok(())
+    }
+
+    async fn fill_range(&self, right: Right, plan: &Plan, range: &Range) -> Result<(), RebuildError> {
+        let Range { partition, src, from, to } = *range;
+        let clicks = plan.generation().clicks();
+        // A batch is stored whole or not at all, so behind the last row nothing is.
+        let start = self.tables.filled(&clicks, src, from, to).await?.unwrap_or(from);
+        let mut filling = Filling {
+            rebuild: self,
+            right,
+            plan,
+            batcher: Batcher::new(self.config.batch),
+            remembered: Remembered::default(),
+            deleted_links: DeletedLinks::default(),
+        };
+        for (click_id, broker_ts) in self.tables.marked_before(&clicks, src, start, MEMORY_IDS).await? {
+            filling.remembered.admit(&click_id, broker_ts);
+        }
+        let part = Part { topic: Arc::clone(&self.clicks), partition, offsets: start..to };
+        let mut log = read(&self.config.kafka, part, record);
+        let (began, mut told) = (Instant::now(), Instant::now());
+        let mut read = 0_u64;
+        while let Some(chunk) = log.recv().await {
+            for record in chunk? {
+                read += 1;
+                // What is no click has its dead letter.
+                let Ok(row) = decode(src, &record) else { continue };
+                if filling.batcher.is_full() || !filling.batcher.accepts(&row) {
+                    filling.flush().await?;
+                }
+                filling.batcher.push(row);
+            }
+            if told.elapsed() >= TELL {
+                told = Instant::now();
+                let per_second = read as f64 / began.elapsed().as_secs_f64();
+                let left = (to - start).saturating_sub(read);
+                tracing::info!(
+                    partition,
+                    read,
+                    left,
+                    per_second,
+                    "partition {partition}: read {read}, {left} left, {per_second:.0} a second"
+                );
+            }
+        }
+        filling.flush().await?;
+        // Had retention come in between, the range would be short of its beginning.
+        let extent = self.log.extent(partition).await?;
+        if extent.start > start {
+            return Err(RebuildError::LogBegins { partition, from: start, start: extent.start });
+        }
+        Ok(())
+    }
+}
+
+/// A range that is being filled.
+struct Filling<'a> {
+    rebuild: &'a Rebuild<'a>,
+    right: Right,
+    plan: &'a Plan,
+    batcher: Batcher,
+    remembered: Remembered,
+    deleted_links: DeletedLinks,
+}
+
+impl Filling<'_> {
+    async fn flush(&mut self) -> Result<(), RebuildError> {
+        let Some(batch) = self.batcher.cut() else { return Ok(()) };
+        let Rebuild { store, .. } = self.rebuild;
+        self.deleted_links.refresh(store).await?;
+        let generation = self.plan.generation();
+        let asked = repeats::to_look_up(batch.rows(), &self.remembered);
+        let stored =
+            if asked.is_empty() { Default::default() } else { store.stored(generation, &asked).await? };
+        let repeats = repeats::find(batch.rows(), &self.remembered, &stored);
+        let dropped = Dropped::new(batch.rows(), &repeats, &self.deleted_links);
+        if let Some(insertion) = batch.insertion(&dropped.places) {
+            store.insert(generation, self.right.src, self.right.epoch, &insertion).await?;
+        }
+        for row in dropped.admitted(batch.rows()) {
+            self.remembered.admit(&row.click_id, row.broker_ts);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! From the tables that are read to the new ones, without a moment at which a query sees too little or too much.
+//!
+//! 1. What live sources have stored since is copied, until little is left.
+//! 2. Their epochs are raised and older inserts waited out: nothing is added to the former tables any more. The rest
+//!    is copied, and the row that names the new generation goes in under all of these epochs. A lane that has taken
+//!    its partition again meanwhile makes that fail, and it is tried again.
+//! 3. A lane may have taken its partition while that very row went in, and so read that the former generation is
+//!    current. The epochs are raised again, which makes it look once more, and what it stored is copied.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::try_join_all;
+
+use super::plan::Plan;
+use super::store::Right;
+use super::{Rebuild, RebuildError};
+use crate::ownership::source_of;
+
+/// Rows that may be left to copy while live sources wait.
+const LITTLE: u64 = 50_000;
+
+/// How often live rows are copied before live sources are fenced, however much they bring.
+const ROUNDS: usize = 20;
+
+/// How often the switch is tried.
+const ATTEMPTS: usize = 20;
+
+impl Rebuild<'_> {
+    pub(super) async fn switch(&self, right: Right, plan: &Plan) -> Result<(), RebuildError> {
+        let mut attempt = 0;
+        while self.store.current_generation().await? < plan.generation() {
+            attempt += 1;
+            if attempt > ATTEMPTS {
+                return Err(RebuildError::NotSwitched);
+            }
+            let live = self.live(plan).await?;
+            for _ in 0..ROUNDS {
+                let copies = live.iter().map(|(src, from)| self.tables.copy_live(right, plan, *src, *from));
+                if try_join_all(copies).await?.iter().sum::<u64>() <= LITTLE {
+                    break;
+                }
+            }
+            match self.try_switch(right, plan, &live).await {
+                Err(RebuildError::Fenced) => tracing::info!("a live source went on meanwhile, trying again"),
+                // Whether it was done, the row says.
+                Err(RebuildError::Store(error)) => {
+                    tracing::warn!("the switch is doubtful, looking again: {error}")
+                }
+                outcome => outcome?,
+            }
+        }
+        // Who is fenced here reads which generation is current again.
+        for (src, from) in &self.live(plan).await? {
+            loop {
+                let [live] = self.fence(&[*src]).await?[..] else { break };
+                match self.tables.copy_live(live, plan, *src, *from).await {
+                    Err(RebuildError::Fenced) => {}
+                    outcome => {
+                        outcome?;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn try_switch(
+        &self,
+        right: Right,
+        plan: &Plan,
+        live: &BTreeMap<u32, u64>,
+    ) -> Result<(), RebuildError> {
+        let sources: Vec<u32> = live.keys().copied().collect();
+        let mut rights = self.fence(&sources).await?;
+        let copies = live.iter().map(|(src, from)| self.tables.copy_live(right, plan, *src, *from));
+        try_join_all(copies).await?;
+        rights.push(right);
+        self.tables.switch(&rights, plan).await
+    }
+
+    /// Returns from which offset on the rows of each live source were not copied yet when the plan was made.
+    async fn live(&self, plan: &Plan) -> Result<BTreeMap<u32, u64>, RebuildError> {
+        let mut live = plan.live.clone();
+        for partition in 0..self.log.partitions().await? {
+            // The topic may have got more partitions since.
+            live.entry(source_of(partition)).or_insert(0);
+        }
+        Ok(live)
+    }
+
+    /// Takes live sources from whoever has them.
+    async fn fence(&self, sources: &[u32]) -> Result<Vec<Right>, RebuildError> {
+        let fenced = sources.iter().map(async |src| {
+            let epoch = self.store.raise_epoch(*src).await?;
+            self.wait_out(*src, epoch).await?;
+            Ok::<_, RebuildError>(Right { src: *src, epoch })
+        });
+        try_join_all(fenced).await
+    }
+}
