@@ -44,7 +44,7 @@ impl Rebuild<'_> {
                 Err(RebuildError::Fenced) => tracing::info!("a live source went on meanwhile, trying again"),
                 // Whether it was done, the row says.
                 Err(RebuildError::Store(error)) => {
-                    tracing::warn!("the switch is doubtful, looking again: {error}")
+                    tracing::warn!("the switch is doubtful, looking again: {error}");
                 }
                 outcome => outcome?,
             }
