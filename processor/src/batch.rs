@@ -89,22 +89,22 @@ impl Batcher {
     /// Returns whether the row would go into the same table partition as the row before it.
     ///
     /// A batch over two partitions would be two parts, and a crash between them would store half of it.
-    pub fn accepts(&self, row: &ClickRow) -> bool {
+    pub fn accepts<S>(&self, row: &ClickRow<S>) -> bool {
         self.rows.last().is_none_or(|last| day(last.broker_ts) == day(row.broker_ts))
     }
 
     /// Adds a row that [`Batcher::accepts`].
-    pub fn push(&mut self, row: ClickRow) {
+    pub fn push<S: AsRef<str>>(&mut self, row: ClickRow<S>) {
         let start = self.body.len();
         row.write_row_binary(&mut self.body);
-        let again = row.click.again.then_some(AgainKey {
-            workspace_id: row.click.workspace_id,
-            link_id: row.click.link_id,
-            edge_time: row.click.occurred_at,
-        });
         let ClickRow { click, koff, broker_ts, .. } = row;
+        let again = click.again.then_some(AgainKey {
+            workspace_id: click.workspace_id,
+            link_id: click.link_id,
+            edge_time: click.occurred_at,
+        });
         self.next = koff + 1;
-        let (link_id, click_id) = (click.link_id, click.click_id);
+        let (link_id, click_id) = (click.link_id, click.click_id.as_ref().to_owned());
         self.rows.push(BatchRow { koff, link_id, click_id, again, broker_ts, start, end: self.body.len() });
         self.started.get_or_insert_with(Instant::now);
     }

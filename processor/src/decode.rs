@@ -1,7 +1,7 @@
 //! From a record of the topic to a row, or to the reason why it is none.
 
 use chrono::{DateTime, Utc};
-use schemas::message::{Click, DecodeError, Message as _};
+use schemas::message::{Click, DecodeError, Text};
 use schemas::row::ClickRow;
 
 /// A record as Kafka gave it, without its partition.
@@ -41,17 +41,26 @@ pub enum Poison {
     BeforeEpoch(DateTime<Utc>),
 }
 
-/// Decodes a record of the source `src`.
+/// Decodes a record of the source `src` into a row whose texts stay in the record: for whoever writes it on at once.
 ///
 /// # Errors
 /// [`Poison`] says what is wrong with the record.
-pub fn decode(src: u32, record: &Record) -> Result<ClickRow, Poison> {
-    let click = Click::decode(record.payload.as_deref().ok_or(Poison::NoValue)?)?;
+pub fn borrow(src: u32, record: &Record) -> Result<ClickRow<Text<'_>>, Poison> {
+    let click = Click::borrow(record.payload.as_deref().ok_or(Poison::NoValue)?)?;
     let broker_ts = record.broker_ts.ok_or(Poison::NoBrokerTime)?;
     if click.occurred_at < DateTime::UNIX_EPOCH {
         return Err(Poison::BeforeEpoch(click.occurred_at));
     }
     Ok(ClickRow { click, src, koff: record.offset, broker_ts })
+}
+
+/// Decodes a record of the source `src` into a row of its own.
+///
+/// # Errors
+/// As [`borrow`].
+pub fn decode(src: u32, record: &Record) -> Result<ClickRow, Poison> {
+    let ClickRow { click, src, koff, broker_ts } = borrow(src, record)?;
+    Ok(ClickRow { click: click.to_owned(), src, koff, broker_ts })
 }
 
 #[cfg(test)]

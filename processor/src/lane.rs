@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::batch::{Batch, BatchRow, Batcher, Insertion, Limits};
 use crate::dead_letter::{DeadLetter, DeadLetters};
-use crate::decode::{Record, decode};
+use crate::decode::{Record, borrow};
 use crate::deleted_links::DeletedLinks;
 use crate::lanes::Status;
 use crate::ownership::{Claim, Ownership, TakeError};
@@ -147,14 +147,18 @@ impl Lane {
                 if !self.advance(record.offset).await? {
                     continue;
                 }
-                match decode(self.status.src, &record) {
+                let poison = match borrow(self.status.src, &record) {
                     Ok(row) => {
                         if !batcher.accepts(&row) {
                             self.flush(&mut batcher).await?;
                         }
                         batcher.push(row);
+                        None
                     }
-                    Err(poison) => batcher.push_dead_letter(DeadLetter::new(record, &poison)),
+                    Err(poison) => Some(poison),
+                };
+                if let Some(poison) = poison {
+                    batcher.push_dead_letter(DeadLetter::new(record, &poison));
                 }
                 if batcher.is_full() {
                     self.flush(&mut batcher).await?;

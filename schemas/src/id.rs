@@ -22,6 +22,19 @@ pub struct InvalidId {
     prefix: &'static str,
 }
 
+/// For each byte its value as a letter of the alphabet, or [`NO_LETTER`].
+const VALUES: [u8; 256] = {
+    let mut values = [NO_LETTER; 256];
+    let mut place = 0;
+    while place < ALPHABET.len() {
+        values[ALPHABET[place] as usize] = place as u8;
+        place += 1;
+    }
+    values
+};
+
+const NO_LETTER: u8 = u8::MAX;
+
 fn write_base32(uuid: Uuid, out: &mut [u8; TEXT_LEN]) {
     let bits = uuid.as_u128();
     for (place, byte) in out.iter_mut().enumerate() {
@@ -37,8 +50,11 @@ fn read_base32(text: &[u8]) -> Option<Uuid> {
     }
     let mut bits: u128 = 0;
     for byte in text {
-        let value = ALPHABET.iter().position(|letter| letter == byte)?;
-        bits = (bits << 5) | value as u128;
+        let value = VALUES[usize::from(*byte)];
+        if value == NO_LETTER {
+            return None;
+        }
+        bits = (bits << 5) | u128::from(value);
     }
     Some(Uuid::from_u128(bits))
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Message, Version};
+use super::{DecodeError, Message, Text, Version};
 use crate::id::{LinkId, WorkspaceId};
 
 /// What made the request: counts take `human` unless told otherwise.
@@ -38,19 +38,21 @@ impl fmt::Display for Class {
 }
 
 /// A click on topic `clicks`. It has no address: `visitor` is what remains of it.
+///
+/// Its texts are `String`s, or [`Text`]s where they need not outlive the message's bytes; see [`Click::borrow`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Click {
+pub struct Click<S = String> {
     /// The message's version.
     #[serde(rename = "v")]
     pub version: Version<1>,
     /// The self-verifying click id.
-    pub click_id: String,
+    pub click_id: S,
     /// The link that was clicked.
     pub link_id: LinkId,
     /// The link's workspace.
     pub workspace_id: WorkspaceId,
     /// The slug at the time of the click.
-    pub slug: String,
+    pub slug: S,
     /// The edge's clock when it answered.
     #[serde(with = "crate::time::millis")]
     pub occurred_at: DateTime<Utc>,
@@ -61,43 +63,43 @@ pub struct Click {
     pub visitor: u64,
     /// ISO 3166-1 alpha-2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub country: Option<String>,
+    pub country: Option<S>,
     /// `desktop`, `mobile`, `tablet` or `other`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device_type: Option<String>,
+    pub device_type: Option<S>,
     /// Family of the browser.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub browser: Option<String>,
+    pub browser: Option<S>,
     /// Family of the operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub os: Option<String>,
+    pub os: Option<S>,
     /// Host of the referring page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub referrer: Option<String>,
+    pub referrer: Option<S>,
     /// UTM parameter, from the visited URL, else from the destination.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub utm_source: Option<String>,
+    pub utm_source: Option<S>,
     /// UTM parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub utm_medium: Option<String>,
+    pub utm_medium: Option<S>,
     /// UTM parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub utm_campaign: Option<String>,
+    pub utm_campaign: Option<S>,
     /// UTM parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub utm_term: Option<String>,
+    pub utm_term: Option<S>,
     /// UTM parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub utm_content: Option<String>,
+    pub utm_content: Option<S>,
     /// A `click_id` that the caller put on the short URL; the caller's own, not ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub external_click_id: Option<String>,
+    pub external_click_id: Option<S>,
     /// The User-Agent, cut to 256 bytes, so that classes can be recomputed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user_agent: Option<String>,
+    pub user_agent: Option<S>,
     /// What the request said it was for (`Sec-Purpose`, `Purpose`, `X-Moz`), so that classes can be recomputed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub purpose: Option<String>,
+    pub purpose: Option<S>,
     /// Whether this may be a repeat of a click that was sent before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
@@ -107,8 +109,48 @@ impl Message for Click {
     const VERSION: u32 = 1;
 }
 
+impl<'a> Click<Text<'a>> {
+    /// Reads the bytes of a topic without copying their texts: for whoever passes them on at once.
+    ///
+    /// # Errors
+    /// As [`Message::decode`].
+    pub fn borrow(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        super::read(bytes, <Click as Message>::VERSION)
+    }
+
+    /// Copies the texts.
+    pub fn to_owned(&self) -> Click {
+        let text = |text: &Text<'_>| text.as_ref().to_owned();
+        let owned = |optional: &Option<Text<'_>>| optional.as_ref().map(text);
+        Click {
+            version: self.version,
+            click_id: text(&self.click_id),
+            link_id: self.link_id,
+            workspace_id: self.workspace_id,
+            slug: text(&self.slug),
+            occurred_at: self.occurred_at,
+            class: self.class,
+            visitor: self.visitor,
+            country: owned(&self.country),
+            device_type: owned(&self.device_type),
+            browser: owned(&self.browser),
+            os: owned(&self.os),
+            referrer: owned(&self.referrer),
+            utm_source: owned(&self.utm_source),
+            utm_medium: owned(&self.utm_medium),
+            utm_campaign: owned(&self.utm_campaign),
+            utm_term: owned(&self.utm_term),
+            utm_content: owned(&self.utm_content),
+            external_click_id: owned(&self.external_click_id),
+            user_agent: owned(&self.user_agent),
+            purpose: owned(&self.purpose),
+            again: self.again,
+        }
+    }
+}
+
 mod hex64 {
-    use super::{Deserialize, Deserializer, Serializer};
+    use super::{Deserialize as _, Deserializer, Serializer, Text};
     use serde::de::Error as _;
 
     pub(super) fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
@@ -116,10 +158,11 @@ mod hex64 {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        let text = Text::deserialize(deserializer)?;
+        let text = text.as_ref();
         if text.len() != 16 {
             return Err(D::Error::custom("expected 16 hex digits"));
         }
-        u64::from_str_radix(&text, 16).map_err(D::Error::custom)
+        u64::from_str_radix(text, 16).map_err(D::Error::custom)
     }
 }

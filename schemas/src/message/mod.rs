@@ -8,12 +8,14 @@ mod conversion;
 mod delivery;
 mod link;
 mod link_event;
+mod text;
 
 pub use click::{Class, Click};
 pub use conversion::Conversion;
 pub use delivery::{Delivery, MAX_ATTEMPTS, delivery_id};
 pub use link::{DeletedLink, EdgeToken, ForwardQuery, Link, LinkRecord};
 pub use link_event::{LinkEvent, LinkEventKind};
+pub use text::Text;
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -63,15 +65,20 @@ pub trait Message: Serialize + DeserializeOwned {
 
     /// Reads the bytes of a topic.
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        #[derive(Deserialize)]
-        struct Envelope {
-            v: u64,
-        }
-        serde_json::from_slice(bytes).map_err(|error| match serde_json::from_slice::<Envelope>(bytes) {
-            Ok(Envelope { v }) if v != u64::from(Self::VERSION) => DecodeError::UnknownVersion(v),
-            _ => DecodeError::Malformed(error),
-        })
+        read(bytes, Self::VERSION)
     }
+}
+
+/// Reads a message of a version, which may borrow from its bytes.
+fn read<'a, M: Deserialize<'a>>(bytes: &'a [u8], version: u32) -> Result<M, DecodeError> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        v: u64,
+    }
+    serde_json::from_slice(bytes).map_err(|error| match serde_json::from_slice::<Envelope>(bytes) {
+        Ok(Envelope { v }) if v != u64::from(version) => DecodeError::UnknownVersion(v),
+        _ => DecodeError::Malformed(error),
+    })
 }
 
 #[cfg(test)]
@@ -106,6 +113,22 @@ mod tests {
         for bytes in [&b""[..], b"{", b"null", b"{\"v\":1}", b"{\"v\":\"1\"}", b"\xff\xfe"] {
             assert!(matches!(Click::decode(bytes), Err(DecodeError::Malformed(_))), "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn a_click_that_borrows_its_texts_is_the_same_click() {
+        let escaped = include_str!("../../fixtures/click.v1.json").replacen("spring", r"spr\u0069ng\n", 1);
+        for json in [
+            include_str!("../../fixtures/click.v1.json"),
+            include_str!("../../fixtures/click.v1.bare.json"),
+            &escaped,
+        ] {
+            let owned = Click::decode(json.as_bytes()).unwrap();
+            assert_eq!(Click::borrow(json.as_bytes()).unwrap().to_owned(), owned);
+        }
+        let later = include_str!("../../fixtures/click.v1.json").replacen("\"v\":1", "\"v\":2", 1);
+        assert!(matches!(Click::borrow(later.as_bytes()), Err(DecodeError::UnknownVersion(2))));
+        assert!(matches!(Click::borrow(b"{"), Err(DecodeError::Malformed(_))));
     }
 
     #[test]

@@ -22,9 +22,9 @@ pub const REBUILD: u32 = source(u16::MAX, u16::MAX - 1);
 
 /// A click and its position in the log: the pair (`src`, `koff`) is in the table once or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClickRow {
+pub struct ClickRow<S = String> {
     /// The click.
-    pub click: Click,
+    pub click: Click<S>,
     /// Topic generation and partition; see [`source`].
     pub src: u32,
     /// Offset within the partition.
@@ -40,36 +40,38 @@ pub const CLICK_STRUCTURE: &str = "workspace_id UUID, link_id UUID, occurred_at 
      utm_content String, external_click_id String, user_agent String, purpose String, again Bool, src UInt32, \
      koff UInt64, broker_ts DateTime64(3, 'UTC')";
 
-impl ClickRow {
+impl<S> ClickRow<S> {
     /// When the click counts: the edge's clock, but never after the broker's, so that an edge whose clock runs
     /// ahead puts no click into the future.
     pub fn occurred_at(&self) -> DateTime<Utc> {
         self.click.occurred_at.min(self.broker_ts)
     }
+}
 
+impl<S: AsRef<str>> ClickRow<S> {
     /// Appends the row's bytes.
     pub fn write_row_binary(&self, out: &mut Vec<u8>) {
         let click = &self.click;
         uuid(out, click.workspace_id.uuid());
         uuid(out, click.link_id.uuid());
         millis(out, self.occurred_at());
-        text(out, &click.click_id);
-        text(out, &click.slug);
+        text(out, click.click_id.as_ref());
+        text(out, click.slug.as_ref());
         text(out, click.class.as_str());
         out.extend_from_slice(&click.visitor.to_le_bytes());
-        optional_text(out, click.country.as_deref());
-        optional_text(out, click.device_type.as_deref());
-        optional_text(out, click.browser.as_deref());
-        optional_text(out, click.os.as_deref());
-        optional_text(out, click.referrer.as_deref());
-        optional_text(out, click.utm_source.as_deref());
-        optional_text(out, click.utm_medium.as_deref());
-        optional_text(out, click.utm_campaign.as_deref());
-        optional_text(out, click.utm_term.as_deref());
-        optional_text(out, click.utm_content.as_deref());
-        optional_text(out, click.external_click_id.as_deref());
-        optional_text(out, click.user_agent.as_deref());
-        optional_text(out, click.purpose.as_deref());
+        optional_text(out, click.country.as_ref());
+        optional_text(out, click.device_type.as_ref());
+        optional_text(out, click.browser.as_ref());
+        optional_text(out, click.os.as_ref());
+        optional_text(out, click.referrer.as_ref());
+        optional_text(out, click.utm_source.as_ref());
+        optional_text(out, click.utm_medium.as_ref());
+        optional_text(out, click.utm_campaign.as_ref());
+        optional_text(out, click.utm_term.as_ref());
+        optional_text(out, click.utm_content.as_ref());
+        optional_text(out, click.external_click_id.as_ref());
+        optional_text(out, click.user_agent.as_ref());
+        optional_text(out, click.purpose.as_ref());
         out.push(u8::from(click.again));
         out.extend_from_slice(&self.src.to_le_bytes());
         out.extend_from_slice(&self.koff.to_le_bytes());

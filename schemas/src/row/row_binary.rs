@@ -28,8 +28,8 @@ pub(super) fn text(out: &mut Vec<u8>, value: &str) {
 
 /// A column that may be missing is an empty string: half the size of a `Nullable`, and no dimension has an
 /// empty value of its own.
-pub(super) fn optional_text(out: &mut Vec<u8>, value: Option<&str>) {
-    text(out, value.unwrap_or_default());
+pub(super) fn optional_text(out: &mut Vec<u8>, value: Option<&impl AsRef<str>>) {
+    text(out, value.map(AsRef::as_ref).unwrap_or_default());
 }
 
 #[cfg(test)]
