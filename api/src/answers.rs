@@ -1,29 +1,40 @@
 //! What every answer of the API carries, whatever its route does: the headers of limits, of CORS, and `Allow`.
 
-use http::header::ALLOW;
-use http::{HeaderName, Request, StatusCode};
+use http::header::{ALLOW, CACHE_CONTROL};
+use http::{HeaderName, HeaderValue, Request, StatusCode};
 use service::http::Around;
 use warp::reply::{Reply as _, Response};
 
-use crate::cors;
 use crate::limits::{AddressLimits, Visit};
 use crate::surface::{Resource, resource_at};
+use crate::{cors, dashboard};
+
+/// What is known of a request before it is answered.
+pub(crate) struct Visited {
+    visit: Visit,
+    resource: Option<&'static Resource>,
+    is_dashboard: bool,
+}
 
 /// Completes the answers of the API's listener.
 pub(crate) struct Answers(pub(crate) AddressLimits);
 
 impl Around for Answers {
-    type Visit = (Visit, Option<&'static Resource>);
+    type Visit = Visited;
 
     fn before<B>(&self, request: &mut Request<B>) -> Self::Visit {
         let visit = self.0.visit(request);
         request.extensions_mut().insert(visit.clone());
-        (visit, resource_at(request.uri().path()))
+        let path = request.uri().path();
+        Visited { visit, resource: resource_at(path), is_dashboard: dashboard::is_at(path) }
     }
 
-    fn after(&self, (visit, resource): Self::Visit, response: &mut Response) {
-        // Neither a key nor an open route: an unknown path, a preflight, a body that was refused before.
-        if visit.budget().is_none()
+    fn after(&self, visited: Visited, response: &mut Response) {
+        let Visited { visit, resource, is_dashboard } = visited;
+        // Neither a key nor an open route: an unknown path, a preflight, a body that was refused before. The files of
+        // the dashboard's page are free, like those of any site.
+        if !is_dashboard
+            && visit.budget().is_none()
             && let Err(refusal) = visit.charge_address()
         {
             let name = HeaderName::from_static("x-request-id");
@@ -36,7 +47,12 @@ impl Around for Answers {
         if let Some(budget) = visit.budget() {
             budget.write(headers);
         }
-        cors::open(headers);
+        if is_dashboard {
+            // What a session sees is for its browser alone, and for no page of another site.
+            headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        } else {
+            cors::open(headers);
+        }
         if status == StatusCode::METHOD_NOT_ALLOWED
             && let Some(resource) = resource
         {

@@ -4,12 +4,16 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use schemas::click_id::ClickIdKeys;
+use service::Shutdown;
 use service::config::KeyRing;
 use service::destination::DestinationRules;
 use sqlx::PgPool;
+use tokio::sync::Notify;
 use url::Url;
 
+use crate::live::Hub;
 use crate::plan::Plans;
+use crate::sessions::Hashing;
 use crate::stats::store::Store;
 
 /// The state of the API, shared by all requests. No globals.
@@ -30,6 +34,16 @@ pub(crate) struct State {
     pub(crate) secret_keys: KeyRing,
     /// The base of short links as visitors see it.
     pub(crate) public_url: Url,
+    /// Where the dashboard's page is, if the operator has said so.
+    pub(crate) dashboard_url: Option<Url>,
+    /// Where passwords are hashed, few at a time.
+    pub(crate) hashing: Hashing,
+    /// Who listens to clicks as they happen.
+    pub(crate) live: Hub,
+    /// Says that there is an import to be worked off.
+    pub(crate) imports: Notify,
+    /// The end of the process, for answers that would go on for ever.
+    pub(crate) shutdown: Shutdown,
     /// Where webhooks may go.
     pub(crate) webhook_rules: DestinationRules,
 }

@@ -1,67 +1,168 @@
-//! Who calls: a key, its workspace, and the plan as it is at this request.
+//! Who calls: a key or a member who is signed in, the workspace, and the plan as it is at this request.
+//!
+//! The operations of a workspace are at two places: below `/api`, where a key says which workspace, and below
+//! `/app/api/workspaces/{id}`, where the path says it and a session must be of a member of its account. The routes and
+//! their handlers are the same; only [`caller`] looks at the place.
 
 use chrono::{DateTime, Utc};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use schemas::id::WorkspaceId;
 use service::http::ApiError;
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
+use warp::path::FullPath;
 use warp::{Filter, Rejection};
 
 use crate::App;
 use crate::error::database;
 use crate::keys;
-use crate::limits::{Budget, Visit, visit};
+use crate::limits::{Budget, Visit};
 use crate::plan::Plan;
+use crate::sessions::{self, Presented, presented};
 
-/// A caller with a valid key.
+/// A caller with a valid key or a session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller {
-    /// The workspace the key belongs to: all that it sees.
+    /// The workspace the key belongs to, or the path names: all that it sees.
     pub(crate) workspace: Uuid,
     /// The account the workspace belongs to.
     pub(crate) account: Uuid,
-    /// The account's owner, in whose name a key creates.
+    /// In whose name it creates: the member, or the account's owner for a key.
     pub(crate) user: Uuid,
     /// The account's plan at this request.
     pub(crate) plan: Plan,
-    can_write: bool,
+    credential: Credential,
 }
 
-/// A caller whose key and plan allow to write.
+/// What a caller has shown, by its digest.
+#[derive(Debug, Clone, Copy)]
+enum Credential {
+    Key {
+        digest: [u8; 32],
+        can_write: bool,
+    },
+    Session {
+        digest: [u8; 32],
+    },
+    /// None any more: the member has asked for it before.
+    Import,
+}
+
+/// A caller that may write where the plan has write access: for a key, its scope too.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Writer(pub(crate) Caller);
 
-/// Extracts the caller and counts the request for its account; answers 401 to anyone else, 429 to who asks too often.
+/// A caller that may change links: a key that may write, or a member, on every plan.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Editor(pub(crate) Caller);
+
+impl Caller {
+    /// The member who has asked for an import, while it is worked off.
+    pub(crate) const fn of_import(workspace: Uuid, account: Uuid, user: Uuid, plan: Plan) -> Self {
+        Self { workspace, account, user, plan, credential: Credential::Import }
+    }
+
+    /// Whether it is a member at the dashboard.
+    pub(crate) const fn is_member(&self) -> bool {
+        matches!(self.credential, Credential::Session { .. } | Credential::Import)
+    }
+
+    /// Refuses a key on a plan whose keys do not write; members change links on every plan.
+    pub(crate) fn require_edit(&self, plan: Plan) -> Result<(), ApiError> {
+        if self.is_member() { Ok(()) } else { plan.require_write() }
+    }
+
+    /// Whether the caller would still be let in, for answers that go on for long.
+    pub(crate) async fn is_valid(&self, app: &App) -> sqlx::Result<bool> {
+        match &self.credential {
+            Credential::Key { digest, .. } => {
+                sqlx::query_scalar(
+                    "SELECT EXISTS (SELECT FROM api_keys WHERE key_sha256 = $1 AND revoked_at IS NULL
+                                    AND (expires_at IS NULL OR expires_at > now()))",
+                )
+                .bind(&digest[..])
+                .fetch_one(&app.pool)
+                .await
+            }
+            Credential::Session { digest } => sessions::is_valid(app, digest).await,
+            Credential::Import => Ok(true),
+        }
+    }
+
+    fn require_scope(&self) -> Result<(), ApiError> {
+        match self.credential {
+            Credential::Key { can_write: false, .. } => {
+                Err(ApiError::read_only_key("This key may only read; the request needs a read,write key"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn may_write(self) -> Result<Writer, ApiError> {
+        self.require_scope()?;
+        self.plan.require_write()?;
+        Ok(Writer(self))
+    }
+
+    fn may_edit(self) -> Result<Editor, ApiError> {
+        self.require_scope()?;
+        self.require_edit(self.plan)?;
+        Ok(Editor(self))
+    }
+}
+
+/// Extracts the caller; answers 401 to anyone else, 429 to who asks too often. A request with a key is counted for its
+/// account, one of a session for the member.
 pub(crate) fn caller(app: &App) -> impl Filter<Extract = (Caller,), Error = Rejection> + Clone + use<> {
     let app = app.clone();
-    warp::header::headers_cloned().and(visit()).and_then(move |headers: HeaderMap, visit: Visit| {
+    warp::path::full().and(presented()).and_then(move |path: FullPath, presented: Presented| {
         let app = app.clone();
-        async move { authenticate(&app, &headers, &visit).await.map_err(warp::reject::custom) }
+        async move {
+            let caller = match sessions::workspace_in(path.as_str()) {
+                Some(workspace) => of_session(&app, &presented, workspace).await,
+                None => of_key(&app, &presented.headers, &presented.visit).await,
+            };
+            caller.map_err(warp::reject::custom)
+        }
     })
 }
 
-/// Extracts a caller that may write: its scope is looked at before its plan.
+/// Extracts a caller that may write: the scope of a key is looked at before the plan.
 pub(crate) fn writer(app: &App) -> impl Filter<Extract = (Writer,), Error = Rejection> + Clone + use<> {
-    caller(app).and_then(|caller: Caller| async move { may_write(caller).map_err(warp::reject::custom) })
+    caller(app).and_then(|caller: Caller| async move { caller.may_write().map_err(warp::reject::custom) })
 }
 
-fn may_write(caller: Caller) -> Result<Writer, ApiError> {
-    if !caller.can_write {
-        return Err(ApiError::read_only_key("This key may only read; the request needs a read,write key"));
-    }
-    caller.plan.require_write()?;
-    Ok(Writer(caller))
+/// Extracts a caller that may change links: the scope of a key is looked at before the plan.
+pub(crate) fn editor(app: &App) -> impl Filter<Extract = (Editor,), Error = Rejection> + Clone + use<> {
+    caller(app).and_then(|caller: Caller| async move { caller.may_edit().map_err(warp::reject::custom) })
+}
+
+/// The member whose session it is, in a workspace of the member's account; any other one is not found.
+async fn of_session(app: &App, presented: &Presented, workspace: &str) -> Result<Caller, ApiError> {
+    // What is no id names nothing, and that is found out after who asks.
+    let workspace = workspace.parse().map_or(Uuid::nil(), WorkspaceId::uuid);
+    let member = sessions::member_of(app, presented, Some(workspace)).await?;
+    Ok(Caller {
+        workspace: member
+            .workspace
+            .ok_or_else(|| ApiError::not_found("Your account has no such workspace"))?,
+        account: member.account,
+        user: member.user,
+        plan: member.plan,
+        credential: Credential::Session { digest: member.digest },
+    })
 }
 
 /// Looks up a key with the plan of its account, and counts the request in the account's minute.
 ///
 /// $1: digest of the key; $2 and $3: plans and their requests per minute, null for unlimited. Without a row the key is
 /// not valid. Without `used` a limited account has nothing left: what is refused is not counted. A statement that
-/// waited for the account's row may come with the minute before; it counts in the minute that is there.
+/// waited for the account's row may come with the minute before; it counts in the minute that is there. That a key was
+/// used is noted once in a minute, so that it costs no write at each request.
 const LOOK_UP_AND_COUNT: &str = "
     WITH caller AS (
-        SELECT k.workspace_id, k.scope, a.id AS account_id, a.plan, plans.requests_per_minute,
+        SELECT k.id, k.last_used_at, k.workspace_id, k.scope, a.id AS account_id, a.plan, plans.requests_per_minute,
                (SELECT u.id FROM users u WHERE u.account_id = a.id AND u.role = 'owner'
                 ORDER BY u.created_at, u.id LIMIT 1) AS owner_id
         FROM api_keys k
@@ -77,12 +178,16 @@ const LOOK_UP_AND_COUNT: &str = "
             used = CASE WHEN w.minute < excluded.minute THEN 1 ELSE w.used + 1 END
         WHERE w.minute < excluded.minute OR w.used < (SELECT requests_per_minute FROM caller)
         RETURNING used
+    ), noted AS (
+        UPDATE api_keys AS k SET last_used_at = now() FROM caller
+        WHERE k.id = caller.id
+          AND (caller.last_used_at IS NULL OR caller.last_used_at < now() - interval '1 minute')
     )
     SELECT caller.*, counted.used, date_trunc('minute', now()) + interval '1 minute' AS window_end
     FROM caller LEFT JOIN counted ON true";
 
 /// A missing, unknown, malformed, revoked or expired key is one and the same answer.
-async fn authenticate(app: &App, headers: &HeaderMap, visit: &Visit) -> Result<Caller, ApiError> {
+async fn of_key(app: &App, headers: &HeaderMap, visit: &Visit) -> Result<Caller, ApiError> {
     // A malformed key is looked up too: an answer that came sooner would tell it from an unknown one.
     let digest = keys::digest(presented_key(headers).unwrap_or_default());
     let (plans, limits): (Vec<&str>, Vec<Option<i64>>) =
@@ -110,7 +215,7 @@ async fn authenticate(app: &App, headers: &HeaderMap, visit: &Visit) -> Result<C
         account: row.account_id,
         user: row.owner_id,
         plan: row.plan,
-        can_write: row.scope == "read,write",
+        credential: Credential::Key { digest, can_write: row.scope == "read,write" },
     })
 }
 

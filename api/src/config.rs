@@ -63,6 +63,10 @@ pub struct Config {
     #[arg(long, value_name = "URL", env = "HOPLINE_PUBLIC_URL", value_parser = parse_public_url)]
     pub public_url: Url,
 
+    /// Where the dashboard is for browsers, if that is not where they ask: http or https, host and port.
+    #[arg(long, value_name = "URL", env = "HOPLINE_DASHBOARD_URL", value_parser = parse_public_url)]
+    pub dashboard_url: Option<Url>,
+
     /// Keys that make click ids verify themselves: id:64 hex digits, the first signs, all verify.
     #[arg(long, value_name = "KEYS", env = "HOPLINE_CLICK_ID_KEYS", hide_env_values = true)]
     pub click_id_keys: KeyRing,
@@ -112,7 +116,7 @@ pub enum Command {
     Admin(Admin),
 }
 
-/// Short links need a base that is only scheme, host and port.
+/// Short links, and the dashboard, need a base that is only scheme, host and port.
 fn parse_public_url(text: &str) -> Result<Url, String> {
     let url =
         Url::parse(text).map_err(|error| format!("{error}; write for example https://go.example.com"))?;

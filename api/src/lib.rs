@@ -3,11 +3,14 @@
 mod admin;
 mod answers;
 mod app;
+mod audit;
 mod auth;
 mod clicks;
 mod config;
 mod conversions;
 mod cors;
+mod csv;
+mod dashboard;
 mod dates;
 mod error;
 mod faults;
@@ -15,7 +18,9 @@ mod idempotency;
 mod keys;
 mod limits;
 mod links;
+mod live;
 mod locks;
+mod members;
 mod migrate;
 mod openapi;
 mod outbox;
@@ -23,10 +28,12 @@ mod page;
 mod plan;
 mod retention;
 mod routes;
+mod sessions;
 mod stats;
 mod surface;
 mod usage;
 mod webhooks;
+mod workspaces;
 
 pub use config::{Command, Config};
 pub use plan::{Plans, PlansFault};
@@ -39,10 +46,13 @@ use service::metrics::Metrics;
 use service::{Health, Shutdown};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 use crate::answers::Answers;
 use crate::app::{App, State};
 use crate::limits::AddressLimits;
+use crate::live::Hub;
+use crate::sessions::Hashing;
 use crate::stats::store::Store;
 
 /// Connections of one instance to Postgres.
@@ -70,11 +80,15 @@ pub async fn run(
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     tokio::spawn(service::postgres::watch(pool.clone(), postgres, shutdown.clone()));
     tokio::spawn(idempotency::sweep(pool.clone(), shutdown.clone()));
+    tokio::spawn(sessions::sweep(pool.clone(), shutdown.clone()));
     let outbox = tokio::spawn(outbox::publish(pool.clone(), config.kafka.clone(), kafka, shutdown.clone()));
 
-    let app = app(&config, pool.clone(), &clickhouse)?;
+    let app = app(&config, pool.clone(), &clickhouse, &shutdown)?;
+    live::follow(&config.kafka, app.live.clone(), shutdown.clone())?;
     let daily = retention::write_daily(pool.clone(), clickhouse, app.plans.clone(), shutdown.clone());
     tokio::spawn(daily);
+    tokio::spawn(links::work_imports_off(app.clone()));
+    tokio::spawn(sessions::announce(app.clone(), shutdown.clone()));
     let around = Answers(AddressLimits::new(config.address_requests_per_minute, config.trusted_proxies));
     serve_around(around, listener, routes::routes(&app), config.limits, shutdown.clone()).await;
     // Requests are finished, so nothing more comes into the outbox from here; what is left is sent at the next start.
@@ -84,7 +98,12 @@ pub async fn run(
 }
 
 /// What requests and operator's commands share.
-fn app(config: &Config, pool: PgPool, clickhouse: &clickhouse::Client) -> anyhow::Result<App> {
+fn app(
+    config: &Config,
+    pool: PgPool,
+    clickhouse: &clickhouse::Client,
+    shutdown: &Shutdown,
+) -> anyhow::Result<App> {
     let plans = match &config.plans {
         Some(plans) => plans.clone(),
         None => Plans::built_in()?,
@@ -97,6 +116,11 @@ fn app(config: &Config, pool: PgPool, clickhouse: &clickhouse::Client) -> anyhow
         secret_keys: config.secret_keys.clone(),
         webhook_rules: DestinationRules::new(config.webhook_allow.clone(), Some(&config.public_url)),
         public_url: config.public_url.clone(),
+        dashboard_url: config.dashboard_url.clone(),
+        hashing: Hashing::default(),
+        live: Hub::default(),
+        imports: Notify::new(),
+        shutdown: shutdown.clone(),
     }))
 }
 
@@ -117,7 +141,9 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
 pub async fn administer(config: &Config, admin: Admin) -> anyhow::Result<String> {
     let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
     let clickhouse = service::clickhouse::client(&config.clickhouse);
-    admin::run(admin, &app(config, pool, &clickhouse)?).await
+    // A command ends by itself.
+    let shutdown = Shutdown::new(std::time::Duration::ZERO);
+    admin::run(admin, &app(config, pool, &clickhouse, &shutdown)?).await
 }
 
 pub use admin::Admin;

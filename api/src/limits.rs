@@ -2,9 +2,9 @@
 //!
 //! A request with a valid key counts for its account, in Postgres, with the look-up of the key (see [`crate::auth`]):
 //! a fixed window of one minute over all keys, workspaces and instances. Every other request counts for its
-//! client's address, in this instance's memory.
+//! client's address, and one of the dashboard for the member, in this instance's memory.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
@@ -17,6 +17,7 @@ use governor::{Quota, RateLimiter};
 use http::{HeaderMap, HeaderValue, Request};
 use service::config::Cidrs;
 use service::http::{ApiError, Peer, client_address};
+use uuid::Uuid;
 use warp::{Filter, Rejection};
 
 /// Buckets that addresses share: the memory that any number of addresses can use.
@@ -95,15 +96,21 @@ impl AddressLimits {
         let peer = request.extensions().get::<Peer>().map(|Peer(peer)| peer.ip());
         let address = peer
             .map_or(IpAddr::from([0; 4]), |peer| client_address(peer, request.headers(), &self.0.trusted));
-        Visit(Arc::new(Asked { address, limits: self.clone(), budget: OnceLock::new() }))
+        let is_tls =
+            peer.is_some_and(|peer| self.0.trusted.contains(peer)) && came_over_tls(request.headers());
+        Visit(Arc::new(Asked { address, is_tls, limits: self.clone(), budget: OnceLock::new() }))
     }
 
     /// Counts one request of an address. `Err` is what is left when it was one too many.
     fn charge(&self, address: IpAddr) -> Result<Budget, Budget> {
+        self.charge_bucket(self.0.bucket(network(address)))
+    }
+
+    fn charge_bucket(&self, bucket: u64) -> Result<Budget, Budget> {
         let addresses = &*self.0;
         let limit = i64::from(addresses.per_minute.get());
         let interval = Duration::from_secs(60) / addresses.per_minute.get();
-        match addresses.buckets.check_key(&addresses.bucket(address)) {
+        match addresses.buckets.check_key(&bucket) {
             Ok(state) => {
                 let remaining = state.remaining_burst_capacity();
                 let used = addresses.per_minute.get().saturating_sub(remaining);
@@ -118,14 +125,28 @@ impl AddressLimits {
 }
 
 impl Addresses {
-    fn bucket(&self, address: IpAddr) -> u64 {
-        let network = match address.to_canonical() {
-            IpAddr::V4(address) => u64::from(address.to_bits()),
-            // Whoever has one address of a /64 has all of them.
-            IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
-        };
-        self.hash.hash_one(network) % BUCKETS
+    fn bucket(&self, asker: impl Hash) -> u64 {
+        self.hash.hash_one(asker) % BUCKETS
     }
+}
+
+/// What requests are counted by: an address, or the network of somebody who has many.
+pub(crate) fn network(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        // Whoever has one address of a /64 has all of them.
+        IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+    }
+}
+
+/// Whether a proxy says that the browser spoke TLS with it, or with one before it.
+fn came_over_tls(headers: &HeaderMap) -> bool {
+    let named = |name: &str, is_it: fn(&str) -> bool| {
+        let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split([',', ';'])).any(|part| is_it(part.trim()))
+    };
+    named("x-forwarded-proto", |proto| proto.eq_ignore_ascii_case("https"))
+        || named("forwarded", |part| part.replace('"', "").eq_ignore_ascii_case("proto=https"))
 }
 
 /// One request on its way: who asks, and the budget that it turned out to count for.
@@ -134,11 +155,22 @@ pub(crate) struct Visit(Arc<Asked>);
 
 struct Asked {
     address: IpAddr,
+    is_tls: bool,
     limits: AddressLimits,
     budget: OnceLock<Budget>,
 }
 
 impl Visit {
+    /// The client's address, as far as proxies are believed.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.0.address
+    }
+
+    /// Whether the client speaks TLS, as a trusted proxy says.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.0.is_tls
+    }
+
     /// Says which budget the request counted for; the first word holds.
     pub(crate) fn counted(&self, budget: Budget) {
         // Taken before only if a second extractor of the same request counts again, which would be no change.
@@ -156,6 +188,18 @@ impl Visit {
     /// 429 when the address has asked too often.
     pub(crate) fn charge_address(&self) -> Result<(), ApiError> {
         let charged = self.0.limits.charge(self.0.address);
+        self.counted(charged.unwrap_or_else(|left| left));
+        charged.map(|_| ()).map_err(|left| left.exceeded())
+    }
+
+    /// Counts the request for a member, who may ask as often as an address: not for the account, whose budget is for
+    /// its keys.
+    ///
+    /// # Errors
+    /// 429 when the member has asked too often.
+    pub(crate) fn charge_member(&self, user: Uuid) -> Result<(), ApiError> {
+        let limits = &self.0.limits;
+        let charged = limits.charge_bucket(limits.0.bucket(user));
         self.counted(charged.unwrap_or_else(|left| left));
         charged.map(|_| ()).map_err(|left| left.exceeded())
     }
@@ -191,6 +235,25 @@ mod tests {
         assert_eq!((refused.limit, refused.remaining), (3, 0));
         assert!(refused.reset > Utc::now());
         assert!(limits.charge(IpAddr::from([198, 51, 100, 8])).is_ok(), "another address has its own");
+    }
+
+    #[test]
+    fn a_proxy_says_that_the_browser_spoke_tls() {
+        for (name, value, is_tls) in [
+            ("x-forwarded-proto", "https", true),
+            ("x-forwarded-proto", "HTTPS, http", true),
+            ("x-forwarded-proto", "http", false),
+            ("forwarded", "for=198.51.100.7;proto=https", true),
+            ("forwarded", "for=198.51.100.7;proto=\"https\", for=10.0.0.1;proto=http", true),
+            ("forwarded", "for=198.51.100.7;proto=http", false),
+            ("x-other", "https", false),
+        ] {
+            let headers = HeaderMap::from_iter([(
+                http::HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )]);
+            assert_eq!(came_over_tls(&headers), is_tls, "{name}: {value}");
+        }
     }
 
     #[test]

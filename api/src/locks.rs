@@ -15,6 +15,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::App;
+use crate::auth::Caller;
 use crate::error::database;
 use crate::links::{self, LinkRow};
 use crate::outbox;
@@ -53,17 +54,25 @@ pub(crate) async fn take(transaction: &mut PgConnection, account: Uuid) -> sqlx:
     .await
 }
 
-/// [`share`]s the account for a caller with a key, whose plan may have lost its write access since it was looked up.
+/// [`share`]s the account for a caller that needs a plan with write access, which it may have lost since it was looked
+/// up.
 pub(crate) async fn share_to_write(transaction: &mut PgConnection, account: Uuid) -> Result<Plan, ApiError> {
     let plan = share(transaction, account).await.map_err(database)?;
     plan.require_write()?;
     Ok(plan)
 }
 
-/// [`take`]s the account for a caller with a key, whose plan may have lost its write access since it was looked up.
-pub(crate) async fn take_to_write(transaction: &mut PgConnection, account: Uuid) -> Result<Plan, ApiError> {
-    let plan = take(transaction, account).await.map_err(database)?;
-    plan.require_write()?;
+/// [`share`]s the account for a caller that changes links; see [`Caller::require_edit`].
+pub(crate) async fn share_to_edit(transaction: &mut PgConnection, caller: &Caller) -> Result<Plan, ApiError> {
+    let plan = share(transaction, caller.account).await.map_err(database)?;
+    caller.require_edit(plan)?;
+    Ok(plan)
+}
+
+/// [`take`]s the account for a caller that changes links; see [`Caller::require_edit`].
+pub(crate) async fn take_to_edit(transaction: &mut PgConnection, caller: &Caller) -> Result<Plan, ApiError> {
+    let plan = take(transaction, caller.account).await.map_err(database)?;
+    caller.require_edit(plan)?;
     Ok(plan)
 }
 

@@ -8,16 +8,34 @@ use warp::reply::Response;
 use warp::{Filter, Reply as _};
 
 use crate::App;
-use crate::auth::{caller, writer};
+use crate::auth::{caller, editor, writer};
 use crate::idempotency::{Answer, idempotency_key};
 use crate::limits::within_address_limit;
 use crate::openapi::openapi;
-use crate::{clicks, conversions, cors, links, stats, usage, webhooks};
+use crate::{clicks, conversions, cors, dashboard, links, live, stats, usage, webhooks};
 
-/// The API under `/api/v1` and, for ever the same, under `/api`.
+/// The API under `/api/v1` and, for ever the same, under `/api`; and the dashboard under `/app`.
 pub(crate) fn routes(app: &App) -> Route {
+    let of_workspace = of_workspace(app);
     let operations = any_of([
-        // With a key
+        of_workspace.clone(),
+        // For anyone who holds a click id
+        create_conversion(app),
+        // For programs and people who want to know more
+        openapi(),
+        // For browsers of other sites
+        cors::preflight(),
+    ]);
+    any_of([
+        warp::path!("api" / "v1" / ..).and(operations.clone()).boxed(),
+        warp::path!("api" / ..).and(operations).boxed(),
+        dashboard::routes(app, of_workspace),
+    ])
+}
+
+/// The operations of a workspace, for a key of it or, at the dashboard, for a member.
+fn of_workspace(app: &App) -> Route {
+    any_of([
         create_link(app),
         create_links(app),
         upsert_link(app),
@@ -44,16 +62,8 @@ pub(crate) fn routes(app: &App) -> Route {
         show_breakdown(app),
         list_clicks(app),
         list_conversions(app),
-        // For anyone who holds a click id
-        create_conversion(app),
-        // For programs and people who want to know more
-        openapi(),
-        // For browsers of other sites
-        cors::preflight(),
-    ]);
-    any_of([
-        warp::path!("api" / "v1" / ..).and(operations.clone()).boxed(),
-        warp::path!("api" / ..).and(operations).boxed(),
+        show_live(app),
+        show_link_live(app),
     ])
 }
 
@@ -61,7 +71,7 @@ pub(crate) fn routes(app: &App) -> Route {
 fn create_link(app: &App) -> Route {
     warp::path!("links")
         .and(warp::post())
-        .and(writer(app))
+        .and(editor(app))
         .and(idempotency_key())
         .and(json_body(BODY_LIMIT))
         .and(with(app))
@@ -74,7 +84,7 @@ fn create_link(app: &App) -> Route {
 fn create_links(app: &App) -> Route {
     warp::path!("links" / "bulk")
         .and(warp::post())
-        .and(writer(app))
+        .and(editor(app))
         .and(idempotency_key())
         .and(json_body(BODY_LIMIT))
         .and(with(app))
@@ -87,7 +97,7 @@ fn create_links(app: &App) -> Route {
 fn upsert_link(app: &App) -> Route {
     warp::path!("links" / "upsert")
         .and(warp::put())
-        .and(writer(app))
+        .and(editor(app))
         .and(json_body(BODY_LIMIT))
         .and(with(app))
         .then(links::upsert)
@@ -137,7 +147,7 @@ fn show_qr(app: &App) -> Route {
 fn update_link(app: &App) -> Route {
     warp::path!("links" / String)
         .and(warp::patch())
-        .and(writer(app))
+        .and(editor(app))
         .and(json_body(BODY_LIMIT))
         .and(with(app))
         .then(async |id: String, writer, fields, app| links::update(known(&id)?, writer, fields, app).await)
@@ -149,7 +159,7 @@ fn update_link(app: &App) -> Route {
 fn delete_link(app: &App) -> Route {
     warp::path!("links" / String)
         .and(warp::delete())
-        .and(writer(app))
+        .and(editor(app))
         .and(with(app))
         .then(async |id: String, writer, app| links::delete(known(&id)?, writer, app).await)
         .map(no_content)
@@ -381,6 +391,32 @@ fn list_conversions(app: &App) -> Route {
         .boxed()
 }
 
+/// `GET /live`
+fn show_live(app: &App) -> Route {
+    warp::path!("live")
+        .and(warp::get())
+        .and(caller(app))
+        .and(warp::header::headers_cloned())
+        .and(with(app))
+        .then(async |caller, headers, app| live::live(None, headers, caller, app).await)
+        .map(streamed)
+        .boxed()
+}
+
+/// `GET /links/{id}/live`
+fn show_link_live(app: &App) -> Route {
+    warp::path!("links" / String / "live")
+        .and(warp::get())
+        .and(caller(app))
+        .and(warp::header::headers_cloned())
+        .and(with(app))
+        .then(async |id: String, caller, headers, app| {
+            live::live(Some(known(&id)?), headers, caller, app).await
+        })
+        .map(streamed)
+        .boxed()
+}
+
 /// `POST /conversions`
 fn create_conversion(app: &App) -> Route {
     warp::path!("conversions")
@@ -394,7 +430,10 @@ fn create_conversion(app: &App) -> Route {
         .boxed()
 }
 
-fn with(app: &App) -> impl Filter<Extract = (App,), Error = std::convert::Infallible> + Clone + use<> {
+/// Extracts the state.
+pub(crate) fn with(
+    app: &App,
+) -> impl Filter<Extract = (App,), Error = std::convert::Infallible> + Clone + use<> {
     let app = app.clone();
     warp::any().map(move || app.clone())
 }
@@ -405,11 +444,12 @@ fn format() -> impl Filter<Extract = (clicks::Format,), Error = std::convert::In
 }
 
 /// The id of a path. What is no id at all names nothing, so it is not found, like an id of somebody else's.
-fn known<I: std::str::FromStr>(text: &str) -> Result<I, ApiError> {
+pub(crate) fn known<I: std::str::FromStr>(text: &str) -> Result<I, ApiError> {
     text.parse().map_err(|_| ApiError::not_found("There is nothing of this id in this workspace"))
 }
 
-fn answer<T: Serialize>(status: StatusCode, result: Result<&T, &ApiError>) -> Response {
+/// The answer of a value, or the refusal.
+pub(crate) fn answer<T: Serialize>(status: StatusCode, result: Result<&T, &ApiError>) -> Response {
     match result {
         Ok(value) => json(status, value),
         Err(error) => error.clone().into_response(),
@@ -420,11 +460,16 @@ fn exported(result: Result<clicks::Answer, ApiError>) -> Response {
     result.map_or_else(ApiError::into_response, clicks::Answer::into_response)
 }
 
+fn streamed(result: Result<live::Stream, ApiError>) -> Response {
+    result.map_or_else(ApiError::into_response, live::Stream::into_response)
+}
+
 fn written(result: Result<Answer, ApiError>) -> Response {
     result.map_or_else(ApiError::into_response, Answer::into_response)
 }
 
-fn no_content(result: Result<(), ApiError>) -> Response {
+/// The answer of what has nothing to say, or the refusal.
+pub(crate) fn no_content(result: Result<(), ApiError>) -> Response {
     match result {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => error.into_response(),

@@ -172,6 +172,11 @@ prefixed_id!(
     EdgeTokenId,
     "edg"
 );
+prefixed_id!(
+    /// Identifies an import of links.
+    ImportId,
+    "imp"
+);
 
 #[cfg(test)]
 mod tests {

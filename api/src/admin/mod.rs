@@ -8,12 +8,17 @@ use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand, ValueEnum};
 use schemas::id::{AccountId, EdgeTokenId, EndpointId, KeyId, WorkspaceId};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::App;
 use crate::faults::check_text;
 use crate::keys::Plain;
+use crate::members::store::NewMember;
+use crate::members::{self, Role};
 use crate::plan::Plan;
-use store::{CreatedUser, NewUser};
+use crate::sessions;
+use crate::workspaces::Kind;
+use store::CreatedUser;
 
 /// Longest name of an account or a workspace, in characters.
 const MAX_NAME: usize = 200;
@@ -66,10 +71,31 @@ enum Command {
         /// The member's email address; no two members of any account have the same, in whatever case.
         #[arg(long)]
         email: String,
-        /// Read the password from standard input: one line of 8 characters or more.
+        /// The member's name.
+        #[arg(long, default_value = "")]
+        name: String,
+        /// What the member may do.
+        #[arg(long, value_enum, default_value = "member")]
+        role: Role,
+        /// Read the password from standard input: one line of 12 characters or more.
         #[arg(long, required = true)]
         password_stdin: bool,
     },
+    /// Gives a member another password, read from standard input, and ends the member's sessions.
+    ///
+    /// Example: api admin reset-password --email ada@example.com --password-stdin < password.txt
+    ResetPassword {
+        /// The member's email address.
+        #[arg(long)]
+        email: String,
+        /// Read the password from standard input: one line of 12 characters or more.
+        #[arg(long, required = true)]
+        password_stdin: bool,
+    },
+    /// Prints the token that the dashboard's first set-up asks for.
+    ///
+    /// Example: api admin setup-token
+    SetupToken,
     /// Creates an API key of a workspace and prints it, for the only time.
     ///
     /// Example: api admin create-key --workspace wsp_… --scope read,write
@@ -140,23 +166,6 @@ enum Command {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Kind {
-    /// One person's.
-    Personal,
-    /// Shared by the account's members.
-    Organization,
-}
-
-impl Kind {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Personal => "personal",
-            Self::Organization => "organization",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
 enum Scope {
     /// See links, clicks, statistics.
     Read,
@@ -196,7 +205,17 @@ async fn carry_out(command: Command, app: &App) -> anyhow::Result<Value> {
                 .ok_or_else(|| no_account(account))?;
             Ok(json!({ "workspace_id": workspace }))
         }
-        Command::CreateUser { account, email, password_stdin: _ } => create_user(app, account, &email).await,
+        Command::CreateUser { account, email, name, role, password_stdin: _ } => {
+            create_user(app, account, &email, &name, role).await
+        }
+        Command::ResetPassword { email, password_stdin: _ } => {
+            let hash = hashed_password(app).await?;
+            let id = store::reset_password(pool, &email, &hash)
+                .await?
+                .ok_or_else(|| anyhow::anyhow!("--email: no member has the address {email}"))?;
+            Ok(json!({ "user_id": id }))
+        }
+        Command::SetupToken => Ok(json!({ "setup_token": sessions::setup_token(app) })),
         Command::CreateKey { workspace, scope, expires_at } => {
             let key = Plain::api_key(&mut rand::rng());
             let id = store::create_key(pool, workspace, &key, scope.as_str(), expires_at)
@@ -242,16 +261,29 @@ async fn carry_out(command: Command, app: &App) -> anyhow::Result<Value> {
     }
 }
 
-async fn create_user(app: &App, account: AccountId, email: &str) -> anyhow::Result<Value> {
-    user::check_email(email).map_err(|fault| anyhow::anyhow!("--email {fault}"))?;
-    // Reading waits for whoever types, and hashing takes its time.
-    let hashed = tokio::task::spawn_blocking(|| user::hash(&user::read_password(std::io::stdin())?));
-    let password_hash = hashed.await.context("hashing the password")??;
-    match store::create_user(&app.pool, NewUser { account, email, password_hash: &password_hash }).await? {
+async fn create_user(
+    app: &App,
+    account: AccountId,
+    email: &str,
+    name: &str,
+    role: Role,
+) -> anyhow::Result<Value> {
+    members::check_email(email).map_err(|fault| anyhow::anyhow!("--email {fault}"))?;
+    let name = if name.is_empty() { String::new() } else { checked_name(name)? };
+    let hash = &hashed_password(app).await?;
+    let member = NewMember { id: Uuid::now_v7(), account: account.uuid(), name: &name, email, role, hash };
+    match store::create_user(&app.pool, &member).await? {
         CreatedUser::Done(id) => Ok(json!({ "user_id": id })),
         CreatedUser::NoSuchAccount => Err(no_account(account)),
         CreatedUser::EmailTaken => Err(anyhow::anyhow!("--email: another member has the address {email}")),
     }
+}
+
+async fn hashed_password(app: &App) -> anyhow::Result<String> {
+    // Reading waits for whoever types.
+    let read = tokio::task::spawn_blocking(|| user::read_password(std::io::stdin()));
+    let password = read.await.context("reading the password")??;
+    Ok(app.hashing.hash(password).await?)
 }
 
 fn no_account(id: AccountId) -> anyhow::Error {

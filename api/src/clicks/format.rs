@@ -2,17 +2,22 @@
 
 use http::HeaderMap;
 use http::header::ACCEPT;
+use serde::Deserialize;
 
 use super::Click;
+use crate::csv;
 
 /// What an answer is written as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) enum Format {
     /// A page.
+    #[serde(rename = "json")]
     Json,
     /// An export of the whole window.
+    #[serde(rename = "csv")]
     Csv,
     /// An export of the whole window.
+    #[serde(rename = "ndjson")]
     JsonLines,
 }
 
@@ -92,36 +97,7 @@ pub(super) fn write_csv(out: &mut Vec<u8>, click: &Click) {
         optional(&click.utm_content),
         optional(&click.external_click_id),
     ];
-    for (place, field) in fields.iter().enumerate() {
-        if place > 0 {
-            out.push(b',');
-        }
-        write_field(out, field);
-    }
-    out.extend_from_slice(b"\r\n");
-}
-
-/// Appends a field, quoted where it must be.
-///
-/// Whoever clicks writes some of these texts. A spreadsheet takes one that begins like a formula for one, so it gets
-/// an apostrophe before it, which spreadsheets read as "a text follows" (OWASP, "CSV Injection").
-fn write_field(out: &mut Vec<u8>, field: &str) {
-    let is_like_a_formula = field.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
-    let must_be_quoted = is_like_a_formula || field.contains(['"', ',', '\r', '\n']);
-    if !must_be_quoted {
-        return out.extend_from_slice(field.as_bytes());
-    }
-    out.push(b'"');
-    if is_like_a_formula {
-        out.push(b'\'');
-    }
-    for byte in field.bytes() {
-        if byte == b'"' {
-            out.push(b'"');
-        }
-        out.push(byte);
-    }
-    out.push(b'"');
+    csv::write_row(out, &fields);
 }
 
 /// Appends a click as a line of JSON.
@@ -160,31 +136,6 @@ mod tests {
             ("text/csv;q=nonsense", Format::Csv),
         ] {
             assert_eq!(accepted(accept), format, "{accept}");
-        }
-    }
-
-    #[test]
-    fn a_field_of_csv_is_never_a_formula_and_never_ends_early() {
-        let field = |text: &str| {
-            let mut out = Vec::new();
-            write_field(&mut out, text);
-            String::from_utf8(out).unwrap()
-        };
-        for (text, written) in [
-            ("plain", "plain"),
-            ("", ""),
-            ("a=b", "a=b"),
-            ("a,b", "\"a,b\""),
-            ("say \"hi\"", "\"say \"\"hi\"\"\""),
-            ("two\r\nlines", "\"two\r\nlines\""),
-            ("=1+1", "\"'=1+1\""),
-            ("+1", "\"'+1\""),
-            ("-1", "\"'-1\""),
-            ("@SUM(A1)", "\"'@SUM(A1)\""),
-            ("\t=1", "\"'\t=1\""),
-            ("=\"a\"", "\"'=\"\"a\"\"\""),
-        ] {
-            assert_eq!(field(text), written);
         }
     }
 }

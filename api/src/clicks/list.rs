@@ -61,6 +61,7 @@ pub(crate) async fn clicks(
         class: query.class.as_deref(),
         otherwise: Classes::HUMAN,
     };
+    let format = query.format.unwrap_or(format);
     if format != Format::Json {
         for (parameter, given) in [("limit", &query.limit), ("cursor", &query.cursor)] {
             if given.is_some() {

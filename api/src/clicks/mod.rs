@@ -6,6 +6,7 @@ mod list;
 
 use chrono::{DateTime, Utc};
 use schemas::id::LinkId;
+use schemas::message;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use format::Format;
@@ -22,6 +23,8 @@ pub(crate) struct Parameters {
     class: Option<String>,
     limit: Option<String>,
     cursor: Option<String>,
+    /// Another way to say what `Accept` says, for addresses that browsers follow.
+    format: Option<Format>,
 }
 
 /// A click as callers see it: nothing of the visitor but what the request said of itself. Null is: not known.
@@ -68,4 +71,33 @@ impl From<ClickRow> for Click {
             external_click_id: known(row.external_click_id),
         }
     }
+}
+
+impl From<message::Click> for Click {
+    fn from(click: message::Click) -> Self {
+        Self {
+            click_id: click.click_id,
+            link_id: click.link_id,
+            slug: click.slug,
+            occurred_at: click.occurred_at,
+            class: click.class.as_str().to_owned(),
+            country: click.country,
+            device_type: click.device_type,
+            browser: click.browser,
+            os: click.os,
+            referrer: click.referrer,
+            utm_source: click.utm_source,
+            utm_medium: click.utm_medium,
+            utm_campaign: click.utm_campaign,
+            utm_term: click.utm_term,
+            utm_content: click.utm_content,
+            external_click_id: click.external_click_id,
+        }
+    }
+}
+
+/// A click of the topic as callers see it, on one line.
+pub(crate) fn json(click: message::Click) -> String {
+    // Texts, ids and times always become JSON.
+    serde_json::to_string(&Click::from(click)).unwrap_or_default()
 }

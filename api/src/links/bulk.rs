@@ -11,7 +11,7 @@ use super::fields::{Checked, Fields};
 use super::room::Room;
 use super::{FullLink, LinkObject, create, store};
 use crate::App;
-use crate::auth::{Caller, Writer};
+use crate::auth::{Caller, Editor};
 use crate::error::{database, despite_deadlocks};
 use crate::idempotency::{Answer, IdempotencyKey, NamedRequest};
 
@@ -48,7 +48,7 @@ enum Outcome {
 
 /// Creates links, each with an outcome of its own, in one transaction: a crash leaves none of them.
 pub(crate) async fn bulk(
-    Writer(caller): Writer,
+    Editor(caller): Editor,
     key: Option<IdempotencyKey>,
     body: NewLinks,
     app: App,

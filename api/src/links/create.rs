@@ -12,7 +12,7 @@ use super::room::Room;
 use super::store::{self, Inserted, LinkRow, Told};
 use super::{FullLink, LinkObject, slug};
 use crate::App;
-use crate::auth::{Caller, Writer};
+use crate::auth::{Caller, Editor};
 use crate::error::{database, despite_deadlocks};
 use crate::idempotency::{Answer, IdempotencyKey, NamedRequest};
 
@@ -21,7 +21,7 @@ const DRAWS: usize = 8;
 
 /// Creates a link and answers with it; its path goes into `Location`.
 pub(crate) async fn create(
-    Writer(caller): Writer,
+    Editor(caller): Editor,
     key: Option<IdempotencyKey>,
     fields: Fields,
     app: App,

@@ -9,14 +9,14 @@ use service::http::ApiError;
 use super::room::begin_count;
 use super::store::{self, Told};
 use crate::App;
-use crate::auth::{Caller, Writer};
+use crate::auth::{Caller, Editor};
 use crate::error::{database, despite_deadlocks};
 use crate::locks;
 
 /// Removes a link, locked or not. Its slug is free again; its clicks are not the next link's.
 ///
 /// The room it leaves unlocks the oldest locked link of the account.
-pub(crate) async fn delete(id: LinkId, Writer(caller): Writer, app: App) -> Result<(), ApiError> {
+pub(crate) async fn delete(id: LinkId, Editor(caller): Editor, app: App) -> Result<(), ApiError> {
     despite_deadlocks(|| delete_once(id, &caller, &app)).await
 }
 

@@ -53,6 +53,18 @@ struct Item {
     unique_clicks: Option<u64>,
     #[serde(with = "schemas::time::millis")]
     created_at: DateTime<Utc>,
+    /// Only for members: the specification names every field that a key sees.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    shown: Option<Shown>,
+}
+
+/// What the dashboard shows of a link in a list besides.
+#[derive(Debug, Serialize)]
+struct Shown {
+    is_locked: bool,
+    tags: Vec<String>,
+    #[serde(with = "schemas::time::optional_millis")]
+    expires_at: Option<DateTime<Utc>>,
 }
 
 /// Answers with a page of the workspace's links and their counters.
@@ -80,7 +92,15 @@ pub(crate) async fn list(page: Page, caller: Caller, app: App) -> Result<Links, 
         instant,
     )?;
     if sort == Sort::MostClicksFirst {
-        return by_clicks(&app, &filter, cursor, Counted { window, taken_until: Some(instant) }, limit).await;
+        return by_clicks(
+            &app,
+            &caller,
+            &filter,
+            cursor,
+            Counted { window, taken_until: Some(instant) },
+            limit,
+        )
+        .await;
     }
     let place = match (sort, cursor) {
         (Sort::OldestFirst, Some(Cursor::Oldest(Created(at, id)))) => Place::Oldest(Some((at, id))),
@@ -102,12 +122,13 @@ pub(crate) async fn list(page: Page, caller: Caller, app: App) -> Result<Links, 
     });
     let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
     let counters = Counters::read(&app, caller.workspace, window.into(), &ids).await;
-    Ok(Links { links: rows.into_iter().map(|row| item(row, &counters)).collect(), next_cursor })
+    Ok(Links { links: rows.into_iter().map(|row| item(row, &counters, &caller)).collect(), next_cursor })
 }
 
 /// A page in the order of total clicks. ClickHouse has the totals and Postgres the links, so one asks the other.
 async fn by_clicks(
     app: &App,
+    caller: &Caller,
     filter: &Filter,
     cursor: Option<Cursor>,
     counted: Counted,
@@ -127,7 +148,7 @@ async fn by_clicks(
     });
     let ids: Vec<Uuid> = rows.iter().map(|row| row.link.id).collect();
     let counters = Counters::read(app, filter.workspace, counted, &ids).await.require()?;
-    Ok(Links { links: rows.into_iter().map(|row| item(row.link, &counters)).collect(), next_cursor })
+    Ok(Links { links: rows.into_iter().map(|row| item(row.link, &counters, caller)).collect(), next_cursor })
 }
 
 /// Cuts the rows to a page and returns the last one of it when there are more.
@@ -139,7 +160,7 @@ fn last_of_page<R>(rows: &mut Vec<R>, limit: usize) -> Option<&R> {
     rows.last()
 }
 
-fn item(row: LinkRow, counters: &Counters) -> Item {
+fn item(row: LinkRow, counters: &Counters, caller: &Caller) -> Item {
     let (total_clicks, unique_clicks) = counters.of(row.id).unzip();
     Item {
         id: row.link_id(),
@@ -150,6 +171,11 @@ fn item(row: LinkRow, counters: &Counters) -> Item {
         total_clicks,
         unique_clicks,
         created_at: row.created_at,
+        shown: caller.is_member().then_some(Shown {
+            is_locked: row.is_locked,
+            tags: row.tags,
+            expires_at: row.expires_at,
+        }),
     }
 }
 

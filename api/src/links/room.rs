@@ -10,7 +10,7 @@ use crate::error::database;
 use crate::locks;
 use crate::plan::Plan;
 
-/// Begins a transaction that changes how many links there are, under a plan that allows to write.
+/// Begins a transaction that changes how many links there are, under a plan that lets the caller do so.
 ///
 /// Where links are capped, no other one of the account does so before this one ends.
 pub(super) async fn begin_count(
@@ -19,7 +19,7 @@ pub(super) async fn begin_count(
 ) -> Result<(Transaction<'static, Postgres>, Plan), ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     if app.plans.link_cap(caller.plan).is_none() {
-        let plan = locks::share_to_write(&mut transaction, caller.account).await?;
+        let plan = locks::share_to_edit(&mut transaction, caller).await?;
         if app.plans.link_cap(plan).is_none() {
             return Ok((transaction, plan));
         }
@@ -27,7 +27,7 @@ pub(super) async fn begin_count(
         transaction.rollback().await.map_err(database)?;
         transaction = app.pool.begin().await.map_err(database)?;
     }
-    let plan = locks::take_to_write(&mut transaction, caller.account).await?;
+    let plan = locks::take_to_edit(&mut transaction, caller).await?;
     Ok((transaction, plan))
 }
 
@@ -66,6 +66,11 @@ impl Room {
             )));
         }
         Ok(())
+    }
+
+    /// Counts links as if they had been added.
+    pub(super) fn assume(&mut self, links: i64) {
+        self.left = self.left.saturating_sub(links);
     }
 
     /// Counts a link that was added.

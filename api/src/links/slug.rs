@@ -16,16 +16,40 @@ const CLEAR: &[u8] = b"23456789abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ"
 const RESERVED: &[&str] =
     &["api", "app", "healthz", "readyz", "metrics", "robots.txt", "favicon.ico", ".well-known"];
 
+/// What is wrong with a slug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A path of our own.
+    Reserved,
+    /// No slug at all, and why.
+    Malformed(&'static str),
+}
+
+impl Fault {
+    /// The fault in words.
+    const fn message(self) -> &'static str {
+        match self {
+            Self::Reserved => "is reserved",
+            Self::Malformed(message) => message,
+        }
+    }
+}
+
 /// Says what is wrong with a slug that a caller gave, or `Ok`.
 pub(super) fn check(slug: &str) -> Result<(), &'static str> {
+    check_kind(slug).map_err(Fault::message)
+}
+
+/// Does what [`check`] does, and tells the kinds of faults apart.
+pub(crate) fn check_kind(slug: &str) -> Result<(), Fault> {
     if slug.is_empty() || slug.len() > MAX_LEN {
-        return Err("must have 1 to 64 characters");
+        return Err(Fault::Malformed("must have 1 to 64 characters"));
     }
     if RESERVED.contains(&slug) {
-        return Err("is reserved");
+        return Err(Fault::Reserved);
     }
     if !slug.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-') {
-        return Err("may have letters A-Z and a-z, digits, _ and - only");
+        return Err(Fault::Malformed("may have letters A-Z and a-z, digits, _ and - only"));
     }
     Ok(())
 }

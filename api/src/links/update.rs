@@ -10,14 +10,14 @@ use super::fields::{Checked, Fields};
 use super::store::{self, LinkRow, Told};
 use super::{FullLink, LinkObject, show};
 use crate::App;
-use crate::auth::{Caller, Writer};
+use crate::auth::{Caller, Editor};
 use crate::error::{database, despite_deadlocks, violates};
 use crate::locks;
 
 /// Changes the fields that are given and answers with the link. A change that changes nothing tells nobody.
 pub(crate) async fn update(
     id: LinkId,
-    Writer(caller): Writer,
+    Editor(caller): Editor,
     fields: Fields,
     app: App,
 ) -> Result<FullLink, ApiError> {
@@ -29,7 +29,7 @@ pub(crate) async fn update(
 
 async fn update_once(id: LinkId, caller: &Caller, checked: &Checked, app: &App) -> Result<LinkRow, ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
-    locks::share_to_write(&mut transaction, caller.account).await?;
+    locks::share_to_edit(&mut transaction, caller).await?;
     let mut row = store::find_for_update(&mut transaction, caller.workspace, id.uuid())
         .await
         .map_err(database)?

@@ -8,7 +8,7 @@ use super::room::Room;
 use super::store::{self, LinkRow};
 use super::{create, show, update};
 use crate::App;
-use crate::auth::{Caller, Writer};
+use crate::auth::{Caller, Editor};
 use crate::error::{database, despite_deadlocks};
 use crate::idempotency::Answer;
 
@@ -16,7 +16,7 @@ use crate::idempotency::Answer;
 const ATTEMPTS: usize = 5;
 
 /// Creates the link of an external id, or changes the one that is there, and answers with it.
-pub(crate) async fn upsert(Writer(caller): Writer, fields: Fields, app: App) -> Result<Answer, ApiError> {
+pub(crate) async fn upsert(Editor(caller): Editor, fields: Fields, app: App) -> Result<Answer, ApiError> {
     let Some(external_id) = fields.external_id.clone().flatten() else {
         return Err(ApiError::invalid_field("external_id", "is required"));
     };

@@ -4,6 +4,7 @@ mod breakdown;
 mod buckets;
 mod pieces;
 mod show;
+mod sparklines;
 pub(crate) mod store;
 mod subject;
 
@@ -11,6 +12,7 @@ use chrono::{DateTime, Utc};
 
 pub(crate) use breakdown::breakdown;
 pub(crate) use show::show;
+pub(crate) use sparklines::sparklines;
 pub(crate) use subject::{Asked, Subject};
 
 use crate::dates::Window;

@@ -5,6 +5,7 @@
 mod create;
 mod delete;
 mod failures;
+mod enable;
 mod fields;
 mod list;
 mod redeliver;
@@ -23,11 +24,12 @@ use service::http::ApiError;
 pub(crate) use create::create;
 pub(crate) use delete::delete;
 pub(crate) use failures::failures;
+pub(crate) use enable::enable;
 pub(crate) use list::list;
 pub(crate) use redeliver::redeliver;
 pub(crate) use rotate::rotate_secret;
 pub(crate) use show::show;
-pub(crate) use store::{enable, raise_version};
+pub(crate) use store::{enable as enable_in, raise_version};
 pub(crate) use test::send_test;
 pub(crate) use update::update;
 

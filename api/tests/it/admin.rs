@@ -8,6 +8,7 @@ use tests::engines::Isolated;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
+use crate::dashboard::Browser;
 use crate::server::{Server, text};
 
 /// Runs `api admin …` on these engines, with further variables and with `input` on standard input.
@@ -135,8 +136,8 @@ async fn a_member_is_kept_with_a_hash_and_an_email_has_one_member() {
     for (account, email, input, fault) in [
         (&server.account, "ADA@Example.com", PASSWORD, "--email: another member has the address"),
         (&server.account, "ada", PASSWORD, "--email must have an @"),
-        (&server.account, "eve@example.com", "short", "--password-stdin: a password must have at least 8"),
-        (&server.account, "eve@example.com", "", "--password-stdin: a password must have at least 8"),
+        (&server.account, "eve@example.com", "short", "--password-stdin: a password must have at least 12"),
+        (&server.account, "eve@example.com", "", "--password-stdin: a password must have at least 12"),
         (&nobodys, "eve@example.com", PASSWORD, "--account: there is no account acc_1"),
     ] {
         let refused = create(account, email, input).await;
@@ -220,6 +221,8 @@ async fn every_command_shows_an_example_in_its_help() {
         "revoke-edge-token",
         "enable-endpoint",
         "show-account",
+        "reset-password",
+        "setup-token",
     ] {
         let help = run(&engines, &[], &[command, "--help"], "").await;
         assert!(help.status.success());
@@ -286,4 +289,17 @@ async fn an_account_is_shown_with_members_workspaces_and_usage() {
     let plain = String::from_utf8(plain.stdout).unwrap();
     assert!(plain.contains(&format!("account_id: {}\n", server.account)), "{plain}");
     assert!(plain.contains("email: ada@example.com"), "{plain}");
+}
+
+#[tokio::test]
+async fn a_password_that_is_reset_ends_the_sessions_and_is_the_only_one() {
+    let server = Server::start().await;
+    let mut browser = Browser::set_up(&server).await;
+    let arguments = ["reset-password", "--email", "ADA@example.com", "--password-stdin"];
+    succeed(&server.engines, &[], &arguments, "another good one\n").await;
+    assert_eq!(browser.send(Method::GET, "/app/api/session", None).await.status, 401);
+    assert_eq!(browser.sign_in("ada@example.com", crate::dashboard::PASSWORD).await.status, 401);
+    assert_eq!(browser.sign_in("ada@example.com", "another good one").await.status, 200);
+    let nobodys = ["reset-password", "--email", "eve@example.com", "--password-stdin"];
+    assert!(!run(&server.engines, &[], &nobodys, "another good one\n").await.status.success());
 }

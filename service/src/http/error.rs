@@ -26,6 +26,8 @@ pub enum Code {
     InvalidLimit,
     /// No valid credentials.
     Unauthorized,
+    /// The caller is known, and may not do this.
+    Forbidden,
     /// The key may only read.
     ReadOnlyKey,
     /// The plan lacks the feature.
@@ -40,6 +42,8 @@ pub enum Code {
     SlugTaken,
     /// Another link has the external id.
     ExternalIdTaken,
+    /// Another member has the email address.
+    EmailTaken,
     /// The idempotency key was used for another request.
     IdempotencyConflict,
     /// The click has converted before.
@@ -65,14 +69,16 @@ impl Code {
         match self {
             Self::BadRequest | Self::InvalidDate | Self::InvalidLimit => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::ReadOnlyKey | Self::PlanRequired | Self::PlanLimit | Self::LinkLocked => {
+            Self::Forbidden | Self::ReadOnlyKey | Self::PlanRequired | Self::PlanLimit | Self::LinkLocked => {
                 StatusCode::FORBIDDEN
             }
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::SlugTaken | Self::ExternalIdTaken | Self::IdempotencyConflict | Self::ConversionExists => {
-                StatusCode::CONFLICT
-            }
+            Self::SlugTaken
+            | Self::ExternalIdTaken
+            | Self::EmailTaken
+            | Self::IdempotencyConflict
+            | Self::ConversionExists => StatusCode::CONFLICT,
             Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -89,6 +95,7 @@ impl Code {
             Self::InvalidDate => "INVALID_DATE",
             Self::InvalidLimit => "INVALID_LIMIT",
             Self::Unauthorized => "UNAUTHORIZED",
+            Self::Forbidden => "FORBIDDEN",
             Self::ReadOnlyKey => "READ_ONLY_KEY",
             Self::PlanRequired => "PLAN_REQUIRED",
             Self::PlanLimit => "PLAN_LIMIT",
@@ -96,6 +103,7 @@ impl Code {
             Self::NotFound => "NOT_FOUND",
             Self::SlugTaken => "SLUG_TAKEN",
             Self::ExternalIdTaken => "EXTERNAL_ID_TAKEN",
+            Self::EmailTaken => "EMAIL_TAKEN",
             Self::IdempotencyConflict => "IDEMPOTENCY_CONFLICT",
             Self::ConversionExists => "CONVERSION_EXISTS",
             Self::PayloadTooLarge => "PAYLOAD_TOO_LARGE",
@@ -234,6 +242,7 @@ constructors! {
     invalid_date => InvalidDate,
     invalid_limit => InvalidLimit,
     unauthorized => Unauthorized,
+    forbidden => Forbidden,
     read_only_key => ReadOnlyKey,
     plan_required => PlanRequired,
     plan_limit => PlanLimit,
@@ -241,6 +250,7 @@ constructors! {
     not_found => NotFound,
     slug_taken => SlugTaken,
     external_id_taken => ExternalIdTaken,
+    email_taken => EmailTaken,
     idempotency_conflict => IdempotencyConflict,
     conversion_exists => ConversionExists,
     payload_too_large => PayloadTooLarge,

@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::{account_exists, audit};
+use super::{account_exists, record};
 use crate::App;
 use crate::error::violates;
 use crate::locks::{self, Settled};
+use crate::members::store::NewMember;
 use crate::plan::Plan;
 use crate::usage::Usage;
-use crate::webhooks;
+use crate::{members, webhooks, workspaces};
 
 /// Creates an account, its owner and its personal workspace.
 pub(in crate::admin) async fn create_account(
@@ -33,9 +34,9 @@ pub(in crate::admin) async fn create_account(
         .bind(account.uuid())
         .execute(&mut *transaction)
         .await?;
-    let workspace = insert_workspace(&mut transaction, account, name, "personal").await?;
+    let workspace = workspaces::insert(&mut transaction, account.uuid(), name, "personal").await?;
     let details = json!({ "name": name, "plan": plan.as_str(), "workspace_id": workspace });
-    audit(&mut transaction, "create-account", &account.to_string(), details).await?;
+    record(&mut transaction, "create-account", &account.to_string(), details).await?;
     transaction.commit().await?;
     Ok((account, workspace))
 }
@@ -51,36 +52,11 @@ pub(in crate::admin) async fn create_workspace(
     if !account_exists(&mut transaction, account.uuid()).await? {
         return Ok(None);
     }
-    let workspace = insert_workspace(&mut transaction, account, name, kind).await?;
+    let workspace = workspaces::insert(&mut transaction, account.uuid(), name, kind).await?;
     let details = json!({ "account_id": account, "name": name, "kind": kind });
-    audit(&mut transaction, "create-workspace", &workspace.to_string(), details).await?;
+    record(&mut transaction, "create-workspace", &workspace.to_string(), details).await?;
     transaction.commit().await?;
     Ok(Some(workspace))
-}
-
-async fn insert_workspace(
-    transaction: &mut PgConnection,
-    account: AccountId,
-    name: &str,
-    kind: &str,
-) -> sqlx::Result<WorkspaceId> {
-    let workspace = WorkspaceId::from_uuid(Uuid::now_v7());
-    sqlx::query("INSERT INTO workspaces (id, account_id, name, kind) VALUES ($1, $2, $3, $4)")
-        .bind(workspace.uuid())
-        .bind(account.uuid())
-        .bind(name)
-        .bind(kind)
-        .execute(transaction)
-        .await?;
-    Ok(workspace)
-}
-
-/// A member to be.
-pub(in crate::admin) struct NewUser<'a> {
-    pub(in crate::admin) account: AccountId,
-    pub(in crate::admin) email: &'a str,
-    /// A PHC string.
-    pub(in crate::admin) password_hash: &'a str,
 }
 
 /// What became of a member to be.
@@ -91,30 +67,37 @@ pub(in crate::admin) enum CreatedUser {
 }
 
 /// Creates a member who can sign in.
-pub(in crate::admin) async fn create_user(pool: &PgPool, user: NewUser<'_>) -> sqlx::Result<CreatedUser> {
-    let id = UserId::from_uuid(Uuid::now_v7());
+pub(in crate::admin) async fn create_user(pool: &PgPool, user: &NewMember<'_>) -> sqlx::Result<CreatedUser> {
+    let id = UserId::from_uuid(user.id);
     let mut transaction = pool.begin().await?;
-    if !account_exists(&mut transaction, user.account.uuid()).await? {
+    if !account_exists(&mut transaction, user.account).await? {
         return Ok(CreatedUser::NoSuchAccount);
     }
-    let inserted = sqlx::query(
-        "INSERT INTO users (id, account_id, email, role, password_hash) VALUES ($1, $2, $3, 'member', $4)",
-    )
-    .bind(id.uuid())
-    .bind(user.account.uuid())
-    .bind(user.email)
-    .bind(user.password_hash)
-    .execute(&mut *transaction)
-    .await;
-    match inserted {
-        Ok(_) => {}
+    match members::store::insert(&mut transaction, user).await {
+        Ok(()) => {}
         Err(error) if violates(&error, "users_email") => return Ok(CreatedUser::EmailTaken),
         Err(error) => return Err(error),
     }
-    let details = json!({ "account_id": user.account, "email": user.email, "role": "member" });
-    audit(&mut transaction, "create-user", &id.to_string(), details).await?;
+    let account = AccountId::from_uuid(user.account);
+    let details = json!({ "account_id": account, "email": user.email, "role": user.role.as_str() });
+    record(&mut transaction, "create-user", &id.to_string(), details).await?;
     transaction.commit().await?;
     Ok(CreatedUser::Done(id))
+}
+
+/// Gives a member a password and ends the member's sessions; none when nobody has the email.
+pub(in crate::admin) async fn reset_password(
+    pool: &PgPool,
+    email: &str,
+    hash: &str,
+) -> sqlx::Result<Option<UserId>> {
+    let mut transaction = pool.begin().await?;
+    let Some(id) = members::store::set_password(&mut transaction, email, hash).await? else {
+        return Ok(None);
+    };
+    record(&mut transaction, "reset-password", &id.to_string(), json!({})).await?;
+    transaction.commit().await?;
+    Ok(Some(id))
 }
 
 /// Gives an account a plan, and locks and unlocks links for it; `None` when there is no such account.
@@ -142,7 +125,7 @@ pub(in crate::admin) async fn set_plan(
         "locked": settled.locked,
         "unlocked": settled.unlocked,
     });
-    audit(&mut transaction, "set-plan", &account.to_string(), details).await?;
+    record(&mut transaction, "set-plan", &account.to_string(), details).await?;
     // The plan decides whether the account's endpoints get events.
     webhooks::raise_version(&mut transaction).await?;
     transaction.commit().await?;
@@ -184,7 +167,8 @@ struct AccountRow {
 
 async fn members(connection: &mut PgConnection, account: AccountId) -> sqlx::Result<Vec<Value>> {
     let rows: Vec<(Uuid, Option<String>, String, DateTime<Utc>)> = sqlx::query_as(
-        "SELECT id, email, role, created_at FROM users WHERE account_id = $1 ORDER BY created_at, id",
+        "SELECT id, email, role, created_at FROM users WHERE account_id = $1 AND removed_at IS NULL
+         ORDER BY created_at, id",
     )
     .bind(account.uuid())
     .fetch_all(connection)

@@ -7,7 +7,7 @@ use serde_json::json;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::{audit, workspace_exists};
+use super::{record, workspace_exists};
 use crate::keys::Plain;
 use crate::outbox;
 
@@ -37,7 +37,7 @@ pub(in crate::admin) async fn create_key(
     .execute(&mut *transaction)
     .await?;
     let details = json!({ "workspace_id": workspace, "scope": scope, "expires_at": expires_at });
-    audit(&mut transaction, "create-key", &id.to_string(), details).await?;
+    record(&mut transaction, "create-key", &id.to_string(), details).await?;
     transaction.commit().await?;
     Ok(Some(id))
 }
@@ -53,7 +53,7 @@ pub(in crate::admin) async fn revoke_key(pool: &PgPool, key: KeyId) -> sqlx::Res
     if found == 0 {
         return Ok(false);
     }
-    audit(&mut transaction, "revoke-key", &key.to_string(), json!({})).await?;
+    record(&mut transaction, "revoke-key", &key.to_string(), json!({})).await?;
     transaction.commit().await?;
     Ok(true)
 }
@@ -78,7 +78,7 @@ pub(in crate::admin) async fn create_edge_token(
         .execute(&mut *transaction)
         .await?;
     tell_edges(&mut transaction, id, workspace, &token.digest(), None).await?;
-    audit(&mut transaction, "create-edge-token", &id.to_string(), json!({ "workspace_id": workspace }))
+    record(&mut transaction, "create-edge-token", &id.to_string(), json!({ "workspace_id": workspace }))
         .await?;
     transaction.commit().await?;
     Ok(Ok(id))
@@ -97,7 +97,7 @@ pub(in crate::admin) async fn revoke_edge_token(pool: &PgPool, id: EdgeTokenId) 
     let Some((workspace, digest, revoked_at)) = row else { return Ok(false) };
     let workspace = workspace.map(WorkspaceId::from_uuid);
     tell_edges(&mut transaction, id, workspace, &digest, Some(revoked_at)).await?;
-    audit(&mut transaction, "revoke-edge-token", &id.to_string(), json!({})).await?;
+    record(&mut transaction, "revoke-edge-token", &id.to_string(), json!({})).await?;
     transaction.commit().await?;
     Ok(true)
 }

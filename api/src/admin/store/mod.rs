@@ -8,8 +8,10 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::audit;
+
 pub(super) use accounts::{
-    CreatedUser, NewUser, create_account, create_user, create_workspace, set_plan, show_account,
+    CreatedUser, create_account, create_user, create_workspace, reset_password, set_plan, show_account,
 };
 pub(super) use endpoints::enable_endpoint;
 pub(super) use keys::{create_edge_token, create_key, revoke_edge_token, revoke_key};
@@ -28,7 +30,7 @@ async fn workspace_exists(transaction: &mut PgConnection, id: Uuid) -> sqlx::Res
         .await
 }
 
-async fn audit(
+async fn record(
     transaction: &mut PgConnection,
     action: &str,
     subject: &str,
@@ -39,12 +41,5 @@ async fn audit(
         .into_iter()
         .find_map(|variable| std::env::var(variable).ok())
         .unwrap_or_else(|| "operator".to_owned());
-    sqlx::query("INSERT INTO audit_trail (actor, action, subject, details) VALUES ($1, $2, $3, $4)")
-        .bind(actor)
-        .bind(action)
-        .bind(subject)
-        .bind(details)
-        .execute(transaction)
-        .await?;
-    Ok(())
+    audit::record(transaction, &actor, action, subject, details).await
 }

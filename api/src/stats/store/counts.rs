@@ -36,6 +36,14 @@ struct LinkTotalRow {
 }
 
 #[derive(Row, Deserialize)]
+struct LinkDayRow {
+    #[serde(with = "clickhouse::serde::uuid")]
+    link: Uuid,
+    day: i64,
+    total: i64,
+}
+
+#[derive(Row, Deserialize)]
 struct PointRow {
     k: u32,
     total: u64,
@@ -76,6 +84,25 @@ pub(crate) async fn by_link(
     let Some(sql) = counted(snapshot, question, &Key::column("link_id"), "") else { return Ok(Vec::new()) };
     let rows = desk.query(&sql).fetch_all::<LinkRow>().await?;
     Ok(rows.into_iter().map(|LinkRow { k, total, unique }| (k, Count { total, unique })).collect())
+}
+
+/// Totals by link and day of UTC, in days since 1970, where there are any.
+///
+/// `days` are the whole days of the window.
+pub(crate) async fn by_link_and_day(
+    desk: &Desk,
+    snapshot: &Snapshot,
+    question: &Question<'_>,
+    days: &[Range],
+) -> Result<Vec<(Uuid, i64, i64)>> {
+    let key = |column: &str| format!("(link_id, toInt64(intDiv(toUnixTimestamp({column}), 86400)))");
+    let key = Key { of_rollup: key("start"), of_raw: key("occurred_at"), only: None };
+    let Some(rows) = question.rows(snapshot, &rollup(snapshot), &key, days, false) else {
+        return Ok(Vec::new());
+    };
+    let sql = format!("SELECT k.1 AS link, k.2 AS day, toInt64(sum(n)) AS total FROM ({rows}) GROUP BY k");
+    let rows = desk.query(&sql).fetch_all::<LinkDayRow>().await?;
+    Ok(rows.into_iter().map(|LinkDayRow { link, day, total }| (link, day, total)).collect())
 }
 
 /// Totals of every link of a workspace that has clicks, for an order by them.

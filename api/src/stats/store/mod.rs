@@ -17,7 +17,7 @@ mod turns;
 pub(crate) use breakdowns::{Dimension, Item, breakdown};
 pub(crate) use clicks::{ClickRow, NewestFirst, Position};
 pub(crate) use conversions::conversions;
-pub(crate) use counts::{Count, by_link, series, totals_of_all};
+pub(crate) use counts::{Count, by_link, by_link_and_day, series, totals_of_all};
 pub(crate) use desk::{Desk, Silence, known};
 pub(crate) use retention::{Kept, is_written_since, write as write_retention};
 pub(crate) use snapshot::Snapshot;

@@ -1,0 +1,134 @@
+//! `GET` and `POST …/keys`, `DELETE …/keys/{id}`
+
+use chrono::{DateTime, Utc};
+use schemas::id::KeyId;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use service::http::ApiError;
+use uuid::Uuid;
+
+use super::store;
+use crate::App;
+use crate::audit;
+use crate::auth::Caller;
+use crate::dates::parse_instant;
+use crate::error::database;
+use crate::faults::{Faults, check_text};
+use crate::keys::Plain;
+
+/// Longest name, in characters.
+const MAX_NAME: usize = 200;
+
+/// A key as members see it, without its value.
+#[derive(Debug, Serialize)]
+pub(super) struct Key {
+    pub(super) id: KeyId,
+    pub(super) name: String,
+    pub(super) prefix: String,
+    pub(super) scope: String,
+    #[serde(with = "schemas::time::millis")]
+    pub(super) created_at: DateTime<Utc>,
+    #[serde(with = "schemas::time::optional_millis")]
+    pub(super) expires_at: Option<DateTime<Utc>>,
+    #[serde(with = "schemas::time::optional_millis")]
+    pub(super) last_used_at: Option<DateTime<Utc>>,
+    #[serde(with = "schemas::time::optional_millis")]
+    pub(super) revoked_at: Option<DateTime<Utc>>,
+}
+
+/// All keys of a workspace.
+#[derive(Debug, Serialize)]
+pub(super) struct Keys {
+    keys: Vec<Key>,
+}
+
+/// The body.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct New {
+    name: String,
+    scope: Scope,
+    expires_at: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+enum Scope {
+    #[serde(rename = "read")]
+    Read,
+    #[serde(rename = "read,write")]
+    ReadWrite,
+}
+
+/// The key, and its value for the only time.
+#[derive(Serialize)]
+pub(super) struct Created {
+    #[serde(flatten)]
+    shown: Key,
+    key: String,
+}
+
+/// Answers with the keys of a workspace, the newest first, revoked ones too.
+pub(super) async fn list(caller: Caller, app: App) -> Result<Keys, ApiError> {
+    Ok(Keys { keys: store::keys(&app.pool, caller.workspace).await.map_err(database)? })
+}
+
+/// Creates a key. On every plan: what a key may do is decided when it is used.
+pub(super) async fn create(caller: Caller, new: New, app: App) -> Result<Created, ApiError> {
+    let name = new.name.trim();
+    let mut faults = Faults::default();
+    faults.note("name", check_text(name, MAX_NAME));
+    let now = schemas::time::to_millis(Utc::now());
+    let expires_at = match new.expires_at.as_deref().map(parse_instant).transpose() {
+        Ok(Some(at)) if at <= now => {
+            faults.add("expires_at", "must be in the future");
+            None
+        }
+        Ok(at) => at,
+        Err(_) => {
+            faults.add("expires_at", "must be a time such as 2027-01-31T12:00:00Z");
+            None
+        }
+    };
+    faults.into_result()?;
+    let scope = match new.scope {
+        Scope::Read => "read",
+        Scope::ReadWrite => "read,write",
+    };
+    let key = Plain::api_key(&mut rand::rng());
+    let shown = Key {
+        id: KeyId::from_uuid(Uuid::now_v7()),
+        name: name.to_owned(),
+        prefix: key.display_prefix().to_owned(),
+        scope: scope.to_owned(),
+        created_at: now,
+        expires_at,
+        last_used_at: None,
+        revoked_at: None,
+    };
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    store::insert_key(&mut transaction, caller.workspace, &shown, &key.digest()).await.map_err(database)?;
+    let details = json!({ "name": name, "scope": scope });
+    audit::record(
+        &mut transaction,
+        &audit::member(caller.user),
+        "create-key",
+        &shown.id.to_string(),
+        details,
+    )
+    .await
+    .map_err(database)?;
+    transaction.commit().await.map_err(database)?;
+    Ok(Created { shown, key: key.reveal().to_owned() })
+}
+
+/// Revokes a key; it is refused from the next request on, for ever.
+pub(super) async fn revoke(id: KeyId, caller: Caller, app: App) -> Result<(), ApiError> {
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    if !store::revoke_key(&mut transaction, caller.workspace, id).await.map_err(database)? {
+        return Err(ApiError::not_found("No such key in this workspace"));
+    }
+    audit::record(&mut transaction, &audit::member(caller.user), "revoke-key", &id.to_string(), json!({}))
+        .await
+        .map_err(database)?;
+    transaction.commit().await.map_err(database)
+}

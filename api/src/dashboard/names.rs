@@ -1,0 +1,39 @@
+//! `GET …/tags` and `GET …/slugs/{slug}`
+
+use serde::Serialize;
+use service::http::ApiError;
+
+use super::store;
+use crate::App;
+use crate::auth::Caller;
+use crate::error::database;
+use crate::links::{SlugFault, check_slug};
+
+/// Every tag of a workspace.
+#[derive(Debug, Serialize)]
+pub(super) struct Tags {
+    tags: Vec<String>,
+}
+
+/// Whether a link could have a slug.
+#[derive(Debug, Serialize)]
+pub(super) struct Slug {
+    available: bool,
+    /// Why not.
+    reason: Option<&'static str>,
+}
+
+/// Answers with the tags of a workspace, sorted.
+pub(super) async fn tags(caller: Caller, app: App) -> Result<Tags, ApiError> {
+    Ok(Tags { tags: store::tags(&app.pool, caller.workspace).await.map_err(database)? })
+}
+
+/// Answers whether a slug is free at this moment; only its link's creation can hold it.
+pub(super) async fn slug(slug: String, _: Caller, app: App) -> Result<Slug, ApiError> {
+    let reason = match check_slug(&slug) {
+        Err(SlugFault::Reserved) => Some("reserved"),
+        Err(SlugFault::Malformed(_)) => Some("malformed"),
+        Ok(()) => store::is_slug_taken(&app.pool, &slug).await.map_err(database)?.then_some("taken"),
+    };
+    Ok(Slug { available: reason.is_none(), reason })
+}

@@ -1,0 +1,107 @@
+//! `GET …/links/export`, of the dashboard alone
+
+use futures_util::stream;
+use http::HeaderValue;
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use service::http::ApiError;
+use tokio::sync::mpsc;
+use warp::Reply as _;
+use warp::reply::Response;
+
+use super::store::{self, Filter, LinkRow, Place};
+use crate::App;
+use crate::auth::Caller;
+use crate::csv;
+use crate::error::database;
+
+/// Links of one query.
+const BATCH: usize = 1_000;
+
+/// Batches that wait for a slow reader.
+const AHEAD: usize = 1;
+
+/// The first line. An import reads the columns that a link can be made of.
+const HEADER: [&str; 13] = [
+    "name",
+    "destination",
+    "slug",
+    "tags",
+    "external_id",
+    "is_active",
+    "expires_at",
+    "redirect_status",
+    "forward_query",
+    "append_click_id",
+    "id",
+    "short_url",
+    "created_at",
+];
+
+/// The links of a workspace on their way, the oldest first.
+pub(crate) struct Export(mpsc::Receiver<sqlx::Result<Vec<u8>>>);
+
+impl Export {
+    /// The response.
+    pub(crate) fn into_response(self) -> Response {
+        let Self(mut chunks) = self;
+        let mut response =
+            warp::reply::stream(stream::poll_fn(move |context| chunks.poll_recv(context))).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));
+        headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(r#"attachment; filename="links.csv""#));
+        response
+    }
+}
+
+/// Answers with every link of the workspace as CSV, written as it is read.
+///
+/// What goes wrong after the first links ends the answer before its end, and the coding of the transfer tells so.
+pub(crate) async fn export(caller: Caller, app: App) -> Result<Export, ApiError> {
+    let filter =
+        Filter { workspace: caller.workspace, text: None, is_active: None, is_locked: None, tag: None };
+    let first = store::page(&app.pool, &filter, Place::Oldest(None), BATCH).await.map_err(database)?;
+    let (sender, chunks) = mpsc::channel(AHEAD);
+    tokio::spawn(async move {
+        let mut bytes = Vec::new();
+        csv::write_row(&mut bytes, &HEADER);
+        let mut batch = Ok(first);
+        loop {
+            let last = batch.as_ref().ok().filter(|rows| rows.len() == BATCH).and_then(|rows| rows.last());
+            let after = last.map(|row| (row.created_at, row.id));
+            let chunk = batch.map(|rows| {
+                rows.iter().for_each(|row| write(&mut bytes, row, &app));
+                std::mem::take(&mut bytes)
+            });
+            if let Err(error) = &chunk {
+                tracing::warn!(error = error as &dyn std::error::Error, "An export of links ended early");
+            }
+            // Nobody takes it any more when the reader has left.
+            if sender.send(chunk).await.is_err() || after.is_none() {
+                return;
+            }
+            batch = store::page(&app.pool, &filter, Place::Oldest(after), BATCH).await;
+        }
+    });
+    Ok(Export(chunks))
+}
+
+fn write(bytes: &mut Vec<u8>, row: &LinkRow, app: &App) {
+    csv::write_row(
+        bytes,
+        &[
+            row.name.clone(),
+            row.destination.clone(),
+            row.slug.clone(),
+            row.tags.join(","),
+            row.external_id.clone().unwrap_or_default(),
+            row.is_active.to_string(),
+            row.expires_at.map(schemas::time::text).unwrap_or_default(),
+            row.redirect_status.to_string(),
+            row.forward_query.clone(),
+            row.append_click_id.to_string(),
+            row.link_id().to_string(),
+            app.short_url(&row.slug),
+            schemas::time::text(row.created_at),
+        ],
+    );
+}

@@ -1,0 +1,293 @@
+//! Rows of CSV, from a file in pieces.
+//!
+//! Spreadsheets write CSV in ways of their own: with a byte order mark, as UTF-16, with semicolons or tabs. All of these
+//! are read; a text in another encoding is refused where it is not ASCII, rather than guessed at.
+
+use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
+
+use super::columns::Columns;
+
+/// Longest row, in bytes: what a quotation mark that is never closed can swallow.
+const MAX_ROW: usize = 64 << 10;
+
+/// Most cells of a row.
+const MAX_CELLS: usize = 1_000;
+
+/// A row, or why it is none.
+pub(super) type Row = Result<Vec<String>, &'static str>;
+
+/// What is read next.
+#[derive(Debug)]
+pub(super) enum Next {
+    Row(Row),
+    /// The rest is no CSV.
+    Broken(&'static str),
+    /// More bytes are needed.
+    More,
+    End,
+}
+
+/// Reads rows from bytes that come in pieces.
+pub(super) struct Rows {
+    decoder: Decoder,
+    /// Bytes in UTF-8, as far as they are one, that are not read yet.
+    text: Vec<u8>,
+    /// How many of them are read.
+    read: usize,
+    is_end: bool,
+    reader: Option<Reader>,
+    row: Vec<u8>,
+    row_len: usize,
+    ends: Vec<usize>,
+    cells: usize,
+}
+
+impl Rows {
+    /// Reads nothing yet.
+    pub(super) fn new() -> Self {
+        Self {
+            decoder: Decoder::Unknown(Vec::new()),
+            text: Vec::new(),
+            read: 0,
+            is_end: false,
+            reader: None,
+            row: vec![0; MAX_ROW],
+            row_len: 0,
+            ends: vec![0; MAX_CELLS],
+            cells: 0,
+        }
+    }
+
+    /// Says what is wrong with the header at the beginning of a file, or `Ok`.
+    pub(super) fn check_header(beginning: &[u8]) -> Result<(), String> {
+        let mut rows = Self::new();
+        rows.push(beginning);
+        rows.end();
+        match rows.next() {
+            Next::Row(Ok(header)) => Columns::of(&header).map(drop),
+            Next::Row(Err(fault)) | Next::Broken(fault) => Err(fault.to_owned()),
+            Next::More | Next::End => Err("is missing: the file is empty".to_owned()),
+        }
+    }
+
+    /// Adds the next bytes of the file.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.text.drain(..self.read);
+        self.read = 0;
+        self.decoder.decode(bytes, &mut self.text);
+    }
+
+    /// Says that there are no more.
+    pub(super) fn end(&mut self) {
+        self.decoder.finish(&mut self.text);
+        self.is_end = true;
+    }
+
+    /// Reads the next row.
+    pub(super) fn next(&mut self) -> Next {
+        if self.reader.is_none() {
+            let line_end = self.text.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            if line_end.is_none() && !self.is_end && self.text.len() < MAX_ROW {
+                return Next::More;
+            }
+            let delimiter = delimiter(&self.text[..line_end.unwrap_or(self.text.len()).min(MAX_ROW)]);
+            self.reader = Some(ReaderBuilder::new().delimiter(delimiter).build());
+        }
+        let Some(reader) = &mut self.reader else { return Next::End };
+        loop {
+            let input = &self.text[self.read..];
+            // An empty input would mean the end.
+            if input.is_empty() && !self.is_end {
+                return Next::More;
+            }
+            let (result, read, written, ended) =
+                reader.read_record(input, &mut self.row[self.row_len..], &mut self.ends[self.cells..]);
+            self.read += read;
+            self.row_len += written;
+            self.cells += ended;
+            match result {
+                ReadRecordResult::InputEmpty => {}
+                ReadRecordResult::OutputFull => {
+                    return Next::Broken("has more than 64 KB; perhaps a quotation mark is not closed");
+                }
+                ReadRecordResult::OutputEndsFull => return Next::Broken("has more than 1,000 cells"),
+                ReadRecordResult::End => return Next::End,
+                ReadRecordResult::Record => return Next::Row(self.take_row()),
+            }
+        }
+    }
+
+    fn take_row(&mut self) -> Row {
+        let mut start = 0;
+        let cells = self.ends[..self.cells].iter().map(|end| {
+            let cell = std::str::from_utf8(&self.row[start..*end]).map(|text| text.trim().to_owned());
+            start = *end;
+            cell.map_err(|_| "is not in UTF-8; save the file as \"CSV UTF-8\"")
+        });
+        let row = cells.collect();
+        (self.row_len, self.cells) = (0, 0);
+        row
+    }
+}
+
+/// What separates cells: of those that spreadsheets use, the one that the header has most.
+fn delimiter(header: &[u8]) -> u8 {
+    let count = |wanted: u8| {
+        let mut is_quoted = false;
+        header
+            .iter()
+            .filter(|byte| {
+                is_quoted ^= **byte == b'"';
+                !is_quoted && **byte == wanted
+            })
+            .count()
+    };
+    // Of equals the first.
+    [b',', b';', b'\t'].into_iter().rev().max_by_key(|byte| count(*byte)).unwrap_or(b',')
+}
+
+/// Turns the file's bytes into UTF-8, as far as they are text.
+enum Decoder {
+    /// Not enough bytes yet to tell.
+    Unknown(Vec<u8>),
+    Utf8,
+    /// Little-endian or big-endian, with a byte of half a unit and a unit of half a character that wait.
+    Utf16 {
+        is_big: bool,
+        byte: Option<u8>,
+        high: Option<u16>,
+    },
+}
+
+impl Decoder {
+    fn decode(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Self::Unknown(seen) => {
+                seen.extend_from_slice(bytes);
+                if seen.len() >= 3 {
+                    self.settle(out);
+                }
+            }
+            Self::Utf8 => out.extend_from_slice(bytes),
+            Self::Utf16 { is_big, byte, high } => {
+                for second in bytes {
+                    let Some(first) = byte.take() else {
+                        *byte = Some(*second);
+                        continue;
+                    };
+                    let pair = [first, *second];
+                    let unit = if *is_big { u16::from_be_bytes(pair) } else { u16::from_le_bytes(pair) };
+                    let units = high.take().into_iter().chain([unit]);
+                    if (0xd800..0xdc00).contains(&unit) {
+                        // Half of a character, unless the one before waits too; that one is none.
+                        *high = Some(unit);
+                        continue;
+                    }
+                    for character in char::decode_utf16(units) {
+                        let character = character.unwrap_or(char::REPLACEMENT_CHARACTER);
+                        out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decides by the byte order mark; without one it is UTF-8.
+    fn settle(&mut self, out: &mut Vec<u8>) {
+        let Self::Unknown(seen) = self else { return };
+        let seen = std::mem::take(seen);
+        let (decoder, mark) = match seen.as_slice() {
+            [0xef, 0xbb, 0xbf, ..] => (Self::Utf8, 3),
+            [0xff, 0xfe, ..] => (Self::Utf16 { is_big: false, byte: None, high: None }, 2),
+            [0xfe, 0xff, ..] => (Self::Utf16 { is_big: true, byte: None, high: None }, 2),
+            _ => (Self::Utf8, 0),
+        };
+        *self = decoder;
+        self.decode(&seen[mark..], out);
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        self.settle(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a file that comes in pieces of a size.
+    fn read_in(bytes: &[u8], size: usize) -> Vec<Row> {
+        let mut rows = Rows::new();
+        let mut pieces = bytes.chunks(size);
+        let mut read = Vec::new();
+        loop {
+            match rows.next() {
+                Next::Row(row) => read.push(row),
+                Next::Broken(fault) => {
+                    read.push(Err(fault));
+                    return read;
+                }
+                Next::More => match pieces.next() {
+                    Some(piece) => rows.push(piece),
+                    None => rows.end(),
+                },
+                Next::End => return read,
+            }
+        }
+    }
+
+    fn read(bytes: &[u8]) -> Vec<Row> {
+        let whole = read_in(bytes, bytes.len().max(1));
+        for size in [1, 2, 3, 7] {
+            assert_eq!(read_in(bytes, size), whole, "in pieces of {size}");
+        }
+        whole
+    }
+
+    fn row(cells: &[&str]) -> Row {
+        Ok(cells.iter().map(|cell| (*cell).to_owned()).collect())
+    }
+
+    #[test]
+    fn every_way_in_which_spreadsheets_write_csv_is_read() {
+        let expected =
+            vec![row(&["name", "destination"]), row(&["Zürich, \"été\" 🚲", "https://example.com"])];
+        let text = "name,destination\r\n\"Zürich, \"\"été\"\" 🚲\",https://example.com\r\n";
+        assert_eq!(read(text.as_bytes()), expected);
+        assert_eq!(read(format!("\u{feff}{text}").as_bytes()), expected, "with a byte order mark");
+        let with_mark = format!("\u{feff}{text}");
+        let little: Vec<u8> = with_mark.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let big: Vec<u8> = with_mark.encode_utf16().flat_map(u16::to_be_bytes).collect();
+        assert_eq!(read(&little), expected);
+        assert_eq!(read(&big), expected);
+        let other = "name;destination\n\"Zürich, \"\"été\"\" 🚲\";https://example.com";
+        assert_eq!(read(other.as_bytes()), expected, "with semicolons, and no line break at the end");
+        assert_eq!(read(other.replace(';', "\t").replace('\n', "\r").as_bytes()), expected);
+        assert_eq!(read(text.replace("\r\n", "\n\n\n").as_bytes()), expected, "empty lines are no rows");
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused_row_by_row() {
+        let read = read(b"name,destination\nZ\xfcrich,https://example.com\nb,https://example.com\n");
+        assert!(read[1].as_ref().unwrap_err().contains("UTF-8"));
+        assert_eq!(read[2], row(&["b", "https://example.com"]));
+    }
+
+    #[test]
+    fn a_quotation_mark_that_is_never_closed_ends_it() {
+        let file = format!("name,destination\n\"a,{}", "https://example.com\n".repeat(10_000));
+        let rows = read_in(file.as_bytes(), 1_000);
+        assert!(rows[1].as_ref().unwrap_err().contains("quotation mark"));
+        assert_eq!(rows.len(), 2);
+    }
+
+    #[test]
+    fn a_header_is_checked_before_anything_else() {
+        assert!(Rows::check_header(b"\xef\xbb\xbfName,Destination\n").is_ok());
+        assert!(Rows::check_header(b"destination").is_ok());
+        for bad in [&b""[..], b"\n\n", b"name,slug\n", b"n\xfcme,destination\n", b"\xff\xfe", b"\x00\x01\x02"]
+        {
+            assert!(Rows::check_header(bad).is_err(), "{bad:?}");
+        }
+    }
+}

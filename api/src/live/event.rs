@@ -1,0 +1,73 @@
+//! A click on its way to listeners, and its place in the log.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+/// Where a click is in the topic, and which process has said so.
+///
+/// As a text it is the event's id: what a browser sends as `Last-Event-ID` when it asks again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The broker's time, in milliseconds since 1970.
+    pub(super) millis: i64,
+    pub(super) partition: i32,
+    pub(super) offset: i64,
+    /// Drawn by each process at its start: the order between partitions is each one's own.
+    pub(super) process: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}-{:08x}", self.millis, self.partition, self.offset, self.process)
+    }
+}
+
+impl FromStr for Place {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.split('-');
+        let mut part = || parts.next().ok_or(());
+        let place = Self {
+            millis: part()?.parse().map_err(drop)?,
+            partition: part()?.parse().map_err(drop)?,
+            offset: part()?.parse().map_err(drop)?,
+            process: u32::from_str_radix(part()?, 16).map_err(drop)?,
+        };
+        parts.next().is_none().then_some(place).ok_or(())
+    }
+}
+
+/// A click as it is sent.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub(super) place: Place,
+    pub(super) link: Uuid,
+    /// With its id and the empty line at its end.
+    pub(super) bytes: Bytes,
+}
+
+impl Event {
+    /// Writes a click, given as JSON, which has no line breaks.
+    pub(super) fn new(place: Place, link: Uuid, json: &str) -> Self {
+        Self { place, link, bytes: Bytes::from(format!("id: {place}\nevent: click\ndata: {json}\n\n")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_as_it_is_written() {
+        let place = Place { millis: 1_800_000_000_123, partition: 3, offset: 42, process: 0xbeef };
+        assert_eq!(place.to_string(), "1800000000123-3-42-0000beef");
+        assert_eq!(place.to_string().parse(), Ok(place));
+        for bad in ["", "1", "1-2-3", "1-2-3-4-5", "a-2-3-4", "1-2-3-x", "1--2-3-4", " 1-2-3-4"] {
+            assert_eq!(bad.parse::<Place>(), Err(()), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `DELETE /app/api/members/{id}`
+
+use schemas::id::UserId;
+use serde_json::json;
+use service::http::ApiError;
+
+use super::store;
+use crate::App;
+use crate::audit;
+use crate::error::database;
+use crate::locks;
+use crate::sessions::{self, Owner};
+
+/// Removes a member, whose sessions end at once. Links that the member made stay.
+pub(crate) async fn remove(id: UserId, Owner(owner): Owner, app: App) -> Result<(), ApiError> {
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    // Two owners who remove each other must not both succeed.
+    locks::take(&mut transaction, owner.account).await.map_err(database)?;
+    match store::remove(&mut transaction, owner.account, id.uuid()).await.map_err(database)? {
+        store::Removed::Done => {}
+        store::Removed::LastOwner => {
+            return Err(ApiError::forbidden("The account needs an owner who can sign in"));
+        }
+        store::Removed::NoSuchMember => return Err(ApiError::not_found("Your account has no such member")),
+    }
+    sessions::end_all(&mut transaction, id.uuid()).await.map_err(database)?;
+    audit::record(&mut transaction, &audit::member(owner.user), "remove-user", &id.to_string(), json!({}))
+        .await
+        .map_err(database)?;
+    transaction.commit().await.map_err(database)
+}

@@ -1,0 +1,119 @@
+//! Whether a change was sent by the dashboard's own page.
+//!
+//! A browser sends the cookie along with requests that other sites' pages make it send, as far as `SameSite=Lax` lets
+//! it. Those pages can send forms and texts; a header of one's own, or a body that says it is JSON, needs a preflight,
+//! which the dashboard's routes do not answer.
+
+use http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use http::{HeaderMap, Method};
+use service::http::ApiError;
+use url::Url;
+
+/// Refuses a change that the page has not sent; reading needs no check, since other sites' pages see no answer.
+///
+/// `page` is where the page is, if the operator has said so; else it is at the host that was asked.
+pub(super) fn check(method: &Method, headers: &HeaderMap, page: Option<&Url>) -> Result<(), ApiError> {
+    if method == Method::GET || method == Method::HEAD {
+        return Ok(());
+    }
+    if text(headers, "x-requested-with") != Some("hopline") {
+        return Err(ApiError::forbidden("A change needs the header X-Requested-With: hopline"));
+    }
+    let media_type =
+        text(headers, CONTENT_TYPE.as_str()).and_then(|value| value.split(';').next()).map(str::trim);
+    let is_ours = |media_type: &str| {
+        ["application/json", "text/csv"].iter().any(|known| known.eq_ignore_ascii_case(media_type))
+    };
+    if !media_type.is_some_and(is_ours) {
+        return Err(ApiError::forbidden(
+            "A change needs Content-Type: application/json, or text/csv for an import",
+        ));
+    }
+    match headers.get(ORIGIN) {
+        Some(origin) if !origin.to_str().is_ok_and(|origin| is_own(origin, headers, page)) => {
+            Err(ApiError::forbidden("A change is only taken from the dashboard's own page"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_own(origin: &str, headers: &HeaderMap, page: Option<&Url>) -> bool {
+    let Ok(origin) = Url::parse(origin) else { return false };
+    match page {
+        Some(page) => origin.origin() == page.origin(),
+        None => text(headers, HOST.as_str()).is_some_and(|host| {
+            // The scheme may be that of a proxy before us, and a port that is the scheme's own is left out.
+            let asked = Url::parse(&format!("{}://{host}", origin.scheme()));
+            asked.is_ok_and(|asked| asked.origin().is_tuple() && asked.origin() == origin.origin())
+        }),
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn allowed(changes: &[(&'static str, Option<&'static str>)], page: Option<&str>) -> bool {
+        let mut headers = HeaderMap::from_iter(
+            [
+                ("host", "go.example:8080"),
+                ("x-requested-with", "hopline"),
+                ("content-type", "application/json; charset=utf-8"),
+                ("origin", "http://go.example:8080"),
+            ]
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))),
+        );
+        for (name, value) in changes {
+            match value {
+                Some(value) => headers.insert(*name, HeaderValue::from_static(value)),
+                None => headers.remove(*name),
+            };
+        }
+        let page = page.map(|page| Url::parse(page).unwrap());
+        check(&Method::POST, &headers, page.as_ref()).is_ok()
+    }
+
+    #[test]
+    fn a_change_comes_from_the_page_itself() {
+        assert!(allowed(&[], None));
+        assert!(allowed(&[("origin", None)], None), "no browser");
+        assert!(allowed(&[("content-type", Some("text/csv"))], None));
+        assert!(allowed(&[("host", Some("go.example")), ("origin", Some("https://go.example"))], None));
+        for (name, value) in [
+            ("x-requested-with", None),
+            ("x-requested-with", Some("XMLHttpRequest")),
+            ("content-type", None),
+            ("content-type", Some("text/plain")),
+            ("content-type", Some("multipart/form-data; boundary=a")),
+            ("origin", Some("null")),
+            ("origin", Some("http://evil.example")),
+            ("origin", Some("http://go.example:8081")),
+            ("origin", Some("http://go.example")),
+            ("origin", Some("http://go.example:8080.evil.example")),
+            ("origin", Some("file://")),
+            ("host", None),
+        ] {
+            assert!(!allowed(&[(name, value)], None), "{name}: {value:?}");
+        }
+    }
+
+    #[test]
+    fn where_the_page_is_known_no_host_is_believed() {
+        let page = Some("https://dash.example");
+        assert!(!allowed(&[], page));
+        assert!(allowed(&[("origin", Some("https://dash.example"))], page));
+        assert!(!allowed(&[("origin", Some("http://dash.example"))], page));
+    }
+
+    #[test]
+    fn reading_needs_nothing() {
+        assert!(check(&Method::GET, &HeaderMap::new(), None).is_ok());
+        assert!(check(&Method::DELETE, &HeaderMap::new(), None).is_err());
+    }
+}

@@ -1,0 +1,79 @@
+//! `POST /app/api/sign-in`, `/sign-out` and `/sign-out-everywhere`
+
+use serde::Deserialize;
+use service::http::ApiError;
+use uuid::Uuid;
+
+use super::store::{self, Session};
+use super::throttle::Attempt;
+use super::{Cookie, Member, Password, Presented, cookie};
+use crate::App;
+use crate::error::database;
+use crate::limits::Visit;
+
+/// The body.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Credentials {
+    email: String,
+    password: Password,
+}
+
+/// A session that has begun, and its cookie.
+pub(crate) struct SignedIn {
+    pub(crate) session: Session,
+    pub(crate) cookie: Cookie,
+}
+
+/// Signs a member in. Nothing tells an email that nobody has from a password that is wrong, not even the time it takes.
+pub(crate) async fn sign_in(
+    presented: Presented,
+    credentials: Credentials,
+    app: App,
+) -> Result<SignedIn, ApiError> {
+    let Credentials { email, password } = credentials;
+    let attempt = Attempt::count(&app, &presented.visit, &email).await?;
+    let found = store::find_user(&app, &email).await.map_err(database)?;
+    let (user, hash) = found.unzip();
+    let is_it = app.hashing.verify(password, hash.flatten()).await?;
+    let Some(user) = user.filter(|_| is_it) else {
+        return Err(ApiError::unauthorized("The e-mail or the password is wrong"));
+    };
+    attempt.succeeded(&app).await.map_err(database)?;
+    begin(&app, &presented, user).await
+}
+
+/// Begins a session under a token that nobody has seen; what the browser had before is no session any more.
+pub(super) async fn begin(app: &App, presented: &Presented, user: Uuid) -> Result<SignedIn, ApiError> {
+    let cookie = Cookie::draw(is_secure(app, &presented.visit));
+    let former = cookie::token(&presented.headers).map(cookie::digest);
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    store::begin(&mut transaction, &cookie.digest(), user, former).await.map_err(database)?;
+    transaction.commit().await.map_err(database)?;
+    let session = store::session(app, user).await.map_err(database)?;
+    Ok(SignedIn { session, cookie })
+}
+
+/// Ends the session that the browser has, if it has one, and takes its cookie away.
+pub(crate) async fn sign_out(presented: Presented, app: App) -> Result<Cookie, ApiError> {
+    if let Some(token) = cookie::token(&presented.headers) {
+        let mut connection = app.pool.acquire().await.map_err(database)?;
+        store::end(&mut connection, &cookie::digest(token)).await.map_err(database)?;
+    }
+    Ok(Cookie::removed(is_secure(&app, &presented.visit)))
+}
+
+/// Ends every session of the member, this one too.
+pub(crate) async fn sign_out_everywhere(
+    member: Member,
+    presented: Presented,
+    app: App,
+) -> Result<Cookie, ApiError> {
+    let mut connection = app.pool.acquire().await.map_err(database)?;
+    store::end_all(&mut connection, member.user).await.map_err(database)?;
+    Ok(Cookie::removed(is_secure(&app, &presented.visit)))
+}
+
+fn is_secure(app: &App, visit: &Visit) -> bool {
+    visit.is_tls() || app.dashboard_url.as_ref().is_some_and(|url| url.scheme() == "https")
+}

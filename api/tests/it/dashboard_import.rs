@@ -1,0 +1,227 @@
+//! Links in and out as CSV.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::dashboard::Browser;
+use crate::server::{Answer, Server, answer, config, text};
+
+/// Sends a file and waits until its import is done.
+async fn import(browser: &Browser, dry_run: bool, file: impl Into<Vec<u8>>) -> Answer {
+    let sent = send(browser, &format!("?dry_run={dry_run}"), file).await;
+    if sent.status != 200 {
+        return sent;
+    }
+    done(browser, sent).await
+}
+
+async fn send(browser: &Browser, query: &str, file: impl Into<Vec<u8>>) -> Answer {
+    let path = browser.path(&format!("/links/import{query}"));
+    answer(browser.request(Method::POST, &path).header("content-type", "text/csv").body(file.into())).await
+}
+
+async fn done(browser: &Browser, report: Answer) -> Answer {
+    let path = format!("/links/import/{}", text(&report.body["import_id"]));
+    tests::eventually("the import is done", Duration::from_secs(120), async || {
+        let now = browser.get(&path).await;
+        if now.body["done"] == true { Ok(now) } else { Err(now.body) }
+    })
+    .await
+}
+
+async fn count(server: &Server) -> i64 {
+    sqlx::query_scalar("SELECT count(*) FROM links")
+        .fetch_one(&mut server.engines.postgres().await)
+        .await
+        .unwrap()
+}
+
+fn numbers(report: &Value) -> [i64; 3] {
+    ["rows", "created", "failed"].map(|name| report[name].as_i64().unwrap())
+}
+
+#[tokio::test]
+async fn a_dry_run_says_what_the_import_then_does() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    owner.post("/links", json!({"name": "a", "destination": "https://example.com", "slug": "taken"})).await;
+    let mut file = String::from("destination,name,slug,tags,expires_at\r\n");
+    file += "https://example.com/a,First,first,\"x, y\",2030-01-01T00:00:00Z\r\n";
+    file += "https://example.com/b,,,,\r\n";
+    file += "nowhere,Bad,bad,,\r\n";
+    file += "https://example.com/c,Taken,taken,,\r\n";
+    // Enough rows that the second "first" is in another batch.
+    for number in 0..300 {
+        file += &format!("https://example.com/{number},n{number},row-{number},,\r\n");
+    }
+    file += "https://example.com/d,Twice,first,,\r\n";
+    let refused = json!([
+        {"row": 3, "status": 400, "message": "destination must be an absolute URL, such as https://example.com/page"},
+        {"row": 4, "status": 409, "message": "The slug \"taken\" is taken"},
+        {"row": 305, "status": 409, "message": "The slug \"first\" is taken"},
+    ]);
+
+    let dry = import(&owner, true, file.clone()).await.body;
+    assert_eq!((numbers(&dry), &dry["results"]), ([305, 302, 3], &refused), "{dry}");
+    assert_eq!(count(&server).await, 1, "nothing has changed");
+    let real = import(&owner, false, file).await.body;
+    assert_eq!((numbers(&real), &real["results"]), ([305, 302, 3], &refused), "{real}");
+    assert_eq!(count(&server).await, 303);
+    let first = owner.get("/links?q=First").await.body["links"][0].clone();
+    let first = owner.get(&format!("/links/{}", text(&first["id"]))).await.body;
+    assert_eq!(
+        (&first["tags"], &first["expires_at"]),
+        (&json!(["x", "y"]), &json!("2030-01-01T00:00:00.000Z"))
+    );
+    let unnamed = owner.get("/links?q=https://example.com/b").await.body["links"][0].clone();
+    assert_eq!(unnamed["name"], "https://example.com/b");
+    let kept: i64 = sqlx::query_scalar("SELECT count(*) FROM link_import_pieces")
+        .fetch_one(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    assert_eq!(kept, 0, "the file goes when it is done");
+}
+
+#[tokio::test]
+async fn files_of_every_spreadsheet_are_read_and_what_is_no_file_is_refused() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let text_of =
+        |slug: &str| format!("\u{feff}name;destination;slug\r\nZürich 🚲;https://example.com;{slug}\r\n");
+    let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+    for file in [text_of("utf-8").into_bytes(), utf16(&text_of("utf-16"))] {
+        let report = import(&owner, false, file).await.body;
+        assert_eq!(numbers(&report), [1, 1, 0], "{report}");
+    }
+    let found = owner.get("/links?q=Zürich%20🚲").await.body;
+    assert_eq!(found["links"].as_array().unwrap().len(), 2);
+    let latin = b"name,destination\nZ\xfcrich,https://example.com\nb,https://example.com\n".to_vec();
+    let report = import(&owner, false, latin).await.body;
+    assert_eq!(numbers(&report), [2, 1, 1], "{report}");
+    assert!(report["results"][0]["message"].as_str().unwrap().contains("UTF-8"), "{report}");
+
+    for bad in [&b""[..], b"name,slug\na,b\n", b"\xff\xfe\x00\xd8", b"\x89PNG\r\n\x1a\n"] {
+        let refused = import(&owner, true, bad).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["details"][0]["field"]), (400, &json!("header")));
+    }
+    let as_json = owner.post("/links/import", json!({})).await;
+    assert_eq!((as_json.status.as_u16(), &as_json.body["code"]), (415, &json!("UNSUPPORTED_MEDIA_TYPE")));
+    let unknown = send(&owner, "?import_id=imp_00000000000000000000000000", "destination\n").await;
+    assert_eq!(unknown.status, 404);
+    let other = owner.of_other_account(&server, "eve@example.com", "free").await;
+    let report = import(&owner, true, "destination\nhttps://example.com\n").await.body;
+    let path = format!("/links/import/{}", text(&report["import_id"]));
+    assert_eq!((owner.get(&path).await.status.as_u16(), other.get(&path).await.status.as_u16()), (200, 404));
+    let again = send(&other, &format!("?import_id={}", text(&report["import_id"])), "destination\n").await;
+    assert_eq!(again.status, 404);
+    let again = send(&owner, &format!("?import_id={}", text(&report["import_id"])), "destination\n").await;
+    assert_eq!(again.body, report);
+}
+
+#[tokio::test]
+async fn an_import_stops_at_the_plans_cap() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let free = owner.of_other_account(&server, "eve@example.com", "free").await;
+    let mut file = String::from("destination\n");
+    (0..450).for_each(|number| file += &format!("https://example.com/{number}\n"));
+    for dry_run in [true, false] {
+        let report = import(&free, dry_run, file.clone()).await.body;
+        assert_eq!(numbers(&report), [450, 25, 425], "dry run: {dry_run}");
+        assert_eq!(report["results"].as_array().unwrap().len(), 200, "the first ones are told");
+        assert_eq!(
+            (&report["results"][0]["row"], &report["results"][0]["status"]),
+            (&json!(26), &json!(403))
+        );
+    }
+    assert_eq!(count(&server).await, 25);
+}
+
+#[tokio::test]
+async fn an_import_goes_on_where_it_was_when_its_process_ended() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let mut file = String::from("destination,slug\n");
+    const ROWS: i64 = 6_000;
+    (0..ROWS).for_each(|number| file += &format!("https://example.com/{number},row-{number}\n"));
+    let report = send(&owner, "?dry_run=false", file).await.body;
+    assert_eq!(report["done"], false, "the test needs more rows: {report}");
+    tests::eventually("some rows are done", Duration::from_secs(30), async || {
+        let rows = count(&server).await;
+        if rows > 0 { Ok(()) } else { Err(rows) }
+    })
+    .await;
+    let workspace = server.workspace.clone();
+    let engines = server.stop().await;
+    let so_far: i64 = sqlx::query_scalar("SELECT created FROM link_imports")
+        .fetch_one(&mut engines.postgres().await)
+        .await
+        .unwrap();
+    assert!(so_far > 0 && so_far < ROWS, "{so_far}");
+    // Two that want to go on with it.
+    let config = config(&engines);
+    let _other = Server::serve(engines.clone(), config.clone()).await;
+    let mut server = Server::serve(engines, config).await;
+    server.workspace = workspace;
+    let mut owner = Browser::new(&server);
+    assert_eq!(owner.sign_in("ada@example.com", crate::dashboard::PASSWORD).await.status, 200);
+    let path = format!("/links/import/{}", text(&report["import_id"]));
+    let report = done(&owner, owner.get(&path).await).await.body;
+    assert_eq!(numbers(&report), [ROWS, ROWS, 0], "each row once: {report}");
+    assert_eq!(count(&server).await, ROWS);
+}
+
+#[tokio::test]
+async fn what_is_exported_is_no_formula_and_can_be_imported_again() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let mut links = Vec::new();
+    for number in 0..1_001 {
+        let name = if number == 7 { "=HYPERLINK(\"x\",\"y\")".to_owned() } else { format!("n{number}") };
+        let link = json!({"name": name, "destination": format!("https://example.com/{number}?a=1,2"), "tags": ["b", "c"], "is_active": number % 2 == 0, "external_id": format!("-{number}")});
+        links.push(link);
+    }
+    for chunk in links.chunks(100) {
+        let created = owner.post("/links/bulk", json!({"links": chunk})).await;
+        assert!(!created.body.to_string().contains("error"), "{}", created.body);
+    }
+    let answer = owner.bare(Method::GET, &owner.path("/links/export")).send().await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "text/csv; charset=utf-8");
+    assert_eq!(answer.headers()["content-disposition"], r#"attachment; filename="links.csv""#);
+    let file = answer.text().await.unwrap();
+    assert_eq!(file.lines().count(), 1_002);
+    assert!(file.contains(r#""'=HYPERLINK(""x"",""y"")""#), "a text and no formula");
+
+    let created =
+        owner.send(Method::POST, "/app/api/workspaces", Some(json!({"name": "b", "kind": "personal"}))).await;
+    let mut copy = owner.clone();
+    copy.workspace = text(&created.body["id"]);
+    let mut postgres = server.engines.postgres().await;
+    sqlx::query("UPDATE links SET slug = 'old-' || slug").execute(&mut postgres).await.unwrap();
+    let report = import(&copy, false, file).await.body;
+    assert_eq!(numbers(&report), [1_001, 1_001, 0], "{report}");
+    let differ: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM links a FULL JOIN links b
+            ON a.slug = 'old-' || b.slug AND a.name = b.name AND a.destination = b.destination AND a.tags = b.tags
+           AND a.is_active = b.is_active AND a.external_id = b.external_id AND a.workspace_id <> b.workspace_id
+         WHERE (a.id IS NULL AND b.slug NOT LIKE 'old-%') OR (b.id IS NULL AND a.slug LIKE 'old-%')",
+    )
+    .fetch_one(&mut postgres)
+    .await
+    .unwrap();
+    assert_eq!(differ, 0);
+    assert_eq!(
+        copy.bare(Method::GET, &copy.path("/links/export"))
+            .send()
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap()
+            .lines()
+            .count(),
+        1_002
+    );
+}

@@ -1,0 +1,225 @@
+//! Clicks as they happen, with a key and at the dashboard.
+
+use std::time::Duration;
+
+use chrono::Utc;
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use reqwest::Method;
+use schemas::id::{LinkId, WorkspaceId};
+use schemas::message::{Class, Click, Message as _, Version};
+use serde_json::{Value, json};
+
+use crate::dashboard::Browser;
+use crate::server::{Server, answer, text};
+
+/// How long an event may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Clicker {
+    producer: FutureProducer,
+    topic: String,
+}
+
+impl Clicker {
+    fn new(server: &Server) -> Self {
+        Self {
+            producer: server.engines.kafka().create().unwrap(),
+            topic: server.engines.topic(schemas::topic::CLICKS),
+        }
+    }
+
+    /// A click as the edge publishes it, and confirmed by the broker.
+    async fn click(&self, workspace: &str, link: &str, id: &str) {
+        self.send(&click(workspace, link, id)).await;
+    }
+
+    async fn send(&self, click: &Click) {
+        let value = click.encode();
+        let record = FutureRecord::to(&self.topic).key(&click.click_id).payload(&value);
+        self.producer.send(record, Duration::from_secs(10)).await.unwrap();
+    }
+}
+
+fn click(workspace: &str, link: &str, id: &str) -> Click {
+    Click {
+        version: Version,
+        click_id: id.to_owned(),
+        link_id: link.parse::<LinkId>().unwrap(),
+        workspace_id: workspace.parse::<WorkspaceId>().unwrap(),
+        slug: "spring".to_owned(),
+        occurred_at: Utc::now(),
+        class: Class::Bot,
+        visitor: 7,
+        country: Some("DE".to_owned()),
+        device_type: None,
+        browser: None,
+        os: None,
+        referrer: None,
+        utm_source: Some("two\nlines".to_owned()),
+        utm_medium: None,
+        utm_campaign: None,
+        utm_term: None,
+        utm_content: None,
+        external_click_id: None,
+        user_agent: Some("secret agent".to_owned()),
+        purpose: None,
+        again: false,
+    }
+}
+
+/// A stream that is read event by event.
+struct Listener {
+    response: reqwest::Response,
+    unread: String,
+}
+
+#[derive(Debug)]
+struct Event {
+    id: String,
+    kind: String,
+    data: Value,
+}
+
+impl Listener {
+    async fn open(request: reqwest::RequestBuilder) -> Self {
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        let mut listener = Self { response, unread: String::new() };
+        // Clicks from here on are not missed.
+        assert!(listener.block().await.unwrap().starts_with(": "));
+        listener
+    }
+
+    /// The text up to the next empty line; none at the end.
+    async fn block(&mut self) -> Option<String> {
+        loop {
+            if let Some((block, rest)) = self.unread.split_once("\n\n") {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.unread = rest;
+                return Some(block);
+            }
+            let chunk = tokio::time::timeout(PATIENCE, self.response.chunk()).await.expect("no event came");
+            self.unread.push_str(std::str::from_utf8(&chunk.unwrap()?).unwrap());
+        }
+    }
+
+    async fn event(&mut self) -> Event {
+        loop {
+            let block = self.block().await.expect("the stream goes on");
+            let field =
+                |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            if !field("event: ").is_empty() {
+                let data = serde_json::from_str(field("data: ")).unwrap();
+                return Event { id: field("id: ").to_owned(), kind: field("event: ").to_owned(), data };
+            }
+        }
+    }
+
+    async fn click_ids<const N: usize>(&mut self) -> [String; N] {
+        let mut ids = [const { String::new() }; N];
+        for id in &mut ids {
+            *id = text(&self.event().await.data["click_id"]);
+        }
+        ids
+    }
+}
+
+async fn link(browser: &Browser) -> String {
+    text(&browser.post("/links", json!({"name": "a", "destination": "https://example.com"})).await.body["id"])
+}
+
+#[tokio::test]
+async fn a_click_is_told_at_once_to_those_who_listen_to_its_workspace_or_link() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let other = owner.of_other_account(&server, "eve@example.com", "free").await;
+    let (one, two, foreign) = (link(&owner).await, link(&owner).await, link(&other).await);
+    let clicker = Clicker::new(&server);
+    let mut at_dashboard = Listener::open(owner.bare(Method::GET, &owner.path("/live"))).await;
+    let mut of_link =
+        Listener::open(owner.bare(Method::GET, &owner.path(&format!("/links/{two}/live")))).await;
+    let mut with_key =
+        Listener::open(server.request(Method::GET, "/api/v1/live").bearer_auth(&server.key)).await;
+    let mut of_other = Listener::open(other.bare(Method::GET, &other.path("/live"))).await;
+    let headers = at_dashboard.response.headers();
+    assert_eq!(headers["content-type"], "text/event-stream");
+    assert_eq!(headers["cache-control"], "no-cache, no-transform");
+    assert_eq!(headers["x-accel-buffering"], "no");
+    assert!(!headers.contains_key("access-control-allow-origin"));
+
+    clicker.click(&other.workspace, &foreign, "foreign").await;
+    clicker.send(&Click { again: true, ..click(&owner.workspace, &one, "again") }).await;
+    clicker.click(&owner.workspace, &one, "first").await;
+    let first = at_dashboard.event().await;
+    assert_eq!((first.kind.as_str(), &first.data["click_id"]), ("click", &json!("first")));
+    assert_eq!(first.data["utm_source"], "two\nlines", "and no line of its own");
+    assert_eq!(first.data["class"], "bot");
+    assert!(!first.data.to_string().contains("visitor") && !first.data.to_string().contains("secret agent"));
+    clicker.click(&owner.workspace, &two, "second").await;
+    assert_eq!(at_dashboard.click_ids().await, ["second"]);
+    assert_eq!(of_link.click_ids().await, ["second"]);
+    assert_eq!(with_key.click_ids().await, ["first", "second"]);
+    assert_eq!(of_other.click_ids().await, ["foreign"]);
+}
+
+#[tokio::test]
+async fn a_stream_that_broke_goes_on_where_it_broke_also_at_another_instance() {
+    let server = Server::start().await;
+    let instance = Server::serve(server.engines.clone(), crate::server::config(&server.engines)).await;
+    let owner = Browser::set_up(&server).await;
+    let link = link(&owner).await;
+    let clicker = Clicker::new(&server);
+    let path = owner.path("/live");
+    let mut here = Listener::open(owner.bare(Method::GET, &path)).await;
+    let there = |id: &str| {
+        let request = instance.request(Method::GET, &path).header("cookie", owner.cookie.clone().unwrap());
+        request.header("last-event-id", id)
+    };
+    // Somebody listens there too, or nothing would be kept.
+    let mut other = Listener::open(there("")).await;
+    clicker.click(&owner.workspace, &link, "seen").await;
+    let seen = here.event().await;
+    drop(here);
+    for number in 0..5 {
+        clicker.click(&owner.workspace, &link, &format!("missed-{number}")).await;
+    }
+    let _: [String; 6] = other.click_ids().await;
+    let mut again = Listener::open(owner.bare(Method::GET, &path).header("last-event-id", &seen.id)).await;
+    let mut missed: [String; 5] = again.click_ids().await;
+    missed.sort();
+    assert_eq!(missed, [0, 1, 2, 3, 4].map(|number| format!("missed-{number}")));
+    // Another instance has the same clicks in an order of its own: rather twice than not at all.
+    let mut again = Listener::open(there(&seen.id)).await;
+    let mut first = again.event().await;
+    if first.kind == "gap" {
+        first = again.event().await;
+    }
+    let mut ids = vec![text(&first.data["click_id"])];
+    while !(0..5).all(|number| ids.contains(&format!("missed-{number}"))) {
+        let [id] = again.click_ids().await;
+        ids.push(id);
+    }
+    // What nobody knows any more is told as a gap.
+    let mut late = Listener::open(there("1000-0-1-00000000")).await;
+    assert_eq!(late.event().await.kind, "gap");
+}
+
+#[tokio::test]
+async fn streams_are_refused_like_everything_else_and_end_with_the_api() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let nobodys = LinkId::from_uuid(uuid::Uuid::now_v7());
+    assert_eq!(server.send(Method::GET, &format!("/api/links/{nobodys}/live"), None).await.status, 404);
+    assert_eq!(answer(server.request(Method::GET, "/api/live")).await.status, 401);
+    let mut listeners = Vec::new();
+    for _ in 0..50 {
+        listeners.push(Listener::open(owner.bare(Method::GET, &owner.path("/live"))).await);
+    }
+    let refused = owner.get("/live").await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (429, &json!("RATE_LIMITED")));
+    let mut last = listeners.pop().unwrap();
+    drop(listeners);
+    let engines = tokio::time::timeout(Duration::from_secs(8), server.stop()).await.expect("streams end");
+    assert_eq!(last.block().await, None);
+    drop(engines);
+}

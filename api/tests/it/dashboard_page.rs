@@ -1,0 +1,30 @@
+//! The dashboard's page, whether or not it is part of the build.
+
+use reqwest::Method;
+
+use crate::server::{Server, answer};
+
+#[tokio::test]
+async fn the_page_or_how_to_build_it_is_at_every_path_below_app_but_the_api() {
+    let server = Server::start().await;
+    for path in ["/app", "/app/", "/app/links", "/app/w/wsp_1/links/lnk_1", "/app/apis"] {
+        for method in [Method::GET, Method::HEAD] {
+            let answer = server.request(method, path).send().await.unwrap();
+            assert!(matches!(answer.status().as_u16(), 200 | 404), "{path}");
+            let policy = answer.headers()["content-security-policy"].to_str().unwrap();
+            assert!(policy.starts_with("default-src 'none'; script-src 'self'"), "{policy}");
+            assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
+            assert!(!answer.headers().contains_key("access-control-allow-origin"), "for no other site");
+            assert!(!answer.headers().contains_key("x-ratelimit-limit"), "files cost nothing");
+        }
+    }
+    let missing = server.request(Method::GET, "/app/assets/none.js").send().await.unwrap();
+    assert_eq!(missing.status(), 404);
+    for path in ["/app/api", "/app/api/", "/app/api/none", "/app/api/workspaces/wsp_1/none", "/apps"] {
+        let refused = answer(server.request(Method::GET, path)).await;
+        assert_eq!(refused.status, 404, "{path}");
+        assert_eq!(refused.body["code"], "NOT_FOUND", "{path}");
+    }
+    let wrong = answer(server.request(Method::DELETE, "/app/api/session")).await;
+    assert_eq!((wrong.status.as_u16(), wrong.body["code"].as_str()), (405, Some("METHOD_NOT_ALLOWED")));
+}

@@ -1,0 +1,359 @@
+//! Signing in and out, set-up, members; and what must not let anybody in.
+
+use reqwest::Method;
+use serde_json::json;
+use service::config::Cidrs;
+
+use crate::dashboard::{Browser, PASSWORD};
+use crate::server::{Server, answer, config, text};
+
+#[tokio::test]
+async fn the_first_owner_is_set_up_with_the_token_and_only_once() {
+    let server = Server::start().await;
+    let mut browser = Browser::new(&server);
+    let needed = async |browser: &Browser| {
+        browser.send(Method::GET, "/app/api/setup", None).await.body["needed"].clone()
+    };
+    assert_eq!(needed(&browser).await, true);
+    let owner = |token: &str, password: &str| json!({"name": "Ada", "email": "ada@example.com", "password": password, "token": token});
+    let refused = browser.send(Method::POST, "/app/api/setup", Some(owner("wrong", PASSWORD))).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (403, &json!("FORBIDDEN")));
+    let token = text(&server.admin(&["setup-token"]).await["setup_token"]);
+    let short = browser.send(Method::POST, "/app/api/setup", Some(owner(&token, "elevenchars"))).await;
+    assert_eq!((short.status.as_u16(), &short.body["details"][0]["field"]), (400, &json!("password")));
+
+    let done = browser.send(Method::POST, "/app/api/setup", Some(owner(&token, PASSWORD))).await;
+    assert_eq!(done.status, 200, "{}", done.body);
+    assert_eq!(done.body["user"]["role"], "owner");
+    assert_eq!(done.body["account"]["id"], json!(server.account), "the account that was there");
+    assert_eq!(done.body["workspaces"][0]["id"], json!(server.workspace));
+    assert_eq!(done.body["public_url"], "https://go.example");
+    let cookie = done.headers["set-cookie"].to_str().unwrap();
+    assert!(cookie.ends_with("; Path=/app; Max-Age=2592000; HttpOnly; SameSite=Lax"), "{cookie}");
+    assert_eq!(needed(&browser).await, false);
+    let again = browser.send(Method::POST, "/app/api/setup", Some(owner(&token, PASSWORD))).await;
+    assert_eq!(again.status, 403);
+
+    assert_eq!(browser.sign_in("ADA@example.com", PASSWORD).await.status, 200, "in whatever case");
+    let session = browser.send(Method::GET, "/app/api/session", None).await;
+    assert_eq!(session.body, done.body);
+}
+
+#[tokio::test]
+async fn a_deployment_without_an_account_gets_one_at_set_up() {
+    let engines = tests::engines::isolated().await;
+    let config = config(&engines);
+    let server = Server::serve(engines, config).await;
+    let browser = Browser::set_up(&server).await;
+    let session = browser.send(Method::GET, "/app/api/session", None).await.body;
+    assert_eq!(
+        (&session["account"]["plan"], &session["workspaces"][0]["kind"]),
+        (&json!("business"), &json!("personal"))
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_email_and_a_wrong_password_are_one_answer() {
+    let server = Server::start().await;
+    let mut browser = Browser::set_up(&server).await;
+    browser.cookie = None;
+    let wrong = browser.sign_in("ada@example.com", "correct horse batterz").await;
+    let unknown = browser.sign_in("eve@example.com", PASSWORD).await;
+    assert_eq!((wrong.status.as_u16(), unknown.status.as_u16()), (401, 401));
+    assert_eq!(wrong.body, unknown.body);
+    assert_eq!(browser.cookie, None);
+    assert!(!wrong.headers.contains_key("set-cookie"));
+}
+
+#[tokio::test]
+async fn attempts_to_sign_in_run_out_by_email_and_by_address_over_all_instances() {
+    let server = Server::start().await;
+    let mut config = config(&server.engines);
+    config.trusted_proxies = "127.0.0.0/8".parse::<Cidrs>().unwrap();
+    let other = Server::serve(server.engines.clone(), config).await;
+    Browser::set_up(&server).await;
+    let attempt = async |browser: &Browser, address: &str, email: &str, password: &str| {
+        let body = json!({"email": email, "password": password});
+        let request = browser.request(Method::POST, "/app/api/sign-in").header("x-forwarded-for", address);
+        answer(request.json(&body)).await
+    };
+    let (here, there) = (Browser::new(&server), Browser::new(&other));
+    for number in 0..10 {
+        let browser = if number % 2 == 0 { &here } else { &there };
+        let address = format!("198.51.100.{number}");
+        assert_eq!(attempt(browser, &address, "ada@example.com", "wrong").await.status, 401);
+    }
+    for browser in [&here, &there] {
+        let refused = attempt(browser, "203.0.113.1", "Ada@Example.com", PASSWORD).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (429, &json!("RATE_LIMITED")));
+        let wait: u64 = refused.headers["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!((1..=900).contains(&wait), "{wait}");
+    }
+    // Who tries many emails from one address is refused too, and then uses up nobody's.
+    let address = "203.0.113.9";
+    let mut refused = 0;
+    for number in 0..70 {
+        let answer = attempt(&there, address, &format!("{number}@example.com"), "wrong").await;
+        refused += u32::from(answer.status == 429);
+    }
+    assert_eq!(refused, 10);
+    let kept: Vec<Vec<u8>> = sqlx::query_scalar("SELECT who FROM sign_in_attempts")
+        .fetch_all(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    assert!(kept.iter().all(|who| who.len() == 32), "no address and no email is kept");
+    sqlx::query("UPDATE sign_in_attempts SET began_at = began_at - interval '16 minutes'")
+        .execute(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    assert_eq!(attempt(&here, "203.0.113.1", "ada@example.com", PASSWORD).await.status, 200, "it passes");
+}
+
+#[tokio::test]
+async fn a_session_ends_with_the_sign_out_and_everywhere_with_every_one() {
+    let server = Server::start().await;
+    let first = Browser::set_up(&server).await;
+    let mut others = [Browser::new(&server), Browser::new(&server)];
+    for browser in &mut others {
+        browser.sign_in("ada@example.com", PASSWORD).await;
+    }
+    let status =
+        async |browser: &Browser| browser.send(Method::GET, "/app/api/session", None).await.status.as_u16();
+    let out = first.send(Method::POST, "/app/api/sign-out", None).await;
+    assert_eq!(out.status, 204);
+    assert!(out.headers["set-cookie"].to_str().unwrap().starts_with("hopline_session=; "));
+    assert_eq!((status(&first).await, status(&others[0]).await), (401, 200));
+    assert_eq!(others[0].send(Method::POST, "/app/api/sign-out-everywhere", None).await.status, 204);
+    assert_eq!((status(&others[0]).await, status(&others[1]).await), (401, 401));
+    assert_eq!(first.send(Method::POST, "/app/api/sign-out", None).await.status, 204, "nobody is signed in");
+}
+
+#[tokio::test]
+async fn a_session_ends_with_time() {
+    let server = Server::start().await;
+    let browser = Browser::set_up(&server).await;
+    for age in
+        ["seen_at = now() - interval '8 days'", "seen_at = now(), created_at = now() - interval '31 days'"]
+    {
+        let update = format!("UPDATE sessions SET {age}");
+        sqlx::query(sqlx::AssertSqlSafe(update)).execute(&mut server.engines.postgres().await).await.unwrap();
+        let refused = browser.send(Method::GET, "/app/api/session", None).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (401, &json!("UNAUTHORIZED")), "{age}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_from_before_the_sign_in_is_never_signed_in() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let mut browser = Browser::new(&server);
+    // Somebody else has put a token into the browser: a made-up one, and then one of a session of their own.
+    for planted in [format!("hopline_session={}", "A".repeat(43)), owner.cookie.clone().unwrap()] {
+        browser.cookie = Some(planted.clone());
+        assert_eq!(browser.sign_in("ada@example.com", PASSWORD).await.status, 200);
+        assert_ne!(browser.cookie, Some(planted.clone()));
+        let mut attacker = browser.clone();
+        attacker.cookie = Some(planted);
+        assert_eq!(attacker.send(Method::GET, "/app/api/session", None).await.status, 401);
+    }
+    // The database alone signs nobody in.
+    let digests: Vec<Vec<u8>> = sqlx::query_scalar("SELECT token_sha256 FROM sessions")
+        .fetch_all(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    assert_eq!(digests.len(), 2, "one of each sign-in, and none of those before");
+    assert!(digests.iter().all(|digest| digest.len() == 32));
+}
+
+#[tokio::test]
+async fn a_cookie_is_secure_where_the_browser_speaks_tls() {
+    let engines = tests::engines::isolated().await;
+    let mut behind_proxy = config(&engines);
+    behind_proxy.trusted_proxies = "127.0.0.0/8".parse::<Cidrs>().unwrap();
+    let server = Server::serve(engines, behind_proxy).await.with_account("free").await;
+    Browser::set_up(&server).await;
+    let mut at_url = config(&server.engines);
+    at_url.dashboard_url = Some("https://dash.example".parse().unwrap());
+    let at_url = Server::serve(server.engines.clone(), at_url).await;
+    let plain = Server::serve(server.engines.clone(), config(&server.engines)).await;
+    let body = json!({"email": "ada@example.com", "password": PASSWORD});
+    for (server, origin, proto, is_secure) in [
+        (&server, None, "https", true),
+        (&server, None, "http", false),
+        (&plain, None, "https", false),
+        (&at_url, Some("https://dash.example"), "http", true),
+    ] {
+        let mut request = server
+            .request(Method::POST, "/app/api/sign-in")
+            .header("x-requested-with", "hopline")
+            .header("x-forwarded-proto", proto)
+            .json(&body);
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        let signed_in = answer(request).await;
+        assert_eq!(signed_in.status, 200, "{}", signed_in.body);
+        let cookie = signed_in.headers["set-cookie"].to_str().unwrap();
+        assert_eq!(cookie.ends_with("; Secure"), is_secure, "{cookie}");
+    }
+    let elsewhere = Browser::new(&at_url).sign_in("ada@example.com", PASSWORD).await;
+    assert_eq!(elsewhere.status, 403, "its origin is the address it was asked at, not the page's");
+}
+
+#[tokio::test]
+async fn no_other_sites_page_can_change_anything() {
+    let server = Server::start().await;
+    let browser = Browser::set_up(&server).await;
+    let link = browser.post("/links", json!({"name": "a", "destination": "https://example.com"})).await.body;
+    let link_path = browser.path(&format!("/links/{}", text(&link["id"])));
+    let member = browser.with_member(&server, "eve@example.com", "member").await.1;
+    let in_workspace = |below: &str| browser.path(below);
+    let routes = [
+        (Method::POST, "/app/api/setup".to_owned()),
+        (Method::POST, "/app/api/sign-in".to_owned()),
+        (Method::POST, "/app/api/sign-out".to_owned()),
+        (Method::POST, "/app/api/sign-out-everywhere".to_owned()),
+        (Method::POST, "/app/api/members".to_owned()),
+        (Method::DELETE, format!("/app/api/members/{member}")),
+        (Method::POST, "/app/api/workspaces".to_owned()),
+        (Method::POST, in_workspace("/links")),
+        (Method::POST, in_workspace("/links/bulk")),
+        (Method::PUT, in_workspace("/links/upsert")),
+        (Method::POST, in_workspace("/links/import")),
+        (Method::PATCH, link_path.clone()),
+        (Method::DELETE, link_path.clone()),
+        (Method::POST, in_workspace("/webhooks")),
+        (Method::POST, in_workspace("/webhooks/whe_1/rotate-secret")),
+        (Method::POST, in_workspace("/webhooks/whe_1/enable")),
+        (Method::POST, in_workspace("/keys")),
+        (Method::DELETE, in_workspace("/keys/key_1")),
+    ];
+    // What a page of another site can send: forms, texts, and whatever a careless CORS policy would let through.
+    let forged: [(&str, &[(&str, &str)]); 6] = [
+        ("form", &[("content-type", "application/x-www-form-urlencoded")]),
+        ("text", &[("content-type", "text/plain")]),
+        ("json without the header", &[("content-type", "application/json")]),
+        (
+            "of another origin",
+            &[
+                ("content-type", "application/json"),
+                ("x-requested-with", "hopline"),
+                ("origin", "https://evil.example"),
+            ],
+        ),
+        (
+            "of no origin",
+            &[("content-type", "application/json"), ("x-requested-with", "hopline"), ("origin", "null")],
+        ),
+        ("the header without json", &[("x-requested-with", "hopline")]),
+    ];
+    for (method, path) in &routes {
+        for (what, headers) in forged {
+            let mut request = browser.bare(method.clone(), path).body("{}");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            let refused = answer(request).await;
+            assert_eq!(
+                (refused.status.as_u16(), &refused.body["code"]),
+                (403, &json!("FORBIDDEN")),
+                "{method} {path}: {what}: {}",
+                refused.body
+            );
+        }
+        let preflight = browser
+            .bare(Method::OPTIONS, path)
+            .header("origin", "https://evil.example")
+            .header("access-control-request-method", method.as_str())
+            .header("access-control-request-headers", "x-requested-with, content-type");
+        let preflight = preflight.send().await.unwrap();
+        assert!(!preflight.status().is_success(), "{path}");
+        assert!(!preflight.headers().contains_key("access-control-allow-origin"), "{path}");
+    }
+    assert_eq!(browser.send(Method::GET, &link_path, None).await.status, 200, "nothing has changed");
+    assert_eq!(browser.send(Method::GET, "/app/api/session", None).await.status, 200);
+    let read = browser.bare(Method::GET, "/app/api/session").header("origin", "https://evil.example");
+    let read = read.send().await.unwrap();
+    assert!(!read.headers().contains_key("access-control-allow-origin"), "no other site reads it");
+    assert_eq!(read.headers()["cache-control"], "no-store");
+}
+
+#[tokio::test]
+async fn members_come_and_go_and_only_owners_decide() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let drawn = owner
+        .send(
+            Method::POST,
+            "/app/api/members",
+            Some(json!({"email": "grace@example.com", "name": "Grace", "role": "member"})),
+        )
+        .await;
+    assert_eq!(drawn.status, 201, "{}", drawn.body);
+    let mut grace = Browser::new(&server);
+    assert_eq!(grace.sign_in("grace@example.com", &text(&drawn.body["password"])).await.status, 200);
+    let taken = owner
+        .send(Method::POST, "/app/api/members", Some(json!({"email": "GRACE@example.com", "role": "member"})))
+        .await;
+    assert_eq!((taken.status.as_u16(), &taken.body["code"]), (409, &json!("EMAIL_TAKEN")));
+    for (field, body) in [
+        ("email", json!({"email": "grace", "role": "member"})),
+        ("password", json!({"email": "x@example.com", "role": "member", "password": "short"})),
+        ("role", json!({"email": "x@example.com", "role": "king"})),
+    ] {
+        let refused = owner.send(Method::POST, "/app/api/members", Some(body)).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["details"][0]["field"]), (400, &json!(field)));
+    }
+
+    let listed = grace.send(Method::GET, "/app/api/members", None).await.body;
+    let emails: Vec<&str> =
+        listed["members"].as_array().unwrap().iter().map(|one| one["email"].as_str().unwrap()).collect();
+    assert_eq!(emails, ["ada@example.com", "grace@example.com"]);
+    let (ada, id) = (text(&listed["members"][0]["id"]), text(&drawn.body["id"]));
+    for (method, path, body) in [
+        (Method::POST, "/app/api/members".to_owned(), json!({"email": "x@example.com", "role": "owner"})),
+        (Method::DELETE, format!("/app/api/members/{ada}"), json!({})),
+        (Method::POST, "/app/api/workspaces".to_owned(), json!({"name": "Mine", "kind": "personal"})),
+    ] {
+        let refused = grace.send(method, &path, Some(body)).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (403, &json!("FORBIDDEN")), "{path}");
+    }
+    let made = grace.post("/links", json!({"name": "hers", "destination": "https://example.com"})).await;
+    assert_eq!((made.status.as_u16(), &made.body["user_id"]), (201, &json!(id)));
+
+    // The session of a removed member ends with the removal; the link stays.
+    assert_eq!(owner.send(Method::DELETE, &format!("/app/api/members/{id}"), None).await.status, 204);
+    for path in ["/app/api/session".to_owned(), grace.path("/links")] {
+        assert_eq!(grace.send(Method::GET, &path, None).await.status, 401);
+    }
+    assert_eq!(grace.sign_in("grace@example.com", &text(&drawn.body["password"])).await.status, 401);
+    assert_eq!(owner.get("/links").await.body["links"][0]["id"], made.body["id"]);
+    let gone = owner.send(Method::DELETE, &format!("/app/api/members/{id}"), None).await;
+    assert_eq!(gone.status, 404);
+    let last = owner.send(Method::DELETE, &format!("/app/api/members/{ada}"), None).await;
+    assert_eq!((last.status.as_u16(), &last.body["code"]), (403, &json!("FORBIDDEN")), "somebody must stay");
+    let kept: (Option<String>, String, Option<String>) =
+        sqlx::query_as("SELECT email, name, password_hash FROM users WHERE removed_at IS NOT NULL")
+            .fetch_one(&mut server.engines.postgres().await)
+            .await
+            .unwrap();
+    assert_eq!(kept, (None, String::new(), None), "nothing is known of who was removed");
+}
+
+#[tokio::test]
+async fn a_members_workspaces_are_those_of_the_account() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let other = owner.of_other_account(&server, "eve@example.com", "free").await;
+    let body = json!({"name": " Marketing ", "kind": "organization"});
+    let created = owner.send(Method::POST, "/app/api/workspaces", Some(body)).await;
+    assert_eq!((created.status.as_u16(), &created.body["name"]), (201, &json!("Marketing")));
+    let listed = owner.send(Method::GET, "/app/api/workspaces", None).await.body;
+    assert_eq!(listed["workspaces"].as_array().unwrap().len(), 2);
+    assert_eq!(listed["workspaces"][1], created.body);
+    let theirs = other.send(Method::GET, "/app/api/workspaces", None).await.body;
+    assert_eq!(theirs["workspaces"].as_array().unwrap().len(), 1);
+    assert_eq!(theirs["workspaces"][0]["id"], json!(other.workspace));
+    let removed = other.send(Method::GET, "/app/api/members", None).await.body;
+    assert_eq!(removed["members"].as_array().unwrap().len(), 1, "no member of another account: {removed}");
+}

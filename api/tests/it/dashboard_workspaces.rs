@@ -1,0 +1,273 @@
+//! The operations of a workspace for members, and those that only the dashboard has.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::dashboard::Browser;
+use crate::server::{Server, text};
+use crate::stats_model::{DAYS, Model, midnight};
+
+#[tokio::test]
+async fn members_change_links_on_every_plan_up_to_the_cap_and_keys_do_not() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let free = owner.of_other_account(&server, "eve@example.com", "free").await;
+    let key = server.create_key(&free.workspace, "read,write").await;
+    let body =
+        |number: usize| json!({"name": format!("link {number}"), "destination": "https://example.com"});
+    let mut last = Value::Null;
+    for number in 0..25 {
+        let created = free.post("/links", body(number)).await;
+        assert_eq!(created.status, 201, "{}", created.body);
+        last = created.body;
+    }
+    let full = free.post("/links", body(25)).await;
+    assert_eq!((full.status.as_u16(), &full.body["code"]), (403, &json!("PLAN_LIMIT")));
+    let path = free.path(&format!("/links/{}", text(&last["id"])));
+    let changed = free.send(Method::PATCH, &path, Some(json!({"name": "new"}))).await;
+    assert_eq!((changed.status.as_u16(), &changed.body["name"]), (200, &json!("new")));
+    let refused = server.send_as(&key, Method::POST, "/api/links", Some(body(0))).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (403, &json!("PLAN_REQUIRED")));
+    assert_eq!(free.send(Method::DELETE, &path, None).await.status, 204);
+    for (method, below) in [(Method::GET, "/webhooks"), (Method::POST, "/webhooks")] {
+        let refused = free
+            .send(
+                method,
+                &free.path(below),
+                Some(json!({"url": "https://example.com", "events": ["click.created"]})),
+            )
+            .await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (403, &json!("PLAN_REQUIRED")));
+    }
+    assert_eq!(free.get("/usage").await.body["used"]["links"], 24);
+}
+
+#[tokio::test]
+async fn a_list_shows_members_what_keys_do_not_see() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let body = json!({"name": "a", "destination": "https://example.com", "tags": ["b", "a"], "expires_at": "2030-01-01T00:00:00Z"});
+    let link = owner.post("/links", body).await.body;
+    for sort in ["-created_at", "-total_clicks"] {
+        let item = owner.get(&format!("/links?sort={sort}")).await.body["links"][0].clone();
+        assert_eq!(item["tags"], json!(["b", "a"]));
+        assert_eq!(
+            (&item["is_locked"], &item["expires_at"]),
+            (&json!(false), &json!("2030-01-01T00:00:00.000Z"))
+        );
+        let item =
+            server.send(Method::GET, &format!("/api/links?sort={sort}"), None).await.body["links"][0].clone();
+        assert!(item.get("tags").is_none() && item.get("is_locked").is_none(), "{item}");
+    }
+    assert_eq!(owner.get("/tags").await.body, json!({"tags": ["a", "b"]}));
+    for (slug, expected) in [
+        ("free-slug", json!({"available": true, "reason": null})),
+        (link["slug"].as_str().unwrap(), json!({"available": false, "reason": "taken"})),
+        ("app", json!({"available": false, "reason": "reserved"})),
+        ("a%20b", json!({"available": false, "reason": "malformed"})),
+    ] {
+        assert_eq!(owner.get(&format!("/slugs/{slug}")).await.body, expected, "{slug}");
+    }
+    // A slug belongs to the host: of another account it is as taken.
+    let other = owner.of_other_account(&server, "eve@example.com", "free").await;
+    let seen = other.get(&format!("/slugs/{}", text(&link["slug"]))).await.body;
+    assert_eq!(seen["reason"], "taken");
+    assert_eq!(other.get("/tags").await.body, json!({"tags": []}));
+}
+
+#[tokio::test]
+async fn a_key_is_made_shown_once_used_and_revoked_at_the_dashboard() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let created = owner
+        .post("/keys", json!({"name": " CI ", "scope": "read,write", "expires_at": "2099-01-01T00:00:00Z"}))
+        .await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    let (id, key) = (text(&created.body["id"]), text(&created.body["key"]));
+    assert_eq!((&created.body["name"], &created.body["prefix"]), (&json!("CI"), &json!(key[..13])));
+    let shown = async || {
+        let keys = owner.get("/keys").await.body;
+        assert!(!keys.to_string().contains(&key), "shown once");
+        keys["keys"].as_array().unwrap().iter().find(|one| one["id"] == json!(id)).unwrap().clone()
+    };
+    let before = shown().await;
+    assert_eq!((&before["last_used_at"], &before["revoked_at"]), (&Value::Null, &Value::Null));
+    assert_eq!(before["expires_at"], "2099-01-01T00:00:00.000Z");
+    assert_eq!(server.send_as(&key, Method::GET, "/api/usage", None).await.status, 200);
+    assert!(shown().await["last_used_at"].is_string());
+    assert_eq!(owner.send(Method::DELETE, &owner.path(&format!("/keys/{id}")), None).await.status, 204);
+    assert_eq!(server.send_as(&key, Method::GET, "/api/usage", None).await.status, 401);
+    assert!(shown().await["revoked_at"].is_string());
+    for (field, body) in [
+        ("name", json!({"name": " ", "scope": "read"})),
+        ("scope", json!({"name": "a", "scope": "write"})),
+        ("expires_at", json!({"name": "a", "scope": "read", "expires_at": "2020-01-01T00:00:00Z"})),
+        ("expires_at", json!({"name": "a", "scope": "read", "expires_at": "soon"})),
+    ] {
+        let refused = owner.post("/keys", body).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["details"][0]["field"]), (400, &json!(field)));
+    }
+}
+
+#[tokio::test]
+async fn a_sparkline_is_the_human_clicks_of_each_of_the_last_30_days() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let model = Model::create(&server, 31, 900).await;
+    crate::stats_model::close(&server, 3..DAYS, 1).await;
+    let (one, other) = (model.link_id(1), model.link_id(3));
+    let foreign = schemas::id::LinkId::from_uuid(uuid::Uuid::now_v7());
+    let answer = owner.get(&format!("/sparklines?ids={one},{other},{foreign}")).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    for (place, id) in [(1, one.to_string()), (3, other.to_string())] {
+        let days: Vec<usize> = (0..30)
+            .rev()
+            .map(|back| {
+                let (start, end) = (midnight(back), midnight(back) + chrono::TimeDelta::days(1));
+                let asked = crate::stats_model::Asked {
+                    link: Some(place),
+                    class: Some(schemas::message::Class::Human),
+                    start,
+                    end,
+                };
+                model.clicks(asked).count()
+            })
+            .collect();
+        assert!(days.iter().sum::<usize>() > 0);
+        assert_eq!(answer.body["series"][&id], json!(days));
+    }
+    assert_eq!(answer.body["series"][foreign.to_string()], json!(vec![0; 30]));
+    for bad in ["", "?ids=", "?ids=nonsense", &format!("?ids={}", vec![one.to_string(); 101].join(","))] {
+        assert_eq!(owner.get(&format!("/sparklines{bad}")).await.status, 400, "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn a_download_is_a_plain_address() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let _model = Model::create(&server, 32, 50).await;
+    let path = owner.path("/clicks?class=all&format=csv&start_date=2000-01-01");
+    let answer = owner.bare(Method::GET, &path).send().await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "text/csv; charset=utf-8");
+    assert!(answer.headers()["content-disposition"].to_str().unwrap().starts_with("attachment"));
+    assert_eq!(answer.text().await.unwrap().lines().count(), 51);
+    assert_eq!(owner.get("/clicks?format=nonsense").await.status, 400);
+}
+
+#[tokio::test]
+async fn a_disabled_endpoint_is_enabled_again_at_the_dashboard_and_only_there() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let body = json!({"url": "https://example.com/hook", "events": ["click.created"]});
+    let endpoint = owner.post("/webhooks", body).await.body;
+    let id = text(&endpoint["id"]);
+    sqlx::query("UPDATE webhook_endpoints SET status = 'disabled', disabled_reason = 'tired', consecutive_exhausted = 15")
+        .execute(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    assert_eq!(owner.get(&format!("/webhooks/{id}")).await.body["disabled_reason"], "tired");
+    let path = format!("/api/webhooks/{id}/enable");
+    assert_eq!(server.send(Method::POST, &path, Some(json!({}))).await.status, 404, "not with a key");
+    let enabled = owner.post(&format!("/webhooks/{id}/enable"), json!({})).await;
+    assert_eq!(
+        (enabled.status.as_u16(), &enabled.body["status"]),
+        (200, &json!("enabled")),
+        "{}",
+        enabled.body
+    );
+    assert_eq!(enabled.body["consecutive_exhausted"], 0);
+    let again = owner.post(&format!("/webhooks/{id}/enable"), json!({})).await;
+    assert_eq!(again.body, enabled.body);
+}
+
+#[tokio::test]
+async fn nothing_of_another_account_is_found_by_its_id() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let mut other = owner.of_other_account(&server, "eve@example.com", "business").await;
+    let link = owner.post("/links", json!({"name": "a", "destination": "https://example.com"})).await.body;
+    let hook = json!({"url": "https://example.com/hook", "events": ["click.created"]});
+    let endpoint = owner.post("/webhooks", hook.clone()).await.body;
+    let key = owner.post("/keys", json!({"name": "a", "scope": "read"})).await.body;
+    let user = owner.send(Method::GET, "/app/api/session", None).await.body["user"]["id"].clone();
+    let (link, endpoint, key) = (text(&link["id"]), text(&endpoint["id"]), text(&key["id"]));
+
+    let below_ids = [
+        (Method::GET, format!("/links/{link}")),
+        (Method::PATCH, format!("/links/{link}")),
+        (Method::DELETE, format!("/links/{link}")),
+        (Method::GET, format!("/links/{link}/qr")),
+        (Method::GET, format!("/links/{link}/stats")),
+        (Method::GET, format!("/links/{link}/stats/country")),
+        (Method::GET, format!("/links/{link}/clicks")),
+        (Method::GET, format!("/links/{link}/conversions")),
+        (Method::GET, format!("/links/{link}/live")),
+        (Method::GET, format!("/webhooks/{endpoint}")),
+        (Method::PATCH, format!("/webhooks/{endpoint}")),
+        (Method::DELETE, format!("/webhooks/{endpoint}")),
+        (Method::POST, format!("/webhooks/{endpoint}/rotate-secret")),
+        (Method::POST, format!("/webhooks/{endpoint}/enable")),
+        (Method::DELETE, format!("/keys/{key}")),
+    ];
+    let whole = [
+        (Method::GET, "/links"),
+        (Method::POST, "/links"),
+        (Method::GET, "/links/export"),
+        (Method::GET, "/links/import/imp_00000000000000000000000000"),
+        (Method::GET, "/stats"),
+        (Method::GET, "/stats/country"),
+        (Method::GET, "/clicks"),
+        (Method::GET, "/conversions"),
+        (Method::GET, "/live"),
+        (Method::GET, "/usage"),
+        (Method::GET, "/webhooks"),
+        (Method::POST, "/webhooks"),
+        (Method::GET, "/keys"),
+        (Method::POST, "/keys"),
+        (Method::GET, "/tags"),
+        (Method::GET, "/slugs/free"),
+        (Method::GET, "/sparklines?ids=lnk_00000000000000000000000000"),
+    ];
+    let body = |path: &str| match path {
+        "/links" => json!({"name": "b", "destination": "https://example.com"}),
+        "/webhooks" => hook.clone(),
+        "/keys" => json!({"name": "b", "scope": "read"}),
+        _ => json!({}),
+    };
+    // Ids of somebody else in one's own workspace, and everything in a workspace of somebody else.
+    for (method, below) in &below_ids {
+        let refused = other.send(method.clone(), &other.path(below), Some(json!({}))).await;
+        assert_eq!(
+            (refused.status.as_u16(), &refused.body["code"]),
+            (404, &json!("NOT_FOUND")),
+            "{method} {below}"
+        );
+    }
+    let own = std::mem::replace(&mut other.workspace, owner.workspace.clone());
+    for workspace in
+        [owner.workspace.clone(), "wsp_00000000000000000000000000".to_owned(), "nonsense".to_owned()]
+    {
+        other.workspace = workspace;
+        let all = below_ids.iter().map(|(method, below)| (method, below.as_str()));
+        for (method, below) in all.chain(whole.iter().map(|(method, below)| (method, *below))) {
+            let refused = other.send(method.clone(), &other.path(below), Some(body(below))).await;
+            assert_eq!(
+                (refused.status.as_u16(), &refused.body["code"]),
+                (404, &json!("NOT_FOUND")),
+                "{method} {below}"
+            );
+        }
+    }
+    let refused = other.send(Method::DELETE, &format!("/app/api/members/{}", text(&user)), None).await;
+    assert_eq!(refused.status, 404);
+    // A key of one's own is no way in either, and a session none at the public API.
+    other.workspace = own;
+    let refused = server.send(Method::GET, &owner.path("/links"), None).await;
+    assert_eq!(refused.status, 401);
+    let refused = crate::server::answer(owner.bare(Method::GET, "/api/links")).await;
+    assert_eq!(refused.status, 401);
+    assert_eq!(owner.get(&format!("/links/{link}")).await.status, 200, "nothing has changed");
+    assert_eq!(owner.get("/links").await.body["links"].as_array().unwrap().len(), 1);
+    assert_eq!(owner.get("/webhooks").await.body["webhooks"].as_array().unwrap().len(), 1);
+}
