@@ -89,6 +89,45 @@ pub(super) async fn insert(
     Err(ApiError::internal(NoFreeSlug))
 }
 
+/// Makes links of fields that passed [`Fields::check_new`], many with one statement, in the transaction at hand.
+///
+/// What becomes of each is what [`insert`] would have made of it, in their order.
+pub(super) async fn insert_all(
+    transaction: &mut PgConnection,
+    entries: &[&Checked],
+    caller: &Caller,
+    room: &mut Room,
+    app: &App,
+) -> Result<Vec<Result<(), ApiError>>, ApiError> {
+    // Near the cap it depends on each how many are left for the next.
+    let together = if room.has(entries.len()) { entries } else { &[] };
+    let links: Vec<_> = together
+        .iter()
+        .map(|checked| {
+            let mut row = new_row(checked, caller.workspace, caller.user);
+            row.slug = checked.slug.clone().unwrap_or_else(|| slug::draw(&mut rand::rng()));
+            let data = LinkObject::new(&row, app).event_data(None);
+            (row, data)
+        })
+        .collect();
+    let inserted = store::insert_all(transaction, &links).await.map_err(database)?;
+    inserted.iter().for_each(|_| room.take());
+    let mut outcomes = Vec::with_capacity(entries.len());
+    for (place, checked) in entries.iter().enumerate() {
+        if links.get(place).is_some_and(|(row, _)| inserted.contains(&row.id)) {
+            outcomes.push(Ok(()));
+            continue;
+        }
+        // Alone, to find out what is taken, or to draw another slug.
+        match insert(transaction, checked, caller, room, app).await {
+            // Not an outcome of one of them.
+            Err(error) if error.status().is_server_error() => return Err(error),
+            outcome => outcomes.push(outcome.map(drop)),
+        }
+    }
+    Ok(outcomes)
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error("no free slug in {DRAWS} draws")]
 struct NoFreeSlug;

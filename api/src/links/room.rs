@@ -57,6 +57,11 @@ impl Room {
         Ok((transaction, room))
     }
 
+    /// Whether there is room for so many.
+    pub(super) fn has(&self, links: usize) -> bool {
+        i64::try_from(links).is_ok_and(|links| links <= self.left)
+    }
+
     /// Refuses when nothing is left.
     pub(super) fn check(&self) -> Result<(), ApiError> {
         if self.left <= 0 {

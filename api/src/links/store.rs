@@ -1,12 +1,16 @@
 //! The SQL of links. Whatever changes a link writes its outbox rows in the same transaction, after the link's
 //! own row: when a slug moves to another link, the order of the rows is the order of the moves.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, Utc};
 use schemas::id::{LinkId, UserId, WorkspaceId};
 use schemas::message::{
     DeletedLink, ForwardQuery, Link, LinkEvent, LinkEventKind, LinkRecord, Message as _, Version,
 };
+use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+use sqlx::types::Json;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -18,7 +22,7 @@ mod page;
 pub(super) use page::{Filter, Place, page, page_by_totals};
 
 /// A row of table `links`.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, Serialize, sqlx::FromRow)]
 pub(crate) struct LinkRow {
     pub(crate) id: Uuid,
     pub(crate) workspace_id: Uuid,
@@ -126,6 +130,39 @@ pub(super) async fn insert(
             .fetch_one(transaction)
             .await?;
     Ok(if external_id_is_taken { Inserted::ExternalIdTaken } else { Inserted::SlugTaken })
+}
+
+/// Inserts links, tells the edges and the receivers of those that could be, and returns their ids: what is taken, by
+/// another link or by one before it in the list, is left out.
+///
+/// `data` is what receivers are to see of each.
+pub(super) async fn insert_all(
+    transaction: &mut PgConnection,
+    links: &[(LinkRow, serde_json::Value)],
+) -> sqlx::Result<HashSet<Uuid>> {
+    let rows: Vec<&LinkRow> = links.iter().map(|(link, _)| link).collect();
+    let inserted: Vec<Uuid> = sqlx::query_scalar(
+        "INSERT INTO links (id, workspace_id, user_id, slug, name, destination, is_active, redirect_status,
+                            forward_query, append_click_id, expires_at, external_id, tags, created_at, updated_at)
+         SELECT id, workspace_id, user_id, slug, name, destination, is_active, redirect_status,
+                forward_query, append_click_id, expires_at, external_id, tags, created_at, updated_at
+         FROM jsonb_to_recordset($1) AS link (
+             id uuid, workspace_id uuid, user_id uuid, slug text, name text, destination text, is_active boolean,
+             redirect_status smallint, forward_query text, append_click_id boolean, expires_at timestamptz,
+             external_id text, tags text[], created_at timestamptz, updated_at timestamptz
+         )
+         ON CONFLICT DO NOTHING
+         RETURNING id",
+    )
+    .bind(Json(rows))
+    .fetch_all(&mut *transaction)
+    .await?;
+    let inserted = HashSet::from_iter(inserted);
+    let told = links.iter().filter(|(link, _)| inserted.contains(&link.id)).flat_map(|(link, data)| {
+        messages(link, &link.record(), Told { kind: LinkEventKind::Created, data: data.clone() })
+    });
+    outbox::enqueue_all(transaction, told).await?;
+    Ok(inserted)
 }
 
 /// Waits for other transactions of this kind that make links of the same slugs or external ids.

@@ -21,7 +21,7 @@ use crate::auth::Caller;
 use crate::error::{database, despite_deadlocks};
 
 /// Rows of one transaction.
-const BATCH: usize = 200;
+const BATCH: usize = 500;
 
 /// Most rows of a file.
 const MAX_ROWS: i64 = 1_000_000;
@@ -262,22 +262,20 @@ async fn batch_once(
         .await
         .map_err(database)?;
     let done = import.created + import.failed;
+    let readable: Vec<Result<&Checked, ApiError>> = batch
+        .iter()
+        .map(|row| row.as_ref().map_err(Clone::clone).and_then(|row| would_be.check(row).map(|()| row)))
+        .collect();
+    let entries: Vec<&Checked> = readable.iter().flatten().copied().collect();
+    let mut made = create::insert_all(&mut transaction, &entries, &caller, &mut room, app).await?.into_iter();
     let (mut outcome, mut created) = (Outcome::default(), Vec::new());
-    for (place, row) in batch.iter().enumerate() {
-        let made = match row {
-            Err(refusal) => Err(refusal.clone()),
-            Ok(row) => match would_be.check(row) {
-                Ok(()) => create::insert(&mut transaction, row, &caller, &mut room, app).await,
-                Err(refusal) => Err(refusal),
-            },
-        };
-        match made {
-            Ok(_) => {
+    for (place, row) in readable.into_iter().enumerate() {
+        // There is an outcome of each that could be read.
+        match row.and_then(|_| made.next().unwrap_or(Ok(()))) {
+            Ok(()) => {
                 outcome.created += 1;
                 created.push(place);
             }
-            // Not an outcome of one row: nothing of the batch is done.
-            Err(error) if error.status().is_server_error() => return Err(error),
             Err(error) => {
                 outcome.failed += 1;
                 if import.failed + outcome.failed <= TOLD {

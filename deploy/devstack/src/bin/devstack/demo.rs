@@ -30,6 +30,16 @@ struct Key {
 }
 
 #[derive(Deserialize)]
+struct SetupToken {
+    setup_token: String,
+}
+
+#[derive(Deserialize)]
+struct SetupNeeded {
+    needed: bool,
+}
+
+#[derive(Deserialize)]
 struct EdgeToken {
     edge_token: String,
 }
@@ -40,7 +50,8 @@ pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> a
         // It is unknown when the database was wiped, or is another one than the last time.
         let known = is_known(api, &demo.api_key).await.map_err(anyhow::Error::from_boxed);
         if known.context("could not ask the API for the demo account")? {
-            return Ok(demo);
+            // It goes with the keys, which may be others than the last time.
+            return Ok(Demo { setup_token: setup_token(services).await?, ..demo });
         }
     }
     let arguments = ["create-account", "--name", "Demo", "--plan", "business", "--json"];
@@ -53,9 +64,25 @@ pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> a
         workspace_id: account.workspace_id,
         api_key: key.key,
         edge_token: token.edge_token,
+        setup_token: setup_token(services).await?,
     };
     folder.write(DEMO, &demo)?;
     Ok(demo)
+}
+
+async fn setup_token(services: &Services) -> anyhow::Result<String> {
+    let token: SetupToken = admin(services, &["setup-token", "--json"]).await?;
+    Ok(token.setup_token)
+}
+
+/// Whether nobody can sign in at the dashboard yet, as far as the API says.
+pub(crate) async fn is_setup_needed(api: &str) -> bool {
+    let asked = async {
+        let answer = http::client()?.get(format!("{api}/app/api/setup")).send().await?;
+        let text = http::accepted(answer).await?;
+        Ok::<SetupNeeded, Cause>(serde_json::from_str(&text)?)
+    };
+    asked.await.is_ok_and(|setup| setup.needed)
 }
 
 async fn is_known(api: &str, key: &str) -> Result<bool, Cause> {
@@ -78,15 +105,17 @@ async fn admin<T: DeserializeOwned>(services: &Services, arguments: &[&str]) -> 
 
 /// The addresses, the key, and three lines to try.
 pub(crate) fn welcome(addresses: &Addresses, demo: &Demo) -> anyhow::Result<String> {
-    let (api, edge, key) = (addresses.api_url(), addresses.edge_url(), &demo.api_key);
+    let (api, edge) = (addresses.api_url(), addresses.edge_url());
+    let (key, token) = (&demo.api_key, &demo.setup_token);
     // A slug of its own for each start, or the second start's first line would find it taken.
     let slug = format!("hello-{}", random::hex::<2>()?);
     let body = format!(r#"{{"name":"Hello","slug":"{slug}","destination":"https://example.com/"}}"#);
     Ok(format!(
         "
-  API    {api}
-  edge   {edge}
-  key    {key}
+  API        {api}
+  edge       {edge}
+  dashboard  {api}/app  (its first set-up asks for the token {token})
+  key        {key}
 
 Create a link, click it as a browser would, and read its counts (each is known to the next within a second):
 
@@ -115,10 +144,12 @@ mod tests {
             workspace_id: "wsp_1".to_owned(),
             api_key: "hop_live_key".to_owned(),
             edge_token: "token".to_owned(),
+            setup_token: "set-up".to_owned(),
         };
         let text = welcome(&addresses, &demo).unwrap();
         assert!(text.contains("-X POST http://127.0.0.1:8080/api/links -H 'X-API-Key: hop_live_key'"));
         assert!(text.contains(&format!("-A '{BROWSER}' http://127.0.0.1:8081/hello-")));
+        assert!(text.contains("http://127.0.0.1:8080/app  (its first set-up asks for the token set-up)"));
         assert!(text.ends_with(LAST_WORD));
     }
 }

@@ -8,6 +8,7 @@ mod detach;
 mod environment;
 mod folder;
 mod logs;
+mod page;
 mod soak;
 mod stack;
 mod state;

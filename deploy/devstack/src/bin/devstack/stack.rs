@@ -11,6 +11,7 @@ use devstack::{Engine, Kind, Server};
 use tokio::sync::{broadcast, watch};
 
 use crate::compile::SERVICES;
+use crate::demo;
 use crate::environment::{Addresses, Services, url};
 use crate::state::Demo;
 use crate::status::{Service, Status};
@@ -136,6 +137,7 @@ impl Stack {
             )
         };
         let has_demo = demo.is_some();
+        let setup_token = demo.as_ref().map(|demo| demo.setup_token.clone());
         let mut status = Status::without_servers(demo, postgres_folder);
         let url_of = |kind: Kind| engines.get(kind.name()).map(|engine| engine.url().to_owned());
         status.kafka = url_of(Kind::Kafka);
@@ -162,6 +164,10 @@ impl Stack {
             && services.len() == SERVICES.len() + Kind::ALL.len()
             && services.iter().all(|s| s.ready);
         status.services = services;
+        if let Some(api) = &status.api {
+            status.dashboard = Some(format!("{api}/app"));
+            status.setup_token = if demo::is_setup_needed(api).await { setup_token } else { None };
+        }
         status
     }
 

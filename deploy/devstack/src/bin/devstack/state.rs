@@ -63,6 +63,9 @@ pub(crate) struct Demo {
     pub(crate) api_key: String,
     /// Operator-wide.
     pub(crate) edge_token: String,
+    /// What the dashboard's set-up asks for while nobody can sign in.
+    #[serde(default)]
+    pub(crate) setup_token: String,
 }
 
 impl std::fmt::Debug for Demo {

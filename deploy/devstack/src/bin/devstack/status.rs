@@ -26,6 +26,12 @@ pub(crate) struct Status {
     pub(crate) edge_token: Option<String>,
     /// The four services and the three engines, always all of them.
     pub(crate) services: Vec<Service>,
+    /// Where the dashboard is.
+    #[serde(default)]
+    pub(crate) dashboard: Option<String>,
+    /// What its set-up asks for, while nobody can sign in.
+    #[serde(default)]
+    pub(crate) setup_token: Option<String>,
     /// Where Postgres keeps its data, which is not always in `.dev`.
     pub(crate) postgres_folder: Option<std::path::PathBuf>,
 }
@@ -82,6 +88,8 @@ impl Status {
             api_key,
             edge_token,
             services: services.collect(),
+            dashboard: None,
+            setup_token: None,
             postgres_folder,
         }
     }
@@ -89,7 +97,9 @@ impl Status {
     /// As `status --json` prints it: with the keys that its contract names and no others.
     pub(crate) fn json(&self) -> anyhow::Result<String> {
         let mut json = serde_json::to_value(self)?;
-        remove(&mut json, "postgres_folder");
+        for key in ["dashboard", "setup_token", "postgres_folder"] {
+            remove(&mut json, key);
+        }
         for service in json.get_mut("services").and_then(Value::as_array_mut).into_iter().flatten() {
             remove(service, "reason");
         }
@@ -114,10 +124,14 @@ impl Status {
             ("clickhouse", self.clickhouse.as_deref()),
             ("postgres", self.postgres.as_deref()),
             ("api key", self.api_key.as_deref()),
+            ("dashboard", self.dashboard.as_deref()),
         ];
         text.push('\n');
         for (name, value) in places {
             let _ = writeln!(text, "{name:<12}{}", value.unwrap_or("-"));
+        }
+        if let Some(token) = &self.setup_token {
+            let _ = writeln!(text, "{:<12}{token}", "set-up");
         }
         if let Some(folder) = &self.postgres_folder {
             let _ = writeln!(text, "{:<12}{}", "data", folder.display());

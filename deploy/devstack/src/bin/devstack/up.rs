@@ -17,7 +17,7 @@ use crate::folder::Folder;
 use crate::stack::Stack;
 use crate::state::{SECRETS, STATE, Secrets, State};
 use crate::terminal::{Interrupts, complain, say};
-use crate::{control, demo};
+use crate::{control, demo, page};
 
 /// The variable that names the folder of data to the services.
 const DATA_DIR: &str = "HOPLINE_DATA_DIR";
@@ -64,7 +64,11 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     folder.turn_logs(SERVICES.into_iter().chain(Kind::ALL.map(Kind::name)));
     let secrets = secrets(folder)?;
     // Engines first on the screen, then the compiler: what it prints would be torn by what they say.
-    let (data, engines) = tokio::join!(data(folder, stack), start_engines(folder, stack, &secrets));
+    let (data, engines, ()) = tokio::join!(
+        data(folder, stack),
+        start_engines(folder, stack, &secrets),
+        page::build(folder.repository(), stack),
+    );
     engines?;
     stack.tell("building the services");
     let programs = compile::services(folder.repository(), options.release).await?;
