@@ -1,6 +1,6 @@
 //! What every answer of the API carries, whatever its route does: the headers of limits, of CORS, and `Allow`.
 
-use http::header::{ALLOW, CACHE_CONTROL};
+use http::header::{ALLOW, CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderName, HeaderValue, Request, StatusCode};
 use service::http::Around;
 use warp::reply::{Reply as _, Response};
@@ -50,6 +50,7 @@ impl Around for Answers {
         if is_dashboard {
             // What a session sees is for its browser alone, and for no page of another site.
             headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+            headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         } else {
             cors::open(headers);
         }

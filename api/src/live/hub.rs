@@ -39,7 +39,6 @@ pub(crate) struct Hub {
 struct Room {
     last: VecDeque<Arc<Event>>,
     listeners: Vec<Listener>,
-    next_number: u64,
     /// Since when nobody listens.
     empty_since: Option<Instant>,
 }
@@ -156,8 +155,8 @@ impl Hub {
         }
         let (missed, has_gap) = from.map_or((Vec::new(), false), |from| room.since(from, link));
         let (sender, queue) = mpsc::channel(QUEUE);
-        let number = room.next_number;
-        room.next_number += 1;
+        // Drawn, and not counted: a room that was forgotten would count from the beginning again.
+        let number = rand::random();
         room.listeners.push(Listener { number, link, queue: sender });
         room.empty_since = None;
         let leave = Leave { hub: self.clone(), workspace, number };

@@ -223,3 +223,23 @@ async fn streams_are_refused_like_everything_else_and_end_with_the_api() {
     assert_eq!(last.block().await, None);
     drop(engines);
 }
+
+#[tokio::test]
+async fn a_stream_ends_soon_after_its_member_or_key_is_gone() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let (member, id) = owner.with_member(&server, "grace@example.com", "member").await;
+    let key = owner.post("/keys", json!({"name": "a", "scope": "read"})).await.body;
+    let mut of_member = Listener::open(member.bare(Method::GET, &member.path("/live"))).await;
+    let with_key = server.request(Method::GET, "/api/live").bearer_auth(text(&key["key"]));
+    let mut with_key = Listener::open(with_key).await;
+    let mut of_owner = Listener::open(owner.bare(Method::GET, &owner.path("/live"))).await;
+    owner.send(Method::DELETE, &format!("/app/api/members/{id}"), None).await;
+    owner.send(Method::DELETE, &owner.path(&format!("/keys/{}", text(&key["id"]))), None).await;
+    for listener in [&mut of_member, &mut with_key] {
+        while let Some(block) = listener.block().await {
+            assert_eq!(block, ":", "nothing but comments");
+        }
+    }
+    assert_eq!(of_owner.block().await.as_deref(), Some(":"), "who may listen goes on");
+}

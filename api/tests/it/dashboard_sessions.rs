@@ -276,6 +276,7 @@ async fn no_other_sites_page_can_change_anything() {
     let read = read.send().await.unwrap();
     assert!(!read.headers().contains_key("access-control-allow-origin"), "no other site reads it");
     assert_eq!(read.headers()["cache-control"], "no-store");
+    assert_eq!(read.headers()["x-content-type-options"], "nosniff");
 }
 
 #[tokio::test]
