@@ -4,8 +4,8 @@
 
 mod create;
 mod delete;
-mod failures;
 mod enable;
+mod failures;
 mod fields;
 mod list;
 mod redeliver;
@@ -23,8 +23,8 @@ use service::http::ApiError;
 
 pub(crate) use create::create;
 pub(crate) use delete::delete;
-pub(crate) use failures::failures;
 pub(crate) use enable::enable;
+pub(crate) use failures::failures;
 pub(crate) use list::list;
 pub(crate) use redeliver::redeliver;
 pub(crate) use rotate::rotate_secret;
