@@ -20,7 +20,7 @@ use crate::faults::check_text;
 const MAX_NAME: usize = 200;
 
 /// Longest email address: the path of RFC 5321 without its angle brackets, in bytes.
-const MAX_EMAIL: usize = 254;
+pub(crate) const MAX_EMAIL: usize = 254;
 
 /// Longest part before the @, in bytes; RFC 5321.
 const MAX_LOCAL: usize = 64;

@@ -74,7 +74,7 @@ pub(crate) async fn set_up(presented: Presented, owner: FirstOwner, app: App) ->
         Err(error) => return Err(database(error)),
     };
     transaction.commit().await.map_err(database)?;
-    begin(&app, &presented, user).await
+    begin(&app, &presented, user, &hash).await
 }
 
 /// What proves that somebody operates this deployment. All its instances have the same one.

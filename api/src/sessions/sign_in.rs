@@ -9,7 +9,9 @@ use super::throttle::Attempt;
 use super::{Cookie, Member, Password, Presented, cookie};
 use crate::App;
 use crate::error::database;
+use crate::faults::check_text;
 use crate::limits::Visit;
+use crate::members::MAX_EMAIL;
 
 /// The body.
 #[derive(Deserialize)]
@@ -33,22 +35,41 @@ pub(crate) async fn sign_in(
 ) -> Result<SignedIn, ApiError> {
     let Credentials { email, password } = credentials;
     let attempt = Attempt::count(&app, &presented.visit, &email).await?;
-    let found = store::find_user(&app, &email).await.map_err(database)?;
-    let (user, hash) = found.unzip();
-    let is_it = app.hashing.verify(password, hash.flatten()).await?;
-    let Some(user) = user.filter(|_| is_it) else {
-        return Err(ApiError::unauthorized("The e-mail or the password is wrong"));
+    // One folding of case for what is counted and what is looked for; and what no member can have is nobody's.
+    let found = match check_text(&email, MAX_EMAIL) {
+        Ok(()) => store::find_user(&app, &email.to_lowercase()).await.map_err(database)?,
+        Err(_) => None,
     };
+    let (user, hash) = found.unzip();
+    let hash = hash.flatten();
+    let is_it = app.hashing.verify(password, hash.clone()).await?;
+    let (Some(user), Some(hash), true) = (user, hash, is_it) else { return Err(wrong()) };
     attempt.succeeded(&app).await.map_err(database)?;
-    begin(&app, &presented, user).await
+    begin(&app, &presented, user, &hash).await
+}
+
+fn wrong() -> ApiError {
+    ApiError::unauthorized("The e-mail or the password is wrong")
 }
 
 /// Begins a session under a token that nobody has seen; what the browser had before is no session any more.
-pub(super) async fn begin(app: &App, presented: &Presented, user: Uuid) -> Result<SignedIn, ApiError> {
+///
+/// # Errors
+/// 401 when the password is another one by now than the one that was shown, or the member was removed.
+pub(super) async fn begin(
+    app: &App,
+    presented: &Presented,
+    user: Uuid,
+    password_hash: &str,
+) -> Result<SignedIn, ApiError> {
     let cookie = Cookie::draw(is_secure(app, &presented.visit));
     let former = cookie::token(&presented.headers).map(cookie::digest);
     let mut transaction = app.pool.begin().await.map_err(database)?;
-    store::begin(&mut transaction, &cookie.digest(), user, former).await.map_err(database)?;
+    let digest = cookie.digest();
+    let begun = store::begin(&mut transaction, &digest, user, password_hash, former);
+    if !begun.await.map_err(database)? {
+        return Err(wrong());
+    }
     transaction.commit().await.map_err(database)?;
     let session = store::session(app, user).await.map_err(database)?;
     Ok(SignedIn { session, cookie })

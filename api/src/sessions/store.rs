@@ -60,22 +60,28 @@ pub(crate) async fn is_valid(app: &App, digest: &[u8; 32]) -> sqlx::Result<bool>
     Ok(find(app, digest, None).await?.is_some())
 }
 
-/// Begins a session, and ends the one that the same browser had.
+/// Begins a session, and ends the one that the same browser had. Returns false when the member has another password by
+/// now: checking one takes a while, and a password that was reset meanwhile must not begin a session.
 pub(super) async fn begin(
     transaction: &mut PgConnection,
     digest: &[u8; 32],
     user: Uuid,
+    password_hash: &str,
     former: Option<[u8; 32]>,
-) -> sqlx::Result<()> {
+) -> sqlx::Result<bool> {
     if let Some(former) = former {
         end(&mut *transaction, &former).await?;
     }
-    sqlx::query("INSERT INTO sessions (token_sha256, user_id) VALUES ($1, $2)")
-        .bind(&digest[..])
-        .bind(user)
-        .execute(transaction)
-        .await?;
-    Ok(())
+    let begun = sqlx::query(
+        "INSERT INTO sessions (token_sha256, user_id)
+         SELECT $1, id FROM users WHERE id = $2 AND password_hash = $3 AND removed_at IS NULL FOR SHARE",
+    )
+    .bind(&digest[..])
+    .bind(user)
+    .bind(password_hash)
+    .execute(transaction)
+    .await?;
+    Ok(begun.rows_affected() == 1)
 }
 
 /// Ends a session.

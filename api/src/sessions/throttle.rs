@@ -1,4 +1,4 @@
-//! How often somebody may try to sign in: by address and by email, over all instances.
+//! How often somebody may try to sign in: by address, by email, and by both together, over all instances.
 
 use std::time::Duration;
 
@@ -10,14 +10,16 @@ use crate::App;
 use crate::error::database;
 use crate::limits::{Visit, network};
 
-/// Attempts in a quarter of an hour: of an address, behind which an office may be, and of an email.
+/// Attempts in a quarter of an hour: of an address, behind which an office may be; of an email from one address; of an
+/// email from everywhere, which is more, so that a stranger at one address cannot keep its owner out.
 const OF_ADDRESS: i32 = 60;
-const OF_EMAIL: i32 = 10;
+const OF_EMAIL_AT_ADDRESS: i32 = 10;
+const OF_EMAIL: i32 = 100;
 
-/// The two that an attempt counts for, an address and an email, as keyed hashes: of a plain one it could be found out
-/// which it was.
+/// What an attempt counts for, as keyed hashes: of a plain address or email it could be found out which it was.
 pub(super) struct Attempt {
     address: [u8; 32],
+    email_at_address: [u8; 32],
     email: [u8; 32],
 }
 
@@ -27,17 +29,25 @@ impl Attempt {
     /// # Errors
     /// 429 when it was one too many. An address that may try no more uses up nobody's email.
     pub(super) async fn count(app: &App, visit: &Visit, email: &str) -> Result<Self, ApiError> {
-        let address = keyed::hash(app, "sign-in address", &network(visit.address()).to_be_bytes());
-        let email = keyed::hash(app, "sign-in email", email.to_lowercase().as_bytes());
-        count(app, &address, OF_ADDRESS).await?;
-        count(app, &email, OF_EMAIL).await?;
-        Ok(Self { address, email })
+        let network = network(visit.address()).to_be_bytes();
+        let email = email.to_lowercase();
+        let both = [&network[..], email.as_bytes()].concat();
+        let attempt = Self {
+            address: keyed::hash(app, "sign-in address", &network),
+            email_at_address: keyed::hash(app, "sign-in email at address", &both),
+            email: keyed::hash(app, "sign-in email", email.as_bytes()),
+        };
+        count(app, &attempt.address, OF_ADDRESS).await?;
+        count(app, &attempt.email_at_address, OF_EMAIL_AT_ADDRESS).await?;
+        count(app, &attempt.email, OF_EMAIL).await?;
+        Ok(attempt)
     }
 
     /// Takes the attempt back: it was the right password.
     pub(super) async fn succeeded(self, app: &App) -> sqlx::Result<()> {
-        sqlx::query("DELETE FROM sign_in_attempts WHERE who = $1")
+        sqlx::query("DELETE FROM sign_in_attempts WHERE who IN ($1, $2)")
             .bind(&self.email[..])
+            .bind(&self.email_at_address[..])
             .execute(&app.pool)
             .await?;
         sqlx::query("UPDATE sign_in_attempts SET attempts = greatest(attempts - 1, 0) WHERE who = $1")

@@ -78,11 +78,21 @@ async fn attempts_to_sign_in_run_out_by_email_and_by_address_over_all_instances(
         answer(request.json(&body)).await
     };
     let (here, there) = (Browser::new(&server), Browser::new(&other));
-    for number in 0..10 {
-        let browser = if number % 2 == 0 { &here } else { &there };
-        let address = format!("198.51.100.{number}");
-        assert_eq!(attempt(browser, &address, "ada@example.com", "wrong").await.status, 401);
-    }
+    let fail = async |addresses: std::ops::Range<u8>| {
+        for address in addresses.map(|number| format!("198.51.100.{number}")) {
+            for number in 0..10 {
+                let browser = if number % 2 == 0 { &here } else { &there };
+                assert_eq!(attempt(browser, &address, "ada@example.com", "wrong").await.status, 401);
+            }
+            for browser in [&here, &there] {
+                assert_eq!(attempt(browser, &address, "ada@example.com", PASSWORD).await.status, 429);
+            }
+        }
+    };
+    // A stranger at one address keeps nobody out who is at another one.
+    fail(0..1).await;
+    assert_eq!(attempt(&here, "203.0.113.1", "ada@example.com", PASSWORD).await.status, 200);
+    fail(1..11).await;
     for browser in [&here, &there] {
         let refused = attempt(browser, "203.0.113.1", "Ada@Example.com", PASSWORD).await;
         assert_eq!((refused.status.as_u16(), &refused.body["code"]), (429, &json!("RATE_LIMITED")));

@@ -57,7 +57,7 @@ const ENQUEUE: &str = "WITH queued AS (
 /// From `api/src/auth.rs`.
 const LOOK_UP_AND_COUNT: &str = "
     WITH caller AS (
-        SELECT k.workspace_id, k.scope, a.id AS account_id, a.plan, plans.requests_per_minute,
+        SELECT k.id, k.last_used_at, k.workspace_id, k.scope, a.id AS account_id, a.plan, plans.requests_per_minute,
                (SELECT u.id FROM users u WHERE u.account_id = a.id AND u.role = 'owner'
                 ORDER BY u.created_at, u.id LIMIT 1) AS owner_id
         FROM api_keys k
@@ -73,6 +73,10 @@ const LOOK_UP_AND_COUNT: &str = "
             used = CASE WHEN w.minute < excluded.minute THEN 1 ELSE w.used + 1 END
         WHERE w.minute < excluded.minute OR w.used < (SELECT requests_per_minute FROM caller)
         RETURNING used
+    ), noted AS (
+        UPDATE api_keys AS k SET last_used_at = now() FROM caller
+        WHERE k.id = caller.id
+          AND (caller.last_used_at IS NULL OR caller.last_used_at < now() - interval '1 minute')
     )
     SELECT caller.*, counted.used, date_trunc('minute', now()) + interval '1 minute' AS window_end
     FROM caller LEFT JOIN counted ON true";

@@ -161,6 +161,10 @@ pub(super) async fn drop_generation(config: &Config, generation: Generation) -> 
 async fn make_plan(config: &Config, rebuild: &Rebuild<'_>, command: &Replay) -> anyhow::Result<Plan> {
     let (log, store) = (rebuild.log(), rebuild.store());
     let generation = store.current_generation().await.context("cannot read the current generation")?;
+    // Before what is done: all rows of a slice that was closed by now are below that, so that they are copied before
+    // its rollup is computed. A slice that closes afterwards closes anew after the switch.
+    let tables = upkeep::Tables::new(client(&config.clickhouse));
+    let closed = tables.last_closed_slice(generation).await.context("cannot read the closed slices")?;
     let (mut ranges, mut live) = (Vec::new(), BTreeMap::new());
     for partition in 0..log.partitions().await.context("cannot ask Kafka for the topic of clicks")? {
         let src = source_of(partition);
@@ -181,8 +185,6 @@ async fn make_plan(config: &Config, rebuild: &Rebuild<'_>, command: &Replay) -> 
     }
     let touched = touched(config, rebuild, generation, &ranges).await?;
     let days = rebuild.days(generation, "1").await?;
-    let tables = upkeep::Tables::new(client(&config.clickhouse));
-    let closed = tables.last_closed_slice(generation).await.context("cannot read the closed slices")?;
     Ok(Plan::new(generation, ranges, live, &days, &touched, closed.and_then(|day| day.succ_opt())))
 }
 

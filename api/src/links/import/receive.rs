@@ -52,7 +52,11 @@ pub(crate) async fn import<B: Buf>(
 ) -> Result<Report, ApiError> {
     let known = match parameters.import_id {
         Some(id) => Some(
-            store::report(&app.pool, caller.workspace, id).await.map_err(database)?.ok_or_else(not_found)?,
+            // A try-out has made nothing, and what goes on as an import would make nothing either.
+            store::report(&app.pool, caller.workspace, id, Some(parameters.dry_run))
+                .await
+                .map_err(database)?
+                .ok_or_else(not_found)?,
         ),
         None => None,
     };
@@ -125,8 +129,10 @@ async fn receive<B: Buf>(
 async fn settled(app: &App, caller: &Caller, id: ImportId) -> Result<Report, ApiError> {
     let until = tokio::time::Instant::now() + WAIT;
     loop {
-        let report =
-            store::report(&app.pool, caller.workspace, id).await.map_err(database)?.ok_or_else(not_found)?;
+        let report = store::report(&app.pool, caller.workspace, id, None)
+            .await
+            .map_err(database)?
+            .ok_or_else(not_found)?;
         if report.done || tokio::time::Instant::now() >= until {
             return Ok(report);
         }

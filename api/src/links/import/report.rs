@@ -33,7 +33,7 @@ pub(super) struct Refusal {
 
 /// Answers how far an import is.
 pub(crate) async fn show(id: ImportId, caller: Caller, app: App) -> Result<Report, ApiError> {
-    store::report(&app.pool, caller.workspace, id).await.map_err(database)?.ok_or_else(not_found)
+    store::report(&app.pool, caller.workspace, id, None).await.map_err(database)?.ok_or_else(not_found)
 }
 
 pub(super) fn not_found() -> ApiError {

@@ -59,12 +59,19 @@ pub(super) async fn remove(pool: &PgPool, id: ImportId) -> sqlx::Result<()> {
 }
 
 /// Reads how far an import of a workspace is.
-pub(super) async fn report(pool: &PgPool, workspace: Uuid, id: ImportId) -> sqlx::Result<Option<Report>> {
+pub(super) async fn report(
+    pool: &PgPool,
+    workspace: Uuid,
+    id: ImportId,
+    is_dry_run: Option<bool>,
+) -> sqlx::Result<Option<Report>> {
     let row: Option<(i64, i64, Json<Vec<Refusal>>, bool)> = sqlx::query_as(
-        "SELECT created, failed, refusals, done_at IS NOT NULL FROM link_imports WHERE id = $1 AND workspace_id = $2",
+        "SELECT created, failed, refusals, done_at IS NOT NULL FROM link_imports
+         WHERE id = $1 AND workspace_id = $2 AND ($3::bool IS NULL OR is_dry_run = $3)",
     )
     .bind(id.uuid())
     .bind(workspace)
+    .bind(is_dry_run)
     .fetch_optional(pool)
     .await?;
     Ok(row.map(|(created, failed, Json(results), done)| Report {

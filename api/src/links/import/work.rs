@@ -66,7 +66,10 @@ pub(crate) async fn work(app: App) {
 async fn work_once(app: &App, is_due: bool) -> anyhow::Result<()> {
     let mut pooled = app.pool.acquire().await?;
     if is_due {
-        store::sweep(&mut pooled).await?;
+        // Imports go on without it.
+        if let Err(error) = store::sweep(&mut pooled).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "Old imports of links stay for now");
+        }
     }
     let waiting = store::waiting(&mut pooled).await?;
     if waiting.is_empty() {

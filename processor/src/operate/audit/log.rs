@@ -201,7 +201,7 @@ impl Comparison<'_> {
         let elsewhere: HashMap<String, bool> =
             tables.elsewhere(&links, &ids).await?.into_iter().map(|row| (row.id, row.marked)).collect();
         for click in &unseen {
-            let day = click.occurred_at().date_naive();
+            let day = click.broker_ts.date_naive();
             if deleted_links.contain(click.click.link_id) {
                 self.source.deleted += 1;
             } else if elsewhere.get(&click.click.click_id).is_some_and(|again| *again || click.click.again) {
