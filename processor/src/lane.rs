@@ -22,7 +22,7 @@ use crate::lanes::Status;
 use crate::ownership::{Claim, Ownership, TakeError};
 use crate::repeats::{self, Remembered};
 use crate::retry::{Backoff, Stopped, until_done};
-use crate::store::{InsertError, Store};
+use crate::store::{InsertError, Store, StoreError};
 
 /// Records taken from the inbox at a time.
 const RECORDS: usize = 512;
@@ -237,7 +237,15 @@ impl Lane {
         loop {
             // What somebody else has stored meanwhile is not stored again.
             batch.skip_below(self.next);
-            let dropped = self.find_dropped(&batch).await?;
+            let dropped = match self.find_dropped(&batch).await {
+                Ok(dropped) => dropped,
+                Err(error) => {
+                    // Perhaps because the tables that this lane knows are gone: taking it again tells the current ones.
+                    backoff.failed(&error, &self.stop).await?;
+                    self.take().await?;
+                    continue;
+                }
+            };
             let Some(insertion) = batch.insertion(&dropped.places) else {
                 self.done(&batch, &dropped);
                 return Ok(());
@@ -300,15 +308,12 @@ impl Lane {
     }
 
     /// Finds the rows that are not stored: those of deleted links, and repeats.
-    async fn find_dropped(&self, batch: &Batch) -> Result<Dropped, Stopped> {
+    async fn find_dropped(&self, batch: &Batch) -> Result<Dropped, StoreError> {
         let asked = repeats::to_look_up(batch.rows(), &self.remembered);
         let stored = if asked.is_empty() {
             HashSet::new()
         } else {
-            until_done("look up possible repeats", self.partition, &self.stop, || {
-                self.tools.store.stored(self.generation, &asked)
-            })
-            .await?
+            self.tools.store.stored(self.generation, &asked).await?
         };
         let repeats = repeats::find(batch.rows(), &self.remembered, &stored);
         Ok(Dropped::new(batch.rows(), &repeats, &self.tools.deleted_links))

@@ -116,7 +116,18 @@ fn poll<T>(
                 }
                 offset + 1 >= offsets.end
             }
-            Some(Err(KafkaError::PartitionEOF(_))) => true,
+            Some(Err(KafkaError::PartitionEOF(_))) => {
+                // The end of what its leader shows at the moment; a new leader may be about to show more.
+                let (_, high) = consumer.fetch_watermarks(topic, *partition, PATIENCE).map_err(failed)?;
+                let is_whole = u64::try_from(high).unwrap_or(0) >= offsets.end;
+                if !is_whole && heard.elapsed() < PATIENCE {
+                    continue;
+                }
+                if !is_whole {
+                    return Err(ReadError::Silence { topic: Arc::clone(topic), partition: *partition });
+                }
+                true
+            }
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => return Err(failed(error)),
             // librdkafka tries again by itself.
             Some(Err(_)) | None if heard.elapsed() < PATIENCE => continue,

@@ -14,8 +14,8 @@ use serde::Serialize;
 use service::clickhouse::client;
 
 use super::reading::{Part, read};
-use super::rebuild::Rebuild;
 use super::rebuild::plan::{Plan, Range, Written};
+use super::rebuild::{Rebuild, RebuildError};
 use crate::Config;
 use crate::consume::record;
 use crate::log::Extent;
@@ -152,9 +152,16 @@ pub(super) async fn drop_generation(config: &Config, generation: Generation) -> 
     let rebuild = Rebuild::new(config)?;
     let current = rebuild.store().current_generation().await.context("cannot read the current generation")?;
     if generation == current {
-        bail!("generation {generation} is the current one: every query reads its tables");
+        return Err(RebuildError::IsCurrent(generation).into());
     }
-    rebuild.broken_off().await?;
+    if let Some(written) = rebuild.broken_off().await?
+        && written.plan.of() == generation
+    {
+        // It may have switched already, and then takes the last rows from these tables.
+        bail!(
+            "a replay that was broken off still needs generation {generation}: `processor replay --resume` first"
+        );
+    }
     Ok(Dropped { generation: generation.0, existed: rebuild.remove(generation).await? })
 }
 

@@ -152,6 +152,60 @@ async fn what_was_lost_comes_back_and_a_deleted_link_does_not() {
     assert_equal(&isolated).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_was_idle_goes_on_after_its_former_tables_are_gone() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    edge.send_many("click", 60).await;
+    all_done(&isolated).await;
+    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    operate(&isolated, &["drop-generation", "1"]).await.unwrap();
+    // Marked, so that it is looked up before anything is inserted.
+    edge.send(5, &again(&click("late"))).await;
+    counted(&isolated, "SELECT count() FROM clicks_2 WHERE click_id = 'late'", 1).await;
+    processor.stop().await;
+    assert_equal(&isolated).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_replays_at_once_leave_every_count_as_it_was() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    counted_clicks(&isolated, &edge).await;
+    all_done(&isolated).await;
+    let replay = async || operate(&isolated, &["replay", "--from", "earliest"]).await;
+    let (one, other) = tokio::join!(replay(), replay());
+    assert!(one.is_ok() || other.is_ok(), "{one:?}, {other:?}");
+    let generation = isolated.clickhouse("SELECT max(generation) FROM generations").await;
+    let rows = format!("SELECT count(), uniqExact(click_id) FROM clicks_{}", generation.trim());
+    assert_eq!(isolated.clickhouse(&rows).await.trim(), "900\t900");
+    processor.stop().await;
+    assert_equal(&isolated).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_former_tables_of_a_replay_that_is_not_done_are_kept() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    edge.send_many("click", 60).await;
+    all_done(&isolated).await;
+    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    // As if it had been killed right after the switch.
+    isolated.clickhouse("DELETE FROM rebuilds WHERE step = 'switched'").await;
+    eventually("it counts as dead", SOON, async || {
+        let refused = operate(&isolated, &["drop-generation", "1"]).await.unwrap_err().to_string();
+        if refused.contains("still needs generation 1") { Ok(()) } else { Err(refused) }
+    })
+    .await;
+    operate(&isolated, &["replay", "--resume"]).await.unwrap();
+    operate(&isolated, &["drop-generation", "1"]).await.unwrap();
+    processor.stop().await;
+    assert_equal(&isolated).await;
+}
+
 async fn delete(isolated: &Isolated, link: LinkId) {
     let deleted = DeletedLink { version: Version, id: link, revision: 9, deleted_at: Utc::now() };
     write(isolated, topic::LINKS, &link.to_string(), &LinkRecord::Deleted(deleted).encode()).await;

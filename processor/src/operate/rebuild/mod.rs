@@ -59,6 +59,10 @@ pub(crate) enum RebuildError {
     Upkeep(#[from] UpkeepError),
     #[error("another replay has taken over")]
     Fenced,
+    #[error("another replay or drop-generation did something meanwhile; look again what is to be done")]
+    Changed,
+    #[error("generation {0} is the current one: every query reads its tables")]
+    IsCurrent(Generation),
     #[error("another replay is at work: it gave a sign {0:.0} s ago. If it was killed, try again in 10 s")]
     AtWork(f64),
     #[error("what is written down about the replay cannot be read: {0}")]
@@ -135,6 +139,10 @@ impl<'a> Rebuild<'a> {
     /// Removes a generation that is not current; one that was broken off cannot be taken up any more.
     pub(crate) async fn remove(&self, generation: Generation) -> Result<bool, RebuildError> {
         let right = self.claim().await?;
+        // Only now nobody else switches: what was read before the claim may be long ago.
+        if generation == self.store.current_generation().await? {
+            return Err(RebuildError::IsCurrent(generation));
+        }
         if let Some(Written { plan, step, .. }) = self.tables.latest().await?
             && plan.generation() == generation
             && !step.is_last()
@@ -149,6 +157,16 @@ impl<'a> Rebuild<'a> {
     /// Does what a plan says from behind a step on.
     pub(crate) async fn run(&self, plan: &Plan, done: Option<Step>) -> Result<(), RebuildError> {
         let right = self.claim().await?;
+        // Only now nobody else goes on: another one may have made, switched to or removed these tables since the plan.
+        let current = self.store.current_generation().await?;
+        let latest = self.tables.latest().await?;
+        let is_as_planned = match done {
+            None => current == plan.of() && latest.is_none_or(|written| written.step.is_last()),
+            Some(done) => latest.is_some_and(|written| written.plan == *plan && written.step == done),
+        };
+        if !is_as_planned {
+            return Err(RebuildError::Changed);
+        }
         if done.is_none() {
             self.tables.write(right, plan, Step::Planned).await?;
         }
