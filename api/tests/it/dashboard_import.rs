@@ -115,11 +115,11 @@ async fn files_of_every_spreadsheet_are_read_and_what_is_no_file_is_refused() {
     let path = format!("/links/import/{}", text(&report["import_id"]));
     assert_eq!((owner.get(&path).await.status.as_u16(), other.get(&path).await.status.as_u16()), (200, 404));
     let id = text(&report["import_id"]);
-    let turned = send(&owner, &format!("?dry_run=true&import_id={id}"), "destination\n").await;
-    assert_eq!(turned.status, 404, "an import is no try-out, nor the other way round");
-    let again = send(&other, &format!("?import_id={}", text(&report["import_id"])), "destination\n").await;
+    let turned = send(&owner, &format!("?import_id={id}"), "destination\n").await;
+    assert_eq!(turned.status, 404, "a try-out does not become an import");
+    let again = send(&other, &format!("?dry_run=true&import_id={id}"), "destination\n").await;
     assert_eq!(again.status, 404);
-    let again = send(&owner, &format!("?import_id={}", text(&report["import_id"])), "destination\n").await;
+    let again = send(&owner, &format!("?dry_run=true&import_id={id}"), "destination\n").await;
     assert_eq!(again.body, report);
 }
 

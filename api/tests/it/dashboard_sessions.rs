@@ -68,16 +68,19 @@ async fn an_unknown_email_and_a_wrong_password_are_one_answer() {
 #[tokio::test]
 async fn attempts_to_sign_in_run_out_by_email_and_by_address_over_all_instances() {
     let server = Server::start().await;
-    let mut config = config(&server.engines);
-    config.trusted_proxies = "127.0.0.0/8".parse::<Cidrs>().unwrap();
-    let other = Server::serve(server.engines.clone(), config).await;
+    let behind_a_proxy = async || {
+        let mut config = config(&server.engines);
+        config.trusted_proxies = "127.0.0.0/8".parse::<Cidrs>().unwrap();
+        Server::serve(server.engines.clone(), config).await
+    };
+    let (one, other) = (behind_a_proxy().await, behind_a_proxy().await);
     Browser::set_up(&server).await;
     let attempt = async |browser: &Browser, address: &str, email: &str, password: &str| {
         let body = json!({"email": email, "password": password});
         let request = browser.request(Method::POST, "/app/api/sign-in").header("x-forwarded-for", address);
         answer(request.json(&body)).await
     };
-    let (here, there) = (Browser::new(&server), Browser::new(&other));
+    let (here, there) = (Browser::new(&one), Browser::new(&other));
     let fail = async |addresses: std::ops::Range<u8>| {
         for address in addresses.map(|number| format!("198.51.100.{number}")) {
             for number in 0..10 {
