@@ -112,23 +112,34 @@ impl fmt::Display for Outcome {
 /// When the log does not hold the range, another replay is at work or was broken off, or an engine fails.
 pub(super) async fn replay(config: &Config, command: &Replay) -> anyhow::Result<Outcome> {
     let rebuild = Rebuild::new(config)?;
-    let broken_off = rebuild.broken_off().await?;
-    let (plan, done) = match (broken_off, command.resume) {
-        (Some(Written { plan, step, .. }), true) => (plan, Some(step)),
-        (None, true) => bail!("no replay was broken off"),
-        (Some(Written { plan, .. }), false) => bail!(
-            "a replay into generation {} was broken off: `processor replay --resume` goes on with it, \
-             `processor drop-generation {}` gives it up",
-            plan.generation,
-            plan.generation
-        ),
-        (None, false) => (make_plan(config, &rebuild, command).await?, None),
-    };
-    if !command.dry_run {
-        rebuild.run(&plan, done).await?;
+    let mut attempt = 1;
+    loop {
+        let broken_off = rebuild.broken_off().await?;
+        let plan = match (broken_off, command.resume) {
+            (Some(Written { plan, .. }), true) => plan,
+            (None, true) => bail!("no replay was broken off"),
+            (Some(Written { plan, .. }), false) => bail!(
+                "a replay into generation {} was broken off: `processor replay --resume` goes on with it, \
+                 `processor drop-generation {}` gives it up",
+                plan.generation,
+                plan.generation
+            ),
+            (None, false) => make_plan(config, &rebuild, command).await?,
+        };
+        if command.dry_run {
+            return Ok(Outcome { dry_run: true, plan });
+        }
+        let done = if command.resume { rebuild.resume(plan).await } else { rebuild.begin(plan).await };
+        match done {
+            // Another one ended between the plan and its first step; what is to be done now, a new plan says.
+            Err(RebuildError::Changed) if attempt < ATTEMPTS => attempt += 1,
+            done => return Ok(Outcome { dry_run: false, plan: done? }),
+        }
     }
-    Ok(Outcome { dry_run: command.dry_run, plan })
 }
+
+/// How often a plan is made, should others come in between.
+const ATTEMPTS: usize = 5;
 
 /// What was removed.
 #[derive(Debug, Serialize)]
@@ -192,7 +203,9 @@ async fn make_plan(config: &Config, rebuild: &Rebuild<'_>, command: &Replay) -> 
     }
     let touched = touched(config, rebuild, generation, &ranges).await?;
     let days = rebuild.days(generation, "1").await?;
-    Ok(Plan::new(generation, ranges, live, &days, &touched, closed.and_then(|day| day.succ_opt())))
+    let closed_until = closed.and_then(|day| day.succ_opt());
+    let next = rebuild.next_generation().await?;
+    Ok(Plan::new(next, generation, ranges, live, &days, &touched, closed_until))
 }
 
 /// Returns the range of a partition that is asked for, if one is.

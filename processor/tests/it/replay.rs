@@ -19,6 +19,22 @@ use crate::processor::{Processor, config, operate, program};
 use crate::rollups::{link, random_clicks, recent_month, store};
 use crate::upkeep::{all_closed, eager, write};
 
+/// Starts a command and kills it soon after it has written a step down.
+async fn kill_at(isolated: &Isolated, command: &[&str], step: &str) {
+    let mut replay = program(isolated, command).stdout(Stdio::null()).spawn().unwrap();
+    let reached = format!("SELECT count() > 0 FROM rebuilds WHERE step = '{step}'");
+    // Nothing waits between two looks, so that the kill comes soon after the step.
+    let found = tokio::time::timeout(SOON, async {
+        while isolated.clickhouse(&reached).await.trim() != "1" {
+            if let Some(ended) = replay.try_wait().unwrap() {
+                panic!("it ended with {ended} before it had {step}");
+            }
+        }
+    });
+    found.await.unwrap();
+    replay.kill().await.unwrap();
+}
+
 /// Waits until everything on the topic is done.
 async fn all_done(isolated: &Isolated) {
     eventually("everything is done", SOON, async || {
@@ -186,6 +202,56 @@ async fn two_replays_at_once_leave_every_count_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_was_counted_for_a_lost_click_counts_once_when_the_log_brings_the_first_one_back() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    let (before, meanwhile) = (click("before"), click("meanwhile"));
+    for click in [&before, &meanwhile] {
+        edge.send(1, click).await;
+    }
+    all_done(&isolated).await;
+    isolated.clickhouse("DELETE FROM clicks_1 WHERE click_id IN ('before', 'meanwhile')").await;
+    edge.send(1, &again(&before)).await;
+    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'before'", 1).await;
+    all_done(&isolated).await;
+
+    kill_at(&isolated, &["replay", "--offsets", "1:0-2"], "planned").await;
+    // Live, it is a row of the former tables.
+    edge.send(1, &again(&meanwhile)).await;
+    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'meanwhile'", 1).await;
+    eventually("the killed one counts as dead", SOON, async || {
+        operate(&isolated, &["replay", "--resume"]).await.map_err(|error| error.to_string())
+    })
+    .await;
+    all_done(&isolated).await;
+    let rows = "SELECT click_id, count() FROM clicks_2 GROUP BY click_id ORDER BY click_id";
+    assert_eq!(isolated.clickhouse(rows).await.trim(), "before\t1\nmeanwhile\t1");
+    processor.stop().await;
+    assert_equal(&isolated).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_that_was_given_up_leaves_its_number_to_nobody() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    counted_clicks(&isolated, &edge).await;
+    all_done(&isolated).await;
+    kill_at(&isolated, &["replay", "--from", "earliest"], "planned").await;
+    eventually("it counts as dead", SOON, async || {
+        operate(&isolated, &["drop-generation", "2"]).await.map_err(|error| error.to_string())
+    })
+    .await;
+    let done = operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    assert_eq!(done["plan"]["generation"], 3);
+    assert_eq!(isolated.clickhouse("SELECT max(generation) FROM generations").await.trim(), "3");
+    assert_eq!(isolated.clickhouse("EXISTS TABLE clicks_2").await.trim(), "0");
+    processor.stop().await;
+    assert_equal(&isolated).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_former_tables_of_a_replay_that_is_not_done_are_kept() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
@@ -222,20 +288,10 @@ async fn a_replay_that_is_killed_at_any_step_is_taken_up_again() {
     let stop = Arc::new(AtomicBool::new(false));
     let watch = watch(&isolated, &stop);
 
-    let mut replay =
-        program(&isolated, &["replay", "--from", "earliest"]).stdout(Stdio::null()).spawn().unwrap();
+    let mut command = &["replay", "--from", "earliest"][..];
     for step in ["planned", "copied", "filled", "rolled_up"] {
-        let reached = format!("SELECT count() > 0 FROM rebuilds WHERE step = '{step}'");
-        // Nothing waits between two looks, so that the kill comes soon after the step.
-        let found = tokio::time::timeout(SOON, async {
-            while isolated.clickhouse(&reached).await.trim() != "1" {
-                if let Some(ended) = replay.try_wait().unwrap() {
-                    panic!("it ended with {ended} before it had {step}");
-                }
-            }
-        });
-        found.await.unwrap();
-        replay.kill().await.unwrap();
+        kill_at(&isolated, command, step).await;
+        command = &["replay", "--resume"];
         // A second one is refused as long as the first may be alive, and a new one as long as it is not done.
         let refused = operate(&isolated, &["replay", "--resume"]).await.unwrap_err();
         assert!(refused.to_string().contains("another replay is at work"), "{refused}");
@@ -246,10 +302,8 @@ async fn a_replay_that_is_killed_at_any_step_is_taken_up_again() {
         })
         .await;
         edge.send(3, &click(&format!("live-{step}"))).await;
-        replay = program(&isolated, &["replay", "--resume"]).stdout(Stdio::null()).spawn().unwrap();
     }
-    let ended = tokio::time::timeout(2 * SOON, replay.wait()).await.unwrap().unwrap();
-    assert!(ended.success(), "{ended}");
+    operate(&isolated, command).await.unwrap();
     stop.store(true, Ordering::Relaxed);
     assert!(watch.await.unwrap() > 10);
     all_done(&isolated).await;

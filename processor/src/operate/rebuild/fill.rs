@@ -1,5 +1,6 @@
 //! Reading ranges of the log into new tables, as a lane would.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,7 @@ impl Rebuild<'_> {
             plan,
             batcher: Batcher::new(self.config.batch),
             remembered: Remembered::default(),
+            kept: self.tables.kept_marked(&clicks, src, from, to).await?,
             deleted_links: DeletedLinks::default(),
         };
         for (click_id, broker_ts) in self.tables.marked_before(&clicks, src, start, MEMORY_IDS).await? {
@@ -86,6 +88,8 @@ struct Filling<'a> {
     plan: &'a Plan,
     batcher: Batcher,
     remembered: Remembered,
+    /// Marked clicks that were taken over. Had their first copies been lost, they were counted in their place.
+    kept: HashSet<String>,
     deleted_links: DeletedLinks,
 }
 
@@ -98,7 +102,13 @@ impl Filling<'_> {
         let asked = repeats::to_look_up(batch.rows(), &self.remembered);
         let stored =
             if asked.is_empty() { Default::default() } else { store.stored(generation, &asked).await? };
-        let repeats = repeats::find(batch.rows(), &self.remembered, &stored);
+        let mut repeats = repeats::find(batch.rows(), &self.remembered, &stored);
+        if !self.kept.is_empty() {
+            let kept = batch.rows().iter().enumerate().filter(|(_, row)| self.kept.contains(&row.click_id));
+            repeats.extend(kept.map(|(place, _)| place));
+            repeats.sort_unstable();
+            repeats.dedup();
+        }
         let dropped = Dropped::new(batch.rows(), &repeats, &self.deleted_links);
         if let Some(insertion) = batch.insertion(&dropped.places) {
             store.insert(generation, self.right.src, self.right.epoch, &insertion).await?;

@@ -2,6 +2,7 @@
 //!
 //! Every step can be killed: its work is then done again from its beginning, or from where rows say it is. Writes go
 //! under an epoch of their own (see [`crate::ownership`]), so one who was thought dead writes nothing any more.
+//! Statements that take no condition, such as `TRUNCATE`, name tables whose number no other attempt ever has.
 //!
 //! Live clicks go on into the current tables. Only for the moment of the switch are live sources fenced: what they
 //! have stored since is copied, and the row that names the new generation goes in under all of their epochs. So no
@@ -154,24 +155,62 @@ impl<'a> Rebuild<'a> {
         Ok(existed)
     }
 
-    /// Does what a plan says from behind a step on.
-    pub(crate) async fn run(&self, plan: &Plan, done: Option<Step>) -> Result<(), RebuildError> {
-        let right = self.claim().await?;
-        // Only now nobody else goes on: another one may have made, switched to or removed these tables since the plan.
+    /// Returns the number of the next generation: above every one that there ever was, so that a statement of one
+    /// who was thought dead finds no tables of somebody else's.
+    pub(crate) async fn next_generation(&self) -> Result<Generation, RebuildError> {
         let current = self.store.current_generation().await?;
-        let latest = self.tables.latest().await?;
-        let is_as_planned = match done {
-            None => current == plan.of() && latest.is_none_or(|written| written.step.is_last()),
-            Some(done) => latest.is_some_and(|written| written.plan == *plan && written.step == done),
-        };
-        if !is_as_planned {
+        let latest = self.tables.latest().await?.map_or(0, |written| written.plan.generation);
+        Ok(Generation(current.0.max(latest) + 1))
+    }
+
+    /// Does what a new plan says, and returns it with the number that its tables have got.
+    ///
+    /// # Errors
+    /// [`RebuildError::Changed`] when the plan is for tables that are not current any more.
+    pub(crate) async fn begin(&self, mut plan: Plan) -> Result<Plan, RebuildError> {
+        let right = self.claim().await?;
+        // Only now nobody else goes on; one who began since the plan was made writes nothing any more.
+        let current = self.store.current_generation().await?;
+        if let Some(Written { plan: other, step, .. }) = self.tables.latest().await?
+            && !step.is_last()
+        {
+            if other.generation() == current {
+                // Queries read these tables already: the live rows that they may lack are brought first.
+                self.carry_out(right, &other, step).await?;
+                return Err(RebuildError::Changed);
+            }
+            self.tables.write(right, &other, Step::Abandoned).await?;
+            self.tables.drop(other.generation()).await?;
+        }
+        if current != plan.of() {
             return Err(RebuildError::Changed);
         }
-        if done.is_none() {
-            self.tables.write(right, plan, Step::Planned).await?;
+        plan.generation = self.next_generation().await?.0;
+        self.tables.write(right, &plan, Step::Planned).await?;
+        self.carry_out(right, &plan, Step::Planned).await?;
+        Ok(plan)
+    }
+
+    /// Goes on with a plan that was broken off, from behind its last step.
+    ///
+    /// # Errors
+    /// [`RebuildError::Changed`] when somebody else has ended it meanwhile.
+    pub(crate) async fn resume(&self, plan: Plan) -> Result<Plan, RebuildError> {
+        let right = self.claim().await?;
+        // Another one may have gone on with it until the claim.
+        match self.tables.latest().await? {
+            Some(Written { plan: latest, step, .. }) if latest == plan && !step.is_last() => {
+                self.carry_out(right, &plan, step).await?;
+                Ok(plan)
+            }
+            _ => Err(RebuildError::Changed),
         }
+    }
+
+    /// Does what a plan says from behind a step on, and gives signs of life.
+    async fn carry_out(&self, right: Right, plan: &Plan, done: Step) -> Result<(), RebuildError> {
         // Held while it is written down, so that no sign of life puts a former step on top.
-        let step = Mutex::new(done.unwrap_or(Step::Planned));
+        let step = Mutex::new(done);
         tokio::select! {
             done = self.steps(right, plan, &step) => done,
             error = self.beat(right, plan, &step) => Err(error),

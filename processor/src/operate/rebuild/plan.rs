@@ -40,6 +40,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Says what becomes of each day: `days` have rows, `touched` have rows or records of the ranges.
     pub(crate) fn new(
+        generation: Generation,
         of: Generation,
         ranges: Vec<Range>,
         live: BTreeMap<u32, u64>,
@@ -53,7 +54,7 @@ impl Plan {
             days.iter().copied().partition(|day| is_closed(day) && !touched.contains(day));
         // The slice of a month's last day has a fold of all its days.
         let slices = touched.iter().flat_map(|day| [*day, fold_of_month(*day)]).filter(is_closed).collect();
-        Self { generation: of.0 + 1, of: of.0, ranges, live, attached, copied, slices, closed_until }
+        Self { generation: generation.0, of: of.0, ranges, live, attached, copied, slices, closed_until }
     }
 
     pub(crate) fn generation(&self) -> Generation {
@@ -153,7 +154,7 @@ mod tests {
         let touched = ["2026-10-30"].map(day).into();
         let range = Range { partition: 1, src: 65_537, from: 5, to: 9 };
         let live = BTreeMap::from([(65_536, 70), (65_537, 80)]);
-        Plan::new(Generation(3), vec![range], live, &days, &touched, Some(day("2026-11-21")))
+        Plan::new(Generation(4), Generation(3), vec![range], live, &days, &touched, Some(day("2026-11-21")))
     }
 
     #[test]

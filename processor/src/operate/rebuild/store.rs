@@ -1,6 +1,6 @@
 //! The statements of a rebuild.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
 use std::time::Duration;
 
@@ -202,7 +202,24 @@ impl Tables {
         Ok(())
     }
 
+    /// Returns the ids of marked clicks of a source outside of a range: they were taken over as they are.
+    pub(super) async fn kept_marked(
+        &self,
+        clicks: &str,
+        src: u32,
+        from: u64,
+        to: u64,
+    ) -> Result<HashSet<String>, StoreError> {
+        let sql = format!(
+            "SELECT click_id FROM {clicks} WHERE src = {src} AND again AND NOT (koff >= {from} AND koff < {to})"
+        );
+        Ok(self.in_time(self.query(&sql).fetch_all()).await?.into_iter().collect())
+    }
+
     /// Copies the rows of a live source that came since, and returns how many there were.
+    ///
+    /// A lane finds a repeat among the tables that it writes into. So it takes a marked copy in whose first one they
+    /// have lost, and which the log has brought back into the new tables: such a row is left out.
     pub(super) async fn copy_live(
         &self,
         right: Right,
@@ -214,6 +231,9 @@ impl Tables {
         let missing = format!(
             "FROM {old} WHERE src = {src} AND koff >= {from} \
              AND koff NOT IN (SELECT koff FROM {new} WHERE src = {src} AND koff >= {from}) \
+             AND click_id NOT IN (SELECT click_id FROM {new} WHERE src = {src} AND again) \
+             AND NOT (again AND click_id IN (SELECT click_id FROM {new} WHERE (workspace_id, link_id) IN \
+             (SELECT workspace_id, link_id FROM {old} WHERE src = {src} AND koff >= {from} AND again))) \
              AND link_id NOT IN (SELECT link_id FROM deleted_links)"
         );
         let rows: u64 = self.in_time(self.query(&format!("SELECT count() {missing}")).fetch_one()).await?;
@@ -223,20 +243,20 @@ impl Tables {
         Ok(rows)
     }
 
-    /// Makes a generation the current one, if every right still holds.
-    pub(super) async fn switch(&self, rights: &[Right], plan: &Plan) -> Result<(), RebuildError> {
-        let guards: Vec<String> = rights.iter().map(|right| right.guard()).collect();
+    /// Makes a generation the current one, if every right still holds: one's own and those of live sources.
+    pub(super) async fn switch(&self, right: Right, live: &[Right], plan: &Plan) -> Result<(), RebuildError> {
+        let guards: Vec<String> = live.iter().chain([&right]).map(|right| right.guard()).collect();
         let (generation, offsets) = (plan.generation, plan.offsets());
         let sql = format!(
             "INSERT INTO generations (generation, at, reason) \
              SELECT {generation}, now64(3), 'replay of {offsets} offsets' WHERE {}",
             guards.join(" AND ")
         );
-        self.guarded(&sql, None).await
+        self.guarded(&sql, Some(right.query_id())).await
     }
 
     /// Asks whether a right still holds.
-    async fn check(&self, right: Right) -> Result<(), RebuildError> {
+    pub(super) async fn check(&self, right: Right) -> Result<(), RebuildError> {
         self.guarded(&format!("SELECT 1 WHERE {}", right.guard()), None).await
     }
 

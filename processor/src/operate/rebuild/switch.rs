@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::try_join_all;
+use schemas::row::REBUILD;
 
 use super::plan::Plan;
 use super::store::Right;
@@ -33,6 +34,8 @@ impl Rebuild<'_> {
             if attempt > ATTEMPTS {
                 return Err(RebuildError::NotSwitched);
             }
+            // Who has lost it must not disturb the live sources.
+            self.tables.check(right).await?;
             let live = self.live(plan).await?;
             for _ in 0..ROUNDS {
                 let copies = live.iter().map(|(src, from)| self.tables.copy_live(right, plan, *src, *from));
@@ -40,11 +43,16 @@ impl Rebuild<'_> {
                     break;
                 }
             }
-            match self.try_switch(right, plan, &live).await {
+            let fenced = self.fence(&live.keys().copied().collect::<Vec<_>>()).await?;
+            // A copy without an answer ends this attempt: it may still go on, and whoever resumes waits it out.
+            let copies = live.iter().map(|(src, from)| self.tables.copy_live(right, plan, *src, *from));
+            try_join_all(copies).await?;
+            match self.tables.switch(right, &fenced, plan).await {
                 Err(RebuildError::Fenced) => tracing::info!("a live source went on meanwhile, trying again"),
-                // Whether it was done, the row says.
+                // Whether it was done, the row says, as soon as it cannot be written any more.
                 Err(RebuildError::Store(error)) => {
                     tracing::warn!("the switch is doubtful, looking again: {error}");
+                    self.wait_out(REBUILD, right.epoch + 1).await?;
                 }
                 outcome => outcome?,
             }
@@ -63,20 +71,6 @@ impl Rebuild<'_> {
             }
         }
         Ok(())
-    }
-
-    async fn try_switch(
-        &self,
-        right: Right,
-        plan: &Plan,
-        live: &BTreeMap<u32, u64>,
-    ) -> Result<(), RebuildError> {
-        let sources: Vec<u32> = live.keys().copied().collect();
-        let mut rights = self.fence(&sources).await?;
-        let copies = live.iter().map(|(src, from)| self.tables.copy_live(right, plan, *src, *from));
-        try_join_all(copies).await?;
-        rights.push(right);
-        self.tables.switch(&rights, plan).await
     }
 
     /// Returns from which offset on the rows of each live source were not copied yet when the plan was made.
