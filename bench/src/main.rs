@@ -81,6 +81,12 @@ enum Command {
         missing or a row twice."
     )]
     Process(process::Options),
+    /// The log read again by `processor replay` beside live clicks, and `processor audit` of it
+    #[command(after_help = "Examples:\n  bench replay\n  bench replay --clicks 100000 --rate 200\n  \
+        bench replay --json | jq .freshness.p99_ms\n\n\
+        Exit codes: 0 after a complete run, whatever the numbers; 1 when there is no result, also because a click is \
+        missing or the audit finds a difference.")]
+    Replay(process::replayed::Options),
     /// Receives deliveries; started by `deliver`
     #[command(hide = true)]
     Receive(deliver::receiver::Options),
@@ -106,6 +112,9 @@ fn main() -> ExitCode {
         Command::Queries(options) => on(tokio::runtime::Builder::new_current_thread(), queries::run(options)),
         // A thread writes, others insert: the load is not to be what is measured.
         Command::Process(options) => on(tokio::runtime::Builder::new_multi_thread(), process::run(options)),
+        Command::Replay(options) => {
+            on(tokio::runtime::Builder::new_multi_thread(), process::replayed::run(options))
+        }
         Command::Links(options) => on(tokio::runtime::Builder::new_current_thread(), links::run(options)),
         Command::Api(options) => on(tokio::runtime::Builder::new_current_thread(), api::run(options)),
         Command::ConstantJson(options) => {

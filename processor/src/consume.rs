@@ -19,6 +19,7 @@ use service::kafka::{Context, KafkaConfig};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::chunk::Chunk;
 use crate::commit::Commits;
 use crate::decode::Record;
 use crate::lanes::Lanes;
@@ -113,18 +114,37 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
     let mut turned = Instant::now();
     let mut committed = Instant::now();
     let mut troubles = Troubles::default();
+    let mut gathered: Option<Chunk> = None;
     while !shutdown.requested() {
-        match consumer.poll(POLL) {
+        // What was gathered waits for nothing but what is there already.
+        let wait = if gathered.is_some() { Duration::ZERO } else { POLL };
+        let full = match consumer.poll(wait) {
             Some(Ok(message)) => {
                 let partition = message.partition();
-                if lanes.push(partition, record(&message)) {
-                    counter!("hopline_processor_pauses_total").increment(1);
-                    consumer.pause(&partitions(topic, &[partition]))?;
+                let full = gathered.take_if(|chunk| !chunk.takes(partition));
+                let chunk = gathered.get_or_insert_with(|| {
+                    lanes.open_lane(partition);
+                    Chunk::new(partition)
+                });
+                chunk.push(&message);
+                if full.is_none() {
+                    continue;
                 }
+                full
             }
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => return Err(error.into()),
-            Some(Err(error)) => troubles.tell(&error),
-            None => {}
+            Some(Err(error)) => {
+                troubles.tell(&error);
+                None
+            }
+            None => gathered.take(),
+        };
+        if let Some(chunk) = full {
+            let partition = chunk.partition();
+            if lanes.push(chunk) {
+                counter!("hopline_processor_pauses_total").increment(1);
+                consumer.pause(&partitions(topic, &[partition]))?;
+            }
         }
         if turned.elapsed() < POLL {
             continue;
@@ -145,7 +165,7 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
     Ok(())
 }
 
-/// Copies a record.
+/// Copies a record into memory of its own.
 pub(crate) fn record(message: &BorrowedMessage<'_>) -> Record {
     Record {
         // Kafka's offsets are never negative.

@@ -27,9 +27,10 @@ pub struct DeadLetter {
 
 impl DeadLetter {
     /// Wraps a record and the reason why it could not be read.
-    pub fn new(record: Record, poison: &Poison) -> Self {
+    pub fn new<B: Into<Vec<u8>>>(record: Record<B>, poison: &Poison) -> Self {
         let Record { offset, key, payload, .. } = record;
-        Self { offset, reason: poison.to_string(), key, payload: payload.unwrap_or_default() }
+        let payload = payload.map_or_else(Vec::new, Into::into);
+        Self { offset, reason: poison.to_string(), key: key.map(Into::into), payload }
     }
 }
 

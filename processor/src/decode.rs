@@ -4,24 +4,17 @@ use chrono::{DateTime, Utc};
 use schemas::message::{Click, DecodeError, Text};
 use schemas::row::ClickRow;
 
-/// A record as Kafka gave it, without its partition.
-#[derive(Debug, Clone)]
-pub struct Record {
+/// A record as Kafka gave it, without its partition; its bytes are its own, or somebody else's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record<B = Vec<u8>> {
     /// Offset within the partition.
     pub offset: u64,
     /// The broker's clock; `None` when the broker gave none.
     pub broker_ts: Option<DateTime<Utc>>,
     /// The record's key.
-    pub key: Option<Vec<u8>>,
+    pub key: Option<B>,
     /// The record's value; `None` for a tombstone.
-    pub payload: Option<Vec<u8>>,
-}
-
-impl Record {
-    /// The memory that the record takes, roughly.
-    pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.key.as_ref().map_or(0, Vec::len) + self.payload.as_ref().map_or(0, Vec::len)
-    }
+    pub payload: Option<B>,
 }
 
 /// Why a record is no row. It will not become one by another try of this build.
@@ -45,8 +38,8 @@ pub enum Poison {
 ///
 /// # Errors
 /// [`Poison`] says what is wrong with the record.
-pub fn borrow(src: u32, record: &Record) -> Result<ClickRow<Text<'_>>, Poison> {
-    let click = Click::borrow(record.payload.as_deref().ok_or(Poison::NoValue)?)?;
+pub fn borrow<B: AsRef<[u8]>>(src: u32, record: &Record<B>) -> Result<ClickRow<Text<'_>>, Poison> {
+    let click = Click::borrow(record.payload.as_ref().ok_or(Poison::NoValue)?.as_ref())?;
     let broker_ts = record.broker_ts.ok_or(Poison::NoBrokerTime)?;
     if click.occurred_at < DateTime::UNIX_EPOCH {
         return Err(Poison::BeforeEpoch(click.occurred_at));

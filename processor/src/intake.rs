@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::consume::record;
 use crate::dead_letter::{DeadLetter, DeadLetters};
 use crate::decode::{Poison, Record};
 use crate::deleted_links::DeletedLinks;
@@ -149,13 +150,7 @@ impl Gathered {
 
     fn add(&mut self, message: &BorrowedMessage<'_>) {
         let (topic, partition, offset) = (message.topic(), message.partition(), message.offset());
-        let record = Record {
-            // Kafka's offsets are never negative.
-            offset: u64::try_from(offset).unwrap_or(0),
-            broker_ts: message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis),
-            key: message.key().map(<[u8]>::to_vec),
-            payload: message.payload().map(<[u8]>::to_vec),
-        };
+        let record = record(message);
         let is_link = topic == self.links;
         let read = if is_link { self.add_link(&record) } else { self.add_conversion(&record) };
         if let Err(poison) = read {

@@ -15,17 +15,15 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::batch::{Batch, BatchRow, Batcher, Insertion, Limits};
+use crate::chunk::Chunk;
 use crate::dead_letter::{DeadLetter, DeadLetters};
-use crate::decode::{Record, borrow};
+use crate::decode::borrow;
 use crate::deleted_links::DeletedLinks;
 use crate::lanes::Status;
 use crate::ownership::{Claim, Ownership, TakeError};
 use crate::repeats::{self, Remembered};
 use crate::retry::{Backoff, Stopped, until_done};
 use crate::store::{InsertError, Store, StoreError};
-
-/// Records taken from the inbox at a time.
-const RECORDS: usize = 512;
 
 /// How long a lane waits after it was fenced: longer than a consumer's heartbeat interval, so that a process
 /// which Kafka has thrown out of the group hears of it, and gives the partition back, before it takes it again.
@@ -86,7 +84,7 @@ pub struct Lane {
     tools: Arc<Tools>,
     claim: Claim,
     status: Arc<Status>,
-    inbox: UnboundedReceiver<Record>,
+    inbox: UnboundedReceiver<Chunk>,
     stop: CancellationToken,
     epoch: u64,
     generation: Generation,
@@ -106,7 +104,7 @@ impl Lane {
         tools: Arc<Tools>,
         claim: Claim,
         status: Arc<Status>,
-        inbox: UnboundedReceiver<Record>,
+        inbox: UnboundedReceiver<Chunk>,
         stop: CancellationToken,
     ) -> Self {
         let remembered = Remembered::default();
@@ -138,12 +136,13 @@ impl Lane {
 
     async fn work(&mut self) -> Result<(), TakeError> {
         let mut batcher = Batcher::new(self.tools.limits);
-        let mut records = Vec::with_capacity(RECORDS);
         self.take().await?;
         loop {
-            self.receive(&mut records, batcher.deadline()).await?;
-            for record in records.drain(..) {
-                self.status.taken_out(record.bytes());
+            let chunk = self.receive(batcher.deadline()).await?;
+            if let Some(chunk) = &chunk {
+                self.status.taken_out(chunk.memory());
+            }
+            for record in chunk.iter().flat_map(Chunk::records) {
                 if !self.advance(record.offset).await? {
                     continue;
                 }
@@ -171,7 +170,7 @@ impl Lane {
     }
 
     /// Waits for records, at the longest until the deadline of the batch at hand.
-    async fn receive(&mut self, records: &mut Vec<Record>, deadline: Option<Instant>) -> Result<(), Stopped> {
+    async fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<Chunk>, Stopped> {
         let age = async {
             match deadline {
                 Some(deadline) => sleep_until(deadline).await,
@@ -181,8 +180,8 @@ impl Lane {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => Err(Stopped),
-            received = self.inbox.recv_many(records, RECORDS) => if received == 0 { Err(Stopped) } else { Ok(()) },
-            () = age => Ok(()),
+            received = self.inbox.recv() => received.map(Some).ok_or(Stopped),
+            () = age => Ok(None),
         }
     }
 

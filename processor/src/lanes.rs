@@ -13,13 +13,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::decode::Record;
+use crate::chunk::Chunk;
 use crate::lane::{Lane, Tools};
 use crate::log::Log;
 use crate::ownership::{Claim, source_of};
 
 /// Bytes waiting in a lane at which its partition is paused; it resumes at half of it.
-const INBOX_BYTES: usize = 4 << 20;
+const INBOX_BYTES: usize = 6 << 20;
 
 /// What a lane lets others know.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Status {
         *self.lock() = Phase::Refused(reason);
     }
 
-    /// Notes that the lane has taken a record of this size out of its inbox.
+    /// Notes that the lane has taken so many bytes out of its inbox.
     pub fn taken_out(&self, bytes: usize) {
         self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -94,7 +94,7 @@ impl Status {
 
 struct Open {
     status: Arc<Status>,
-    inbox: UnboundedSender<Record>,
+    inbox: UnboundedSender<Chunk>,
     stop: CancellationToken,
     task: JoinHandle<()>,
     paused: bool,
@@ -138,14 +138,15 @@ impl Lanes {
         Open { status, inbox, stop, task: self.runtime.spawn(lane.run()), paused: false }
     }
 
-    /// Gives a record to its lane, and returns whether the partition is to be paused.
-    pub fn push(&self, partition: i32, record: Record) -> bool {
+    /// Gives records to their lane, and returns whether the partition is to be paused.
+    pub fn push(&self, chunk: Chunk) -> bool {
         let mut open = self.open();
-        let lane = open.entry(partition).or_insert_with(|| self.spawn(partition));
-        let bytes = record.bytes();
+        // A partition that was given back meanwhile is another's, who reads them again.
+        let Some(lane) = open.get_mut(&chunk.partition()) else { return false };
+        let bytes = chunk.memory();
         let queued = lane.status.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         // A lane closes its inbox only when it is stopped, and then its records are another's.
-        let _ = lane.inbox.send(record);
+        let _ = lane.inbox.send(chunk);
         let pause = queued >= INBOX_BYTES && !lane.paused;
         lane.paused |= pause;
         pause

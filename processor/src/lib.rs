@@ -16,6 +16,7 @@
 //! - Every owner starts behind the last stored row. Offsets that Kafka keeps are a convenience.
 
 pub mod batch;
+pub mod chunk;
 pub mod commit;
 pub mod config;
 pub mod consume;

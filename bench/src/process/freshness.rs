@@ -1,7 +1,10 @@
 //! How soon a click is a row that queries see.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -18,7 +21,7 @@ use serde::Serialize;
 use tokio::{task::spawn_blocking, time::sleep};
 
 use super::{clicks, processed};
-use crate::{statistics::percentile, terminal::complain};
+use crate::{child::Child, statistics::percentile, terminal::complain};
 
 /// Time between two looks at the table.
 const LOOK: Duration = Duration::from_millis(10);
@@ -74,37 +77,66 @@ pub(super) async fn round(rate: u32, seconds: u32) -> anyhow::Result<Freshness> 
     complain(&format!("sending {rate} clicks per second for {seconds} s"));
     let engines = isolated().await;
     let processor = processed::start(&engines).await?;
-    let [warm_up, counted] = [WARM_UP_SECONDS, seconds].map(|seconds| rate as usize * seconds as usize);
-    let sending = tokio::spawn(send(engines.clone(), rate, warm_up + counted));
-    let mut looks = vec![Look { at: Instant::now(), last: vec![-1; topic::CLICKS.partitions as usize] }];
-    let mut quiet_since = None;
-    loop {
-        let look = look(&engines, looks.last()).await?;
-        let rows: i64 = look.last.iter().map(|last| last + 1).sum();
-        looks.push(look);
-        if sending.is_finished() {
-            let since = *quiet_since.get_or_insert_with(Instant::now);
-            // Offsets are without gaps, so the last one of each partition tells how many there are.
-            if rows >= (warm_up + counted) as i64 {
-                break;
-            }
-            ensure!(since.elapsed() < PATIENCE, "only {rows} clicks became rows");
-        }
-        sleep(LOOK).await;
-    }
-    let mut sent = sending.await??;
-    let peak_mib = processor.peak_memory().await? >> 20;
+    let until = async || {
+        sleep(Duration::from_secs((WARM_UP_SECONDS + seconds).into())).await;
+        Ok(())
+    };
+    let (freshness, ()) = measure(&engines, &processor, rate, 0, until).await?;
     processor.stop().await?;
     engines.remove().await;
+    Ok(freshness)
+}
+
+/// Sends clicks to a topic that has `before` others, which are rows, until something is done, and returns what that
+/// gave, too.
+pub(super) async fn measure<T>(
+    engines: &Isolated,
+    processor: &Child,
+    rate: u32,
+    before: u64,
+    until: impl AsyncFnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<(Freshness, T)> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let sending = tokio::spawn(send(engines.clone(), rate, before, Arc::clone(&stop)));
+    let looking = async {
+        let mut looks = vec![Look { at: Instant::now(), last: vec![-1; topic::CLICKS.partitions as usize] }];
+        let mut ended = None;
+        while !sending.is_finished() {
+            looks.push(look(engines, looks.last()).await?);
+            sleep(LOOK).await;
+        }
+        let sent = sending.await??;
+        loop {
+            let look = look(engines, looks.last()).await?;
+            let rows: i64 = look.last.iter().map(|last| last + 1).sum();
+            looks.push(look);
+            // Offsets are without gaps, so the last one of each partition tells how many there are.
+            if rows >= before as i64 + sent.len() as i64 {
+                return Ok::<_, anyhow::Error>((sent, looks));
+            }
+            let since = *ended.get_or_insert_with(Instant::now);
+            ensure!(since.elapsed() < PATIENCE, "only {rows} clicks became rows");
+            sleep(LOOK).await;
+        }
+    };
+    let until = async {
+        let done = until().await;
+        // Also when it failed, or the sending would have no end.
+        stop.store(true, Ordering::Relaxed);
+        done
+    };
+    let (found, done) = tokio::join!(looking, until);
+    let ((mut sent, looks), done) = (found?, done?);
+    let peak_mib = processor.peak_memory().await? >> 20;
 
     sent.sort_unstable_by_key(|(_, _, at)| *at);
-    sent.drain(..warm_up);
+    sent.drain(..(rate as usize * WARM_UP_SECONDS as usize).min(sent.len()));
     let ((_, _, first), (_, _, last)) = sent.first().zip(sent.last()).context("nothing was sent")?;
     let span = last.duration_since(*first).as_secs_f64();
     let mut latencies = latencies(&sent, &looks);
     ensure!(latencies.len() == sent.len(), "{} of {} clicks became rows", latencies.len(), sent.len());
     latencies.sort_unstable();
-    Ok(Freshness {
+    let freshness = Freshness {
         rate,
         sent_per_second: sent.len() as f64 / span,
         clicks: sent.len(),
@@ -112,15 +144,20 @@ pub(super) async fn round(rate: u32, seconds: u32) -> anyhow::Result<Freshness> 
         p99_ms: percentile(&latencies, 99),
         max_ms: latencies.last().copied().unwrap_or_default(),
         peak_mib,
-    })
+    };
+    Ok((freshness, done))
 }
 
-/// Looks once which offsets are rows.
+/// Looks once which offsets are rows of the tables that are current.
 async fn look(engines: &Isolated, before: Option<&Look>) -> anyhow::Result<Look> {
     let mut last = before.map(|look| look.last.clone()).unwrap_or_default();
+    let generation = engines.clickhouse("SELECT max(generation) FROM generations").await;
     // Rows of one partition become visible in their order, so only those behind the last look matter.
     let behind = last.iter().min().copied().unwrap_or(-1).max(0);
-    let sql = format!("SELECT src % 65536, max(koff) FROM clicks_1 WHERE koff >= {behind} GROUP BY src");
+    let sql = format!(
+        "SELECT src % 65536, max(koff) FROM clicks_{} WHERE koff >= {behind} GROUP BY src",
+        generation.trim()
+    );
     let answer = engines.clickhouse(&sql).await;
     let at = Instant::now();
     for line in answer.lines() {
@@ -142,8 +179,8 @@ fn latencies(sent: &[Sent], looks: &[Look]) -> Vec<u32> {
     sent.iter().filter_map(latency).collect()
 }
 
-/// Sends clicks, each when it is due, and returns what Kafka has taken.
-async fn send(engines: Isolated, rate: u32, count: usize) -> anyhow::Result<Vec<Sent>> {
+/// Sends clicks from a number on, each when it is due, until told to stop, and returns what Kafka has taken.
+async fn send(engines: Isolated, rate: u32, from: u64, stop: Arc<AtomicBool>) -> anyhow::Result<Vec<Sent>> {
     spawn_blocking(move || {
         let made = clicks::Clicks::new()?;
         let deliveries = Deliveries::default();
@@ -151,13 +188,13 @@ async fn send(engines: Isolated, rate: u32, count: usize) -> anyhow::Result<Vec<
             clicks::producer_config(&engines).create_with_context(deliveries.clone())?;
         let topic = engines.topic(topic::CLICKS);
         let started = Instant::now();
-        let mut number = 0;
-        while number < count {
-            let due = (started.elapsed().as_secs_f64() * f64::from(rate)) as usize;
-            while number < due.min(count) {
-                let click = made.click(number as u64);
+        let mut count = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let due = (started.elapsed().as_secs_f64() * f64::from(rate)) as u64;
+            while count < due {
+                let click = made.click(from + count);
                 let value = click.encode();
-                let partition = (number % topic::CLICKS.partitions as usize) as i32;
+                let partition = (count % topic::CLICKS.partitions as u64) as i32;
                 let record = BaseRecord::with_opaque_to(&topic, Box::new(Instant::now()))
                     .partition(partition)
                     .key(click.click_id.as_str())
@@ -165,14 +202,14 @@ async fn send(engines: Isolated, rate: u32, count: usize) -> anyhow::Result<Vec<
                 if let Err((error, _)) = producer.send(record) {
                     bail!("cannot send a click: {error}");
                 }
-                number += 1;
+                count += 1;
             }
             producer.poll(Duration::ZERO);
             thread::sleep(Duration::from_millis(1));
         }
         producer.flush(PATIENCE)?;
         let sent = std::mem::take(&mut *deliveries.0.lock().unwrap_or_else(PoisonError::into_inner));
-        ensure!(sent.len() == count, "Kafka took {} of {count} clicks", sent.len());
+        ensure!(sent.len() as u64 == count, "Kafka took {} of {count} clicks", sent.len());
         Ok(sent)
     })
     .await?

@@ -9,6 +9,7 @@ mod engine;
 mod freshness;
 mod inserted;
 mod processed;
+pub(crate) mod replayed;
 mod report;
 mod stage;
 

@@ -1,0 +1,166 @@
+//! `bench replay`: the log read again beside live clicks, and the audit of all of it.
+
+use std::{
+    path::PathBuf,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use ::tests::engines::{Isolated, isolated};
+use anyhow::{Context as _, ensure};
+use schemas::topic;
+use serde::Serialize;
+use tokio::{process::Command, time::sleep};
+
+use super::{LOG_FILTER, clicks, freshness, freshness::Freshness, processed, stage::Stage};
+use crate::{
+    child,
+    terminal::{complain, say},
+};
+
+/// Time between two looks at the memory of a command.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What is measured.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Clicks that are counted before, and then read again
+    #[arg(long, value_name = "COUNT", default_value = "10000000", value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
+    clicks: u64,
+    /// Live clicks per second meanwhile
+    #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+    /// Print the result as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A command of the operator's.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Run {
+    seconds: f64,
+    rows_per_second: f64,
+    peak_mib: u64,
+}
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+struct Report {
+    clicks: u64,
+    /// Rows per second of the processor, before, with nothing else to do.
+    live_rows_per_second: f64,
+    /// From the command's start until queries read the new tables.
+    replay: Run,
+    /// Of that, reading the log into the new tables.
+    filling_rows_per_second: f64,
+    /// Of live clicks, while the log is read again.
+    freshness: Freshness,
+    audit: Run,
+}
+
+/// Measures and prints the result.
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    for variable in ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"] {
+        ensure!(std::env::var_os(variable).is_some(), "{variable} is not set: it names a running engine");
+    }
+    let Options { clicks: count, rate, json } = options;
+    let stage = Stage::new(isolated().await, count)?;
+    let engines = &stage.engines;
+    complain(&format!("writing {count} clicks to a topic"));
+    clicks::write(engines, count).await?;
+    complain("counting them");
+    let started = Instant::now();
+    let processor = processed::start(engines).await?;
+    let live_rows_per_second = stage.filled(started).await?;
+    stage.settle().await?;
+    complain(&format!(
+        "{live_rows_per_second:.0} rows a second; reading the log again, with {rate} live clicks a second"
+    ));
+    let replay = async || command(engines, &["replay", "--from", "earliest"], count).await;
+    let (freshness, replay) = freshness::measure(engines, &processor, rate, count, replay).await?;
+    processor.stop().await?;
+    complain("audit");
+    let rows = stage.number("SELECT count() FROM clicks_2").await?;
+    let audit = command(engines, &["audit"], rows).await?;
+    let filling = stage
+        .number(
+            "SELECT toUInt64(1000 * (toFloat64(minIf(at, step = 'filled')) - toFloat64(minIf(at, step = 'copied')))) \
+             FROM rebuilds",
+        )
+        .await?;
+    let report = Report {
+        clicks: count,
+        live_rows_per_second,
+        replay,
+        filling_rows_per_second: count as f64 / (filling.max(1) as f64 / 1e3),
+        freshness,
+        audit,
+    };
+    stage.engines.remove().await;
+    say(&if json { serde_json::to_string(&report)? } else { report.text() });
+    Ok(())
+}
+
+/// Runs the processor with a command of the operator's to its end.
+async fn command(engines: &Isolated, command: &[&str], rows: u64) -> anyhow::Result<Run> {
+    let program: PathBuf = child::beside("processor")?;
+    let started = Instant::now();
+    let mut running = Command::new(program)
+        .args(command)
+        .env("RUST_LOG", LOG_FILTER)
+        .env("KAFKA_BROKERS", &engines.kafka_brokers)
+        .env("CLICKHOUSE_URL", &engines.clickhouse_url)
+        .env("HOPLINE_TOPIC_PREFIX", engines.topic(topic::CLICKS).trim_end_matches(topic::CLICKS.name))
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    let status = format!("/proc/{}/status", running.id().context("it has ended")?);
+    let mut peak_kib = 0;
+    let ended = loop {
+        if let Some(ended) = running.try_wait()? {
+            break ended;
+        }
+        if let Ok(status) = tokio::fs::read_to_string(&status).await {
+            let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let kib = peak.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+            peak_kib = kib.unwrap_or(0).max(peak_kib);
+        }
+        sleep(LOOK).await;
+    };
+    ensure!(ended.success(), "processor {} ended with {ended}", command.join(" "));
+    let seconds = started.elapsed().as_secs_f64();
+    Ok(Run { seconds, rows_per_second: rows as f64 / seconds, peak_mib: peak_kib >> 10 })
+}
+
+impl Report {
+    /// The result for people.
+    fn text(&self) -> String {
+        let Self { clicks, replay, freshness, audit, .. } = self;
+        [
+            format!("{clicks} clicks"),
+            format!("live, alone: {:.0} rows/s", self.live_rows_per_second),
+            format!(
+                "replay, with {:.0} live clicks/s: {:.1} s, {:.0} rows/s, {:.3} of live; peak {} MiB",
+                freshness.sent_per_second,
+                replay.seconds,
+                replay.rows_per_second,
+                replay.rows_per_second / self.live_rows_per_second,
+                replay.peak_mib
+            ),
+            format!(
+                "  of that, reading the log into the new tables: {:.0} rows/s, {:.3} of live",
+                self.filling_rows_per_second,
+                self.filling_rows_per_second / self.live_rows_per_second
+            ),
+            format!(
+                "live clicks meanwhile, {}: visible after p50 {} ms, p99 {} ms, longest {} ms; peak {} MiB",
+                freshness.clicks, freshness.p50_ms, freshness.p99_ms, freshness.max_ms, freshness.peak_mib
+            ),
+            format!(
+                "audit: equal after {:.1} s, {:.0} rows/s; peak {} MiB",
+                audit.seconds, audit.rows_per_second, audit.peak_mib
+            ),
+        ]
+        .join("\n")
+    }
+}

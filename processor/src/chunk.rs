@@ -1,0 +1,124 @@
+//! Records of one partition on their way from the thread that polls to their lane, many in one piece of memory.
+
+use chrono::{DateTime, Utc};
+use rdkafka::Message as _;
+use rdkafka::message::BorrowedMessage;
+
+use crate::decode::Record;
+
+/// Bytes of keys and values at which a chunk is full.
+const BYTES: usize = 64 << 10;
+
+/// Records at which a chunk is full.
+const RECORDS: usize = 512;
+
+/// Where a record is in a chunk's bytes: its key ends where its value begins.
+#[derive(Debug)]
+struct Place {
+    offset: u64,
+    broker_ts: Option<DateTime<Utc>>,
+    start: usize,
+    key_end: usize,
+    end: usize,
+    has_key: bool,
+    has_payload: bool,
+}
+
+/// Records of a partition, in their order.
+#[derive(Debug)]
+pub struct Chunk {
+    partition: i32,
+    bytes: Vec<u8>,
+    places: Vec<Place>,
+}
+
+impl Chunk {
+    /// Makes an empty one for a partition.
+    pub fn new(partition: i32) -> Self {
+        Self { partition, bytes: Vec::new(), places: Vec::new() }
+    }
+
+    /// The partition.
+    pub fn partition(&self) -> i32 {
+        self.partition
+    }
+
+    /// Returns whether a record of a partition may be added.
+    pub fn takes(&self, partition: i32) -> bool {
+        self.partition == partition && self.bytes.len() < BYTES && self.places.len() < RECORDS
+    }
+
+    /// Copies a message.
+    pub fn push(&mut self, message: &BorrowedMessage<'_>) {
+        self.add(Record {
+            // Kafka's offsets are never negative.
+            offset: u64::try_from(message.offset()).unwrap_or(0),
+            broker_ts: message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis),
+            key: message.key(),
+            payload: message.payload(),
+        });
+    }
+
+    fn add(&mut self, record: Record<&[u8]>) {
+        let Record { offset, broker_ts, key, payload } = record;
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(key.unwrap_or_default());
+        let key_end = self.bytes.len();
+        self.bytes.extend_from_slice(payload.unwrap_or_default());
+        let end = self.bytes.len();
+        let (has_key, has_payload) = (key.is_some(), payload.is_some());
+        self.places.push(Place { offset, broker_ts, start, key_end, end, has_key, has_payload });
+    }
+
+    /// The memory that it takes, roughly.
+    pub fn memory(&self) -> usize {
+        self.bytes.capacity() + self.places.capacity() * size_of::<Place>()
+    }
+
+    /// Returns the records.
+    pub fn records(&self) -> impl Iterator<Item = Record<&[u8]>> {
+        self.places.iter().map(|place| Record {
+            offset: place.offset,
+            broker_ts: place.broker_ts,
+            key: place.has_key.then(|| &self.bytes[place.start..place.key_end]),
+            payload: place.has_payload.then(|| &self.bytes[place.key_end..place.end]),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_out_as_they_went_in() {
+        let record = |offset, key, payload| Record { offset, broker_ts: None, key, payload };
+        let records = [
+            record(7, Some(&b"key"[..]), Some(&b"value"[..])),
+            record(8, None, Some(&b"no key"[..])),
+            record(9, Some(&b"tombstone"[..]), None),
+            record(11, Some(&b""[..]), Some(&b""[..])),
+            record(12, None, None),
+        ];
+        let mut chunk = Chunk::new(3);
+        records.iter().cloned().for_each(|record| chunk.add(record));
+        assert_eq!(chunk.records().collect::<Vec<_>>(), records);
+    }
+
+    #[test]
+    fn a_chunk_is_full_by_bytes_or_by_records_and_takes_one_partition() {
+        let record =
+            |payload: &'static [u8]| Record { offset: 0, broker_ts: None, key: None, payload: Some(payload) };
+        let mut by_bytes = Chunk::new(3);
+        assert!(by_bytes.takes(3) && !by_bytes.takes(4));
+        by_bytes.add(record(&[0; BYTES]));
+        assert!(!by_bytes.takes(3));
+        let mut by_records = Chunk::new(3);
+        for _ in 0..RECORDS {
+            assert!(by_records.takes(3));
+            by_records.add(record(b"x"));
+        }
+        assert!(!by_records.takes(3));
+        assert!(by_records.memory() >= RECORDS * size_of::<Place>());
+    }
+}
