@@ -29,8 +29,8 @@ const BEHIND: TimeDelta = TimeDelta::seconds(1);
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            rows: 30_000,
-            bytes: 12 << 20,
+            rows: 24_000,
+            bytes: 8 << 20,
             age: Duration::from_millis(200),
             age_behind: Duration::from_secs(1),
         }
@@ -144,9 +144,12 @@ impl Batcher {
     pub fn cut(&mut self) -> Option<Batch> {
         self.deadline.take()?;
         self.dead_bytes = 0;
+        // The next one is likely as long: growing by doubling would take up to twice its memory.
+        let (rows, body) = (self.rows.len(), self.body.len());
+        let (next_rows, next_body) = (Vec::with_capacity(rows), Vec::with_capacity(body + body / 16));
         Some(Batch {
-            rows: std::mem::take(&mut self.rows),
-            body: std::mem::take(&mut self.body).into(),
+            rows: std::mem::replace(&mut self.rows, next_rows),
+            body: std::mem::replace(&mut self.body, next_body).into(),
             dead_letters: std::mem::take(&mut self.dead_letters),
             next: self.next,
         })

@@ -90,7 +90,7 @@ fn settings(kafka: &KafkaConfig, group: &str) -> rdkafka::ClientConfig {
         ("session.timeout.ms", "6000"),
         ("heartbeat.interval.ms", "2000"),
         // Memory that fetched records may take before they are polled.
-        ("queued.max.messages.kbytes", "16384"),
+        ("queued.max.messages.kbytes", "8192"),
         ("fetch.queue.backoff.ms", "20"),
         // New partitions, and a topic that was missing, are noticed within this time.
         ("topic.metadata.refresh.interval.ms", "10000"),

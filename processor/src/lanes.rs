@@ -19,7 +19,7 @@ use crate::log::Log;
 use crate::ownership::{Claim, source_of};
 
 /// Bytes waiting in a lane at which its partition is paused; it resumes at half of it.
-const INBOX_BYTES: usize = 6 << 20;
+const INBOX_BYTES: usize = 4 << 20;
 
 /// What a lane lets others know.
 #[derive(Debug)]
