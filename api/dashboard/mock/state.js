@@ -167,11 +167,12 @@ export function newState({ kind = 'full', plan = 'business' } = {}) {
     for (let attempt = 1; attempt <= attempts; attempt++) {
       const last = attempt === attempts;
       state.failures.push({
-        id: id('whf'), endpoint: broken.id, delivery_id: delivery, event: 'click.created', attempt,
+        endpoint: broken.id, delivery_id: delivery, event: 'click.created', attempt, max_attempts: 5,
         status_code: n === 3 ? 410 : n === 4 ? null : 500, error_class: n === 4 ? 'timeout' : null,
         response_body: n === 4 ? '' : n === 3 ? 'Gone' : '<html><body><h1>500 Internal Server Error</h1>\n<script>alert("from a receiver")</script></body></html>',
         duration_ms: n === 4 ? 15_000 : 80 + attempt * 13, attempted_at: iso(began + 10_000 * (2 ** (attempt - 1) - 1)),
         next_attempt_at: last ? null : iso(began + 10_000 * (2 ** attempt - 1)),
+        delivered_at: n === 5 ? iso(now - 3_600_000) : null,
       });
     }
   }

@@ -1,17 +1,14 @@
-/** A real browser before the built page, on the double of the API. */
+/** A real browser, whose every complaint fails what it is used for. */
 import assert from 'node:assert/strict';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import axe from 'axe-core';
 import { chromium } from 'playwright-core';
-import { listen } from '../mock/server.js';
 
-const server = await listen(0);
-export const origin = `http://127.0.0.1:${server.address().port}`;
 const shots = process.env.SHOTS;
 if (shots) mkdirSync(shots, { recursive: true });
 
-const browser = await chromium.launch({
+export const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
   args: ['--no-sandbox'],
 });
@@ -23,24 +20,19 @@ export const LOOKS = {
   'phone-dark': { colorScheme: 'dark', viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 },
 };
 
-/** Asks the double to begin anew, or to make a click. */
-export async function mock(path, body) {
-  const response = await fetch(`${origin}/mock/${path}`, {
-    method: 'POST',
-    headers: { 'Content-Type': 'application/json' },
-    body: JSON.stringify(body ?? {}),
-  });
-  assert.equal(response.status, 200);
-  return response.json();
-}
-
-/** A page whose every complaint fails the walk. `expected` are answers that a flow provokes. */
-export async function open(look, expected = []) {
+/**
+ * Opens a page of the server at `origin`.
+ *
+ * `end` fails when a script or the Content-Security-Policy complained, when something typed ran, or when another host
+ * was asked. `expected` are the statuses that a flow provokes; `state` is what an earlier page has kept, its cookie.
+ */
+export async function openAt(origin, look, { expected = [], state } = {}) {
   const context = await browser.newContext({
     ...LOOKS[look],
     locale: 'en-US',
     timezoneId: 'Europe/Berlin',
     permissions: ['clipboard-read', 'clipboard-write'],
+    storageState: state,
   });
   const page = await context.newPage();
   page.setDefaultTimeout(20_000);
@@ -51,9 +43,12 @@ export async function open(look, expected = []) {
     complaints.push(message.text());
   });
   page.on('pageerror', (error) => complaints.push(error.stack));
-  page.on('dialog', (dialog) => complaints.push(`something typed ran: ${dialog.message()}`));
+  page.on('dialog', async (dialog) => {
+    complaints.push(`something typed ran: ${dialog.message()}`);
+    await dialog.dismiss();
+  });
   page.on('request', (request) => {
-    if (!request.url().startsWith(origin) && !request.url().startsWith('blob:')) complaints.push(`asked ${request.url()}`);
+    if (!request.url().startsWith(`${origin}/`) && !request.url().startsWith('blob:')) complaints.push(`asked ${request.url()}`);
   });
   return {
     page,
@@ -62,15 +57,6 @@ export async function open(look, expected = []) {
       await context.close();
     },
   };
-}
-
-/** Signs in as the double's one person. */
-export async function signIn(page) {
-  await page.goto(`${origin}/app/`);
-  await page.getByLabel('E-mail').fill('ada@example.com');
-  await page.getByLabel('Password').fill('correct horse battery');
-  await page.getByRole('button', { name: 'Sign in' }).click();
-  await page.getByRole('heading', { name: 'Links', exact: true }).waitFor();
 }
 
 /** Everything has come, and nothing is loading any more. */
@@ -114,10 +100,3 @@ export const nav = async (page, text) => {
     return !box || (box.left === 0 ? innerWidth > 860 : box.right <= 0);
   });
 };
-
-/** Ends the browser and the double. */
-export async function shut() {
-  await browser.close();
-  server.close();
-  server.closeAllConnections();
-}

@@ -1,6 +1,7 @@
 /** What people do, from its beginning to its end. */
 import assert from 'node:assert/strict';
-import { mock, nav, open, origin, settled, signIn } from './browser.js';
+import { nav, settled } from './browser.js';
+import { mock, open, origin, signIn } from './double.js';
 
 export const flows = {
   async 'a wrong password is told and a right one leads to the links'() {

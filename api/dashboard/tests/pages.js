@@ -1,5 +1,6 @@
 /** Every page, as it looks. */
-import { look, mock, nav, open, origin, settled, signIn } from './browser.js';
+import { look, nav, settled } from './browser.js';
+import { mock, open, origin, signIn } from './double.js';
 
 /** Goes through all pages in one look. */
 export async function pages(kind) {

@@ -5,7 +5,8 @@
  * flow shows, that axe finds no serious fault, that nothing is wider than its screen, that the Content-Security-Policy
  * is kept to, that nothing asks another host, and that nothing people typed runs.
  */
-import { LOOKS, checked, mock, shut } from './browser.js';
+import { LOOKS, checked } from './browser.js';
+import { mock, shut } from './double.js';
 import { flows } from './flows.js';
 import { pages } from './pages.js';
 

@@ -43,7 +43,7 @@ export interface Link extends LinkItem {
   forward_query: 'off' | 'append';
   append_click_id: boolean;
   short_url: string;
-  conversions: number;
+  conversions: number | null;
   conversion_rate: number | null;
   as_of: string | null;
 }
@@ -73,8 +73,9 @@ export interface Stats {
   as_of: string | null;
   total_clicks: number;
   unique_clicks: number;
-  conversions: number;
-  conversion_rate: number;
+  // Null when they could not be counted in time.
+  conversions: number | null;
+  conversion_rate: number | null;
   series: Point[];
 }
 
@@ -162,16 +163,18 @@ export interface Endpoint {
 }
 
 export interface Failure {
-  id: string;
   delivery_id: string;
   event: string;
   attempt: number;
+  max_attempts: number;
   status_code: number | null;
   error_class: string | null;
   response_body: string;
   duration_ms: number;
   attempted_at: string;
   next_attempt_at: string | null;
+  /** When the delivery arrived all the same. */
+  delivered_at: string | null;
 }
 
 export interface Member {

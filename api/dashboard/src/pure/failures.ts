@@ -7,6 +7,9 @@ export interface FailedDelivery {
   attempts: Failure[];
 }
 
+/** What tells an attempt from every other. A delivery that was sent again has a second attempt of the same number. */
+export const attemptId = (failure: Failure): string => `${failure.delivery_id} ${failure.attempted_at} ${failure.attempt}`;
+
 /** The deliveries of a list of attempts that is newest first, in the order of their newest attempts. */
 export function byDelivery(failures: Failure[]): FailedDelivery[] {
   const deliveries = new Map<string, FailedDelivery>();

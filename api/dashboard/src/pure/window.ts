@@ -115,8 +115,8 @@ export function drawnZone(window: Window, now: number, zone: string, retentionDa
 export const isCut = (asked: number | null, given: string): boolean =>
   asked !== null && Date.parse(given) - asked > 1000;
 
-/** The change from one number to another in percent, rounded; null from nothing. */
-export const change = (before: number, now: number): number | null =>
-  before === 0 ? null : Math.round(((now - before) / before) * 100);
+/** The change from one number to another in percent, rounded; null from nothing, and where one is not known. */
+export const change = (before: number | null, now: number | null): number | null =>
+  !before || now === null ? null : Math.round(((now - before) / before) * 100);
 
 export const iso = (at: number | null): string | undefined => (at === null ? undefined : new Date(at).toISOString());

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { byDelivery } from '../../src/pure/failures';
+import { attemptId, byDelivery } from '../../src/pure/failures';
 import type { Failure } from '../../src/client/types';
 import { append, prepend, replace } from '../../src/pure/lists';
 import { faded, seen } from '../../src/pure/recent';
@@ -54,5 +54,13 @@ describe('failures', () => {
       ['a', [5, 4]],
     ]);
     expect(byDelivery([])).toEqual([]);
+  });
+
+  it('are told apart, also when a delivery that was sent again fails with the same number', () => {
+    const attempt = (delivery_id: string, attempt: number, attempted_at: string) => ({ delivery_id, attempt, attempted_at }) as Failure;
+    const newest = attempt('a', 1, '11:00');
+    const others = [attempt('b', 1, '11:00'), attempt('a', 2, '10:10'), attempt('a', 1, '10:00')];
+    const first = { items: [newest], next: 'x' };
+    expect(append(first, { items: [newest, ...others], next: null }, attemptId).items).toEqual([newest, ...others]);
   });
 });

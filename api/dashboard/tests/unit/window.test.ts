@@ -101,5 +101,6 @@ describe('windows', () => {
 describe('a change', () => {
   it('is in percent, and from nothing there is none', () => {
     expect([change(100, 150), change(3, 1), change(5, 5), change(0, 7)]).toEqual([50, -67, 0, null]);
+    expect([change(null, 7), change(7, null)]).toEqual([null, null]);
   });
 });

@@ -1,0 +1,37 @@
+/** The browser before the built page, on the double of the API. */
+import assert from 'node:assert/strict';
+import { listen } from '../mock/server.js';
+import { browser, openAt } from './browser.js';
+
+const server = await listen(0);
+export const origin = `http://127.0.0.1:${server.address().port}`;
+
+/** Opens a page; `expected` are answers that a flow provokes. */
+export const open = (look, expected) => openAt(origin, look, { expected });
+
+/** Asks the double to begin anew, or to make a click. */
+export async function mock(path, body) {
+  const response = await fetch(`${origin}/mock/${path}`, {
+    method: 'POST',
+    headers: { 'Content-Type': 'application/json' },
+    body: JSON.stringify(body ?? {}),
+  });
+  assert.equal(response.status, 200);
+  return response.json();
+}
+
+/** Signs in as the double's one person. */
+export async function signIn(page) {
+  await page.goto(`${origin}/app/`);
+  await page.getByLabel('E-mail').fill('ada@example.com');
+  await page.getByLabel('Password').fill('correct horse battery');
+  await page.getByRole('button', { name: 'Sign in' }).click();
+  await page.getByRole('heading', { name: 'Links', exact: true }).waitFor();
+}
+
+/** Ends the browser and the double. */
+export async function shut() {
+  await browser.close();
+  server.close();
+  server.closeAllConnections();
+}
