@@ -4,6 +4,7 @@
 //! same machine, in the same minutes, under the same load, says more; so every benchmark here reports one.
 
 mod api;
+mod bar;
 mod child;
 mod constant;
 mod cpu;
@@ -60,6 +61,7 @@ enum Command {
     /// Webhook deliveries of `dispatcher` against a loop that only signs and sends; latency, black holes, memory
     #[command(
         after_help = "Examples:\n  bench deliver\n  bench deliver --deliveries 20000 --pairs 1 --backlog 100000\n  \
+        bench deliver --skip many,isolation,memory\n  \
         bench deliver --json | jq '.throughput[] | [.name, .ratio.median]'\n\n\
         Exit codes: 0 after a complete run, whatever the ratios; 1 when there is no result, also because a delivery \
         is missing or came twice."

@@ -21,9 +21,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// # Panics
 /// When Kafka does not take them.
 pub fn publish(engines: &Isolated, count: usize) -> Vec<String> {
+    publish_of(engines, WorkspaceId::from_uuid(Uuid::now_v7()), count)
+}
+
+/// The same of a workspace that exists.
+///
+/// # Panics
+/// As [`publish`].
+pub fn publish_of(engines: &Isolated, workspace_id: WorkspaceId, count: usize) -> Vec<String> {
     let producer: BaseProducer = engines.kafka().create().unwrap();
     let topic = engines.topic(LINKS);
-    let workspace_id = WorkspaceId::from_uuid(Uuid::now_v7());
     let mut slugs = Vec::new();
     for number in 0..count {
         let link = Link {

@@ -1,4 +1,4 @@
-//! `bench deliver`: clicks on their topic become signed requests, against a loop that only signs and sends.
+//! `bench deliver`: clicks become signed requests, against a loop that only signs and sends.
 
 mod bare;
 mod process;
@@ -14,7 +14,12 @@ use report::{Isolation, Latency, Memory, Report, Throughput};
 use stage::Stage;
 use tests::engines::{Isolated, isolated};
 
-use crate::terminal::{complain, say};
+use crate::{
+    load::Load,
+    paced,
+    redirect::servers::Edge,
+    terminal::{complain, say},
+};
 
 /// What all servers log, whatever our own environment says: log lines cost time.
 pub(crate) const LOG_FILTER: &str = "warn,librdkafka=warn,rdkafka=warn";
@@ -24,6 +29,15 @@ const PER_WORKSPACE: usize = 20;
 
 /// Requests in flight of the bare loop: as many as an endpoint's workspace may have.
 const BARE_CONCURRENCY: usize = 128;
+
+/// Links that visitors click on.
+const LINKS: usize = 100;
+
+/// Connections of these visitors.
+const VISITORS: usize = 16;
+
+/// How long visitors click before anything is timed.
+const WARM_UP: Duration = Duration::from_secs(2);
 
 /// What is measured.
 #[derive(Debug, Clone, clap::Args)]
@@ -49,9 +63,27 @@ pub(crate) struct Options {
     /// Seconds of these rounds
     #[arg(long, default_value = "20", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
+    /// Leave something out, as a list with commas
+    #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',')]
+    skip: Vec<Part>,
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// What a run measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Deliveries per second to one endpoint
+    One,
+    /// Deliveries per second to many endpoints
+    Many,
+    /// From a click at the edge to its request
+    Latency,
+    /// Endpoints that answer beside as many that never do
+    Isolation,
+    /// Memory while much is waiting
+    Memory,
 }
 
 /// Measures and prints the result.
@@ -63,13 +95,21 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         complain("a debug build measures the compiler's debug code; build with --release for a result");
     }
     let receiver = Receiver::start().await?;
-    let one = throughput("one endpoint", &options, &receiver, 1).await?;
-    let many = throughput("many endpoints", &options, &receiver, options.endpoints as usize).await?;
-    let latency = latency(&options, &receiver).await?;
-    let isolation = isolation(&options, &receiver).await?;
-    let memory = memory(&options, &receiver).await?;
+    let measures = |part| !options.skip.contains(&part);
+    let mut rates = Vec::new();
+    if measures(Part::One) {
+        rates.push(throughput("one endpoint", &options, &receiver, 1).await?);
+    }
+    if measures(Part::Many) {
+        rates.push(throughput("many endpoints", &options, &receiver, options.endpoints as usize).await?);
+    }
+    let latency =
+        if measures(Part::Latency) { Some(latency(&options, &receiver).await?) } else { None };
+    let isolation =
+        if measures(Part::Isolation) { Some(isolation(&options, &receiver).await?) } else { None };
+    let memory = if measures(Part::Memory) { Some(memory(&options, &receiver).await?) } else { None };
     receiver.stop().await?;
-    let report = Report { throughput: vec![one, many], latency, isolation, memory };
+    let report = Report::new(rates, latency, isolation, memory);
     say(&if options.json { serde_json::to_string(&report)? } else { report.text() });
     Ok(())
 }
@@ -110,18 +150,36 @@ async fn throughput(
     Throughput::new(name, endpoints, &rounds)
 }
 
-/// From a click to its request, at a steady rate.
+/// From a click at the edge to its request, at a steady rate.
 async fn latency(options: &Options, receiver: &Receiver) -> anyhow::Result<Latency> {
+    complain(&format!("clicking {} times a second for {} s", options.rate, options.seconds));
     let engines = isolated().await;
     let stage = Stage::set(&engines, &receiver.url("/"), 1).await?;
+    let slugs = stage.links(LINKS);
+    let edge = Edge::start(&engines).await?;
+    // One partition, in order: who knows the last link knows all.
+    edge.knows(slugs.last().context("no links")?).await?;
     let dispatcher = Dispatcher::start(&engines).await?;
-    let latency = steady(options, receiver, &stage, 1).await?;
+    let visitors = Load::new(VISITORS, &slugs);
+    let click = async |duration| {
+        receiver.reset().await?;
+        let clicks = paced::run(&visitors, edge.server.address(), options.rate.into(), duration).await?;
+        receiver.received(clicks.count()).await
+    };
+    // The first request opens a connection.
+    click(WARM_UP).await?;
+    click(Duration::from_secs(options.seconds.into())).await?;
+    let latency = Latency::new(receiver.latencies_ms().await?)?;
+    stage.is_done().await?;
+    let received = receiver.statistics().await?.received;
+    ensure!(received == latency.requests() as u64, "{received} requests for {} clicks", latency.requests());
+    edge.stop().await?;
     dispatcher.stop().await?;
     finish(engines, stage).await?;
     Ok(latency)
 }
 
-/// The same with many endpoints, first alone and then beside as many that never answer.
+/// At a steady rate to many endpoints, first alone and then beside as many that never answer.
 async fn isolation(options: &Options, receiver: &Receiver) -> anyhow::Result<Isolation> {
     let engines = isolated().await;
     let healthy = options.holes as usize;

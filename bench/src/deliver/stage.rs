@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ::tests::engines::Isolated;
+use ::tests::{engines::Isolated, links};
 use anyhow::Context as _;
 use chrono::Utc;
 use devstack::readiness::until;
@@ -105,6 +105,11 @@ impl Stage {
         sqlx::query("UPDATE endpoints_version SET version = version + 1").execute(&self.pool).await?;
         sqlx::query("ANALYZE webhook_endpoints").execute(&self.pool).await?;
         Ok(())
+    }
+
+    /// Publishes so many links of the first workspace, and returns their slugs in the topic's order.
+    pub(super) fn links(&self, count: usize) -> Vec<String> {
+        links::publish_of(&self.engines, self.workspaces[0], count)
     }
 
     /// How many workspaces there are.

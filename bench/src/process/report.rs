@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use super::{engine::Engine, freshness::Freshness, processed::Processed, stage::Round};
-use crate::statistics::Spread;
+use crate::{bar::Bar, statistics::Spread};
 
 /// Every way once, one after the other.
 #[derive(Debug, Serialize)]
@@ -40,18 +40,6 @@ struct Way {
     client_cpu_seconds: Spread,
     kafka_cpu_seconds: Spread,
     clickhouse_cpu_seconds: Spread,
-}
-
-/// A number that was promised, and what it is.
-#[derive(Debug, Serialize)]
-struct Bar {
-    name: String,
-    value: f64,
-    /// The least that it may be, or the most.
-    bar: f64,
-    is_at_least: bool,
-    is_met: bool,
-    target: f64,
 }
 
 /// All that was measured.
@@ -90,15 +78,15 @@ impl Report {
         let peaks = pairs.iter().map(|pair| pair.processed.peak_mib);
         let peak = peaks.chain(freshness.iter().map(|one| one.peak_mib)).max().unwrap_or_default();
         let mut bars = vec![
-            at_least(ratios[0].0, ratios[0].1.median, 0.6, 0.8),
-            at_least(ratios[1].0, ratios[1].1.median, 2.0, 2.5),
-            at_most(ratios[2].0, ratios[2].1.median, 0.5, 1.0 / 3.0),
-            at_most("processor's memory, MiB", peak as f64, 256.0, 256.0),
+            Bar::at_least(ratios[0].0, ratios[0].1.median, 0.6, 0.8),
+            Bar::at_least(ratios[1].0, ratios[1].1.median, 2.0, 2.5),
+            Bar::at_most(ratios[2].0, ratios[2].1.median, 0.5, 1.0 / 3.0),
+            Bar::at_most("processor's memory, MiB", peak as f64, 256.0, 256.0),
         ];
         for one in &freshness {
             let (name, bar) =
                 (format!("p99 at {} clicks/s, ms", one.rate), if one.rate > 1_000 { 2e3 } else { 1e3 });
-            bars.push(at_most(&name, f64::from(one.p99_ms), bar, bar));
+            bars.push(Bar::at_most(name, f64::from(one.p99_ms), bar, bar));
         }
         Ok(Self { clicks, ways: ways.into(), ratios: ratios.into(), freshness, bars, pairs })
     }
@@ -136,14 +124,7 @@ impl Report {
         }
         let repeats: u64 = self.pairs.iter().map(|pair| pair.engine.repeats).sum();
         lines.push(format!("rows that the Kafka engine stored more than once: {repeats}"));
-        for bar in &self.bars {
-            let (sign, met) =
-                (if bar.is_at_least { ">=" } else { "<=" }, if bar.is_met { "met" } else { "MISSED" });
-            lines.push(format!(
-                "{met:<6} {:<44} {:.3} (bar {sign} {:.3}, target {:.3})",
-                bar.name, bar.value, bar.bar, bar.target
-            ));
-        }
+        lines.extend(self.bars.iter().map(Bar::text));
         lines.join("\n")
     }
 }
@@ -168,12 +149,4 @@ fn ratio(
     value: impl Fn(&Pair) -> f64,
 ) -> anyhow::Result<(&'static str, Spread)> {
     Ok((name, Spread::of(pairs.iter().map(value)).context("no round")?))
-}
-
-fn at_least(name: &str, value: f64, bar: f64, target: f64) -> Bar {
-    Bar { name: name.to_owned(), value, bar, is_at_least: true, is_met: value >= bar, target }
-}
-
-fn at_most(name: &str, value: f64, bar: f64, target: f64) -> Bar {
-    Bar { name: name.to_owned(), value, bar, is_at_least: false, is_met: value <= bar, target }
 }
