@@ -2,6 +2,9 @@
 //!
 //! A convenience: rows say for themselves what is stored, but skipping what is not needed saves time, and only
 //! a committed offset covers dead letters and repeats behind the last row.
+//!
+//! With each offset goes the topic's generation that it is of, as Kafka's metadata: what was committed for a log that
+//! was replaced since counts for nothing, whoever commits it and however late.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
+use schemas::row::topic_of;
 
 use crate::lanes::Phase;
 
@@ -16,7 +20,8 @@ use crate::lanes::Phase;
 #[derive(Debug)]
 pub struct Commits {
     topic: String,
-    committed: Mutex<BTreeMap<i32, u64>>,
+    /// Source and offset, by partition.
+    committed: Mutex<BTreeMap<i32, (u32, u64)>>,
 }
 
 impl Commits {
@@ -49,10 +54,11 @@ impl Commits {
         let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut offsets = TopicPartitionList::new();
         for (partition, phase) in phases {
-            let Phase::Owned { next, .. } = phase else { continue };
-            if committed.get(partition) != Some(next) {
-                let offset = Offset::Offset(i64::try_from(*next).unwrap_or(i64::MAX));
-                offsets.add_partition_offset(&self.topic, *partition, offset)?;
+            let Phase::Owned { src, next, .. } = phase else { continue };
+            if committed.get(partition) != Some(&(*src, *next)) {
+                let mut offset = offsets.add_partition(&self.topic, *partition);
+                offset.set_offset(Offset::Offset(i64::try_from(*next).unwrap_or(i64::MAX)))?;
+                offset.set_metadata(topic_of(*src).to_string());
             }
         }
         if offsets.count() == 0 {
@@ -60,8 +66,8 @@ impl Commits {
         }
         consumer.commit(&offsets, mode)?;
         for (partition, phase) in phases {
-            if let Phase::Owned { next, .. } = phase {
-                committed.insert(*partition, *next);
+            if let Phase::Owned { src, next, .. } = phase {
+                committed.insert(*partition, (*src, *next));
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! What the processor is told by its environment.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use service::{clickhouse::ClickhouseConfig, kafka::KafkaConfig, process::Settings};
@@ -30,6 +31,10 @@ pub struct Config {
         default_value = "127.0.0.1:9102"
     )]
     pub operations_listen: SocketAddr,
+
+    /// Directory of lists that tell crawlers and browsers, for `recount`: crawler-user-agents.json, uap-core.json.
+    #[arg(long, value_name = "DIRECTORY", env = "HOPLINE_DATA_DIR")]
+    pub data_dir: Option<PathBuf>,
 
     /// The consumer group: one per deployment, so not for its environment to say.
     #[arg(skip = GROUP)]

@@ -13,7 +13,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::BorrowedMessage;
-use rdkafka::{ClientContext, Message as _, TopicPartitionList};
+use rdkafka::{ClientContext, Message as _, Offset, TopicPartitionList};
 use service::Shutdown;
 use service::kafka::{Context, KafkaConfig};
 use tokio::sync::oneshot;
@@ -28,6 +28,9 @@ use crate::lanes::Lanes;
 const POLL: Duration = Duration::from_millis(20);
 
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a partition's reader may take to go back to an offset; else it is tried again.
+const SEEK: Duration = Duration::from_secs(1);
 
 /// How long a partition that goes to another process may hold up the rebalance for its insert in flight.
 const GIVE_BACK: Duration = Duration::from_secs(10);
@@ -153,6 +156,16 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
         let resumable = lanes.resumable();
         if !resumable.is_empty() {
             consumer.resume(&partitions(topic, &resumable))?;
+        }
+        for (partition, rewind) in lanes.rewinds() {
+            // It comes from before.
+            gathered.take_if(|chunk| chunk.partition() == partition);
+            let offset = Offset::Offset(i64::try_from(rewind.to).unwrap_or(i64::MAX));
+            match consumer.seek(topic, partition, offset, SEEK) {
+                // What was fetched before is not given out any more, so the next record is the one asked for.
+                Ok(()) => lanes.rewound(partition, rewind),
+                Err(error) => troubles.tell(&error),
+            }
         }
         if committed.elapsed() >= COMMIT_INTERVAL {
             committed = Instant::now();

@@ -12,9 +12,14 @@ use service::kafka::{Context, KafkaConfig};
 
 use crate::decode::{Poison, Record};
 
+/// The header with the topic's generation.
+pub(crate) const GENERATION: &str = "generation";
+
 /// A message that is not what its topic holds, with its original bytes.
 #[derive(Debug, Clone)]
 pub struct DeadLetter {
+    /// The topic's generation, where the topic has several; see [`schemas::row::source`].
+    pub generation: Option<u16>,
     /// Offset within the partition.
     pub offset: u64,
     /// Why it could not be read.
@@ -30,7 +35,13 @@ impl DeadLetter {
     pub fn new<B: Into<Vec<u8>>>(record: Record<B>, poison: &Poison) -> Self {
         let Record { offset, key, payload, .. } = record;
         let payload = payload.map_or_else(Vec::new, Into::into);
-        Self { offset, reason: poison.to_string(), key: key.map(Into::into), payload }
+        Self { generation: None, offset, reason: poison.to_string(), key: key.map(Into::into), payload }
+    }
+
+    /// Says of which generation of its topic the letter is.
+    #[must_use]
+    pub fn of(self, generation: u16) -> Self {
+        Self { generation: Some(generation), ..self }
     }
 }
 
@@ -78,7 +89,8 @@ impl DeadLetters {
 
     /// Writes one letter and waits until Kafka has it; after a crash the same letter may be written again.
     ///
-    /// Its key is the position that it came from, so that such a second one can be told.
+    /// Its key is the position that it came from, so that such a second one can be told; the same position of a log
+    /// that was replaced has another generation in the headers.
     ///
     /// # Errors
     /// When Kafka did not take it.
@@ -96,6 +108,9 @@ impl DeadLetters {
             headers = headers.insert(Header { key, value: Some(value) });
         }
         headers = headers.insert(Header { key: "key", value: letter.key.as_ref() });
+        if let Some(generation) = letter.generation {
+            headers = headers.insert(Header { key: GENERATION, value: Some(&generation.to_string()) });
+        }
         let record = FutureRecord::to(&self.topic).key(&position).payload(&letter.payload).headers(headers);
         match self.producer.send(record, Timeout::After(Duration::from_secs(5))).await {
             Ok(_) => Ok(()),

@@ -2,25 +2,27 @@
 //!
 //! A lane does one thing at a time, so one insert of its source is in flight; lanes run beside each other. It
 //! keeps every message since the last batch that is known to be stored, so after a loss of ownership it goes on
-//! without reading the log again.
+//! without reading the log again. Only when the log was replaced, it begins anew and asks for the log's start.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use metrics::{counter, histogram};
 use schemas::clickhouse::Generation;
+use schemas::row::topic_of;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::batch::{Batch, BatchRow, Batcher, Insertion, Limits};
+use crate::batch::{Batch, BatchRow, Batcher, Limits};
 use crate::chunk::Chunk;
 use crate::dead_letter::{DeadLetter, DeadLetters};
-use crate::decode::borrow;
+use crate::decode::{Record, borrow};
 use crate::deleted_links::DeletedLinks;
-use crate::lanes::Status;
-use crate::ownership::{Claim, Ownership, TakeError};
+use crate::lanes::{Inbound, Rewind, Status};
+use crate::ownership::{BROKER_SKEW, Claim, Known, Ownership, TakeError};
 use crate::repeats::{self, Remembered};
 use crate::retry::{Backoff, Stopped, until_done};
 use crate::store::{InsertError, Store, StoreError};
@@ -28,6 +30,9 @@ use crate::store::{InsertError, Store, StoreError};
 /// How long a lane waits after it was fenced: longer than a consumer's heartbeat interval, so that a process
 /// which Kafka has thrown out of the group hears of it, and gives the partition back, before it takes it again.
 const AFTER_FENCED: Duration = Duration::from_secs(5);
+
+/// How long a lane waits after it was refused, before it looks whether the former log is back or the new one adopted.
+const AFTER_REFUSED: Duration = Duration::from_secs(10);
 
 /// What a lane works with.
 #[derive(Debug)]
@@ -40,6 +45,19 @@ pub struct Tools {
     pub deleted_links: DeletedLinks,
     /// When batches are cut.
     pub limits: Limits,
+}
+
+/// What a lane was waiting for.
+#[derive(Debug)]
+enum Heard {
+    /// Records of its partition.
+    Chunk(Chunk),
+    /// What follows is what the rewind of this number asked for.
+    Rewound(u64),
+    /// Somebody doubts that the log is still the same.
+    Doubt,
+    /// The time has come to store what is at hand.
+    Deadline,
 }
 
 /// The rows of a batch that are not stored.
@@ -84,8 +102,10 @@ pub struct Lane {
     tools: Arc<Tools>,
     claim: Claim,
     status: Arc<Status>,
-    inbox: UnboundedReceiver<Chunk>,
+    inbox: UnboundedReceiver<Inbound>,
     stop: CancellationToken,
+    /// The partition's source, once it was taken.
+    src: Option<u32>,
     epoch: u64,
     generation: Generation,
     /// Everything below is stored, or dropped, or a dead letter.
@@ -94,6 +114,16 @@ pub struct Lane {
     expected: u64,
     /// The offset of the last record, whether it was skipped or not.
     received: Option<u64>,
+    /// The broker's time of the last row that is stored.
+    stored_until: Option<DateTime<Utc>>,
+    /// Records below this offset are known to be of the log that the rows came from.
+    trusted: u64,
+    /// How often records were asked for again.
+    rewinds: u64,
+    /// Whether what comes in is from before the last rewind.
+    is_rewinding: bool,
+    /// The offset that the last rewind was for.
+    rewound: Option<u64>,
     remembered: Remembered,
 }
 
@@ -104,7 +134,7 @@ impl Lane {
         tools: Arc<Tools>,
         claim: Claim,
         status: Arc<Status>,
-        inbox: UnboundedReceiver<Chunk>,
+        inbox: UnboundedReceiver<Inbound>,
         stop: CancellationToken,
     ) -> Self {
         let remembered = Remembered::default();
@@ -115,38 +145,92 @@ impl Lane {
             status,
             inbox,
             stop,
+            src: None,
             epoch: 0,
             generation: Generation::FIRST,
             next: 0,
             expected: 0,
             received: None,
+            stored_until: None,
+            trusted: 0,
+            rewinds: 0,
+            is_rewinding: false,
+            rewound: None,
             remembered,
         }
     }
 
     /// Works until it is stopped; an insert in flight is finished first.
     pub async fn run(mut self) {
-        if let Err(TakeError::WrongLog(wrong)) = self.work().await {
-            tracing::error!(partition = self.partition, "{wrong}");
-            self.status.refuse(wrong.to_string());
-            // The inbox stays open and fills up, so that the consumer stops fetching the partition.
-            self.stop.cancelled().await;
+        let mut told = false;
+        loop {
+            match self.work().await {
+                Ok(()) | Err(TakeError::Stopped(_)) => return,
+                Err(TakeError::WrongLog(wrong)) => {
+                    self.status.refuse(wrong.to_string());
+                    // Once: it is looked at again and again, and the check says it all the time.
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::error!(partition = self.partition, "{wrong}");
+                    }
+                    // The inbox stays open and fills up, so that the consumer stops fetching the partition.
+                    tokio::select! {
+                        biased;
+                        () = self.stop.cancelled() => return,
+                        () = sleep(AFTER_REFUSED) => {}
+                    }
+                }
+                Err(TakeError::Adopted) => {
+                    let partition = self.partition;
+                    tracing::warn!(
+                        partition,
+                        "partition {partition} has another log, reading it from its start"
+                    );
+                }
+            }
+            // What was read is of a log that is gone, or has to be read again when it is back.
+            self.src = None;
+            (self.next, self.expected, self.trusted) = (0, 0, 0);
+            (self.received, self.stored_until, self.rewound) = (None, None, None);
+            self.is_rewinding = true;
         }
     }
 
     async fn work(&mut self) -> Result<(), TakeError> {
         let mut batcher = Batcher::new(self.tools.limits);
-        self.take().await?;
+        let mut src = self.take().await?;
+        if self.is_rewinding {
+            self.rewind();
+        }
         loop {
-            let chunk = self.receive(batcher.deadline()).await?;
-            if let Some(chunk) = &chunk {
-                self.status.taken_out(chunk.memory());
-            }
+            let chunk = match self.receive(batcher.deadline()).await? {
+                Heard::Chunk(chunk) => Some(chunk),
+                Heard::Rewound(number) => {
+                    if number == self.rewinds {
+                        (self.is_rewinding, self.received) = (false, None);
+                    }
+                    None
+                }
+                Heard::Doubt => {
+                    self.flush(&mut batcher).await?;
+                    src = self.take().await?;
+                    None
+                }
+                Heard::Deadline => None,
+            };
             for record in chunk.iter().flat_map(Chunk::records) {
+                if self.is_rewinding {
+                    continue;
+                }
+                if self.is_strange(&record) {
+                    // What was gathered is of the log as it was until here.
+                    self.flush(&mut batcher).await?;
+                    src = self.take().await?;
+                    self.trusted = self.expected;
+                }
                 if !self.advance(record.offset).await? {
                     continue;
                 }
-                let poison = match borrow(self.status.src, &record) {
+                let poison = match borrow(src, &record) {
                     Ok(row) => {
                         if !batcher.accepts(&row) {
                             self.flush(&mut batcher).await?;
@@ -157,7 +241,7 @@ impl Lane {
                     Err(poison) => Some(poison),
                 };
                 if let Some(poison) = poison {
-                    batcher.push_dead_letter(DeadLetter::new(record, &poison));
+                    batcher.push_dead_letter(DeadLetter::new(record, &poison).of(topic_of(src)));
                 }
                 if batcher.is_full() {
                     self.flush(&mut batcher).await?;
@@ -170,7 +254,7 @@ impl Lane {
     }
 
     /// Waits for records, at the longest until the deadline of the batch at hand.
-    async fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<Chunk>, Stopped> {
+    async fn receive(&mut self, deadline: Option<Instant>) -> Result<Heard, Stopped> {
         let age = async {
             match deadline {
                 Some(deadline) => sleep_until(deadline).await,
@@ -180,22 +264,50 @@ impl Lane {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => Err(Stopped),
-            received = self.inbox.recv() => received.map(Some).ok_or(Stopped),
-            () = age => Ok(None),
+            () = self.status.doubted() => Ok(Heard::Doubt),
+            received = self.inbox.recv() => {
+                let inbound = received.ok_or(Stopped)?;
+                // Whatever becomes of it, it is out.
+                self.status.taken_out(inbound.bytes());
+                Ok(match inbound {
+                    Inbound::Chunk(chunk) => Heard::Chunk(chunk),
+                    Inbound::Rewound(number) => Heard::Rewound(number),
+                })
+            }
+            () = age => Ok(Heard::Deadline),
         }
+    }
+
+    /// Returns whether a record does not look like one of the log that the rows came from: its offset is not behind the
+    /// one before, or it is older by its offset than what is stored and younger by its time.
+    ///
+    /// The log was replaced under the consumer, or a record came twice; taking the partition tells.
+    fn is_strange<B>(&self, record: &Record<B>) -> bool {
+        let is_stored = record.offset < self.expected && record.offset >= self.trusted;
+        let is_later =
+            self.stored_until.zip(record.broker_ts).is_some_and(|(until, at)| at > until + BROKER_SKEW);
+        self.received.is_some_and(|last| record.offset <= last) || (is_stored && is_later)
+    }
+
+    /// Asks for the records from the first one on that is not done, and leaves out what comes until then.
+    fn rewind(&mut self) {
+        self.rewinds += 1;
+        (self.is_rewinding, self.rewound) = (true, Some(self.expected));
+        self.status.rewind(Rewind { to: self.expected, number: self.rewinds });
     }
 
     /// Notes the offset of the record at hand, and returns whether the record is to be counted.
     async fn advance(&mut self, offset: u64) -> Result<bool, TakeError> {
-        if self.received.is_some_and(|last| offset <= last) {
-            // The log was replaced under the consumer, or a record came twice; taking the partition tells.
-            self.take().await?;
-        }
         self.received = Some(offset);
         if offset < self.expected {
             return Ok(false);
         }
         let missing = offset - self.expected;
+        if missing > 0 && self.rewound != Some(self.expected) && self.claim.log_holds(self.expected).await? {
+            // The group's offset was one of a log that was replaced, and so the consumer began behind the new one's start.
+            self.rewind();
+            return Ok(false);
+        }
         if missing > 0 {
             counter!("hopline_processor_position_gaps_total").increment(missing);
             let (partition, expected) = (self.partition, self.expected);
@@ -212,20 +324,24 @@ impl Lane {
         Ok(true)
     }
 
-    async fn take(&mut self) -> Result<(), TakeError> {
+    /// Takes the partition, and returns its source.
+    async fn take(&mut self) -> Result<u32, TakeError> {
         self.status.taking();
         // A lane that knows none yet would bring back what was purged.
         let Tools { store, deleted_links, .. } = &*self.tools;
         until_done("read the deleted links", self.partition, &self.stop, || deleted_links.refresh(store))
             .await?;
-        let Ownership { epoch, generation, next, last_row, remembered } = self.claim.take(self.next).await?;
+        let known = self.src.map(|src| Known { src, next: self.next });
+        let Ownership { src, epoch, generation, next, last_row, remembered } = self.claim.take(known).await?;
+        self.src = Some(src);
         self.epoch = epoch;
         self.generation = generation;
         self.next = next;
         self.expected = self.expected.max(next);
+        self.stored_until = last_row.map(|row| row.broker_ts).or(self.stored_until);
         self.remembered = remembered;
-        self.status.owned(next, last_row.map(|row| row.broker_ts));
-        Ok(())
+        self.status.owned(src, next, self.stored_until);
+        Ok(src)
     }
 
     /// Stores what was gathered; when it returns, everything of it is done.
@@ -250,7 +366,8 @@ impl Lane {
                 return Ok(());
             };
             let started = Instant::now();
-            let outcome = self.insert(&insertion).await;
+            let Some(src) = self.src else { return Ok(()) };
+            let outcome = self.tools.store.insert(self.generation, src, self.epoch, &insertion).await;
             histogram!("hopline_processor_insert_seconds").record(started.elapsed().as_secs_f64());
             match outcome {
                 Ok(()) => {
@@ -277,10 +394,6 @@ impl Lane {
                 }
             }
         }
-    }
-
-    async fn insert(&self, insertion: &Insertion) -> Result<(), InsertError> {
-        self.tools.store.insert(self.generation, self.status.src, self.epoch, insertion).await
     }
 
     /// Delivers what is no click; nothing behind it is committed before.
@@ -333,7 +446,8 @@ impl Lane {
             () = self.stop.cancelled() => return Err(Stopped.into()),
             () = sleep(AFTER_FENCED) => {}
         }
-        self.take().await
+        self.take().await?;
+        Ok(())
     }
 
     /// Notes that a batch is done with.
@@ -345,6 +459,9 @@ impl Lane {
             self.remembered.admit(&row.click_id, row.broker_ts);
         }
         self.next = self.next.max(batch.next());
-        self.status.owned(self.next, batch.rows().last().map(|row| row.broker_ts));
+        self.stored_until = batch.rows().last().map(|row| row.broker_ts).or(self.stored_until);
+        if let Some(src) = self.src {
+            self.status.owned(src, self.next, self.stored_until);
+        }
     }
 }

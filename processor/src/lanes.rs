@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::chunk::Chunk;
 use crate::lane::{Lane, Tools};
 use crate::log::Log;
-use crate::ownership::{Claim, source_of};
+use crate::ownership::Claim;
 
 /// Bytes waiting in a lane at which its partition is paused; it resumes at half of it.
 const INBOX_BYTES: usize = 4 << 20;
@@ -24,10 +25,38 @@ const INBOX_BYTES: usize = 4 << 20;
 /// What a lane lets others know.
 #[derive(Debug)]
 pub struct Status {
-    /// The partition's source; see [`schemas::row::source`].
-    pub src: u32,
     queued_bytes: AtomicUsize,
     phase: Mutex<Phase>,
+    rewind: Mutex<Option<Rewind>>,
+    doubt: Notify,
+}
+
+/// A lane's wish to be given the records from an offset on again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rewind {
+    /// The offset.
+    pub to: u64,
+    /// Tells one wish from the next.
+    pub number: u64,
+}
+
+/// What comes into a lane.
+#[derive(Debug)]
+pub enum Inbound {
+    /// Records of the partition.
+    Chunk(Chunk),
+    /// What follows is what the [`Rewind`] of this number asked for.
+    Rewound(u64),
+}
+
+impl Inbound {
+    /// The memory that it takes, as it was counted when it came in.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Chunk(chunk) => chunk.memory(),
+            Self::Rewound(_) => 0,
+        }
+    }
 }
 
 /// How far a lane is with its partition.
@@ -37,6 +66,8 @@ pub enum Phase {
     Taking,
     /// It owns the partition.
     Owned {
+        /// The source that its clicks have.
+        src: u32,
         /// Everything below this offset is done.
         next: u64,
         /// The broker's time of the last row that is done, if there was one.
@@ -47,11 +78,12 @@ pub enum Phase {
 }
 
 impl Status {
-    fn new(partition: i32) -> Self {
+    fn new() -> Self {
         Self {
-            src: source_of(partition),
             queued_bytes: AtomicUsize::new(0),
             phase: Mutex::new(Phase::Taking),
+            rewind: Mutex::default(),
+            doubt: Notify::new(),
         }
     }
 
@@ -60,21 +92,34 @@ impl Status {
         self.lock().clone()
     }
 
-    /// Notes that the lane has no right to insert.
+    /// Notes that the lane has no right to insert. One that was refused stays so until it has the right.
     pub fn taking(&self) {
-        *self.lock() = Phase::Taking;
+        let mut phase = self.lock();
+        if !matches!(*phase, Phase::Refused(_)) {
+            *phase = Phase::Taking;
+        }
     }
 
     /// Notes that the lane owns the partition and that everything below `next` is done.
     ///
-    /// Without a new `broker_ts` the former one stands.
-    pub fn owned(&self, next: u64, broker_ts: Option<DateTime<Utc>>) {
+    /// Without a new `broker_ts` the former one of the same source stands.
+    pub fn owned(&self, src: u32, next: u64, broker_ts: Option<DateTime<Utc>>) {
         let mut phase = self.lock();
         let former = match &*phase {
-            Phase::Owned { broker_ts, .. } => *broker_ts,
+            Phase::Owned { src: former, broker_ts, .. } if *former == src => *broker_ts,
             _ => None,
         };
-        *phase = Phase::Owned { next, broker_ts: broker_ts.or(former) };
+        *phase = Phase::Owned { src, next, broker_ts: broker_ts.or(former) };
+    }
+
+    /// Asks for the records from an offset on.
+    pub fn rewind(&self, rewind: Rewind) {
+        *self.rewind.lock().unwrap_or_else(PoisonError::into_inner) = Some(rewind);
+    }
+
+    /// Returns when somebody doubts that the log is still the one that the lane works on.
+    pub async fn doubted(&self) {
+        self.doubt.notified().await;
     }
 
     /// Notes that the partition cannot be taken.
@@ -94,7 +139,7 @@ impl Status {
 
 struct Open {
     status: Arc<Status>,
-    inbox: UnboundedSender<Chunk>,
+    inbox: UnboundedSender<Inbound>,
     stop: CancellationToken,
     task: JoinHandle<()>,
     paused: bool,
@@ -129,7 +174,7 @@ impl Lanes {
     }
 
     fn spawn(&self, partition: i32) -> Open {
-        let status = Arc::new(Status::new(partition));
+        let status = Arc::new(Status::new());
         let stop = CancellationToken::new();
         let (inbox, receiver) = unbounded_channel();
         let claim = Claim::new(partition, self.tools.store.clone(), self.log.clone(), stop.clone());
@@ -146,7 +191,7 @@ impl Lanes {
         let bytes = chunk.memory();
         let queued = lane.status.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         // A lane closes its inbox only when it is stopped, and then its records are another's.
-        let _ = lane.inbox.send(chunk);
+        let _ = lane.inbox.send(Inbound::Chunk(chunk));
         let pause = queued >= INBOX_BYTES && !lane.paused;
         lane.paused |= pause;
         pause
@@ -164,6 +209,31 @@ impl Lanes {
                 *partition
             })
             .collect()
+    }
+
+    /// Returns the partitions that have to be read again from an offset on.
+    pub fn rewinds(&self) -> Vec<(i32, Rewind)> {
+        let wish = |lane: &Open| *lane.status.rewind.lock().unwrap_or_else(PoisonError::into_inner);
+        self.open().iter().filter_map(|(partition, lane)| Some((*partition, wish(lane)?))).collect()
+    }
+
+    /// Tells a lane that the records which it is given from now on are those that it asked for.
+    pub fn rewound(&self, partition: i32, rewind: Rewind) {
+        if let Some(lane) = self.open().get(&partition) {
+            let mut wish = lane.status.rewind.lock().unwrap_or_else(PoisonError::into_inner);
+            // It may have asked for something else meanwhile.
+            if *wish == Some(rewind) {
+                *wish = None;
+            }
+            let _ = lane.inbox.send(Inbound::Rewound(rewind.number));
+        }
+    }
+
+    /// Tells a lane that its log does not look like the one that it works on.
+    pub fn doubt(&self, partition: i32) {
+        if let Some(lane) = self.open().get(&partition) {
+            lane.status.doubt.notify_one();
+        }
     }
 
     /// Returns each partition and how far it is.

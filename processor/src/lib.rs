@@ -33,6 +33,7 @@ pub mod progress;
 pub mod repeats;
 pub mod retry;
 mod run;
+pub mod sources;
 pub mod store;
 pub mod upkeep;
 

@@ -4,12 +4,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
+use schemas::row::{FIRST_TOPIC, partition_of, topic_of};
 use service::kafka::{Context, KafkaConfig};
 use tokio::task::spawn_blocking;
 
@@ -40,6 +42,7 @@ pub struct Extent {
 #[derive(Clone)]
 pub struct Log {
     client: Arc<BaseConsumer<Context>>,
+    settings: Arc<ClientConfig>,
     topic: Arc<str>,
 }
 
@@ -55,13 +58,14 @@ impl Log {
     /// # Errors
     /// When librdkafka refuses the settings.
     pub fn new(kafka: &KafkaConfig, topic: &str, group: &str) -> Result<Self, KafkaError> {
-        let client = kafka
-            .client_config("processor-log")
+        let mut settings = kafka.client_config("processor-log");
+        settings
             // Only to ask for the group's offsets; it never joins.
             .set("group.id", group)
             .set("isolation.level", "read_committed")
-            .create_with_context(Context::default())?;
-        Ok(Self { client: Arc::new(client), topic: topic.into() })
+            .set("enable.auto.commit", "false");
+        let client = settings.create_with_context(Context::default())?;
+        Ok(Self { client: Arc::new(client), settings: Arc::new(settings), topic: topic.into() })
     }
 
     /// Returns the topic's full name.
@@ -79,13 +83,21 @@ impl Log {
         .await
     }
 
-    /// Returns the group's committed offset, if there is one.
-    pub async fn committed(&self, partition: i32) -> Result<Option<u64>, LogError> {
+    /// Returns the group's committed offset of a source, if there is one.
+    ///
+    /// One that was committed for a former log says nothing of the present one; see [`crate::commit`].
+    pub async fn committed(&self, src: u32) -> Result<Option<u64>, LogError> {
+        let partition = i32::from(partition_of(src));
         self.ask(move |client, topic| {
             let mut asked = TopicPartitionList::new();
             asked.add_partition(topic, partition);
             let answer = client.committed_offsets(asked, TIMEOUT)?;
-            one_offset(&answer, topic, partition)
+            let committed = answer.find_partition(topic, partition);
+            let of = committed.map_or(FIRST_TOPIC, |committed| {
+                // Other tools, and processors before there were generations, write nothing there.
+                committed.metadata().parse().unwrap_or(FIRST_TOPIC)
+            });
+            Ok(one_offset(&answer, topic, partition)?.filter(|_| of == topic_of(src)))
         })
         .await
     }
@@ -106,6 +118,32 @@ impl Log {
             asked.add_partition_offset(topic, partition, Offset::Offset(time.timestamp_millis() + 1))?;
             let answer = client.offsets_for_times(asked, TIMEOUT)?;
             one_offset(&answer, topic, partition)
+        })
+        .await
+    }
+
+    /// Returns the broker's time of the record of an offset, if it is there.
+    pub async fn time_of(&self, partition: i32, offset: u64) -> Result<Option<DateTime<Utc>>, LogError> {
+        let settings = Arc::clone(&self.settings);
+        self.ask(move |_, topic| {
+            // Of its own: one that reads cannot be shared.
+            let reader: BaseConsumer<Context> = settings.create_with_context(Context::default())?;
+            let mut start = TopicPartitionList::new();
+            let wanted = i64::try_from(offset).unwrap_or(i64::MAX);
+            start.add_partition_offset(topic, partition, Offset::Offset(wanted))?;
+            reader.assign(&start)?;
+            let asked_at = Instant::now();
+            while asked_at.elapsed() < TIMEOUT {
+                match reader.poll(TIMEOUT.saturating_sub(asked_at.elapsed())) {
+                    Some(Ok(record)) if record.offset() == wanted => {
+                        return Ok(record.timestamp().to_millis().and_then(DateTime::from_timestamp_millis));
+                    }
+                    Some(Ok(_)) => return Ok(None),
+                    // librdkafka tries again by itself.
+                    Some(Err(_)) | None => {}
+                }
+            }
+            Err(KafkaError::OffsetFetch(RDKafkaErrorCode::OperationTimedOut))
         })
         .await
     }

@@ -9,7 +9,6 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::lanes::{Lanes, Phase};
 use crate::log::Log;
-use crate::ownership::source_of;
 use crate::store::Store;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -30,7 +29,7 @@ pub async fn write_progress(lanes: &Lanes, log: &Log, store: &Store, check: &Che
         let phases = lanes.phases();
         state(&phases, check);
         let round = async {
-            let counted = measure(&phases, log).await;
+            let counted = measure(&phases, lanes, log).await;
             if !counted.is_empty()
                 && let Err(error) = store.write_progress(&counted).await
             {
@@ -64,16 +63,20 @@ fn state(phases: &[(i32, Phase)], check: &Check) {
 }
 
 /// Measures the lag of each owned partition, and returns up to when its clicks are counted.
-async fn measure(phases: &[(i32, Phase)], log: &Log) -> Vec<(u32, DateTime<Utc>)> {
+async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log) -> Vec<(u32, DateTime<Utc>)> {
     let mut counted = Vec::new();
     for (partition, phase) in phases {
-        let Phase::Owned { next, broker_ts } = phase else { continue };
+        let Phase::Owned { src, next, broker_ts } = phase else { continue };
         let asked_at = Utc::now();
         let caught_up = match log.extent(*partition).await {
             Ok(extent) => {
                 let lag = extent.end.saturating_sub(*next);
                 gauge!("hopline_processor_lag_offsets", "partition" => partition.to_string()).set(lag as f64);
-                lag == 0
+                if extent.end < *next {
+                    // A log that ends before what is done is another one, and nothing of it is counted yet.
+                    lanes.doubt(*partition);
+                }
+                extent.end == *next
             }
             Err(error) => {
                 tracing::debug!(partition, %error, "cannot measure the lag: {error}");
@@ -81,7 +84,7 @@ async fn measure(phases: &[(i32, Phase)], log: &Log) -> Vec<(u32, DateTime<Utc>)
             }
         };
         let as_of = if caught_up { Some(asked_at) } else { *broker_ts };
-        counted.extend(as_of.map(|as_of| (source_of(*partition), as_of)));
+        counted.extend(as_of.map(|as_of| (*src, as_of)));
     }
     counted
 }

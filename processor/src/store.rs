@@ -8,15 +8,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use clickhouse::{Client, Row};
-use schemas::clickhouse::{CURRENT_GENERATION, Generation};
+use schemas::clickhouse::{CURRENT_GENERATION, Generation, TOPIC_GENERATIONS};
 use schemas::id::LinkId;
 use schemas::message::DeletedLink;
-use schemas::row::{CLICK_STRUCTURE, CONVERSION_COLUMNS};
+use schemas::row::{CLICK_STRUCTURE, CONVERSION_COLUMNS, partition_of, topic_of};
 use serde::Deserialize;
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::batch::{BatchRow, Insertion};
+use crate::sources::Sources;
 
 /// How long ClickHouse may take for anything before the answer counts as lost.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,6 +30,9 @@ pub(crate) const REFUSED: &str = "Code: 395.";
 /// A row has the earlier one of both clocks, so the row of a click from a clock that ran ahead is before the
 /// time in its message.
 const CLOCK_AHEAD: TimeDelta = TimeDelta::days(1);
+
+/// Seconds for which the tables of a former generation are still read after a switch: more than any query may take.
+const READ_ON: f64 = 60.0;
 
 /// Ids looked up by one statement: its text stays well below `max_query_size`.
 const IDS_PER_LOOK_UP: usize = 500;
@@ -62,6 +66,15 @@ pub struct LastRow {
     pub koff: u64,
     /// The broker's clock of the row.
     pub broker_ts: DateTime<Utc>,
+}
+
+/// A source whose inserts under former epochs are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fenced {
+    /// The source.
+    pub src: u32,
+    /// The epoch that refuses them.
+    pub epoch: u64,
 }
 
 #[derive(Row, Deserialize)]
@@ -130,12 +143,52 @@ impl Store {
         in_time(self.client.query(&count).bind(&prefix).bind(epoch).fetch_one()).await
     }
 
+    /// Returns for how many seconds queries may still read the tables of a generation that is not current any more:
+    /// they read which one is current first, and the rows then.
+    pub async fn still_read(&self, generation: Generation) -> Result<Option<f64>, StoreError> {
+        let sql = "SELECT ? - (toFloat64(now64(3)) - toFloat64(max(generations.at))) FROM generations \
+                   HAVING countIf(generations.generation = ?) > 0";
+        let query = self.client.query(sql).bind(READ_ON).bind(generation.0);
+        let left: Option<f64> = in_time(query.fetch_optional()).await?;
+        Ok(left.filter(|seconds| *seconds > 0.0))
+    }
+
     /// Returns the generation of tables that is current.
     ///
     /// A switch raises the epoch of every source after its row, so whoever reads this under an epoch that is still
     /// the highest has read what stands.
     pub async fn current_generation(&self) -> Result<Generation, StoreError> {
         in_time(self.client.query(CURRENT_GENERATION).fetch_one()).await.map(Generation)
+    }
+
+    /// Returns which source each partition has.
+    ///
+    /// An adoption raises the epoch of the source that it ends before its row, and its statement is waited for as the
+    /// inserts of that source are: whoever reads this under an epoch that is still the highest has read what stands.
+    pub async fn sources(&self) -> Result<Sources, StoreError> {
+        let rows: Vec<(u16, u16)> = in_time(self.client.query(TOPIC_GENERATIONS).fetch_all()).await?;
+        Ok(rows.into_iter().collect())
+    }
+
+    /// Gives a partition another source, so that the former one ends.
+    ///
+    /// # Errors
+    /// [`InsertError::Fenced`] when somebody has taken the former source since its epoch was raised.
+    pub async fn adopt(&self, from: Fenced, to: u32, reason: &str) -> Result<(), InsertError> {
+        let Fenced { src, epoch } = from;
+        let insert = self
+            .client
+            .query(&format!(
+                "INSERT INTO topic_generations (partition, generation, at, reason) \
+                 SELECT ?, ?, now64(3), ? WHERE {}",
+                guard(src, epoch)
+            ))
+            .bind(partition_of(to))
+            .bind(topic_of(to))
+            .bind(reason)
+            .with_setting("query_id", insert_id(src, epoch))
+            .with_setting("async_insert", "0");
+        outcome_of(in_time(insert.execute()).await)
     }
 
     /// Returns the deleted links that were added since a time in milliseconds of ClickHouse's clock, and when.
@@ -180,6 +233,12 @@ impl Store {
         .await
     }
 
+    /// Counts the rows of a source.
+    pub async fn rows(&self, generation: Generation, src: u32) -> Result<u64, StoreError> {
+        let sql = format!("SELECT count() FROM {} WHERE src = ?", generation.clicks());
+        in_time(self.client.query(&sql).bind(src).fetch_one()).await
+    }
+
     /// Finds the last row of a source among those from offset `from` on.
     pub async fn last_row(
         &self,
@@ -203,11 +262,12 @@ impl Store {
         Ok(last.filter(|_| rows > 0))
     }
 
-    /// Returns the marked clicks of a source that were stored since `since`, the oldest first, at most `limit`.
+    /// Returns the marked clicks of a partition that were stored since `since`, the oldest first, at most `limit`: also
+    /// those of former logs, because a first copy may have been on its way when the log was replaced.
     pub async fn marked_since(
         &self,
         generation: Generation,
-        src: u32,
+        partition: i32,
         since: DateTime<Utc>,
         limit: usize,
     ) -> Result<Vec<(String, DateTime<Utc>)>, StoreError> {
@@ -215,11 +275,11 @@ impl Store {
             self.client
                 .query(&format!(
                     "SELECT click_id, toUnixTimestamp64Milli(broker_ts) FROM {} \
-                     WHERE src = ? AND again AND broker_ts >= fromUnixTimestamp64Milli(?, 'UTC') \
-                     ORDER BY koff DESC LIMIT ?",
+                     WHERE bitAnd(src, 65535) = ? AND again AND broker_ts >= fromUnixTimestamp64Milli(?, 'UTC') \
+                     ORDER BY src DESC, koff DESC LIMIT ?",
                     generation.clicks()
                 ))
-                .bind(src)
+                .bind(partition)
                 .bind(since.timestamp_millis())
                 .bind(limit)
                 .fetch_all(),
@@ -279,7 +339,7 @@ impl Store {
         let mut insert = self
             .client
             .insert_formatted_with(insert_statement(generation, src, epoch))
-            .with_setting("query_id", format!("clicks-{src}-{epoch}-{}", Uuid::now_v7().simple()))
+            .with_setting("query_id", insert_id(src, epoch))
             // An insert that ClickHouse gathers with others would be answered for, and fenced, with them.
             .with_setting("async_insert", "0")
             // One block, and so one part: no parallel writers, and no cut below what a batch can hold.
@@ -295,15 +355,7 @@ impl Store {
             insert.end().await
         })
         .await;
-        match outcome {
-            Ok(()) => Ok(()),
-            Err(StoreError::Clickhouse(clickhouse::error::Error::BadResponse(text)))
-                if text.starts_with(REFUSED) =>
-            {
-                Err(InsertError::Fenced)
-            }
-            Err(error) => Err(InsertError::Doubtful(error)),
-        }
+        outcome_of(outcome)
     }
 
     /// Records up to when the clicks of each source are counted.
@@ -328,9 +380,32 @@ fn insert_statement(generation: Generation, src: u32, epoch: u64) -> String {
     let structure = CLICK_STRUCTURE.replace('\'', "\\'");
     format!(
         "INSERT INTO {table} ({columns}) SELECT {columns} FROM input('{structure}') \
-         WHERE throwIf((SELECT max(epoch) FROM owners WHERE src = {src}) != {epoch}) = 0 FORMAT RowBinary",
-        table = generation.clicks()
+         WHERE {guard} FORMAT RowBinary",
+        table = generation.clicks(),
+        guard = guard(src, epoch)
     )
+}
+
+/// The condition that lets a statement through only under the highest epoch of a source.
+fn guard(src: u32, epoch: u64) -> String {
+    format!("throwIf((SELECT max(epoch) FROM owners WHERE src = {src}) != {epoch}) = 0")
+}
+
+/// A name by which [`Store::older_inserts`] finds what is written under an epoch.
+fn insert_id(src: u32, epoch: u64) -> String {
+    format!("clicks-{src}-{epoch}-{}", Uuid::now_v7().simple())
+}
+
+fn outcome_of(outcome: Result<(), StoreError>) -> Result<(), InsertError> {
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(StoreError::Clickhouse(clickhouse::error::Error::BadResponse(text)))
+            if text.starts_with(REFUSED) =>
+        {
+            Err(InsertError::Fenced)
+        }
+        Err(error) => Err(InsertError::Doubtful(error)),
+    }
 }
 
 /// The names in [`CLICK_STRUCTURE`], whose types have commas of their own.

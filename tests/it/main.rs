@@ -7,6 +7,7 @@ mod counts_deletion;
 mod counts_faults;
 mod counts_log;
 mod counts_moments;
+mod counts_replay;
 mod edge_full;
 mod edge_kills;
 mod edge_limits;

@@ -108,15 +108,19 @@ impl Processor {
     }
 }
 
+/// An operator's command on these engines. It is killed on drop.
+pub fn command(engines: &Isolated, arguments: &[&str]) -> tokio::process::Command {
+    let mut command = tokio::process::Command::new(binary("processor"));
+    command.args(arguments).envs(environment(engines)).kill_on_drop(true);
+    command
+}
+
 /// Runs `processor audit` where the program has it, and holds that it finds everything equal.
 ///
 /// # Panics
 /// When it finds a difference.
 pub async fn audit(engines: &Isolated) {
-    let run = |arguments: &'static [&'static str]| {
-        let mut command = tokio::process::Command::new(binary("processor"));
-        command.args(arguments).envs(environment(engines)).output()
-    };
+    let run = |arguments: &'static [&'static str]| command(engines, arguments).output();
     if !run(&["audit", "--help"]).await.unwrap().status.success() {
         return;
     }

@@ -407,7 +407,14 @@ async fn a_click_of_this_moment_is_in_the_last_point_and_as_of_is_the_brokers() 
     (row.click.occurred_at, row.broker_ts, row.koff) = (ahead, ahead, 1_000);
     row.click.class = Class::Human;
     stats_model::store_rows(&server, [&row]).await;
-    for (src, seconds) in [(1 << 16, 5), ((1 << 16) + 1, 3), (7, 9_999)] {
+    // Partition 2 has another log than it had, and partition 3 is none of the topic any more.
+    for (partition, generation) in [(2, 2), (3, 2)] {
+        let adopted = format!("SELECT {partition}, {generation}, now64(3), ''");
+        server.engines.clickhouse(&format!("INSERT INTO topic_generations {adopted}")).await;
+    }
+    for (src, seconds) in
+        [(1 << 16, 5), ((1 << 16) + 1, 3), ((1 << 16) + 2, 9_999), ((2 << 16) + 2, 4), ((1 << 16) + 3, 9_999)]
+    {
         let at = (ahead - TimeDelta::seconds(seconds)).timestamp_millis();
         let values = format!("SELECT {src}, fromUnixTimestamp64Milli({at}, 'UTC')");
         server.engines.clickhouse(&format!("INSERT INTO progress {values}")).await;
@@ -422,7 +429,7 @@ async fn a_click_of_this_moment_is_in_the_last_point_and_as_of_is_the_brokers() 
         let sum: u64 = points.iter().map(|point| point["total_clicks"].as_u64().unwrap()).sum();
         assert_eq!(shown["total_clicks"], sum);
         let as_of = schemas::time::text(schemas::time::to_millis(ahead - TimeDelta::seconds(5)));
-        assert_eq!(shown["as_of"], as_of, "the least of the present generation of topics");
+        assert_eq!(shown["as_of"], as_of, "the least of the logs that clicks still come from");
     }
 }
 

@@ -73,7 +73,9 @@ impl Stage {
                        FROM numbers({clicks}))"
             ))
             .await;
-        engines.clickhouse("INSERT INTO progress SELECT number, now64(3, 'UTC') FROM numbers(12)").await;
+        engines
+            .clickhouse("INSERT INTO progress SELECT 65536 + number, now64(3, 'UTC') FROM numbers(12)")
+            .await;
         engines.clickhouse(&format!("OPTIMIZE TABLE {table} FINAL")).await;
         Ok(Self { workspace, user, key, postgres })
     }

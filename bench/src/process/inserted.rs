@@ -11,7 +11,7 @@ use anyhow::{Context as _, ensure};
 use chrono::DateTime;
 use processor::{
     batch::{Batcher, Insertion, Limits},
-    ownership::source_of,
+    sources::Sources,
     store::Store,
 };
 use schemas::{
@@ -47,7 +47,7 @@ pub(super) fn encode(engines: &Isolated) -> anyhow::Result<Bodies> {
             return;
         };
         let koff = u64::try_from(record.offset).unwrap_or_default();
-        let row = ClickRow { click, src: source_of(partition), koff, broker_ts };
+        let row = ClickRow { click, src: Sources::default().of(partition), koff, broker_ts };
         let batcher = batchers.entry(partition).or_insert_with(|| Batcher::new(limits));
         if !batcher.accepts(&row) {
             cut(partition, batcher);
@@ -73,7 +73,7 @@ pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Roun
     let started = Instant::now();
     let mut partitions = JoinSet::new();
     for (partition, insertions) in bodies {
-        let (store, src) = (store.clone(), source_of(*partition));
+        let (store, src) = (store.clone(), Sources::default().of(*partition));
         // Bodies are shared and not copied.
         let insertions = insertions.clone();
         partitions.spawn(async move {

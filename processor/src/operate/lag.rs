@@ -11,7 +11,7 @@ use service::clickhouse::client;
 
 use crate::Config;
 use crate::log::Log;
-use crate::ownership::source_of;
+use crate::ownership::behind;
 use crate::store::Store;
 use crate::upkeep::Tables;
 
@@ -60,14 +60,15 @@ pub async fn lag(config: &Config) -> anyhow::Result<Lags> {
     let generation = store.current_generation().await.context("cannot read the current generation")?;
     let progress =
         Tables::new(client(&config.clickhouse)).progress().await.context("cannot read the progress")?;
+    let sources = store.sources().await.context("cannot read the topic's generations")?;
     let mut partitions = Vec::new();
     for partition in 0..log.partitions().await.context("cannot ask Kafka for the topic of clicks")? {
-        let src = source_of(partition);
-        let committed = log.committed(partition).await.context("cannot ask Kafka for committed offsets")?;
+        let src = sources.of(partition);
+        let committed = log.committed(src).await.context("cannot ask Kafka for committed offsets")?;
         let last = store.last_row(generation, src, 0).await.context("cannot read the last row")?;
         let last_row = last.map(|row| row.koff);
         let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
-        let done = committed.unwrap_or(extent.start).max(last_row.map_or(0, |koff| koff + 1));
+        let done = behind(committed.unwrap_or(extent.start), last);
         let as_of = progress.get(&src).copied();
         partitions.push(Lag {
             partition,

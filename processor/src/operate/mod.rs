@@ -1,10 +1,12 @@
 //! What operators do from the command line, beside processors that run.
 
+pub mod adopt_topic;
 pub mod audit;
 pub mod dead_letters;
 pub mod lag;
 pub mod reading;
 mod rebuild;
+pub mod recount;
 pub mod replay;
 
 use std::fmt;
@@ -56,6 +58,20 @@ pub enum Command {
     /// Examples: processor replay --from 2026-11-20T00:00:00Z --to 2026-11-21T00:00:00Z --dry-run;
     /// processor replay --offsets 3:1000-2000
     Replay(replay::Replay),
+    /// Reads stored clicks by the present rules of agents: class, kind of device, browser, operating system.
+    ///
+    /// Queries and live clicks go on meanwhile. Give the edges the new lists first: live clicks say what the edges read.
+    /// Killed, it is taken up again with --resume.
+    ///
+    /// Example: processor recount --dry-run
+    Recount(recount::Recount),
+    /// Goes on with a topic of clicks that was wiped or replaced: its clicks are counted from its start.
+    ///
+    /// What is counted stays counted. It is refused when the log is the one that the rows came from. Processors may run
+    /// or not; killed, it is started again.
+    ///
+    /// Example: processor adopt-topic --dry-run
+    AdoptTopic(adopt_topic::AdoptTopic),
     /// Removes the tables of a generation that is not current: a former one, or one of a replay that was broken off.
     ///
     /// Example: processor drop-generation 1
@@ -111,6 +127,10 @@ async fn perform(config: &Config, command: Command) -> anyhow::Result<Answer> {
         Command::Lag { json } => Answer::new(&lag::lag(config).await?, json),
         Command::DeadLetters(command) => dead_letters::run(config, command).await,
         Command::Replay(command) => Answer::new(&replay::replay(config, &command).await?, command.json),
+        Command::Recount(command) => Answer::new(&recount::recount(config, &command).await?, command.json),
+        Command::AdoptTopic(command) => {
+            Answer::new(&adopt_topic::adopt_topic(config, &command).await?, command.json)
+        }
         Command::DropGeneration { generation, json } => {
             Answer::new(&replay::drop_generation(config, Generation(generation)).await?, json)
         }

@@ -19,7 +19,8 @@ use super::rebuild::{Rebuild, RebuildError};
 use crate::Config;
 use crate::consume::record;
 use crate::log::Extent;
-use crate::ownership::source_of;
+use crate::ownership::behind;
+use crate::sources::Sources;
 use crate::upkeep;
 
 /// Which part of the log is replayed.
@@ -173,6 +174,13 @@ pub(super) async fn drop_generation(config: &Config, generation: Generation) -> 
             "a replay that was broken off still needs generation {generation}: `processor replay --resume` first"
         );
     }
+    if let Some(seconds) =
+        rebuild.store().still_read(generation).await.context("cannot read the generations")?
+    {
+        bail!(
+            "queries that began before the last switch may still read generation {generation}: wait {seconds:.0} s"
+        );
+    }
     Ok(Dropped { generation: generation.0, existed: rebuild.remove(generation).await? })
 }
 
@@ -183,16 +191,19 @@ async fn make_plan(config: &Config, rebuild: &Rebuild<'_>, command: &Replay) -> 
     // its rollup is computed. A slice that closes afterwards closes anew after the switch.
     let tables = upkeep::Tables::new(client(&config.clickhouse));
     let closed = tables.last_closed_slice(generation).await.context("cannot read the closed slices")?;
+    let sources = store.sources().await.context("cannot read the topic's generations")?;
     let (mut ranges, mut live) = (Vec::new(), BTreeMap::new());
     for partition in 0..log.partitions().await.context("cannot ask Kafka for the topic of clicks")? {
-        let src = source_of(partition);
-        let committed = log.committed(partition).await.context("cannot ask Kafka for committed offsets")?;
+        let src = sources.of(partition);
+        let committed = log.committed(src).await.context("cannot ask Kafka for committed offsets")?;
         let last = store.last_row(generation, src, 0).await.context("cannot read the last row")?;
         let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
         // What is not done yet is for the live processors to do.
-        let done = committed.unwrap_or(0).max(last.map_or(0, |row| row.koff + 1));
+        let done = behind(committed.unwrap_or(0), last);
         live.insert(src, done);
-        let Some((from, to)) = asked(config, rebuild, command, partition, extent).await? else { continue };
+        let Some((from, to)) = asked(config, rebuild, command, &sources, partition, extent).await? else {
+            continue;
+        };
         let to = to.min(done).min(extent.end);
         if from < to {
             ranges.push(Range { partition, src, from, to });
@@ -213,10 +224,13 @@ async fn asked(
     config: &Config,
     rebuild: &Rebuild<'_>,
     command: &Replay,
+    sources: &Sources,
     partition: i32,
     extent: Extent,
 ) -> anyhow::Result<Option<(u64, u64)>> {
     let log = rebuild.log();
+    // Offsets and times of a log that was replaced mean nothing in the one that took its place.
+    let had_another = sources.have_former(partition);
     let at = async |time: DateTime<Utc>| {
         let found = log.first_after(partition, time - TimeDelta::milliseconds(1)).await;
         Ok::<_, anyhow::Error>(found.context("cannot ask Kafka for a time")?.unwrap_or(extent.end))
@@ -227,20 +241,27 @@ async fn asked(
             (Some(Start::Earliest), None) => (extent.start, false),
             (Some(Start::Time(time)), None) => {
                 let begins = first_time(config, rebuild, partition, extent).await?;
-                (at(time).await?, extent.start > 0 && begins.is_none_or(|begins| time < begins))
+                let was_cut = extent.start > 0 || had_another;
+                (at(time).await?, was_cut && begins.is_none_or(|begins| time < begins))
             }
             (None, None) => return Ok(None),
         };
     if is_lost {
         let begins = first_time(config, rebuild, partition, extent).await?;
         bail!(
-            "the log of partition {partition} begins at offset {}, {}: what is before is gone from it, and stays as it \
-             is in the tables. `--from earliest` begins there",
+            "the log of partition {partition} begins at offset {}, {}: what is before is gone from it{}, and stays as \
+             it is in the tables. `--from earliest` begins there",
             extent.start,
-            begins.map_or_else(|| "and has no record".to_owned(), text)
+            begins.map_or_else(|| "and has no record".to_owned(), text),
+            if had_another { " with the log that it took the place of" } else { "" }
         );
     }
     let to = match (command.to, command.offsets.iter().find(|asked| asked.partition == partition)) {
+        (_, Some(Offsets { to, .. })) if had_another && *to > extent.end => bail!(
+            "the log of partition {partition} ends at offset {}: it took the place of another one, whose offsets \
+             cannot be read any more; what was counted of them stays as it is in the tables",
+            extent.end
+        ),
         (_, Some(Offsets { to, .. })) => *to,
         (Some(time), None) => at(time).await?,
         (None, None) => extent.end,

@@ -8,7 +8,6 @@ use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{self, Run, Scope};
 
 use super::{Upkeep, UpkeepError};
-use crate::ownership::source_of;
 
 impl Upkeep {
     /// Closes the next slice that can be closed, and the empty ones behind it; returns whether there was one.
@@ -80,9 +79,9 @@ impl Upkeep {
     /// Returns up to when the clicks of all partitions are counted; `None` while one has never said so.
     async fn counted_until(&self) -> Result<Option<DateTime<Utc>>, UpkeepError> {
         let partitions = self.log.partitions().await?;
-        let progress = self.tables.progress().await?;
+        let (progress, sources) = (self.tables.progress().await?, self.store.sources().await?);
         let counted: Option<Vec<DateTime<Utc>>> =
-            (0..partitions).map(|partition| progress.get(&source_of(partition)).copied()).collect();
+            (0..partitions).map(|partition| progress.get(&sources.of(partition)).copied()).collect();
         Ok(counted.and_then(|counted| counted.into_iter().min()))
     }
 }

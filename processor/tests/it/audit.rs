@@ -4,6 +4,8 @@ use chrono::{Days, NaiveDate, Utc};
 use processor::operate::audit::audit;
 use processor::operate::audit::report::{Kind, Report};
 use processor::store::Store;
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
 use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::id::LinkId;
@@ -11,8 +13,9 @@ use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
 use schemas::row::UPKEEP;
 use schemas::topic;
 use tests::engines::{Isolated, isolated};
+use tests::eventually;
 
-use crate::clicks::{Edge, again, click, counted, counted_exactly};
+use crate::clicks::{Edge, SOON, again, click, counted, counted_exactly};
 use crate::processor::{Processor, config, program};
 use crate::rollups::{link, random_clicks, recent_month, store, workspace};
 use crate::upkeep::{eager, write};
@@ -48,7 +51,7 @@ async fn close(isolated: &Isolated, slices: &[NaiveDate]) {
 
 /// Waits until the group has committed everything, which is when repeats and dead letters at the end are done too.
 async fn all_done(isolated: &Isolated) {
-    tests::eventually("everything is done", crate::clicks::SOON, async || {
+    eventually("everything is done", SOON, async || {
         let lags = processor::operate::lag::lag(&config(isolated)).await.unwrap();
         if lags.offsets == 0 { Ok(()) } else { Err(lags) }
     })
@@ -239,6 +242,50 @@ async fn a_rollup_that_is_not_what_its_rows_say_is_found_and_named() {
         isolated.clickhouse(&format!("TRUNCATE TABLE {table}")).await;
         isolated.clickhouse(&format!("INSERT INTO {table} SELECT * FROM sound_{table}")).await;
         assert_equal(&isolated).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_click_that_no_plan_shows_any_more_is_expired_also_when_nobody_has_said_what_its_workspace_shows() {
+    let isolated = isolated().await;
+    with_given_times(&isolated).await;
+    let edge = Edge::new(&isolated);
+    let old = Utc::now().checked_sub_days(Days::new(200)).unwrap();
+    eventually("the given time is kept", SOON, async || {
+        let written = edge.write(0, &click("old").encode(), Some(old)).await;
+        if written.timestamp == rdkafka::Timestamp::CreateTime(old.timestamp_millis()) {
+            Ok(())
+        } else {
+            Err(())
+        }
+    })
+    .await;
+    edge.send(0, &click("now")).await;
+    let processor = Processor::start(&isolated).await;
+    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'now'", 1).await;
+    all_done(&isolated).await;
+    processor.stop().await;
+    let records = assert_equal(&isolated).await.sources[0].rows;
+
+    // Of another workspace: what is older than the largest window goes, whosever it is.
+    let workspace = workspace(1).uuid();
+    isolated.clickhouse(&format!("INSERT INTO retention VALUES ('{workspace}', 30, now64(3))")).await;
+    let processor = Processor::start_with(eager(&isolated)).await;
+    counted(&isolated, "SELECT count() FROM clicks_1 WHERE broker_ts < now() - 86400", 0).await;
+    processor.stop().await;
+    let report = assert_equal(&isolated).await;
+    let source = &report.sources[0];
+    assert!(source.expired > 0 && source.rows + source.expired == records, "{report}");
+}
+
+/// Makes the topic of clicks keep the times that it is given, instead of the broker's.
+pub(crate) async fn with_given_times(isolated: &Isolated) {
+    let clicks = isolated.topic(topic::CLICKS);
+    let admin: AdminClient<DefaultClientContext> = isolated.kafka().create().unwrap();
+    let alter =
+        AlterConfig::new(ResourceSpecifier::Topic(&clicks)).set("message.timestamp.type", "CreateTime");
+    for result in admin.alter_configs([&alter], &AdminOptions::new()).await.unwrap() {
+        result.unwrap();
     }
 }
 

@@ -126,16 +126,21 @@ async fn dead_letters_are_listed_and_shown_by_what_is_asked() {
     processor.stop().await;
 }
 
-/// Writes a click to the topic of dead letters, as a build that could not read it would have.
-async fn bury(isolated: &Isolated, partition: i32, offset: i64, payload: &[u8]) {
+/// Writes a click to the topic of dead letters, as a build that could not read it would have; without its source, as
+/// somebody else may have.
+async fn bury(isolated: &Isolated, source: Option<(i32, i64)>, payload: &[u8]) {
     let producer: rdkafka::producer::FutureProducer = isolated.kafka().create().unwrap();
     let (topic, clicks) = (isolated.topic(topic::DEAD_LETTERS), isolated.topic(topic::CLICKS));
     let mut headers = rdkafka::message::OwnedHeaders::new();
-    let (partition, offset) = (partition.to_string(), offset.to_string());
-    for (key, value) in [("topic", &clicks), ("partition", &partition), ("offset", &offset)] {
-        headers = headers.insert(rdkafka::message::Header { key, value: Some(value) });
+    headers = headers.insert(rdkafka::message::Header { key: "topic", value: Some(&clicks) });
+    let mut key = String::from("unknown");
+    if let Some((partition, offset)) = source {
+        let (partition, offset) = (partition.to_string(), offset.to_string());
+        for (key, value) in [("partition", &partition), ("offset", &offset)] {
+            headers = headers.insert(rdkafka::message::Header { key, value: Some(value) });
+        }
+        key = format!("{clicks}/{partition}/{offset}");
     }
-    let key = format!("{clicks}/{partition}/{offset}");
     let record = rdkafka::producer::FutureRecord::to(&topic).key(&key).payload(payload).headers(headers);
     producer.send(record, rdkafka::util::Timeout::After(SOON)).await.unwrap();
 }
@@ -150,7 +155,7 @@ async fn a_dead_letter_that_is_resubmitted_twice_counts_once() {
     // Readable since an upgrade, told by two readers, one of which was killed and told it again.
     let late = click("late");
     for _ in 0..3 {
-        bury(&isolated, 3, 17, &late.encode()).await;
+        bury(&isolated, Some((3, 17)), &late.encode()).await;
     }
     letters(&isolated, 4).await;
 
@@ -179,6 +184,27 @@ async fn a_dead_letter_that_is_resubmitted_twice_counts_once() {
     let report = assert_equal(&isolated).await;
     assert_eq!(report.sources[3].repeats, 1);
     assert_eq!((report.sources[1].dead_letters, unreadable), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_without_a_source_are_all_sent_and_each_click_counts_once() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start(&isolated).await;
+    for name in ["one", "other", "third"] {
+        bury(&isolated, None, &click(name).encode()).await;
+    }
+    letters(&isolated, 3).await;
+    for round in 1..=2 {
+        let outcome = operate(&isolated, &["dead-letters", "resubmit", "--all"]).await.unwrap();
+        assert_eq!((&outcome["sent"], &outcome["repeated"]), (&3.into(), &0.into()), "{outcome}");
+        assert_eq!(tests::log::records(&isolated, topic::CLICKS).len(), 3 * round);
+    }
+    edge.send_many("behind", 6).await;
+    counted_exactly(&isolated, 9).await;
+    processor.stop().await;
+    let report = assert_equal(&isolated).await;
+    assert_eq!(report.sources.iter().map(|source| source.repeats).sum::<u64>(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

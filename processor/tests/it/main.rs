@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adopt_topic;
 mod audit;
 mod clicks;
 mod counting;
@@ -11,6 +12,7 @@ mod kills;
 mod owning;
 mod processor;
 mod proxy;
+mod recount;
 mod repeats;
 mod replay;
 mod rollups;

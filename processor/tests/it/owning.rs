@@ -1,9 +1,13 @@
 //! Who may insert, and into which log.
 
+use chrono::{TimeDelta, Utc};
+use rdkafka::Timestamp;
+use schemas::message::Message as _;
 use tests::engines::isolated;
 use tests::eventually;
 use tests::proxy::Proxy;
 
+use crate::audit::with_given_times;
 use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
 use crate::processor::{Processor, config};
 
@@ -64,6 +68,32 @@ async fn without_the_check_of_their_epochs_two_processors_on_the_same_partitions
     first.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_whose_times_step_back_is_the_one_that_its_rows_came_from() {
+    let isolated = isolated().await;
+    with_given_times(&isolated).await;
+    let edge = Edge::new(&isolated);
+    let now = Utc::now();
+    let sent = std::cell::Cell::new(0);
+    let send = async |seconds| {
+        let time = now - TimeDelta::seconds(seconds);
+        let written = edge.write(0, &click(&format!("click-{}", sent.get())).encode(), Some(time)).await;
+        sent.set(sent.get() + 1);
+        written.timestamp == Timestamp::CreateTime(time.timestamp_millis())
+    };
+    // The broker takes the new setting up a moment later.
+    eventually("the given time is kept", SOON, async || if send(300).await { Ok(()) } else { Err(()) }).await;
+    for seconds in [100, 200, 290] {
+        assert!(send(seconds).await);
+    }
+    for _ in 0..2 {
+        let processor = Processor::start(&isolated).await;
+        assert!(send(295).await);
+        counted_exactly(&isolated, sent.get()).await;
+        processor.stop().await;
+    }
+}
+
 /// A row as it was stored from another log, at this offset of partition 0 and this many seconds ago.
 fn foreign_row(koff: u64, seconds_ago: u32) -> String {
     format!(
@@ -75,7 +105,7 @@ fn foreign_row(koff: u64, seconds_ago: u32) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wiped_kafka_is_refused_and_the_refusal_says_what_to_do() {
     // The new log is shorter than the old one was, or has outgrown it.
-    for (koff, seconds_ago) in [(1_000, 0), (3, 3_600)] {
+    for (koff, seconds_ago) in [(1_000, 0), (3, 3_600), (3, 1)] {
         let isolated = isolated().await;
         let edge = Edge::new(&isolated);
         isolated.clickhouse(&foreign_row(koff, seconds_ago)).await;

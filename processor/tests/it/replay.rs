@@ -36,12 +36,19 @@ async fn kill_at(isolated: &Isolated, command: &[&str], step: &str) {
 }
 
 /// Waits until everything on the topic is done.
-async fn all_done(isolated: &Isolated) {
+pub(crate) async fn all_done(isolated: &Isolated) {
     eventually("everything is done", SOON, async || {
         let lags = lag(&config(isolated)).await.unwrap();
         if lags.offsets == 0 { Ok(()) } else { Err(lags) }
     })
     .await;
+}
+
+/// Makes the last switch look a minute older, after which nobody reads the former tables.
+pub(crate) async fn a_minute_passes(isolated: &Isolated) {
+    isolated
+        .clickhouse("ALTER TABLE generations UPDATE at = at - 61 WHERE 1 SETTINGS mutations_sync = 1")
+        .await;
 }
 
 /// Clicks of closed slices that the log does not hold any more, and clicks, repeats and what is no click in the log.
@@ -61,7 +68,7 @@ async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
 /// Reads the counts of the current generation again and again until told to stop, as queries do.
 ///
 /// Those of [`counted_clicks`] must never change, and live ones never become fewer.
-fn watch(isolated: &Isolated, stop: &Arc<AtomicBool>) -> JoinHandle<usize> {
+pub(crate) fn watch(isolated: &Isolated, stop: &Arc<AtomicBool>) -> JoinHandle<usize> {
     let (isolated, stop) = (isolated.clone(), Arc::clone(stop));
     tokio::spawn(async move {
         let (mut rounds, mut live) = (0, 0);
@@ -125,7 +132,11 @@ async fn a_replay_changes_no_count_while_live_clicks_go_on() {
     let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks_3";
     let all = 900 + sent;
     assert_eq!(isolated.clickhouse(rows).await.trim(), format!("{all}\t{all}\t{all}"));
-    // Former tables can go, the current ones cannot.
+    // Former tables can go when nobody reads them any more, the current ones cannot.
+    let early = operate(&isolated, &["drop-generation", "2"]).await.unwrap_err().to_string();
+    assert!(early.contains("may still read generation 2: wait "), "{early}");
+    a_minute_passes(&isolated).await;
+    operate(&isolated, &["drop-generation", "2"]).await.unwrap();
     operate(&isolated, &["drop-generation", "1"]).await.unwrap();
     assert_eq!(isolated.clickhouse("EXISTS TABLE clicks_1").await.trim(), "0");
     let refused = operate(&isolated, &["drop-generation", "3"]).await.unwrap_err();
@@ -176,6 +187,7 @@ async fn a_partition_that_was_idle_goes_on_after_its_former_tables_are_gone() {
     edge.send_many("click", 60).await;
     all_done(&isolated).await;
     operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    a_minute_passes(&isolated).await;
     operate(&isolated, &["drop-generation", "1"]).await.unwrap();
     // Marked, so that it is looked up before anything is inserted.
     edge.send(5, &again(&click("late"))).await;
@@ -267,12 +279,13 @@ async fn the_former_tables_of_a_replay_that_is_not_done_are_kept() {
     })
     .await;
     operate(&isolated, &["replay", "--resume"]).await.unwrap();
+    a_minute_passes(&isolated).await;
     operate(&isolated, &["drop-generation", "1"]).await.unwrap();
     processor.stop().await;
     assert_equal(&isolated).await;
 }
 
-async fn delete(isolated: &Isolated, link: LinkId) {
+pub(crate) async fn delete(isolated: &Isolated, link: LinkId) {
     let deleted = DeletedLink { version: Version, id: link, revision: 9, deleted_at: Utc::now() };
     write(isolated, topic::LINKS, &link.to_string(), &LinkRecord::Deleted(deleted).encode()).await;
 }

@@ -14,7 +14,7 @@ fn store(isolated: &Isolated, owner: &str) -> Store {
     Store::new(service::clickhouse::client(&config(isolated).clickhouse), owner.to_owned())
 }
 
-fn insertion(src: u32, offsets: std::ops::Range<u64>) -> Insertion {
+pub(crate) fn insertion(src: u32, offsets: std::ops::Range<u64>) -> Insertion {
     let mut batcher = Batcher::new(Limits { rows: usize::MAX, bytes: usize::MAX, ..Limits::default() });
     let click = click("click");
     for koff in offsets {

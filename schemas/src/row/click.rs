@@ -12,6 +12,19 @@ pub const fn source(generation: u16, partition: u16) -> u32 {
     ((generation as u32) << 16) | partition as u32
 }
 
+/// The generation that every topic begins with.
+pub const FIRST_TOPIC: u16 = 1;
+
+/// Returns the topic's generation of a [`source`].
+pub const fn topic_of(src: u32) -> u16 {
+    (src >> 16) as u16
+}
+
+/// Returns the partition of a [`source`].
+pub const fn partition_of(src: u32) -> u16 {
+    (src & 0xffff) as u16
+}
+
 /// The source of what upkeep writes, in the table of owners: it is fenced as the inserts of a partition are.
 ///
 /// No partition has it: Kafka's clusters do not hold 65,536 of one topic, and generations count from 1.
@@ -96,6 +109,12 @@ mod tests {
         ahead.click.occurred_at = ahead.broker_ts + chrono::TimeDelta::minutes(5);
         assert_eq!(ahead.occurred_at(), ahead.broker_ts);
         assert!(row().occurred_at() < row().broker_ts);
+    }
+
+    #[test]
+    fn a_source_has_its_generation_and_partition() {
+        assert_eq!(source(FIRST_TOPIC, 3), 0x0001_0003);
+        assert_eq!((topic_of(source(700, 65_000)), partition_of(source(700, 65_000))), (700, 65_000));
     }
 
     #[test]

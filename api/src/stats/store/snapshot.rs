@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use clickhouse::Row;
 use clickhouse::error::Result;
 use schemas::clickhouse::Generation;
+use schemas::row::{self, FIRST_TOPIC};
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -28,10 +29,10 @@ pub(crate) struct Snapshot {
     pub(crate) as_of: Option<DateTime<Utc>>,
 }
 
-/// A row of one of the three tables that the state is in; what `number`, `value` and `closes` are depends on which.
+/// A row of one of the four tables that the state is in; what `number`, `value` and `closes` are depends on which.
 #[derive(Row, Deserialize)]
 struct StateRow {
-    /// One of [`GENERATION`], [`SOURCE`], [`SLICE`].
+    /// One of [`GENERATION`], [`SOURCE`], [`SLICE`], [`TOPIC`].
     of: u8,
     number: u32,
     value: i64,
@@ -44,6 +45,8 @@ const GENERATION: u8 = 0;
 const SOURCE: u8 = 1;
 /// `number` is a day of the broker, `value` the newest version of its slice.
 const SLICE: u8 = 2;
+/// `number` is a partition, `value` the topic's generation that its clicks come from, if it is not the first.
+const TOPIC: u8 = 3;
 
 /// How old a state may be that is used again. It is as true as when it was read: what it promises is never taken
 /// back. Clicks that came since are counted all the same; only `as_of` and newly closed slices wait for the next one.
@@ -113,12 +116,15 @@ impl Snapshot {
         }
         let asked_at = Instant::now();
         let of_slices: Vec<String> = of_slices.iter().map(|id| format!("toUUID('{id}')")).collect();
-        // One statement of three plain reads: subqueries in its columns would be run one after another.
+        // One statement of four plain reads: subqueries in its columns would be run one after another.
         let sql = format!(
             "SELECT toUInt8({GENERATION}) AS of, toUInt32(max(generation)) AS number, toInt64(0) AS value, false AS closes
              FROM generations
              UNION ALL
              SELECT {SOURCE}, toUInt32(src), toUnixTimestamp64Milli(max(as_of)), false FROM progress GROUP BY src
+             UNION ALL
+             SELECT {TOPIC}, toUInt32(partition), toInt64(max(topic_generations.generation)), false
+             FROM topic_generations GROUP BY partition
              UNION ALL
              SELECT {SLICE}, toUInt32(toUInt16(slice)), toInt64(max(version)), toBool(max(workspace_id = {none}))
              FROM {table}
@@ -140,10 +146,14 @@ impl Snapshot {
     fn of_rows(rows: &[StateRow], generation: Generation, first_day: i64) -> (Self, Generation) {
         let those = |kind| rows.iter().filter(move |row| row.of == kind);
         let current = those(GENERATION).map(|row| row.number).max().unwrap_or_default();
-        // The sources of a former generation of topics have nothing to come.
-        let topics = |row: &StateRow| row.number >> 16;
-        let newest_topics = those(SOURCE).map(topics).max();
-        let as_of = those(SOURCE).filter(|row| Some(topics(row)) == newest_topics).map(|row| row.value).min();
+        // The source of a log that was replaced has nothing to come.
+        let topic_of = |partition: u16| {
+            let row = those(TOPIC).find(|row| row.number == u32::from(partition));
+            row.map_or(i64::from(FIRST_TOPIC), |row| row.value)
+        };
+        let is_current =
+            |row: &&StateRow| i64::from(row::topic_of(row.number)) == topic_of(row::partition_of(row.number));
+        let as_of = those(SOURCE).filter(is_current).map(|row| row.value).min();
         let day = |row: &StateRow| u16::try_from(row.number).unwrap_or(u16::MAX);
         let closed_until =
             those(SLICE).filter(|row| row.closes).map(|row| day(row) + 1).max().unwrap_or_default();

@@ -4,17 +4,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use chrono::{DateTime, NaiveDate, Utc};
 use rdkafka::Message as _;
+use rdkafka::message::{BorrowedMessage, Headers as _};
 use schemas::id::LinkId;
-use schemas::row::ClickRow;
+use schemas::row::{ClickRow, FIRST_TOPIC, source};
 use service::kafka::KafkaConfig;
 use uuid::Uuid;
 
 use super::report::{Difference, Kind, Report, Source};
 use super::store::{Stored, Tables, in_time};
 use crate::consume::record;
+use crate::dead_letter::GENERATION;
 use crate::decode::{Poison, decode};
 use crate::deleted_links::DeletedLinks;
 use crate::operate::reading::{Part, read};
+use crate::operate::recount::applied::{Applied, Reading};
 use crate::store::Store;
 
 /// Clicks without a row that are looked for elsewhere by one statement.
@@ -23,8 +26,8 @@ const LOOK_UP: usize = 500;
 /// The dead letters of the topic of clicks, by their positions.
 #[derive(Debug, Default)]
 pub(super) struct Letters {
-    /// Partition and offset of each.
-    pub(super) positions: HashSet<(i32, u64)>,
+    /// Source and offset of each.
+    pub(super) positions: HashSet<(u32, u64)>,
     /// When the oldest one was written, if older ones are gone by retention.
     pub(super) since: Option<DateTime<Utc>>,
 }
@@ -36,8 +39,23 @@ pub(super) struct Compare<'a> {
     pub(super) tables: &'a Tables,
     pub(super) deleted_links: &'a DeletedLinks,
     pub(super) letters: &'a Letters,
-    /// The first day of which the rows of a workspace are kept, where the rest may be gone.
-    pub(super) kept: &'a BTreeMap<Uuid, NaiveDate>,
+    pub(super) recounts: &'a Applied,
+    pub(super) kept: &'a Kept,
+}
+
+/// The first day of which rows are kept, where older ones may be gone.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// Those of workspaces of whose plan something is known.
+    pub(super) of_workspaces: BTreeMap<Uuid, NaiveDate>,
+    /// Those of all others: the largest window of any plan. Where nothing is known of any, nothing is removed.
+    pub(super) of_all: Option<NaiveDate>,
+}
+
+impl Kept {
+    fn lacks(&self, workspace: Uuid, day: NaiveDate) -> bool {
+        self.of_workspaces.get(&workspace).copied().or(self.of_all).is_some_and(|kept| day < kept)
+    }
 }
 
 /// A record of the log: its offset, the broker's time, and the row that it makes or the reason why none.
@@ -100,7 +118,7 @@ impl Comparison<'_> {
     fn judge(&mut self, logged: Logged, found: &[Stored]) {
         self.source.records += 1;
         let Logged { offset, broker_ts, click } = logged;
-        let click = match click {
+        let mut click = match click {
             Ok(click) => click,
             Err(poison) => return self.judge_poison(offset, broker_ts, &poison, found),
         };
@@ -112,9 +130,13 @@ impl Comparison<'_> {
             [] => self.unseen.push(click),
             [one] => {
                 self.source.rows += 1;
-                self.source.reclassified += u64::from(one.kind != click.click.class.as_str());
+                self.source.reclassified += u64::from(self.with.recounts.apply(&mut click));
+                let (stored, right) = (one.reading(), Reading::of(&click));
                 if !is_of(one, &click) {
                     self.differs(Kind::OtherRow, &click, format!("the row is of click {}", one.click_id));
+                } else if stored != right {
+                    let detail = format!("the row is {stored:?}, by the log and recounts it is {right:?}");
+                    self.differs(Kind::OtherRow, &click, detail);
                 }
             }
             several => {
@@ -141,7 +163,7 @@ impl Comparison<'_> {
         }
         let Letters { positions, since } = self.with.letters;
         let is_gone = since.is_some_and(|since| broker_ts.is_none_or(|broker_ts| broker_ts < since));
-        if is_gone || positions.contains(&(self.source.partition, offset)) {
+        if is_gone || positions.contains(&(self.source.src, offset)) {
             self.source.dead_letters += 1;
             return;
         }
@@ -206,7 +228,7 @@ impl Comparison<'_> {
                 self.source.deleted += 1;
             } else if elsewhere.get(&click.click.click_id).is_some_and(|again| *again || click.click.again) {
                 self.source.repeats += 1;
-            } else if kept.get(&click.click.workspace_id.uuid()).is_some_and(|kept| day < *kept) {
+            } else if kept.lacks(click.click.workspace_id.uuid(), day) {
                 self.source.expired += 1;
             } else {
                 self.source.unexplained += 1;
@@ -236,7 +258,10 @@ pub(super) async fn letters(kafka: &KafkaConfig, parts: Vec<Part>, clicks: &str)
         let mut log = read(kafka, part, move |message| {
             let written = message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis);
             let key = message.key().and_then(|key| std::str::from_utf8(key).ok());
-            (written, key.and_then(|key| key.strip_prefix(&prefix)).and_then(position))
+            let generation = header(message, GENERATION).and_then(|text| text.parse().ok());
+            let position = key.and_then(|key| key.strip_prefix(&prefix)).and_then(position);
+            let of = |(partition, offset)| (source(generation.unwrap_or(FIRST_TOPIC), partition), offset);
+            (written, position.map(of))
         });
         let mut oldest = read_up_to;
         while let Some(chunk) = log.recv().await {
@@ -252,8 +277,13 @@ pub(super) async fn letters(kafka: &KafkaConfig, parts: Vec<Part>, clicks: &str)
     Ok(letters)
 }
 
+fn header<'a>(message: &'a BorrowedMessage<'_>, name: &str) -> Option<&'a str> {
+    let value = message.headers()?.iter().find(|header| header.key == name)?.value?;
+    std::str::from_utf8(value).ok()
+}
+
 /// Reads `<partition>/<offset>`.
-fn position(text: &str) -> Option<(i32, u64)> {
+fn position(text: &str) -> Option<(u16, u64)> {
     let (partition, offset) = text.split_once('/')?;
     Some((partition.parse().ok()?, offset.parse().ok()?))
 }

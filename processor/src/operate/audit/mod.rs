@@ -2,11 +2,14 @@
 //!
 //! Three comparisons, none of which holds more than a bounded part in memory:
 //!
-//! - As far as the log reaches, each of its records up to where everything is done is a row at its position, a dead
-//!   letter, a repeat of a row, or a deleted link's; and each row of that range has its record. Both are read in the
-//!   order of their offsets, side by side.
+//! - As far as the log reaches, each of its records up to where everything is done is a row at its position, which says
+//!   what the record and the recounts since say, or a dead letter, a repeat of a row, or a deleted link's; and each row of
+//!   that range has its record. Both are read in the order of their offsets, side by side.
 //! - No position and no click that was sent again has two rows, also where the log does not reach any more.
 //! - The rollups in force of every closed slice are what its raw rows say.
+//!
+//! Rows of logs that were replaced since have nothing to be compared with; they are part of the second and the third
+//! comparison.
 //!
 //! The processors may go on meanwhile. Where they changed what was read half way, it is read again.
 
@@ -25,14 +28,16 @@ use schemas::topic;
 use service::clickhouse::client;
 use uuid::Uuid;
 
-use self::log::{Compare, Letters, letters};
+use self::log::{Compare, Kept, Letters, letters};
 use self::report::{Difference, Kind, Report, Source};
 use self::store::Tables;
 use crate::Config;
 use crate::deleted_links::DeletedLinks;
 use crate::log::Log;
 use crate::operate::reading::Part;
-use crate::ownership::source_of;
+use crate::operate::recount::applied::Applied;
+use crate::ownership::behind;
+use crate::sources::Sources;
 use crate::store::Store;
 use crate::upkeep::{self, first_kept};
 
@@ -114,21 +119,27 @@ impl Audit<'_> {
         let clicks: Arc<str> = config.kafka.topic(topic::CLICKS.name).into();
         let log = Log::new(&config.kafka, &clicks, &config.kafka.topic(config.group))?;
         let partitions = log.partitions().await.context("cannot ask Kafka for the topic of clicks")?;
+        let current = store.sources().await.context("cannot read the topic's generations")?;
         let mut sources = Vec::new();
         for partition in 0..partitions {
-            sources.push(self.extent(&log, partition).await?);
+            sources.push(self.extent(&log, &current, partition).await?);
         }
+        report.former = tables.former_sources(&sources).await.context("cannot read the raw rows")?;
         // Read after the ends are known: a dead letter is there before its range counts as done.
         let letters = self.letters(&clicks).await?;
         let deleted_links = DeletedLinks::default();
         deleted_links.refresh(store).await.context("cannot read the deleted links")?;
         let kept = self.kept().await?;
+        let recounts = Applied::read(&client(&config.clickhouse))
+            .await
+            .context("cannot read what recounts have changed")?;
         let compare = &Compare {
             kafka: &config.kafka,
             store,
             tables,
             deleted_links: &deleted_links,
             letters: &letters,
+            recounts: &recounts,
             kept: &kept,
         };
         let outcomes: Vec<(Source, Report)> = stream::iter(sources)
@@ -155,17 +166,18 @@ impl Audit<'_> {
     }
 
     /// Finds out what the log holds of a source, and how far everything is done.
-    async fn extent(&self, log: &Log, partition: i32) -> anyhow::Result<Source> {
-        let src = source_of(partition);
-        let committed = log.committed(partition).await.context("cannot ask Kafka for committed offsets")?;
+    async fn extent(&self, log: &Log, sources: &Sources, partition: i32) -> anyhow::Result<Source> {
+        let src = sources.of(partition);
+        let committed = log.committed(src).await.context("cannot ask Kafka for committed offsets")?;
         let last =
             self.store.last_row(self.tables.generation, src, 0).await.context("cannot read the last row")?;
-        let done = committed.unwrap_or(0).max(last.map_or(0, |row| row.koff + 1));
+        let done = behind(committed.unwrap_or(0), last);
         let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
         if extent.end < done {
             bail!(
                 "partition {partition} of topic {} ends at offset {}, but everything before {done} is counted: \
-                 this is not the log that the rows came from",
+                 this is not the log that the rows came from. If it will not come back, `processor adopt-topic` keeps \
+                 what is counted and goes on with this one",
                 log.topic(),
                 extent.end
             );
@@ -186,15 +198,16 @@ impl Audit<'_> {
         letters(kafka, parts, clicks).await
     }
 
-    /// Returns from which day on the rows of each workspace are kept.
-    async fn kept(&self) -> anyhow::Result<BTreeMap<Uuid, NaiveDate>> {
+    /// Returns from which day on rows are kept.
+    async fn kept(&self) -> anyhow::Result<Kept> {
         let tables = upkeep::Tables::new(client(&self.config.clickhouse));
         let windows = tables.windows().await.context("cannot read the windows of plans")?;
         let today = Utc::now().date_naive();
+        let of_all = windows.keys().max().map(|largest| first_kept(today, *largest));
         let kept = |(days, workspaces): (u32, Vec<Uuid>)| {
             workspaces.into_iter().map(move |workspace| (workspace, first_kept(today, days)))
         };
-        Ok(windows.into_iter().flat_map(kept).collect())
+        Ok(Kept { of_workspaces: windows.into_iter().flat_map(kept).collect(), of_all })
     }
 
     async fn compare_rows(&self, compared: &[(u32, u64, u64)], report: &mut Report) -> anyhow::Result<()> {

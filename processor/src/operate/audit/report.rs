@@ -5,6 +5,7 @@ use std::fmt;
 
 use chrono::NaiveDate;
 use schemas::id::{LinkId, WorkspaceId};
+use schemas::row::{partition_of, topic_of};
 use serde::Serialize;
 
 /// Differences that are described one by one; the others are only counted.
@@ -19,6 +20,8 @@ pub struct Report {
     pub generation: u32,
     /// The log against the raw rows, by source.
     pub sources: Vec<Source>,
+    /// Rows of logs that were replaced since: they count, and have no log to be compared with.
+    pub former: Vec<Former>,
     /// Raw rows against what the rollups and open slices add up to, by class.
     pub classes: BTreeMap<String, Totals>,
     /// Slices before this day are closed, so their rollups were compared.
@@ -58,10 +61,19 @@ pub struct Source {
     pub deleted: u64,
     /// Clicks whose rows were removed because no plan shows them any more.
     pub expired: u64,
-    /// Rows whose class is not the record's: a recount may have changed it.
+    /// Rows that a recount has made say something else than their records: class, kind of device, browser or system.
     pub reclassified: u64,
     /// Records that are none of these.
     pub unexplained: u64,
+}
+
+/// The rows of a source whose log is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Former {
+    /// The source's number in the rows.
+    pub src: u32,
+    /// How many rows it has.
+    pub rows: u64,
 }
 
 /// The clicks of one class, added up in two ways.
@@ -85,7 +97,7 @@ pub enum Kind {
     DoubledClick,
     /// A row has no record in the log, although the log reaches there.
     RowWithoutRecord,
-    /// A row is not what its record says.
+    /// A row is not what its record and the recounts since then say.
     OtherRow,
     /// A record that is no click has no dead letter.
     MissingDeadLetter,
@@ -148,6 +160,13 @@ impl fmt::Display for Report {
                 f,
                 "  partition {partition}, offsets {from} to {to}: {records} = {rows} + {dead_letters} + {repeats} \
                  + {deleted} + {expired} + {unexplained}; {behind} not counted yet"
+            )?;
+        }
+        for Former { src, rows } in &self.former {
+            let (partition, topic) = (partition_of(*src), topic_of(*src));
+            writeln!(
+                f,
+                "  partition {partition}, log {topic} that was replaced since: {rows} rows stay counted"
             )?;
         }
         writeln!(f, "raw rows = rollups in force + open slices")?;

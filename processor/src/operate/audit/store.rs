@@ -14,7 +14,8 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::report::{Difference, Kind, Totals};
+use super::report::{Difference, Former, Kind, Source, Totals};
+use crate::operate::recount::applied::Reading;
 use crate::store::StoreError;
 
 /// How long ClickHouse may take for one statement.
@@ -41,7 +42,19 @@ pub(super) struct Stored {
     pub(super) millis: i64,
     pub(super) visitor: u64,
     pub(super) kind: String,
+    pub(super) device: String,
+    pub(super) program: String,
+    pub(super) system: String,
     pub(super) click_id: String,
+}
+
+impl Stored {
+    /// Returns what the row says of what made the click.
+    pub(super) fn reading(&self) -> Reading {
+        let Self { kind, device, program, system, .. } = self;
+        let [class, device_type, browser, os] = [kind, device, program, system].map(String::clone);
+        Reading { class, device_type, browser, os }
+    }
 }
 
 /// A click that was looked for elsewhere.
@@ -124,11 +137,24 @@ impl Tables {
     pub(super) fn rows(&self, src: u32, from: u64, to: u64) -> Result<RowCursor<Stored>, StoreError> {
         let sql = format!(
             "SELECT koff, workspace_id, link_id, toUnixTimestamp64Milli(occurred_at) AS millis, visitor, \
-                    toString(class) AS kind, click_id \
+                    toString(class) AS kind, toString(device_type) AS device, toString(browser) AS program, \
+                    toString(os) AS system, click_id \
              FROM {} WHERE src = {src} AND koff >= {from} AND koff < {to} ORDER BY koff",
             self.generation.clicks()
         );
         Ok(self.query(&sql).fetch()?)
+    }
+
+    /// Returns the sources that have rows and are none of these.
+    pub(super) async fn former_sources(&self, current: &[Source]) -> Result<Vec<Former>, StoreError> {
+        let current: Vec<String> = current.iter().map(|source| source.src.to_string()).collect();
+        let sql = format!(
+            "SELECT src, count() FROM {} WHERE NOT has(CAST([{}], 'Array(UInt32)'), src) GROUP BY src ORDER BY src",
+            self.generation.clicks(),
+            current.join(", ")
+        );
+        let rows: Vec<(u32, u64)> = in_time(self.query(&sql).fetch_all()).await?;
+        Ok(rows.into_iter().map(|(src, rows)| Former { src, rows }).collect())
     }
 
     /// Returns which of these clicks of these links are rows, wherever.

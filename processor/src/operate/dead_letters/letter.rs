@@ -9,7 +9,7 @@ use rdkafka::message::{BorrowedMessage, Headers as _};
 use serde::{Serialize, Serializer};
 
 /// Where a record is in a topic that is known: partition and offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub(super) partition: i32,
     pub(super) offset: u64,

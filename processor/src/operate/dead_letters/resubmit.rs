@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -13,7 +14,7 @@ use schemas::topic;
 use serde::Serialize;
 use service::kafka::Context;
 
-use super::letter::Letter;
+use super::letter::{Letter, Place};
 use super::{Filter, for_each};
 use crate::Config;
 
@@ -64,7 +65,7 @@ pub(super) async fn resubmit(config: &Config, filter: &Filter, dry_run: bool) ->
     let prefix = config.kafka.topic("");
     let mut outcome = Outcome { dry_run, ..Outcome::default() };
     // Several readers of a topic each write a dead letter for the same message.
-    let mut positions = HashSet::new();
+    let mut identities = HashSet::new();
     for_each(config, filter, async |letters| {
         let mut sending = Vec::new();
         for letter in letters {
@@ -74,14 +75,7 @@ pub(super) async fn resubmit(config: &Config, filter: &Filter, dry_run: bool) ->
                     outcome.unreadable += 1;
                     tracing::debug!(place = %letter.place, "left {}: {error}", letter.place);
                 }
-                Ok(_)
-                    if !positions.insert((
-                        letter.topic.clone(),
-                        letter.source.map(|at| (at.partition, at.offset)),
-                    )) =>
-                {
-                    outcome.repeated += 1;
-                }
+                Ok(_) if !identities.insert(Identity::of(&letter)) => outcome.repeated += 1,
                 Ok(bytes) => {
                     outcome.sent += 1;
                     if !dry_run {
@@ -98,11 +92,37 @@ pub(super) async fn resubmit(config: &Config, filter: &Filter, dry_run: bool) ->
     Ok(outcome)
 }
 
+/// What tells dead letters of one message from those of another.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Identity {
+    topic: String,
+    /// Where the message was; or else where the letter is, which is then a message of its own.
+    place: Result<Place, Place>,
+    /// A topic that was replaced has had other bytes at the same place.
+    payload: u64,
+}
+
+impl Identity {
+    fn of(letter: &Letter) -> Self {
+        let mut payload = DefaultHasher::new();
+        letter.payload.hash(&mut payload);
+        Self {
+            topic: letter.topic.clone(),
+            place: letter.source.ok_or(letter.place),
+            payload: payload.finish(),
+        }
+    }
+}
+
 async fn send(producer: &FutureProducer<Context>, letter: Letter, bytes: Vec<u8>) -> anyhow::Result<()> {
     let mut record = FutureRecord::to(&letter.topic).payload(&bytes);
-    if let Some(key) = &letter.key {
-        record = record.key(key);
-    }
+    let place = letter.place.to_string();
+    record = match (&letter.key, letter.source) {
+        (Some(key), _) => record.key(&key[..]),
+        // The key decides where it goes: sent again, it goes to the same partition, where a repeat is told.
+        (None, None) => record.key(place.as_bytes()),
+        (None, Some(_)) => record,
+    };
     if let Some(source) = letter.source {
         record = record.partition(source.partition);
     }
@@ -165,6 +185,20 @@ mod tests {
         let sent = bytes_to_send(&letter("dev.clicks", &more), "dev.").unwrap();
         assert!(Click::decode(&sent).unwrap().again);
         assert!(String::from_utf8(sent).unwrap().contains("\"added_later\":[1]"));
+    }
+
+    #[test]
+    fn letters_are_of_one_message_by_where_it_was_or_else_of_their_own() {
+        let one = letter("clicks", CLICK);
+        let same = Letter { place: "0/9".parse().unwrap(), ..one.clone() };
+        assert_eq!(Identity::of(&one), Identity::of(&same));
+        let elsewhere = Letter { source: "3/5".parse().ok(), ..one.clone() };
+        let after_a_wipe = letter("clicks", "{\"v\":1}");
+        let lost = Letter { source: None, ..one.clone() };
+        let also_lost = Letter { source: None, place: same.place, ..one.clone() };
+        let identities: HashSet<Identity> =
+            [&one, &elsewhere, &after_a_wipe, &lost, &also_lost].map(Identity::of).into();
+        assert_eq!(identities.len(), 5);
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use service::clickhouse::client;
+
 use super::plan::{Plan, Range};
 use super::store::Right;
 use super::{Rebuild, RebuildError};
@@ -13,6 +15,7 @@ use crate::decode::decode;
 use crate::deleted_links::DeletedLinks;
 use crate::lane::Dropped;
 use crate::operate::reading::{Part, read};
+use crate::operate::recount::applied::Applied;
 use crate::repeats::{self, MEMORY_IDS, Remembered};
 
 /// Least time between two lines about how far it is.
@@ -21,15 +24,23 @@ const TELL: Duration = Duration::from_secs(5);
 impl Rebuild<'_> {
     /// Reads what a plan says; ranges that are filled already, or the first part of one, are not read again.
     pub(super) async fn fill(&self, right: Right, plan: &Plan) -> Result<(), RebuildError> {
+        let recounts = Applied::read(&client(&self.config.clickhouse)).await?;
         for range in &plan.ranges {
-            self.fill_range(right, plan, range).await?;
+            self.fill_range(right, plan, &recounts, range).await?;
         }
         Ok(())
     }
 
-    async fn fill_range(&self, right: Right, plan: &Plan, range: &Range) -> Result<(), RebuildError> {
+    async fn fill_range(
+        &self,
+        right: Right,
+        plan: &Plan,
+        recounts: &Applied,
+        range: &Range,
+    ) -> Result<(), RebuildError> {
         let Range { partition, src, from, to } = *range;
         let clicks = plan.generation().clicks();
+        self.is_of_its_log(partition, src).await?;
         // A batch is stored whole or not at all, so behind the last row nothing is.
         let start = self.tables.filled(&clicks, src, from, to).await?.unwrap_or(from);
         let mut filling = Filling {
@@ -52,7 +63,8 @@ impl Rebuild<'_> {
             for record in chunk? {
                 read += 1;
                 // What is no click has its dead letter.
-                let Ok(row) = decode(src, &record) else { continue };
+                let Ok(mut row) = decode(src, &record) else { continue };
+                recounts.apply(&mut row);
                 if filling.batcher.is_full() || !filling.batcher.accepts(&row) {
                     filling.flush().await?;
                 }
@@ -72,12 +84,24 @@ impl Rebuild<'_> {
             }
         }
         filling.flush().await?;
+        self.is_of_its_log(partition, src).await?;
         // Had retention come in between, the range would be short of its beginning.
         let extent = self.log.extent(partition).await?;
         if extent.start > start {
             return Err(RebuildError::LogBegins { partition, from: start, start: extent.start });
         }
         Ok(())
+    }
+}
+
+impl Rebuild<'_> {
+    /// Refuses to read from a log that has taken the place of the one which a range was planned for.
+    async fn is_of_its_log(&self, partition: i32, src: u32) -> Result<(), RebuildError> {
+        if self.store.sources().await?.are_current(src) {
+            Ok(())
+        } else {
+            Err(RebuildError::FormerLog { partition })
+        }
     }
 }
 

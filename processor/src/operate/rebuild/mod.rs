@@ -70,6 +70,11 @@ pub(crate) enum RebuildError {
     Unreadable(String),
     #[error("the log no longer holds partition {partition} from offset {from}: it begins at {start}")]
     LogBegins { partition: i32, from: u64, start: u64 },
+    #[error(
+        "the log of partition {partition} was replaced since this was planned, and the range with it: \
+         `processor drop-generation` gives it up"
+    )]
+    FormerLog { partition: i32 },
     #[error("the new tables are not what they must be, and nothing was switched:\n{0}")]
     Unequal(Box<audit::report::Report>),
     #[error("could not audit the new tables: {0:#}")]

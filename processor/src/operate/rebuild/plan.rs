@@ -7,6 +7,7 @@ use chrono::NaiveDate;
 use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::fold_of_month;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// A range of a partition's offsets that is read from the log again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +36,9 @@ pub(crate) struct Plan {
     pub(crate) slices: BTreeSet<NaiveDate>,
     /// Slices before this day were closed when the plan was made.
     pub(crate) closed_until: Option<NaiveDate>,
+    /// The rows of table `recounts` by which the copied rows are changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) recount: Option<Uuid>,
 }
 
 impl Plan {
@@ -54,7 +58,31 @@ impl Plan {
             days.iter().copied().partition(|day| is_closed(day) && !touched.contains(day));
         // The slice of a month's last day has a fold of all its days.
         let slices = touched.iter().flat_map(|day| [*day, fold_of_month(*day)]).filter(is_closed).collect();
-        Self { generation: generation.0, of: of.0, ranges, live, attached, copied, slices, closed_until }
+        let recount = None;
+        Self {
+            generation: generation.0,
+            of: of.0,
+            ranges,
+            live,
+            attached,
+            copied,
+            slices,
+            closed_until,
+            recount,
+        }
+    }
+
+    /// The same with rows that are changed while they are copied.
+    pub(crate) fn recounting(self, recount: Uuid) -> Self {
+        Self { recount: Some(recount), ..self }
+    }
+
+    /// What it is for, for people who look.
+    pub(crate) fn reason(&self) -> String {
+        match self.recount {
+            Some(_) => "recount".to_owned(),
+            None => format!("replay of {} offsets", self.offsets()),
+        }
     }
 
     pub(crate) fn generation(&self) -> Generation {
@@ -86,7 +114,11 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "generation {} of tables is made of generation {}", self.generation, self.of)?;
-        writeln!(f, "  {} offsets are read from the log again:", self.offsets())?;
+        if self.recount.is_some() {
+            writeln!(f, "  clicks are read by the present rules of agents")?;
+        } else {
+            writeln!(f, "  {} offsets are read from the log again:", self.offsets())?;
+        }
         for Range { partition, from, to, .. } in &self.ranges {
             writeln!(f, "    partition {partition}, {from} to {to}")?;
         }
@@ -175,6 +207,9 @@ mod tests {
     fn a_plan_is_read_as_it_was_written() {
         let text = serde_json::to_string(&plan()).unwrap();
         assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan());
+        let recount = plan().recounting(Uuid::from_u128(7));
+        let text = serde_json::to_string(&recount).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), recount);
     }
 
     #[test]

@@ -143,9 +143,11 @@ impl Tables {
     pub(super) async fn copy(&self, right: Right, plan: &Plan, day: NaiveDate) -> Result<(), RebuildError> {
         let (new, old) = (plan.generation().clicks(), plan.of().clicks());
         let condition = plan.is_copied();
-        let sql = format!(
-            "INSERT INTO {new} SELECT * FROM {old} WHERE toDate(broker_ts) = '{day}' AND {condition}"
-        );
+        let rows = format!("SELECT * FROM {old} WHERE toDate(broker_ts) = '{day}' AND {condition}");
+        let sql = match plan.recount {
+            None => format!("INSERT INTO {new} {rows}"),
+            Some(recount) => format!("INSERT INTO {new} {}", recounted(&rows, recount)),
+        };
         self.insert(right, &sql).await
     }
 
@@ -163,7 +165,8 @@ impl Tables {
         self.in_time(self.query(&sql).fetch_one()).await
     }
 
-    /// Returns the marked clicks of a source below an offset, the oldest first.
+    /// Returns the marked clicks of a source below an offset, the oldest first; also those of former logs of its
+    /// partition, because a first copy may have been on its way when the log was replaced.
     pub(super) async fn marked_before(
         &self,
         clicks: &str,
@@ -173,7 +176,8 @@ impl Tables {
     ) -> Result<Vec<(String, DateTime<Utc>)>, StoreError> {
         let sql = format!(
             "SELECT click_id, toUnixTimestamp64Milli(broker_ts) FROM {clicks} \
-             WHERE src = {src} AND koff < {offset} AND again ORDER BY koff DESC LIMIT {limit}"
+             WHERE bitAnd(src, 65535) = bitAnd({src}, 65535) AND (src, koff) < ({src}, {offset}) AND again \
+             ORDER BY src DESC, koff DESC LIMIT {limit}"
         );
         let rows: Vec<(String, i64)> = self.in_time(self.query(&sql).fetch_all()).await?;
         let times = rows.into_iter().rev();
@@ -246,10 +250,10 @@ impl Tables {
     /// Makes a generation the current one, if every right still holds: one's own and those of live sources.
     pub(super) async fn switch(&self, right: Right, live: &[Right], plan: &Plan) -> Result<(), RebuildError> {
         let guards: Vec<String> = live.iter().chain([&right]).map(|right| right.guard()).collect();
-        let (generation, offsets) = (plan.generation, plan.offsets());
+        let (generation, reason) = (plan.generation, plan.reason());
         let sql = format!(
             "INSERT INTO generations (generation, at, reason) \
-             SELECT {generation}, now64(3), 'replay of {offsets} offsets' WHERE {}",
+             SELECT {generation}, now64(3), '{reason}' WHERE {}",
             guards.join(" AND ")
         );
         self.guarded(&sql, Some(right.query_id())).await
@@ -296,6 +300,19 @@ impl Tables {
     ) -> Result<T, StoreError> {
         Ok(timeout(TIMEOUT, statement).await.map_err(|_| StoreError::Timeout)??)
     }
+}
+
+/// Changes rows by what a recount has read of their User-Agents and purposes.
+fn recounted(rows: &str, recount: Uuid) -> String {
+    let columns = ["class", "device_type", "browser", "os"];
+    let columns =
+        columns.map(|name| format!("if(reading.known, reading.{name}, click.{name}) AS {name}")).join(", ");
+    format!(
+        "SELECT click.* REPLACE ({columns}) FROM ({rows}) AS click \
+         LEFT ANY JOIN (SELECT user_agent, purpose, class, device_type, browser, os, toUInt8(1) AS known \
+                        FROM recounts WHERE recount = toUUID('{recount}')) AS reading \
+         ON click.user_agent = reading.user_agent AND toString(click.purpose) = reading.purpose WHERE 1"
+    )
 }
 
 /// The right of the one who makes new tables.

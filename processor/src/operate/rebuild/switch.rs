@@ -15,7 +15,6 @@ use schemas::row::REBUILD;
 use super::plan::Plan;
 use super::store::Right;
 use super::{Rebuild, RebuildError};
-use crate::ownership::source_of;
 
 /// Rows that may be left to copy while live sources wait.
 const LITTLE: u64 = 50_000;
@@ -76,9 +75,10 @@ impl Rebuild<'_> {
     /// Returns from which offset on the rows of each live source were not copied yet when the plan was made.
     async fn live(&self, plan: &Plan) -> Result<BTreeMap<u32, u64>, RebuildError> {
         let mut live = plan.live.clone();
+        let sources = self.store.sources().await?;
         for partition in 0..self.log.partitions().await? {
-            // The topic may have got more partitions since.
-            live.entry(source_of(partition)).or_insert(0);
+            // The topic may have got more partitions since, or other logs.
+            live.entry(sources.of(partition)).or_insert(0);
         }
         Ok(live)
     }

@@ -1,0 +1,124 @@
+//! The statements of a recount.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clickhouse::query::RowCursor;
+use clickhouse::{Client, Row};
+use schemas::clickhouse::Generation;
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::applied::Reading;
+use crate::store::StoreError;
+
+/// How long ClickHouse may take for one statement, or for the next rows of one.
+const TIMEOUT: Duration = Duration::from_secs(1_800);
+
+/// Memory at which grouping goes on on the disk.
+const MEMORY: &str = "268435456";
+
+/// Readings that one insert writes.
+const READINGS: usize = 20_000;
+
+/// Clicks of a link that say the same of what made them.
+#[derive(Debug, Row, Deserialize)]
+pub(super) struct Scanned {
+    #[serde(with = "clickhouse::serde::uuid")]
+    pub(super) workspace: Uuid,
+    #[serde(with = "clickhouse::serde::uuid")]
+    pub(super) link: Uuid,
+    pub(super) user_agent: String,
+    pub(super) why: String,
+    pub(super) kind: String,
+    pub(super) device: String,
+    pub(super) program: String,
+    pub(super) system: String,
+    /// The broker's days of the clicks, as days since 1970.
+    pub(super) days: Vec<u16>,
+    pub(super) clicks: u64,
+}
+
+/// A row of table `recounts`.
+#[derive(Serialize)]
+struct Written<'a> {
+    recount: Uuid,
+    user_agent: &'a str,
+    purpose: &'a str,
+    class: &'a str,
+    device_type: &'a str,
+    browser: &'a str,
+    os: &'a str,
+}
+
+/// Access to the tables.
+pub(super) struct Tables {
+    client: Client,
+}
+
+impl Tables {
+    pub(super) fn new(client: Client) -> Self {
+        let client = client
+            .with_setting("async_insert", "0")
+            .with_setting("wait_end_of_query", "0")
+            .with_setting("max_threads", "2")
+            .with_setting("max_bytes_before_external_group_by", MEMORY);
+        Self { client }
+    }
+
+    /// Returns what the clicks for which a condition holds say, by link; those without a User-Agent say nothing.
+    pub(super) fn scan(
+        &self,
+        generation: Generation,
+        condition: &str,
+    ) -> Result<RowCursor<Scanned>, StoreError> {
+        let sql = format!(
+            "SELECT workspace_id AS workspace, link_id AS link, user_agent, toString(purpose) AS why, \
+                    toString(class) AS kind, toString(device_type) AS device, toString(browser) AS program, \
+                    toString(os) AS system, groupUniqArray(toUInt16(toDate(broker_ts))) AS days, count() AS clicks \
+             FROM {} WHERE user_agent != '' AND {condition} \
+               AND link_id NOT IN (SELECT link_id FROM deleted_links) \
+             GROUP BY workspace, link, user_agent, why, kind, device, program, system",
+            generation.clicks()
+        );
+        Ok(self.client.query(&sql.replace('?', "??")).fetch()?)
+    }
+
+    /// Writes what a recount makes of User-Agents with their purposes; it counts for nothing until a plan names it.
+    pub(super) async fn write(
+        &self,
+        recount: Uuid,
+        readings: &[((String, String), Reading)],
+    ) -> Result<(), StoreError> {
+        for readings in readings.chunks(READINGS) {
+            let mut lines = Vec::new();
+            for ((user_agent, purpose), Reading { class, device_type, browser, os }) in readings {
+                let row = Written { recount, user_agent, purpose, class, device_type, browser, os };
+                // Texts and a UUID always become JSON.
+                serde_json::to_writer(&mut lines, &row).map_err(|error| {
+                    StoreError::Clickhouse(clickhouse::error::Error::Other(Box::new(error)))
+                })?;
+                lines.push(b'\n');
+            }
+            let mut insert = self
+                .client
+                .insert_formatted_with("INSERT INTO recounts FORMAT JSONEachRow")
+                .with_setting("wait_end_of_query", "1");
+            in_time(async {
+                insert.send(Bytes::from(lines)).await?;
+                insert.end().await
+            })
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits for a statement's result, but not for ever.
+pub(super) async fn in_time<T>(
+    statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
+) -> Result<T, StoreError> {
+    Ok(timeout(TIMEOUT, statement).await.map_err(|_| StoreError::Timeout)??)
+}

@@ -1,0 +1,295 @@
+//! A topic that was wiped is gone on with: what is counted stays, and the new log is counted from its start.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use processor::log::Log;
+use processor::operate::audit::report::Former;
+use processor::operate::lag::lag;
+use processor::ownership::{Claim, Known, TakeError};
+use processor::store::{InsertError, Store};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use schemas::clickhouse::Generation;
+use schemas::row::source;
+use schemas::topic;
+use tests::engines::{Isolated, isolated};
+use tests::eventually;
+use tests::proxy::{Fate, Moment, OWNERS, Proxy};
+use tokio_util::sync::CancellationToken;
+
+use crate::audit::assert_equal;
+use crate::clicks::{Edge, SOON, again, click, counted, counted_exactly};
+use crate::processor::{Processor, config, operate, program};
+use crate::storing::insertion;
+use crate::upkeep::eager;
+
+/// Deletes the topic of clicks with everything in it, and makes it anew.
+async fn wipe(isolated: &Isolated) {
+    let admin: AdminClient<DefaultClientContext> = isolated.kafka().create().unwrap();
+    let name = isolated.topic(topic::CLICKS);
+    let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
+    for result in admin.delete_topics(&[&name], &options).await.unwrap() {
+        result.unwrap();
+    }
+    let new = NewTopic::new(&name, topic::CLICKS.partitions, TopicReplication::Fixed(1));
+    let new = topic::CLICKS.config.iter().fold(new, |new, (key, value)| new.set(key, value));
+    // The former one is there a moment longer.
+    eventually("the topic is made anew", SOON, async || {
+        admin.create_topics([&new], &options).await.unwrap().remove(0)
+    })
+    .await;
+}
+
+/// Waits until everything on the topic is done.
+async fn all_done(isolated: &Isolated) {
+    eventually("everything is done", SOON, async || {
+        let lags = lag(&config(isolated)).await.unwrap();
+        if lags.offsets == 0 { Ok(()) } else { Err(lags) }
+    })
+    .await;
+}
+
+/// Waits until a processor says of its partitions what contains this.
+async fn says(processor: &Processor, status: u16, text: &str) {
+    eventually(text, SOON, async || {
+        let (found, report) = processor.readiness().await;
+        let detail = report["checks"]["partitions"]["detail"].as_str().unwrap_or_default();
+        if found == status && detail.contains(text) { Ok(()) } else { Err(report) }
+    })
+    .await;
+}
+
+async fn sources(isolated: &Isolated) -> String {
+    isolated.clickhouse("SELECT arraySort(groupUniqArray(src)) FROM clicks_1").await.trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_topic_is_counted_from_its_start_beside_what_was_counted() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start(&isolated).await;
+    edge.send_many("old", 60).await;
+    let marked = click("marked");
+    edge.send(0, &again(&marked)).await;
+    counted_exactly(&isolated, 61).await;
+    edge.write(1, b"no click", None).await;
+    all_done(&isolated).await;
+    assert_equal(&isolated).await;
+    let nothing = operate(&isolated, &["adopt-topic"]).await.unwrap_err().to_string();
+    assert!(nothing.contains("nothing to adopt"), "{nothing}");
+    processor.stop().await;
+
+    wipe(&isolated).await;
+    let edge = Edge::new(&isolated);
+    // Longer than the former log was, and its first copy is still on its way.
+    edge.send(0, &marked).await;
+    edge.send_many("new", 120).await;
+    edge.write(1, b"no click", None).await;
+    let dry = operate(&isolated, &["adopt-topic", "--dry-run"]).await.unwrap();
+    let first = &dry["partitions"][0];
+    assert_eq!(
+        (&dry["dry_run"], &first["src"], &first["new_src"]),
+        (&true.into(), &65_536.into(), &131_072.into())
+    );
+    assert_eq!(
+        (&first["stored"]["rows"], &first["stored"]["last_offset"]),
+        (&11.into(), &10.into()),
+        "{dry}"
+    );
+    assert_eq!((&first["log"]["start"], &first["log"]["end"]), (&0.into(), &21.into()), "{dry}");
+    assert_eq!(isolated.clickhouse("SELECT count() FROM topic_generations").await.trim(), "0");
+
+    operate(&isolated, &["adopt-topic"]).await.unwrap();
+    let twice = operate(&isolated, &["adopt-topic"]).await.unwrap_err().to_string();
+    assert!(twice.contains("nothing to adopt"), "{twice}");
+    let processor = Processor::start(&isolated).await;
+    counted_exactly(&isolated, 181).await;
+    all_done(&isolated).await;
+    let report = assert_equal(&isolated).await;
+    let of_former =
+        |partition: u16| Former { src: source(1, partition), rows: if partition == 0 { 11 } else { 10 } };
+    assert_eq!(report.former, (0..6).map(of_former).collect::<Vec<_>>());
+    assert_eq!(report.sources.iter().map(|source| source.rows).sum::<u64>(), 120);
+    assert_eq!((report.sources[0].repeats, report.sources[1].dead_letters), (1, 1));
+    assert_eq!(report.classes["human"].rows, 181);
+    processor.stop().await;
+
+    // What was read of the former log cannot be read again, and says so.
+    for (range, refusal) in [
+        (&["--offsets", "0:0-100"][..], "ends at offset 21: it took the place of another one"),
+        (&["--from", "2026-01-01T00:00:00Z"], "with the log that it took the place of"),
+    ] {
+        let refused = operate(&isolated, &[&["replay"], range].concat()).await.unwrap_err().to_string();
+        assert!(refused.contains(refusal), "{refused}");
+    }
+    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    assert_equal(&isolated).await;
+    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks_2";
+    assert_eq!(isolated.clickhouse(rows).await.trim(), "181\t181\t181");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processors_that_run_notice_a_wiped_topic_and_go_on_once_it_is_adopted() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    edge.send_many("old", 600).await;
+    counted_exactly(&isolated, 600).await;
+    all_done(&isolated).await;
+
+    wipe(&isolated).await;
+    // Nothing was written to it yet, and nothing more is said to be counted.
+    says(&processor, 503, "adopt-topic").await;
+    let as_of = "SELECT max(as_of) FROM progress";
+    let said = isolated.clickhouse(as_of).await;
+    let edge = Edge::new(&isolated);
+    edge.send_many("new", 60).await;
+    says(&processor, 503, "adopt-topic").await;
+    assert_eq!(isolated.clickhouse(as_of).await, said);
+    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_1").await.trim(), "600");
+
+    operate(&isolated, &["adopt-topic"]).await.unwrap();
+    counted_exactly(&isolated, 660).await;
+    edge.send_many("more", 600).await;
+    counted_exactly(&isolated, 1_260).await;
+    says(&processor, 200, "owns 6 partitions").await;
+    all_done(&isolated).await;
+    let report = assert_equal(&isolated).await;
+    assert_eq!(report.former.iter().map(|former| former.rows).sum::<u64>(), 600);
+    // The new log's sources are those that are waited for.
+    counted(&isolated, "SELECT min(as_of) > now64(3) - 5 FROM progress FINAL WHERE src >= 131072", 1).await;
+    processor.stop().await;
+    let processor = Processor::start(&isolated).await;
+    edge.send_many("last", 60).await;
+    counted_exactly(&isolated, 1_320).await;
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_partition_is_adopted_and_the_others_are_left_alone() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    // As it was stored from another log.
+    isolated
+        .clickhouse(
+            "INSERT INTO clicks_1 (click_id, src, koff, broker_ts) SETTINGS async_insert = 0 \
+             SELECT 'foreign', 65536, 1000, now64(3)",
+        )
+        .await;
+    edge.send_many("click", 60).await;
+    let processor = Processor::start(&isolated).await;
+    says(&processor, 503, "partition 0 of topic").await;
+    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id != 'foreign'", 50).await;
+    let outcome = operate(&isolated, &["adopt-topic"]).await.unwrap();
+    let is_adopted = |partition: &serde_json::Value| !partition["evidence"].is_null();
+    let adopted: Vec<bool> = outcome["partitions"].as_array().unwrap().iter().map(is_adopted).collect();
+    assert_eq!(adopted, [true, false, false, false, false, false], "{outcome}");
+    counted_exactly(&isolated, 61).await;
+    assert_eq!(sources(&isolated).await, "[65536,65537,65538,65539,65540,65541,131072]");
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_does_not_know_of_an_adoption_stores_nothing_under_the_former_source() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let store = Store::new(service::clickhouse::client(&config(&isolated).clickhouse), "former".to_owned());
+    let src = source(1, 0);
+    let epoch = store.raise_epoch(src).await.unwrap();
+    store.insert(Generation::FIRST, src, epoch, &insertion(src, 0..10)).await.unwrap();
+    edge.send(0, &click("new")).await;
+    operate(&isolated, &["adopt-topic"]).await.unwrap();
+    let refused = store.insert(Generation::FIRST, src, epoch, &insertion(src, 10..20)).await.unwrap_err();
+    assert!(matches!(refused, InsertError::Fenced), "{refused}");
+    // Nor does it get the right back.
+    let config = config(&isolated);
+    let topic = isolated.topic(topic::CLICKS);
+    let log = Log::new(&config.kafka, &topic, "former").unwrap();
+    let claim = Claim::new(0, store, log, CancellationToken::new());
+    let taken = claim.take(Some(Known { src, next: 10 })).await.map(|ownership| ownership.src);
+    assert!(matches!(taken, Err(TakeError::Adopted)), "{taken:?}");
+    let ownership = claim.take(None).await.unwrap();
+    assert_eq!((ownership.src, ownership.next), (source(2, 0), 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adoption_that_is_killed_at_any_step_is_done_by_the_next() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start(&isolated).await;
+    edge.send_many("old", 600).await;
+    counted_exactly(&isolated, 600).await;
+    all_done(&isolated).await;
+    // One of the steps says of the new source what is said of the former one.
+    counted(&isolated, "SELECT uniqExact(src) FROM progress", 6).await;
+    processor.stop().await;
+    wipe(&isolated).await;
+    Edge::new(&isolated).send_many("new", 60).await;
+
+    const PROGRESS: &[u8] = b"INSERT INTO progress";
+    const GENERATIONS: &[u8] = b"INSERT INTO topic_generations";
+    let mut adopted = 0;
+    for (statement, moment, adopts) in [
+        (OWNERS, Moment::Before, 0),
+        (OWNERS, Moment::Answered, 0),
+        (PROGRESS, Moment::Answered, 0),
+        (GENERATIONS, Moment::Before, 0),
+        (GENERATIONS, Moment::Answered, 1),
+    ] {
+        // One of its own for each: what a killed program has sent may still be on its way.
+        let proxy = Proxy::start(&isolated).await;
+        proxy.set(statement, moment);
+        let mut program =
+            program(&proxy.before(&isolated), &["adopt-topic"]).stdout(Stdio::null()).spawn().unwrap();
+        tokio::select! {
+            () = proxy.holds() => {}
+            ended = program.wait() => panic!("{moment:?}: it ended by itself: {}", ended.unwrap()),
+        }
+        program.kill().await.unwrap();
+        proxy.release(Fate::IsCut);
+        adopted += adopts;
+        let rows = isolated.clickhouse("SELECT count() FROM topic_generations").await;
+        assert_eq!(rows.trim(), adopted.to_string(), "{moment:?}");
+    }
+    // One has its new log, the others are refused.
+    let processor = Processor::start(&isolated).await;
+    counted(&isolated, "SELECT count() FROM clicks_1", 610).await;
+    says(&processor, 503, "adopt-topic").await;
+    operate(&isolated, &["adopt-topic"]).await.unwrap();
+    counted_exactly(&isolated, 660).await;
+    all_done(&isolated).await;
+    processor.stop().await;
+    assert_equal(&isolated).await;
+    let rows = "SELECT count(), uniqExact(partition), max(generation) FROM topic_generations";
+    assert_eq!(isolated.clickhouse(rows).await.trim(), "6\t6\t2");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_has_committed_within_the_new_log_skips_nothing_of_it() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start(&isolated).await;
+    edge.send_many("old", 60).await;
+    counted_exactly(&isolated, 60).await;
+    all_done(&isolated).await;
+    processor.stop().await;
+    wipe(&isolated).await;
+    Edge::new(&isolated).send_many("new", 120).await;
+    operate(&isolated, &["adopt-topic"]).await.unwrap();
+    // As a processor that did not know of it may have done last.
+    let group = format!("{}hopline-processor", isolated.topic_prefix);
+    let member: rdkafka::consumer::BaseConsumer =
+        isolated.kafka().set("group.id", group).set("enable.auto.commit", "false").create().unwrap();
+    let mut offsets = rdkafka::TopicPartitionList::new();
+    for partition in 0..topic::CLICKS.partitions {
+        let offset = rdkafka::Offset::Offset(10);
+        offsets.add_partition_offset(&isolated.topic(topic::CLICKS), partition, offset).unwrap();
+    }
+    rdkafka::consumer::Consumer::commit(&member, &offsets, rdkafka::consumer::CommitMode::Sync).unwrap();
+    let processor = Processor::start(&isolated).await;
+    counted_exactly(&isolated, 180).await;
+    all_done(&isolated).await;
+    processor.stop().await;
+    assert_equal(&isolated).await;
+}

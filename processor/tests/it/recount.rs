@@ -1,0 +1,212 @@
+//! A recount changes what User-Agents say and nothing else, whatever it is killed at.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use chrono::Utc;
+use processor::operate::audit::audit;
+use processor::operate::audit::report::Kind;
+use schemas::message::Click;
+use serde_json::{Value, json};
+use tests::engines::{Isolated, isolated};
+use tests::eventually;
+
+use crate::audit::assert_equal;
+use crate::clicks::{Edge, SOON, again, click, counted};
+use crate::processor::{Processor, config, operate, program};
+use crate::replay::{all_done, delete, watch};
+use crate::rollups::{link, random_clicks, recent_month, store};
+use crate::upkeep::{all_closed, eager};
+
+/// A folder of lists by which every Firefox is a crawler and no browser has a name. Removed on drop.
+struct Lists(PathBuf);
+
+impl Lists {
+    fn new(isolated: &Isolated) -> Self {
+        let folder = std::env::temp_dir().join(format!("hopline-{}lists", isolated.topic_prefix));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("crawler-user-agents.json"), r#"[{"pattern": "Firefox"}]"#).unwrap();
+        let none = r#"{"user_agent_parsers": [], "os_parsers": []}"#;
+        std::fs::write(folder.join("uap-core.json"), none).unwrap();
+        Self(folder)
+    }
+
+    /// The command line of a command that knows them.
+    fn with<'a>(&'a self, command: &[&'a str]) -> Vec<&'a str> {
+        [&["--data-dir", self.0.to_str().unwrap()], command].concat()
+    }
+}
+
+impl Drop for Lists {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const FIREFOX: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
+const CHROME: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36";
+
+/// A person's click with this User-Agent.
+fn by(id: &str, user_agent: Option<&str>) -> Click {
+    Click { user_agent: user_agent.map(str::to_owned), purpose: None, ..click(id) }
+}
+
+/// Clicks of closed slices that the log does not hold any more, and clicks of two browsers, and of none, in the log.
+async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
+    let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
+    store(isolated, &random_clicks(first, 4, 600)).await;
+    for number in 0..300 {
+        let user_agent = [Some(FIREFOX), Some(CHROME), None][number % 3];
+        let click = by(&format!("sent-{number}"), user_agent);
+        edge.send(number as i32 % 6, &click).await;
+        if number % 7 == 0 {
+            edge.send(number as i32 % 6, &again(&click)).await;
+        }
+    }
+    edge.write(2, b"no click", None).await;
+}
+
+/// The classes of the clicks whose ids begin so: people's, programs', previews.
+async fn classes(isolated: &Isolated, generation: u32, prefix: &str) -> String {
+    let classes = ["human", "bot", "preview"].map(|class| format!("countIf(class = '{class}')")).join(", ");
+    let sql = format!("SELECT {classes} FROM clicks_{generation} WHERE startsWith(click_id, '{prefix}')");
+    isolated.clickhouse(&sql).await.trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recount_changes_classes_while_live_clicks_go_on_and_a_replay_keeps_them() {
+    let isolated = isolated().await;
+    let lists = Lists::new(&isolated);
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    let mut gone = by("gone", Some(FIREFOX));
+    gone.link_id = link(5);
+    edge.send(1, &gone).await;
+    counted_clicks(&isolated, &edge).await;
+    all_done(&isolated).await;
+    delete(&isolated, link(5)).await;
+    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'gone'", 0).await;
+    all_closed(&isolated).await;
+    let before = assert_equal(&isolated).await;
+
+    let refused = operate(&isolated, &["recount"]).await.unwrap_err().to_string();
+    assert!(refused.contains("HOPLINE_DATA_DIR"), "{refused}");
+    let dry = operate(&isolated, &lists.with(&["recount", "--dry-run"])).await.unwrap();
+    let of_link = |of: &Click, was: &str| {
+        let matches = |found: &&Value| found["link_id"] == of.link_id.to_string() && found["was"] == was;
+        dry["differences"].as_array().unwrap().iter().find(matches).map(|found| found["clicks"].clone())
+    };
+    let becomes: Vec<_> =
+        dry["differences"].as_array().unwrap().iter().map(|found| &found["becomes"]).collect();
+    assert_eq!(of_link(&click("any"), "human"), Some(json!(100)), "{dry}");
+    assert_eq!(of_link(&gone, "human"), None, "{dry}");
+    // Those of closed slices were requests ahead of a person, whoever said what of them.
+    assert!(becomes.contains(&&json!("preview")) && becomes.contains(&&json!("bot")), "{dry}");
+    assert_eq!(dry["clicks"], 800, "all that have a User-Agent are read as having no browser's name");
+    for table in ["recounts", "rebuilds"] {
+        assert_eq!(isolated.clickhouse(&format!("SELECT count() FROM {table}")).await.trim(), "0");
+    }
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let watch = watch(&isolated, &stop);
+    let live = async {
+        let mut sent = 0;
+        while !stop.load(Ordering::Relaxed) {
+            edge.send(sent % 6, &by(&format!("live-{sent}"), Some(FIREFOX))).await;
+            sent += 1;
+        }
+        sent
+    };
+    let recount = async {
+        operate(&isolated, &lists.with(&["recount"])).await.unwrap();
+        stop.store(true, Ordering::Relaxed);
+    };
+    let (sent, ()) = tokio::join!(live, recount);
+    assert!(watch.await.unwrap() > 10);
+    all_done(&isolated).await;
+    let report = assert_equal(&isolated).await;
+    assert_eq!((report.generation, report.closed_until), (2, before.closed_until));
+    assert_eq!(classes(&isolated, 2, "sent-").await, "200\t100\t0");
+    assert_eq!(classes(&isolated, 2, "click-").await, "0\t0\t600");
+    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_2 WHERE click_id = 'gone'").await.trim(), "0");
+    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks_2";
+    let all = 900 + sent;
+    assert_eq!(isolated.clickhouse(rows).await.trim(), format!("{all}\t{all}\t{all}"));
+    let changed: u64 = report.sources.iter().map(|source| source.reclassified).sum();
+    assert!(changed >= 200, "{report}");
+    // Clicks that came meanwhile say what their edge has read.
+    let live = classes(&isolated, 2, "live-").await;
+    let people: u64 = live.split('\t').next().unwrap().parse().unwrap();
+    assert!(people > 0, "{live}");
+    let dry = operate(&isolated, &lists.with(&["recount", "--dry-run"])).await.unwrap();
+    assert_eq!(dry["clicks"], people, "{dry}");
+
+    // The log says what the edges have said, and the recount still holds.
+    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    assert_equal(&isolated).await;
+    assert_eq!(classes(&isolated, 3, "sent-").await, "200\t100\t0");
+    assert_eq!(classes(&isolated, 3, "live-").await, live);
+
+    operate(&isolated, &lists.with(&["recount"])).await.unwrap();
+    assert_equal(&isolated).await;
+    assert_eq!(classes(&isolated, 4, "live-").await, format!("0\t{sent}\t0"));
+    let nothing = operate(&isolated, &lists.with(&["recount"])).await.unwrap();
+    assert_eq!((&nothing["clicks"], &nothing["plan"]), (&json!(0), &Value::Null));
+    processor.stop().await;
+
+    // A class that was changed by nobody's recount is a difference.
+    let change =
+        "ALTER TABLE clicks_4 UPDATE class = 'human' WHERE click_id = 'sent-3' SETTINGS mutations_sync = 1";
+    isolated.clickhouse(change).await;
+    let report = audit(&config(&isolated)).await.unwrap();
+    assert_eq!(report.differences[0].kind, Kind::OtherRow, "{report}");
+    assert!(report.differences[0].detail.contains("bot"), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recount_that_is_killed_at_any_step_is_taken_up_again() {
+    let isolated = isolated().await;
+    let lists = Lists::new(&isolated);
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    counted_clicks(&isolated, &edge).await;
+    all_done(&isolated).await;
+    all_closed(&isolated).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let watch = watch(&isolated, &stop);
+
+    let mut recount = program(&isolated, &lists.with(&["recount"])).stdout(Stdio::null()).spawn().unwrap();
+    for step in ["planned", "copied", "rolled_up"] {
+        let reached = format!("SELECT count() > 0 FROM rebuilds WHERE step = '{step}'");
+        // Nothing waits between two looks, so that the kill comes soon after the step.
+        let found = tokio::time::timeout(SOON, async {
+            while isolated.clickhouse(&reached).await.trim() != "1" {
+                if let Some(ended) = recount.try_wait().unwrap() {
+                    panic!("it ended with {ended} before it had {step}");
+                }
+            }
+        });
+        found.await.unwrap();
+        recount.kill().await.unwrap();
+        eventually("it counts as dead", SOON, async || {
+            let refused = operate(&isolated, &lists.with(&["recount"])).await.unwrap_err().to_string();
+            if refused.contains("was broken off") { Ok(()) } else { Err(refused) }
+        })
+        .await;
+        edge.send(3, &by(&format!("live-{step}"), Some(CHROME))).await;
+        recount = program(&isolated, &["recount", "--resume"]).stdout(Stdio::null()).spawn().unwrap();
+    }
+    let ended = tokio::time::timeout(2 * SOON, recount.wait()).await.unwrap().unwrap();
+    assert!(ended.success(), "{ended}");
+    stop.store(true, Ordering::Relaxed);
+    assert!(watch.await.unwrap() > 10);
+    all_done(&isolated).await;
+    let report = assert_equal(&isolated).await;
+    assert_eq!(report.generation, 2);
+    assert_eq!(classes(&isolated, 2, "sent-").await, "200\t100\t0");
+    assert_eq!(classes(&isolated, 2, "click-").await, "0\t0\t600");
+    assert_eq!(classes(&isolated, 2, "live-").await, "3\t0\t0");
+    processor.stop().await;
+}

@@ -1,0 +1,16 @@
+-- What recounts have made of User-Agents: the classes of rows are those of the log but for this. A recount is of the
+-- plan in `rebuilds` that names it, and of the rows below the offsets of live sources there; one that no switched plan
+-- names counts for nothing. Kept for ever, because a replay reads the same classes out of it.
+CREATE TABLE IF NOT EXISTS recounts
+(
+    recount UUID,
+    user_agent String,
+    purpose String,
+    class LowCardinality(String),
+    device_type LowCardinality(String),
+    browser LowCardinality(String),
+    os LowCardinality(String)
+)
+ENGINE = MergeTree
+ORDER BY (recount, user_agent, purpose)
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
