@@ -91,14 +91,7 @@ pub(super) async fn revoke_key(
 
 /// Reads every tag of a workspace's links, sorted.
 pub(super) async fn tags(pool: &PgPool, workspace: Uuid) -> sqlx::Result<Vec<String>> {
-    sqlx::query_scalar(
-        "SELECT DISTINCT tag COLLATE \"C\" AS tag FROM links, unnest(tags) AS tag
-         WHERE workspace_id = $1 ORDER BY tag LIMIT $2",
-    )
-    .bind(workspace)
-    .bind(MAX_TAGS)
-    .fetch_all(pool)
-    .await
+    sqlx::query_scalar(include_str!("tags.sql")).bind(workspace).bind(MAX_TAGS).fetch_all(pool).await
 }
 
 /// Whether a link has the slug, of whichever workspace: a slug belongs to the host.

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use reqwest::Method;
+use serde_json::json;
 use tests::eventually;
 
+use crate::dashboard::Browser;
 use crate::server::{Server, text};
 
 /// Links of the workspace that is asked, and of all workspaces together.
@@ -14,7 +16,7 @@ const ALL: u32 = 40_000;
 #[tokio::test]
 async fn no_list_reads_the_whole_table() {
     let server = Server::start().await;
-    fill(&server).await;
+    fill(&server, OWN, ALL).await;
     let count = async |column: &'static str| -> i64 {
         sqlx::query_scalar(sqlx::AssertSqlSafe(format!(
             "SELECT coalesce(sum({column}), 0)::bigint FROM pg_stat_user_tables WHERE relname = 'links'"
@@ -59,8 +61,47 @@ async fn no_list_reads_the_whole_table() {
     assert_eq!(count("seq_scan").await, scans_before, "a list read the whole table");
 }
 
-/// Fills the table: every twentieth link is the asked workspace's, the others belong to others of the account.
-async fn fill(server: &Server) {
+#[tokio::test]
+async fn the_tags_of_a_workspace_are_found_without_its_links() {
+    const LINKS: u32 = 100_000;
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    fill(&server, LINKS, LINKS).await;
+    let mut postgres = server.engines.postgres().await;
+    sqlx::query("VACUUM ANALYZE link_tags").execute(&mut postgres).await.unwrap();
+    assert_eq!(owner.get("/tags").await.body, json!({"tags": ["common", "rare"]}));
+
+    let own: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
+    let explain = concat!(
+        "EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) ",
+        include_str!("../../src/dashboard/tags.sql")
+    );
+    let plan: Vec<String> =
+        sqlx::query_scalar(explain).bind(own.uuid()).bind(1_000_i64).fetch_all(&mut postgres).await.unwrap();
+    let plan = plan.join("\n");
+    // The first tag, and from each of the two to the next: three rows of the index, and none of a table.
+    assert_eq!(plan.matches("Index Only Scan using link_tags_pkey").count(), 2, "{plan}");
+    assert!(!plan.contains("Seq Scan") && !plan.contains("Sort"), "{plan}");
+    let mut steps = plan.lines().filter(|line| line.contains("Index Only Scan"));
+    assert!(steps.all(|step| step.contains("loops=1)") || step.contains("loops=2)")), "{plan}");
+
+    // It follows the links through every change of theirs.
+    let made = owner
+        .post("/links", json!({"name": "a", "destination": "https://example.com", "tags": ["x", "y"]}))
+        .await;
+    let path = owner.path(&format!("/links/{}", text(&made.body["id"])));
+    let tags = async || owner.get("/tags").await.body["tags"].clone();
+    assert_eq!(tags().await, json!(["common", "rare", "x", "y"]));
+    owner.send(Method::PATCH, &path, Some(json!({"tags": ["y", "z"]}))).await;
+    assert_eq!(tags().await, json!(["common", "rare", "y", "z"]));
+    owner.send(Method::PATCH, &path, Some(json!({"name": "b"}))).await;
+    assert_eq!(tags().await, json!(["common", "rare", "y", "z"]));
+    assert_eq!(owner.send(Method::DELETE, &path, None).await.status, 204);
+    assert_eq!(tags().await, json!(["common", "rare"]));
+}
+
+/// Fills the table: so many of all links are the asked workspace's, the others belong to others of the account.
+async fn fill(server: &Server, own_links: u32, all: u32) {
     for n in 0..3 {
         let name = format!("Other {n}");
         server
@@ -89,8 +130,8 @@ async fn fill(server: &Server) {
          FROM generate_series(1, $3) n",
     )
     .bind(own.uuid())
-    .bind(i32::try_from(ALL / OWN).unwrap())
-    .bind(i32::try_from(ALL).unwrap())
+    .bind(i32::try_from(all / own_links).unwrap())
+    .bind(i32::try_from(all).unwrap())
     .execute(&mut postgres)
     .await
     .unwrap();
