@@ -118,7 +118,7 @@ fn app(
         public_url: config.public_url.clone(),
         dashboard_url: config.dashboard_url.clone(),
         hashing: Hashing::default(),
-        live: Hub::default(),
+        live: Hub::new(config.limits.max_connections),
         imports: Notify::new(),
         shutdown: shutdown.clone(),
     }))

@@ -4,14 +4,18 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use service::http::ApiError;
+use service::http::{ApiError, Code};
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use super::event::{Event, Place};
 
-/// Listeners that a workspace may have at one process.
-const MOST_LISTENERS: usize = 50;
+/// Listeners that a workspace, and that an account over all its workspaces, may have at one process.
+const MOST_OF_WORKSPACE: usize = 50;
+const MOST_OF_ACCOUNT: usize = 200;
+
+/// How soon a listener that was refused may ask again.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// Clicks of a workspace that are kept for those who come back.
 const KEPT: usize = 1_000;
@@ -28,10 +32,20 @@ const OVERLAP: i64 = 5_000;
 /// Who listens. Clones are handles to the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Hub {
-    rooms: Arc<Mutex<HashMap<Uuid, Room>>>,
+    state: Arc<Mutex<State>>,
     /// Whether the end of the topic is being read.
     following: watch::Sender<bool>,
     process: u32,
+    /// Listeners that the process may have.
+    most: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rooms: HashMap<Uuid, Room>,
+    /// Streams that are open, of each account that has one. A listener that was cut off counts until its stream ends:
+    /// a browser that reads nothing any more holds that as well.
+    open: HashMap<Uuid, usize>,
 }
 
 /// A workspace that somebody listens to, or did until lately.
@@ -66,28 +80,41 @@ pub(super) struct Listening {
 #[derive(Debug)]
 struct Leave {
     hub: Hub,
+    account: Uuid,
     workspace: Uuid,
     number: u64,
 }
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        if let Some(room) = self.hub.rooms().get_mut(&self.workspace) {
+        let mut state = self.hub.state();
+        if let Some(open) = state.open.get_mut(&self.account) {
+            *open -= 1;
+            if *open == 0 {
+                state.open.remove(&self.account);
+            }
+        }
+        if let Some(room) = state.rooms.get_mut(&self.workspace) {
             room.listeners.retain(|listener| listener.number != self.number);
             room.note_empty();
         }
     }
 }
 
-impl Default for Hub {
-    fn default() -> Self {
-        Self { rooms: Arc::default(), following: watch::Sender::new(false), process: rand::random() }
-    }
-}
-
 impl Hub {
-    fn rooms(&self) -> MutexGuard<'_, HashMap<Uuid, Room>> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A hub of a process that takes so many connections, of which streams may hold a quarter: they are held for hours,
+    /// and requests need some too.
+    pub(crate) fn new(max_connections: usize) -> Self {
+        Self {
+            state: Arc::default(),
+            following: watch::Sender::new(false),
+            process: rand::random(),
+            most: (max_connections / 4).max(1),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The place of a record, as this process says it.
@@ -108,14 +135,14 @@ impl Hub {
 
     /// Whether a click of some workspace, or of this one, is of use to anybody.
     pub(super) fn wants(&self, workspace: Option<Uuid>) -> bool {
-        let rooms = self.rooms();
-        workspace.map_or(!rooms.is_empty(), |workspace| rooms.contains_key(&workspace))
+        let state = self.state();
+        workspace.map_or(!state.rooms.is_empty(), |workspace| state.rooms.contains_key(&workspace))
     }
 
     /// Gives a click to those who listen, and cuts off who is too slow.
     pub(super) fn publish(&self, workspace: Uuid, event: Event) {
-        let mut rooms = self.rooms();
-        let Some(room) = rooms.get_mut(&workspace) else { return };
+        let mut state = self.state();
+        let Some(room) = state.rooms.get_mut(&workspace) else { return };
         let event = Arc::new(event);
         room.listeners.retain(|listener| {
             let is_for = listener.link.is_none_or(|link| link == event.link);
@@ -131,36 +158,58 @@ impl Hub {
 
     /// Forgets the clicks of workspaces that nobody has listened to for some time.
     pub(super) fn forget(&self) {
-        let mut rooms = self.rooms();
-        rooms.retain(|_, room| room.empty_since.is_none_or(|since| since.elapsed() < KEPT_FOR));
-        let listeners: usize = rooms.values().map(|room| room.listeners.len()).sum();
+        let mut state = self.state();
+        state.rooms.retain(|_, room| room.empty_since.is_none_or(|since| since.elapsed() < KEPT_FOR));
+        let listeners = state.listeners();
         metrics::gauge!("hopline_live_listeners").set(listeners as f64);
     }
 
     /// Begins to listen, from a place on if one is given.
     ///
     /// # Errors
-    /// 429 when the workspace has too many listeners.
+    /// 429 when the workspace or the account has too many listeners, 503 when the process has.
     pub(super) fn listen(
         &self,
+        account: Uuid,
         workspace: Uuid,
         link: Option<Uuid>,
         from: Option<Place>,
     ) -> Result<Listening, ApiError> {
-        let mut rooms = self.rooms();
-        let room = rooms.entry(workspace).or_default();
-        if room.listeners.len() >= MOST_LISTENERS {
-            let message = format!("The workspace has {MOST_LISTENERS} live streams already");
-            return Err(ApiError::rate_limited(message).with_retry_after(Duration::from_secs(10)));
-        }
+        let mut state = self.state();
+        state.check_room_for(account, workspace, self.most)?;
+        *state.open.entry(account).or_default() += 1;
+        let room = state.rooms.entry(workspace).or_default();
         let (missed, has_gap) = from.map_or((Vec::new(), false), |from| room.since(from, link));
         let (sender, queue) = mpsc::channel(QUEUE);
         // Drawn, and not counted: a room that was forgotten would count from the beginning again.
         let number = rand::random();
         room.listeners.push(Listener { number, link, queue: sender });
         room.empty_since = None;
-        let leave = Leave { hub: self.clone(), workspace, number };
+        let leave = Leave { hub: self.clone(), account, workspace, number };
         Ok(Listening { missed, has_gap, queue, _leave: leave })
+    }
+}
+
+impl State {
+    fn listeners(&self) -> usize {
+        self.open.values().sum()
+    }
+
+    fn check_room_for(&self, account: Uuid, workspace: Uuid, most: usize) -> Result<(), ApiError> {
+        let of_workspace = self.rooms.get(&workspace).map_or(0, |room| room.listeners.len());
+        if of_workspace >= MOST_OF_WORKSPACE {
+            let message = format!("The workspace has {MOST_OF_WORKSPACE} live streams already");
+            return Err(ApiError::rate_limited(message).with_retry_after(RETRY));
+        }
+        if self.open.get(&account).is_some_and(|open| *open >= MOST_OF_ACCOUNT) {
+            let message = format!("The account has {MOST_OF_ACCOUNT} live streams already");
+            return Err(ApiError::rate_limited(message).with_retry_after(RETRY));
+        }
+        if self.listeners() >= most {
+            let message = "This server has as many live streams as it takes; try again";
+            return Err(ApiError::new(Code::Unavailable, message).with_retry_after(RETRY));
+        }
+        Ok(())
     }
 }
 
@@ -193,8 +242,13 @@ impl Room {
 mod tests {
     use super::*;
 
+    const ACCOUNT: Uuid = Uuid::from_u128(4);
     const WORKSPACE: Uuid = Uuid::from_u128(1);
     const LINK: Uuid = Uuid::from_u128(2);
+
+    fn hub() -> Hub {
+        Hub::new(10_000)
+    }
 
     fn publish(hub: &Hub, offset: i64) -> Place {
         publish_of(hub, offset, LINK)
@@ -212,40 +266,40 @@ mod tests {
 
     #[test]
     fn a_stream_goes_on_where_it_broke() {
-        let hub = Hub::default();
-        let listening = hub.listen(WORKSPACE, None, None).unwrap();
+        let hub = hub();
+        let listening = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
         let places: Vec<Place> = (0..10).map(|offset| publish(&hub, offset)).collect();
         drop(listening);
-        let again = hub.listen(WORKSPACE, None, Some(places[6])).unwrap();
+        let again = hub.listen(ACCOUNT, WORKSPACE, None, Some(places[6])).unwrap();
         assert_eq!((offsets(&again.missed), again.has_gap), (vec![7, 8, 9], false));
         // Another process has said the place: what is near comes again rather than not at all.
         let foreign = Place { process: places[8].process.wrapping_add(1), ..places[8] };
-        let again = hub.listen(WORKSPACE, None, Some(foreign)).unwrap();
+        let again = hub.listen(ACCOUNT, WORKSPACE, None, Some(foreign)).unwrap();
         assert_eq!((offsets(&again.missed), again.has_gap), (vec![3, 4, 5, 6, 7, 8, 9], false));
     }
 
     #[test]
     fn what_is_kept_is_bounded_and_a_gap_is_told() {
-        let hub = Hub::default();
-        let mut listening = hub.listen(WORKSPACE, Some(Uuid::from_u128(3)), None).unwrap();
+        let hub = hub();
+        let mut listening = hub.listen(ACCOUNT, WORKSPACE, Some(Uuid::from_u128(3)), None).unwrap();
         let first = publish(&hub, 0);
         for offset in 1..=KEPT as i64 + 5 {
             publish(&hub, offset);
         }
         assert!(listening.queue.try_recv().is_err(), "of another link");
-        assert_eq!(hub.rooms()[&WORKSPACE].last.len(), KEPT);
-        let again = hub.listen(WORKSPACE, None, Some(first)).unwrap();
+        assert_eq!(hub.state().rooms[&WORKSPACE].last.len(), KEPT);
+        let again = hub.listen(ACCOUNT, WORKSPACE, None, Some(first)).unwrap();
         assert!(again.has_gap);
         assert_eq!(again.missed.len(), KEPT);
-        assert!(hub.listen(Uuid::nil(), None, Some(first)).unwrap().has_gap, "nothing is known");
-        assert!(!hub.listen(Uuid::nil(), None, None).unwrap().has_gap, "nothing was asked");
+        assert!(hub.listen(ACCOUNT, Uuid::nil(), None, Some(first)).unwrap().has_gap, "nothing is known");
+        assert!(!hub.listen(ACCOUNT, Uuid::nil(), None, None).unwrap().has_gap, "nothing was asked");
     }
 
     #[test]
     fn a_slow_listener_is_cut_off_and_holds_up_nobody() {
-        let hub = Hub::default();
-        let mut slow = hub.listen(WORKSPACE, None, None).unwrap();
-        let mut quick = hub.listen(WORKSPACE, None, None).unwrap();
+        let hub = hub();
+        let mut slow = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
+        let mut quick = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
         for offset in 0..QUEUE as i64 + 10 {
             publish(&hub, offset);
             assert_eq!(quick.queue.try_recv().unwrap().place.offset, offset);
@@ -255,20 +309,52 @@ mod tests {
             last = Some(event.place);
         }
         assert!(slow.queue.is_closed());
-        let again = hub.listen(WORKSPACE, None, last).unwrap();
+        let again = hub.listen(ACCOUNT, WORKSPACE, None, last).unwrap();
         assert_eq!(again.missed.len(), 10);
     }
 
     #[test]
     fn a_workspace_has_so_many_listeners_and_no_more() {
-        let hub = Hub::default();
+        let hub = hub();
         assert!(!hub.wants(None));
         let listening: Vec<Listening> =
-            (0..MOST_LISTENERS).map(|_| hub.listen(WORKSPACE, None, None).unwrap()).collect();
-        assert_eq!(hub.listen(WORKSPACE, None, None).unwrap_err().status(), 429);
-        assert!(hub.listen(Uuid::nil(), None, None).is_ok(), "another workspace has its own");
+            (0..MOST_OF_WORKSPACE).map(|_| hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap()).collect();
+        assert_eq!(hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap_err().status(), 429);
+        assert!(hub.listen(ACCOUNT, Uuid::nil(), None, None).is_ok(), "another workspace has its own");
         assert!(hub.wants(Some(WORKSPACE)) && !hub.wants(Some(LINK)));
         drop(listening);
-        assert!(hub.listen(WORKSPACE, None, None).is_ok());
+        assert!(hub.listen(ACCOUNT, WORKSPACE, None, None).is_ok());
+    }
+
+    #[test]
+    fn an_account_and_a_process_have_so_many_listeners_and_no_more() {
+        let listen = |hub: &Hub, account: u128, workspace: usize| {
+            let workspace = Uuid::from_u128(1_000 * account + workspace as u128);
+            hub.listen(Uuid::from_u128(account), workspace, None, None)
+        };
+        let hub = Hub::new(1_000);
+        let of_account: Vec<Listening> =
+            (0..MOST_OF_ACCOUNT).map(|number| listen(&hub, 1, number / 40).unwrap()).collect();
+        assert_eq!(listen(&hub, 1, 9).unwrap_err().status(), 429);
+        assert!(!hub.state().rooms.contains_key(&Uuid::from_u128(1_009)), "what is refused leaves nothing");
+        let mut of_others: Vec<Listening> = (0..50).map(|number| listen(&hub, 2, number).unwrap()).collect();
+        assert_eq!(listen(&hub, 3, 0).unwrap_err().status(), 503, "a quarter of the connections");
+        of_others.pop();
+        assert!(listen(&hub, 3, 0).is_ok());
+        drop((of_account, of_others));
+        assert!(hub.state().open.is_empty());
+    }
+
+    #[test]
+    fn a_listener_that_was_cut_off_counts_until_its_stream_ends() {
+        let hub = Hub::new(4);
+        let slow = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
+        for offset in 0..=QUEUE as i64 {
+            publish(&hub, offset);
+        }
+        assert!(hub.state().rooms[&WORKSPACE].listeners.is_empty());
+        assert_eq!(hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap_err().status(), 503);
+        drop(slow);
+        assert!(hub.listen(ACCOUNT, WORKSPACE, None, None).is_ok());
     }
 }

@@ -74,7 +74,7 @@ pub(crate) async fn live(
         headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<Place>().ok());
     // With Kafka away it begins all the same; clicks come when they can.
     let _ = tokio::time::timeout(FOLLOWING, app.live.wait_until_following()).await;
-    let listening = app.live.listen(caller.workspace, link, from)?;
+    let listening = app.live.listen(caller.account, caller.workspace, link, from)?;
     let (sender, chunks) = mpsc::channel(1);
     tokio::spawn(async move {
         tokio::select! {

@@ -25,6 +25,11 @@ impl Browser {
         Self { cookie: None, client, url: server.url.clone(), workspace: server.workspace.clone() }
     }
 
+    /// Goes on at another instance.
+    pub(crate) fn at(&mut self, server: &Server) {
+        self.url = server.url.clone();
+    }
+
     /// Sets up the server's account and is signed in as its owner, ada@example.com.
     pub(crate) async fn set_up(server: &Server) -> Self {
         let mut browser = Self::new(server);

@@ -225,6 +225,65 @@ async fn streams_are_refused_like_everything_else_and_end_with_the_api() {
 }
 
 #[tokio::test]
+async fn an_account_has_so_many_streams_over_all_its_workspaces() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let mut listeners = Vec::new();
+    let mut workspace = owner.clone();
+    for number in 0..4 {
+        let body = json!({"name": format!("w{number}"), "kind": "personal"});
+        let made = owner.send(Method::POST, "/app/api/workspaces", Some(body)).await.body;
+        workspace.workspace = text(&made["id"]);
+        for _ in 0..50 {
+            listeners.push(Listener::open(workspace.bare(Method::GET, &workspace.path("/live"))).await);
+        }
+    }
+    let refused = owner.get("/live").await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (429, &json!("RATE_LIMITED")));
+    assert_eq!(refused.headers["retry-after"], "10");
+    let refused = answer(server.request(Method::GET, "/api/live").bearer_auth(&server.key)).await;
+    assert_eq!(refused.status, 429, "a key's are the account's too");
+    let other = owner.of_other_account(&server, "eve@example.com", "free").await;
+    Listener::open(other.bare(Method::GET, &other.path("/live"))).await;
+}
+
+#[tokio::test]
+async fn a_process_has_so_many_streams_and_whoever_leaves_makes_place() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let other = owner.of_other_account(&server, "eve@example.com", "free").await;
+    let mut config = crate::server::config(&server.engines);
+    config.limits.max_connections = 40;
+    let small = Server::serve(server.engines.clone(), config).await;
+    let [mut owner, mut other] = [owner, other];
+    owner.at(&small);
+    other.at(&small);
+    let open =
+        async |browser: &Browser| Listener::open(browser.bare(Method::GET, &browser.path("/live"))).await;
+    let mut listeners = Vec::new();
+    for number in 0..10 {
+        listeners.push(open(if number % 2 == 0 { &owner } else { &other }).await);
+    }
+    for browser in [&owner, &other] {
+        let refused = browser.get("/live").await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (503, &json!("UNAVAILABLE")));
+        assert_eq!(refused.headers["retry-after"], "10");
+        assert_eq!(browser.get("/usage").await.status, 200, "all else is answered");
+    }
+    // Nothing happens on the streams by which it could be noticed that somebody has left.
+    for _ in 0..3 {
+        listeners.pop();
+        let request = || other.bare(Method::GET, &other.path("/live"));
+        let again = tests::eventually("there is a place again", PATIENCE, async || {
+            let response = request().send().await.unwrap();
+            if response.status() == 200 { Ok(response) } else { Err(response.status()) }
+        });
+        listeners.push(Listener { response: again.await, unread: String::new() });
+        assert_eq!(owner.get("/live").await.status, 503);
+    }
+}
+
+#[tokio::test]
 async fn a_stream_ends_soon_after_its_member_or_key_is_gone() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
