@@ -11,6 +11,7 @@ use sqlx::PgPool;
 use tokio::sync::Notify;
 use url::Url;
 
+use crate::config::CountrySource;
 use crate::live::Hub;
 use crate::plan::Plans;
 use crate::sessions::Hashing;
@@ -36,6 +37,8 @@ pub(crate) struct State {
     pub(crate) public_url: Url,
     /// Where the dashboard's page is, if the operator has said so.
     pub(crate) dashboard_url: Option<Url>,
+    /// Whose the data of countries is, for those who see them.
+    pub(crate) country_source: CountrySource,
     /// Where passwords are hashed, few at a time.
     pub(crate) hashing: Hashing,
     /// Who listens to clicks as they happen.

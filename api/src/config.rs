@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
@@ -92,6 +93,19 @@ pub struct Config {
     #[arg(long, value_name = "COUNT", env = "HOPLINE_QUERIES_PER_WORKSPACE", default_value = "4")]
     pub queries_per_workspace: NonZeroUsize,
 
+    /// Whose the edges' file of countries is: DB-IP's licence asks for a link where countries are shown. By default
+    /// db-ip where the edges have a directory of lists, and other where they have a file of countries by itself.
+    #[arg(long, value_name = "SOURCE", env = "HOPLINE_COUNTRY_SOURCE", value_enum)]
+    pub country_source: Option<CountrySource>,
+
+    /// The edges' directory of lists; whether there is one is all that counts here.
+    #[arg(long, value_name = "DIRECTORY", env = "HOPLINE_DATA_DIR")]
+    pub data_dir: Option<PathBuf>,
+
+    /// The edges' file of countries; whether there is one is all that counts here.
+    #[arg(long, value_name = "FILE", env = "HOPLINE_COUNTRY_FILE")]
+    pub country_file: Option<PathBuf>,
+
     /// A file to replace what each plan gives, in the form of `api/plans.json`.
     #[arg(long = "plans-file", value_name = "PATH", env = "HOPLINE_PLANS_FILE", value_parser = Plans::read)]
     pub plans: Option<Plans>,
@@ -104,6 +118,26 @@ pub struct Config {
 impl AsRef<Settings> for Config {
     fn as_ref(&self) -> &Settings {
         &self.settings
+    }
+}
+
+/// Whose data of countries the edges have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CountrySource {
+    /// DB-IP's, which the documentation names and `./dev up` fetches.
+    DbIp,
+    /// Somebody's who asks for no link, or none.
+    Other,
+}
+
+impl Config {
+    /// Whose data of countries the edges have, as far as it is said.
+    #[must_use]
+    pub fn country_source(&self) -> CountrySource {
+        self.country_source.unwrap_or(match (&self.data_dir, &self.country_file) {
+            (Some(_), None) => CountrySource::DbIp,
+            _ => CountrySource::Other,
+        })
     }
 }
 
@@ -142,5 +176,33 @@ mod tests {
         for bad in ["go.example", "ftp://go.example", "https://go.example/x", "https://go.example?x"] {
             assert!(parse_public_url(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn countries_are_db_ips_where_the_documented_lists_are() {
+        let source = |arguments: &[&str]| {
+            let keys = ["11", "22"].map(|byte| format!("1:{}", byte.repeat(32)));
+            let needed = [
+                "api",
+                "--kafka-brokers",
+                "127.0.0.1:1",
+                "--database-url",
+                "postgres://a@127.0.0.1/a",
+                "--clickhouse-url",
+                "http://127.0.0.1/a",
+                "--public-url",
+                "https://go.example",
+                "--click-id-keys",
+                &keys[0],
+                "--secret-keys",
+                &keys[1],
+            ];
+            Config::parse_from(needed.iter().chain(arguments)).country_source()
+        };
+        assert_eq!(source(&["--data-dir", "lists"]), CountrySource::DbIp);
+        assert_eq!(source(&["--country-file", "a.mmdb", "--data-dir", "lists"]), CountrySource::Other);
+        assert_eq!(source(&["--country-file", "a.mmdb", "--country-source", "db-ip"]), CountrySource::DbIp);
+        assert_eq!(source(&["--data-dir", "lists", "--country-source", "other"]), CountrySource::Other);
+        assert_eq!(source(&[]), CountrySource::Other);
     }
 }

@@ -35,7 +35,7 @@ mod usage;
 mod webhooks;
 mod workspaces;
 
-pub use config::{Command, Config};
+pub use config::{Command, Config, CountrySource};
 pub use plan::{Plans, PlansFault};
 
 use anyhow::Context as _;
@@ -117,6 +117,7 @@ fn app(
         webhook_rules: DestinationRules::new(config.webhook_allow.clone(), Some(&config.public_url)),
         public_url: config.public_url.clone(),
         dashboard_url: config.dashboard_url.clone(),
+        country_source: config.country_source(),
         hashing: Hashing::default(),
         live: Hub::new(config.limits.max_connections),
         imports: Notify::new(),

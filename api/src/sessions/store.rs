@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::Member;
 use crate::App;
+use crate::config::CountrySource;
 use crate::plan::Plan;
 use crate::workspaces::{self, Workspace};
 
@@ -125,7 +126,23 @@ pub(crate) struct Session {
     workspaces: Vec<Workspace>,
     public_url: String,
     /// What must be shown where data of countries is, if their source asks for it.
-    attribution: Option<()>,
+    attribution: Option<Attribution>,
+}
+
+#[derive(Debug, Serialize)]
+struct Attribution {
+    text: &'static str,
+    url: &'static str,
+}
+
+impl Attribution {
+    const fn of(source: CountrySource) -> Option<Self> {
+        match source {
+            // In the words of the licence's terms; see NOTICE.
+            CountrySource::DbIp => Some(Self { text: "IP Geolocation by DB-IP", url: "https://db-ip.com" }),
+            CountrySource::Other => None,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -166,6 +183,6 @@ pub(super) async fn session(app: &App, user: Uuid) -> sqlx::Result<Session> {
         account: SessionAccount { id: AccountId::from_uuid(account), name: account_name, plan },
         workspaces,
         public_url: app.public_url.as_str().trim_end_matches('/').to_owned(),
-        attribution: None,
+        attribution: Attribution::of(app.country_source),
     })
 }
