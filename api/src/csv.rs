@@ -1,4 +1,4 @@
-//! CSV (RFC 4180): rows that leave.
+//! CSV (RFC 4180): rows that leave, and what is done to their cells on the way.
 
 /// Appends a row.
 pub(crate) fn write_row(out: &mut Vec<u8>, fields: &[impl AsRef<str>]) {
@@ -12,8 +12,19 @@ pub(crate) fn write_row(out: &mut Vec<u8>, fields: &[impl AsRef<str>]) {
 }
 
 /// Whether a spreadsheet would take a text for a formula.
-pub(crate) fn is_like_a_formula(text: &str) -> bool {
+fn is_like_a_formula(text: &str) -> bool {
     text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'])
+}
+
+/// Whether a text gets an apostrophe: what is like a formula, and what is so behind apostrophes of its own, which would
+/// be taken for such a text that has one already.
+fn needs_apostrophe(text: &str) -> bool {
+    is_like_a_formula(text.trim_start_matches('\''))
+}
+
+/// The text of a cell that was written here: without the apostrophe, if it got one.
+pub(crate) fn without_apostrophe(cell: &str) -> &str {
+    cell.strip_prefix('\'').filter(|rest| needs_apostrophe(rest)).unwrap_or(cell)
 }
 
 /// Appends a field, quoted where it must be.
@@ -21,13 +32,13 @@ pub(crate) fn is_like_a_formula(text: &str) -> bool {
 /// Whoever clicks writes some of these texts. A spreadsheet takes one that begins like a formula for one, so it gets
 /// an apostrophe before it, which spreadsheets read as "a text follows" (OWASP, "CSV Injection").
 fn write_field(out: &mut Vec<u8>, field: &str) {
-    let is_like_a_formula = is_like_a_formula(field);
-    let must_be_quoted = is_like_a_formula || field.contains(['"', ',', '\r', '\n']);
+    let needs_apostrophe = needs_apostrophe(field);
+    let must_be_quoted = needs_apostrophe || field.contains(['"', ',', '\r', '\n']);
     if !must_be_quoted {
         return out.extend_from_slice(field.as_bytes());
     }
     out.push(b'"');
-    if is_like_a_formula {
+    if needs_apostrophe {
         out.push(b'\'');
     }
     for byte in field.bytes() {
@@ -63,8 +74,21 @@ mod tests {
             ("@SUM(A1)", "\"'@SUM(A1)\""),
             ("\t=1", "\"'\t=1\""),
             ("=\"a\"", "\"'=\"\"a\"\"\""),
+            ("'=1", "\"''=1\""),
+            ("''@", "\"'''@\""),
+            ("'tis", "'tis"),
         ] {
             assert_eq!(field(text), written);
+        }
+    }
+
+    #[test]
+    fn an_apostrophe_is_taken_off_where_one_was_put_and_nowhere_else() {
+        for text in
+            ["", "'", "''", "a", "'a", "=1", "'=1", "''=1", "-", "'\t", "\n'=", "'＝", "a'=1", "'\"=1"]
+        {
+            let cell = if needs_apostrophe(text) { format!("'{text}") } else { text.to_owned() };
+            assert_eq!(without_apostrophe(&cell), text);
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, StatusCode};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 use service::Shutdown;
 use service::http::{ApiError, json};
@@ -36,6 +37,21 @@ const SWEEP_BATCH: i64 = 5_000;
 /// A caller's name for one request: 1 to 255 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IdempotencyKey(String);
+
+impl IdempotencyKey {
+    /// Whether the workspace has used the key already. What is to be done is decided by [`NamedRequest::claim`]; this
+    /// spares work with a body that most likely came before.
+    pub(crate) async fn is_known(&self, pool: &PgPool, workspace: Uuid) -> sqlx::Result<bool> {
+        sqlx::query_scalar(
+            "SELECT EXISTS (SELECT FROM idempotency_keys WHERE workspace_id = $1 AND key = $2
+                            AND created_at > now() - interval '24 hours')",
+        )
+        .bind(workspace)
+        .bind(&self.0)
+        .fetch_one(pool)
+        .await
+    }
+}
 
 /// Extracts the key, if there is one; answers 400 to one that cannot be used.
 pub(crate) fn idempotency_key() -> impl Filter<Extract = (Option<IdempotencyKey>,), Error = Rejection> + Clone
@@ -77,6 +93,11 @@ impl Answer {
         location: Option<String>,
     ) -> Result<Self, ApiError> {
         Ok(Self { status, body: to_raw_value(value).map_err(ApiError::internal)?, location })
+    }
+
+    /// What the answer says.
+    pub(crate) fn value<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        serde_json::from_str(self.body.get()).map_err(ApiError::internal)
     }
 
     /// The answer as it is sent.

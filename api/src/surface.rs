@@ -1,4 +1,4 @@
-//! Every resource and its methods, as data: for preflights, and for the tests that hold it against the routes.
+//! Every resource and its methods, as data: for preflights, and for the tests that go through all of them.
 
 /// A path and what can be done with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,34 @@ pub(crate) const RESOURCES: &[Resource] = &[
     Resource { path: "conversions", methods: &["GET", "POST"], open: &["POST"] },
 ];
 
+/// What only members have of a workspace, below `/app/api/workspaces/{workspace}` as the ones above.
+#[cfg(test)]
+pub(crate) const FOR_MEMBERS: &[Resource] = &[
+    keyed("keys", &["GET", "POST"]),
+    keyed("keys/{id}", &["DELETE"]),
+    keyed("tags", &["GET"]),
+    keyed("slugs/{slug}", &["GET"]),
+    keyed("sparklines", &["GET"]),
+    keyed("webhooks/{id}/enable", &["POST"]),
+    keyed("links/export", &["GET"]),
+    keyed("links/import", &["POST"]),
+    keyed("links/import/{id}", &["GET"]),
+    keyed("links/import/{id}/refused", &["GET"]),
+];
+
+/// What is of no workspace, below `/app/api`; open is what needs no session.
+#[cfg(test)]
+pub(crate) const OF_SESSION: &[Resource] = &[
+    Resource { path: "setup", methods: &["GET", "POST"], open: &["GET", "POST"] },
+    Resource { path: "sign-in", methods: &["POST"], open: &["POST"] },
+    Resource { path: "sign-out", methods: &["POST"], open: &["POST"] },
+    keyed("sign-out-everywhere", &["POST"]),
+    keyed("session", &["GET"]),
+    keyed("members", &["GET", "POST"]),
+    keyed("members/{id}", &["DELETE"]),
+    keyed("workspaces", &["GET", "POST"]),
+];
+
 const fn keyed(path: &'static str, methods: &'static [&'static str]) -> Resource {
     Resource { path, methods, open: &[] }
 }
@@ -63,7 +91,53 @@ fn matches(pattern: &str, path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// Methods and paths of the routes that a source file has, in which `{}` stands for any segment.
+    fn routes_in(source: &str) -> BTreeSet<(String, String)> {
+        let functions = source.split("\nfn ").filter_map(|function| {
+            let (_, rest) = function.split_once("warp::path!(")?;
+            let (path, rest) = rest.split_once(')')?;
+            // What others are below of.
+            if path.ends_with("..") {
+                return None;
+            }
+            let segment = |text: &str| if text == "String" { "{}".to_owned() } else { text.replace('"', "") };
+            let path = path.split(" / ").map(segment).collect::<Vec<_>>().join("/");
+            let (_, rest) = rest.split_once(".and(warp::")?;
+            Some((rest.split_once("())")?.0.to_uppercase(), path))
+        });
+        functions.collect()
+    }
+
+    /// How many routes the lists of a source file name.
+    fn listed_in(source: &str) -> usize {
+        source.lines().filter(|line| line.trim_end().ends_with("(app),")).count()
+    }
+
+    fn table(resources: &[&[Resource]]) -> BTreeSet<(String, String)> {
+        let plain = |path: &str| {
+            let segment = |text| if str::starts_with(text, '{') { "{}" } else { text };
+            path.split('/').map(segment).collect::<Vec<_>>().join("/")
+        };
+        let all = resources.iter().copied().flatten();
+        all.flat_map(|resource| {
+            resource.methods.iter().map(|method| ((*method).to_owned(), plain(resource.path)))
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_tables_have_every_route_and_no_other() {
+        let public = include_str!("routes.rs");
+        assert_eq!(routes_in(public), table(&[RESOURCES]));
+        assert_eq!(listed_in(public), table(&[RESOURCES]).len());
+        let dashboard = include_str!("dashboard/mod.rs");
+        assert_eq!(routes_in(dashboard), table(&[FOR_MEMBERS, OF_SESSION]));
+        assert_eq!(listed_in(dashboard), table(&[FOR_MEMBERS, OF_SESSION]).len());
+    }
 
     #[test]
     fn a_path_finds_its_resource_under_both_prefixes() {

@@ -11,10 +11,14 @@ use crate::App;
 use crate::audit;
 use crate::error::database;
 use crate::faults::{Faults, check_text};
+use crate::locks;
 use crate::sessions::{Member, Owner};
 
 /// Longest name, in characters.
 const MAX_NAME: usize = 200;
+
+/// Workspaces that an account's owners may make; the operator's command goes beyond.
+const MOST: i64 = 100;
 
 /// What a workspace is for.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, clap::ValueEnum)]
@@ -71,6 +75,11 @@ pub(crate) async fn create(Owner(owner): Owner, new: New, app: App) -> Result<Wo
     faults.note("name", check_text(name, MAX_NAME));
     faults.into_result()?;
     let mut transaction = app.pool.begin().await.map_err(database)?;
+    // Two that count at once would both find the last place.
+    locks::take(&mut transaction, owner.account).await.map_err(database)?;
+    if count(&mut transaction, owner.account).await.map_err(database)? >= MOST {
+        return Err(ApiError::plan_limit(format!("An account has at most {MOST} workspaces")));
+    }
     let id = insert(&mut transaction, owner.account, name, new.kind.as_str()).await.map_err(database)?;
     let details = json!({ "name": name, "kind": new.kind.as_str() });
     audit::record(&mut transaction, &audit::member(owner.user), "create-workspace", &id.to_string(), details)
@@ -89,6 +98,14 @@ pub(crate) async fn of_account(connection: &mut PgConnection, account: Uuid) -> 
             .await?;
     let workspace = |(id, name, kind)| Workspace { id: WorkspaceId::from_uuid(id), name, kind };
     Ok(rows.into_iter().map(workspace).collect())
+}
+
+/// Counts the workspaces of an account; who has taken the account (see [`crate::locks`]) may rely on the number.
+async fn count(connection: &mut PgConnection, account: Uuid) -> sqlx::Result<i64> {
+    sqlx::query_scalar("SELECT count(*) FROM workspaces WHERE account_id = $1")
+        .bind(account)
+        .fetch_one(connection)
+        .await
 }
 
 /// Inserts a workspace.

@@ -321,6 +321,7 @@ function ofWorkspace(workspace, method, parts, query, body) {
 
   if (area === 'links') {
     if (name === 'export') return { csv: ['name,destination,slug', ...links.map((one) => [one.name, one.destination, one.slug].map(csvField).join(','))].join('\r\n'), file: 'links.csv' };
+    if (name === 'import' && more === 'refused') return { csv: 'row,status,message\r\n', file: 'refused.csv' };
     if (name === 'import') return runImport(workspace.id, body, query);
     if (!name) return method === 'GET' ? listLinks(links, query) : { status: 201, json: createLink(workspace.id, body) };
     if (!link) throw missing();

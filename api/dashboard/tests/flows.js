@@ -233,7 +233,9 @@ export const flows = {
     await page.getByLabel('CSV file').setInputFiles({ name: 'links.csv', mimeType: 'text/csv', buffer: Buffer.from(csv) });
     await page.getByText('Of 3 rows 1 would be made and 2 refused').waitFor();
     await page.getByRole('cell', { name: 'This slug is taken.' }).waitFor();
+    const sent = page.waitForRequest((request) => request.url().includes('dry_run=false'));
     await page.getByRole('button', { name: 'Import 1 link' }).click();
+    assert.match((await sent).headers()['idempotency-key'], /^[0-9a-f]{32}$/);
     await page.getByText('1 link made, 2 rows refused').waitFor();
     const saved = page.waitForEvent('download');
     await page.getByRole('link', { name: 'Links', exact: true }).last().click();

@@ -19,6 +19,7 @@ use warp::{Filter, Rejection, Reply as _};
 
 use crate::App;
 use crate::auth::{caller, editor, writer};
+use crate::idempotency::idempotency_key;
 use crate::limits::within_address_limit;
 use crate::routes::{answer, known, no_content, with};
 use crate::sessions::{self, Cookie, SignedIn, member, own_page, owner, presented};
@@ -43,6 +44,7 @@ pub(crate) fn routes(app: &App, of_workspace: Route) -> Route {
         export_links(app),
         import_links(app),
         show_import(app),
+        show_refused(app),
     ]);
     // The id is read where the caller is: whose workspace it is decides who may ask.
     let in_workspace = warp::path!("workspaces" / String / ..)
@@ -309,11 +311,12 @@ fn import_links(app: &App) -> Route {
     warp::path!("links" / "import")
         .and(warp::post())
         .and(editor(app))
+        .and(idempotency_key())
         .and(csv_type())
         .and(query())
         .and(warp::body::stream())
         .and(with(app))
-        .then(async |editor, asked, body, app| links::import(editor, asked, body, app).await)
+        .then(async |editor, key, asked, body, app| links::import(editor, key, asked, body, app).await)
         .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
         .boxed()
 }
@@ -326,6 +329,19 @@ fn show_import(app: &App) -> Route {
         .and(with(app))
         .then(async |id: String, caller, app| links::show_import(known(&id)?, caller, app).await)
         .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET …/links/import/{id}/refused`
+fn show_refused(app: &App) -> Route {
+    warp::path!("links" / "import" / String / "refused")
+        .and(warp::get())
+        .and(caller(app))
+        .and(with(app))
+        .then(async |id: String, caller, app| links::refused_of_import(known(&id)?, caller, app).await)
+        .map(|result: Result<links::Export, ApiError>| {
+            result.map_or_else(ApiError::into_response, links::Export::into_response)
+        })
         .boxed()
 }
 

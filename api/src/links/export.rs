@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use warp::Reply as _;
 use warp::reply::Response;
 
+use super::import::join_tags;
 use super::store::{self, Filter, LinkRow, Place};
 use crate::App;
 use crate::auth::Caller;
@@ -20,8 +21,8 @@ const BATCH: usize = 1_000;
 /// Batches that wait for a slow reader.
 const AHEAD: usize = 1;
 
-/// The first line. An import reads the columns that a link can be made of.
-const HEADER: [&str; 13] = [
+/// The first line. An import knows a file by it, and reads the columns that a link can be made of.
+pub(super) const HEADER: [&str; 13] = [
     "name",
     "destination",
     "slug",
@@ -37,23 +38,35 @@ const HEADER: [&str; 13] = [
     "created_at",
 ];
 
-/// The links of a workspace on their way, the oldest first.
-pub(crate) struct Export(mpsc::Receiver<sqlx::Result<Vec<u8>>>);
+/// A file of CSV on its way.
+pub(crate) struct Export {
+    chunks: mpsc::Receiver<sqlx::Result<Vec<u8>>>,
+    /// What it is called.
+    name: &'static str,
+}
 
 impl Export {
+    /// A file that comes in pieces; an error ends it early.
+    pub(super) const fn new(chunks: mpsc::Receiver<sqlx::Result<Vec<u8>>>, name: &'static str) -> Self {
+        Self { chunks, name }
+    }
+
     /// The response.
     pub(crate) fn into_response(self) -> Response {
-        let Self(mut chunks) = self;
+        let Self { mut chunks, name } = self;
         let mut response =
             warp::reply::stream(stream::poll_fn(move |context| chunks.poll_recv(context))).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));
-        headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(r#"attachment; filename="links.csv""#));
+        // A name of ours is always a header value.
+        if let Ok(disposition) = HeaderValue::try_from(format!(r#"attachment; filename="{name}""#)) {
+            headers.insert(CONTENT_DISPOSITION, disposition);
+        }
         response
     }
 }
 
-/// Answers with every link of the workspace as CSV, written as it is read.
+/// Answers with every link of the workspace as CSV, the oldest first, written as it is read.
 ///
 /// What goes wrong after the first links ends the answer before its end, and the coding of the transfer tells so.
 pub(crate) async fn export(caller: Caller, app: App) -> Result<Export, ApiError> {
@@ -82,26 +95,28 @@ pub(crate) async fn export(caller: Caller, app: App) -> Result<Export, ApiError>
             batch = store::page(&app.pool, &filter, Place::Oldest(after), BATCH).await;
         }
     });
-    Ok(Export(chunks))
+    Ok(Export::new(chunks, "links.csv"))
 }
 
 fn write(bytes: &mut Vec<u8>, row: &LinkRow, app: &App) {
-    csv::write_row(
-        bytes,
-        &[
-            row.name.clone(),
-            row.destination.clone(),
-            row.slug.clone(),
-            row.tags.join(","),
-            row.external_id.clone().unwrap_or_default(),
-            row.is_active.to_string(),
-            row.expires_at.map(schemas::time::text).unwrap_or_default(),
-            row.redirect_status.to_string(),
-            row.forward_query.clone(),
-            row.append_click_id.to_string(),
-            row.link_id().to_string(),
-            app.short_url(&row.slug),
-            schemas::time::text(row.created_at),
-        ],
-    );
+    csv::write_row(bytes, &cells(row, app.short_url(&row.slug)));
+}
+
+/// The cells of a link, as [`HEADER`] names them.
+pub(super) fn cells(row: &LinkRow, short_url: String) -> [String; HEADER.len()] {
+    [
+        row.name.clone(),
+        row.destination.clone(),
+        row.slug.clone(),
+        join_tags(&row.tags),
+        row.external_id.clone().unwrap_or_default(),
+        row.is_active.to_string(),
+        row.expires_at.map(schemas::time::text).unwrap_or_default(),
+        row.redirect_status.to_string(),
+        row.forward_query.clone(),
+        row.append_click_id.to_string(),
+        row.link_id().to_string(),
+        short_url,
+        schemas::time::text(row.created_at),
+    ]
 }

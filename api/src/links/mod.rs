@@ -30,7 +30,7 @@ pub(crate) use bulk::bulk;
 pub(crate) use create::create;
 pub(crate) use delete::delete;
 pub(crate) use export::{Export, export};
-pub(crate) use import::{import, show_import, work as work_imports_off};
+pub(crate) use import::{import, refused_of_import, show_import, work as work_imports_off};
 pub(crate) use list::list;
 pub(crate) use qr::{Qr, qr};
 pub(crate) use show::show;

@@ -11,7 +11,9 @@ mod dashboard;
 mod dashboard_import;
 mod dashboard_live;
 mod dashboard_page;
+mod dashboard_security;
 mod dashboard_sessions;
+mod dashboard_uploads;
 mod dashboard_workspaces;
 mod faults;
 mod idempotency;
@@ -31,6 +33,8 @@ mod stats_faults;
 mod stats_model;
 mod stats_retention;
 mod stats_uniques;
+#[path = "../../src/surface.rs"]
+mod surface;
 mod upsert;
 mod usage;
 mod webhook_failures;

@@ -25,6 +25,8 @@ interface Options {
   query?: Query;
   json?: unknown;
   csv?: Blob | string;
+  /** Names the request: sent again under the same key it does nothing twice. */
+  key?: string;
   signal?: AbortSignal;
 }
 
@@ -36,6 +38,10 @@ export function address(path: string, query: Query = {}): string {
   const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
   return ROOT + path + (text ? `?${text}` : '');
 }
+
+/** A key that no other request has. Not `randomUUID`, which browsers only have where the page came over TLS. */
+export const newKey = () =>
+  Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('');
 
 let signedOut: () => void = () => {};
 
@@ -56,6 +62,7 @@ export async function request<T>(method: string, path: string, options: Options 
     // The server refuses changes without it: no other site's form can send it.
     headers['X-Requested-With'] = 'hopline';
     headers['Content-Type'] = options.csv === undefined ? 'application/json' : 'text/csv';
+    if (options.key) headers['Idempotency-Key'] = options.key;
     body = options.csv ?? JSON.stringify(options.json ?? {});
   }
   let response: Response;

@@ -2,8 +2,10 @@
 
 use service::http::ApiError;
 
+use super::super::export;
 use super::super::fields::Fields;
-use crate::csv::is_like_a_formula;
+use super::tags;
+use crate::csv::without_apostrophe;
 use crate::faults::Faults;
 
 /// Longest name that is made of a destination, in characters.
@@ -25,29 +27,34 @@ const NAMES: [(&str, &[&str]); 10] = [
 
 /// Where the fields are in each row; columns that are no field are left alone.
 #[derive(Debug)]
-pub(super) struct Columns([Option<usize>; NAMES.len()]);
+pub(super) struct Columns {
+    places: [Option<usize>; NAMES.len()],
+    /// Whether the file is an export of ours. Its cells are taken as they are; other people and programs leave spaces
+    /// around theirs.
+    is_export: bool,
+}
 
 impl Columns {
     /// Reads a header.
     pub(super) fn of(header: &[String]) -> Result<Self, String> {
-        let plain = |name: &String| name.to_lowercase().replace([' ', '-'], "_");
+        let is_export = header == export::HEADER;
+        let plain = |name: &String| name.trim().to_lowercase().replace([' ', '-'], "_");
         let header: Vec<String> = header.iter().map(plain).collect();
         let place =
             |names: &[&str]| names.iter().find_map(|name| header.iter().position(|cell| cell == name));
-        let columns = Self(NAMES.map(|(_, names)| place(names)));
-        if columns.0[1].is_none() {
+        let places = NAMES.map(|(_, names)| place(names));
+        if places[1].is_none() {
             return Err("must have a column \"destination\"".to_owned());
         }
-        Ok(columns)
+        Ok(Self { places, is_export })
     }
 
     /// The link that a row asks for; an empty cell is a field that is not given.
     pub(super) fn fields(&self, row: &[String]) -> Result<Fields, ApiError> {
         let cell = |field: &str| {
             let place = NAMES.iter().position(|(name, _)| *name == field)?;
-            let text = row.get(self.0[place]?)?.as_str();
-            // The apostrophe of an export, which keeps a spreadsheet from taking the text for a formula.
-            let text = text.strip_prefix('\'').filter(|rest| is_like_a_formula(rest)).unwrap_or(text);
+            let text = row.get(self.places[place]?)?.as_str();
+            let text = without_apostrophe(if self.is_export { text } else { text.trim() });
             (!text.is_empty()).then_some(text)
         };
         let owned = |field: &str| cell(field).map(str::to_owned);
@@ -76,9 +83,7 @@ impl Columns {
         faults.into_result()?;
         let destination = owned("destination");
         let name = owned("name").or_else(|| destination.as_deref().map(shortened));
-        let tags = cell("tags").map(|text| {
-            text.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect()
-        });
+        let tags = cell("tags").map(tags::split);
         Ok(Fields {
             name,
             destination,
@@ -136,7 +141,8 @@ mod tests {
     fn the_apostrophe_of_an_export_is_taken_off_again() {
         let name =
             |cell: &str| fields("destination|name", &format!("https://example.com|{cell}")).unwrap().name;
-        assert_eq!(name("'=1+1").as_deref(), Some("=1+1"));
+        assert_eq!(name(" '=1+1 ").as_deref(), Some("=1+1"));
+        assert_eq!(name("''=1+1").as_deref(), Some("'=1+1"));
         assert_eq!(name("'tis").as_deref(), Some("'tis"));
     }
 

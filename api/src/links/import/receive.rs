@@ -2,19 +2,23 @@
 
 use std::time::Duration;
 
-use bytes::{Buf, BufMut as _, BytesMut};
+use bytes::{Buf, BytesMut};
 use futures_util::{Stream, StreamExt as _};
+use http::StatusCode;
 use schemas::id::ImportId;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use service::http::ApiError;
+use sha2::{Digest as _, Sha256};
+use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::report::{Report, not_found};
+use super::report::{self, Report};
 use super::rows::Rows;
 use super::store;
 use crate::App;
 use crate::auth::{Caller, Editor};
 use crate::error::database;
+use crate::idempotency::{Answer, IdempotencyKey, NamedRequest};
 
 /// Largest file, in bytes.
 const MAX_FILE: usize = 512 << 20;
@@ -22,10 +26,11 @@ const MAX_FILE: usize = 512 << 20;
 /// Bytes of a piece: what is in memory of a file at a time.
 const PIECE: usize = 1 << 20;
 
-/// How long the next bytes of a file may take.
+/// How long the next bytes of a file may take, and how long all of it may.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
+const FILE_TIMEOUT: Duration = Duration::from_secs(3_600);
 
-/// Imports of a workspace that are not done at a time.
+/// Imports of an account, over all its workspaces, that are not done at a time.
 const MOST: i64 = 10;
 
 /// How long an answer waits for an import to be done: small files are, and then there is nothing to ask again.
@@ -43,59 +48,116 @@ pub(crate) struct Parameters {
     import_id: Option<ImportId>,
 }
 
+/// What is kept of an import under its idempotency key.
+#[derive(Serialize, Deserialize)]
+struct Begun {
+    import_id: ImportId,
+}
+
 /// Receives a file and answers how far its import is. It goes on by itself, whether or not somebody asks.
+///
+/// A file that is sent again under its key is read, and compared, and answered with the import that it began.
 pub(crate) async fn import<B: Buf>(
     Editor(caller): Editor,
+    key: Option<IdempotencyKey>,
     parameters: Parameters,
     body: impl Stream<Item = Result<B, warp::Error>>,
     app: App,
 ) -> Result<Report, ApiError> {
-    let known = match parameters.import_id {
-        Some(id) => Some(
-            // A try-out has made nothing, and what goes on as an import would make nothing either.
-            store::report(&app.pool, caller.workspace, id, Some(parameters.dry_run))
-                .await
-                .map_err(database)?
-                .ok_or_else(not_found)?,
-        ),
-        None => None,
-    };
-    let Some(known) = known else {
-        let id = ImportId::from_uuid(Uuid::now_v7());
-        let begun = store::begin(&app.pool, id, caller.workspace, caller.user, parameters.dry_run, MOST);
-        if !begun.await.map_err(database)? {
-            let message = format!("The workspace has {MOST} imports that are not done yet");
-            return Err(ApiError::rate_limited(message).with_retry_after(Duration::from_secs(30)));
-        }
-        if let Err(error) = receive(&app, Some(id), body).await {
-            // What stays when this fails too is removed after a day.
-            let _ = store::remove(&app.pool, id).await;
-            return Err(error);
-        }
-        store::set_received(&app.pool, id).await.map_err(database)?;
-        app.imports.notify_one();
+    if let Some(id) = parameters.import_id {
+        // A try-out has made nothing, and what goes on as an import would make nothing either.
+        report::find(&app, &caller, id, Some(parameters.dry_run)).await?;
+        // Its file is here, and it goes on by itself.
+        receive(&app, None, body).await?;
         return settled(&app, &caller, id).await;
+    }
+    let is_known = match &key {
+        Some(key) => key.is_known(&app.pool, caller.workspace).await.map_err(database)?,
+        None => false,
     };
-    // Its file is here, and it goes on by itself.
-    receive(&app, None, body).await?;
-    settled(&app, &caller, known.import_id).await
+    let arriving = if is_known { None } else { Some(begin(&app, &caller, parameters.dry_run).await?) };
+    let sha256 = receive(&app, arriving.as_ref().map(|arriving| arriving.id), body).await?;
+    let named = key
+        .map(|key| NamedRequest::new(caller.workspace, key, "import links", &(parameters.dry_run, sha256)));
+    let id = take(&app, named.transpose()?.as_ref(), arriving).await?;
+    app.imports.notify_one();
+    settled(&app, &caller, id).await
 }
 
-/// Reads a file to its end and stores it in pieces; without an import it is only read.
+/// An import whose file is on its way: it is forgotten, with what has come of the file, unless all of it did.
+struct Arriving {
+    id: ImportId,
+    pool: PgPool,
+    is_whole: bool,
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        if self.is_whole {
+            return;
+        }
+        // Here too when the browser has left, and its request with it. What stays when this fails counts for an hour.
+        let (pool, id) = (self.pool.clone(), self.id);
+        tokio::spawn(async move { store::remove(&pool, id).await });
+    }
+}
+
+async fn begin(app: &App, caller: &Caller, is_dry_run: bool) -> Result<Arriving, ApiError> {
+    let id = ImportId::from_uuid(Uuid::now_v7());
+    if !store::begin(&app.pool, id, caller, is_dry_run, MOST).await.map_err(database)? {
+        let message = format!("The account has {MOST} imports that are not done yet, which is the most");
+        return Err(ApiError::rate_limited(message).with_retry_after(Duration::from_secs(30)));
+    }
+    Ok(Arriving { id, pool: app.pool.clone(), is_whole: false })
+}
+
+/// Says that the whole file is there, together with the request's name, so that it begins one import. Returns that
+/// import: of the same request that came before, if one did.
+async fn take(
+    app: &App,
+    named: Option<&NamedRequest>,
+    arriving: Option<Arriving>,
+) -> Result<ImportId, ApiError> {
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    if let Some(named) = named
+        && let Some(answer) = named.claim(&mut transaction).await?
+    {
+        return Ok(answer.value::<Begun>()?.import_id);
+    }
+    // The key was known when the file began to come, and its day is over by now.
+    let Some(mut arriving) = arriving else { return Err(ApiError::unavailable("the key has expired")) };
+    store::set_received(&mut transaction, arriving.id).await.map_err(database)?;
+    if let Some(named) = named {
+        let begun = Answer::new(StatusCode::OK, &Begun { import_id: arriving.id }, None)?;
+        named.keep(&mut transaction, &begun).await.map_err(database)?;
+    }
+    // Whether or not it is heard that it was: what was committed must not be removed.
+    arriving.is_whole = true;
+    transaction.commit().await.map_err(database)?;
+    Ok(arriving.id)
+}
+
+/// Reads a file to its end, stores it in pieces, and returns its digest; without an import it is only read.
 async fn receive<B: Buf>(
     app: &App,
     id: Option<ImportId>,
     body: impl Stream<Item = Result<B, warp::Error>>,
-) -> Result<(), ApiError> {
+) -> Result<[u8; 32], ApiError> {
     let mut body = std::pin::pin!(body);
     let mut piece = BytesMut::with_capacity(PIECE);
+    let mut sha256 = Sha256::new();
     let (mut number, mut total) = (0, 0);
+    let late = || ApiError::bad_request("the file did not arrive in time");
+    let until = tokio::time::Instant::now() + FILE_TIMEOUT;
     loop {
         let chunk = tokio::time::timeout(CHUNK_TIMEOUT, body.next())
             .await
-            .map_err(|_| ApiError::bad_request("the file did not arrive in time"))?
+            .map_err(|_| late())?
             .transpose()
             .map_err(|error| ApiError::bad_request("the file ended early").with_source(error))?;
+        if tokio::time::Instant::now() > until {
+            return Err(late());
+        }
         let is_end = chunk.is_none();
         if let Some(mut chunk) = chunk {
             total += chunk.remaining();
@@ -103,24 +165,28 @@ async fn receive<B: Buf>(
                 let message = format!("the file is larger than {} MB", MAX_FILE >> 20);
                 return Err(ApiError::payload_too_large(message));
             }
-            piece.put(&mut chunk);
+            while chunk.has_remaining() {
+                let bytes = chunk.chunk();
+                sha256.update(bytes);
+                piece.extend_from_slice(bytes);
+                let read = bytes.len();
+                chunk.advance(read);
+            }
         }
         if piece.len() < PIECE && !is_end {
             continue;
         }
-        let Some(id) = id else {
-            piece.clear();
-            if is_end { return Ok(()) } else { continue }
-        };
-        if number == 0 {
-            // Before anything is done with the rest.
-            Rows::check_header(&piece).map_err(|fault| ApiError::invalid_field("header", fault))?;
+        if let Some(id) = id {
+            if number == 0 {
+                // Before anything is done with the rest.
+                Rows::check_header(&piece).map_err(|fault| ApiError::invalid_field("header", fault))?;
+            }
+            store::add_piece(&app.pool, id, number, &piece).await.map_err(database)?;
+            number += 1;
         }
-        store::add_piece(&app.pool, id, number, &piece).await.map_err(database)?;
         piece.clear();
-        number += 1;
         if is_end {
-            return Ok(());
+            return Ok(sha256.finalize().into());
         }
     }
 }
@@ -129,10 +195,7 @@ async fn receive<B: Buf>(
 async fn settled(app: &App, caller: &Caller, id: ImportId) -> Result<Report, ApiError> {
     let until = tokio::time::Instant::now() + WAIT;
     loop {
-        let report = store::report(&app.pool, caller.workspace, id, None)
-            .await
-            .map_err(database)?
-            .ok_or_else(not_found)?;
+        let report = report::find(app, caller, id, None).await?;
         if report.done || tokio::time::Instant::now() >= until {
             return Ok(report);
         }

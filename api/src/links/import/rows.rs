@@ -120,7 +120,7 @@ impl Rows {
     fn take_row(&mut self) -> Row {
         let mut start = 0;
         let cells = self.ends[..self.cells].iter().map(|end| {
-            let cell = std::str::from_utf8(&self.row[start..*end]).map(|text| text.trim().to_owned());
+            let cell = std::str::from_utf8(&self.row[start..*end]).map(str::to_owned);
             start = *end;
             cell.map_err(|_| "is not in UTF-8; save the file as \"CSV UTF-8\"")
         });

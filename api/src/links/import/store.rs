@@ -1,34 +1,50 @@
 //! The SQL of imports.
 
 use schemas::id::ImportId;
-use sqlx::types::Json;
-use sqlx::{PgConnection, PgPool};
+use sqlx::{Connection as _, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::report::{Refusal, Report};
+use crate::auth::Caller;
 use crate::plan::Plan;
 
-/// Begins an import whose file is on its way; false when the workspace has too many that are not done.
+/// The advisory locks of accounts whose imports are counted are pairs of this, "imc" as ASCII, and a number of each.
+const COUNTS: i32 = 0x69_6d63;
+
+/// Begins an import whose file is on its way; false when the account has too many that are not done.
 pub(super) async fn begin(
     pool: &PgPool,
     id: ImportId,
-    workspace: Uuid,
-    user: Uuid,
+    caller: &Caller,
     is_dry_run: bool,
     most: i64,
 ) -> sqlx::Result<bool> {
+    let mut transaction = pool.begin().await?;
+    // Two that count at once would both find the last place. Not the lock of the account's links: a batch of rows holds
+    // that for as long as it takes.
+    let account = (caller.account.as_u128() & 0xffff_ffff) as u32;
+    sqlx::query("SELECT pg_advisory_xact_lock($1, $2)")
+        .bind(COUNTS)
+        .bind(account.cast_signed())
+        .execute(&mut *transaction)
+        .await?;
+    // What has not arrived after an hour never will: its process was killed.
     let begun = sqlx::query(
         "INSERT INTO link_imports (id, workspace_id, user_id, is_dry_run)
          SELECT $1, $2, $3, $4
-         WHERE (SELECT count(*) FROM link_imports WHERE workspace_id = $2 AND done_at IS NULL) < $5",
+         WHERE (SELECT count(*) FROM link_imports i JOIN workspaces w ON w.id = i.workspace_id
+                WHERE w.account_id = $5 AND i.done_at IS NULL
+                  AND (i.received_at IS NOT NULL OR i.created_at > now() - interval '61 minutes')) < $6",
     )
     .bind(id.uuid())
-    .bind(workspace)
-    .bind(user)
+    .bind(caller.workspace)
+    .bind(caller.user)
     .bind(is_dry_run)
+    .bind(caller.account)
     .bind(most)
-    .execute(pool)
+    .execute(&mut *transaction)
     .await?;
+    transaction.commit().await?;
     Ok(begun.rows_affected() == 1)
 }
 
@@ -44,12 +60,15 @@ pub(super) async fn add_piece(pool: &PgPool, id: ImportId, number: i32, bytes: &
 }
 
 /// Says that the whole file is there.
-pub(super) async fn set_received(pool: &PgPool, id: ImportId) -> sqlx::Result<()> {
-    sqlx::query("UPDATE link_imports SET received_at = now() WHERE id = $1")
+///
+/// # Errors
+/// `RowNotFound` when the import was removed meanwhile.
+pub(super) async fn set_received(transaction: &mut PgConnection, id: ImportId) -> sqlx::Result<()> {
+    let set = sqlx::query("UPDATE link_imports SET received_at = now() WHERE id = $1")
         .bind(id.uuid())
-        .execute(pool)
+        .execute(transaction)
         .await?;
-    Ok(())
+    if set.rows_affected() == 1 { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
 }
 
 /// Forgets an import with its file.
@@ -58,15 +77,16 @@ pub(super) async fn remove(pool: &PgPool, id: ImportId) -> sqlx::Result<()> {
     Ok(())
 }
 
-/// Reads how far an import of a workspace is.
+/// Reads how far an import of a workspace is, with the first `most` refused rows.
 pub(super) async fn report(
     pool: &PgPool,
     workspace: Uuid,
     id: ImportId,
     is_dry_run: Option<bool>,
+    most: i64,
 ) -> sqlx::Result<Option<Report>> {
-    let row: Option<(i64, i64, Json<Vec<Refusal>>, bool)> = sqlx::query_as(
-        "SELECT created, failed, refusals, done_at IS NOT NULL FROM link_imports
+    let row: Option<(i64, i64, bool)> = sqlx::query_as(
+        "SELECT created, failed, done_at IS NOT NULL FROM link_imports
          WHERE id = $1 AND workspace_id = $2 AND ($3::bool IS NULL OR is_dry_run = $3)",
     )
     .bind(id.uuid())
@@ -74,14 +94,29 @@ pub(super) async fn report(
     .bind(is_dry_run)
     .fetch_optional(pool)
     .await?;
-    Ok(row.map(|(created, failed, Json(results), done)| Report {
-        import_id: id,
-        rows: created + failed,
-        created,
-        failed,
-        results,
-        done,
-    }))
+    let Some((created, failed, done)) = row else { return Ok(None) };
+    let mut results = if failed > 0 { refusals(pool, id, 0, most).await? } else { Vec::new() };
+    // More may have come since the numbers were read.
+    results.truncate(usize::try_from(failed).unwrap_or(usize::MAX));
+    Ok(Some(Report { import_id: id, rows: created + failed, created, failed, results, done }))
+}
+
+/// Reads the refused rows after a place, in their order.
+pub(super) async fn refusals(
+    pool: &PgPool,
+    id: ImportId,
+    after: i64,
+    most: i64,
+) -> sqlx::Result<Vec<Refusal>> {
+    sqlx::query_as(
+        "SELECT place, status, message FROM link_import_refusals
+         WHERE import_id = $1 AND place > $2 ORDER BY place LIMIT $3",
+    )
+    .bind(id.uuid())
+    .bind(after)
+    .bind(most)
+    .fetch_all(pool)
+    .await
 }
 
 /// An import that is to be worked off.
@@ -98,10 +133,18 @@ pub(super) struct Import {
     pub(super) plan: Plan,
 }
 
+/// An import whose file is there, and that is not done.
+#[derive(Debug, sqlx::FromRow)]
+pub(super) struct Waiting {
+    pub(super) id: Uuid,
+    pub(super) is_dry_run: bool,
+}
+
 /// The imports whose files are there and that are not done, the oldest first.
-pub(super) async fn waiting(connection: &mut PgConnection) -> sqlx::Result<Vec<Uuid>> {
-    sqlx::query_scalar(
-        "SELECT id FROM link_imports WHERE done_at IS NULL AND received_at IS NOT NULL ORDER BY created_at LIMIT 100",
+pub(super) async fn waiting(connection: &mut PgConnection) -> sqlx::Result<Vec<Waiting>> {
+    sqlx::query_as(
+        "SELECT id, is_dry_run FROM link_imports
+         WHERE done_at IS NULL AND received_at IS NOT NULL ORDER BY created_at LIMIT 1000",
     )
     .fetch_all(connection)
     .await
@@ -142,32 +185,57 @@ pub(super) struct Outcome {
 
 /// Notes that the rows after the first `done` are done too; false when somebody else has gone on.
 pub(super) async fn advance(
-    connection: &mut PgConnection,
+    transaction: &mut PgConnection,
     id: Uuid,
     done: i64,
     outcome: &Outcome,
 ) -> sqlx::Result<bool> {
     let advanced = sqlx::query(
-        "UPDATE link_imports SET created = created + $3, failed = failed + $4, refusals = refusals || $5
+        "UPDATE link_imports SET created = created + $3, failed = failed + $4
          WHERE id = $1 AND created + failed = $2 AND done_at IS NULL",
     )
     .bind(id)
     .bind(done)
     .bind(outcome.created)
     .bind(outcome.failed)
-    .bind(Json(&outcome.refusals))
-    .execute(connection)
+    .execute(&mut *transaction)
     .await?;
-    Ok(advanced.rows_affected() == 1)
+    if advanced.rows_affected() != 1 {
+        return Ok(false);
+    }
+    if !outcome.refusals.is_empty() {
+        let (mut places, mut statuses, mut messages) = (Vec::new(), Vec::new(), Vec::new());
+        for refusal in &outcome.refusals {
+            places.push(refusal.row);
+            statuses.push(refusal.status);
+            messages.push(refusal.message.as_str());
+        }
+        sqlx::query(
+            "INSERT INTO link_import_refusals (import_id, place, status, message)
+             SELECT $1, * FROM unnest($2::bigint[], $3::smallint[], $4::text[])",
+        )
+        .bind(id)
+        .bind(places)
+        .bind(statuses)
+        .bind(messages)
+        .execute(transaction)
+        .await?;
+    }
+    Ok(true)
 }
 
 /// Begins a dry run anew.
 pub(super) async fn restart(connection: &mut PgConnection, id: Uuid) -> sqlx::Result<()> {
-    sqlx::query("UPDATE link_imports SET created = 0, failed = 0, refusals = '[]' WHERE id = $1")
+    let mut transaction = connection.begin().await?;
+    sqlx::query("DELETE FROM link_import_refusals WHERE import_id = $1")
         .bind(id)
-        .execute(connection)
+        .execute(&mut *transaction)
         .await?;
-    Ok(())
+    sqlx::query("UPDATE link_imports SET created = 0, failed = 0 WHERE id = $1")
+        .bind(id)
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await
 }
 
 /// Notes that an import is done, and removes its file.
@@ -180,13 +248,21 @@ pub(super) async fn finish(connection: &mut PgConnection, id: Uuid) -> sqlx::Res
     Ok(())
 }
 
-/// Removes reports after a week, and what never arrived in full after a day.
+/// Removes reports after a week, and what never arrived in full after some hours.
 pub(super) async fn sweep(connection: &mut PgConnection) -> sqlx::Result<()> {
-    sqlx::query(
-        "DELETE FROM link_imports WHERE created_at < now() - interval '7 days' AND done_at IS NOT NULL
-                                     OR created_at < now() - interval '1 day' AND received_at IS NULL",
-    )
-    .execute(connection)
-    .await?;
-    Ok(())
+    loop {
+        // One at a time: a million refused rows may go with each.
+        let removed = sqlx::query(
+            "DELETE FROM link_imports WHERE id = (
+                 SELECT id FROM link_imports
+                 WHERE created_at < now() - interval '7 days' AND done_at IS NOT NULL
+                    OR created_at < now() - interval '3 hours' AND received_at IS NULL
+                 ORDER BY created_at LIMIT 1)",
+        )
+        .execute(&mut *connection)
+        .await?;
+        if removed.rows_affected() == 0 {
+            return Ok(());
+        }
+    }
 }

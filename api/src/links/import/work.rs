@@ -1,12 +1,10 @@
-//! Working imports off.
+//! One import on its way: its rows in batches, each of which is done in one transaction.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
-use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use service::http::ApiError;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::super::fields::Checked;
@@ -20,141 +18,95 @@ use crate::App;
 use crate::auth::Caller;
 use crate::error::{database, despite_deadlocks};
 
-/// Rows of one transaction.
+/// Rows of one transaction, and transactions of one turn: some tenths of a second.
 const BATCH: usize = 500;
+const TURN: usize = 4;
+
+/// Rows that one transaction reads: of an import that goes on those at the beginning are done already, and reading past
+/// a million of them takes a while.
+const MOST_READ: usize = 20_000;
 
 /// Most rows of a file.
 const MAX_ROWS: i64 = 1_000_000;
 
-/// Refused rows that a report tells.
-const TOLD: i64 = 200;
+/// An import that is being worked off, by this process alone.
+pub(super) struct Work {
+    import: Import,
+    file: File,
+    /// None in a file that has no header by now: there is nothing to be done.
+    columns: Option<Columns>,
+    /// The row that was read last, from 1.
+    place: i64,
+    would_be: WouldBe,
+}
 
-/// The advisory locks of imports that are worked off are pairs of this, "imp" as ASCII, and a number of each import.
-const LOCKS: i32 = 0x69_6d70;
-
-/// How long to wait for a new import where nobody says that there is one: it may have come to another instance.
-const PAUSE: Duration = Duration::from_secs(2);
-
-/// How often old reports are removed.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(600);
-
-/// Works imports off until shutdown; failures are logged and tried again.
-pub(crate) async fn work(app: App) {
-    let mut swept: Option<Instant> = None;
-    while !app.shutdown.requested() {
-        let is_due = swept.is_none_or(|at| at.elapsed() > SWEEP_INTERVAL);
-        let outcome = tokio::select! {
-            outcome = work_once(&app, is_due) => outcome,
-            () = app.shutdown.wait() => return,
+impl Work {
+    /// Begins to work an import off, or goes on from the first row that is not done.
+    pub(super) async fn begin(connection: &mut PgConnection, mut import: Import) -> sqlx::Result<Self> {
+        if import.is_dry_run && import.created + import.failed > 0 {
+            // What the rows so far would have taken is not known any more.
+            store::restart(connection, import.id).await?;
+            (import.created, import.failed) = (0, 0);
+        }
+        let mut file = File::new(import.id);
+        let columns = match file.next(connection).await? {
+            Some(Ok(Ok(header))) => Columns::of(&header).ok(),
+            _ => None,
         };
-        match outcome {
-            Ok(()) if is_due => swept = Some(Instant::now()),
-            Ok(()) => {}
-            Err(error) => {
-                let error = format!("{error:#}");
-                tracing::warn!(error, "Imports of links do not go on; trying again");
+        Ok(Self { import, file, columns, place: 0, would_be: WouldBe::default() })
+    }
+
+    /// Does some rows; true when there is nothing more to do.
+    ///
+    /// After an error it cannot go on: it is begun again.
+    pub(super) async fn turn(&mut self, app: &App, connection: &mut PgConnection) -> anyhow::Result<bool> {
+        for _ in 0..TURN {
+            let (batch, is_end) = self.read_batch(app, connection).await?;
+            if !batch.is_empty() && !do_batch(app, &mut self.import, &batch, &mut self.would_be).await? {
+                // Somebody else has gone on with it.
+                return Ok(true);
+            }
+            if is_end {
+                store::finish(connection, self.import.id).await?;
+                return Ok(true);
             }
         }
-        tokio::select! {
-            () = app.imports.notified() => {}
-            () = tokio::time::sleep(PAUSE) => {}
-            () = app.shutdown.wait() => return,
-        }
+        Ok(false)
     }
-}
 
-async fn work_once(app: &App, is_due: bool) -> anyhow::Result<()> {
-    let mut pooled = app.pool.acquire().await?;
-    if is_due {
-        // Imports go on without it.
-        if let Err(error) = store::sweep(&mut pooled).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "Old imports of links stay for now");
-        }
-    }
-    let waiting = store::waiting(&mut pooled).await?;
-    if waiting.is_empty() {
-        return Ok(());
-    }
-    // A connection of its own: the locks end with it, however this ends.
-    let mut connection = pooled.detach();
-    let worked = work_all(app, &mut connection, waiting).await;
-    connection.close().await?;
-    worked
-}
-
-async fn work_all(app: &App, connection: &mut PgConnection, waiting: Vec<Uuid>) -> anyhow::Result<()> {
-    for id in waiting {
-        let lock = (id.as_u128() & 0xffff_ffff) as u32;
-        let is_free: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock($1, $2)")
-            .bind(LOCKS)
-            .bind(lock.cast_signed())
-            .fetch_one(&mut *connection)
-            .await?;
-        // Another instance is at it.
-        if !is_free {
-            continue;
-        }
-        if let Some(import) = store::find(connection, id).await? {
-            work_off(app, connection, import).await.with_context(|| format!("import {id}"))?;
-        }
-        sqlx::query("SELECT pg_advisory_unlock($1, $2)")
-            .bind(LOCKS)
-            .bind(lock.cast_signed())
-            .execute(&mut *connection)
-            .await?;
-    }
-    Ok(())
-}
-
-/// Works an import off, from the first row that is not done.
-async fn work_off(app: &App, connection: &mut PgConnection, mut import: Import) -> anyhow::Result<()> {
-    if import.is_dry_run && import.created + import.failed > 0 {
-        // What the rows so far would have taken is not known any more.
-        store::restart(connection, import.id).await?;
-        (import.created, import.failed) = (0, 0);
-    }
-    let mut file = File::new(import.id);
-    let columns = match file.next(connection).await? {
-        Some(Ok(Ok(header))) => Columns::of(&header).ok(),
-        _ => None,
-    };
-    let mut would_be = WouldBe::default();
-    let mut place = 0;
-    while let Some(columns) = &columns {
+    /// Reads the next rows that are not done; true with the last ones.
+    async fn read_batch(
+        &mut self,
+        app: &App,
+        connection: &mut PgConnection,
+    ) -> sqlx::Result<(Vec<Result<Checked, ApiError>>, bool)> {
         let mut batch = Vec::with_capacity(BATCH);
-        let mut is_end = false;
-        while batch.len() < BATCH && !is_end {
-            let row = match file.next(connection).await? {
-                None => {
-                    is_end = true;
-                    break;
-                }
-                Some(Ok(row)) => row,
-                Some(Err(fault)) => {
-                    is_end = true;
-                    Err(fault)
-                }
+        let Some(columns) = &self.columns else { return Ok((batch, true)) };
+        let done = self.import.created + self.import.failed;
+        for _ in 0..MOST_READ {
+            let (row, mut is_end) = match self.file.next(connection).await? {
+                None => return Ok((batch, true)),
+                Some(Ok(row)) => (row, false),
+                Some(Err(fault)) => (Err(fault), true),
             };
-            place += 1;
-            if place > MAX_ROWS {
-                is_end = true;
-                batch.push(Err(ApiError::payload_too_large(
-                    "The rest of the file was not read: it has more than a million rows",
-                )));
-            } else if place > import.created + import.failed {
-                batch.push(read(app, columns, row));
+            self.place += 1;
+            let is_too_many = self.place > MAX_ROWS;
+            is_end |= is_too_many;
+            if self.place > done {
+                batch.push(if is_too_many {
+                    Err(ApiError::payload_too_large(
+                        "The rest of the file was not read: it has more than a million rows",
+                    ))
+                } else {
+                    read(app, columns, row)
+                });
+            }
+            if is_end || batch.len() == BATCH {
+                return Ok((batch, is_end));
             }
         }
-        if !batch.is_empty() && !do_batch(app, &mut import, &batch, &mut would_be).await? {
-            // Somebody else has gone on with it.
-            return Ok(());
-        }
-        if is_end {
-            break;
-        }
+        Ok((batch, false))
     }
-    store::finish(connection, import.id).await?;
-    Ok(())
 }
 
 /// The rows of a file that is in the database.
@@ -281,11 +233,11 @@ async fn batch_once(
             }
             Err(error) => {
                 outcome.failed += 1;
-                if import.failed + outcome.failed <= TOLD {
-                    let row = done + place as i64 + 1;
-                    let message = error.message().to_owned();
-                    outcome.refusals.push(Refusal { row, status: error.status().as_u16(), message });
-                }
+                let row = done + place as i64 + 1;
+                let message = error.message().to_owned();
+                // Statuses have three digits.
+                let status = error.status().as_u16().cast_signed();
+                outcome.refusals.push(Refusal { row, status, message });
             }
         }
     }
