@@ -14,6 +14,7 @@ mod edge_limits;
 mod edge_outages;
 mod edge_privacy;
 mod handovers;
+mod imports;
 mod kills;
 mod pipeline;
 mod stops;

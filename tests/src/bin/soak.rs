@@ -12,8 +12,8 @@ use ::tests::faults::counts::{
     counts_processor_kills, counts_stops, counts_throughput,
 };
 use ::tests::faults::{
-    EdgeKills, KafkaKills, KafkaOutage, OwnEngines, WebhookKills, WebhookOutages, WebhookVerify, edge_kills,
-    kafka_kills, kafka_outage, webhook_kills, webhook_outages, webhook_verify,
+    EdgeKills, ImportKill, KafkaKills, KafkaOutage, OwnEngines, WebhookKills, WebhookOutages, WebhookVerify,
+    edge_kills, import_kill, kafka_kills, kafka_outage, webhook_kills, webhook_outages, webhook_verify,
 };
 use ::tests::tally::Tally;
 use clap::{Parser, Subcommand};
@@ -21,8 +21,8 @@ use futures_util::FutureExt as _;
 
 /// Breaks things under load for a while, and says whether a click or a delivery was lost.
 ///
-/// Each brings what it breaks, beside whatever runs: those of the edge a Kafka and an edge, those of webhooks everything,
-/// those of the counts processors and the engine that is broken. The other engine is the environment's, where that
+/// Each brings what it breaks, beside whatever runs: those of the edge a Kafka and an edge, those of webhooks and imports
+/// everything, those of the counts processors and the engine that is broken. The other engine is the environment's, where that
 /// names one.
 #[derive(Debug, Parser)]
 #[command(
@@ -31,7 +31,7 @@ use futures_util::FutureExt as _;
     version,
     after_help = "Progress goes to standard error, the verdict to standard output.\n\n\
     Exit codes: 0 when every answered click is on its topic and none would be counted twice, or was delivered under \
-    one id and repeated within the bound, or is a row once; 1 otherwise, 2 wrong usage."
+    one id and repeated within the bound, or is a row once, or every row of a file is a link once; 1 otherwise, 2 wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -123,6 +123,13 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=100_000))]
         rate: u32,
     },
+    /// kill -9 of the API half way through an import of links; tells what memory it took
+    #[command(after_help = "Examples:\n  ./dev soak --release import\n  ./dev soak import --rows 1000")]
+    Import {
+        /// Rows of the file
+        #[arg(long, value_name = "COUNT", default_value = "1000000", value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+        rows: u32,
+    },
     /// kill -9 of the processor at random moments, every third while it starts
     #[command(after_help = "Examples:\n  ./dev soak counts-processor-kills --kills 20")]
     CountsProcessorKills {
@@ -195,10 +202,11 @@ enum Command {
     },
 }
 
-/// What has happened to every click when nothing went wrong.
+/// What has happened to every click, or row of a file, when nothing went wrong.
 const ON_TOPIC: &str = "every answered click is on the topic";
 const DELIVERED: &str = "every answered click was delivered";
 const COUNTED: &str = "every click of the topic is a row once";
+const IMPORTED: &str = "every row of the file is a link once, or told as refused";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -247,6 +255,10 @@ async fn run(command: Command) -> (String, &'static str) {
             let verified = webhook_verify(own.isolated().await, plan).await;
             verified.is_exact();
             (verified.to_string(), DELIVERED)
+        }
+        Command::Import { rows } => {
+            let own = OwnEngines::start().await;
+            (import_kill(own.isolated().await, ImportKill { rows }).await.to_string(), IMPORTED)
         }
         // Each of these panics unless every click is a row once.
         Command::CountsProcessorKills { kills, rate } => {

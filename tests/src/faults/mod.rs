@@ -5,6 +5,7 @@
 
 pub mod counts;
 mod edge_kills;
+mod import;
 mod kafka_kills;
 mod kafka_outage;
 mod webhooks;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use devstack::{Options, Server, kafka, random};
 
 pub use edge_kills::{EdgeKills, edge_kills};
+pub use import::{ImportKill, Imported, import_kill};
 pub use kafka_kills::{KafkaKills, kafka_kills};
 pub use kafka_outage::{KafkaOutage, Outage, kafka_outage};
 pub use webhooks::{

@@ -1,0 +1,202 @@
+//! A large import of links whose API is killed half way.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use reqwest::{Client, Method, RequestBuilder};
+use serde_json::{Value, json};
+
+use super::progress;
+use crate::deployment::Deployment;
+use crate::engines::{Isolated, http_client};
+use crate::eventually;
+
+/// How long half of an import may take. A deadline for a broken system.
+const DONE: Duration = Duration::from_secs(3_600);
+
+/// Every so many rows one is refused: of a large file far more than its report tells, which are in a file of their own.
+const REFUSED_EACH: u32 = 100;
+
+/// Refused rows that a report tells.
+const TOLD: usize = 200;
+
+/// How large a file.
+#[derive(Debug, Clone, Copy)]
+pub struct ImportKill {
+    /// Rows of the file.
+    pub rows: u32,
+}
+
+/// What became of the file.
+#[derive(Debug)]
+pub struct Imported {
+    /// Rows of the file.
+    pub rows: u32,
+    /// Rows that were done when the API was killed.
+    pub killed_at: i64,
+    /// Links that are there in the end.
+    pub links: i64,
+    /// From the first byte sent to the last row done, with the kill and the start.
+    pub took: Duration,
+    /// Resident memory of the API before the import, and at most before and after the kill, in bytes.
+    pub memory: [u64; 3],
+}
+
+impl fmt::Display for Imported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, killed_at, links, took, memory } = self;
+        let [idle, before, after] = memory.map(|bytes| bytes >> 20);
+        write!(
+            f,
+            "{rows} rows, the API killed after {killed_at}: {links} links in {took:.1?}; the API had {idle} MiB \
+             before, at most {before} MiB until the kill and {after} MiB after it"
+        )
+    }
+}
+
+/// A member at the dashboard.
+struct Member {
+    client: Client,
+    cookie: String,
+    imports: String,
+}
+
+impl Member {
+    /// Sets the first owner up.
+    async fn new(deployment: &Deployment) -> Self {
+        let client = http_client();
+        let token = deployment.admin(&["setup-token"]).await["setup_token"].clone();
+        let owner = json!({
+            "name": "Ada", "email": "ada@example.com", "password": "correct horse battery", "token": token,
+        });
+        let set_up = client.post(format!("{}/app/api/setup", deployment.api_url()));
+        let answer = set_up.header("x-requested-with", "hopline").json(&owner).send().await.unwrap();
+        let cookie = answer.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+        let session: Value = answer.json().await.unwrap();
+        let workspace = session["workspaces"][0]["id"].as_str().unwrap();
+        let imports = format!("{}/app/api/workspaces/{workspace}/links/import", deployment.api_url());
+        Self { client, cookie, imports }
+    }
+
+    fn request(&self, method: Method, below: &str) -> RequestBuilder {
+        let request = self.client.request(method, format!("{}{below}", self.imports));
+        request.header("cookie", &self.cookie).header("x-requested-with", "hopline")
+    }
+
+    /// Sends the file, each time under the same key.
+    fn send(&self, file: &str) -> RequestBuilder {
+        let request = self.request(Method::POST, "").header("idempotency-key", "the-one-import");
+        request.header("content-type", "text/csv").body(file.to_owned())
+    }
+
+    async fn report(&self, id: &str) -> reqwest::Result<Value> {
+        self.request(Method::GET, &format!("/{id}")).send().await?.error_for_status()?.json().await
+    }
+}
+
+/// Imports a file, kills the API when half of it is done, sends the file again under its key, and waits for the rest.
+///
+/// # Panics
+/// When the API does not come back, or a row is lost, done twice, or not told of.
+pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
+    let deployment = Deployment::start_on(engines, &[]).await;
+    let member = Member::new(&deployment).await;
+    let file = file(plan.rows);
+    let refused: Vec<i64> = (1..=plan.rows).filter(|row| is_refused(*row)).map(i64::from).collect();
+    let rows = i64::from(plan.rows);
+    let idle = memory(&deployment, "VmRSS:");
+    progress(&format!("a file of {} MB", file.len() / 1_000_000));
+    let began = Instant::now();
+
+    // Its answer is lost with the API, unless it comes before.
+    let first = tokio::spawn(member.send(&file).send());
+    let mut told = Instant::now();
+    let mut postgres = deployment.engines.postgres().await;
+    let killed_at = eventually("half of the rows are done", DONE, async || {
+        let done: i64 =
+            sqlx::query_scalar("SELECT coalesce(sum(created + failed), 0)::bigint FROM link_imports")
+                .fetch_one(&mut postgres)
+                .await
+                .unwrap();
+        if told.elapsed() > Duration::from_secs(10) {
+            progress(&format!("{done} rows are done"));
+            told = Instant::now();
+        }
+        if done >= rows / 2 { Ok(done) } else { Err(done) }
+    })
+    .await;
+    let before = memory(&deployment, "VmHWM:");
+    deployment.api.kill().await;
+    // Whether or not the answer came.
+    let _ = first.await.unwrap();
+    progress(&format!("killed the API after {killed_at} rows"));
+    deployment.api.start().await.unwrap();
+
+    let again: Value = member.send(&file).send().await.unwrap().json().await.unwrap();
+    let id = again["import_id"].as_str().unwrap_or_else(|| panic!("{again}")).to_owned();
+    let report = eventually("the import is done", DONE, async || {
+        let report = member.report(&id).await.map_err(|error| error.to_string())?;
+        if told.elapsed() > Duration::from_secs(10) {
+            progress(&format!("{} rows are done", report["rows"]));
+            told = Instant::now();
+        }
+        if report["done"] == true { Ok(report) } else { Err(report["rows"].to_string()) }
+    })
+    .await;
+    let took = began.elapsed();
+    let after = memory(&deployment, "VmHWM:");
+
+    let failed = refused.len() as i64;
+    assert_eq!(
+        ["rows", "created", "failed"].map(|field| report[field].as_i64().unwrap()),
+        [rows, rows - failed, failed],
+        "{report}"
+    );
+    let told: Vec<i64> =
+        report["results"].as_array().unwrap().iter().map(|result| result["row"].as_i64().unwrap()).collect();
+    assert_eq!(told, refused[..refused.len().min(TOLD)], "{report}");
+    let file =
+        member.request(Method::GET, &format!("/{id}/refused")).send().await.unwrap().text().await.unwrap();
+    let in_file: Vec<String> =
+        file.lines().skip(1).map(|line| line.split(',').next().unwrap().to_owned()).collect();
+    assert_eq!(in_file, refused.iter().map(i64::to_string).collect::<Vec<_>>(), "the file of refused rows");
+    let (imports, links): (i64, i64) = sqlx::query_as(
+        "SELECT (SELECT count(*) FROM link_imports), (SELECT count(DISTINCT slug) FROM links)",
+    )
+    .fetch_one(&mut postgres)
+    .await
+    .unwrap();
+    assert_eq!(
+        (imports, links),
+        (1, rows - failed),
+        "the file sent again is the same import, and each row is done once"
+    );
+    Imported { rows: plan.rows, killed_at, links, took, memory: [idle, before, after] }
+}
+
+/// Links with all that people give them, and some rows that are none.
+fn file(rows: u32) -> String {
+    let mut file = String::from("name,destination,slug,tags,external_id\r\n");
+    for row in 1..=rows {
+        let host = if is_refused(row) { "nowhere" } else { "https://example.com" };
+        // Writing to a String cannot fail.
+        let _ = write!(
+            file,
+            "Link {row},{host}/page/{row}?utm_source=import,import-{row},\"tag {}, all\",{row}\r\n",
+            row % 50
+        );
+    }
+    file
+}
+
+fn is_refused(row: u32) -> bool {
+    row % REFUSED_EACH == REFUSED_EACH / 2
+}
+
+/// A line of what the system knows of the API's memory, in bytes.
+fn memory(deployment: &Deployment, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", deployment.api.pid().unwrap())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
