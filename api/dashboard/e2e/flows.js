@@ -165,8 +165,7 @@ export const flows = {
     };
     const links = await save('Links');
     assert.match(links, new RegExp(`'=1\\+1"?,https://example.com/1,in-${run},"sale,spring"`), 'no formula for a spreadsheet');
-    const clicks = await save('Clicks');
-    assert.match(clicks, new RegExp(`,in-${run},.*,bot,`));
+    await until('the export has the click', async () => new RegExp(`,in-${run},.*,bot,`).test(await save('Clicks')));
     await end();
   },
 
