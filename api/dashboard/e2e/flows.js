@@ -20,7 +20,7 @@ const known = (slug) => visit(slug, { 'User-Agent': 'curl/8.5.0' });
 export const first = {
   async 'the first person sets the deployment up, or a member is made, and signs in'() {
     const { page, end } = await openAt(api, 'light', { expected: [401, 403] });
-    await arrive(page);
+    await arrive(page, `Ada ${HOSTILE}`);
     await look(page, 'sign-in');
     await enter(page, 'not the password');
     await page.getByRole('alert').filter({ hasText: 'wrong' }).waitFor();

@@ -12,7 +12,6 @@ export const run = Date.now().toString(36);
 
 export const email = `ada-${run}@example.com`;
 export const password = randomBytes(12).toString('base64url');
-const name = `Ada ${HOSTILE}`;
 
 let state;
 let workspace;
@@ -44,15 +43,15 @@ export async function enter(page, secret = password) {
 /**
  * Lets the person sign in for the first time: sets the deployment up where nobody has, else an operator makes a member.
  *
- * Says which of the two it was.
+ * Leads to the sign-in.
  */
-export async function arrive(page) {
+export async function arrive(page, name = 'Ada Lovelace') {
   const { needed } = await (await fetch(`${api}/app/api/setup`)).json();
   await page.goto(`${api}/app/`);
   if (!needed) {
     const made = ['create-user', '--account', stack.account_id, '--email', email, '--name', name, '--role', 'owner'];
     dev(['admin', ...made, '--password-stdin', '--json'], password);
-    return 'member';
+    return;
   }
   await page.getByRole('heading', { name: 'Welcome' }).waitFor();
   await page.getByLabel('Your name').fill(name);
@@ -65,7 +64,6 @@ export async function arrive(page) {
   await page.getByRole('button', { name: 'Set up' }).click();
   await page.getByRole('heading', { name: 'Links', exact: true }).waitFor();
   await leave(page, 'Sign out');
-  return 'owner';
 }
 
 /** Signs out, here or everywhere. */

@@ -11,7 +11,7 @@ const DEV = fileURLToPath(new URL('../../../dev', import.meta.url));
 export const FIREFOX = 'Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0';
 
 /** What `./dev` answers to a command that prints JSON. */
-export const dev = (args, input = '') => JSON.parse(execFileSync(DEV, args, { encoding: 'utf8', input }));
+export const dev = (args, input = '') => JSON.parse(execFileSync(DEV, args, { encoding: 'utf8', input, stdio: 'pipe' }));
 
 export const stack = dev(['status', '--json']);
 if (!stack.ready) throw new Error('the stack does not run: start it with `./dev up --detach`');
