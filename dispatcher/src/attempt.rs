@@ -62,6 +62,8 @@ pub(crate) struct Claimed {
     pub(crate) attempt: u16,
     /// Names the lease: an outcome counts only while the row still carries it.
     pub(crate) lease_token: Uuid,
+    /// A moment before the lease began.
+    pub(crate) leased_at: Instant,
 }
 
 /// What an endpoint is at the moment of an attempt.

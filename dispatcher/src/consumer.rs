@@ -175,9 +175,19 @@ impl Consumer {
         Polled { messages, membership }
     }
 
+    /// Tells whether this is a member of its group, with or without partitions.
+    pub(crate) fn is_member(&self) -> bool {
+        self.membership().is_some()
+    }
+
     /// Returns how often the partitions changed hands so far.
     pub(crate) fn changes(&self) -> u64 {
         self.inner.context().changes.load(Ordering::SeqCst)
+    }
+
+    /// Leaves the group in the background: that may wait for a coordinator.
+    pub(crate) fn leave(self) {
+        spawn_blocking(move || drop(self));
     }
 
     fn membership(&self) -> Option<Membership> {

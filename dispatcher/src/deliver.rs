@@ -17,7 +17,7 @@ use sqlx::PgPool;
 use tokio::{
     sync::{mpsc, watch},
     task::{JoinError, JoinSet},
-    time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout_at},
 };
 use uuid::Uuid;
 
@@ -39,7 +39,8 @@ const POLL: Duration = Duration::from_secs(1);
 /// A look that takes long is followed by a pause of so many times as long.
 const POLL_SHARE: u32 = 10;
 
-/// After this time where a delivery goes is read again, just before it is sent.
+/// After this time where a delivery goes, and whether it is still this process's to send, is read again just before
+/// it is sent.
 const FRESH: Duration = Duration::from_millis(250);
 
 /// How often to look which attempts take long.
@@ -163,7 +164,7 @@ struct Deliver {
     slots: Slots,
     /// How long a lease lasts.
     lasts: Duration,
-    /// How long a delivery may wait for its turn, so that its attempt ends within the lease.
+    /// How long after the beginning of its lease an attempt may begin, so that it ends within the lease.
     patience: Duration,
     gates: Gates,
     sender: Arc<Sender>,
@@ -185,7 +186,7 @@ impl Deliver {
 
     fn lease(&self) -> Option<Lease> {
         let by = (*self.number.borrow())?;
-        Some(Lease { by, token: Uuid::now_v7(), lasts: self.lasts })
+        Some(Lease { by, token: Uuid::now_v7(), lasts: self.lasts, since: Instant::now() })
     }
 
     /// Offers permits for what is about to be stored, or starts what was.
@@ -376,17 +377,16 @@ impl Attempt {
         let Some(mut target) = self.target else {
             return finish.send(delivery, Outcome::Withdrawn, Duration::ZERO).await;
         };
-        let claimed = Instant::now();
-        let Ok(Some(pass)) = timeout(self.patience, self.gate.pass()).await else {
+        // Counted from the lease and not from here: Postgres may have been slow to tell of it.
+        let latest = delivery.leased_at + self.patience;
+        let Ok(Some(pass)) = timeout_at(latest, self.gate.pass()).await else {
             return finish.send(delivery, Outcome::Unsent, Duration::ZERO).await;
         };
-        if claimed.elapsed() > FRESH {
-            match store::targets(&self.pool, &[delivery.endpoint_id]).await {
-                Ok(mut targets) => match targets.remove(&delivery.endpoint_id) {
-                    Some(now) if now.epoch == delivery.epoch => target = Arc::new(now),
-                    _ => return finish.send(delivery, Outcome::Withdrawn, Duration::ZERO).await,
-                },
-                Err(_) => return finish.send(delivery, Outcome::Unsent, Duration::ZERO).await,
+        if delivery.leased_at.elapsed() > FRESH {
+            match timeout_at(latest, store::target_of(&self.pool, &delivery)).await {
+                Ok(Ok(Some(now))) => target = Arc::new(now),
+                Ok(Ok(None)) => return finish.send(delivery, Outcome::Withdrawn, Duration::ZERO).await,
+                Ok(Err(_)) | Err(_) => return finish.send(delivery, Outcome::Unsent, Duration::ZERO).await,
             }
         }
         let begun = Instant::now();

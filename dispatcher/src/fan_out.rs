@@ -18,7 +18,7 @@ use rdkafka::{
 };
 use schemas::message::{Click, DecodeError, LinkEvent, Message as _};
 use schemas::topic;
-use service::{Shutdown, kafka::KafkaConfig};
+use service::{Check, Shutdown, kafka::KafkaConfig};
 use sqlx::PgPool;
 use tokio::{task::spawn_blocking, time::sleep};
 use uuid::Uuid;
@@ -29,6 +29,7 @@ use crate::{
     earlier::{Earlier, Suspect},
     endpoints::Endpoints,
     event::Event,
+    liveness::Liveness,
     store,
     transaction::{Transactions, is_abortable},
 };
@@ -46,14 +47,17 @@ const BATCH: usize = 1000;
 ///
 /// # Errors
 /// When librdkafka refuses the settings. Anything else is tried again.
-pub(crate) async fn fan_out(kafka: KafkaConfig, pool: PgPool, shutdown: Shutdown) -> KafkaResult<()> {
+pub(crate) async fn fan_out(
+    kafka: KafkaConfig,
+    pool: PgPool,
+    check: Check,
+    shutdown: Shutdown,
+) -> KafkaResult<()> {
     let topics = Topics::new(&kafka);
-    let group = kafka.topic("hopline-fan-out");
-    let consumer =
-        Consumer::join(&kafka, "dispatcher-fan-out", &group, &[&topics.clicks, &topics.link_events])?;
+    let mut liveness = Liveness::new(check);
     let mut fan_out = FanOut {
+        consumer: topics.consumer(&kafka)?,
         topics,
-        consumer,
         pool,
         earlier: Earlier::new(kafka.clone(), kafka.topic(topic::CLICKS.name)),
         known: (0, Endpoints::default()),
@@ -62,21 +66,45 @@ pub(crate) async fn fan_out(kafka: KafkaConfig, pool: PgPool, shutdown: Shutdown
         kafka,
     };
     while !shutdown.requested() {
+        // Before anything is read: where to go on is certain only when no former transaction is open.
+        if fan_out.transactions.is_none() {
+            let started = tokio::select! {
+                started = liveness.during(fan_out.start_transactions()) => started,
+                () = shutdown.wait() => break,
+            };
+            if let Err(error) = started {
+                tracing::warn!("cannot start transactions: {error}");
+                sleep(PAUSE).await;
+                continue;
+            }
+        }
         let polled = tokio::select! {
-            polled = fan_out.consumer.poll(BATCH, LINGER) => polled,
+            polled = liveness.poll(&fan_out.consumer, BATCH, LINGER) => polled,
             () = shutdown.wait() => break,
+        };
+        let Some(polled) = polled else {
+            tracing::warn!("fan-out has been outside of its consumer group for too long and begins anew");
+            fan_out.begin_anew()?;
+            continue;
         };
         if polled.messages.is_empty() {
             continue;
         }
         let _hold = shutdown.hold("a fan-out transaction");
         // Messages that are not committed here are polled again, by this process or the next.
-        if let Err(error) = fan_out.pass_on(polled).await {
-            metrics::counter!("hopline_fan_out_aborted_total").increment(1);
-            tracing::warn!("fan-out begins again at its committed offsets: {error}");
-            tokio::select! {
-                () = fan_out.recover(&error) => {}
-                () = shutdown.wait() => break,
+        match liveness.during(fan_out.pass_on(polled)).await {
+            Ok(()) => liveness.done(),
+            Err(error) => {
+                metrics::counter!("hopline_fan_out_aborted_total").increment(1);
+                tracing::warn!("fan-out begins again at its committed offsets: {error}");
+                let recovered = tokio::select! {
+                    recovered = liveness.during(fan_out.recover(&error)) => recovered,
+                    () = shutdown.wait() => break,
+                };
+                if let Err(error) = recovered {
+                    tracing::warn!("fan-out begins anew: {error}");
+                    fan_out.begin_anew()?;
+                }
             }
         }
     }
@@ -109,6 +137,11 @@ impl Topics {
                 .map(|event| Event::of_link(&event, accepted_at))
                 .map_err(|error| (error, "link_event.v1"))
         }
+    }
+
+    fn consumer(&self, kafka: &KafkaConfig) -> KafkaResult<Consumer> {
+        let group = kafka.topic("hopline-fan-out");
+        Consumer::join(kafka, "dispatcher-fan-out", &group, &[&self.clicks, &self.link_events])
     }
 
     fn new(kafka: &KafkaConfig) -> Self {
@@ -144,7 +177,7 @@ struct FanOut {
     earlier: Earlier,
     /// Names this process's transactions.
     id: Uuid,
-    /// None before the first batch, and after an error that it does not survive.
+    /// None at first, and after an error that it does not survive.
     transactions: Option<Transactions>,
 }
 
@@ -156,10 +189,7 @@ impl FanOut {
         self.refresh().await?;
         let events: Vec<_> = messages.iter().map(|message| self.topics.event(message)).collect();
         let repeats = self.repeats(&messages, &events).await?;
-        if self.transactions.is_none() {
-            self.transactions = Some(Transactions::start(&self.kafka, self.id).await?);
-        }
-        let Some(transactions) = &self.transactions else { return Ok(()) };
+        let Some(transactions) = &self.transactions else { return Err(KafkaError::Canceled.into()) };
         transactions.begin()?;
         let deliveries = self.write(transactions, &messages, &events, &repeats).await?;
         transactions.commit(next_offsets(&messages)?, membership).await?;
@@ -247,32 +277,45 @@ impl FanOut {
     }
 
     /// Gets ready to poll again what was not committed.
-    async fn recover(&mut self, error: &PassOnError) {
+    ///
+    /// # Errors
+    /// When Kafka does not answer in time, or with an error.
+    async fn recover(&mut self, error: &PassOnError) -> KafkaResult<()> {
         let usable = !matches!(error, PassOnError::Kafka(error) if !is_abortable(error));
         if let Some(transactions) = &self.transactions
             && matches!(error, PassOnError::Kafka(_))
             && (!usable || transactions.abort().await.is_err())
         {
-            self.transactions = None;
+            self.end_transactions();
         }
-        // A new producer of the same name ends the transaction whose outcome is unknown, so that the offsets
-        // become certain.
-        loop {
-            sleep(PAUSE).await;
-            if self.transactions.is_none() {
-                match Transactions::start(&self.kafka, self.id).await {
-                    Ok(transactions) => self.transactions = Some(transactions),
-                    Err(error) => {
-                        tracing::warn!("cannot start transactions: {error}");
-                        continue;
-                    }
-                }
-            }
-            match self.consumer.rewind().await {
-                Ok(()) => return,
-                Err(error) => tracing::warn!("cannot go back to the committed offsets: {error}"),
-            }
+        sleep(PAUSE).await;
+        self.start_transactions().await?;
+        self.consumer.rewind().await
+    }
+
+    /// Makes sure that there is a producer.
+    ///
+    /// A new one of the same name ends the transaction whose outcome is unknown, so that the offsets become certain.
+    async fn start_transactions(&mut self) -> KafkaResult<()> {
+        if self.transactions.is_none() {
+            self.transactions = Some(Transactions::start(&self.kafka, self.id).await?);
         }
+        Ok(())
+    }
+
+    fn end_transactions(&mut self) {
+        if let Some(transactions) = self.transactions.take() {
+            transactions.drop_later();
+        }
+    }
+
+    /// Goes on with clients that know nothing of what was: whatever Kafka's absence has done to the former ones, none
+    /// of it lasts longer than that.
+    fn begin_anew(&mut self) -> KafkaResult<()> {
+        self.end_transactions();
+        let consumer = self.topics.consumer(&self.kafka)?;
+        std::mem::replace(&mut self.consumer, consumer).leave();
+        Ok(())
     }
 }
 

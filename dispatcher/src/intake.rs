@@ -22,11 +22,14 @@ use rdkafka::{
 use schemas::message::{Delivery, Message as _};
 use schemas::topic;
 use service::{
-    Shutdown,
+    Check, Shutdown,
     kafka::{Context, KafkaConfig},
 };
 use sqlx::PgPool;
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep},
+};
 use uuid::Uuid;
 
 use crate::{
@@ -35,6 +38,7 @@ use crate::{
     dead_letter::{self, DeadLetter},
     fan_out,
     handover::Handover,
+    liveness::Liveness,
     store::{self, Incoming, Lease, Move},
 };
 
@@ -58,11 +62,11 @@ pub(crate) async fn intake(
     kafka: KafkaConfig,
     pool: PgPool,
     handover: Handover,
+    check: Check,
     shutdown: Shutdown,
 ) -> KafkaResult<()> {
     let topic = kafka.topic(topic::DELIVERIES.name);
-    let group = kafka.topic("hopline-dispatcher");
-    let consumer = Consumer::join(&kafka, "dispatcher-deliver", &group, &[&topic])?;
+    let mut liveness = Liveness::new(check);
     let dead_letters = kafka
         .client_config("dispatcher-dead-letters")
         .set("enable.idempotence", "true")
@@ -71,8 +75,8 @@ pub(crate) async fn intake(
         .create_with_context(Context::default())?;
     let mut intake = Intake {
         dead_letters_topic: kafka.topic(topic::DEAD_LETTERS.name),
+        consumer: consumer(&kafka, &topic)?,
         topic,
-        consumer,
         dead_letters,
         pool,
         handover,
@@ -80,13 +84,17 @@ pub(crate) async fn intake(
     };
     while !shutdown.requested() {
         let outcome = tokio::select! {
-            outcome = intake.step() => outcome,
+            outcome = intake.step(&mut liveness) => outcome,
             // The step stops where it is; the row in Postgres knows how far it came.
             () = shutdown.wait() => break,
         };
         if let Err(error) = outcome {
             tracing::warn!("intake begins again at its stored offsets: {error}");
             intake.owned = None;
+            if matches!(error, IntakeError::Kafka(_) | IntakeError::Outside) {
+                // Clients that know nothing of what was: whatever Kafka's absence has done to the former one ends here.
+                std::mem::replace(&mut intake.consumer, consumer(&kafka, &intake.topic)?).leave();
+            }
             let pause = if matches!(error, IntakeError::LogTooShort { .. }) { OPERATORS_TURN } else { PAUSE };
             tokio::select! {
                 () = sleep(pause) => {}
@@ -99,6 +107,10 @@ pub(crate) async fn intake(
     Ok(())
 }
 
+fn consumer(kafka: &KafkaConfig, topic: &str) -> KafkaResult<Consumer> {
+    Consumer::join(kafka, "dispatcher-deliver", &kafka.topic("hopline-dispatcher"), &[topic])
+}
+
 /// Why a step has to be done again.
 #[derive(Debug, thiserror::Error)]
 enum IntakeError {
@@ -108,6 +120,8 @@ enum IntakeError {
     Postgres(#[from] sqlx::Error),
     #[error("another dispatcher has taken a partition over")]
     Fenced,
+    #[error("the consumer has been outside of its group for too long")]
+    Outside,
     #[error(
         "partition {partition} ends at {end}, before {next}, where this database goes on: is this another Kafka? \
          If its deliveries are to be sent, delete the partition's row in webhook_offsets"
@@ -134,16 +148,17 @@ struct Owned {
 }
 
 impl Intake {
-    async fn step(&mut self) -> Result<(), IntakeError> {
+    async fn step(&mut self, liveness: &mut Liveness) -> Result<(), IntakeError> {
         let changes = self.consumer.changes();
         if self.owned.as_ref().is_none_or(|owned| owned.changes != changes) {
-            let next = self.take_over().await?;
+            let next = liveness.during(self.take_over()).await?;
             self.owned = Some(Owned { changes, next });
         }
-        let polled = self.consumer.poll(BATCH, LINGER).await;
+        let polled = liveness.poll(&self.consumer, BATCH, LINGER).await.ok_or(IntakeError::Outside)?;
         // Messages from before a change of hands may be another's by now: they are read again from the stored offsets.
         if self.consumer.changes() == changes && !polled.messages.is_empty() {
-            self.store(&polled.messages).await?;
+            liveness.during(self.store(&polled.messages)).await?;
+            liveness.done();
         }
         Ok(())
     }
@@ -184,7 +199,12 @@ impl Intake {
             }
         }
         // Without a lease nothing was granted, and this one is not used.
-        let lease = offer.lease.unwrap_or(Lease { by: 0, token: Uuid::nil(), lasts: Duration::ZERO });
+        let lease = offer.lease.unwrap_or_else(|| Lease {
+            by: 0,
+            token: Uuid::nil(),
+            lasts: Duration::ZERO,
+            since: Instant::now(),
+        });
         let stored = match store::insert(&self.pool, &incoming, &moves, lease).await {
             Ok(Ok(stored)) => stored,
             failed => {
@@ -280,5 +300,6 @@ fn to_send(incoming: Incoming, epoch: i64, lease: Lease) -> Claimed {
         is_redelivery: false,
         attempt: 1,
         lease_token: lease.token,
+        leased_at: lease.since,
     }
 }

@@ -8,10 +8,11 @@
 //! | one attempt | `attempt`, `sign`, `guard` |
 //! | what came of it | `outcomes`, `retry`, `store` |
 //! | what dead dispatchers left, what is too old | `presence`, `cleaning` |
+//! | whether the first two get on | `liveness` |
 //!
 //! Every event is delivered at least once, under one id and one body for life: each step can be repeated from
-//! what the step before it made durable. A repeat reaches a receiver only when this process is killed after a
-//! request was sent and before its outcome was written.
+//! what the step before it made durable. A repeat reaches a receiver only when, after a request
+//! was sent and before its outcome was written, this process is killed, hangs, or has no Postgres.
 
 mod attempt;
 mod cleaning;
@@ -27,6 +28,7 @@ mod gates;
 mod guard;
 mod handover;
 mod intake;
+mod liveness;
 mod outcomes;
 mod presence;
 mod retry;
@@ -66,6 +68,7 @@ pub async fn run(
     let health = Health::new(&shutdown);
     // Every check is named before the first /readyz is answered: none yet would mean ready.
     let (postgres, kafka_check) = (health.check("postgres"), health.check("kafka"));
+    let (fanning_out, taking_in) = (health.check("fan-out"), health.check("intake"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     let pool = service::postgres::pool(&config.postgres, "dispatcher", POOL_CONNECTIONS);
     let rules = DestinationRules::new(config.webhook_allow, Some(&config.public_url))
@@ -90,10 +93,12 @@ pub async fn run(
         service::kafka::watch(&kafka, topics, kafka_check, stop).await.context("cannot watch Kafka")
     });
     let (kafka, from, stop) = (config.kafka.clone(), pool.clone(), shutdown.clone());
-    tasks.spawn(async move { fan_out::fan_out(kafka, from, stop).await.context("cannot fan events out") });
+    tasks.spawn(async move {
+        fan_out::fan_out(kafka, from, fanning_out, stop).await.context("cannot fan events out")
+    });
     let (kafka, into, stop) = (config.kafka, pool.clone(), shutdown.clone());
     tasks.spawn(async move {
-        intake::intake(kafka, into, handover, stop).await.context("cannot store deliveries")
+        intake::intake(kafka, into, handover, taking_in, stop).await.context("cannot store deliveries")
     });
     let (present, options, stop) = (pool.clone(), config.postgres.url.options().clone(), shutdown.clone());
     tasks.spawn(async move {

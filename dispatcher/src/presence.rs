@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// not its life registers anew, also when Postgres itself was started again.
 const LOOKS: u32 = 4;
 
-/// How long Postgres may take for a look, before the connection is given up.
+/// How long Postgres may take for a look, or to take one dispatcher over, before the connection is given up.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Makes this dispatcher known to the others and takes over what dead ones have left, until a stop is requested.
@@ -37,7 +37,7 @@ pub(crate) async fn watch_over(
         ("tcp_keepalives_count", "3"),
     ]);
     let mut connection: Option<PgConnection> = None;
-    let mut suspects = HashMap::new();
+    let mut suspects: HashMap<i32, u32> = HashMap::new();
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !shutdown.requested() {
@@ -45,27 +45,40 @@ pub(crate) async fn watch_over(
             _ = looks.tick() => {}
             () = shutdown.wait() => break,
         }
-        let look = look(&pool, &options, &mut connection, &number, &mut suspects);
-        let failure = match timeout(TIMEOUT, look).await {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(format!("no answer within {TIMEOUT:?}")),
-        };
-        if let Some(failure) = failure {
-            tracing::warn!("cannot tell other dispatchers that this one is running: {failure}");
-            connection = None;
-            suspects.clear();
+        match within(look(&options, &mut connection, &number)).await {
+            Ok(dead) => {
+                let looks = |other: &i32| suspects.get(other).copied().unwrap_or_default() + 1;
+                suspects = dead.iter().map(|other| (*other, looks(other))).collect();
+            }
+            Err(failure) => {
+                tracing::warn!("cannot tell other dispatchers that this one is running: {failure}");
+                connection = None;
+                suspects.clear();
+            }
+        }
+        // On another connection, and with a limit of its own: however slow that is, this dispatcher stays known.
+        for (&other, _) in suspects.iter().filter(|(_, looks)| **looks >= LOOKS) {
+            if let Err(failure) = within(take_over(&pool, other)).await {
+                tracing::warn!("cannot take over what dispatcher {other} has left: {failure}");
+            }
         }
     }
 }
 
+/// Waits for an answer of Postgres, as long as it may take.
+async fn within<T>(answer: impl Future<Output = sqlx::Result<T>>) -> Result<T, String> {
+    match timeout(TIMEOUT, answer).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer within {TIMEOUT:?}")),
+    }
+}
+
+/// Makes sure that this dispatcher is known, and returns those that are not running any more.
 async fn look(
-    pool: &PgPool,
     options: &PgConnectOptions,
     connection: &mut Option<PgConnection>,
     number: &watch::Sender<Option<i32>>,
-    suspects: &mut HashMap<i32, u32>,
-) -> sqlx::Result<()> {
+) -> sqlx::Result<Vec<i32>> {
     let connection = match connection {
         Some(connection) => connection,
         None => connection.insert(options.connect().await?),
@@ -73,19 +86,18 @@ async fn look(
     let known = *number.borrow();
     let own = store::register(connection, known).await?;
     number.send_if_modified(|number| number.replace(own) != Some(own));
-    let dead = store::dead(connection).await?;
-    let looks = |other: &i32| suspects.get(other).copied().unwrap_or_default() + 1;
-    let counted: HashMap<i32, u32> = dead.iter().map(|other| (*other, looks(other))).collect();
-    *suspects = counted;
-    for (&other, _) in suspects.iter().filter(|(_, looks)| **looks >= LOOKS) {
-        if let Some(freed) = store::bury(pool, other).await? {
-            metrics::counter!("hopline_webhook_leases_taken_over_total").increment(freed);
-            tracing::info!(
-                dispatcher = other,
-                deliveries = freed,
-                "dispatcher {other} is gone; took {freed} deliveries over"
-            );
-        }
+    store::dead(connection).await
+}
+
+/// Frees what a dead dispatcher had leased.
+async fn take_over(pool: &PgPool, other: i32) -> sqlx::Result<()> {
+    if let Some(freed) = store::bury(pool, other).await? {
+        metrics::counter!("hopline_webhook_leases_taken_over_total").increment(freed);
+        tracing::info!(
+            dispatcher = other,
+            deliveries = freed,
+            "dispatcher {other} is gone; took {freed} deliveries over"
+        );
     }
     Ok(())
 }

@@ -27,14 +27,14 @@ use crate::{consumer::Membership, dead_letter};
 /// How long the broker keeps a dead process's transaction open, and with it whoever reads behind it.
 const TRANSACTION_TIMEOUT_MS: &str = "10000";
 
-/// How long one step may take.
+/// How long librdkafka may take to begin, to commit or to abort. A transaction that takes longer is aborted anyway.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait for an answer of librdkafka, which has up to three steps to make.
+/// How long to wait for an answer of librdkafka.
 ///
 /// It is told of [`TIMEOUT`], and yet can wait for minutes when Kafka went away at the wrong moment: after an outage of
 /// five seconds `send_offsets_to_transaction` had not returned three minutes later.
-const GIVE_UP: Duration = Duration::from_secs(35);
+const GIVE_UP: Duration = Duration::from_secs(12);
 
 /// What may wait in memory to be sent.
 const BUFFER_KIB: &str = "16384";
@@ -102,9 +102,11 @@ impl Transactions {
         membership: Membership,
     ) -> KafkaResult<()> {
         self.blocking(move |producer| {
-            written(producer);
-            producer.send_offsets_to_transaction(&offsets, &membership, TIMEOUT)?;
-            producer.commit_transaction(TIMEOUT)
+            let end = Instant::now() + TIMEOUT;
+            written(producer, end);
+            let left = || end.saturating_duration_since(Instant::now());
+            producer.send_offsets_to_transaction(&offsets, &membership, left())?;
+            producer.commit_transaction(left())
         })
         .await
     }
@@ -116,6 +118,11 @@ impl Transactions {
     /// one that starts, or by the broker's timeout.
     pub(crate) async fn abort(&self) -> KafkaResult<()> {
         self.blocking(|producer| producer.abort_transaction(TIMEOUT)).await
+    }
+
+    /// Leaves the producer to a thread of its own: its end waits for what it still has.
+    pub(crate) fn drop_later(self) {
+        spawn_blocking(move || drop(self));
     }
 
     async fn blocking(
@@ -139,9 +146,8 @@ async fn answer(step: impl FnOnce() -> KafkaResult<()> + Send + 'static, limit: 
 }
 
 /// Waits until the records are written. The commit would wait too, but only looks every 100 ms.
-fn written(producer: &BaseProducer<Context>) {
-    let start = Instant::now();
-    while producer.in_flight_count() > 0 && start.elapsed() < TIMEOUT {
+fn written(producer: &BaseProducer<Context>, end: Instant) {
+    while producer.in_flight_count() > 0 && Instant::now() < end {
         producer.poll(WRITTEN_POLL);
     }
 }

@@ -6,7 +6,7 @@ use schemas::id::{EndpointId, WorkspaceId};
 use sqlx::{PgPool, Row as _, postgres::PgRow};
 
 use crate::{
-    attempt::{SealedSecret, Target},
+    attempt::{Claimed, SealedSecret, Target},
     endpoints::Endpoint,
 };
 
@@ -57,19 +57,36 @@ pub(crate) async fn targets(
     .bind(endpoints.iter().map(|endpoint| endpoint.uuid()).collect::<Vec<_>>())
     .fetch_all(pool)
     .await?;
-    rows.iter()
-        .map(|row| {
-            let secret =
-                SealedSecret { key_id: row.try_get("secret_key_id")?, bytes: row.try_get("secret_sealed")? };
-            let target = Target {
-                url: row.try_get("url")?,
-                epoch: row.try_get("epoch")?,
-                secret,
-                previous_secret: previous_secret(row)?,
-            };
-            Ok((EndpointId::from_uuid(row.try_get("id")?), target))
-        })
-        .collect()
+    rows.iter().map(|row| Ok((EndpointId::from_uuid(row.try_get("id")?), target(row)?))).collect()
+}
+
+/// Reads where a delivery goes now; none when its endpoint is as in [`targets`] or has another epoch, and when the
+/// delivery is leased to somebody else by now.
+pub(crate) async fn target_of(pool: &PgPool, delivery: &Claimed) -> sqlx::Result<Option<Target>> {
+    let row = sqlx::query(
+        "SELECT e.url, e.epoch, e.secret_key_id, e.secret_sealed,
+                CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_key_id END AS previous_key_id,
+                CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_sealed END AS previous_sealed
+         FROM webhook_deliveries d
+         JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.epoch = d.epoch AND e.status = 'enabled'
+         JOIN workspaces w ON w.id = e.workspace_id
+         JOIN accounts a ON a.id = w.account_id AND a.plan IN ('agency', 'business')
+         WHERE d.delivery_id = $1 AND d.lease_token = $2",
+    )
+    .bind(delivery.delivery_id)
+    .bind(delivery.lease_token)
+    .fetch_optional(pool)
+    .await?;
+    row.as_ref().map(target).transpose()
+}
+
+fn target(row: &PgRow) -> sqlx::Result<Target> {
+    Ok(Target {
+        url: row.try_get("url")?,
+        epoch: row.try_get("epoch")?,
+        secret: SealedSecret { key_id: row.try_get("secret_key_id")?, bytes: row.try_get("secret_sealed")? },
+        previous_secret: previous_secret(row)?,
+    })
 }
 
 fn previous_secret(row: &PgRow) -> sqlx::Result<Option<SealedSecret>> {

@@ -12,7 +12,7 @@ mod settle;
 mod streaks;
 
 pub(crate) use cleaning::clean;
-pub(crate) use endpoints::{enabled_endpoints, endpoints_version, targets};
+pub(crate) use endpoints::{enabled_endpoints, endpoints_version, target_of, targets};
 pub(crate) use incoming::{Fenced, Incoming, Move, insert, next_offsets};
 pub(crate) use presence::{bury, dead, register};
 pub(crate) use queue::{Lease, Waiting, backlog, claim, release};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use schemas::id::{EndpointId, WorkspaceId};
 use sqlx::{PgPool, Row as _, postgres::PgRow};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{attempt::Claimed, slots::Grant};
@@ -18,6 +19,8 @@ pub(crate) struct Lease {
     pub(crate) token: Uuid,
     /// How long it lasts.
     pub(crate) lasts: Duration,
+    /// A moment before it begins, by this process's clock: it may begin later, when Postgres is slow, but not sooner.
+    pub(crate) since: Instant,
 }
 
 /// An endpoint with deliveries that are due and not leased.
@@ -139,6 +142,7 @@ pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx
                 is_redelivery: row.try_get("is_redelivery")?,
                 attempt: u16::try_from(attempts).unwrap_or(0) + 1,
                 lease_token: lease.token,
+                leased_at: lease.since,
             })
         })
         .collect()

@@ -218,6 +218,7 @@ pub(super) mod tests {
     use bytes::Bytes;
     use chrono::Utc;
     use schemas::id::WorkspaceId;
+    use tokio::time::Instant;
 
     use super::*;
     use crate::attempt::{ErrorClass, Failure};
@@ -241,6 +242,7 @@ pub(super) mod tests {
             is_redelivery: false,
             attempt,
             lease_token: Uuid::now_v7(),
+            leased_at: Instant::now(),
         };
         Finished { delivery, outcome, took: Duration::ZERO, wait: Duration::from_secs(10) }
     }

@@ -97,6 +97,63 @@ async fn what_a_killed_dispatcher_held_is_taken_over_long_before_its_leases_run_
     second.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_one_has_taken_over_while_it_waited_for_its_turn_is_not_sent() {
+    const QUICK: usize = 40;
+    let world = World::new().await;
+    // Long enough for what waits meanwhile to be looked at again, and not so long as to count as failing.
+    let receiver = Receiver::start(|_, number| {
+        if number == QUICK { Answer::Late(Duration::from_millis(900), 200) } else { Answer::Status(200) }
+    })
+    .await;
+    let workspace = world.workspace("business").await;
+    world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    // Of a quick endpoint several are claimed, and one at a time is sent.
+    let dispatcher = world.dispatcher_with(|config| config.tuning.per_endpoint = 1).await;
+    let arrived = async |count| {
+        eventually("so many requests", SOON, async || match receiver.requests().len() {
+            seen if seen >= count => Ok(()),
+            seen => Err(seen),
+        })
+        .await;
+    };
+    for sent in 1..=QUICK {
+        world.click(workspace, Class::Human).await;
+        arrived(sent).await;
+    }
+    world.done().await;
+    tokio::join!(
+        world.click(workspace, Class::Human),
+        world.click(workspace, Class::Human),
+        world.click(workspace, Class::Human),
+    );
+    arrived(QUICK + 1).await;
+    eventually("the other two are claimed", SOON, async || {
+        match world.number("SELECT count(*) FROM webhook_deliveries WHERE lease_token IS NOT NULL").await {
+            3 => Ok(()),
+            count => Err(count),
+        }
+    })
+    .await;
+    let in_flight = receiver.requests()[QUICK].delivery().to_owned();
+    let taken = sqlx::query(
+        "UPDATE webhook_deliveries SET lease_token = gen_random_uuid(), lease_until = now() + interval '1 hour'
+         WHERE delivery_id <> $1::uuid",
+    )
+    .bind(&in_flight)
+    .execute(&world.pool)
+    .await
+    .unwrap();
+    assert_eq!(taken.rows_affected(), 2);
+    // Behind the two, for the turns of an endpoint come in order.
+    let last = world.click(workspace, Class::Human).await;
+    arrived(QUICK + 2).await;
+    assert_eq!(receiver.requests()[QUICK + 1].json()["data"]["click_id"], *last);
+    assert_eq!(world.pending().await, 2, "they are the other one's");
+    dispatcher.stop().await;
+    assert_eq!(receiver.requests().len(), QUICK + 2);
+}
+
 async fn start(world: &World) -> crate::world::Dispatcher {
     world
         .dispatcher_with(|config| {
@@ -218,10 +275,11 @@ async fn readiness_names_what_is_checked() {
     let world = World::new().await;
     let dispatcher = world.dispatcher().await;
     let client = tests::engines::http_client();
-    eventually("both engines are ready", SOON, async || {
+    eventually("both engines and both readers are ready", SOON, async || {
         let answer = client.get(format!("{}/readyz", dispatcher.operations_url)).send().await.unwrap();
         let report: serde_json::Value = answer.json().await.unwrap();
-        let ready = ["kafka", "postgres"].iter().all(|check| report["checks"][check]["ready"] == true);
+        let checks = ["kafka", "postgres", "fan-out", "intake"];
+        let ready = checks.iter().all(|check| report["checks"][check]["ready"] == true);
         if ready && report["ready"] == true { Ok(()) } else { Err(report) }
     })
     .await;

@@ -92,6 +92,56 @@ async fn a_success_in_between_starts_the_count_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn fourteen_exhausted_a_success_and_fourteen_exhausted_disable_nothing() {
+    const ATTEMPTS: usize = 14 * 5;
+    let world = World::new().await;
+    // The deliveries of each part have ended before the next part begins.
+    let receiver =
+        Receiver::start(|_, number| Answer::Status(if number == ATTEMPTS { 200 } else { 500 })).await;
+    let workspace = world.workspace("business").await;
+    let endpoint = world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    let dispatcher = world.dispatcher().await;
+    for (clicks, count) in [(14, 14), (1, 0), (14, 14)] {
+        for _ in 0..clicks {
+            world.click(workspace, Class::Human).await;
+        }
+        world.fanned_out().await;
+        eventually("the count is as it should be", SOON, async || match world.state(endpoint).await {
+            (_, seen) if seen == count => Ok(()),
+            state => Err(state),
+        })
+        .await;
+        world.done().await;
+    }
+    assert_eq!(world.state(endpoint).await, ("enabled".to_owned(), 14));
+    assert_eq!(notices(&world).await, [5, 10, 5, 10]);
+    assert_eq!(receiver.requests().len(), ATTEMPTS + 1 + ATTEMPTS);
+    dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_refusals_in_a_row_disable_nothing() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Status(404)).await;
+    let workspace = world.workspace("business").await;
+    let endpoint = world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    let dispatcher = world.dispatcher().await;
+    for _ in 0..20 {
+        world.click(workspace, Class::Human).await;
+    }
+    eventually("each is refused once", SOON, async || match world.failures(endpoint).await.len() {
+        20 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    world.done().await;
+    assert_eq!(world.state(endpoint).await, ("enabled".to_owned(), 0));
+    assert_eq!(receiver.requests().len(), 20, "a refusal is the last word");
+    assert!(notices(&world).await.is_empty());
+    dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn forty_that_exhaust_at_once_in_two_dispatchers_disable_once() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(500)).await;
