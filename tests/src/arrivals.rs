@@ -2,9 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use hyper::body::Bytes;
 use schemas::message::delivery_id;
 
 use crate::load::Log;
@@ -13,6 +12,35 @@ use crate::receiver::Request;
 /// Deliveries of one endpoint that one dispatcher may have claimed: the most that it can have in flight, or ended and
 /// not yet written, when it is killed. 32 requests, and what is claimed ahead of them.
 pub const CLAIMED: usize = 8 * 32;
+
+/// Something that may cost answers: a kill, or an engine that is away.
+#[derive(Debug, Clone, Copy)]
+pub struct Interruption {
+    /// Just before it.
+    pub began: SystemTime,
+    /// When the killed process was gone, or the engine back.
+    pub ended: SystemTime,
+}
+
+impl Interruption {
+    /// Notes when `what` happens.
+    pub async fn of(what: impl Future<Output = ()>) -> Self {
+        let began = SystemTime::now();
+        what.await;
+        Self { began, ended: SystemTime::now() }
+    }
+}
+
+/// Why a delivery was sent again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reasons {
+    /// An interruption came after the request, so its outcome may have been lost.
+    pub interrupted: usize,
+    /// The request was not answered: its sender died, or gave up.
+    pub unanswered: usize,
+    /// The failure log has an attempt that failed, though the receiver had answered it.
+    pub logged: usize,
+}
 
 /// How the requests at a receiver compare with a log of answered clicks.
 #[derive(Debug)]
@@ -27,7 +55,9 @@ pub struct Arrivals {
     pub strangers: Vec<String>,
     /// Requests beyond the first of each delivery.
     pub repeats: usize,
-    /// Repeats whose two requests have no interruption between them.
+    /// Why most of them came.
+    pub reasons: Reasons,
+    /// The others: an answered request whose outcome nothing kept from being written, and yet another one.
     pub unexplained: Vec<String>,
     /// Requests whose signature is wrong, or whose body is another one than that of the same id before.
     pub wrong: Vec<String>,
@@ -36,28 +66,38 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Compares the requests with the clicks. `interruptions` are the times of kills and outages, in order.
+    /// Compares the requests with the clicks. `interruptions` are the kills and outages, `logged` is how many attempts
+    /// of a delivery the failure log has.
     pub fn of(
         log: &Log,
         endpoint: &str,
         secret: &str,
         requests: &[Request],
-        interruptions: &[SystemTime],
+        interruptions: &[Interruption],
+        mut logged: HashMap<String, usize>,
     ) -> Self {
-        let mut seen: HashMap<&str, (&Bytes, SystemTime)> = HashMap::new();
+        let mut seen: HashMap<&str, &Request> = HashMap::new();
         let (mut repeats, mut unexplained, mut wrong) = (0, Vec::new(), Vec::new());
+        let mut reasons = Reasons::default();
         for request in requests {
             let id = request.delivery();
             if !request.is_signed_with(secret) {
                 wrong.push(id.to_owned());
             }
-            let Some((body, before)) = seen.insert(id, (&request.body, request.at)) else { continue };
+            let Some(before) = seen.insert(id, request) else { continue };
             repeats += 1;
-            if *body != request.body {
+            if before.body != request.body {
                 wrong.push(id.to_owned());
             }
-            if !interruptions.iter().any(|time| (before..=request.at).contains(time)) {
-                unexplained.push(id.to_owned());
+            if interruptions.iter().any(|one| one.ended >= before.at && one.began <= request.at) {
+                reasons.interrupted += 1;
+            } else if !before.was_answered() {
+                reasons.unanswered += 1;
+            } else if let Some(left @ 1..) = logged.get_mut(id) {
+                *left -= 1;
+                reasons.logged += 1;
+            } else {
+                unexplained.push(unexplained_text(before, request, interruptions));
             }
         }
         let expected: HashMap<String, &str> = log
@@ -76,6 +116,7 @@ impl Arrivals {
                 .map(ToString::to_string)
                 .collect(),
             repeats,
+            reasons,
             unexplained,
             wrong,
             interruptions: interruptions.len(),
@@ -106,17 +147,20 @@ impl Arrivals {
             "{self}; repeated for no reason, such as {}",
             self.unexplained[0]
         );
-        assert!(self.repeats <= self.bound(), "{self}");
+        // What failed on its own is tried again within its five attempts, interruption or not.
+        assert!(self.repeats - self.reasons.logged <= self.bound(), "{self}");
     }
 }
 
 impl fmt::Display for Arrivals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { answered, arrived, repeats, interruptions, .. } = self;
+        let Self { answered, arrived, repeats, reasons, interruptions, .. } = self;
+        let Reasons { interrupted, unanswered, logged } = reasons;
         write!(
             f,
             "{answered} clicks answered, {arrived} deliveries arrived, {} missing, {} of no click, {} wrong; \
-             {repeats} repeats over {interruptions} interruptions, of at most {}, {} of them without one in between",
+             {repeats} repeats over {interruptions} interruptions, of at most {}: {interrupted} of requests before the \
+             end of one, {unanswered} of requests without an answer, {logged} after a failed attempt, {} without a reason",
             self.missing.len(),
             self.strangers.len(),
             self.wrong.len(),
@@ -126,6 +170,20 @@ impl fmt::Display for Arrivals {
     }
 }
 
+/// What somebody wants to know who looks for the reason.
+fn unexplained_text(before: &Request, request: &Request, interruptions: &[Interruption]) -> String {
+    let last = interruptions.iter().rev().find(|one| one.ended <= before.at);
+    let last = last.map_or_else(
+        || "none before".to_owned(),
+        |one| format!("{:.0?} after one", gap(one.ended, before.at)),
+    );
+    format!("{}: {last}, again after {:.0?}", request.delivery(), gap(before.at, request.at))
+}
+
+fn gap(from: SystemTime, to: SystemTime) -> Duration {
+    to.duration_since(from).unwrap_or_default()
+}
+
 /// The ids of the deliveries that the answered clicks have at an endpoint.
 pub fn expected(log: &Log, endpoint: &str) -> HashSet<String> {
     log.answers.iter().map(|answer| delivery_id(&answer.click_id, endpoint).to_string()).collect()
@@ -133,12 +191,14 @@ pub fn expected(log: &Log, endpoint: &str) -> HashSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::sync::Arc;
+    use std::time::Instant;
 
     use hyper::{HeaderMap, Method};
 
     use super::*;
     use crate::load::Answer;
+    use crate::receiver::End;
 
     const ENDPOINT: &str = "whe_1";
 
@@ -153,16 +213,33 @@ mod tests {
         let mut headers = HeaderMap::new();
         let id = delivery_id(click, ENDPOINT).to_string();
         headers.insert("x-service-delivery", id.parse().unwrap());
-        Request { at: at(second), method: Method::POST, path: "/".to_owned(), headers, body: body.into() }
+        Request {
+            at: at(second),
+            method: Method::POST,
+            path: "/".to_owned(),
+            headers,
+            body: body.into(),
+            end: Arc::new(End { at: at(second), answered: true }.into()),
+        }
     }
 
     fn at(second: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(second)
     }
 
-    fn compare(requests: &[Request], interruptions: &[u64]) -> Arrivals {
-        let interruptions: Vec<SystemTime> = interruptions.iter().map(|second| at(*second)).collect();
-        Arrivals::of(&log(&["a", "b"]), ENDPOINT, "secret", requests, &interruptions)
+    fn compare(requests: &[Request], interruptions: &[(u64, u64)]) -> Arrivals {
+        compare_with(requests, interruptions, HashMap::new())
+    }
+
+    fn compare_with(
+        requests: &[Request],
+        interruptions: &[(u64, u64)],
+        logged: HashMap<String, usize>,
+    ) -> Arrivals {
+        let interruption =
+            |(began, ended): &(u64, u64)| Interruption { began: at(*began), ended: at(*ended) };
+        let interruptions: Vec<Interruption> = interruptions.iter().map(interruption).collect();
+        Arrivals::of(&log(&["a", "b"]), ENDPOINT, "secret", requests, &interruptions, logged)
     }
 
     #[test]
@@ -173,17 +250,34 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_needs_an_interruption_between_its_requests() {
+    fn a_repeat_of_an_answered_request_needs_an_interruption_that_ended_after_it() {
         let requests =
-            [request("a", 1, "x"), request("b", 1, "x"), request("a", 3, "x"), request("b", 5, "x")];
-        let arrivals = compare(&requests, &[4]);
+            [request("a", 2, "x"), request("b", 2, "x"), request("a", 4, "x"), request("b", 6, "x")];
+        let arrivals = compare(&requests, &[(5, 5)]);
         assert_eq!((arrivals.repeats, arrivals.unexplained.len(), arrivals.bound()), (2, 1, CLAIMED));
-        assert_eq!(compare(&requests, &[2, 4]).unexplained.len(), 0);
+        assert_eq!(compare(&requests, &[(0, 1)]).unexplained.len(), 2, "it was over");
+        // A process that is being killed may send a last request.
+        let reasons = compare(&requests, &[(1, 3)]).reasons;
+        assert_eq!(reasons, Reasons { interrupted: 2, ..Reasons::default() });
+    }
+
+    #[test]
+    fn a_repeat_of_a_request_without_an_answer_and_a_logged_failure_need_none() {
+        let left = Arc::new(End { at: at(3), answered: false }.into());
+        let first = Request { end: left, ..request("a", 2, "x") };
+        let arrivals = compare(&[first, request("a", 4, "x")], &[]);
+        assert_eq!(arrivals.reasons, Reasons { unanswered: 1, ..Reasons::default() });
+
+        let requests = [request("a", 2, "x"), request("a", 4, "x"), request("a", 6, "x")];
+        let logged = HashMap::from([(requests[0].delivery().to_owned(), 1)]);
+        let arrivals = compare_with(&requests, &[], logged);
+        assert_eq!(arrivals.reasons, Reasons { logged: 1, ..Reasons::default() });
+        assert_eq!(arrivals.unexplained.len(), 1, "one failure is a reason for one more attempt");
     }
 
     #[test]
     fn another_body_under_the_same_id_and_a_wrong_signature_are_noticed() {
-        let arrivals = compare(&[request("a", 1, "x"), request("a", 3, "y")], &[2]);
+        let arrivals = compare(&[request("a", 1, "x"), request("a", 3, "y")], &[(2, 2)]);
         assert_eq!(arrivals.wrong.len(), 3, "two signatures and a body");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -32,6 +32,17 @@ pub struct Request {
     pub headers: HeaderMap,
     /// Its exact bytes.
     pub body: Bytes,
+    /// Set when it is answered, or its sender has left.
+    pub end: Arc<OnceLock<End>>,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy)]
+pub struct End {
+    /// When.
+    pub at: SystemTime,
+    /// Whether it was answered: its sender may have left before.
+    pub answered: bool,
 }
 
 impl Request {
@@ -48,6 +59,16 @@ impl Request {
     /// The delivery's id, from its header.
     pub fn delivery(&self) -> &str {
         self.header("x-service-delivery")
+    }
+
+    /// Tells whether it was answered.
+    pub fn was_answered(&self) -> bool {
+        self.end.get().is_some_and(|end| end.answered)
+    }
+
+    /// When it ended; none while it is under way.
+    pub fn ended_at(&self) -> Option<SystemTime> {
+        self.end.get().map(|end| end.at)
     }
 
     /// Tells whether the signature is of this secret, this body and about this time.
@@ -128,12 +149,49 @@ impl Receiver {
         self.requests.lock().unwrap().len()
     }
 
+    /// How many of the requests so far are as asked for.
+    ///
+    /// # Panics
+    /// When a script panicked.
+    pub fn count_of(&self, is_counted: impl Fn(&Request) -> bool) -> usize {
+        self.requests.lock().unwrap().iter().filter(|request| is_counted(request)).count()
+    }
+
     /// The requests to one path so far.
     pub fn requests_to(&self, path: &str) -> Vec<Request> {
         let mut requests = self.requests();
         requests.retain(|request| request.path == path);
         requests
     }
+}
+
+/// Notes the end of a request, whichever it is.
+struct Ending {
+    end: Arc<OnceLock<End>>,
+    answered: bool,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let _ = self.end.set(End { at: SystemTime::now(), answered: self.answered });
+    }
+}
+
+/// The most of these requests that were under way at the same time.
+pub fn most_at_once<'a>(requests: impl IntoIterator<Item = &'a Request>) -> usize {
+    let mut changes = Vec::new();
+    for request in requests {
+        changes.push((request.at, 1));
+        changes.extend(request.ended_at().map(|at| (at, -1)));
+    }
+    // Of two changes at one moment the end comes first.
+    changes.sort_unstable();
+    let mut under_way = 0_isize;
+    let counts = changes.into_iter().map(|(_, change)| {
+        under_way += change;
+        under_way
+    });
+    counts.max().unwrap_or_default().unsigned_abs()
 }
 
 type Script = dyn Fn(&Request, usize) -> Answer + Send + Sync;
@@ -171,7 +229,9 @@ async fn connection(
                 path: head.uri.path().to_owned(),
                 headers: head.headers,
                 body: body.to_bytes(),
+                end: Arc::default(),
             };
+            let mut ending = Ending { end: Arc::clone(&request.end), answered: false };
             let number = {
                 let mut counts = counts.lock().unwrap();
                 let count = counts.entry(request.path.clone()).or_default();
@@ -180,7 +240,10 @@ async fn connection(
             };
             let answer = script(&request, number);
             requests.lock().unwrap().push(request);
-            Ok::<_, Infallible>(act(answer).await)
+            let response = act(answer).await;
+            // Not reached when the connection ends first.
+            ending.answered = true;
+            Ok::<_, Infallible>(response)
         }
     });
     // The sender may leave whenever it likes.

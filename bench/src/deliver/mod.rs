@@ -103,8 +103,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     if measures(Part::Many) {
         rates.push(throughput("many endpoints", &options, &receiver, options.endpoints as usize).await?);
     }
-    let latency =
-        if measures(Part::Latency) { Some(latency(&options, &receiver).await?) } else { None };
+    let latency = if measures(Part::Latency) { Some(latency(&options, &receiver).await?) } else { None };
     let isolation =
         if measures(Part::Isolation) { Some(isolation(&options, &receiver).await?) } else { None };
     let memory = if measures(Part::Memory) { Some(memory(&options, &receiver).await?) } else { None };

@@ -12,8 +12,9 @@ use ::tests::faults::counts::{
     counts_processor_kills, counts_stops, counts_throughput,
 };
 use ::tests::faults::{
-    EdgeKills, ImportKill, KafkaKills, KafkaOutage, OwnEngines, WebhookKills, WebhookOutages, WebhookVerify,
-    edge_kills, import_kill, kafka_kills, kafka_outage, webhook_kills, webhook_outages, webhook_verify,
+    EdgeKills, ImportKill, KafkaKills, KafkaOutage, OwnEngines, WebhookFlood, WebhookHoles, WebhookKills,
+    WebhookOutages, WebhookVerify, edge_kills, import_kill, kafka_kills, kafka_outage, progress,
+    webhook_flood, webhook_holes, webhook_kills, webhook_outages, webhook_verify,
 };
 use ::tests::tally::Tally;
 use clap::{Parser, Subcommand};
@@ -129,6 +130,20 @@ enum Command {
         /// Rows of the file
         #[arg(long, value_name = "COUNT", default_value = "1000000", value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
         rows: u32,
+    },
+    /// Endpoints that never answer beside as many that do; then more clicks than an endpoint can take, beside a neighbour
+    #[command(after_help = "Examples:\n  ./dev soak --release webhooks-isolation\n  \
+        ./dev soak webhooks-isolation --workspaces 4 --clicks 3000 --seconds 10")]
+    WebhooksIsolation {
+        /// Workspaces, each with 8 black holes, 8 endpoints that answer and 2 clicks per second
+        #[arg(long, value_name = "COUNT", default_value = "25", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        workspaces: u32,
+        /// For how long these are clicked
+        #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(20..))]
+        seconds: u32,
+        /// Clicks of the second part, at 2,000 per second, for an endpoint that takes 50 ms
+        #[arg(long, value_name = "COUNT", default_value = "20000", value_parser = clap::value_parser!(u32).range(1_000..))]
+        clicks: u32,
     },
     /// kill -9 of the processor at random moments, every third while it starts
     #[command(after_help = "Examples:\n  ./dev soak counts-processor-kills --kills 20")]
@@ -259,6 +274,18 @@ async fn run(command: Command) -> (String, &'static str) {
         Command::Import { rows } => {
             let own = OwnEngines::start().await;
             (import_kill(own.isolated().await, ImportKill { rows }).await.to_string(), IMPORTED)
+        }
+        Command::WebhooksIsolation { workspaces, seconds, clicks } => {
+            let own = OwnEngines::start().await;
+            let rate = 2;
+            let holes = WebhookHoles { workspaces, each: 8, clicks: rate * seconds, rate };
+            let beside = webhook_holes(own.isolated().await, holes).await;
+            progress(&beside.to_string());
+            beside.nobody_waited();
+            let flood = WebhookFlood { clicks, connections: 32, rate: Some(2_000) };
+            let flooded = webhook_flood(own.isolated().await, flood).await;
+            flooded.is_contained();
+            (format!("{beside}\n{flooded}"), DELIVERED)
         }
         // Each of these panics unless every click is a row once.
         Command::CountsProcessorKills { kills, rate } => {

@@ -1,12 +1,12 @@
 //! kill -9 of dispatchers, again and again.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::super::{at_random, progress};
 use super::{SOME, Stage, delivering, receiver};
-use crate::arrivals::Arrivals;
+use crate::arrivals::{Arrivals, Interruption};
 use crate::engines::Isolated;
 
 /// How many kills, under which load.
@@ -41,8 +41,7 @@ pub async fn webhook_kills(engines: Isolated, plan: WebhookKills) -> Arrivals {
         let victim = if kill % 2 == 0 { &other } else { &stage.deployment.dispatcher };
         if kill % 3 == 0 {
             delivering(&receiver, 1).await;
-            killed.push(SystemTime::now());
-            victim.kill().await;
+            killed.push(Interruption::of(victim.kill()).await);
             // Not waited for: it is taking partitions over, or what its former self had leased.
             let _ = timeout(at_random(BIRTH), victim.start()).await;
         } else {
@@ -50,8 +49,7 @@ pub async fn webhook_kills(engines: Isolated, plan: WebhookKills) -> Arrivals {
             // The moment is the input of this test; nothing is waited for.
             tokio::time::sleep(at_random(LIFE)).await;
         }
-        killed.push(SystemTime::now());
-        victim.kill().await;
+        killed.push(Interruption::of(victim.kill()).await);
         victim.start().await.unwrap();
         progress(&format!(
             "kill {kill} of {}: {} clicks answered, {} requests",

@@ -3,26 +3,32 @@
 //! All four programs run, visitors click, and every click goes to one endpoint. The visitors' own log of answered
 //! click ids is the oracle: from it follows which deliveries must arrive, and under which ids.
 
+mod flood;
+mod holes;
 mod kills;
 mod outages;
 mod stops;
 mod verify;
 
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
+use chrono::{DateTime, Utc};
 use devstack::{Kind, Options, Server};
 
+pub use flood::{Flooded, WebhookFlood, webhook_flood};
+pub use holes::{Beside, WebhookHoles, webhook_holes};
 pub use kills::{WebhookKills, webhook_kills};
 pub use outages::{WebhookOutages, webhook_outages};
 pub use stops::{WebhookStops, webhook_stops};
 pub use verify::{Verified, WebhookVerify, webhook_verify};
 
-use crate::arrivals::{Arrivals, expected};
+use crate::arrivals::{Arrivals, Interruption, expected};
 use crate::deployment::Deployment;
 use crate::engines::{Isolated, isolated_on};
 use crate::eventually;
 use crate::load::{Load, Log};
-use crate::receiver::{Answer, Receiver};
+use crate::receiver::{Answer, Receiver, Request};
 
 /// How many links the visitors click on.
 const LINKS: usize = 20;
@@ -90,13 +96,7 @@ impl Stage {
             slugs.push(deployment.create_link().await["slug"].as_str().unwrap().to_owned());
         }
         // Published in order: who knows the last link knows all.
-        eventually("the edge knows the links", LEARNED, async || {
-            match deployment.head(&slugs[LINKS - 1]).await {
-                Ok(302) => Ok(()),
-                other => Err(other),
-            }
-        })
-        .await;
+        knows(&deployment, &slugs[LINKS - 1]).await;
         let (endpoint, secret) = (text("id"), text("secret"));
         Self { deployment, endpoint, secret, slugs }
     }
@@ -106,7 +106,7 @@ impl Stage {
     }
 
     /// Waits until every click's delivery has arrived and none waits any more, and compares.
-    async fn arrivals(&self, log: &Log, receiver: &Receiver, interruptions: &[SystemTime]) -> Arrivals {
+    async fn arrivals(&self, log: &Log, receiver: &Receiver, interruptions: &[Interruption]) -> Arrivals {
         let wanted = expected(log, &self.endpoint);
         eventually("every delivery arrives", ARRIVED, async || {
             if receiver.count() < wanted.len() {
@@ -129,8 +129,45 @@ impl Stage {
             if waiting == 0 { Ok(()) } else { Err(waiting) }
         })
         .await;
-        Arrivals::of(log, &self.endpoint, &self.secret, &receiver.requests(), interruptions)
+        let logged = self.failed_attempts().await;
+        Arrivals::of(log, &self.endpoint, &self.secret, &receiver.requests(), interruptions, logged)
     }
+
+    /// How many attempts of each delivery the failure log has.
+    async fn failed_attempts(&self) -> HashMap<String, usize> {
+        let rows: Vec<(String, i64)> =
+            sqlx::query_as("SELECT delivery_id::text, count(*) FROM webhook_failures GROUP BY 1")
+                .fetch_all(&mut self.deployment.engines.postgres().await)
+                .await
+                .unwrap();
+        rows.into_iter().map(|(delivery, count)| (delivery, count as usize)).collect()
+    }
+}
+
+/// Waits until the edge knows a link.
+async fn knows(deployment: &Deployment, slug: &str) {
+    eventually("the edge knows the link", LEARNED, async || match deployment.head(slug).await {
+        Ok(302) => Ok(()),
+        other => Err(other),
+    })
+    .await;
+}
+
+/// From clicks to their requests: the median, the 99th percentile and the longest.
+fn latencies<'a>(requests: impl IntoIterator<Item = &'a Request>) -> [Duration; 3] {
+    let latency = |request: &Request| request.at.duration_since(clicked_at(request)).unwrap_or_default();
+    let mut latencies: Vec<Duration> = requests.into_iter().map(latency).collect();
+    latencies.sort_unstable();
+    [50, 99, 100].map(|percent| {
+        let rank = (latencies.len() * percent).div_ceil(100).max(1);
+        latencies.get(rank - 1).copied().unwrap_or_default()
+    })
+}
+
+/// When the edge answered the click that a request tells of.
+fn clicked_at(request: &Request) -> SystemTime {
+    let at = request.json()["data"]["occurred_at"].as_str().unwrap().to_owned();
+    at.parse::<DateTime<Utc>>().unwrap().into()
 }
 
 /// A receiver that takes everything, a moment later.

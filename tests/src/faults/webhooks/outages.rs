@@ -1,12 +1,14 @@
 //! Kafka away for a while, then Postgres.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
 use devstack::Server;
 
 use super::super::progress;
-use super::{OwnEngines, SOME, Stage, delivering, receiver};
-use crate::arrivals::Arrivals;
+use super::{ARRIVED, OwnEngines, SOME, Stage, delivering, receiver};
+use crate::arrivals::{Arrivals, Interruption};
+use crate::engines::http_client;
+use crate::eventually;
 use crate::load::Load;
 use crate::receiver::Receiver;
 
@@ -37,8 +39,7 @@ pub async fn webhook_outages(plan: WebhookOutages) -> Arrivals {
     let mut interruptions = Vec::new();
     for engine in [&own.kafka, &own.postgres] {
         delivering(&receiver, SOME).await;
-        interruptions.push(SystemTime::now());
-        outage(engine, plan.down, &load, &receiver).await;
+        interruptions.push(Interruption::of(outage(engine, plan.down, &stage, &load, &receiver)).await);
         load.answers(some).await;
     }
     delivering(&receiver, SOME).await;
@@ -49,15 +50,32 @@ pub async fn webhook_outages(plan: WebhookOutages) -> Arrivals {
     arrivals
 }
 
-async fn outage(engine: &Server, down: Duration, load: &Load, receiver: &Receiver) {
+async fn outage(engine: &Server, down: Duration, stage: &Stage, load: &Load, receiver: &Receiver) {
     let say = |what: &str| {
         let (answered, requests) = (load.answered(), receiver.count());
         progress(&format!("{} {what}: {answered} clicks answered, {requests} requests", engine.name()));
     };
     engine.stop().await;
+    let stopped = Instant::now();
     say("is stopped");
+    is_ready(&stage.deployment.dispatcher, false).await;
     // The length of the outage is the input of this test.
-    tokio::time::sleep(down).await;
+    tokio::time::sleep(down.saturating_sub(stopped.elapsed())).await;
     engine.start().await.unwrap();
+    let back = Instant::now();
     say("is back");
+    delivering(receiver, SOME).await;
+    say(&format!("has been back for {:.1?}, and deliveries go on", back.elapsed()));
+    is_ready(&stage.deployment.dispatcher, true).await;
+}
+
+/// Waits until a program says that it is ready, or that it is not.
+async fn is_ready(program: &Server, wanted: bool) {
+    let (client, url) = (http_client(), format!("{}/readyz", program.url()));
+    eventually("the program tells the truth", ARRIVED, async || {
+        let answer = client.get(&url).send().await.unwrap();
+        let (ready, report) = (answer.status() == 200, answer.text().await.unwrap());
+        if ready == wanted { Ok(()) } else { Err(report) }
+    })
+    .await;
 }

@@ -1,0 +1,149 @@
+//! More clicks at once than an endpoint can take, beside a neighbour with few.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{ANSWER, ARRIVED, knows, latencies};
+use crate::arrivals::{Arrivals, expected};
+use crate::deployment::Deployment;
+use crate::engines::Isolated;
+use crate::eventually;
+use crate::load::Load;
+use crate::receiver::{Answer, Receiver, Request, most_at_once};
+
+/// How many clicks, how fast.
+#[derive(Debug, Clone, Copy)]
+pub struct WebhookFlood {
+    /// Clicks for the slow endpoint while the neighbour has some, at least.
+    pub clicks: u32,
+    /// Visitors.
+    pub connections: u32,
+    /// Clicks per second of all visitors together; as fast as they are answered without.
+    pub rate: Option<u32>,
+}
+
+/// Links that visitors click on, so that the clicks come from several partitions.
+const LINKS: usize = 3;
+
+/// The neighbour's clicks per second.
+const NEIGHBOURLY: u32 = 10;
+
+/// Clicks for the slow endpoint after the last one of the neighbour.
+const BEHIND: u64 = 300;
+
+/// Requests that may be under way to one endpoint.
+const AT_ONCE: usize = 32;
+
+/// What the dispatcher may have of the memory.
+const MEMORY_MIB: u64 = 512;
+
+/// What a flood did.
+#[derive(Debug)]
+pub struct Flooded {
+    /// The slow endpoint's.
+    pub arrivals: Arrivals,
+    /// The most requests that it had at the same time.
+    pub at_once: usize,
+    /// The neighbour's deliveries, and how many of the slow endpoint's came after the last one of them.
+    pub neighbour: (usize, usize),
+    /// Its latencies: median, 99th percentile and longest, from the click to the request.
+    pub latencies: [Duration; 3],
+    /// The most memory that the dispatcher had.
+    pub peak_mib: u64,
+}
+
+impl Flooded {
+    /// Holds that everything arrived once within the bounds, and that the neighbour did not wait for the end.
+    ///
+    /// # Panics
+    /// When that is not so.
+    pub fn is_contained(&self) {
+        self.arrivals.are_complete();
+        assert_eq!(self.arrivals.repeats, 0, "{self}");
+        assert!(self.at_once <= AT_ONCE, "{self}");
+        let (deliveries, behind) = self.neighbour;
+        assert!(deliveries > 0 && behind > 0, "{self}");
+        assert!(self.peak_mib <= MEMORY_MIB, "{self}");
+    }
+}
+
+impl fmt::Display for Flooded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            arrivals,
+            at_once,
+            neighbour: (deliveries, behind),
+            latencies: [p50, p99, longest],
+            peak_mib,
+        } = self;
+        write!(
+            f,
+            "{arrivals}; at most {at_once} requests at once; the dispatcher had {peak_mib} MiB at most; the neighbour's \
+             {deliveries} deliveries: p50 {p50:.0?}, p99 {p99:.0?}, longest {longest:.0?}, {behind} of the others after them"
+        )
+    }
+}
+
+/// Lets visitors click more than an endpoint can take that answers after [`ANSWER`], and a few in another workspace.
+///
+/// # Panics
+/// When a delivery never arrives.
+pub async fn webhook_flood(engines: Isolated, plan: WebhookFlood) -> Flooded {
+    let script =
+        |request: &Request, _| if is_slow(request) { Answer::Late(ANSWER, 200) } else { Answer::Status(200) };
+    let receiver = Receiver::start(script).await;
+    let mut deployment = Deployment::start_on(engines, &[]).await;
+    let slow = deployment.create_endpoint(&receiver.url("/slow"), &["click.created"]).await;
+    let mut slugs = Vec::new();
+    for _ in 0..LINKS {
+        slugs.push(deployment.create_link().await["slug"].as_str().unwrap().to_owned());
+    }
+    deployment.key = deployment.create_account("business").await;
+    let neighbour = deployment.create_endpoint(&receiver.url("/neighbour"), &["click.created"]).await;
+    let theirs = deployment.create_link().await["slug"].as_str().unwrap().to_owned();
+    // Published in order: who knows the last link knows all.
+    knows(&deployment, &theirs).await;
+
+    let edge = deployment.edge_address();
+    let flood = Load::start(edge, &slugs, plan.connections, plan.rate);
+    let few = Load::start(edge, &[theirs], 1, Some(NEIGHBOURLY));
+    flood.answers(plan.clicks.into()).await;
+    few.answers(1).await;
+    let few = few.stop().await;
+    few.is_complete();
+    flood.answers(BEHIND).await;
+    let flood = flood.stop().await;
+    flood.is_complete();
+
+    let text = |endpoint: &serde_json::Value, field: &str| endpoint[field].as_str().unwrap().to_owned();
+    let wanted = [expected(&flood, &text(&slow, "id")).len(), expected(&few, &text(&neighbour, "id")).len()];
+    let [all, theirs] = wanted;
+    eventually("the whole flood arrives, and what is the neighbour's", ARRIVED, async || {
+        let seen = [receiver.count_of(is_slow), receiver.count_of(|request| !is_slow(request))];
+        if seen[0] >= all && seen[1] >= theirs { Ok(()) } else { Err((seen, wanted)) }
+    })
+    .await;
+    let (slow_ones, others): (Vec<Request>, Vec<Request>) =
+        receiver.requests().into_iter().partition(is_slow);
+    assert_eq!(others.len(), theirs, "each of the neighbour's arrives, and once");
+    let last = others.iter().map(|request| request.at).max().unwrap();
+    let secret = text(&slow, "secret");
+    Flooded {
+        arrivals: Arrivals::of(&flood, &text(&slow, "id"), &secret, &slow_ones, &[], Default::default()),
+        at_once: most_at_once(&slow_ones),
+        neighbour: (theirs, slow_ones.iter().filter(|request| request.at > last).count()),
+        latencies: latencies(&others),
+        peak_mib: peak_mib(deployment.dispatcher.pid().unwrap()),
+    }
+}
+
+fn is_slow(request: &Request) -> bool {
+    request.path == "/slow"
+}
+
+/// The most memory that a process has had.
+fn peak_mib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+}

@@ -1,0 +1,184 @@
+//! Endpoints that never answer, beside as many that do.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use super::{ARRIVED, clicked_at, knows, latencies};
+use crate::arrivals::expected;
+use crate::deployment::Deployment;
+use crate::engines::Isolated;
+use crate::eventually;
+use crate::load::Load;
+use crate::receiver::{Answer, Receiver, Request, most_at_once};
+
+/// How many endpoints, under which load.
+#[derive(Debug, Clone, Copy)]
+pub struct WebhookHoles {
+    /// Workspaces.
+    pub workspaces: u32,
+    /// Endpoints of each that accept and never answer, and as many that answer.
+    pub each: u32,
+    /// Clicks in each workspace, at least.
+    pub clicks: u32,
+    /// Clicks per second in each workspace.
+    pub rate: u32,
+}
+
+/// How those that answer fared.
+#[derive(Debug)]
+pub struct Beside {
+    /// Deliveries to endpoints that answer.
+    pub deliveries: usize,
+    /// Of these, those that arrived when a black hole had been given up that was asked after their click.
+    pub late: Vec<String>,
+    /// Median, 99th percentile and longest, from the click to its request.
+    pub latencies: [Duration; 3],
+    /// The most requests that black holes had at the same time.
+    pub open: usize,
+    /// Deliveries that waited for black holes when the others had all arrived.
+    pub waiting: usize,
+}
+
+impl Beside {
+    /// Holds that nobody waited for a black hole, though more was there for these than they may have at once.
+    ///
+    /// # Panics
+    /// When that is not so.
+    pub fn nobody_waited(&self) {
+        assert!(self.late.is_empty(), "{self}; such as {}", self.late[0]);
+        assert!(self.open > 0 && self.waiting > self.open, "{self}: the black holes were no burden");
+    }
+}
+
+impl fmt::Display for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { deliveries, late, latencies: [p50, p99, longest], open, waiting } = self;
+        write!(
+            f,
+            "{deliveries} deliveries to endpoints that answer: p50 {p50:.0?}, p99 {p99:.0?}, longest {longest:.0?}; \
+             {} waited for a black hole to be given up. Black holes had {open} requests at once at most, and {waiting} \
+             deliveries waiting",
+            late.len()
+        )
+    }
+}
+
+/// A workspace with its link, and the ids of its endpoints that answer.
+struct Workspace {
+    slug: String,
+    answering: Vec<String>,
+}
+
+/// Lets visitors click in workspaces of which half of the endpoints never answer.
+///
+/// # Panics
+/// When a delivery to one that answers never arrives, or arrives twice.
+pub async fn webhook_holes(engines: Isolated, plan: WebhookHoles) -> Beside {
+    // Each of their requests keeps a connection open.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let script = |request: &Request, _| if is_hole(request) { Answer::Silence } else { Answer::Status(200) };
+    let receiver = Receiver::start(script).await;
+    let mut deployment = Deployment::start_on(engines, &[]).await;
+    let mut workspaces = Vec::new();
+    for _ in 0..plan.workspaces {
+        workspaces.push(workspace(&mut deployment, &receiver, plan.each).await);
+    }
+    // Published in order: who knows the last link knows all.
+    knows(&deployment, &workspaces[workspaces.len() - 1].slug).await;
+
+    // The first request finds out who answers.
+    for workspace in &workspaces {
+        deployment.click(&workspace.slug, "198.51.100.7").await.unwrap();
+    }
+    let known = (plan.workspaces * plan.each) as usize;
+    arrived(&receiver, known).await;
+    let loads: Vec<Load> = workspaces
+        .iter()
+        .map(|one| {
+            Load::start(deployment.edge_address(), std::slice::from_ref(&one.slug), 2, Some(plan.rate))
+        })
+        .collect();
+    for load in &loads {
+        load.answers(u64::from(plan.clicks).saturating_sub(load.answered())).await;
+    }
+    let mut wanted = BTreeSet::new();
+    for (load, workspace) in loads.into_iter().zip(&workspaces) {
+        let log = load.stop().await;
+        log.is_complete();
+        wanted.extend(workspace.answering.iter().flat_map(|endpoint| expected(&log, endpoint)));
+    }
+    arrived(&receiver, known + wanted.len()).await;
+    let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries")
+        .fetch_one(&mut deployment.engines.postgres().await)
+        .await
+        .unwrap();
+
+    let requests = receiver.requests();
+    let (holes, others): (Vec<&Request>, Vec<&Request>) = requests.iter().partition(|one| is_hole(one));
+    let of_load: Vec<&Request> =
+        others.iter().copied().filter(|request| wanted.contains(request.delivery())).collect();
+    let ids: BTreeSet<&str> = of_load.iter().map(|request| request.delivery()).collect();
+    assert_eq!((of_load.len(), ids.len()), (wanted.len(), wanted.len()), "each arrives, and once");
+    assert_eq!(others.len(), known + wanted.len(), "and nothing else does");
+    let given_up = GivenUp::of(&holes);
+    let late = of_load.iter().filter(|one| given_up.since(clicked_at(one)).is_some_and(|at| at <= one.at));
+    Beside {
+        deliveries: wanted.len(),
+        late: late.map(|request| request.delivery().to_owned()).collect(),
+        latencies: latencies(of_load.iter().copied()),
+        open: most_at_once(holes.iter().copied()),
+        waiting: waiting.try_into().unwrap(),
+    }
+}
+
+async fn workspace(deployment: &mut Deployment, receiver: &Receiver, each: u32) -> Workspace {
+    deployment.key = deployment.create_account("business").await;
+    let mut answering = Vec::new();
+    for _ in 0..each {
+        deployment.create_endpoint(&receiver.url("/hole"), &["click.created"]).await;
+        let endpoint = deployment.create_endpoint(&receiver.url("/alive"), &["click.created"]).await;
+        answering.push(endpoint["id"].as_str().unwrap().to_owned());
+    }
+    let slug = deployment.create_link().await["slug"].as_str().unwrap().to_owned();
+    Workspace { slug, answering }
+}
+
+fn is_hole(request: &Request) -> bool {
+    request.path == "/hole"
+}
+
+async fn arrived(receiver: &Receiver, wanted: usize) {
+    eventually("every delivery arrives that has where to go", ARRIVED, async || {
+        match receiver.count_of(|request| !is_hole(request)) {
+            count if count >= wanted => Ok(()),
+            count => Err(format!("{count} of {wanted}")),
+        }
+    })
+    .await;
+}
+
+/// When requests to black holes began, ascending, each with the first end of those that began then or later.
+struct GivenUp(Vec<(SystemTime, Option<SystemTime>)>);
+
+impl GivenUp {
+    fn of(holes: &[&Request]) -> Self {
+        let mut ends: Vec<_> = holes.iter().map(|request| (request.at, request.ended_at())).collect();
+        ends.sort_unstable();
+        let mut first = None;
+        for (_, end) in ends.iter_mut().rev() {
+            first = [first, *end].into_iter().flatten().min();
+            *end = first;
+        }
+        Self(ends)
+    }
+
+    /// The first end of a request that began at that time or later.
+    fn since(&self, time: SystemTime) -> Option<SystemTime> {
+        let place = self.0.partition_point(|(began, _)| *began < time);
+        self.0.get(place).and_then(|(_, end)| *end)
+    }
+}
