@@ -36,6 +36,8 @@ impl Interruption {
 pub struct Reasons {
     /// An interruption came after the request, so its outcome may have been lost.
     pub interrupted: usize,
+    /// Of these, requests that came while a process was being killed or an engine was away.
+    pub meanwhile: usize,
     /// The request was not answered: its sender died, or gave up.
     pub unanswered: usize,
     /// The failure log has an attempt that failed, though the receiver had answered it.
@@ -91,6 +93,8 @@ impl Arrivals {
             }
             if interruptions.iter().any(|one| one.ended >= before.at && one.began <= request.at) {
                 reasons.interrupted += 1;
+                let is_meanwhile = |one: &Interruption| one.began < before.at && one.ended >= before.at;
+                reasons.meanwhile += usize::from(interruptions.iter().any(is_meanwhile));
             } else if !before.was_answered() {
                 reasons.unanswered += 1;
             } else if let Some(left @ 1..) = logged.get_mut(id) {
@@ -155,12 +159,12 @@ impl Arrivals {
 impl fmt::Display for Arrivals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { answered, arrived, repeats, reasons, interruptions, .. } = self;
-        let Reasons { interrupted, unanswered, logged } = reasons;
+        let Reasons { interrupted, meanwhile, unanswered, logged } = reasons;
         write!(
             f,
             "{answered} clicks answered, {arrived} deliveries arrived, {} missing, {} of no click, {} wrong; \
              {repeats} repeats over {interruptions} interruptions, of at most {}: {interrupted} of requests before the \
-             end of one, {unanswered} of requests without an answer, {logged} after a failed attempt, {} without a reason",
+             end of one ({meanwhile} after its beginning), {unanswered} of requests without an answer, {logged} after a failed attempt, {} without a reason",
             self.missing.len(),
             self.strangers.len(),
             self.wrong.len(),
@@ -258,7 +262,7 @@ mod tests {
         assert_eq!(compare(&requests, &[(0, 1)]).unexplained.len(), 2, "it was over");
         // A process that is being killed may send a last request.
         let reasons = compare(&requests, &[(1, 3)]).reasons;
-        assert_eq!(reasons, Reasons { interrupted: 2, ..Reasons::default() });
+        assert_eq!(reasons, Reasons { interrupted: 2, meanwhile: 2, ..Reasons::default() });
     }
 
     #[test]
