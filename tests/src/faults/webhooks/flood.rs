@@ -84,7 +84,7 @@ impl fmt::Display for Flooded {
     }
 }
 
-/// Lets visitors click more than an endpoint can take that answers after [`ANSWER`], and a few in another workspace.
+/// Lets visitors click more than an endpoint can take that answers after 50 ms, and a few in another workspace.
 ///
 /// # Panics
 /// When a delivery never arrives.
