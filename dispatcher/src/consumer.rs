@@ -45,6 +45,13 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to leave Kafka alone after an error.
 pub(crate) const PAUSE: Duration = Duration::from_millis(500);
 
+/// How long to wait after an error that was polled.
+///
+/// While Kafka is away librdkafka queues one for each round of connections that it cannot make, many a second, and
+/// messages and changes of hands queue up behind them: whoever takes his time here reads on only minutes after Kafka is
+/// back. Long enough not to spin, should there be an error each time.
+const ERROR_PAUSE: Duration = Duration::from_millis(1);
+
 /// Proof of membership of one generation of the group.
 pub(crate) type Membership = Arc<ConsumerGroupMetadata>;
 
@@ -153,16 +160,17 @@ impl Consumer {
     ///
     /// Returns early, perhaps with none, when the partitions changed hands.
     pub(crate) async fn poll(&self, limit: usize, linger: Duration) -> Polled {
-        let first = tokio::select! {
-            received = self.inner.recv() => received,
-            () = self.inner.context().changed.notified() => return Polled::default(),
-        };
-        let mut messages = match first {
-            Ok(message) => vec![message.detach()],
-            Err(error) => {
-                tracing::warn!("cannot read from Kafka: {error}");
-                sleep(PAUSE).await;
-                return Polled::default();
+        let mut messages = loop {
+            let received = tokio::select! {
+                received = self.inner.recv() => received,
+                () = self.inner.context().changed.notified() => return Polled::default(),
+            };
+            match received {
+                Ok(message) => break vec![message.detach()],
+                Err(error) => {
+                    self.inner.context().error(error, "cannot read from Kafka");
+                    sleep(ERROR_PAUSE).await;
+                }
             }
         };
         let membership = self.membership();

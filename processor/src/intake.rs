@@ -38,7 +38,10 @@ const AGE: Duration = Duration::from_millis(500);
 const RECORDS: usize = 10_000;
 
 /// The pause after an error of polling, which librdkafka mends itself.
-const PAUSE: Duration = Duration::from_secs(1);
+///
+/// While Kafka is away it queues many a second, and what it reads afterwards queues up behind them: after a longer pause
+/// reading would go on only minutes after Kafka is back.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// What the records are written with.
 #[derive(Debug)]

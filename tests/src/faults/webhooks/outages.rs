@@ -12,6 +12,9 @@ use crate::eventually;
 use crate::load::Load;
 use crate::receiver::Receiver;
 
+/// How long it may take until deliveries go on when an engine is back: seconds, unless something waits that need not.
+const RESUMED: Duration = Duration::from_secs(90);
+
 /// How long the outages, under which load.
 #[derive(Debug, Clone, Copy)]
 pub struct WebhookOutages {
@@ -64,7 +67,12 @@ async fn outage(engine: &Server, down: Duration, stage: &Stage, load: &Load, rec
     engine.start().await.unwrap();
     let back = Instant::now();
     say("is back");
-    delivering(receiver, SOME).await;
+    let wanted = receiver.count() + SOME;
+    eventually("deliveries go on", RESUMED, async || match receiver.count() {
+        count if count >= wanted => Ok(()),
+        count => Err(format!("{count} of {wanted}")),
+    })
+    .await;
     say(&format!("has been back for {:.1?}, and deliveries go on", back.elapsed()));
     is_ready(&stage.deployment.dispatcher, true).await;
 }
