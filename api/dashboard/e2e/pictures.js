@@ -19,12 +19,12 @@ const DAYS = 9;
 
 /** Name, destination, tags, clicks of a usual day. */
 const LINKS = {
-  gift: ['Gift guide', 'https://shop.example.com/guides/gifts', ['guide'], 9],
-  hiring: ['We are hiring', 'https://shop.example.com/about/jobs', [], 5],
-  podcast: ['Podcast, episode 42', 'https://podcast.example.com/42', ['podcast'], 14],
-  app: ['The app', 'https://shop.example.com/app', ['mobile'], 22],
-  autumn: ['Autumn newsletter', 'https://shop.example.com/autumn?utm_source=newsletter&utm_medium=email', ['newsletter', 'sale'], 48],
-  friday: ['Black Friday', 'https://shop.example.com/sale/black-friday?utm_campaign=black-friday', ['sale'], 95],
+  gift: ['Gift guide', 'https://shop.example.com/guides/gifts', ['guide'], 31],
+  hiring: ['We are hiring', 'https://shop.example.com/about/jobs', [], 12],
+  podcast: ['Podcast, episode 42', 'https://podcast.example.com/42', ['podcast'], 40],
+  'get-app': ['The app', 'https://shop.example.com/app', ['mobile'], 66],
+  autumn: ['Autumn newsletter', 'https://shop.example.com/autumn?utm_source=newsletter&utm_medium=email', ['newsletter', 'sale'], 170],
+  friday: ['Black Friday', 'https://shop.example.com/sale/black-friday?utm_campaign=black-friday', ['sale'], 420],
 };
 /** Networks of providers, by the first two numbers of their addresses. */
 const NETWORKS = [['91.20', 30], ['84.140', 14], ['86.150', 18], ['24.60', 26], ['73.80', 14], ['90.50', 12], ['84.85', 8], ['189.10', 6], ['126.100', 5], ['117.200', 7], ['81.225', 4]];
@@ -46,6 +46,11 @@ const pick = (weighted) => {
   let left = draw() * weighted.reduce((sum, [, weight]) => sum + weight, 0);
   return weighted.find(([, weight]) => (left -= weight) <= 0)[0];
 };
+/** Some come again and again. */
+const PEOPLE = Array.from({ length: 2500 }, () => [
+  `${pick(NETWORKS)}.${Math.floor(draw() * 250)}.${Math.floor(draw() * 250)}`,
+  pick(AGENTS),
+]);
 /** People sleep at night; sales grow towards their end. */
 const rhythm = (at) => {
   const hour = new Date(at).getUTCHours();
@@ -74,11 +79,12 @@ for (const [slug, [, , , daily]] of Object.entries(LINKS)) {
     const wanted = (daily / 24) * rhythm(at) * (0.6 + draw() * 0.8);
     for (let left = wanted; draw() < left; left -= 1) {
       const campaign = pick(CAMPAIGNS);
+      const [ip, user_agent] = PEOPLE[Math.floor(draw() ** 2 * PEOPLE.length)];
       clicks.push({
         slug: links[slug].slug,
         occurred_at: new Date(Math.min(at + draw() * HOUR, Date.now() - 1000)).toISOString(),
-        ip: `${pick(NETWORKS)}.${Math.floor(draw() * 250)}.${Math.floor(draw() * 250)}`,
-        user_agent: pick(AGENTS),
+        ip,
+        user_agent,
         referrer: pick(REFERRERS),
         url: `${edge}/${slug}${campaign && `?${campaign}`}`,
         event_id: `${run}-${clicks.length}`,
@@ -93,7 +99,7 @@ for (let from = 0; from < clicks.length; from += 1000) {
   if (sent.status !== 202) throw new Error(`the clicks were not taken: ${sent.status} ${sent.text}`);
   results.push(...JSON.parse(sent.text).results);
 }
-for (const { click_id } of results.filter(() => draw() < 0.045)) {
+for (const { click_id } of results.filter(() => draw() < 0.03)) {
   const body = { click_id, external_user_id: `u-${Math.floor(1000 + draw() * 9000)}` };
   await send(`${api}/api/conversions`, { method: 'POST', headers: { Referer: 'https://shop.example.com/thanks' }, body });
 }
@@ -137,18 +143,19 @@ async function take(name, path, { look = {}, prepare = async () => {} } = {}) {
   await other.close();
   process.stdout.write(`${name}: ${Math.ceil(picture.length / 1000)} kB${picture.length > HEAVIEST ? ', TOO HEAVY' : ''}\n`);
 }
-const PHONE = { viewport: { width: 390, height: 780 }, isMobile: true, hasTouch: true, deviceScaleFactor: 1.5 };
+const PHONE = { viewport: { width: 390, height: 900 }, isMobile: true, hasTouch: true, deviceScaleFactor: 1.5 };
 const drawn = async (shown) => {
   await shown.locator('.u-over').waitFor();
   await shown.locator('.live.good').waitFor();
   await happen(3);
   await shown.locator('tr.fresh').first().waitFor();
 };
-const report = `/links/${links.friday.id}?range=7d`;
+const report = `/links/${links.friday.id}?range=24h`;
 await take('links', '/links', { prepare: (shown) => shown.locator('.spark path').first().waitFor({ state: 'attached' }) });
 await take('link-dark', report, { look: { colorScheme: 'dark' }, prepare: drawn });
 await take('link-phone', report, { look: PHONE, prepare: drawn });
 await take('webhook', `/webhooks/${broken.id}`, {
+  look: { viewport: { width: 1280, height: 620 } },
   prepare: async (shown) => {
     await shown.getByRole('region', { name: 'Failures' }).locator('summary').first().click();
   },
