@@ -19,12 +19,12 @@ const DAYS = 9;
 
 /** Name, destination, tags, clicks of a usual day. */
 const LINKS = {
-  gift: ['Gift guide', 'https://shop.example.com/guides/gifts', ['guide'], 31],
-  hiring: ['We are hiring', 'https://shop.example.com/about/jobs', [], 12],
-  podcast: ['Podcast, episode 42', 'https://podcast.example.com/42', ['podcast'], 40],
+  'gift-guide': ['Gift guide', 'https://shop.example.com/guides/gifts', ['guide'], 31],
+  careers: ['We are hiring', 'https://shop.example.com/about/jobs', [], 12],
+  'podcast-42': ['Podcast, episode 42', 'https://podcast.example.com/42', ['podcast'], 40],
   'get-app': ['The app', 'https://shop.example.com/app', ['mobile'], 66],
-  autumn: ['Autumn newsletter', 'https://shop.example.com/autumn?utm_source=newsletter&utm_medium=email', ['newsletter', 'sale'], 170],
-  friday: ['Black Friday', 'https://shop.example.com/sale/black-friday?utm_campaign=black-friday', ['sale'], 420],
+  'autumn-mail': ['Autumn newsletter', 'https://shop.example.com/autumn?utm_source=newsletter&utm_medium=email', ['newsletter', 'sale'], 170],
+  'black-friday': ['Black Friday', 'https://shop.example.com/sale/black-friday?utm_campaign=black-friday', ['sale'], 420],
 };
 /** Networks of providers, by the first two numbers of their addresses. */
 const NETWORKS = [['91.20', 30], ['84.140', 14], ['86.150', 18], ['24.60', 26], ['73.80', 14], ['90.50', 12], ['84.85', 8], ['189.10', 6], ['126.100', 5], ['117.200', 7], ['81.225', 4]];
@@ -72,7 +72,7 @@ for (const [slug, [name, destination, tags]] of Object.entries(LINKS)) {
   const free = (await ask(page, 'GET', `/slugs/${slug}`)).available;
   links[slug] = await ask(page, 'POST', '/links', { name, destination, tags, slug: free ? slug : `${slug}-${run}` });
 }
-await visit(links.friday.slug, { 'User-Agent': 'curl/8.5.0' });
+await visit(links['black-friday'].slug, { 'User-Agent': 'curl/8.5.0' });
 const clicks = [];
 for (const [slug, [, , , daily]] of Object.entries(LINKS)) {
   for (let at = Date.now() - DAYS * 24 * HOUR; at < Date.now() - HOUR / 60; at += HOUR) {
@@ -120,7 +120,7 @@ const broken = await ask(page, 'POST', '/webhooks', { url: `${ill.url}/incoming/
 /** Clicks as they happen, so that the live view has some. */
 const happen = async (times) => {
   for (let n = 0; n < times; n++) {
-    const to = draw() < 0.7 ? links.friday.slug : links.autumn.slug;
+    const to = draw() < 0.7 ? links['black-friday'].slug : links['autumn-mail'].slug;
     const headers = { 'User-Agent': pick(AGENTS.slice(0, 6)), Referer: pick(REFERRERS) };
     // The stack believes its own machine about whom it speaks for.
     await visit(to, { ...headers, 'X-Forwarded-For': `${pick(NETWORKS)}.7.${n}` });
@@ -150,7 +150,7 @@ const drawn = async (shown) => {
   await happen(3);
   await shown.locator('tr.fresh').first().waitFor();
 };
-const report = `/links/${links.friday.id}?range=24h`;
+const report = `/links/${links['black-friday'].id}?range=24h`;
 await take('links', '/links', { prepare: (shown) => shown.locator('.spark path').first().waitFor({ state: 'attached' }) });
 await take('link-dark', report, { look: { colorScheme: 'dark' }, prepare: drawn });
 await take('link-phone', report, { look: PHONE, prepare: drawn });
