@@ -11,7 +11,7 @@ use schemas::message::{
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use sqlx::types::Json;
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgExecutor};
 use uuid::Uuid;
 
 use super::fields::Checked;
@@ -174,13 +174,24 @@ pub(super) async fn queue_for_names(
     workspace: Uuid,
     links: impl Iterator<Item = &Checked>,
 ) -> sqlx::Result<()> {
-    let mut places: Vec<i64> = links
+    let places = links
         .flat_map(|link| {
             let slug = link.slug.as_ref().map(|slug| place(&[b"slug", slug.as_bytes()]));
             let external_id = link.external_id.as_ref().and_then(Option::as_ref);
             slug.into_iter().chain(external_id.map(|id| place(&[workspace.as_bytes(), id.as_bytes()])))
         })
         .collect();
+    queue(transaction, places).await
+}
+
+/// Waits for other transactions that give a link one of these slugs, or take it from one.
+///
+/// Two links that swap their slugs would else wait for each other, each for the other's row in the index.
+pub(super) async fn queue_for_slugs(transaction: &mut PgConnection, slugs: [&str; 2]) -> sqlx::Result<()> {
+    queue(transaction, slugs.map(|slug| place(&[b"slug", slug.as_bytes()])).into()).await
+}
+
+async fn queue(transaction: &mut PgConnection, mut places: Vec<i64>) -> sqlx::Result<()> {
     places.sort_unstable();
     sqlx::query("SELECT pg_advisory_xact_lock(place) FROM unnest($1::bigint[]) AS place")
         .bind(places)
@@ -208,11 +219,15 @@ pub(crate) async fn count_of_account(connection: &mut PgConnection, account: Uui
 }
 
 /// Reads a link of a workspace.
-pub(super) async fn find(pool: &PgPool, workspace: Uuid, id: Uuid) -> sqlx::Result<Option<LinkRow>> {
+pub(super) async fn find(
+    executor: impl PgExecutor<'_>,
+    workspace: Uuid,
+    id: Uuid,
+) -> sqlx::Result<Option<LinkRow>> {
     sqlx::query_as("SELECT * FROM links WHERE id = $1 AND workspace_id = $2")
         .bind(id)
         .bind(workspace)
-        .fetch_optional(pool)
+        .fetch_optional(executor)
         .await
 }
 

@@ -22,7 +22,7 @@ pub(crate) async fn update(
     app: App,
 ) -> Result<FullLink, ApiError> {
     let checked = fields.check(&app.public_url)?;
-    // Two links that swap their slugs wait for each other.
+    // Two that swap external ids wait for each other.
     let row = despite_deadlocks(|| update_once(id, &caller, &checked, &app)).await?;
     show::full_of_retention(&row, &caller, &app).await
 }
@@ -30,6 +30,15 @@ pub(crate) async fn update(
 async fn update_once(id: LinkId, caller: &Caller, checked: &Checked, app: &App) -> Result<LinkRow, ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     locks::share_to_edit(&mut transaction, caller).await?;
+    if let Some(slug) = &checked.slug {
+        let former = store::find(&mut *transaction, caller.workspace, id.uuid()).await.map_err(database)?;
+        let former = former.ok_or_else(super::not_found)?;
+        // The names come before the row, as where many links are written. Should the link get another slug in between,
+        // two may wait for each other all the same, and one is tried again.
+        if former.slug != *slug {
+            store::queue_for_slugs(&mut transaction, [&former.slug, slug]).await.map_err(database)?;
+        }
+    }
     let mut row = store::find_for_update(&mut transaction, caller.workspace, id.uuid())
         .await
         .map_err(database)?
