@@ -146,7 +146,7 @@ impl Tables {
         let rows = format!("SELECT * FROM {old} WHERE toDate(broker_ts) = '{day}' AND {condition}");
         let sql = match plan.recount {
             None => format!("INSERT INTO {new} {rows}"),
-            Some(recount) => format!("INSERT INTO {new} {}", recounted(&rows, recount)),
+            Some(recount) => format!("INSERT INTO {new} {}", recounted(&rows, recount, plan.live.keys())),
         };
         self.insert(right, &sql).await
     }
@@ -302,11 +302,13 @@ impl Tables {
     }
 }
 
-/// Changes rows by what a recount has read of their User-Agents and purposes.
-fn recounted(rows: &str, recount: Uuid) -> String {
+/// Changes rows of some sources by what a recount has read of their User-Agents and purposes.
+fn recounted<'a>(rows: &str, recount: Uuid, sources: impl Iterator<Item = &'a u32>) -> String {
+    let sources: Vec<String> = sources.map(u32::to_string).collect();
+    let is_read = format!("reading.known AND click.src IN ({})", sources.join(", "));
     let columns = ["class", "device_type", "browser", "os"];
     let columns =
-        columns.map(|name| format!("if(reading.known, reading.{name}, click.{name}) AS {name}")).join(", ");
+        columns.map(|name| format!("if({is_read}, reading.{name}, click.{name}) AS {name}")).join(", ");
     format!(
         "SELECT click.* REPLACE ({columns}) FROM ({rows}) AS click \
          LEFT ANY JOIN (SELECT user_agent, purpose, class, device_type, browser, os, toUInt8(1) AS known \

@@ -38,6 +38,9 @@ use crate::upkeep;
 /// Differences that are printed for people; JSON has all.
 const SHOWN: usize = 50;
 
+/// Above every offset of Kafka's.
+const NO_END: u64 = i64::MAX as u64;
+
 /// Least time between two lines about how far it is.
 const TELL: Duration = Duration::from_secs(5);
 
@@ -235,7 +238,7 @@ struct Planning {
     next: Generation,
     generation: Generation,
     closed_until: Option<NaiveDate>,
-    /// Clicks of these sources from these offsets on are not of the recount.
+    /// The recount is of the clicks of these sources below these offsets.
     live: BTreeMap<u32, u64>,
     /// The broker's days that have rows.
     days: BTreeSet<NaiveDate>,
@@ -257,6 +260,11 @@ impl Planning {
             live.insert(src, behind(committed.unwrap_or(0), last));
         }
         let tables = Tables::new(client(&config.clickhouse));
+        // Nothing comes from former logs any more, so all of theirs is of the recount. What no source here has is not:
+        // partitions may be added, and logs replaced, while it runs.
+        for src in tables.sources(generation).await.context("cannot read the sources of the raw rows")? {
+            live.entry(src).or_insert(NO_END);
+        }
         let closed_until = closed.and_then(|day| day.succ_opt());
         let days = rebuild.days(generation, "1").await?;
         let next = rebuild.next_generation().await?;

@@ -68,6 +68,12 @@ impl Tables {
         Self { client }
     }
 
+    /// Returns the sources that have rows.
+    pub(super) async fn sources(&self, generation: Generation) -> Result<Vec<u32>, StoreError> {
+        let sql = format!("SELECT DISTINCT src FROM {}", generation.clicks());
+        in_time(self.client.query(&sql).fetch_all()).await
+    }
+
     /// Returns what the clicks for which a condition holds say, by link; those without a User-Agent say nothing.
     pub(super) fn scan(
         &self,
