@@ -78,10 +78,11 @@ export async function settle(page, title) {
   await nav(page, 'Members');
   await page.getByRole('button', { name: 'New workspace' }).click();
   await page.getByLabel('Name', { exact: true }).fill(title);
+  const answered = page.waitForResponse((answer) => answer.request().method() === 'POST' && answer.url().endsWith('/workspaces'));
   await page.getByRole('button', { name: 'Make workspace' }).click();
-  await page.getByLabel('Workspace', { exact: true }).selectOption({ label: title });
+  // By its id: an earlier run may have made one of the same name.
+  workspace = (await (await answered).json()).id;
+  await page.getByLabel('Workspace', { exact: true }).selectOption(workspace);
   await page.getByText('Make your first short link').waitFor();
-  workspace = /\/app\/(wsp_\w+)\//.exec(page.url())[1];
   state = await page.context().storageState();
-  return workspace;
 }
