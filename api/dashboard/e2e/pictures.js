@@ -153,7 +153,14 @@ const drawn = async (shown) => {
 const report = `/links/${links['black-friday'].id}?range=24h`;
 await take('links', '/links', { prepare: (shown) => shown.locator('.spark path').first().waitFor({ state: 'attached' }) });
 await take('link-dark', report, { look: { colorScheme: 'dark' }, prepare: drawn });
-await take('link-phone', report, { look: PHONE, prepare: drawn });
+// A phone shows the latest clicks further below.
+await take('link-phone', report, {
+  look: PHONE,
+  prepare: async (shown) => {
+    await shown.locator('.u-over').waitFor();
+    await shown.locator('.live.good').waitFor();
+  },
+});
 await take('webhook', `/webhooks/${broken.id}`, {
   look: { viewport: { width: 1280, height: 620 } },
   prepare: async (shown) => {
