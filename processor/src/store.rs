@@ -11,7 +11,7 @@ use clickhouse::{Client, Row};
 use schemas::clickhouse::{CURRENT_GENERATION, Generation, TOPIC_GENERATIONS};
 use schemas::id::LinkId;
 use schemas::message::DeletedLink;
-use schemas::row::{CLICK_STRUCTURE, CONVERSION_COLUMNS, partition_of, topic_of};
+use schemas::row::{CLICK_STRUCTURE, CONVERSION_COLUMNS, REBUILD, partition_of, topic_of};
 use serde::Deserialize;
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -52,7 +52,7 @@ pub enum StoreError {
 #[derive(Debug, thiserror::Error)]
 pub enum InsertError {
     /// Another owner has a higher epoch; no row was stored.
-    #[error("another processor owns this partition now")]
+    #[error("another processor owns this partition now, or other tables are current")]
     Fenced,
     /// Whether the rows are stored is not known.
     #[error(transparent)]
@@ -328,7 +328,7 @@ impl Store {
     /// Inserts rows of one source and one table partition under an epoch: all of them, or none.
     ///
     /// # Errors
-    /// [`InsertError::Fenced`] is a clear no. After [`InsertError::Doubtful`] only reading the rows back tells.
+    /// [`InsertError::Fenced`] is a clear no: of another owner, or because other tables have become current. After [`InsertError::Doubtful`] only reading the rows back tells.
     pub async fn insert(
         &self,
         generation: Generation,
@@ -380,10 +380,19 @@ fn insert_statement(generation: Generation, src: u32, epoch: u64) -> String {
     let structure = CLICK_STRUCTURE.replace('\'', "\\'");
     format!(
         "INSERT INTO {table} ({columns}) SELECT {columns} FROM input('{structure}') \
-         WHERE {guard} FORMAT RowBinary",
+         WHERE {guard}{current} FORMAT RowBinary",
         table = generation.clicks(),
-        guard = guard(src, epoch)
+        guard = guard(src, epoch),
+        current = if src == REBUILD { String::new() } else { is_current(generation) }
     )
+}
+
+/// The condition, after another one, that lets live rows go into the current tables only.
+///
+/// Whoever takes a partition while others are switched to reads which tables are current, and it may be the former
+/// ones for that moment. What it stored there would be missing in the new ones until it is copied.
+fn is_current(generation: Generation) -> String {
+    format!(" AND throwIf(({CURRENT_GENERATION}) != {generation}) = 0")
 }
 
 /// The condition that lets a statement through only under the highest epoch of a source.
@@ -443,5 +452,8 @@ mod tests {
         assert!(sql.starts_with("INSERT INTO clicks_3 ("), "{sql}");
         assert!(sql.contains("SELECT max(epoch) FROM owners WHERE src = 65536) != 7"), "{sql}");
         assert!(sql.contains("DateTime64(3, \\'UTC\\')"), "{sql}");
+        assert!(sql.contains("FROM generations) != 3"), "{sql}");
+        // New tables are filled before they are current.
+        assert!(!insert_statement(Generation(3), REBUILD, 7).contains("FROM generations"));
     }
 }

@@ -67,6 +67,24 @@ async fn an_insert_under_an_old_epoch_stores_nothing() {
 }
 
 #[tokio::test]
+async fn live_rows_are_refused_by_tables_that_are_not_current() {
+    let isolated = isolated().await;
+    let store = store(&isolated, "one");
+    let src = source(1, 0);
+    let epoch = store.raise_epoch(src).await.unwrap();
+    store.insert(Generation::FIRST, src, epoch, &insertion(src, 0..10)).await.unwrap();
+    for statement in Generation(2).statements() {
+        isolated.clickhouse(&statement).await;
+    }
+    isolated.clickhouse("INSERT INTO generations SELECT 2, now64(3), 'test'").await;
+    let refused = store.insert(Generation::FIRST, src, epoch, &insertion(src, 10..20)).await.unwrap_err();
+    assert!(matches!(refused, InsertError::Fenced), "{refused}");
+    store.insert(Generation(2), src, epoch, &insertion(src, 10..20)).await.unwrap();
+    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_2").await.trim(), "10");
+    assert_eq!(rows(&isolated).await, "10");
+}
+
+#[tokio::test]
 async fn two_processors_that_take_over_at_once_never_hold_the_same_epoch() {
     let isolated = isolated().await;
     let store = store(&isolated, "many");

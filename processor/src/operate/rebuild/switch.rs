@@ -5,7 +5,8 @@
 //!    is copied, and the row that names the new generation goes in under all of these epochs. A lane that has taken
 //!    its partition again meanwhile makes that fail, and it is tried again.
 //! 3. A lane may have taken its partition while that very row went in, and so read that the former generation is
-//!    current. The epochs are raised again, which makes it look once more, and what it stored is copied.
+//!    current. Its inserts are refused from the row on; the epochs are raised again, which makes it look once more, and
+//!    what an insert that was under way at that moment stored is copied.
 
 use std::collections::BTreeMap;
 
