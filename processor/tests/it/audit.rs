@@ -278,12 +278,13 @@ async fn a_click_that_no_plan_shows_any_more_is_expired_also_when_nobody_has_sai
     assert!(source.expired > 0 && source.rows + source.expired == records, "{report}");
 }
 
-/// Makes the topic of clicks keep the times that it is given, instead of the broker's.
+/// Makes the topic of clicks keep the times that it is given, instead of the broker's, and the records however old.
 pub(crate) async fn with_given_times(isolated: &Isolated) {
     let clicks = isolated.topic(topic::CLICKS);
     let admin: AdminClient<DefaultClientContext> = isolated.kafka().create().unwrap();
-    let alter =
-        AlterConfig::new(ResourceSpecifier::Topic(&clicks)).set("message.timestamp.type", "CreateTime");
+    let alter = AlterConfig::new(ResourceSpecifier::Topic(&clicks))
+        .set("message.timestamp.type", "CreateTime")
+        .set("retention.ms", "-1");
     for result in admin.alter_configs([&alter], &AdminOptions::new()).await.unwrap() {
         result.unwrap();
     }
