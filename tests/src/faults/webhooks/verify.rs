@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
 use super::super::progress;
-use super::{ARRIVED, Stage};
+use super::{ARRIVED, LINKS, Stage};
 use crate::arrivals::expected;
 use crate::engines::Isolated;
 use crate::eventually;
@@ -69,13 +69,13 @@ impl fmt::Display for Verified {
 /// # Panics
 /// When a delivery never arrives, or there is no `python3`.
 pub async fn webhook_verify(engines: Isolated, plan: WebhookVerify) -> Verified {
-    // The example needs the secret, and the endpoint the example's address.
+    // The example needs the secret, and the endpoint the example's address: the first links are told of again, once
+    // somebody listens there.
     let port = ports::free().unwrap();
-    let stage = Stage::new(engines, &format!("http://127.0.0.1:{port}/in"), &["click.created"]).await;
+    let url = format!("http://127.0.0.1:{port}/in");
+    let all = ["click.created", "link.created", "link.updated", "link.deleted"];
+    let stage = Stage::new(engines, &url, &all).await;
     let example = Example::start(port, &stage.secret).await;
-    let path = format!("/api/webhooks/{}", stage.endpoint);
-    let all = json!({"events": ["click.created", "link.created", "link.updated", "link.deleted"]});
-    assert_eq!(stage.deployment.send(Method::PATCH, &path, Some(&all)).await.0, 200);
 
     let load = stage.load(plan.connections, plan.rate);
     for _ in 0..CHANGED {
@@ -90,7 +90,7 @@ pub async fn webhook_verify(engines: Isolated, plan: WebhookVerify) -> Verified 
     log.is_complete();
 
     let clicks = expected(&log, &stage.endpoint);
-    let deliveries = clicks.len() + 3 * CHANGED;
+    let deliveries = clicks.len() + LINKS + 3 * CHANGED;
     progress(&format!("{deliveries} events are on their way; {} requests so far", example.verdicts().len()));
     eventually("every delivery arrives", ARRIVED, async || {
         let verdicts = example.verdicts();
