@@ -1,7 +1,6 @@
 //! Records of one partition on their way from the thread that polls to their lane, many in one piece of memory.
 
 use chrono::{DateTime, Utc};
-use rdkafka::Message as _;
 use rdkafka::message::BorrowedMessage;
 
 use crate::decode::Record;
@@ -50,16 +49,10 @@ impl Chunk {
 
     /// Copies a message.
     pub fn push(&mut self, message: &BorrowedMessage<'_>) {
-        self.add(Record {
-            // Kafka's offsets are never negative.
-            offset: u64::try_from(message.offset()).unwrap_or(0),
-            broker_ts: message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis),
-            key: message.key(),
-            payload: message.payload(),
-        });
+        self.add(Record::of(message));
     }
 
-    fn add(&mut self, record: Record<&[u8]>) {
+    fn add(&mut self, record: Record<'_>) {
         let Record { offset, broker_ts, key, payload } = record;
         let start = self.bytes.len();
         self.bytes.extend_from_slice(key.unwrap_or_default());
@@ -76,7 +69,7 @@ impl Chunk {
     }
 
     /// Returns the records.
-    pub fn records(&self) -> impl Iterator<Item = Record<&[u8]>> {
+    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
         self.places.iter().map(|place| Record {
             offset: place.offset,
             broker_ts: place.broker_ts,
@@ -101,7 +94,7 @@ mod tests {
             record(12, None, None),
         ];
         let mut chunk = Chunk::new(3);
-        records.iter().cloned().for_each(|record| chunk.add(record));
+        records.into_iter().for_each(|record| chunk.add(record));
         assert_eq!(chunk.records().collect::<Vec<_>>(), records);
     }
 

@@ -7,12 +7,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use chrono::DateTime;
 use metrics::counter;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::message::BorrowedMessage;
 use rdkafka::{ClientContext, Message as _, Offset, TopicPartitionList};
 use service::Shutdown;
 use service::kafka::{Context, KafkaConfig};
@@ -21,7 +19,6 @@ use tokio::time::Instant;
 
 use crate::chunk::Chunk;
 use crate::commit::Commits;
-use crate::decode::Record;
 use crate::lanes::Lanes;
 
 /// How long one poll waits for a record, and so the longest until a paused partition is resumed.
@@ -176,17 +173,6 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
         }
     }
     Ok(())
-}
-
-/// Copies a record into memory of its own.
-pub(crate) fn record(message: &BorrowedMessage<'_>) -> Record {
-    Record {
-        // Kafka's offsets are never negative.
-        offset: u64::try_from(message.offset()).unwrap_or(0),
-        broker_ts: message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis),
-        key: message.key().map(<[u8]>::to_vec),
-        payload: message.payload().map(<[u8]>::to_vec),
-    }
 }
 
 fn partitions(topic: &str, numbers: &[i32]) -> TopicPartitionList {

@@ -32,10 +32,15 @@ pub struct DeadLetter {
 
 impl DeadLetter {
     /// Wraps a record and the reason why it could not be read.
-    pub fn new<B: Into<Vec<u8>>>(record: Record<B>, poison: &Poison) -> Self {
-        let Record { offset, key, payload, .. } = record;
-        let payload = payload.map_or_else(Vec::new, Into::into);
-        Self { generation: None, offset, reason: poison.to_string(), key: key.map(Into::into), payload }
+    pub fn new(record: &Record<'_>, poison: &Poison) -> Self {
+        let Record { offset, key, payload, .. } = *record;
+        Self {
+            generation: None,
+            offset,
+            reason: poison.to_string(),
+            key: key.map(<[u8]>::to_vec),
+            payload: payload.unwrap_or_default().to_vec(),
+        }
     }
 
     /// Says of which generation of its topic the letter is.

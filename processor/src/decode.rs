@@ -1,20 +1,35 @@
 //! From a record of the topic to a row, or to the reason why it is none.
 
 use chrono::{DateTime, Utc};
+use rdkafka::Message as _;
+use rdkafka::message::BorrowedMessage;
 use schemas::message::{Click, DecodeError, Text};
 use schemas::row::ClickRow;
 
-/// A record as Kafka gave it, without its partition; its bytes are its own, or somebody else's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record<B = Vec<u8>> {
+/// A record as Kafka gave it, without its partition; its bytes are somebody else's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
     /// Offset within the partition.
     pub offset: u64,
     /// The broker's clock; `None` when the broker gave none.
     pub broker_ts: Option<DateTime<Utc>>,
     /// The record's key.
-    pub key: Option<B>,
+    pub key: Option<&'a [u8]>,
     /// The record's value; `None` for a tombstone.
-    pub payload: Option<B>,
+    pub payload: Option<&'a [u8]>,
+}
+
+impl<'a> Record<'a> {
+    /// Looks at a message.
+    pub fn of(message: &'a BorrowedMessage<'_>) -> Self {
+        Self {
+            // Kafka's offsets are never negative.
+            offset: u64::try_from(message.offset()).unwrap_or(0),
+            broker_ts: message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis),
+            key: message.key(),
+            payload: message.payload(),
+        }
+    }
 }
 
 /// Why a record is no row. It will not become one by another try of this build.
@@ -38,8 +53,8 @@ pub enum Poison {
 ///
 /// # Errors
 /// [`Poison`] says what is wrong with the record.
-pub fn borrow<B: AsRef<[u8]>>(src: u32, record: &Record<B>) -> Result<ClickRow<Text<'_>>, Poison> {
-    let click = Click::borrow(record.payload.as_ref().ok_or(Poison::NoValue)?.as_ref())?;
+pub fn borrow<'a>(src: u32, record: &Record<'a>) -> Result<ClickRow<Text<'a>>, Poison> {
+    let click = Click::borrow(record.payload.ok_or(Poison::NoValue)?)?;
     let broker_ts = record.broker_ts.ok_or(Poison::NoBrokerTime)?;
     if click.occurred_at < DateTime::UNIX_EPOCH {
         return Err(Poison::BeforeEpoch(click.occurred_at));
@@ -51,7 +66,7 @@ pub fn borrow<B: AsRef<[u8]>>(src: u32, record: &Record<B>) -> Result<ClickRow<T
 ///
 /// # Errors
 /// As [`borrow`].
-pub fn decode(src: u32, record: &Record) -> Result<ClickRow, Poison> {
+pub fn decode(src: u32, record: &Record<'_>) -> Result<ClickRow, Poison> {
     let ClickRow { click, src, koff, broker_ts } = borrow(src, record)?;
     Ok(ClickRow { click: click.to_owned(), src, koff, broker_ts })
 }
@@ -62,9 +77,9 @@ mod tests {
 
     const CLICK: &str = include_str!("../../schemas/fixtures/click.v1.json");
 
-    fn record(payload: &str) -> Record {
+    fn record(payload: &str) -> Record<'_> {
         let broker_ts = Some("2026-11-21T12:00:00Z".parse().unwrap());
-        Record { offset: 42, broker_ts, key: None, payload: Some(payload.as_bytes().to_vec()) }
+        Record { offset: 42, broker_ts, key: None, payload: Some(payload.as_bytes()) }
     }
 
     #[test]

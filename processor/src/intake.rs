@@ -24,7 +24,6 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::consume::record;
 use crate::dead_letter::{DeadLetter, DeadLetters};
 use crate::decode::{Poison, Record};
 use crate::deleted_links::DeletedLinks;
@@ -153,11 +152,11 @@ impl Gathered {
 
     fn add(&mut self, message: &BorrowedMessage<'_>) {
         let (topic, partition, offset) = (message.topic(), message.partition(), message.offset());
-        let record = record(message);
+        let record = Record::of(message);
         let is_link = topic == self.links;
         let read = if is_link { self.add_link(&record) } else { self.add_conversion(&record) };
         if let Err(poison) = read {
-            self.letters.push((is_link, partition, DeadLetter::new(record, &poison)));
+            self.letters.push((is_link, partition, DeadLetter::new(&record, &poison)));
         }
         let next = Offset::Offset(offset + 1);
         match self.next.find_partition(topic, partition) {
@@ -170,8 +169,8 @@ impl Gathered {
         self.started.get_or_insert_with(Instant::now);
     }
 
-    fn add_link(&mut self, record: &Record) -> Result<(), Poison> {
-        let value = record.payload.as_deref().ok_or(Poison::NoValue)?;
+    fn add_link(&mut self, record: &Record<'_>) -> Result<(), Poison> {
+        let value = record.payload.ok_or(Poison::NoValue)?;
         if record.key.as_ref().is_some_and(|key| key.starts_with(EdgeToken::KEY_PREFIX.as_bytes())) {
             return Ok(());
         }
@@ -181,8 +180,8 @@ impl Gathered {
         Ok(())
     }
 
-    fn add_conversion(&mut self, record: &Record) -> Result<(), Poison> {
-        let conversion = Conversion::decode(record.payload.as_deref().ok_or(Poison::NoValue)?)?;
+    fn add_conversion(&mut self, record: &Record<'_>) -> Result<(), Poison> {
+        let conversion = Conversion::decode(record.payload.ok_or(Poison::NoValue)?)?;
         if let Some(early) = [conversion.clicked_at, conversion.converted_at].into_iter().find(is_early) {
             return Err(Poison::BeforeEpoch(early));
         }

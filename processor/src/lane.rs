@@ -241,7 +241,7 @@ impl Lane {
                     Err(poison) => Some(poison),
                 };
                 if let Some(poison) = poison {
-                    batcher.push_dead_letter(DeadLetter::new(record, &poison).of(topic_of(src)));
+                    batcher.push_dead_letter(DeadLetter::new(&record, &poison).of(topic_of(src)));
                 }
                 if batcher.is_full() {
                     self.flush(&mut batcher).await?;
@@ -282,7 +282,7 @@ impl Lane {
     /// one before, or it is older by its offset than what is stored and younger by its time.
     ///
     /// The log was replaced under the consumer, or a record came twice; taking the partition tells.
-    fn is_strange<B>(&self, record: &Record<B>) -> bool {
+    fn is_strange(&self, record: &Record<'_>) -> bool {
         let is_stored = record.offset < self.expected && record.offset >= self.trusted;
         let is_later =
             self.stored_until.zip(record.broker_ts).is_some_and(|(until, at)| at > until + BROKER_SKEW);

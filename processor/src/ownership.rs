@@ -8,8 +8,6 @@
 //! 3. read whether the partition still has this source, which generation of tables is current, and the last row
 //!    stored there: nothing can be added behind it any more.
 
-use std::time::Duration;
-
 use chrono::TimeDelta;
 use metrics::counter;
 use schemas::clickhouse::Generation;
@@ -19,10 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::log::{Extent, Log, LogError};
 use crate::repeats::{MEMORY, MEMORY_IDS, Remembered};
 use crate::retry::{Stopped, until_done};
-use crate::store::{LastRow, Store};
-
-/// How often older inserts are looked for while they are waited for.
-const WAIT_OUT_INTERVAL: Duration = Duration::from_millis(100);
+use crate::store::{LastRow, Store, WAIT_OUT_INTERVAL};
 
 /// How far the clocks of brokers may be apart, and so how far broker time may step back within a partition.
 pub(crate) const BROKER_SKEW: TimeDelta = TimeDelta::seconds(5);

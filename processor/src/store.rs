@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use clickhouse::{Client, Row};
-use schemas::clickhouse::{CURRENT_GENERATION, Generation, TOPIC_GENERATIONS};
+use schemas::clickhouse::{CURRENT_GENERATION, Generation, TOPIC_GENERATIONS, under_epoch};
 use schemas::id::LinkId;
 use schemas::message::DeletedLink;
 use schemas::row::{CLICK_STRUCTURE, CONVERSION_COLUMNS, REBUILD, partition_of, topic_of};
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::batch::{BatchRow, Insertion};
@@ -23,13 +23,16 @@ use crate::sources::Sources;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// ClickHouse's code of `FUNCTION_THROW_IF_VALUE_IS_NON_ZERO`, by which the guard of an insert refuses it.
-pub(crate) const REFUSED: &str = "Code: 395.";
+const REFUSED: &str = "Code: 395.";
 
 /// How far ahead of the broker's an edge's clock may be for a repeat of its click still to be found.
 ///
 /// A row has the earlier one of both clocks, so the row of a click from a clock that ran ahead is before the
 /// time in its message.
 const CLOCK_AHEAD: TimeDelta = TimeDelta::days(1);
+
+/// How often older statements are looked for while they are waited for.
+pub(crate) const WAIT_OUT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Seconds for which the tables of a former generation are still read after a switch: more than any query may take.
 const READ_ON: f64 = 60.0;
@@ -43,9 +46,9 @@ pub enum StoreError {
     /// ClickHouse refused, or could not be reached, or broke off.
     #[error(transparent)]
     Clickhouse(#[from] clickhouse::error::Error),
-    /// No answer came.
-    #[error("no answer from ClickHouse within {} s", TIMEOUT.as_secs())]
-    Timeout,
+    /// No answer came within so long.
+    #[error("no answer from ClickHouse within {} s", .0.as_secs())]
+    Timeout(Duration),
 }
 
 /// Why an insert was not acknowledged.
@@ -68,13 +71,25 @@ pub struct LastRow {
     pub broker_ts: DateTime<Utc>,
 }
 
-/// A source whose inserts under former epochs are refused.
+/// Under whose epoch a statement writes: one that is not the highest any more is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fenced {
+pub struct Right {
     /// The source.
     pub src: u32,
-    /// The epoch that refuses them.
+    /// The epoch.
     pub epoch: u64,
+}
+
+impl Right {
+    /// The condition under which a statement is let through.
+    pub(crate) fn guard(self) -> String {
+        under_epoch(self.src, self.epoch)
+    }
+
+    /// A name by which [`Store::older_inserts`] finds the statement.
+    pub(crate) fn statement_id(self) -> String {
+        format!("clicks-{}-{}-{}", self.src, self.epoch, Uuid::now_v7().simple())
+    }
 }
 
 #[derive(Row, Deserialize)]
@@ -143,6 +158,21 @@ impl Store {
         in_time(self.client.query(&count).bind(&prefix).bind(epoch).fetch_one()).await
     }
 
+    /// Takes a source from whoever has it: when this returns, nobody writes under an older epoch any more.
+    pub(crate) async fn fence(&self, src: u32) -> Result<Right, StoreError> {
+        let epoch = self.raise_epoch(src).await?;
+        self.wait_out(src, epoch).await?;
+        Ok(Right { src, epoch })
+    }
+
+    /// Waits until no statement under an epoch before `epoch` is running.
+    pub(crate) async fn wait_out(&self, src: u32, epoch: u64) -> Result<(), StoreError> {
+        while self.older_inserts(src, epoch).await? > 0 {
+            sleep(WAIT_OUT_INTERVAL).await;
+        }
+        Ok(())
+    }
+
     /// Returns for how many seconds queries may still read the tables of a generation that is not current any more:
     /// they read which one is current first, and the rows then.
     pub async fn still_read(&self, generation: Generation) -> Result<Option<f64>, StoreError> {
@@ -174,19 +204,18 @@ impl Store {
     ///
     /// # Errors
     /// [`InsertError::Fenced`] when somebody has taken the former source since its epoch was raised.
-    pub async fn adopt(&self, from: Fenced, to: u32, reason: &str) -> Result<(), InsertError> {
-        let Fenced { src, epoch } = from;
+    pub async fn adopt(&self, from: Right, to: u32, reason: &str) -> Result<(), InsertError> {
         let insert = self
             .client
             .query(&format!(
                 "INSERT INTO topic_generations (partition, generation, at, reason) \
                  SELECT ?, ?, now64(3), ? WHERE {}",
-                guard(src, epoch)
+                from.guard()
             ))
             .bind(partition_of(to))
             .bind(topic_of(to))
             .bind(reason)
-            .with_setting("query_id", insert_id(src, epoch))
+            .with_setting("query_id", from.statement_id())
             .with_setting("async_insert", "0");
         outcome_of(in_time(insert.execute()).await)
     }
@@ -328,7 +357,8 @@ impl Store {
     /// Inserts rows of one source and one table partition under an epoch: all of them, or none.
     ///
     /// # Errors
-    /// [`InsertError::Fenced`] is a clear no: of another owner, or because other tables have become current. After [`InsertError::Doubtful`] only reading the rows back tells.
+    /// [`InsertError::Fenced`] is a clear no: of another owner, or because other tables have become current. After
+    /// [`InsertError::Doubtful`] only reading the rows back tells.
     pub async fn insert(
         &self,
         generation: Generation,
@@ -339,7 +369,7 @@ impl Store {
         let mut insert = self
             .client
             .insert_formatted_with(insert_statement(generation, src, epoch))
-            .with_setting("query_id", insert_id(src, epoch))
+            .with_setting("query_id", Right { src, epoch }.statement_id())
             // An insert that ClickHouse gathers with others would be answered for, and fenced, with them.
             .with_setting("async_insert", "0")
             // One block, and so one part: no parallel writers, and no cut below what a batch can hold.
@@ -382,7 +412,7 @@ fn insert_statement(generation: Generation, src: u32, epoch: u64) -> String {
         "INSERT INTO {table} ({columns}) SELECT {columns} FROM input('{structure}') \
          WHERE {guard}{current} FORMAT RowBinary",
         table = generation.clicks(),
-        guard = guard(src, epoch),
+        guard = under_epoch(src, epoch),
         current = if src == REBUILD { String::new() } else { is_current(generation) }
     )
 }
@@ -395,17 +425,8 @@ fn is_current(generation: Generation) -> String {
     format!(" AND throwIf(({CURRENT_GENERATION}) != {generation}) = 0")
 }
 
-/// The condition that lets a statement through only under the highest epoch of a source.
-fn guard(src: u32, epoch: u64) -> String {
-    format!("throwIf((SELECT max(epoch) FROM owners WHERE src = {src}) != {epoch}) = 0")
-}
-
-/// A name by which [`Store::older_inserts`] finds what is written under an epoch.
-fn insert_id(src: u32, epoch: u64) -> String {
-    format!("clicks-{src}-{epoch}-{}", Uuid::now_v7().simple())
-}
-
-fn outcome_of(outcome: Result<(), StoreError>) -> Result<(), InsertError> {
+/// Tells a statement that was refused by its guard from one of which nothing is known.
+pub(crate) fn outcome_of(outcome: Result<(), StoreError>) -> Result<(), InsertError> {
     match outcome {
         Ok(()) => Ok(()),
         Err(StoreError::Clickhouse(clickhouse::error::Error::BadResponse(text)))
@@ -432,7 +453,15 @@ fn list(items: impl Iterator<Item = impl fmt::Display>) -> String {
 async fn in_time<T>(
     statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
 ) -> Result<T, StoreError> {
-    Ok(timeout(TIMEOUT, statement).await.map_err(|_| StoreError::Timeout)??)
+    within(TIMEOUT, statement).await
+}
+
+/// Waits for a statement's result, but not for ever.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
+) -> Result<T, StoreError> {
+    Ok(timeout(limit, statement).await.map_err(|_| StoreError::Timeout(limit))??)
 }
 
 #[cfg(test)]

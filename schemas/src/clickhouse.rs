@@ -66,6 +66,11 @@ pub const CURRENT_GENERATION: &str = "SELECT max(generation) FROM generations";
 pub const TOPIC_GENERATIONS: &str =
     "SELECT partition, max(topic_generations.generation) FROM topic_generations GROUP BY partition";
 
+/// The condition that lets a statement through only under the highest epoch of a source.
+pub fn under_epoch(src: u32, epoch: u64) -> String {
+    format!("throwIf((SELECT max(epoch) FROM owners WHERE src = {src}) != {epoch}) = 0")
+}
+
 /// A generation of tables: raw clicks, the rollups of them, and which slices of those are closed.
 ///
 /// Which one is current says the row of table `generations` with the highest number.

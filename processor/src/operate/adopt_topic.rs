@@ -11,7 +11,6 @@
 //! then on, see [`crate::commit`]: nobody has to stop for it.
 
 use std::fmt;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use chrono::{DateTime, Utc};
@@ -22,19 +21,16 @@ use schemas::time::text;
 use schemas::topic;
 use serde::Serialize;
 use service::clickhouse::client;
-use tokio::time::sleep;
 
 use super::rebuild::{Rebuild, RebuildError};
 use crate::Config;
 use crate::log::{Extent, Log};
 use crate::ownership::evidence_of_another_log;
-use crate::store::{Fenced, InsertError, LastRow, Store, StoreError};
+use crate::store::{InsertError, LastRow, Store};
 use crate::upkeep::Tables;
 
 /// How often a source is fenced anew because a processor has taken it back in between.
 const ATTEMPTS: usize = 20;
-
-const WAIT_OUT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What is adopted: every partition whose log is another one.
 #[derive(Debug, Clone, Args)]
@@ -242,7 +238,7 @@ impl Adoption {
         let Partition { partition, src, evidence: Some(evidence), .. } = found else { return Ok(()) };
         let to = source(topic_of(*src) + 1, partition_of(*src));
         for _ in 0..ATTEMPTS {
-            let fenced = self.fence(*src).await.context("cannot fence the source")?;
+            let fenced = self.store.fence(*src).await.context("cannot fence the source")?;
             // Only now nothing is stored any more: another one may have adopted it, or the former log may be back.
             let now = self.look(*partition).await?;
             if now.src != *src {
@@ -279,14 +275,5 @@ impl Adoption {
 
     async fn sources(&self) -> anyhow::Result<crate::sources::Sources> {
         self.store.sources().await.context("cannot read the topic's generations")
-    }
-
-    /// Takes a source from whoever has it.
-    async fn fence(&self, src: u32) -> Result<Fenced, StoreError> {
-        let epoch = self.store.raise_epoch(src).await?;
-        while self.store.older_inserts(src, epoch).await? > 0 {
-            sleep(WAIT_OUT_INTERVAL).await;
-        }
-        Ok(Fenced { src, epoch })
     }
 }

@@ -14,10 +14,10 @@ use serde::Serialize;
 use service::clickhouse::client;
 
 use super::reading::{Part, read};
-use super::rebuild::plan::{Plan, Range, Written};
+use super::rebuild::plan::{Plan, Range};
 use super::rebuild::{Rebuild, RebuildError};
 use crate::Config;
-use crate::consume::record;
+use crate::decode::Record;
 use crate::log::Extent;
 use crate::ownership::behind;
 use crate::sources::Sources;
@@ -115,17 +115,9 @@ pub(super) async fn replay(config: &Config, command: &Replay) -> anyhow::Result<
     let rebuild = Rebuild::new(config)?;
     let mut attempt = 1;
     loop {
-        let broken_off = rebuild.broken_off().await?;
-        let plan = match (broken_off, command.resume) {
-            (Some(Written { plan, .. }), true) => plan,
-            (None, true) => bail!("no replay was broken off"),
-            (Some(Written { plan, .. }), false) => bail!(
-                "a replay into generation {} was broken off: `processor replay --resume` goes on with it, \
-                 `processor drop-generation {}` gives it up",
-                plan.generation,
-                plan.generation
-            ),
-            (None, false) => make_plan(config, &rebuild, command).await?,
+        let plan = match rebuild.unfinished(command.resume).await? {
+            Some(plan) => plan,
+            None => make_plan(config, &rebuild, command).await?,
         };
         if command.dry_run {
             return Ok(Outcome { dry_run: true, plan });
@@ -287,9 +279,9 @@ async fn time_of(
     end: u64,
 ) -> anyhow::Result<Option<DateTime<Utc>>> {
     let part = Part { topic: Arc::from(rebuild.log().topic()), partition, offsets: from..end.min(from + 1) };
-    let mut records = read(&config.kafka, part, record);
+    let mut records = read(&config.kafka, part, |message| Record::of(message).broker_ts);
     let first = records.recv().await.transpose()?;
-    Ok(first.and_then(|records| records.first()?.broker_ts))
+    Ok(first.and_then(|times| *times.first()?))
 }
 
 /// Returns the broker's days that ranges have rows or records of.

@@ -27,10 +27,7 @@ pub(crate) use retention::first_kept;
 pub use tables::Tables;
 
 use crate::log::{Log, LogError};
-use crate::store::{Store, StoreError};
-
-/// How often older inserts are looked for while they are waited for.
-const WAIT_OUT_INTERVAL: Duration = Duration::from_millis(100);
+use crate::store::{InsertError, Store, StoreError};
 
 /// How long upkeep rests after a failure; a former owner hears meanwhile that it is one.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -162,11 +159,16 @@ impl Upkeep {
 
     /// Raises the epoch of upkeep, and returns it when nothing is written under an older one any more.
     async fn take(&self) -> Result<u64, UpkeepError> {
-        let epoch = self.store.raise_epoch(UPKEEP).await?;
-        while self.store.older_inserts(UPKEEP, epoch).await? > 0 {
-            sleep(WAIT_OUT_INTERVAL).await;
+        Ok(self.store.fence(UPKEEP).await?.epoch)
+    }
+}
+
+impl From<InsertError> for UpkeepError {
+    fn from(error: InsertError) -> Self {
+        match error {
+            InsertError::Fenced => Self::Fenced,
+            InsertError::Doubtful(error) => Self::Store(error),
         }
-        Ok(epoch)
     }
 }
 

@@ -10,11 +10,10 @@ use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{DIMENSIONS, Run, Scope};
 use schemas::row::UPKEEP;
 use serde::Deserialize;
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::UpkeepError;
-use crate::store::{REFUSED, StoreError};
+use crate::store::{Right, StoreError, outcome_of, within};
 
 /// How long ClickHouse may take for one statement of upkeep before its answer counts as lost.
 const TIMEOUT: Duration = Duration::from_secs(1800);
@@ -60,16 +59,9 @@ impl Tables {
 
     /// Runs a guarded insert under an epoch.
     pub(super) async fn insert(&self, sql: &str, epoch: u64) -> Result<(), UpkeepError> {
-        let id = format!("clicks-{UPKEEP}-{epoch}-{}", Uuid::now_v7().simple());
+        let id = Right { src: UPKEEP, epoch }.statement_id();
         let outcome = self.in_time(self.query(sql).with_setting("query_id", id).execute()).await;
-        match outcome {
-            Err(StoreError::Clickhouse(clickhouse::error::Error::BadResponse(text)))
-                if text.starts_with(REFUSED) =>
-            {
-                Err(UpkeepError::Fenced)
-            }
-            outcome => Ok(outcome?),
-        }
+        Ok(outcome_of(outcome)?)
     }
 
     /// Takes rows out of a table, if there are any: no query sees them from now on, and
@@ -194,6 +186,6 @@ impl Tables {
         &self,
         statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
     ) -> Result<T, StoreError> {
-        Ok(timeout(TIMEOUT, statement).await.map_err(|_| StoreError::Timeout)??)
+        within(TIMEOUT, statement).await
     }
 }

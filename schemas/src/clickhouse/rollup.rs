@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use chrono::{Datelike as _, Days, Months, NaiveDate};
 use uuid::Uuid;
 
-use super::{Generation, without_comments};
+use super::{Generation, under_epoch, without_comments};
 use crate::id::WorkspaceId;
 use crate::row::UPKEEP;
 
@@ -104,7 +104,7 @@ impl Run {
             ("breakdowns", self.generation.breakdowns()),
             ("clicks", self.generation.clicks()),
             ("slices", self.generation.slices()),
-            ("guard", guard(self.version)),
+            ("guard", under_epoch(UPKEEP, self.version)),
             ("run_slices", dates(&self.slices)),
             ("folds", dates(&folds)),
             ("first_fold", text(folds.first())),
@@ -133,11 +133,6 @@ pub fn in_force(generation: Generation) -> String {
 
 fn dates<'a>(days: impl IntoIterator<Item = &'a NaiveDate>) -> String {
     days.into_iter().map(|day| format!("'{day}'")).collect::<Vec<_>>().join(", ")
-}
-
-/// The condition that lets a statement of upkeep through only under the highest epoch.
-pub fn guard(epoch: u64) -> String {
-    format!("throwIf((SELECT max(epoch) FROM owners WHERE src = {UPKEEP}) != {epoch}) = 0")
 }
 
 /// Returns the slice that folds a month: its last day.

@@ -12,9 +12,8 @@ use uuid::Uuid;
 
 use super::report::{Difference, Kind, Report, Source};
 use super::store::{Stored, Tables, in_time};
-use crate::consume::record;
 use crate::dead_letter::GENERATION;
-use crate::decode::{Poison, decode};
+use crate::decode::{Poison, Record, decode};
 use crate::deleted_links::DeletedLinks;
 use crate::operate::reading::{Part, read};
 use crate::operate::recount::applied::{Applied, Reading};
@@ -80,7 +79,7 @@ impl Compare<'_> {
         let src = source.src;
         let mut rows = self.tables.rows(src, source.from, source.to)?;
         let mut log = read(self.kafka, part, move |message| {
-            let record = record(message);
+            let record = Record::of(message);
             Logged { offset: record.offset, broker_ts: record.broker_ts, click: decode(src, &record) }
         });
         let mut comparison = Comparison { with: self, source, report: Report::default(), unseen: Vec::new() };

@@ -11,12 +11,11 @@ use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{DIMENSIONS, in_force};
 use schemas::id::{LinkId, WorkspaceId};
 use serde::Deserialize;
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::report::{Difference, Former, Kind, Source, Totals};
 use crate::operate::recount::applied::Reading;
-use crate::store::StoreError;
+use crate::store::{StoreError, within};
 
 /// How long ClickHouse may take for one statement.
 const TIMEOUT: Duration = Duration::from_secs(1800);
@@ -398,5 +397,5 @@ impl Unequal {
 pub(super) async fn in_time<T>(
     statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
 ) -> Result<T, StoreError> {
-    Ok(timeout(TIMEOUT, statement).await.map_err(|_| StoreError::Timeout)??)
+    within(TIMEOUT, statement).await
 }

@@ -4,19 +4,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rdkafka::message::BorrowedMessage;
 use service::clickhouse::client;
 
 use super::plan::{Plan, Range};
-use super::store::Right;
 use super::{Rebuild, RebuildError};
 use crate::batch::Batcher;
-use crate::consume::record;
-use crate::decode::decode;
+use crate::decode::{Record, decode};
 use crate::deleted_links::DeletedLinks;
 use crate::lane::Dropped;
 use crate::operate::reading::{Part, read};
 use crate::operate::recount::applied::Applied;
 use crate::repeats::{self, MEMORY_IDS, Remembered};
+use crate::store::Right;
 
 /// Least time between two lines about how far it is.
 const TELL: Duration = Duration::from_secs(5);
@@ -56,14 +56,15 @@ impl Rebuild<'_> {
             filling.remembered.admit(&click_id, broker_ts);
         }
         let part = Part { topic: Arc::clone(&self.clicks), partition, offsets: start..to };
-        let mut log = read(&self.config.kafka, part, record);
+        // What is no click has its dead letter.
+        let take = move |message: &BorrowedMessage<'_>| decode(src, &Record::of(message)).ok();
+        let mut log = read(&self.config.kafka, part, take);
         let (began, mut told) = (Instant::now(), Instant::now());
         let mut read = 0_u64;
         while let Some(chunk) = log.recv().await {
-            for record in chunk? {
-                read += 1;
-                // What is no click has its dead letter.
-                let Ok(mut row) = decode(src, &record) else { continue };
+            let chunk = chunk?;
+            read += chunk.len() as u64;
+            for mut row in chunk.into_iter().flatten() {
                 recounts.apply(&mut row);
                 if filling.batcher.is_full() || !filling.batcher.accepts(&row) {
                     filling.flush().await?;

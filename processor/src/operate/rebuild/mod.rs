@@ -26,12 +26,12 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use self::plan::{Plan, Step, Written};
-use self::store::{Right, Tables, right};
+use self::store::Tables;
 use super::audit;
 use super::reading::ReadError;
 use crate::Config;
 use crate::log::{Log, LogError};
-use crate::store::{InsertError, Store, StoreError};
+use crate::store::{InsertError, Right, Store, StoreError};
 use crate::upkeep::{self, UpkeepError};
 
 /// How often whoever is at work says so.
@@ -39,8 +39,6 @@ const BEAT: Duration = Duration::from_secs(2);
 
 /// Seconds without a sign after which whoever was at work counts as dead.
 const SILENCE: f64 = 10.0;
-
-const WAIT_OUT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often rollups are copied again because a purge has changed them half way.
 const ATTEMPTS: usize = 3;
@@ -79,6 +77,13 @@ pub(crate) enum RebuildError {
     Unequal(Box<audit::report::Report>),
     #[error("could not audit the new tables: {0:#}")]
     Audit(anyhow::Error),
+    #[error(
+        "making generation {0} was broken off: `processor replay --resume` goes on with it, \
+         `processor drop-generation {0}` gives it up"
+    )]
+    BrokenOff(Generation),
+    #[error("nothing was broken off")]
+    NothingToResume,
     #[error("live clicks came in between at every attempt to switch")]
     NotSwitched,
 }
@@ -164,8 +169,21 @@ impl<'a> Rebuild<'a> {
     /// who was thought dead finds no tables of somebody else's.
     pub(crate) async fn next_generation(&self) -> Result<Generation, RebuildError> {
         let current = self.store.current_generation().await?;
-        let latest = self.tables.latest().await?.map_or(0, |written| written.plan.generation);
-        Ok(Generation(current.0.max(latest) + 1))
+        Ok(next_after(current, self.tables.latest().await?.as_ref()))
+    }
+
+    /// Returns what is to be resumed, or nothing when a new plan is to be made.
+    ///
+    /// # Errors
+    /// [`RebuildError::BrokenOff`] and [`RebuildError::NothingToResume`] when it is the other way round, and
+    /// [`RebuildError::AtWork`].
+    pub(crate) async fn unfinished(&self, resume: bool) -> Result<Option<Plan>, RebuildError> {
+        match self.broken_off().await? {
+            Some(Written { plan, .. }) if resume => Ok(Some(plan)),
+            Some(Written { plan, .. }) => Err(RebuildError::BrokenOff(plan.generation())),
+            None if resume => Err(RebuildError::NothingToResume),
+            None => Ok(None),
+        }
     }
 
     /// Does what a new plan says, and returns it with the number that its tables have got.
@@ -176,21 +194,22 @@ impl<'a> Rebuild<'a> {
         let right = self.claim().await?;
         // Only now nobody else goes on; one who began since the plan was made writes nothing any more.
         let current = self.store.current_generation().await?;
-        if let Some(Written { plan: other, step, .. }) = self.tables.latest().await?
+        let latest = self.tables.latest().await?;
+        if let Some(Written { plan: other, step, .. }) = &latest
             && !step.is_last()
         {
             if other.generation() == current {
                 // Queries read these tables already: the live rows that they may lack are brought first.
-                self.carry_out(right, &other, step).await?;
+                self.carry_out(right, other, *step).await?;
                 return Err(RebuildError::Changed);
             }
-            self.tables.write(right, &other, Step::Abandoned).await?;
+            self.tables.write(right, other, Step::Abandoned).await?;
             self.tables.drop(other.generation()).await?;
         }
         if current != plan.of() {
             return Err(RebuildError::Changed);
         }
-        plan.generation = self.next_generation().await?.0;
+        plan.generation = next_after(current, latest.as_ref()).0;
         self.tables.write(right, &plan, Step::Planned).await?;
         self.carry_out(right, &plan, Step::Planned).await?;
         Ok(plan)
@@ -262,16 +281,7 @@ impl<'a> Rebuild<'a> {
 
     /// Takes the right to write new tables; whoever had it writes nothing any more.
     async fn claim(&self) -> Result<Right, RebuildError> {
-        let epoch = self.store.raise_epoch(REBUILD).await?;
-        self.wait_out(REBUILD, epoch).await?;
-        Ok(right(epoch))
-    }
-
-    async fn wait_out(&self, src: u32, epoch: u64) -> Result<(), RebuildError> {
-        while self.store.older_inserts(src, epoch).await? > 0 {
-            sleep(WAIT_OUT_INTERVAL).await;
-        }
-        Ok(())
+        Ok(self.store.fence(REBUILD).await?)
     }
 
     async fn copy(&self, right: Right, plan: &Plan) -> Result<(), RebuildError> {
@@ -308,4 +318,9 @@ impl<'a> Rebuild<'a> {
             attempt += 1;
         }
     }
+}
+
+/// The number above every one that there ever was.
+fn next_after(current: Generation, latest: Option<&Written>) -> Generation {
+    Generation(latest.map_or(current, |written| current.max(written.plan.generation())).0 + 1)
 }

@@ -8,35 +8,14 @@ use chrono::{DateTime, NaiveDate, Utc};
 use clickhouse::Client;
 use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::in_force;
-use schemas::row::REBUILD;
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::RebuildError;
 use super::plan::{Plan, Step, Written};
-use crate::store::{REFUSED, StoreError};
+use crate::store::{Right, StoreError, outcome_of, within};
 
 /// How long ClickHouse may take for one statement.
 const TIMEOUT: Duration = Duration::from_secs(3_600);
-
-/// Under whose epoch a statement writes: one that is not the highest any more is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Right {
-    pub(super) src: u32,
-    pub(super) epoch: u64,
-}
-
-impl Right {
-    fn guard(self) -> String {
-        let Self { src, epoch } = self;
-        format!("throwIf((SELECT max(epoch) FROM owners WHERE src = {src}) != {epoch}) = 0")
-    }
-
-    /// A name by which others find the statement and wait for its end.
-    fn query_id(self) -> String {
-        format!("clicks-{}-{}-{}", self.src, self.epoch, Uuid::now_v7().simple())
-    }
-}
 
 /// Access to the tables.
 #[derive(Clone)]
@@ -256,7 +235,7 @@ impl Tables {
              SELECT {generation}, now64(3), '{reason}' WHERE {}",
             guards.join(" AND ")
         );
-        self.guarded(&sql, Some(right.query_id())).await
+        self.guarded(&sql, Some(right.statement_id())).await
     }
 
     /// Asks whether a right still holds.
@@ -267,7 +246,7 @@ impl Tables {
     /// Runs an insert, whose last condition is open to one more, under a right.
     async fn insert(&self, right: Right, sql: &str) -> Result<(), RebuildError> {
         let joint = if sql.contains(" WHERE ") { "AND" } else { "WHERE" };
-        self.guarded(&format!("{sql} {joint} {}", right.guard()), Some(right.query_id())).await
+        self.guarded(&format!("{sql} {joint} {}", right.guard()), Some(right.statement_id())).await
     }
 
     async fn guarded(&self, sql: &str, query_id: Option<String>) -> Result<(), RebuildError> {
@@ -275,14 +254,7 @@ impl Tables {
         if let Some(id) = query_id {
             query = query.with_setting("query_id", id);
         }
-        match self.in_time(query.execute()).await {
-            Err(StoreError::Clickhouse(clickhouse::error::Error::BadResponse(text)))
-                if text.starts_with(REFUSED) =>
-            {
-                Err(RebuildError::Fenced)
-            }
-            outcome => Ok(outcome?),
-        }
+        Ok(outcome_of(self.in_time(query.execute()).await)?)
     }
 
     async fn execute(&self, sql: &str) -> Result<(), StoreError> {
@@ -298,7 +270,7 @@ impl Tables {
         &self,
         statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
     ) -> Result<T, StoreError> {
-        Ok(timeout(TIMEOUT, statement).await.map_err(|_| StoreError::Timeout)??)
+        within(TIMEOUT, statement).await
     }
 }
 
@@ -315,9 +287,4 @@ fn recounted<'a>(rows: &str, recount: Uuid, sources: impl Iterator<Item = &'a u3
                         FROM recounts WHERE recount = toUUID('{recount}')) AS reading \
          ON click.user_agent = reading.user_agent AND toString(click.purpose) = reading.purpose WHERE 1"
     )
-}
-
-/// The right of the one who makes new tables.
-pub(super) fn right(epoch: u64) -> Right {
-    Right { src: REBUILD, epoch }
 }

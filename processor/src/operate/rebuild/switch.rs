@@ -14,8 +14,8 @@ use futures_util::future::try_join_all;
 use schemas::row::REBUILD;
 
 use super::plan::Plan;
-use super::store::Right;
 use super::{Rebuild, RebuildError};
+use crate::store::Right;
 
 /// Rows that may be left to copy while live sources wait.
 const LITTLE: u64 = 50_000;
@@ -52,7 +52,7 @@ impl Rebuild<'_> {
                 // Whether it was done, the row says, as soon as it cannot be written any more.
                 Err(RebuildError::Store(error)) => {
                     tracing::warn!("the switch is doubtful, looking again: {error}");
-                    self.wait_out(REBUILD, right.epoch + 1).await?;
+                    self.store.wait_out(REBUILD, right.epoch + 1).await?;
                 }
                 outcome => outcome?,
             }
@@ -86,11 +86,6 @@ impl Rebuild<'_> {
 
     /// Takes live sources from whoever has them.
     async fn fence(&self, sources: &[u32]) -> Result<Vec<Right>, RebuildError> {
-        let fenced = sources.iter().map(async |src| {
-            let epoch = self.store.raise_epoch(*src).await?;
-            self.wait_out(*src, epoch).await?;
-            Ok::<_, RebuildError>(Right { src: *src, epoch })
-        });
-        try_join_all(fenced).await
+        Ok(try_join_all(sources.iter().map(|src| self.store.fence(*src))).await?)
     }
 }

@@ -30,7 +30,7 @@ use uuid::Uuid;
 use self::applied::Reading;
 use self::store::{Scanned, Tables, in_time};
 use super::rebuild::Rebuild;
-use super::rebuild::plan::{Plan, Written};
+use super::rebuild::plan::Plan;
 use crate::Config;
 use crate::ownership::behind;
 use crate::upkeep;
@@ -118,26 +118,10 @@ impl fmt::Display for Outcome {
 /// When there are no rules to read by, a rebuild is at work or was broken off, or an engine fails.
 pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Result<Outcome> {
     let rebuild = Rebuild::new(config)?;
-    match (rebuild.broken_off().await?, command.resume) {
-        (Some(Written { plan, .. }), true) => {
-            let plan = rebuild.resume(plan).await?;
-            let rules = "the rules of the recount that was broken off".to_owned();
-            return Ok(Outcome {
-                dry_run: false,
-                rules,
-                clicks: 0,
-                differences: Vec::new(),
-                plan: Some(plan),
-            });
-        }
-        (None, true) => bail!("no recount was broken off"),
-        (Some(Written { plan, .. }), false) => bail!(
-            "making generation {} was broken off: `processor replay --resume` goes on with it, \
-             `processor drop-generation {}` gives it up",
-            plan.generation(),
-            plan.generation()
-        ),
-        (None, false) => {}
+    if let Some(plan) = rebuild.unfinished(command.resume).await? {
+        let plan = rebuild.resume(plan).await?;
+        let rules = "the rules of the recount that was broken off".to_owned();
+        return Ok(Outcome { dry_run: false, rules, clicks: 0, differences: Vec::new(), plan: Some(plan) });
     }
     let agents = rules(config, command)?;
     let planning = Planning::new(config, &rebuild).await?;

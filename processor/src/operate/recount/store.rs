@@ -8,11 +8,10 @@ use clickhouse::query::RowCursor;
 use clickhouse::{Client, Row};
 use schemas::clickhouse::Generation;
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::applied::Reading;
-use crate::store::StoreError;
+use crate::store::{StoreError, within};
 
 /// How long ClickHouse may take for one statement, or for the next rows of one.
 const TIMEOUT: Duration = Duration::from_secs(1_800);
@@ -126,5 +125,5 @@ impl Tables {
 pub(super) async fn in_time<T>(
     statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
 ) -> Result<T, StoreError> {
-    Ok(timeout(TIMEOUT, statement).await.map_err(|_| StoreError::Timeout)??)
+    within(TIMEOUT, statement).await
 }
