@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail, ensure};
 use devstack::{
     Probe,
-    process::{Launch, Stopped},
+    process::{Launch, Memory, Stopped},
     scratch::Scratch,
 };
 
@@ -46,11 +46,8 @@ impl Child {
     }
 
     /// The most memory that it has had, in bytes.
-    pub(crate) async fn peak_memory(&self) -> anyhow::Result<u64> {
-        let status = tokio::fs::read_to_string(format!("/proc/{}/status", self.id()?)).await?;
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib: u64 = peak.and_then(|line| line.trim().strip_suffix(" kB")).context("no VmHWM")?.parse()?;
-        Ok(kib << 10)
+    pub(crate) fn peak_memory(&self) -> anyhow::Result<u64> {
+        Ok(Memory::of(self.id()?)?.peak)
     }
 
     /// Stops it, and holds that it ended by itself and in order.

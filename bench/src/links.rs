@@ -2,12 +2,12 @@
 
 use std::{
     fmt::Write as _,
-    fs,
     time::{Duration, Instant},
 };
 
 use ::tests::engines::{Isolated, isolated};
 use anyhow::{Context as _, ensure};
+use devstack::process;
 use ingest::links::Links;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use schemas::{
@@ -19,6 +19,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::{
+    prepare::{ENGINES, prepare},
     redirect::servers::Edge,
     statistics::percentile,
     terminal::{complain, say},
@@ -91,9 +92,7 @@ struct Started {
 
 /// Measures and prints the result.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    if cfg!(debug_assertions) {
-        complain("a debug build measures the compiler's debug code; build with --release for a result");
-    }
+    prepare(if options.start_links == 0 { &[] } else { &ENGINES })?;
     let memory = memory(options.links)?;
     let edge = if options.start_links == 0 {
         None
@@ -129,7 +128,7 @@ fn memory(count: u64) -> anyhow::Result<Memory> {
     complain(&format!("putting {count} links into memory"));
     let workspace_id = WorkspaceId::from_uuid(Uuid::now_v7());
     let links = Links::default();
-    let (before, started) = (resident("self")?, Instant::now());
+    let (before, started) = (process::Memory::of(std::process::id())?.resident, Instant::now());
     let mut strings = 0;
     for number in 0..count {
         let link = link(number, workspace_id);
@@ -138,7 +137,7 @@ fn memory(count: u64) -> anyhow::Result<Memory> {
         links.apply(key.as_bytes(), Some(&value))?;
     }
     let seconds = started.elapsed().as_secs_f64();
-    let bytes = resident("self")?.saturating_sub(before);
+    let bytes = process::Memory::of(std::process::id())?.resident.saturating_sub(before);
     ensure!(links.len() as u64 == count, "{} links are known and not {count}", links.len());
     let each = |bytes: u64| bytes as f64 / count as f64;
     Ok(Memory {
@@ -165,7 +164,7 @@ async fn started(options: &Options, engines: &Isolated) -> anyhow::Result<Starte
     let start_to_ready = begin.elapsed();
     // Ready means that the last one is known.
     edge.knows(&link(options.start_links - 1, workspace_id).slug).await?;
-    let resident_bytes = resident(&edge.server.pid()?.to_string())?;
+    let resident_bytes = process::Memory::of(edge.server.pid()?)?.resident;
 
     complain(&format!("timing {} changes", options.changes));
     let mut changes = Vec::new();
@@ -220,18 +219,6 @@ fn publish(producer: &BaseProducer, topic: &str, link: Link) -> anyhow::Result<(
     }
 }
 
-/// Returns the resident memory of a process, in bytes.
-fn resident(process: &str) -> anyhow::Result<u64> {
-    let file = format!("/proc/{process}/status");
-    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
-    parse_resident(&text).with_context(|| format!("cannot understand {file}"))
-}
-
-fn parse_resident(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
-}
-
 impl Report {
     fn text(&self) -> String {
         let Memory { links, seconds, bytes_per_link, string_bytes_per_link, bytes_per_link_above_strings } =
@@ -261,16 +248,5 @@ impl Report {
             );
         }
         text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn resident_memory_is_in_kibibytes() {
-        assert_eq!(parse_resident("Name:\tx\nVmHWM:\t  9 kB\nVmRSS:\t    2048 kB\n"), Some(2 * 1024 * 1024));
-        assert_eq!(parse_resident("Name:\tx\n"), None);
     }
 }

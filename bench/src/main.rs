@@ -12,6 +12,7 @@ mod deliver;
 mod links;
 mod load;
 mod paced;
+mod prepare;
 mod process;
 mod queries;
 mod redirect;

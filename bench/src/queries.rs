@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use ::tests::engines::{Isolated, isolated};
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use chrono::{Datelike as _, Days, NaiveDate, Utc};
 use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{Run, Scope};
@@ -14,6 +14,7 @@ use schemas::row::UPKEEP;
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::prepare::{ENGINES, prepare};
 use crate::statistics::percentile;
 use crate::terminal::{complain, say};
 
@@ -73,9 +74,7 @@ struct Asked {
 
 /// Measures and prints the result.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    for variable in ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"] {
-        ensure!(std::env::var_os(variable).is_some(), "{variable} is not set: it names a running engine");
-    }
+    prepare(&ENGINES)?;
     let mut reports = Vec::new();
     for clicks in &options.clicks {
         let engines = isolated().await;

@@ -1,13 +1,12 @@
 //! The log is read again while clicks come, and whoever reads it is killed at each step.
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use tests::clicks::{Clicks, Plan};
 use tests::counted::{all_counted, clicks as table, is_exact};
 use tests::engines::counting;
 use tests::eventually;
-use tests::processor::{Processor, command};
+use tests::processor::{Processor, command, kill_after};
 
 use crate::traffic::LONG;
 
@@ -27,15 +26,7 @@ async fn each_click_is_a_row_once_when_the_log_is_replayed_under_load_and_the_re
     };
     let mut running = replay(&["--from", "earliest"]);
     for step in ["planned", "copied", "filled", "rolled_up"] {
-        let reached = format!("SELECT count() > 0 FROM rebuilds WHERE step = '{step}'");
-        let began = Instant::now();
-        // Nothing waits between two looks, so that the kill comes soon after the step.
-        while engines.clickhouse(&reached).await.trim() != "1" {
-            let ended = running.try_wait().unwrap();
-            assert!(ended.is_none(), "it ended with {ended:?} before it had {step}");
-            assert!(began.elapsed() < Duration::from_secs(90), "no {step}");
-        }
-        running.kill().await.unwrap();
+        kill_after(&engines, step, &mut running).await;
         // The one that counts live clicks is killed as well, and goes on with the tables that it finds.
         processor.server.kill().await;
         processor.server.start().await.unwrap();

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use devstack::process::Memory;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tests::deployment::BROWSER;
 use tests::edge::Edge;
@@ -238,11 +239,9 @@ async fn metrics(edge: &Edge) -> Vec<String> {
     names
 }
 
-/// The resident memory of the edge, in bytes (proc(5)).
+/// The resident memory of the edge, in bytes.
 fn resident(edge: &Edge) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", edge.server.pid().unwrap())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    Memory::of(edge.server.pid().unwrap()).unwrap().resident
 }
 
 /// How many sockets the edge has open.

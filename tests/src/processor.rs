@@ -1,16 +1,22 @@
 //! The processor alone, as a process: it can be killed, stopped and started again, and held for a while.
 
-use devstack::process::{Launch, Stopped, tail};
+use std::time::Duration;
+
+use devstack::process::{Launch, Memory, Stopped, tail};
 use devstack::scratch::Scratch;
 use devstack::{Probe, Server, ports};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::process::{Child, Command};
 
 use crate::deployment::binary;
 use crate::engines::{Isolated, http_client};
 
 /// How many lines of a log a failing test shows.
 const LOG_LINES: usize = 30;
+
+/// How long a replay may take to get to a step.
+const STEP: Duration = Duration::from_secs(90);
 
 /// What an operator's environment says to a processor on these engines.
 fn environment(engines: &Isolated) -> Vec<(String, String)> {
@@ -79,9 +85,7 @@ impl Processor {
     /// # Panics
     /// When it does not run.
     pub fn memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.pid().unwrap())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        Memory::of(self.server.pid().unwrap()).unwrap().resident
     }
 
     /// Sends it a signal.
@@ -109,22 +113,35 @@ impl Processor {
 }
 
 /// An operator's command on these engines. It is killed on drop.
-pub fn command(engines: &Isolated, arguments: &[&str]) -> tokio::process::Command {
-    let mut command = tokio::process::Command::new(binary("processor"));
+pub fn command(engines: &Isolated, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary("processor"));
     command.args(arguments).envs(environment(engines)).kill_on_drop(true);
     command
 }
 
-/// Runs `processor audit` where the program has it, and holds that it finds everything equal.
+/// Kills a replay or recount soon after it has written a step down.
+///
+/// # Panics
+/// When it ends before, or does not get there.
+pub async fn kill_after(engines: &Isolated, step: &str, running: &mut Child) {
+    let reached = format!("SELECT count() > 0 FROM rebuilds WHERE step = '{step}'");
+    let found = tokio::time::timeout(STEP, async {
+        // Nothing waits between two looks, so that the kill comes soon after the step.
+        while engines.clickhouse(&reached).await.trim() != "1" {
+            let ended = running.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended with {ended:?} before it had {step}");
+        }
+    });
+    found.await.unwrap_or_else(|_| panic!("no {step}"));
+    running.kill().await.unwrap();
+}
+
+/// Runs `processor audit`, and holds that it finds everything equal.
 ///
 /// # Panics
 /// When it finds a difference.
 pub async fn audit(engines: &Isolated) {
-    let run = |arguments: &'static [&'static str]| command(engines, arguments).output();
-    if !run(&["audit", "--help"]).await.unwrap().status.success() {
-        return;
-    }
-    let output = run(&["audit"]).await.unwrap();
+    let output = command(engines, &["audit"]).output().await.unwrap();
     assert!(
         output.status.success(),
         "processor audit: {}{}",

@@ -9,13 +9,14 @@ mod stage;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use bare::Bare;
 use report::{Comparison, Judged, Report, Round, Throughput};
 use server::Server;
 use stage::Stage;
 use tests::engines::{Isolated, isolated};
 
+use crate::prepare::{ENGINES, prepare};
 use crate::terminal::{complain, say};
 
 /// What all servers log, whatever our own environment says: log lines cost time.
@@ -53,12 +54,7 @@ pub(crate) struct Options {
 
 /// Measures and prints the result.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    for variable in ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"] {
-        ensure!(std::env::var_os(variable).is_some(), "{variable} is not set: it names a running engine");
-    }
-    if cfg!(debug_assertions) {
-        complain("a debug build measures the compiler's debug code; build with --release for a result");
-    }
+    prepare(&ENGINES)?;
     let engines = isolated().await;
     // Topics and databases stay after a failure: what was asked and answered is to be looked for there.
     let report = measure(&options, &engines).await?;

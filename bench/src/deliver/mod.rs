@@ -17,6 +17,7 @@ use tests::engines::{Isolated, isolated};
 use crate::{
     load::Load,
     paced,
+    prepare::{ENGINES, prepare},
     redirect::servers::Edge,
     terminal::{complain, say},
 };
@@ -88,12 +89,7 @@ enum Part {
 
 /// Measures and prints the result.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    for variable in ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"] {
-        ensure!(std::env::var_os(variable).is_some(), "{variable} is not set: it names a running engine");
-    }
-    if cfg!(debug_assertions) {
-        complain("a debug build measures the compiler's debug code; build with --release for a result");
-    }
+    prepare(&ENGINES)?;
     let receiver = Receiver::start().await?;
     let measures = |part| !options.skip.contains(&part);
     let mut rates = Vec::new();
@@ -223,7 +219,7 @@ async fn memory(options: &Options, receiver: &Receiver) -> anyhow::Result<Memory
     let some = (options.backlog as usize).min(options.deliveries as usize);
     receiver.received(some).await?;
     let rate = receiver.rate().await?;
-    let peak = dispatcher.peak_memory().await.context("cannot read the dispatcher's memory")?;
+    let peak = dispatcher.peak_memory().context("cannot read the dispatcher's memory")?;
     dispatcher.stop().await?;
     finish(engines, stage).await?;
     Ok(Memory { backlog: options.backlog, peak_mib: peak >> 20, deliveries_per_second: rate })

@@ -38,8 +38,8 @@ impl Dispatcher {
     }
 
     /// The most memory that it has had, in bytes.
-    pub(super) async fn peak_memory(&self) -> anyhow::Result<u64> {
-        self.0.peak_memory().await
+    pub(super) fn peak_memory(&self) -> anyhow::Result<u64> {
+        self.0.peak_memory()
     }
 
     pub(super) async fn stop(self) -> anyhow::Result<()> {

@@ -127,7 +127,7 @@ pub(super) async fn measure<T>(
     };
     let (found, done) = tokio::join!(looking, until);
     let ((mut sent, looks), done) = (found?, done?);
-    let peak_mib = processor.peak_memory().await? >> 20;
+    let peak_mib = processor.peak_memory()? >> 20;
 
     sent.sort_unstable_by_key(|(_, _, at)| *at);
     sent.drain(..(rate as usize * WARM_UP_SECONDS as usize).min(sent.len()));

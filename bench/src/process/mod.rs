@@ -14,10 +14,10 @@ mod report;
 mod stage;
 
 use ::tests::engines::isolated;
-use anyhow::ensure;
 use report::{Pair, Report};
 use stage::Stage;
 
+use crate::prepare::{ENGINES, prepare};
 use crate::terminal::{complain, say};
 
 /// What our programs log, whatever our own environment says: log lines cost time.
@@ -46,12 +46,7 @@ pub(crate) struct Options {
 
 /// Measures and prints the result.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    for variable in ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"] {
-        ensure!(std::env::var_os(variable).is_some(), "{variable} is not set: it names a running engine");
-    }
-    if cfg!(debug_assertions) {
-        complain("a debug build measures the compiler's debug code; build with --release for a result");
-    }
+    prepare(&ENGINES)?;
     let stage = Stage::new(isolated().await, options.clicks)?;
     complain(&format!("writing {} clicks to a topic", options.clicks));
     clicks::write(&stage.engines, options.clicks).await?;

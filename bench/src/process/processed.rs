@@ -39,16 +39,21 @@ pub(super) struct Processed {
     pub(super) peak_mib: u64,
 }
 
-/// Starts the processor on these engines.
-pub(super) async fn start(engines: &Isolated) -> anyhow::Result<Child> {
-    let operations = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()?));
-    let environment = vec![
+/// What the processor and its commands are told of the engines.
+pub(super) fn environment(engines: &Isolated) -> [(&'static str, String); 4] {
+    [
         ("RUST_LOG", LOG_FILTER.to_owned()),
         ("KAFKA_BROKERS", engines.kafka_brokers.clone()),
         ("CLICKHOUSE_URL", engines.clickhouse_url.clone()),
         ("HOPLINE_TOPIC_PREFIX", engines.topic_prefix.clone()),
-        ("HOPLINE_PROCESSOR_OPERATIONS_LISTEN", operations.to_string()),
-    ];
+    ]
+}
+
+/// Starts the processor on these engines.
+pub(super) async fn start(engines: &Isolated) -> anyhow::Result<Child> {
+    let operations = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()?));
+    let mut environment = environment(engines).to_vec();
+    environment.push(("HOPLINE_PROCESSOR_OPERATIONS_LISTEN", operations.to_string()));
     let (program, url) = (child::beside("processor")?, format!("http://{operations}"));
     Child::start("processor", program, vec![], environment, (&url, "/readyz")).await
 }
@@ -66,7 +71,7 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Processed> {
     let parts = stage.number(parts).await?;
     stage.settle().await?;
     let raw_cpu = stage.used(before, stage.read(Some(&processor))?);
-    let peak_mib = processor.peak_memory().await? >> 20;
+    let peak_mib = processor.peak_memory()? >> 20;
     processor.stop().await?;
     is_exact(stage).await?;
 

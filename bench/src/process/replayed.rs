@@ -8,13 +8,14 @@ use std::{
 
 use ::tests::engines::{Isolated, isolated};
 use anyhow::{Context as _, ensure};
-use schemas::topic;
+use devstack::process::Memory;
 use serde::Serialize;
 use tokio::{process::Command, time::sleep};
 
-use super::{LOG_FILTER, clicks, freshness, freshness::Freshness, processed, stage::Stage};
+use super::{clicks, freshness, freshness::Freshness, processed, stage::Stage};
 use crate::{
     child,
+    prepare::{ENGINES, prepare},
     terminal::{complain, say},
 };
 
@@ -60,9 +61,7 @@ struct Report {
 
 /// Measures and prints the result.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    for variable in ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"] {
-        ensure!(std::env::var_os(variable).is_some(), "{variable} is not set: it names a running engine");
-    }
+    prepare(&ENGINES)?;
     let Options { clicks: count, rate, json } = options;
     let stage = Stage::new(isolated().await, count)?;
     let engines = &stage.engines;
@@ -107,29 +106,23 @@ async fn command(engines: &Isolated, command: &[&str], rows: u64) -> anyhow::Res
     let started = Instant::now();
     let mut running = Command::new(program)
         .args(command)
-        .env("RUST_LOG", LOG_FILTER)
-        .env("KAFKA_BROKERS", &engines.kafka_brokers)
-        .env("CLICKHOUSE_URL", &engines.clickhouse_url)
-        .env("HOPLINE_TOPIC_PREFIX", engines.topic(topic::CLICKS).trim_end_matches(topic::CLICKS.name))
+        .envs(processed::environment(engines))
         .stdout(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
-    let status = format!("/proc/{}/status", running.id().context("it has ended")?);
-    let mut peak_kib = 0;
+    let id = running.id().context("it has ended")?;
+    let mut peak = 0;
     let ended = loop {
         if let Some(ended) = running.try_wait()? {
             break ended;
         }
-        if let Ok(status) = tokio::fs::read_to_string(&status).await {
-            let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-            let kib = peak.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-            peak_kib = kib.unwrap_or(0).max(peak_kib);
-        }
+        // It may have ended between the two looks.
+        peak = Memory::of(id).map_or(peak, |memory| memory.peak);
         sleep(LOOK).await;
     };
     ensure!(ended.success(), "processor {} ended with {ended}", command.join(" "));
     let seconds = started.elapsed().as_secs_f64();
-    Ok(Run { seconds, rows_per_second: rows as f64 / seconds, peak_mib: peak_kib >> 10 })
+    Ok(Run { seconds, rows_per_second: rows as f64 / seconds, peak_mib: peak >> 20 })
 }
 
 impl Report {

@@ -23,6 +23,7 @@ use usage::Usage;
 
 use crate::{
     load::{Answers, Load},
+    prepare::prepare,
     terminal::{complain, say},
 };
 
@@ -76,13 +77,7 @@ enum Part {
 
 /// Measures, checks that no click is missing, and prints the result.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    ensure!(
-        std::env::var_os("KAFKA_BROKERS").is_some(),
-        "KAFKA_BROKERS is not set: it names a running Kafka"
-    );
-    if cfg!(debug_assertions) {
-        complain("a debug build measures the compiler's debug code; build with --release for a result");
-    }
+    prepare(&["KAFKA_BROKERS"])?;
     let engines = topics().await;
     // The topics stay after a failure: the missing click is to be looked for there.
     let report = compare(&options, &engines).await?;

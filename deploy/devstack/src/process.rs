@@ -1,6 +1,7 @@
 //! Child processes that cannot outlive us.
 
 mod family;
+mod memory;
 mod program;
 mod spawn;
 
@@ -21,6 +22,7 @@ use spawn::spawn;
 use tokio::sync::watch;
 
 pub use self::family::{descendants, is_alive};
+pub use self::memory::Memory;
 pub use self::program::{run, run_attached, run_with_input};
 pub use self::spawn::detach;
 use crate::{Account, Error};

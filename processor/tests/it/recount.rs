@@ -12,6 +12,7 @@ use schemas::message::Click;
 use serde_json::{Value, json};
 use tests::engines::{Isolated, isolated};
 use tests::eventually;
+use tests::processor::kill_after;
 
 use crate::audit::assert_equal;
 use crate::clicks::{Edge, SOON, again, click, counted};
@@ -179,17 +180,7 @@ async fn a_recount_that_is_killed_at_any_step_is_taken_up_again() {
 
     let mut recount = program(&isolated, &lists.with(&["recount"])).stdout(Stdio::null()).spawn().unwrap();
     for step in ["planned", "copied", "rolled_up"] {
-        let reached = format!("SELECT count() > 0 FROM rebuilds WHERE step = '{step}'");
-        // Nothing waits between two looks, so that the kill comes soon after the step.
-        let found = tokio::time::timeout(SOON, async {
-            while isolated.clickhouse(&reached).await.trim() != "1" {
-                if let Some(ended) = recount.try_wait().unwrap() {
-                    panic!("it ended with {ended} before it had {step}");
-                }
-            }
-        });
-        found.await.unwrap();
-        recount.kill().await.unwrap();
+        kill_after(&isolated, step, &mut recount).await;
         eventually("it counts as dead", SOON, async || {
             let refused = operate(&isolated, &lists.with(&["recount"])).await.unwrap_err().to_string();
             if refused.contains("was broken off") { Ok(()) } else { Err(refused) }

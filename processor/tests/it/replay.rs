@@ -11,6 +11,7 @@ use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
 use schemas::topic;
 use tests::engines::{Isolated, isolated};
 use tests::eventually;
+use tests::processor::kill_after;
 use tokio::task::JoinHandle;
 
 use crate::audit::assert_equal;
@@ -19,20 +20,10 @@ use crate::processor::{Processor, config, operate, program};
 use crate::rollups::{link, random_clicks, recent_month, store};
 use crate::upkeep::{all_closed, eager, write};
 
-/// Starts a command and kills it soon after it has written a step down.
-async fn kill_at(isolated: &Isolated, command: &[&str], step: &str) {
+/// Starts a command and kills it soon after a step.
+async fn start_and_kill_after(isolated: &Isolated, command: &[&str], step: &str) {
     let mut replay = program(isolated, command).stdout(Stdio::null()).spawn().unwrap();
-    let reached = format!("SELECT count() > 0 FROM rebuilds WHERE step = '{step}'");
-    // Nothing waits between two looks, so that the kill comes soon after the step.
-    let found = tokio::time::timeout(SOON, async {
-        while isolated.clickhouse(&reached).await.trim() != "1" {
-            if let Some(ended) = replay.try_wait().unwrap() {
-                panic!("it ended with {ended} before it had {step}");
-            }
-        }
-    });
-    found.await.unwrap();
-    replay.kill().await.unwrap();
+    kill_after(isolated, step, &mut replay).await;
 }
 
 /// Waits until everything on the topic is done.
@@ -228,7 +219,7 @@ async fn a_copy_that_was_counted_for_a_lost_click_counts_once_when_the_log_bring
     counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'before'", 1).await;
     all_done(&isolated).await;
 
-    kill_at(&isolated, &["replay", "--offsets", "1:0-2"], "planned").await;
+    start_and_kill_after(&isolated, &["replay", "--offsets", "1:0-2"], "planned").await;
     // Live, it is a row of the former tables.
     edge.send(1, &again(&meanwhile)).await;
     counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'meanwhile'", 1).await;
@@ -250,7 +241,7 @@ async fn a_replay_that_was_given_up_leaves_its_number_to_nobody() {
     let processor = Processor::start_with(eager(&isolated)).await;
     counted_clicks(&isolated, &edge).await;
     all_done(&isolated).await;
-    kill_at(&isolated, &["replay", "--from", "earliest"], "planned").await;
+    start_and_kill_after(&isolated, &["replay", "--from", "earliest"], "planned").await;
     eventually("it counts as dead", SOON, async || {
         operate(&isolated, &["drop-generation", "2"]).await.map_err(|error| error.to_string())
     })
@@ -303,7 +294,7 @@ async fn a_replay_that_is_killed_at_any_step_is_taken_up_again() {
 
     let mut command = &["replay", "--from", "earliest"][..];
     for step in ["planned", "copied", "filled", "rolled_up"] {
-        kill_at(&isolated, command, step).await;
+        start_and_kill_after(&isolated, command, step).await;
         command = &["replay", "--resume"];
         // A second one is refused as long as the first may be alive, and a new one as long as it is not done.
         let refused = operate(&isolated, &["replay", "--resume"]).await.unwrap_err();

@@ -4,6 +4,7 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use devstack::process::Memory;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
 
@@ -105,7 +106,7 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     let file = file(plan.rows);
     let refused: Vec<i64> = (1..=plan.rows).filter(|row| is_refused(*row)).map(i64::from).collect();
     let rows = i64::from(plan.rows);
-    let idle = memory(&deployment, "VmRSS:");
+    let idle = memory(&deployment).resident;
     progress(&format!("a file of {} MB", file.len() / 1_000_000));
     let began = Instant::now();
 
@@ -126,7 +127,7 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
         if done >= rows / 2 { Ok(done) } else { Err(done) }
     })
     .await;
-    let before = memory(&deployment, "VmHWM:");
+    let before = memory(&deployment).peak;
     deployment.api.kill().await;
     // Whether or not the answer came.
     let _ = first.await.unwrap();
@@ -145,7 +146,7 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     })
     .await;
     let took = began.elapsed();
-    let after = memory(&deployment, "VmHWM:");
+    let after = memory(&deployment).peak;
 
     let failed = refused.len() as i64;
     assert_eq!(
@@ -194,9 +195,6 @@ fn is_refused(row: u32) -> bool {
     row % REFUSED_EACH == REFUSED_EACH / 2
 }
 
-/// A line of what the system knows of the API's memory, in bytes.
-fn memory(deployment: &Deployment, name: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", deployment.api.pid().unwrap())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+fn memory(deployment: &Deployment) -> Memory {
+    Memory::of(deployment.api.pid().unwrap()).unwrap()
 }

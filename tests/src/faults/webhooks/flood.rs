@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use devstack::process::Memory;
+
 use super::{ANSWER, ARRIVED, knows, latencies};
 use crate::arrivals::{Arrivals, expected};
 use crate::deployment::Deployment;
@@ -133,17 +135,10 @@ pub async fn webhook_flood(engines: Isolated, plan: WebhookFlood) -> Flooded {
         at_once: most_at_once(&slow_ones),
         neighbour: (theirs, slow_ones.iter().filter(|request| request.at > last).count()),
         latencies: latencies(&others),
-        peak_mib: peak_mib(deployment.dispatcher.pid().unwrap()),
+        peak_mib: Memory::of(deployment.dispatcher.pid().unwrap()).unwrap().peak >> 20,
     }
 }
 
 fn is_slow(request: &Request) -> bool {
     request.path == "/slow"
-}
-
-/// The most memory that a process has had.
-fn peak_mib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
 }
