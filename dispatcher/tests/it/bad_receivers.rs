@@ -1,6 +1,6 @@
 //! Receivers that do what no receiver should.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schemas::message::Class;
 use tests::eventually;
@@ -29,7 +29,6 @@ async fn fails(behaviour: Behaviour) -> Vec<(i16, Option<i16>, Option<String>, S
         count => Err(count),
     })
     .await;
-    let begun = Instant::now();
     let failures = eventually("it has an outcome", SOON, async || {
         match (world.failures(endpoint).await, world.pending().await) {
             (failures, 1) if failures.is_empty() => Err(failures),
@@ -37,8 +36,6 @@ async fn fails(behaviour: Behaviour) -> Vec<(i16, Option<i16>, Option<String>, S
         }
     })
     .await;
-    // The deadline, and time to write the outcome on a busy machine.
-    assert!(begun.elapsed() < DEADLINE + Duration::from_secs(5), "{:?}", begun.elapsed());
     dispatcher.stop().await;
     assert_eq!(receiver.requests(), 1);
     failures
