@@ -147,6 +147,12 @@ enum Command {
         #[arg(long)]
         edge_token_id: EdgeTokenId,
     },
+    /// Publishes every link and edge token again, for a Kafka that has lost its topic `links`.
+    ///
+    /// Waits until Kafka has them, for which an API has to run. May be broken off and run again at any time.
+    ///
+    /// Example: api admin publish-links
+    PublishLinks,
     /// Enables a disabled webhook endpoint for the events from now on.
     ///
     /// Example: api admin enable-endpoint --id whe_…
@@ -249,6 +255,7 @@ async fn carry_out(command: Command, app: &App) -> anyhow::Result<Value> {
             anyhow::ensure!(revoked, "--edge-token-id: there is no edge token {edge_token_id}");
             Ok(json!({ "revoked": edge_token_id }))
         }
+        Command::PublishLinks => Ok(json!({ "published": store::publish_links(pool).await? })),
         Command::EnableEndpoint { id } => {
             let changed = store::enable_endpoint(pool, id)
                 .await?

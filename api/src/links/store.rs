@@ -55,7 +55,7 @@ impl LinkRow {
     }
 
     /// What edges need of the link.
-    pub(super) fn record(&self) -> LinkRecord {
+    pub(crate) fn record(&self) -> LinkRecord {
         LinkRecord::Live(Link {
             version: Version,
             id: self.link_id(),

@@ -1,6 +1,8 @@
 //! The operator's commands, as the program that an operator runs.
 
+use std::collections::HashMap;
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -302,4 +304,66 @@ async fn a_password_that_is_reset_ends_the_sessions_and_is_the_only_one() {
     assert_eq!(browser.sign_in("ada@example.com", "another good one").await.status, 200);
     let nobodys = ["reset-password", "--email", "eve@example.com", "--password-stdin"];
     assert!(!run(&server.engines, &[], &nobodys, "another good one\n").await.status.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_links_are_published_again_beside_changes_of_them() {
+    // More than one transaction takes.
+    const LINKS: usize = 600;
+    let server = Server::start().await;
+    let admin = async |arguments: &[&str]| succeed(&server.engines, &[], arguments, "").await;
+    let tokens = [admin(&["create-edge-token"]).await, admin(&["create-edge-token"]).await];
+    admin(&["revoke-edge-token", "--edge-token-id", &text(&tokens[1]["edge_token_id"])]).await;
+    let mut links = Vec::new();
+    for _ in 0..LINKS / 100 {
+        let body = json!({ "links": vec![json!({ "name": "a", "destination": "https://a.example/" }); 100] });
+        let made = server.send(Method::POST, "/api/links/bulk", Some(body)).await;
+        links.extend(made.body["results"].as_array().unwrap().iter().map(|made| text(&made["link"]["id"])));
+    }
+    for id in &links[..10] {
+        assert_eq!(server.send(Method::DELETE, &format!("/api/links/{id}"), None).await.status, 204);
+    }
+    let (before, count) = latest(&server).await;
+    assert_eq!((before.len(), count), (LINKS + 2, LINKS + 2 + 1 + 10));
+
+    let changes = async {
+        for (number, id) in links[10..60].iter().enumerate() {
+            let body = json!({ "name": format!("changed {number}") });
+            let path = format!("/api/links/{id}");
+            assert_eq!(server.send(Method::PATCH, &path, Some(body)).await.status, 200);
+        }
+    };
+    let (published, ()) = tokio::join!(admin(&["publish-links"]), changes);
+    assert_eq!(
+        published,
+        json!({ "published": { "edge_tokens": 2, "links": LINKS - 10, "deleted_links": 10 } })
+    );
+    let (after, all) = latest(&server).await;
+    assert_eq!(all, count + LINKS + 2 + 50);
+    for (key, record) in &after {
+        let mut expected = before[key].clone();
+        match links.iter().position(|id| id == key) {
+            // A deleted link's own revision is forgotten; any that is later will do.
+            Some(0..10) => expected["revision"] = json!(i64::MAX),
+            // Compaction keeps the last record, and that is to be the change.
+            Some(10..60) => expected["revision"] = json!(2),
+            _ => {}
+        }
+        assert_eq!(record, &expected, "{key}");
+    }
+}
+
+/// The last record of each key of topic `links`, and how many records there are.
+async fn latest(server: &Server) -> (HashMap<String, Value>, usize) {
+    tests::eventually("everything is published", Duration::from_secs(60), async || {
+        let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox")
+            .fetch_one(&mut server.engines.postgres().await)
+            .await
+            .unwrap();
+        if waiting == 0 { Ok(()) } else { Err(waiting) }
+    })
+    .await;
+    let records = tests::log::records(&server.engines, schemas::topic::LINKS);
+    let latest = records.iter().map(|record| (record.key.clone(), record.json())).collect();
+    (latest, records.len())
 }

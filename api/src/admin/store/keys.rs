@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{record, workspace_exists};
 use crate::keys::Plain;
-use crate::outbox;
+use crate::outbox::{self, Outgoing};
 
 /// Stores a key's digest; `None` when there is no such workspace.
 pub(in crate::admin) async fn create_key(
@@ -109,6 +109,16 @@ async fn tell_edges(
     digest: &[u8],
     revoked_at: Option<DateTime<Utc>>,
 ) -> sqlx::Result<()> {
+    outbox::enqueue_all(transaction, [edge_token(id, workspace, digest, revoked_at)]).await
+}
+
+/// What edges are told of a token.
+pub(super) fn edge_token(
+    id: EdgeTokenId,
+    workspace: Option<WorkspaceId>,
+    digest: &[u8],
+    revoked_at: Option<DateTime<Utc>>,
+) -> Outgoing {
     let token = EdgeToken {
         version: Version,
         edge_token_id: id,
@@ -116,5 +126,5 @@ async fn tell_edges(
         workspace_id: workspace,
         revoked_at,
     };
-    outbox::enqueue(transaction, schemas::topic::LINKS, &token.key(), &token.encode()).await
+    Outgoing { topic: schemas::topic::LINKS, key: token.key(), value: token.encode() }
 }

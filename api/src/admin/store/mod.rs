@@ -3,6 +3,7 @@
 mod accounts;
 mod endpoints;
 mod keys;
+mod links;
 
 use serde_json::Value;
 use sqlx::PgConnection;
@@ -15,6 +16,7 @@ pub(super) use accounts::{
 };
 pub(super) use endpoints::enable_endpoint;
 pub(super) use keys::{create_edge_token, create_key, revoke_edge_token, revoke_key};
+pub(super) use links::publish_links;
 
 async fn account_exists(transaction: &mut PgConnection, id: Uuid) -> sqlx::Result<bool> {
     sqlx::query_scalar("SELECT EXISTS (SELECT FROM accounts WHERE id = $1)")

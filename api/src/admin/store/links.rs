@@ -1,0 +1,155 @@
+//! Publishing all links again: for a topic that has lost them.
+
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+use schemas::id::{EdgeTokenId, LinkId, WorkspaceId};
+use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
+use schemas::topic;
+use serde::Serialize;
+use serde_json::json;
+use service::http::ApiError;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::keys::edge_token;
+use super::record;
+use crate::error::{database, despite_deadlocks};
+use crate::links::LinkRow;
+use crate::outbox::{self, Outgoing};
+
+/// Links in one transaction, which holds them while it lasts.
+const PAGE: i64 = 500;
+
+/// Messages that may wait in the outbox before more are put there.
+const WAITING: i64 = 10_000;
+
+/// Time between two looks at the outbox.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Least time between two lines about how far it is.
+const TELL: Duration = Duration::from_secs(5);
+
+/// The revision of deleted links: a link's own is not kept, and this one is above it.
+const AFTER_ALL: u64 = i64::MAX.unsigned_abs();
+
+/// How many messages were published.
+#[derive(Debug, Default, Serialize)]
+pub(in crate::admin) struct Published {
+    edge_tokens: usize,
+    links: usize,
+    deleted_links: usize,
+}
+
+/// Publishes the record of every edge token, link and deleted link again, and returns when Kafka has them.
+///
+/// Records carry the revision that the link has, so that readers which know it change nothing. A link is locked until
+/// its record is in the outbox: behind one of a later revision, compaction would keep the older one.
+pub(in crate::admin) async fn publish_links(pool: &PgPool) -> Result<Published, ApiError> {
+    let mut told = Instant::now();
+    let mut published = Published { edge_tokens: edge_tokens(pool).await?, ..Published::default() };
+    let mut after = Some(Uuid::nil());
+    while let Some(last) = after {
+        let (count, next) = despite_deadlocks(|| links(pool, last)).await?;
+        published.links += count;
+        after = next;
+        drain(pool, WAITING, &mut told, &published).await?;
+    }
+    let mut after = Some(Uuid::nil());
+    while let Some(last) = after {
+        let (count, next) = deleted_links(pool, last).await?;
+        published.deleted_links += count;
+        after = next;
+        drain(pool, WAITING, &mut told, &published).await?;
+    }
+    drain(pool, 0, &mut told, &published).await?;
+    let mut connection = pool.acquire().await.map_err(database)?;
+    record(&mut connection, "publish-links", "links", json!(published)).await.map_err(database)?;
+    Ok(published)
+}
+
+async fn edge_tokens(pool: &PgPool) -> Result<usize, ApiError> {
+    let mut transaction = pool.begin().await.map_err(database)?;
+    let tokens: Vec<(Uuid, Option<Uuid>, Vec<u8>, Option<DateTime<Utc>>)> =
+        sqlx::query_as("SELECT id, workspace_id, token_sha256, revoked_at FROM edge_tokens FOR SHARE")
+            .fetch_all(&mut *transaction)
+            .await
+            .map_err(database)?;
+    let messages = tokens.iter().map(|(id, workspace, digest, revoked_at)| {
+        edge_token(EdgeTokenId::from_uuid(*id), workspace.map(WorkspaceId::from_uuid), digest, *revoked_at)
+    });
+    outbox::enqueue_all(&mut transaction, messages).await.map_err(database)?;
+    transaction.commit().await.map_err(database)?;
+    Ok(tokens.len())
+}
+
+/// Puts the links after one into the outbox; returns how many, and where to go on.
+async fn links(pool: &PgPool, after: Uuid) -> Result<(usize, Option<Uuid>), ApiError> {
+    let mut transaction = pool.begin().await.map_err(database)?;
+    let links: Vec<LinkRow> =
+        sqlx::query_as("SELECT * FROM links WHERE id > $1 ORDER BY id LIMIT $2 FOR SHARE")
+            .bind(after)
+            .bind(PAGE)
+            .fetch_all(&mut *transaction)
+            .await
+            .map_err(database)?;
+    let messages = links.iter().map(|link| message(link.link_id(), &link.record()));
+    outbox::enqueue_all(&mut transaction, messages).await.map_err(database)?;
+    transaction.commit().await.map_err(database)?;
+    Ok((links.len(), links.last().map(|link| link.id)))
+}
+
+/// Puts the deleted links after one into the outbox; they never change. Returns how many, and where to go on.
+async fn deleted_links(pool: &PgPool, after: Uuid) -> Result<(usize, Option<Uuid>), ApiError> {
+    let mut connection = pool.acquire().await.map_err(database)?;
+    let links: Vec<(Uuid, DateTime<Utc>)> =
+        sqlx::query_as("SELECT id, deleted_at FROM deleted_links WHERE id > $1 ORDER BY id LIMIT $2")
+            .bind(after)
+            .bind(PAGE)
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(database)?;
+    let messages = links.iter().map(|(id, deleted_at)| {
+        let id = LinkId::from_uuid(*id);
+        let deleted = DeletedLink { version: Version, id, revision: AFTER_ALL, deleted_at: *deleted_at };
+        message(id, &LinkRecord::Deleted(deleted))
+    });
+    outbox::enqueue_all(&mut connection, messages).await.map_err(database)?;
+    Ok((links.len(), links.last().map(|(id, _)| *id)))
+}
+
+fn message(id: LinkId, record: &LinkRecord) -> Outgoing {
+    Outgoing { topic: topic::LINKS, key: id.to_string(), value: record.encode() }
+}
+
+/// Waits until at most so many messages of those in the outbox now are left there.
+async fn drain(pool: &PgPool, most: i64, told: &mut Instant, published: &Published) -> Result<(), ApiError> {
+    let mut connection: sqlx::pool::PoolConnection<sqlx::Postgres> =
+        pool.acquire().await.map_err(database)?;
+    let last: i64 = last(&mut connection).await.map_err(database)?;
+    loop {
+        let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE seq <= $1")
+            .bind(last)
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(database)?;
+        if told.elapsed() > TELL {
+            *told = Instant::now();
+            let Published { links, deleted_links, .. } = published;
+            tracing::info!(
+                links,
+                deleted_links,
+                waiting,
+                "{links} links and {deleted_links} deleted ones; {waiting} messages wait for an API that runs"
+            );
+        }
+        if waiting <= most {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn last(connection: &mut PgConnection) -> sqlx::Result<i64> {
+    sqlx::query_scalar("SELECT coalesce(max(seq), 0) FROM outbox").fetch_one(connection).await
+}
