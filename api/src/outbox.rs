@@ -51,16 +51,6 @@ pub(crate) struct Outgoing {
     pub(crate) value: Vec<u8>,
 }
 
-/// Puts a message into the outbox of the transaction at hand.
-pub(crate) async fn enqueue(
-    transaction: &mut PgConnection,
-    topic: Topic,
-    key: &str,
-    value: &[u8],
-) -> sqlx::Result<()> {
-    enqueue_all(transaction, [Outgoing { topic, key: key.to_owned(), value: value.to_owned() }]).await
-}
-
 /// Puts messages into the outbox of the transaction at hand, in their order, with one statement.
 pub(crate) async fn enqueue_all(
     transaction: &mut PgConnection,

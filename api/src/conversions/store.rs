@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::dates::Window;
 use crate::error::violates;
-use crate::outbox;
+use crate::outbox::{self, Outgoing};
 
 /// A conversion to be registered.
 pub(super) struct ConversionRow {
@@ -77,7 +77,9 @@ pub(super) async fn insert(pool: &PgPool, row: &ConversionRow) -> sqlx::Result<O
         clicked_at: row.clicked_at,
         converted_at: row.created_at,
     };
-    outbox::enqueue(&mut transaction, schemas::topic::CONVERSIONS, &row.click_id, &message.encode()).await?;
+    let told =
+        Outgoing { topic: schemas::topic::CONVERSIONS, key: row.click_id.clone(), value: message.encode() };
+    outbox::enqueue_all(&mut transaction, [told]).await?;
     transaction.commit().await?;
     Ok(Outcome::Registered)
 }

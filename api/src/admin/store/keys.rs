@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use schemas::id::{EdgeTokenId, KeyId, WorkspaceId};
 use schemas::message::{EdgeToken, Message as _, Version};
 use serde_json::json;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::{record, workspace_exists};
@@ -71,13 +71,16 @@ pub(in crate::admin) async fn create_edge_token(
     {
         return Ok(Err(workspace));
     }
-    sqlx::query("INSERT INTO edge_tokens (id, workspace_id, token_sha256) VALUES ($1, $2, $3)")
-        .bind(id.uuid())
-        .bind(workspace.map(WorkspaceId::uuid))
-        .bind(&token.digest()[..])
-        .execute(&mut *transaction)
-        .await?;
-    tell_edges(&mut transaction, id, workspace, &token.digest(), None).await?;
+    let row: EdgeTokenRow = sqlx::query_as(
+        "INSERT INTO edge_tokens (id, workspace_id, token_sha256) VALUES ($1, $2, $3)
+         RETURNING id, workspace_id, token_sha256, revoked_at",
+    )
+    .bind(id.uuid())
+    .bind(workspace.map(WorkspaceId::uuid))
+    .bind(&token.digest()[..])
+    .fetch_one(&mut *transaction)
+    .await?;
+    outbox::enqueue_all(&mut transaction, [row.message()]).await?;
     record(&mut transaction, "create-edge-token", &id.to_string(), json!({ "workspace_id": workspace }))
         .await?;
     transaction.commit().await?;
@@ -87,44 +90,39 @@ pub(in crate::admin) async fn create_edge_token(
 /// Revokes a token and tells the edges; false when there is none.
 pub(in crate::admin) async fn revoke_edge_token(pool: &PgPool, id: EdgeTokenId) -> sqlx::Result<bool> {
     let mut transaction = pool.begin().await?;
-    let row: Option<(Option<Uuid>, Vec<u8>, DateTime<Utc>)> = sqlx::query_as(
+    let row: Option<EdgeTokenRow> = sqlx::query_as(
         "UPDATE edge_tokens SET revoked_at = coalesce(revoked_at, now()) WHERE id = $1
-         RETURNING workspace_id, token_sha256, revoked_at",
+         RETURNING id, workspace_id, token_sha256, revoked_at",
     )
     .bind(id.uuid())
     .fetch_optional(&mut *transaction)
     .await?;
-    let Some((workspace, digest, revoked_at)) = row else { return Ok(false) };
-    let workspace = workspace.map(WorkspaceId::from_uuid);
-    tell_edges(&mut transaction, id, workspace, &digest, Some(revoked_at)).await?;
+    let Some(row) = row else { return Ok(false) };
+    outbox::enqueue_all(&mut transaction, [row.message()]).await?;
     record(&mut transaction, "revoke-edge-token", &id.to_string(), json!({})).await?;
     transaction.commit().await?;
     Ok(true)
 }
 
-async fn tell_edges(
-    transaction: &mut PgConnection,
-    id: EdgeTokenId,
-    workspace: Option<WorkspaceId>,
-    digest: &[u8],
+/// What edges need of a row of table `edge_tokens`.
+#[derive(sqlx::FromRow)]
+pub(super) struct EdgeTokenRow {
+    id: Uuid,
+    workspace_id: Option<Uuid>,
+    token_sha256: Vec<u8>,
     revoked_at: Option<DateTime<Utc>>,
-) -> sqlx::Result<()> {
-    outbox::enqueue_all(transaction, [edge_token(id, workspace, digest, revoked_at)]).await
 }
 
-/// What edges are told of a token.
-pub(super) fn edge_token(
-    id: EdgeTokenId,
-    workspace: Option<WorkspaceId>,
-    digest: &[u8],
-    revoked_at: Option<DateTime<Utc>>,
-) -> Outgoing {
-    let token = EdgeToken {
-        version: Version,
-        edge_token_id: id,
-        token_sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
-        workspace_id: workspace,
-        revoked_at,
-    };
-    Outgoing { topic: schemas::topic::LINKS, key: token.key(), value: token.encode() }
+impl EdgeTokenRow {
+    /// What edges are told of the token.
+    pub(super) fn message(&self) -> Outgoing {
+        let token = EdgeToken {
+            version: Version,
+            edge_token_id: EdgeTokenId::from_uuid(self.id),
+            token_sha256: self.token_sha256.iter().map(|byte| format!("{byte:02x}")).collect(),
+            workspace_id: self.workspace_id.map(WorkspaceId::from_uuid),
+            revoked_at: self.revoked_at,
+        };
+        Outgoing { topic: schemas::topic::LINKS, key: token.key(), value: token.encode() }
+    }
 }

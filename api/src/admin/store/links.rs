@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use schemas::id::{EdgeTokenId, LinkId, WorkspaceId};
+use schemas::id::LinkId;
 use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
 use schemas::topic;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use service::http::ApiError;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::keys::edge_token;
+use super::keys::EdgeTokenRow;
 use super::record;
 use crate::error::{database, despite_deadlocks};
 use crate::links::LinkRow;
@@ -70,14 +70,12 @@ pub(in crate::admin) async fn publish_links(pool: &PgPool) -> Result<Published, 
 
 async fn edge_tokens(pool: &PgPool) -> Result<usize, ApiError> {
     let mut transaction = pool.begin().await.map_err(database)?;
-    let tokens: Vec<(Uuid, Option<Uuid>, Vec<u8>, Option<DateTime<Utc>>)> =
+    let tokens: Vec<EdgeTokenRow> =
         sqlx::query_as("SELECT id, workspace_id, token_sha256, revoked_at FROM edge_tokens FOR SHARE")
             .fetch_all(&mut *transaction)
             .await
             .map_err(database)?;
-    let messages = tokens.iter().map(|(id, workspace, digest, revoked_at)| {
-        edge_token(EdgeTokenId::from_uuid(*id), workspace.map(WorkspaceId::from_uuid), digest, *revoked_at)
-    });
+    let messages = tokens.iter().map(EdgeTokenRow::message);
     outbox::enqueue_all(&mut transaction, messages).await.map_err(database)?;
     transaction.commit().await.map_err(database)?;
     Ok(tokens.len())
@@ -124,9 +122,8 @@ fn message(id: LinkId, record: &LinkRecord) -> Outgoing {
 
 /// Waits until at most so many messages of those in the outbox now are left there.
 async fn drain(pool: &PgPool, most: i64, told: &mut Instant, published: &Published) -> Result<(), ApiError> {
-    let mut connection: sqlx::pool::PoolConnection<sqlx::Postgres> =
-        pool.acquire().await.map_err(database)?;
-    let last: i64 = last(&mut connection).await.map_err(database)?;
+    let mut connection = pool.acquire().await.map_err(database)?;
+    let last = last(&mut connection).await.map_err(database)?;
     loop {
         let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE seq <= $1")
             .bind(last)
