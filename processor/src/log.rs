@@ -156,10 +156,20 @@ impl Log {
         let answer = spawn_blocking(move || {
             // Serves the queue of errors and log lines, which nobody else empties.
             client.poll(Duration::ZERO);
-            question(&client, &topic)
+            let answer = question(&client, &topic);
+            if answer.as_ref().is_err_and(is_unknown_partition) {
+                // Librdkafka says so of a partition that was added after it had last looked, for five minutes. Whoever
+                // asks again is to be answered from what there is now; this answer stays the one that was given.
+                let _ = client.fetch_metadata(Some(&topic), TIMEOUT);
+            }
+            answer
         });
         Ok(answer.await??)
     }
+}
+
+fn is_unknown_partition(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(RDKafkaErrorCode::UnknownPartition)
 }
 
 fn one_offset(answer: &TopicPartitionList, topic: &str, partition: i32) -> Result<Option<u64>, KafkaError> {

@@ -38,6 +38,18 @@ pub struct Processor {
     folder: Scratch,
 }
 
+impl Drop for Processor {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let name = self.server.url();
+            eprintln!(
+                "the last lines of the processor {name}:\n{}",
+                tail(&self.folder.path().join("log"), LOG_LINES)
+            );
+        }
+    }
+}
+
 impl Processor {
     /// Sets a processor up, and starts nothing.
     ///

@@ -1,8 +1,12 @@
 //! Who may insert, and into which log.
 
 use chrono::{TimeDelta, Utc};
+use processor::log::{Extent, Log};
 use rdkafka::Timestamp;
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
+use rdkafka::client::DefaultClientContext;
 use schemas::message::Message as _;
+use schemas::topic;
 use tests::engines::isolated;
 use tests::eventually;
 use tests::proxy::Proxy;
@@ -134,4 +138,19 @@ async fn a_wiped_kafka_is_refused_and_the_refusal_says_what_to_do_until_the_log_
         counted_exactly(&isolated, 11).await;
         processor.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_was_added_is_known_to_whoever_had_looked_before() {
+    let isolated = isolated().await;
+    let name = isolated.topic(topic::CLICKS);
+    let log = Log::new(&config(&isolated).kafka, &name, "looks").unwrap();
+    let added = topic::CLICKS.partitions;
+    assert_eq!(log.extent(added - 1).await.unwrap(), Extent { start: 0, end: 0 });
+    assert!(log.extent(added).await.is_err(), "it is not there yet");
+    let admin: AdminClient<DefaultClientContext> = isolated.kafka().create().unwrap();
+    let more = NewPartitions::new(&name, added as usize + 1);
+    admin.create_partitions([&more], &AdminOptions::new()).await.unwrap().remove(0).unwrap();
+    let extent = eventually("it is known", SOON, async || log.extent(added).await).await;
+    assert_eq!(extent, Extent { start: 0, end: 0 });
 }
