@@ -144,15 +144,32 @@ impl Batcher {
     pub fn cut(&mut self) -> Option<Batch> {
         self.deadline.take()?;
         self.dead_bytes = 0;
-        // The next one is likely as long: growing by doubling would take up to twice its memory.
-        let (rows, body) = (self.rows.len(), self.body.len());
-        let (next_rows, next_body) = (Vec::with_capacity(rows), Vec::with_capacity(body + body / 16));
         Some(Batch {
-            rows: std::mem::replace(&mut self.rows, next_rows),
-            body: std::mem::replace(&mut self.body, next_body).into(),
+            rows: std::mem::take(&mut self.rows),
+            body: std::mem::take(&mut self.body).into(),
             dead_letters: std::mem::take(&mut self.dead_letters),
             next: self.next,
         })
+    }
+
+    /// Gathers the next rows in the memory of a batch that is done, if nothing has been gathered since it was cut.
+    ///
+    /// Batches follow each other in a lane, and blocks of this size, freed and asked for again on many threads, would
+    /// leave the heap full of holes.
+    pub fn reuse(&mut self, batch: Batch) {
+        let Batch { mut rows, body, .. } = batch;
+        // A connection may not have let go of it yet.
+        if self.deadline.is_some() || !body.is_unique() {
+            return;
+        }
+        let mut body = Vec::from(body);
+        // After a backlog batches are small again.
+        if body.len() < body.capacity() / 2 {
+            return;
+        }
+        rows.clear();
+        body.clear();
+        (self.rows, self.body) = (rows, body);
     }
 }
 
@@ -282,6 +299,35 @@ pub(crate) mod tests {
         assert!(!by_bytes.is_full());
         by_bytes.push(row(1, "a", false, now));
         assert!(by_bytes.is_full());
+    }
+
+    #[test]
+    fn the_memory_of_a_batch_that_is_done_is_the_next_ones_unless_it_is_much_too_large() {
+        let now = at("2026-11-21T00:00:00Z");
+        let mut batcher = batcher();
+        (0..1_000).for_each(|koff| batcher.push(row(koff, "a", false, now)));
+        let full = batcher.cut().unwrap();
+        let memory = full.body.as_ptr();
+        batcher.reuse(full);
+        assert!(batcher.cut().is_none(), "nothing of it is left");
+        batcher.push(row(1_000, "b", false, now));
+        let small = batcher.cut().unwrap();
+        assert_eq!((small.body.as_ptr(), small.rows.len(), small.next), (memory, 1, 1_001));
+        assert_eq!(small.insertion(&[]).unwrap().body, {
+            let mut alone = Batcher::new(Limits::default());
+            alone.push(row(1_000, "b", false, now));
+            alone.cut().unwrap().body
+        });
+        batcher.reuse(small);
+        assert_eq!((batcher.body.capacity(), batcher.rows.capacity()), (0, 0));
+        // What somebody still reads is not written over, nor what came in meanwhile.
+        (0..1_000).for_each(|koff| batcher.push(row(koff, "c", false, now)));
+        let read = batcher.cut().unwrap();
+        let (reader, before) = (read.body.clone(), read.body.to_vec());
+        batcher.reuse(read);
+        batcher.push(row(1_000, "d", false, now));
+        assert_eq!(reader, before);
+        assert_ne!(batcher.cut().unwrap().body.as_ptr(), reader.as_ptr());
     }
 
     #[tokio::test(start_paused = true)]

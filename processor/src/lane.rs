@@ -347,12 +347,19 @@ impl Lane {
     /// Stores what was gathered; when it returns, everything of it is done.
     async fn flush(&mut self, batcher: &mut Batcher) -> Result<(), TakeError> {
         let Some(mut batch) = batcher.cut() else { return Ok(()) };
-        self.bury(&batch).await?;
+        self.store(&mut batch).await?;
+        batcher.reuse(batch);
+        Ok(())
+    }
+
+    /// Stores a batch.
+    async fn store(&mut self, batch: &mut Batch) -> Result<(), TakeError> {
+        self.bury(batch).await?;
         let mut backoff = Backoff::new("insert a batch", self.partition);
         loop {
             // What somebody else has stored meanwhile is not stored again.
             batch.skip_below(self.next);
-            let dropped = match self.find_dropped(&batch).await {
+            let dropped = match self.find_dropped(batch).await {
                 Ok(dropped) => dropped,
                 Err(error) => {
                     // Perhaps because the tables that this lane knows are gone: taking it again tells the current ones.
@@ -362,7 +369,7 @@ impl Lane {
                 }
             };
             let Some(insertion) = batch.insertion(&dropped.places) else {
-                self.done(&batch, &dropped);
+                self.done(batch, &dropped);
                 return Ok(());
             };
             let started = Instant::now();
@@ -374,7 +381,7 @@ impl Lane {
                     counter!("hopline_processor_rows_inserted_total").increment(insertion.rows as u64);
                     counter!("hopline_processor_batches_total").increment(1);
                     histogram!("hopline_processor_batch_rows").record(insertion.rows as f64);
-                    self.done(&batch, &dropped);
+                    self.done(batch, &dropped);
                     return Ok(());
                 }
                 Err(InsertError::Fenced) => self.fenced().await?,

@@ -11,6 +11,7 @@ use tokio::process::{Child, Command};
 
 use crate::deployment::binary;
 use crate::engines::{Isolated, http_client};
+use crate::faults::progress;
 
 /// How many lines of a log a failing test shows.
 const LOG_LINES: usize = 30;
@@ -41,11 +42,8 @@ pub struct Processor {
 impl Drop for Processor {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let name = self.server.url();
-            eprintln!(
-                "the last lines of the processor {name}:\n{}",
-                tail(&self.folder.path().join("log"), LOG_LINES)
-            );
+            let (url, log) = (self.server.url(), tail(&self.folder.path().join("log"), LOG_LINES));
+            progress(&format!("the last lines of the processor at {url}:\n{log}"));
         }
     }
 }
