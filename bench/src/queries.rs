@@ -344,8 +344,7 @@ mod tests {
 
     #[test]
     fn no_statement_has_a_placeholder_left() {
-        let rows =
-            Rows { today: "2026-11-21".parse().unwrap(), versions: vec![(1, "2026-11-20".parse().unwrap())] };
+        let rows = Rows { today: "2026-11-21".parse().unwrap() };
         let day = day_of_clicks(rows.today, 0, 1, 1);
         for sql in rows.questions().into_iter().map(|(_, sql)| sql).chain([day]) {
             assert!(!sql.contains('{') && !sql.contains('}'), "{sql}");
