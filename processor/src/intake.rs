@@ -171,7 +171,7 @@ impl Gathered {
 
     fn add_link(&mut self, record: &Record<'_>) -> Result<(), Poison> {
         let value = record.payload.ok_or(Poison::NoValue)?;
-        if record.key.as_ref().is_some_and(|key| key.starts_with(EdgeToken::KEY_PREFIX.as_bytes())) {
+        if record.key.is_some_and(|key| key.starts_with(EdgeToken::KEY_PREFIX.as_bytes())) {
             return Ok(());
         }
         if let LinkRecord::Deleted(link) = LinkRecord::decode(value)? {

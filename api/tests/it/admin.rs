@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::process::{Output, Stdio};
-use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -355,14 +354,7 @@ async fn all_links_are_published_again_beside_changes_of_them() {
 
 /// The last record of each key of topic `links`, and how many records there are.
 async fn latest(server: &Server) -> (HashMap<String, Value>, usize) {
-    tests::eventually("everything is published", Duration::from_secs(60), async || {
-        let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox")
-            .fetch_one(&mut server.engines.postgres().await)
-            .await
-            .unwrap();
-        if waiting == 0 { Ok(()) } else { Err(waiting) }
-    })
-    .await;
+    server.all_published().await;
     let records = tests::log::records(&server.engines, schemas::topic::LINKS);
     let latest = records.iter().map(|record| (record.key.clone(), record.json())).collect();
     (latest, records.len())

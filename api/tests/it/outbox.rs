@@ -76,10 +76,7 @@ async fn two_instances_publish_each_change_once() {
 /// Waits until the topic has `count` records and the outbox is empty.
 async fn told(server: &Server, topic: topic::Topic, count: usize) -> Vec<Record> {
     eventually("the changes are told", LONG, async || {
-        let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox")
-            .fetch_one(&mut server.engines.postgres().await)
-            .await
-            .unwrap();
+        let waiting = server.outbox().await;
         let records = records(&server.engines, topic);
         if waiting == 0 && records.len() >= count { Ok(records) } else { Err((waiting, records.len())) }
     })

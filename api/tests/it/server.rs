@@ -10,6 +10,7 @@ use serde_json::Value;
 use service::Shutdown;
 use service::metrics::Metrics;
 use tests::engines::{Isolated, http_client, isolated};
+use tests::eventually;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -106,6 +107,21 @@ impl Server {
         );
         let Some(Command::Admin(admin)) = config.command.clone() else { panic!("not an admin command") };
         serde_json::from_str(&api::administer(&config, admin).await.unwrap()).unwrap()
+    }
+
+    /// How many messages wait in the outbox.
+    pub(crate) async fn outbox(&self) -> i64 {
+        let waiting = sqlx::query_scalar("SELECT count(*) FROM outbox");
+        waiting.fetch_one(&mut self.engines.postgres().await).await.unwrap()
+    }
+
+    /// Waits until Kafka has every change.
+    pub(crate) async fn all_published(&self) {
+        eventually("the outbox is empty", Duration::from_secs(30), async || match self.outbox().await {
+            0 => Ok(()),
+            waiting => Err(waiting),
+        })
+        .await;
     }
 
     /// Makes a key of a workspace.

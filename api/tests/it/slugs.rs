@@ -1,13 +1,11 @@
 //! Slugs that many want, and slugs that move.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::Method;
 use schemas::message::{LinkRecord, Message as _};
 use serde_json::{Value, json};
-use tests::eventually;
 use tests::log::records;
 
 use crate::server::{Server, config, text};
@@ -18,14 +16,7 @@ fn with_slug(slug: &str) -> Value {
 
 /// Which link each slug leads to, as an edge understands topic `links` when it reads it in its order.
 async fn edges_map(server: &Server) -> BTreeMap<String, String> {
-    eventually("the outbox is empty", Duration::from_secs(30), async || {
-        let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox")
-            .fetch_one(&mut server.engines.postgres().await)
-            .await
-            .unwrap();
-        if waiting == 0 { Ok(()) } else { Err(waiting) }
-    })
-    .await;
+    server.all_published().await;
     let mut slugs: BTreeMap<String, String> = BTreeMap::new();
     for record in records(&server.engines, schemas::topic::LINKS) {
         // Whatever the link had before, it has no more; a slug that another link took meanwhile is that link's.

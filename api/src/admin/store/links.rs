@@ -9,7 +9,7 @@ use schemas::topic;
 use serde::Serialize;
 use serde_json::json;
 use service::http::ApiError;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::keys::EdgeTokenRow;
@@ -123,7 +123,10 @@ fn message(id: LinkId, record: &LinkRecord) -> Outgoing {
 /// Waits until at most so many messages of those in the outbox now are left there.
 async fn drain(pool: &PgPool, most: i64, told: &mut Instant, published: &Published) -> Result<(), ApiError> {
     let mut connection = pool.acquire().await.map_err(database)?;
-    let last = last(&mut connection).await.map_err(database)?;
+    let last: i64 = sqlx::query_scalar("SELECT coalesce(max(seq), 0) FROM outbox")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(database)?;
     loop {
         let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE seq <= $1")
             .bind(last)
@@ -145,8 +148,4 @@ async fn drain(pool: &PgPool, most: i64, told: &mut Instant, published: &Publish
         }
         tokio::time::sleep(LOOK).await;
     }
-}
-
-async fn last(connection: &mut PgConnection) -> sqlx::Result<i64> {
-    sqlx::query_scalar("SELECT coalesce(max(seq), 0) FROM outbox").fetch_one(connection).await
 }
