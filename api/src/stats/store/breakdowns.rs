@@ -76,7 +76,8 @@ pub(crate) async fn breakdown(
         start: |millis| format!("toDate({})", millis / DAY),
         precision: PRECISION,
     };
-    let mut key = Key { of_rollup: "value".to_owned(), of_raw: format!("toString({column})"), only: None };
+    let of_raw = format!("toString({column})");
+    let mut key = Key { of_rollup: "value".to_owned(), of_raw, only: None, whole: None };
     // First which values, then their visitors: most of the states are of values that are not asked for.
     let Some(rows) = question.rows(snapshot, &rollup, &key, &window, false) else { return Ok(Vec::new()) };
     let sql = format!("SELECT k FROM ({rows}) GROUP BY k ORDER BY sum(n) DESC, k LIMIT {limit}");

@@ -96,7 +96,7 @@ pub(crate) async fn by_link_and_day(
     days: &[Range],
 ) -> Result<Vec<(Uuid, i64, i64)>> {
     let key = |column: &str| format!("(link_id, toInt64(intDiv(toUnixTimestamp({column}), 86400)))");
-    let key = Key { of_rollup: key("start"), of_raw: key("occurred_at"), only: None };
+    let key = Key { of_rollup: key("start"), of_raw: key("occurred_at"), only: None, whole: None };
     let Some(rows) = question.rows(snapshot, &rollup(snapshot), &key, days, false) else {
         return Ok(Vec::new());
     };
@@ -150,11 +150,16 @@ pub(crate) async fn series(
     let mut whole = Count::default();
     let ranges = ranges(question.window, starts);
     // The beginnings as ClickHouse gets them. Whatever is before the second is of the first point, so any number will
-    // do for it but 0, which the row of the whole has.
+    // do for it but 0, which the whole has.
     let later = starts.iter().skip(1).map(|start| u32::try_from(*start).unwrap_or(u32::MAX));
     let keys: Vec<u32> = std::iter::once(1).chain(later).collect();
     let point = |column: &str| format!("toUInt32(roundDown(toUInt32(toUnixTimestamp({column})), {keys:?}))");
-    let key = Key { of_rollup: point("start"), of_raw: point("occurred_at"), only: None };
+    let key = Key {
+        of_rollup: point("start"),
+        of_raw: point("occurred_at"),
+        only: None,
+        whole: Some("toUInt32(0)"),
+    };
     // As if nothing were closed: then every row is a raw one.
     let closed_until = if by_hour { snapshot.closed_until } else { 0 };
     let snapshot = &Snapshot { closed_until, ..snapshot.clone() };
@@ -162,8 +167,7 @@ pub(crate) async fn series(
         return Ok((whole, points));
     };
     let sql = format!(
-        "SELECT k, sum(n) AS total, uniqCombined64Merge({PRECISION})(v) AS unique FROM ({rows})
-         GROUP BY k WITH ROLLUP"
+        "SELECT k, sum(n) AS total, uniqCombined64Merge({PRECISION})(v) AS unique FROM ({rows}) GROUP BY k"
     );
     for PointRow { k, total, unique } in desk.query(&sql).fetch_all::<PointRow>().await? {
         let count = Count { total, unique };

@@ -117,14 +117,17 @@ pub(super) struct Key {
     pub(super) of_raw: String,
     /// Only rows of these, as a list of literals.
     pub(super) only: Option<String>,
+    /// The key that the whole window has besides, as a literal.
+    pub(super) whole: Option<&'static str>,
 }
 
 impl Key {
     /// A column that has the same name in both.
     pub(super) fn column(name: &str) -> Self {
-        Self { of_rollup: name.to_owned(), of_raw: name.to_owned(), only: None }
+        Self { of_rollup: name.to_owned(), of_raw: name.to_owned(), only: None, whole: None }
     }
 
+    /// The condition of [`Key::only`].
     fn condition(&self, expression: &str) -> String {
         self.only.as_ref().map(|list| format!(" AND {expression} IN ({list})")).unwrap_or_default()
     }
@@ -169,7 +172,8 @@ impl Question<'_> {
         // of its own once its last day is closed, so no month may be taken that reaches further.
         let pieces = Pieces::of(ranges.iter().map(|range| range.before(closed)), rollup.units);
         let mut branches = Vec::new();
-        branches.extend(self.of_rollup(snapshot, closed_until, rollup, key, &pieces, with_visitors));
+        let closed_slices = self.of_rollup(snapshot, closed_until, rollup, key, &pieces, with_visitors);
+        branches.extend(closed_slices);
         let raw = |when: String| self.of_raw(snapshot, rollup, key, &when, with_visitors);
         if let Some(first) = pieces.edges.first() {
             branches.push(raw(format!(
@@ -202,27 +206,32 @@ impl Question<'_> {
         pieces: &Pieces,
         with_visitors: bool,
     ) -> Option<String> {
-        let whole = pieces.whole.iter().filter(|(_, ranges)| !ranges.is_empty());
-        let units: Vec<String> = whole
-            .map(|(unit, ranges)| {
-                format!("(unit = '{}' AND {})", unit.as_str(), any_of(ranges, "start", rollup.start))
-            })
-            .collect();
-        if units.is_empty() {
-            return None;
-        }
+        let parts = whole_units(pieces, rollup)?;
+        let (key_of_row, units) = match key.whole {
+            None => (key.of_rollup.clone(), parts),
+            // The whole is put together from the coarsest units, whatever its parts are: a year of days is 365 states
+            // to merge, and twelve months are twelve.
+            Some(whole) => {
+                let closed = self.window.before(i64::from(closed_until) * DAY);
+                let of_whole = whole_units(&Pieces::of([closed], rollup.units), rollup)?;
+                let keys = format!(
+                    "arrayJoin(arrayConcat(if({parts}, [{}], []), if({of_whole}, [{whole}], [])))",
+                    key.of_rollup
+                );
+                (keys, format!("{parts} OR {of_whole}"))
+            }
+        };
         Some(format!(
             "SELECT {key} AS k, clicks AS n{visitors} FROM {table}
              WHERE workspace_id = toUUID('{workspace}') AND {of} AND {condition} AND {class} AND ({units})
                AND slice >= toDate({first}) AND slice < toDate({closed_until}) AND {in_force}{only}",
-            key = key.of_rollup,
+            key = key_of_row,
             visitors = if with_visitors { ", visitors AS v" } else { "" },
             table = rollup.table,
             workspace = self.workspace,
             of = self.of.of_rollups(),
             condition = rollup.condition,
             class = self.classes.condition(),
-            units = units.join(" OR "),
             first = day_of(self.window.start),
             in_force = in_force(&snapshot.versions),
             only = key.condition(&key.of_rollup),
@@ -239,7 +248,7 @@ impl Question<'_> {
         with_visitors: bool,
     ) -> String {
         let visitors = format!(", uniqCombined64State({})(visitor) AS v", rollup.precision);
-        format!(
+        let rows = format!(
             "SELECT {key} AS k, count() AS n{visitors} FROM {table}
              WHERE workspace_id = toUUID('{workspace}') AND {of} AND {class} AND {when}{only} GROUP BY k",
             key = key.of_raw,
@@ -249,8 +258,20 @@ impl Question<'_> {
             of = self.of.of_raw(),
             class = self.classes.condition(),
             only = key.condition(&key.of_raw),
-        )
+        );
+        let Some(whole) = key.whole else { return rows };
+        format!("SELECT arrayJoin([k, {whole}]) AS k, * EXCEPT k FROM ({rows})")
     }
+}
+
+/// The condition that picks the rows of the pieces that are whole units; `None` where there are none.
+fn whole_units(pieces: &Pieces, rollup: &Rollup) -> Option<String> {
+    let whole = pieces.whole.iter().filter(|(_, ranges)| !ranges.is_empty());
+    let of_unit = |(unit, ranges): &(Unit, Vec<Range>)| {
+        format!("(unit = '{}' AND {})", unit.as_str(), any_of(ranges, "start", rollup.start))
+    };
+    let units: Vec<String> = whole.map(of_unit).collect();
+    (!units.is_empty()).then(|| format!("({})", units.join(" OR ")))
 }
 
 /// The condition that picks the version in force of each slice: one version for nearly all, and the exceptions.
