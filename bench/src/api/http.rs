@@ -14,7 +14,7 @@ use tokio::{
 };
 
 /// A GET with a key.
-pub(super) fn get(path: &str, key: &str) -> Vec<u8> {
+pub(crate) fn get(path: &str, key: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: api.example.com\r\nAuthorization: Bearer {key}\r\n\r\n")
         .into_bytes()
 }
@@ -33,7 +33,7 @@ pub(super) fn post(path: &str, key: &str, body: &str) -> Vec<u8> {
 const IDLE: Duration = Duration::from_secs(1);
 
 /// A connection that stays open while it is used.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     server: SocketAddr,
     stream: TcpStream,
     used: Instant,
@@ -41,7 +41,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) async fn open(server: SocketAddr) -> anyhow::Result<Self> {
+    pub(crate) async fn open(server: SocketAddr) -> anyhow::Result<Self> {
         let stream = connect(server).await?;
         Ok(Self { server, stream, used: Instant::now(), answer: Vec::with_capacity(64 * 1024) })
     }
@@ -50,7 +50,7 @@ impl Connection {
     ///
     /// # Errors
     /// When no answer comes, or one with another status.
-    pub(super) async fn ask(&mut self, request: &[u8], status: u16) -> anyhow::Result<&[u8]> {
+    pub(crate) async fn ask(&mut self, request: &[u8], status: u16) -> anyhow::Result<&[u8]> {
         if self.used.elapsed() > IDLE {
             self.stream = connect(self.server).await?;
         }

@@ -2,10 +2,10 @@
 
 mod bare;
 pub(crate) mod constant;
-mod http;
+pub(crate) mod http;
 mod report;
-mod server;
-mod stage;
+pub(crate) mod server;
+pub(crate) mod stage;
 
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
 async fn measure(options: &Options, engines: &Isolated) -> anyhow::Result<Report> {
     complain(&format!("making {LINKS} links and {} clicks", options.clicks));
     let api = Server::api(engines).await?;
-    let mut stage = Stage::set(engines, &api, options.clicks).await?;
+    let mut stage = Stage::set(engines, &api, LINKS).await?;
+    stage.clicks(engines, options.clicks).await;
     let mut bare = Bare::new(engines, &stage).await?;
     let list = http::get(&format!("/api/links?limit={PAGE}"), &stage.key);
     let mut connection = http::Connection::open(api.address()).await?;

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::LOG_FILTER;
 
 /// A running server. Killed on drop.
-pub(super) struct Server {
+pub(crate) struct Server {
     process: devstack::Server,
     address: SocketAddr,
     program: PathBuf,
@@ -28,7 +28,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts `api` with the settings that a deployment has.
-    pub(super) async fn api(engines: &Isolated) -> anyhow::Result<Self> {
+    pub(crate) async fn api(engines: &Isolated) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("cannot find this program")?.with_file_name("api");
         ensure!(program.exists(), "{} is not there: build it in the same profile", program.display());
         Self::start("api", program, |address, operations| {
@@ -90,7 +90,7 @@ impl Server {
     }
 
     /// Where it answers.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
@@ -109,7 +109,7 @@ impl Server {
     }
 
     /// Stops it with SIGTERM, which must end it in good order.
-    pub(super) async fn stop(self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
         let name = self.process.name();
         match self.process.stop().await {
             Some(Stopped::Ended(status)) if status.success() => Ok(()),

@@ -11,7 +11,7 @@ use serde_json::Value;
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
-use super::{LINKS, server::Server};
+use super::server::Server;
 
 /// The body of a request for a new link; its slug is drawn.
 pub(super) const NEW_LINK: &str =
@@ -20,18 +20,19 @@ pub(super) const NEW_LINK: &str =
 /// How long what a round has left in the outbox may take to Kafka.
 const DRAIN: Duration = Duration::from_secs(60);
 
-/// An account of the Business plan with its workspace, and a connection to look after them.
-pub(super) struct Stage {
-    pub(super) workspace: Uuid,
+/// An account of the Business plan with its workspace and links, and a connection to look after them.
+pub(crate) struct Stage {
+    pub(crate) workspace: Uuid,
     pub(super) user: Uuid,
     /// A read,write key.
-    pub(super) key: String,
+    pub(crate) key: String,
+    links: u32,
     postgres: PgConnection,
 }
 
 impl Stage {
-    /// Makes everything, links and clicks set by set.
-    pub(super) async fn set(engines: &Isolated, api: &Server, clicks: u32) -> anyhow::Result<Self> {
+    /// Makes an account and so many links of it, numbered from 0 as in [`link`] and created in this order.
+    pub(crate) async fn set(engines: &Isolated, api: &Server, links: u32) -> anyhow::Result<Self> {
         let account = api.admin(&["create-account", "--name", "Bench", "--plan", "business"]).await?;
         let workspace = text(&account, "workspace_id")?;
         let created = api.admin(&["create-key", "--workspace", workspace, "--scope", "read,write"]).await?;
@@ -44,40 +45,44 @@ impl Stage {
         .bind(workspace)
         .fetch_one(&mut postgres)
         .await?;
-        // Ids in the order of creation, as UUIDs v7 are, that ClickHouse can make too.
         sqlx::query(
             "INSERT INTO links (id, workspace_id, user_id, slug, name, destination, created_at, updated_at)
              SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, $1, $2, 'bench-' || i,
                     'Link ' || i, 'https://shop.example.com/landing', at, at
              FROM (SELECT i, date_trunc('second', now()) - ($3 - i) * interval '1 second' AS at
-                   FROM generate_series(1, $3) AS i) AS made",
+                   FROM generate_series(0, $3 - 1) AS i) AS made",
         )
         .bind(workspace)
         .bind(user)
-        .bind(i32::try_from(LINKS)?)
+        .bind(i32::try_from(links)?)
         .execute(&mut postgres)
         .await?;
         sqlx::query("VACUUM ANALYZE links").execute(&mut postgres).await?;
+        // A processor that is up to date.
+        engines
+            .clickhouse("INSERT INTO progress SELECT 65536 + number, now64(3, 'UTC') FROM numbers(12)")
+            .await;
+        Ok(Self { workspace, user, key, links, postgres })
+    }
+
+    /// Makes a day of clicks, as many as no slice has closed over and raw rows answer for; a tenth of them by bots.
+    /// Each link's are of all hours.
+    pub(super) async fn clicks(&self, engines: &Isolated, clicks: u32) {
+        let Self { workspace, links, .. } = self;
         let table = Generation::FIRST.clicks();
-        // A day of clicks, as many as no slice has closed over and raw rows answer for; a tenth of them by bots. Each
-        // link's are of all hours.
         engines
             .clickhouse(&format!(
                 "INSERT INTO {table} (workspace_id, link_id, occurred_at, click_id, slug, class, visitor,
                                      src, koff, broker_ts)
                  SELECT toUUID('{workspace}'),
-                        toUUID(concat('00000000-0000-7000-8000-', leftPad(lower(hex(number % {LINKS} + 1)), 12, '0'))),
-                        at, concat('click-', toString(number)), concat('bench-', toString(number % {LINKS} + 1)),
-                        if(intDiv(number, {LINKS}) % 10 = 9, 'bot', 'human'), sipHash64(number % 77777), 1, number, at
+                        toUUID(concat('00000000-0000-7000-8000-', leftPad(lower(hex(number % {links})), 12, '0'))),
+                        at, concat('click-', toString(number)), concat('bench-', toString(number % {links})),
+                        if(intDiv(number, {links}) % 10 = 9, 'bot', 'human'), sipHash64(number % 77777), 1, number, at
                  FROM (SELECT number, now64(3, 'UTC') - toIntervalSecond(sipHash64(number) % 86400) AS at
                        FROM numbers({clicks}))"
             ))
             .await;
-        engines
-            .clickhouse("INSERT INTO progress SELECT 65536 + number, now64(3, 'UTC') FROM numbers(12)")
-            .await;
         engines.clickhouse(&format!("OPTIMIZE TABLE {table} FINAL")).await;
-        Ok(Self { workspace, user, key, postgres })
     }
 
     /// Waits until Kafka has all changes.
@@ -94,9 +99,14 @@ impl Stage {
     }
 
     /// Closes the connection: a database that is in use cannot be removed.
-    pub(super) async fn close(self) -> anyhow::Result<()> {
+    pub(crate) async fn close(self) -> anyhow::Result<()> {
         Ok(self.postgres.close().await?)
     }
+}
+
+/// The id of a link by its number: in the order of creation, as UUIDs v7 are, and such as ClickHouse can make too.
+pub(crate) fn link(number: u32) -> LinkId {
+    LinkId::from_uuid(Uuid::from_u128(0x7000_8000_0000_0000_0000 | u128::from(number)))
 }
 
 fn text<'a>(answer: &'a Value, field: &str) -> anyhow::Result<&'a str> {
