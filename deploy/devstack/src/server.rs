@@ -125,16 +125,12 @@ impl Server {
     /// Starts the process, does nothing when it runs already, and waits until the server is ready.
     ///
     /// # Errors
-    /// [`Error::Ended`] with the end of the log when the process ends first, [`Error::NotReady`] after 60 s; the
-    /// process is killed then.
+    /// [`Error::Ended`] with the end of the log when the process ends first. [`Error::NotReady`] after 60 s; the
+    /// process goes on then, for it may well do its work without what it waits for, as an edge does without Kafka.
     pub async fn start(&self) -> Result<(), Error> {
         let _turn = self.turn.lock().await;
         let process = self.spawn()?;
-        let ready = self.ready(&process).await;
-        if ready.is_err() {
-            self.end(End::Kill).await;
-        }
-        ready
+        self.ready(&process).await
     }
 
     /// Starts the process, unless one runs already.
@@ -238,4 +234,24 @@ impl Server {
 enum End {
     Stop,
     Kill,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_not_ready_in_time_goes_on() {
+        let scratch = Scratch::new("server").unwrap();
+        let launch = Launch::new("sleep", scratch.path().join("log")).arguments(["600"]);
+        let nobody = format!("http://127.0.0.1:{}", crate::ports::free().unwrap());
+        let mut server = Server::new("waiting", &nobody, launch, Probe::Http { url: nobody.clone() });
+        server.start_deadline = Duration::from_millis(100);
+        let refused = server.start().await.unwrap_err();
+        assert!(matches!(refused, Error::NotReady { .. }), "{refused}");
+        assert!(server.pid().is_some());
+        assert!(server.check().await.is_err());
+        server.kill().await;
+        assert_eq!(server.pid(), None);
+    }
 }

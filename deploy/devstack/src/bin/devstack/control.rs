@@ -5,7 +5,8 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
+use devstack::Server;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -111,12 +112,27 @@ async fn handle(request: Request, stack: &Stack) -> anyhow::Result<Value> {
     match request {
         Request::Status => return Ok(serde_json::to_value(stack.status().await)?),
         Request::Environment => return Ok(serde_json::to_value(stack.services()?)?),
-        Request::Start { name } => stack.server(&name)?.start().await?,
+        Request::Start { name } => {
+            let server = stack.server(&name)?;
+            server.start().await.map_err(|error| unready(&server, error))?;
+        }
         Request::Stop { name } => stack.stop_one(&name).await?,
-        Request::Restart { name } => stack.server(&name)?.restart().await?,
+        Request::Restart { name } => {
+            let server = stack.server(&name)?;
+            server.restart().await.map_err(|error| unready(&server, error))?;
+        }
         Request::Down => {}
     }
     Ok(Value::Null)
+}
+
+/// Says why a server is not ready, and that it runs nevertheless where it does.
+fn unready(server: &Server, error: devstack::Error) -> anyhow::Error {
+    let error = anyhow::Error::from(error);
+    match server.pid() {
+        Some(_) => anyhow!("{error:#}; it goes on, and may be ready later"),
+        None => error,
+    }
 }
 
 async fn write(writer: &mut OwnedWriteHalf, answer: &Answer) -> anyhow::Result<()> {
