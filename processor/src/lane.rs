@@ -31,6 +31,12 @@ use crate::store::{InsertError, Store, StoreError};
 /// which Kafka has thrown out of the group hears of it, and gives the partition back, before it takes it again.
 const AFTER_FENCED: Duration = Duration::from_secs(5);
 
+/// How often a lane that was fenced looks whether a switch to other tables has done so, and is over.
+const SWITCH_LOOK: Duration = Duration::from_millis(500);
+
+/// The longest that a lane stays away for a switch.
+const LONGEST_SWITCH: Duration = Duration::from_secs(60);
+
 /// How long a lane waits after it was refused, before it looks whether the former log is back or the new one adopted.
 const AFTER_REFUSED: Duration = Duration::from_secs(10);
 
@@ -438,20 +444,32 @@ impl Lane {
         Ok(Dropped::new(batch.rows(), &repeats, &self.tools.deleted_links))
     }
 
-    /// Waits long enough to hear that the partition is somebody else's, then takes it again.
+    /// Waits until the switch that has taken the partition is over, or else long enough to hear that the partition is
+    /// somebody else's; then takes it again.
+    ///
+    /// A switch begins anew when a lane comes back before its end, so without this wait busy partitions could keep it
+    /// from ever ending.
     async fn fenced(&mut self) -> Result<(), TakeError> {
         counter!("hopline_processor_fenced_inserts_total").increment(1);
-        let partition = self.partition;
-        tracing::warn!(
-            partition,
-            epoch = self.epoch,
-            "an insert was refused: partition {partition} has a newer owner"
-        );
+        let (partition, epoch) = (self.partition, self.epoch);
+        tracing::warn!(partition, epoch, "an insert was refused: partition {partition} has a newer owner");
         self.status.taking();
-        tokio::select! {
-            biased;
-            () = self.stop.cancelled() => return Err(Stopped.into()),
-            () = sleep(AFTER_FENCED) => {}
+        let began = Instant::now();
+        let mut for_switch = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Err(Stopped.into()),
+                () = sleep(SWITCH_LOOK) => {}
+            }
+            let store = &self.tools.store;
+            let is_switching =
+                until_done("look for a switch", partition, &self.stop, || store.is_switching()).await?;
+            for_switch |= is_switching;
+            let longest = if is_switching { LONGEST_SWITCH } else { AFTER_FENCED };
+            if began.elapsed() >= longest || (for_switch && !is_switching) {
+                break;
+            }
         }
         self.take().await?;
         Ok(())

@@ -17,6 +17,8 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::batch::{BatchRow, Insertion};
+use crate::operate::rebuild::SILENCE;
+use crate::operate::rebuild::plan::Step;
 use crate::sources::Sources;
 
 /// How long ClickHouse may take for anything before the answer counts as lost.
@@ -189,6 +191,16 @@ impl Store {
     /// the highest has read what stands.
     pub async fn current_generation(&self) -> Result<Generation, StoreError> {
         in_time(self.client.query(CURRENT_GENERATION).fetch_one()).await.map(Generation)
+    }
+
+    /// Returns whether somebody is at work on the switch to another generation of tables, so that live sources are
+    /// taken from their owners for a moment.
+    pub async fn is_switching(&self) -> Result<bool, StoreError> {
+        let sql = "SELECT argMax(step, rebuilds.at) = ? AND toFloat64(now64(3)) - toFloat64(max(rebuilds.at)) < ? \
+                   FROM rebuilds GROUP BY generation ORDER BY generation DESC LIMIT 1";
+        let query = self.client.query(sql).bind(Step::RolledUp.name()).bind(SILENCE);
+        let is_switching: Option<u8> = in_time(query.fetch_optional()).await?;
+        Ok(is_switching == Some(1))
     }
 
     /// Returns which source each partition has.

@@ -5,7 +5,7 @@ pub mod audit;
 pub mod dead_letters;
 pub mod lag;
 pub mod reading;
-mod rebuild;
+pub(crate) mod rebuild;
 pub mod recount;
 pub mod replay;
 

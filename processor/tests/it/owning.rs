@@ -6,14 +6,16 @@ use rdkafka::Timestamp;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
 use schemas::message::Message as _;
+use schemas::row::source;
 use schemas::topic;
-use tests::engines::isolated;
+use tests::engines::{Isolated, isolated};
 use tests::eventually;
 use tests::proxy::Proxy;
 
 use crate::audit::with_given_times;
 use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
 use crate::processor::{Processor, config};
+use crate::upkeep::processors_store;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processors_on_the_same_partitions_never_store_a_click_twice() {
@@ -153,4 +155,38 @@ async fn a_partition_that_was_added_is_known_to_whoever_had_looked_before() {
     admin.create_partitions([&more], &AdminOptions::new()).await.unwrap().remove(0).unwrap();
     let extent = eventually("it is known", SOON, async || log.extent(added).await).await;
     assert_eq!(extent, Extent { start: 0, end: 0 });
+}
+
+/// The processor of an [`Isolated`] with one click of partition 0 counted, and then the partition taken from it.
+async fn fenced(isolated: &Isolated) -> (Processor, u64) {
+    let edge = Edge::new(isolated);
+    let processor = Processor::start(isolated).await;
+    edge.send(0, &click("before")).await;
+    counted_exactly(isolated, 1).await;
+    let epoch = processors_store(isolated).raise_epoch(source(1, 0)).await.unwrap();
+    edge.send(0, &click("after")).await;
+    (processor, epoch)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_was_fenced_for_a_switch_stays_away_until_it_is_over() {
+    let (switching, other) = (isolated().await, isolated().await);
+    let at_work = |step: &str, seconds: u32| {
+        format!("INSERT INTO rebuilds SELECT 2, '{step}', '{{}}', now64(3) + {seconds}")
+    };
+    switching.clickhouse(&at_work("rolled_up", 3_600)).await;
+    let (away, epoch) = fenced(&switching).await;
+    // Where nobody switches, a partition is taken again after a while: twice as long passes here.
+    let (back, _) = fenced(&other).await;
+    counted_exactly(&other, 2).await;
+    processors_store(&other).raise_epoch(source(1, 0)).await.unwrap();
+    Edge::new(&other).send(0, &click("once more")).await;
+    counted_exactly(&other, 3).await;
+    let highest = format!("SELECT max(epoch) FROM owners WHERE src = {}", source(1, 0));
+    assert_eq!(switching.clickhouse(&highest).await.trim(), epoch.to_string());
+
+    switching.clickhouse(&at_work("switched", 3_601)).await;
+    counted_exactly(&switching, 2).await;
+    away.stop().await;
+    back.stop().await;
 }

@@ -47,7 +47,7 @@ pub(crate) async fn all_closed(isolated: &Isolated) -> NaiveDate {
     closed
 }
 
-fn processors_store(isolated: &Isolated) -> Store {
+pub(crate) fn processors_store(isolated: &Isolated) -> Store {
     Store::new(service::clickhouse::client(&config(isolated).clickhouse), "test".to_owned())
 }
 

@@ -38,7 +38,7 @@ use crate::upkeep::{self, UpkeepError};
 const BEAT: Duration = Duration::from_secs(2);
 
 /// Seconds without a sign after which whoever was at work counts as dead.
-const SILENCE: f64 = 10.0;
+pub(crate) const SILENCE: f64 = 10.0;
 
 /// How often rollups are copied again because a purge has changed them half way.
 const ATTEMPTS: usize = 3;
