@@ -215,8 +215,10 @@ async fn a_downgrade_in_a_storm_of_creations_leaves_no_more_unlocked_links_than_
 async fn no_write_of_any_kind_is_accepted_after_a_downgrade_to_a_plan_without_write() {
     let server = Server::start().await;
     let changed = AtomicBool::new(false);
-    let writes = async |n: usize| {
-        let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
+    // Before the storm: whoever came late to it would be refused its first link already.
+    let one = || server.create_link(json!({"name": "a", "destination": "https://example.com"}));
+    let links = join_all((0..12).map(|_| one())).await;
+    let writes = async |(n, link): (usize, Value)| {
         let path = format!("/api/links/{}", text(&link["id"]));
         let hook = json!({"url": "https://hooks.example.com/in", "events": ["link.updated"]});
         let (method, path, body) = match n % 3 {
@@ -247,7 +249,7 @@ async fn no_write_of_any_kind_is_accepted_after_a_downgrade_to_a_plan_without_wr
         server.admin(&["set-plan", "--account", &server.account, "--plan", "pro"]).await;
         changed.store(true, Ordering::SeqCst);
     };
-    tokio::join!(join_all((0..12).map(writes)), downgrade());
+    tokio::join!(join_all(links.into_iter().enumerate().map(writes)), downgrade());
 }
 
 #[tokio::test]
