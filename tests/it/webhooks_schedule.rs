@@ -61,6 +61,7 @@ fn script(request: &Request, number: usize, alive: &AtomicBool) -> Answer {
         "late" => Answer::Late(Duration::from_secs(5), 200),
         "dead" => Answer::Status(if alive.load(Ordering::Relaxed) { 200 } else { 500 }),
         "500" => Answer::Status(500),
+        "witness" => Answer::Status(200),
         // Once: what is sent again on request is taken.
         status => Answer::Status(if number == 0 { status.parse().unwrap() } else { 200 }),
     }
@@ -251,7 +252,16 @@ async fn comes_back_for_new_events_only(
 ) {
     let before: BTreeSet<String> =
         receiver.requests_to("/dead").iter().map(|request| request.delivery().to_owned()).collect();
+    // Who gets an event is decided at once for all endpoints, so what the witness has got was not for the dead one.
+    deployment.create_endpoint(&receiver.url("/witness"), &["link.updated"]).await;
     rename(deployment, link, "while it is disabled").await;
+    eventually("the event has gone to whom it is for", LONG, async || {
+        match receiver.requests_to("/witness").len() {
+            0 => Err(()),
+            _ => Ok(()),
+        }
+    })
+    .await;
     alive.store(true, Ordering::Relaxed);
     let enabled_at = SystemTime::now();
     deployment.admin(&["enable-endpoint", "--id", text(&endpoint["id"])]).await;
