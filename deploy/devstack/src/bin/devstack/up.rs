@@ -9,6 +9,7 @@ use anyhow::{Context as _, ensure};
 use devstack::install::Cache;
 use devstack::process::{Launch, run};
 use devstack::{Engine, Kind, Options, Probe, Server, postgres};
+use tokio::time::sleep;
 
 use crate::cli::Up;
 use crate::compile::{self, SERVICES};
@@ -88,12 +89,22 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     start_services(folder, stack, &services, &addresses).await?;
     let demo = demo::ensure(folder, &services, &addresses.api_url()).await?;
     stack.set_demo(demo.clone());
-    let status = stack.status().await;
+    let mut status = stack.status().await;
+    let since = Instant::now();
+    // A processor that was ready without partitions is not while it takes those that it was given since.
+    while !status.ready && since.elapsed() < ALL_READY {
+        sleep(LOOK).await;
+        status = stack.status().await;
+    }
     ensure!(status.ready, "not everything stayed ready:\n{}", status.table());
     stack.tell("ready");
     say(&demo::welcome(&addresses, &demo)?);
     Ok(())
 }
+
+/// How long what was ready once may not be, and how often that is looked at.
+const ALL_READY: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Before the first release migrations are edited in place.
 const OTHER_VERSION: &str = "the database could not be migrated; when another version made the data in .dev/, `./dev reset` starts empty";
