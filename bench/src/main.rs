@@ -31,7 +31,8 @@ use terminal::complain;
     name = "bench",
     version,
     after_help = "KAFKA_BROKERS, CLICKHOUSE_URL and DATABASE_URL name the engines; what a run makes there it removes.\n\
-    Build what is measured in the same profile: cargo build --release -p bench -p ingest -p api --bins"
+    Build what is measured in the same profile: cargo build --release -p bench -p ingest -p api --bins\n\
+    Wrong usage ends with exit code 64."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -102,7 +103,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let end = match Cli::parse().command {
+    let end = match devstack::usage::parse::<Cli>().command {
         Command::Redirect(options) => {
             on(tokio::runtime::Builder::new_current_thread(), redirect::run(options))
         }

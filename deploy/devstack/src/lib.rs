@@ -28,6 +28,7 @@ pub mod random;
 pub mod readiness;
 pub mod scratch;
 mod server;
+pub mod usage;
 
 pub use account::Account;
 pub use engines::{Engine, Engines, Kind, Options};

@@ -32,7 +32,7 @@ use futures_util::FutureExt as _;
     version,
     after_help = "Progress goes to standard error, the verdict to standard output.\n\n\
     Exit codes: 0 when every answered click is on its topic and none would be counted twice, or was delivered under \
-    one id and repeated within the bound, or is a row once, or every row of a file is a link once; 1 otherwise, 2 wrong usage."
+    one id and repeated within the bound, or is a row once, or every row of a file is a link once; 1 otherwise, 64 wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -225,7 +225,7 @@ const IMPORTED: &str = "every row of the file is a link once, or told as refused
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let command = devstack::usage::parse::<Cli>().command;
     // A panic is a verdict too.
     match AssertUnwindSafe(run(command)).catch_unwind().await {
         Ok((report, verdict)) => {
