@@ -106,10 +106,11 @@ impl Cache {
         Self { folder: folder.into(), progress }
     }
 
-    /// The cache of this repository, which the tests and `./dev` share: `DEVSTACK_ENGINES`, else `.dev/engines`.
+    /// The cache of this repository, which the tests and `./dev` share: `DEVSTACK_ENGINES`, else `.dev/engines` of
+    /// the repository that the current folder is in.
     pub fn shared() -> Self {
         let folder = std::env::var_os("DEVSTACK_ENGINES")
-            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/engines"), PathBuf::from);
+            .map_or_else(|| repository().join(".dev/engines"), PathBuf::from);
         Self::new(folder, Arc::new(|_| {}))
     }
 
@@ -219,6 +220,13 @@ impl Cache {
             }
         }
     }
+}
+
+/// The nearest folder above the current one, or itself, that has a lock file of Cargo's; where there is none, itself.
+fn repository() -> PathBuf {
+    let here = std::env::current_dir().unwrap_or_default();
+    let found = here.ancestors().find(|folder| folder.join("Cargo.lock").is_file()).map(Path::to_path_buf);
+    found.unwrap_or(here)
 }
 
 /// What fetches a package into the folder that holds its pins.

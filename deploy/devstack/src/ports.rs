@@ -1,8 +1,10 @@
 //! TCP ports that are free at this moment.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::Mutex;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{Error, random};
 
@@ -11,8 +13,8 @@ use crate::{Error, random};
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
-/// The ports this process has given out: two servers that start at once never get the same one.
-static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+/// The ports this process has given out, each with its claim: two servers that start at once never get the same one.
+static GIVEN: Mutex<BTreeMap<u16, UnixListener>> = Mutex::new(BTreeMap::new());
 
 /// Returns `preferred` when nobody listens on it, else a free port.
 ///
@@ -25,7 +27,7 @@ pub fn prefer(preferred: u16) -> Result<u16, Error> {
     free()
 }
 
-/// Returns a port that nobody listens on and that this process has not given out before.
+/// Returns a port that nobody listens on and that no running process has given out.
 ///
 /// # Errors
 /// [`Error::Missing`] when no free port was found.
@@ -47,16 +49,26 @@ pub fn is_free(port: u16) -> bool {
 
 /// Gives a port back that its server no longer needs.
 pub fn give_back(port: u16) {
-    GIVEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&port);
+    given().remove(&port);
 }
 
+/// Claims the port until it is given back or this process ends; false when it is claimed already.
 fn give(port: u16) -> bool {
-    GIVEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(port)
+    // An abstract name is free again however its process ends, and every account of the machine sees it.
+    let claim = SocketAddr::from_abstract_name(format!("hopline-devstack-port-{port}"))
+        .and_then(|name| UnixListener::bind_addr(&name));
+    claim.is_ok_and(|claim| given().insert(port, claim).is_none())
+}
+
+fn given() -> MutexGuard<'static, BTreeMap<u16, UnixListener>> {
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -79,5 +91,15 @@ mod tests {
     fn a_port_is_given_out_once() {
         let given: BTreeSet<u16> = (0..50).map(|_| free().unwrap()).collect();
         assert_eq!(given.len(), 50);
+    }
+
+    #[test]
+    fn a_port_that_another_process_has_claimed_is_not_given_out() {
+        let port = free().unwrap();
+        give_back(port);
+        let name = SocketAddr::from_abstract_name(format!("hopline-devstack-port-{port}")).unwrap();
+        let _claim = UnixListener::bind_addr(&name).unwrap();
+        assert!(is_free(port));
+        assert_ne!(prefer(port).unwrap(), port);
     }
 }

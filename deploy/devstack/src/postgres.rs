@@ -1,7 +1,6 @@
 //! Postgres: the machine's own server, else the one of an npm package.
 
 use std::fs;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::process::{Launch, run, run_with_input};
 use crate::server::{Probe, Server};
-use crate::{Account, Cause, Error, Options, install, ports};
+use crate::{Account, Cause, Error, Options, install, ports, random};
 
 /// The superuser and the database.
 const NAME: &str = "hopline";
@@ -80,17 +79,15 @@ pub async fn start_from(programs: PathBuf, options: Options) -> Result<Server, E
     Ok(server)
 }
 
-/// Returns `preferred` when the account that Postgres runs as can use it, else a folder under `/var/lib`.
+/// Returns `preferred` when the account that Postgres runs as can use it, else a new name under `/var/lib`.
 ///
 /// # Errors
 /// [`Error::Missing`] when there is no such account.
 pub fn folder_for(preferred: &Path) -> Result<PathBuf, Error> {
     match Account::unprivileged()? {
         Some(account) if !account.reaches(preferred) => {
-            // One folder for each repository on the machine.
-            let mut hasher = DefaultHasher::new();
-            preferred.hash(&mut hasher);
-            Ok(Path::new(install::REACHABLE).join(format!("postgres-{:016x}", hasher.finish())))
+            // Drawn, not made of the path: another clone may come to stand at the same place.
+            Ok(Path::new(install::REACHABLE).join(format!("postgres-{}", random::hex::<8>()?)))
         }
         _ => Ok(preferred.to_path_buf()),
     }

@@ -82,12 +82,14 @@ pub struct Server {
 impl Server {
     /// A server that is not started yet. `url` is what its clients are to be told.
     pub fn new(name: &str, url: &str, launch: Launch, probe: Probe) -> Self {
+        // An engine needs nothing but time, of which a busy machine has less; a service may wait for what is not there.
+        let seconds = if matches!(probe, Probe::Http { .. }) { 60 } else { 240 };
         Self {
             name: name.to_owned(),
             url: url.to_owned(),
             launch,
             probe,
-            start_deadline: Duration::from_secs(60),
+            start_deadline: Duration::from_secs(seconds),
             process: Mutex::new(None),
             turn: tokio::sync::Mutex::new(()),
             spawned: Notify::new(),
@@ -125,8 +127,8 @@ impl Server {
     /// Starts the process, does nothing when it runs already, and waits until the server is ready.
     ///
     /// # Errors
-    /// [`Error::Ended`] with the end of the log when the process ends first. [`Error::NotReady`] after 60 s; the
-    /// process goes on then, for it may well do its work without what it waits for, as an edge does without Kafka.
+    /// [`Error::Ended`] with the end of the log when the process ends first. [`Error::NotReady`] after 60 s, or 240 s
+    /// for an engine; the process goes on then, for it may well do its work without what it waits for, as an edge does without Kafka.
     pub async fn start(&self) -> Result<(), Error> {
         let _turn = self.turn.lock().await;
         let process = self.spawn()?;

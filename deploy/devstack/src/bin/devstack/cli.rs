@@ -11,13 +11,15 @@ use clap::{Args, Parser, Subcommand};
 #[command(
     name = "./dev",
     bin_name = "./dev",
-    after_help = "Everything it keeps is in .dev/ (git ignores it): data, logs, keys, downloaded engines.\n\
-    An engine that KAFKA_BROKERS, CLICKHOUSE_URL or DATABASE_URL names is used instead of being started."
+    after_help = "Everything is kept in .dev/ (git ignores it): data, logs, keys, downloaded engines. A second clone has \
+    its own stack.\n\
+    KAFKA_BROKERS, CLICKHOUSE_URL and DATABASE_URL name engines to use instead of starting them.\n\n\
+    Exit codes: 0 on success, 1 on failure, 64 on wrong usage."
 )]
 pub(crate) struct Cli {
-    /// The repository
-    #[arg(long, env = "DEVSTACK_ROOT", hide = true, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))]
-    pub(crate) root: PathBuf,
+    /// The repository, as `./dev` names it: a program in a copied folder would name the original's
+    #[arg(long, env = "DEVSTACK_ROOT", hide = true)]
+    pub(crate) root: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -26,20 +28,20 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Start everything; Ctrl-C stops it
     ///
-    /// Installs the engines when they are missing, builds the services, starts all, waits until all are ready, and
-    /// makes a demo account the first time. A second start keeps the data.
+    /// Downloads the engines if they are missing, builds the services, starts everything and waits until it is ready.
+    /// The first start creates a demo account; later ones keep the data.
     #[command(
         after_help = "Examples:\n  ./dev up\n  ./dev up --detach && ./dev status\n  KAFKA_BROKERS=broker:9092 ./dev up\n\n\
-        Exit codes: 0 after a stop that was asked for, 1 when the stack could not start or runs already.\n\
-        With --detach: 0 when all is ready, also when it was already; 1 otherwise."
+        Exit codes: 0 after it was stopped, 1 if it could not start or is already running.\n\
+        With --detach: 0 once everything is ready, also if it already was; 1 otherwise."
     )]
     Up(Up),
     /// Stop the services, then the engines
     #[command(
-        after_help = "Examples:\n  ./dev down\n\nExit code 0 when nothing runs any more, also when nothing ran."
+        after_help = "Examples:\n  ./dev down\n\nExit code 0 once everything has stopped, also if nothing was running."
     )]
     Down,
-    /// Show what runs and where
+    /// Show what is running and where
     #[command(after_help = "Examples:\n  ./dev status\n  ./dev status --json | jq -r .api_key\n\n\
         Exit code 0 whether the stack is ready or not: read `ready`.")]
     Status {
@@ -53,61 +55,73 @@ pub(crate) enum Command {
         Services: ingest, processor, api, dispatcher, kafka, clickhouse, postgres, devstack."
     )]
     Logs(Logs),
-    /// Wipe all data, keys and the demo account
+    /// Delete all data, keys and the demo account; downloaded engines stay
     #[command(after_help = "Examples:\n  ./dev down && ./dev reset && ./dev up\n\n\
-        Refuses while the stack runs. Data in engines given by environment variables stay.")]
+        Not while the stack is running. Data in engines that environment variables name are kept.")]
     Reset,
-    /// Run an operator's command (`api admin …`) against this stack
-    #[command(
-        after_help = "Examples:\n  ./dev admin create-account --name Example --plan pro --json\n  ./dev admin --help"
-    )]
-    Admin {
-        /// What `api admin` understands
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
-    },
-    /// Print a topic's messages, one JSON object a line
+    /// Accounts, workspaces, keys and what else operators do (`api admin`); see `./dev admin --help`
+    #[command(disable_help_flag = true)]
+    Admin(Passed),
+    /// Count everything again and compare (`processor audit`)
+    #[command(disable_help_flag = true)]
+    Audit(Passed),
+    /// Show how far clicks are counted (`processor lag`)
+    #[command(disable_help_flag = true)]
+    Lag(Passed),
+    /// List, show and resubmit messages that could not be read (`processor dead-letters`)
+    #[command(disable_help_flag = true)]
+    DeadLetters(Passed),
+    /// Read the log of clicks again (`processor replay`)
+    #[command(disable_help_flag = true)]
+    Replay(Passed),
+    /// Apply the current rules of classes and devices to stored clicks (`processor recount`)
+    #[command(disable_help_flag = true)]
+    Recount(Passed),
+    /// Remove the tables that a replay or a recount has replaced (`processor drop-generation`)
+    #[command(disable_help_flag = true)]
+    DropGeneration(Passed),
+    /// Print a topic's messages, one JSON object per line
     #[command(
         after_help = "Examples:\n  ./dev topic clicks --max 3\n  ./dev topic links --follow | jq .value"
     )]
     Topic(Topic),
-    /// Start a service or an engine that does not run
+    /// Start a service or an engine that is not running
     #[command(after_help = "Examples:\n  ./dev start processor")]
     Start {
         /// ingest, processor, api, dispatcher, kafka, clickhouse or postgres
         service: String,
     },
-    /// Stop a service or an engine; it stays stopped
+    /// Stop a service or an engine until it is started again
     #[command(after_help = "Examples:\n  ./dev stop clickhouse")]
     Stop {
         /// ingest, processor, api, dispatcher, kafka, clickhouse or postgres
         service: String,
     },
-    /// Stop a service or an engine and start it again, on the same port
+    /// Restart a service or an engine on the same port
     #[command(after_help = "Examples:\n  cargo build -p api && ./dev restart api")]
     Restart {
         /// ingest, processor, api, dispatcher, kafka, clickhouse or postgres
         service: String,
     },
-    /// Run all tests, on engines of their own
+    /// Run all tests on separate engines
     ///
-    /// Starts engines in temporary folders on free ports, beside a running stack too, and ends with cargo's exit code.
+    /// Starts engines in temporary folders on free ports, so a stack may be running. The exit code is cargo's.
     #[command(
         after_help = "Examples:\n  ./dev test\n  ./dev test -- -p processor\n  ./dev test -- --test it -- a_click"
     )]
     Test {
-        /// Arguments for `cargo test`; --workspace is left out when they name a package
+        /// Arguments for `cargo test`, which runs the whole workspace unless they name a package
         #[arg(last = true)]
         arguments: Vec<OsString>,
     },
     /// Break things under load for longer than a test may take
     ///
-    /// Kills, stops and outages, each on engines and programs of its own, beside a running stack too. `./dev soak -- --help`
-    /// lists them.
+    /// Kills, stops and outages, on separate engines and programs, so a stack may be running. `./dev soak -- --help` lists
+    /// them.
     #[command(after_help = "Examples:\n  ./dev soak edge-kills\n  ./dev soak kafka-outage --seconds 600\n  \
         ./dev soak counts-clickhouse-kills --kills 200\n  \
         ./dev soak --release edge-kills --kills 500\n  ./dev soak -- --help\n\n\
-        Exit codes: 0 when every answered click arrived and each is counted once, 1 when not, 2 wrong usage.")]
+        Exit codes: 0 when every answered click arrived and each is counted once, 1 when not, 64 wrong usage.")]
     Soak(Soak),
     /// The process that ClickHouse's library runs in
     #[command(name = devstack::libchdb::SUBCOMMAND, hide = true)]
@@ -118,15 +132,33 @@ pub(crate) enum Command {
     },
 }
 
+/// The arguments of another program's command, `--help` among them.
+#[derive(Debug, Args)]
+pub(crate) struct Passed {
+    /// See --help
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
+}
+
+impl Passed {
+    /// Whether they only ask what the command does.
+    pub(crate) fn asks_for_help(&self) -> bool {
+        self.arguments.iter().any(|argument| ["--help", "-h", "help"].iter().any(|help| argument == help))
+    }
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Up {
-    /// Return when everything is ready, and leave it running
+    /// Start in the background and return once everything is ready
     #[arg(long)]
     pub(crate) detach: bool,
+    /// This is the process in the background
+    #[arg(long, hide = true)]
+    pub(crate) in_background: bool,
     /// Build the services with optimisations
     #[arg(long)]
     pub(crate) release: bool,
-    /// The address that the API and the edge listen on
+    /// Address that the API and the edge listen on
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) listen: IpAddr,
 }
@@ -143,12 +175,12 @@ pub(crate) struct Soak {
 
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
-    /// Only this service
+    /// Only this service or engine
     pub(crate) service: Option<String>,
-    /// Go on with new lines as they come
+    /// Keep printing new lines
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// How many lines of each log to begin with
+    /// How many of each log's last lines to begin with
     #[arg(short = 'n', long, default_value_t = 40)]
     pub(crate) lines: usize,
 }
@@ -157,7 +189,7 @@ pub(crate) struct Logs {
 pub(crate) struct Topic {
     /// The topic's full name
     pub(crate) name: String,
-    /// Go on with new messages as they come
+    /// Keep printing new messages
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Stop after this many messages
@@ -166,6 +198,7 @@ pub(crate) struct Topic {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use clap::CommandFactory as _;
 
@@ -174,5 +207,13 @@ mod tests {
     #[test]
     fn the_commands_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_of_an_operators_command_is_asked_of_its_program() {
+        let cli = Cli::try_parse_from(["./dev", "admin", "--help"]).unwrap();
+        let Command::Admin(passed) = cli.command else { panic!("{cli:?}") };
+        assert!(passed.asks_for_help());
+        assert_eq!(passed.arguments, ["--help"]);
     }
 }

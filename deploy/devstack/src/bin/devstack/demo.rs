@@ -8,15 +8,22 @@ use devstack::{Cause, http, random};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::environment::{Addresses, Services};
+use crate::environment::Services;
 use crate::folder::Folder;
 use crate::state::{DEMO, Demo};
+use crate::status::Status;
 
 /// A browser's, because clicks of command-line clients count as bots.
 const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
 
 /// What [`welcome`] ends with.
-pub(crate) const LAST_WORD: &str = "Ctrl-C or `./dev down` stops it, and keeps the data.";
+pub(crate) fn last_words(in_background: bool) -> &'static str {
+    if in_background {
+        "Running in the background. `./dev logs -f` follows the logs; `./dev down` stops it and keeps the data."
+    } else {
+        "Ctrl-C or `./dev down` stops it and keeps the data."
+    }
+}
 
 #[derive(Debug, Deserialize)]
 struct Account {
@@ -86,8 +93,7 @@ pub(crate) async fn is_setup_needed(api: &str) -> bool {
 }
 
 async fn is_known(api: &str, key: &str) -> Result<bool, Cause> {
-    let answer =
-        http::client()?.get(format!("{api}/api/links?limit=1")).header("X-API-Key", key).send().await?;
+    let answer = http::client()?.get(format!("{api}/api/links?limit=1")).bearer_auth(key).send().await?;
     match answer.status().as_u16() {
         401 => Ok(false),
         _ => http::accepted(answer).await.map(|_| true),
@@ -104,26 +110,29 @@ async fn admin<T: DeserializeOwned>(services: &Services, arguments: &[&str]) -> 
 }
 
 /// The addresses, the key, and three lines to try.
-pub(crate) fn welcome(addresses: &Addresses, demo: &Demo) -> anyhow::Result<String> {
-    let (api, edge) = (addresses.api_url(), addresses.edge_url());
-    let (key, token) = (&demo.api_key, &demo.setup_token);
-    // A slug of its own for each start, or the second start's first line would find it taken.
+pub(crate) fn welcome(status: &Status, last_words: &str) -> anyhow::Result<String> {
+    let known =
+        |field: &Option<String>| field.clone().context("the stack does not know its own addresses yet");
+    let (api, edge, key) = (known(&status.api)?, known(&status.edge)?, known(&status.api_key)?);
+    let dashboard = known(&status.dashboard_address())?;
+    let whether = if status.setup_token.is_some() { "  (signs you up)" } else { "" };
+    // Another slug for each start: the first line of a second one would find it taken.
     let slug = format!("hello-{}", random::hex::<2>()?);
     let body = format!(r#"{{"name":"Hello","slug":"{slug}","destination":"https://example.com/"}}"#);
     Ok(format!(
         "
+  Dashboard  {dashboard}{whether}
   API        {api}
-  edge       {edge}
-  dashboard  {api}/app  (its first set-up asks for the token {token})
-  key        {key}
+  Edge       {edge}
+  API key    {key}
 
 Create a link, click it as a browser would, and read its counts (each is known to the next within a second):
 
-  ID=$(curl -s -X POST {api}/api/links -H 'X-API-Key: {key}' -H 'Content-Type: application/json' -d '{body}' | tee /dev/stderr | grep -o 'lnk_[0-9A-Za-z_-]*' | head -n 1)
+  ID=$(curl -s {api}/api/links -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -d '{body}' | tee /dev/stderr | grep -o 'lnk_[0-9A-Za-z_-]*' | head -n 1)
   sleep 1; curl -i -A '{BROWSER}' {edge}/{slug}
-  sleep 1; curl -s {api}/api/links/$ID -H 'X-API-Key: {key}'
+  sleep 1; curl -s {api}/api/links/$ID -H 'Authorization: Bearer {key}'
 
-{LAST_WORD}"
+{last_words}"
     ))
 }
 
@@ -134,22 +143,20 @@ mod tests {
 
     #[test]
     fn the_welcome_names_the_addresses_the_key_and_a_browser() {
-        let addresses = Addresses {
-            api: "0.0.0.0:8080".parse().unwrap(),
-            edge: "127.0.0.1:8081".parse().unwrap(),
-            operations: [].into(),
-        };
-        let demo = Demo {
-            account_id: "acc_1".to_owned(),
-            workspace_id: "wsp_1".to_owned(),
-            api_key: "hop_live_key".to_owned(),
-            edge_token: "token".to_owned(),
-            setup_token: "set-up".to_owned(),
-        };
-        let text = welcome(&addresses, &demo).unwrap();
-        assert!(text.contains("-X POST http://127.0.0.1:8080/api/links -H 'X-API-Key: hop_live_key'"));
+        let mut status = Status::without_servers(None, None);
+        status.api = Some("http://127.0.0.1:8080".to_owned());
+        status.edge = Some("http://127.0.0.1:8081".to_owned());
+        status.api_key = Some("hop_live_key".to_owned());
+        status.dashboard = Some("http://127.0.0.1:8080/app/".to_owned());
+        let text = welcome(&status, last_words(false)).unwrap();
+        assert!(
+            text.contains("curl -s http://127.0.0.1:8080/api/links -H 'Authorization: Bearer hop_live_key'")
+        );
         assert!(text.contains(&format!("-A '{BROWSER}' http://127.0.0.1:8081/hello-")));
-        assert!(text.contains("http://127.0.0.1:8080/app  (its first set-up asks for the token set-up)"));
-        assert!(text.ends_with(LAST_WORD));
+        assert!(text.contains("  Dashboard  http://127.0.0.1:8080/app/\n"), "{text}");
+        status.setup_token = Some("0123".to_owned());
+        let text = welcome(&status, last_words(true)).unwrap();
+        assert!(text.contains("http://127.0.0.1:8080/app/#setup_token=0123  (signs you up)\n"), "{text}");
+        assert!(!text.contains("Ctrl-C"), "{text}");
     }
 }

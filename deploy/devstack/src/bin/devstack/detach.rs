@@ -25,7 +25,7 @@ pub(crate) async fn up(folder: &Folder, options: &Up) -> anyhow::Result<ExitCode
         if status.ready {
             return Ok(ExitCode::SUCCESS);
         }
-        bail!("the stack runs already, and is not ready");
+        bail!("the stack is already running, but not ready");
     }
     let mut interrupts = Interrupts::new()?;
     let log = folder.log("devstack");
@@ -34,17 +34,16 @@ pub(crate) async fn up(folder: &Folder, options: &Up) -> anyhow::Result<ExitCode
     let mut position = 0;
     loop {
         let ended = stack.try_wait()?;
-        // Looked at before the log: what it says last is shown.
+        // Looked at before the log, so that its last words are shown.
         let ready = ended.is_none() && is_ready(&log);
         let news = read_on(&log, &mut position);
         if !news.is_empty() {
             say(news.trim_end());
         }
         if let Some(status) = ended {
-            bail!("the stack did not start ({status}); all it said is in {}", log.display());
+            bail!("the stack did not start ({status}); its full output is in {}", log.display());
         }
         if ready {
-            say("It runs in the background: `./dev logs -f` shows what it does, `./dev down` stops it.");
             return Ok(ExitCode::SUCCESS);
         }
         tokio::select! {
@@ -55,15 +54,15 @@ pub(crate) async fn up(folder: &Folder, options: &Up) -> anyhow::Result<ExitCode
     }
 }
 
-/// Whether the stack has said its last word on starting.
+/// Whether the stack has said its last words on starting.
 fn is_ready(log: &std::path::Path) -> bool {
-    fs::read_to_string(log).is_ok_and(|text| text.contains(crate::demo::LAST_WORD))
+    fs::read_to_string(log).is_ok_and(|text| text.contains(crate::demo::last_words(true)))
 }
 
 fn spawn(folder: &Folder, options: &Up, log: &File) -> anyhow::Result<Child> {
     let mut command = Command::new(std::env::current_exe().context("could not find this program")?);
     command
-        .arg("up")
+        .args(["up", "--in-background"])
         .args(["--listen", &options.listen.to_string()])
         .env("DEVSTACK_ROOT", folder.repository());
     if options.release {

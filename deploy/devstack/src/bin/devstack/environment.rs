@@ -20,6 +20,13 @@ pub(crate) struct Services {
 }
 
 impl Services {
+    /// One program without an environment, where it was built beside the program that runs.
+    pub(crate) fn beside_this_program(name: &str) -> Option<Self> {
+        let path = std::env::current_exe().ok()?.with_file_name(name);
+        path.is_file()
+            .then(|| Self { programs: [(name.to_owned(), path)].into(), variables: BTreeMap::new() })
+    }
+
     pub(crate) fn program(&self, name: &str) -> anyhow::Result<&Path> {
         self.programs.get(name).map(PathBuf::as_path).with_context(|| format!("there is no program {name}"))
     }
@@ -70,11 +77,12 @@ pub(crate) fn url(address: SocketAddr) -> String {
     }
 }
 
-/// The variables, from the engines' addresses, ours, and the keys.
+/// The variables, from the engines' addresses, ours, the keys, and the folder of the edge's spool.
 pub(crate) fn variables(
     engines: impl IntoIterator<Item = (&'static str, String)>,
     addresses: &Addresses,
     secrets: &Secrets,
+    spool: &Path,
 ) -> BTreeMap<String, String> {
     let loopback = "127.0.0.0/8,::1/128";
     let mut variables: BTreeMap<String, String> = [
@@ -84,6 +92,8 @@ pub(crate) fn variables(
         // A production configuration does neither: believe a client's word on its address, or call this machine.
         ("HOPLINE_TRUSTED_PROXIES", loopback.to_owned()),
         ("HOPLINE_WEBHOOK_ALLOW", loopback.to_owned()),
+        // Its snapshot of the links is in it, too.
+        ("HOPLINE_SPOOL_DIR", spool.display().to_string()),
         ("HOPLINE_CLICK_ID_KEYS", secrets.click_id_keys.clone()),
         ("HOPLINE_VISITOR_KEY", secrets.visitor_key.clone()),
         ("HOPLINE_SECRET_KEYS", secrets.secret_keys.clone()),
@@ -117,17 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn the_services_are_told_the_chosen_ports() {
+    fn the_variables_name_the_chosen_ports_and_the_stacks_own_spool() {
         let addresses = Addresses {
             api: "127.0.0.1:1".parse().unwrap(),
             edge: "127.0.0.1:2".parse().unwrap(),
             operations: [("ingest", "127.0.0.1:3".parse().unwrap())].into(),
         };
-        let variables =
-            variables([("KAFKA_BROKERS", "k:9".to_owned())], &addresses, &Secrets::draw().unwrap());
+        let secrets = Secrets::draw().unwrap();
+        let spool = Path::new("/clone/.dev/data/spool");
+        let variables = variables([("KAFKA_BROKERS", "k:9".to_owned())], &addresses, &secrets, spool);
         assert_eq!(variables["HOPLINE_API_LISTEN"], "127.0.0.1:1");
         assert_eq!(variables["HOPLINE_PUBLIC_URL"], "http://127.0.0.1:2");
         assert_eq!(variables["HOPLINE_INGEST_OPERATIONS_LISTEN"], "127.0.0.1:3");
         assert_eq!(variables["KAFKA_BROKERS"], "k:9");
+        assert_eq!(variables["HOPLINE_SPOOL_DIR"], "/clone/.dev/data/spool");
     }
 }

@@ -6,8 +6,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
-use devstack::readiness;
+use anyhow::{Context as _, bail};
+use devstack::{Kind, postgres, readiness};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -61,6 +61,33 @@ impl Folder {
             // Not there the first time.
             let _ = fs::rename(&log, log.with_extension("log.1"));
         }
+    }
+
+    /// Where Postgres keeps its data: in this folder, or elsewhere when its account cannot enter this one.
+    ///
+    /// # Errors
+    /// When this folder is a copy and the data elsewhere belong to the original.
+    pub(crate) fn postgres_folder(&self, state: &mut State) -> anyhow::Result<PathBuf> {
+        let inside = self.data(Kind::Postgres.name());
+        let former = state.elsewhere();
+        if former.is_some() && self.is_copy(state) {
+            bail!(
+                "this .dev was copied from {}, and its Postgres data are not in it; `./dev reset` starts empty",
+                state.owner.as_deref().unwrap_or(Path::new("another clone")).display()
+            );
+        }
+        let place = former.map_or_else(|| postgres::folder_for(&inside), Ok)?;
+        let is_elsewhere = place != inside;
+        state.postgres_folder = is_elsewhere.then(|| place.clone());
+        state.owner = is_elsewhere.then(|| self.path.clone());
+        Ok(place)
+    }
+
+    /// Whether the folder that `state` was copied from still has the same data. One that moved has left nothing there.
+    fn is_copy(&self, state: &State) -> bool {
+        let Some(owner) = state.owner.as_ref().filter(|owner| **owner != self.path) else { return false };
+        let original = fs::read(owner.join(STATE)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        original.is_some_and(|original: State| original.postgres_folder == state.postgres_folder)
     }
 
     /// Takes the lock that a running stack holds; `None` when one runs.
@@ -120,7 +147,8 @@ impl Folder {
 
     /// Removes data, logs, keys and the demo account, and returns what was removed.
     pub(crate) fn wipe(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let elsewhere = self.read::<State>(STATE).ok().flatten().and_then(|state| state.postgres_folder);
+        let state = self.read::<State>(STATE).ok().flatten().filter(|state| !self.is_copy(state));
+        let elsewhere = state.and_then(|state| state.elsewhere());
         let ours = ["data", "logs", DEMO, SECRETS, STATE].map(|name| self.path.join(name));
         let mut removed = Vec::new();
         for path in elsewhere.into_iter().chain(ours) {
@@ -209,6 +237,39 @@ mod tests {
         assert!(folder.wipe().unwrap().contains(&folder.path.join("data")));
         assert!(folder.path.join("engines").exists());
         assert!(!folder.path.join("data").exists());
+    }
+
+    #[test]
+    fn a_copy_neither_uses_nor_removes_the_originals_data_and_a_moved_folder_keeps_its_own() {
+        let scratch = Scratch::new("folder").unwrap();
+        let of = |name: &str| {
+            let path = scratch.path().join(name);
+            fs::create_dir_all(&path).unwrap();
+            Folder::of(&path).unwrap()
+        };
+        let (original, copy, data) = (of("original"), of("copy"), scratch.path().join("elsewhere"));
+        fs::create_dir(&data).unwrap();
+        let mut state = State {
+            postgres_folder: Some(data.clone()),
+            owner: Some(original.path.clone()),
+            ..State::default()
+        };
+        original.write(STATE, &state).unwrap();
+        copy.write(STATE, &state).unwrap();
+        let error = copy.postgres_folder(&mut state.clone()).unwrap_err().to_string();
+        assert!(error.contains("./dev reset"), "{error}");
+        copy.wipe().unwrap();
+        assert!(data.exists());
+        assert_eq!(original.postgres_folder(&mut state).unwrap(), data);
+
+        let place = scratch.path().join("moved");
+        fs::rename(&original.repository, &place).unwrap();
+        let moved = Folder::of(&place).unwrap();
+        let mut state = moved.read::<State>(STATE).unwrap().unwrap();
+        assert_eq!(moved.postgres_folder(&mut state).unwrap(), data);
+        assert_eq!(state.owner, Some(moved.path.clone()));
+        moved.wipe().unwrap();
+        assert!(!data.exists());
     }
 
     #[test]

@@ -21,14 +21,15 @@ mod up;
 use std::process::{Command as Program, ExitCode};
 
 use anyhow::Context as _;
-use clap::Parser as _;
-use cli::{Cli, Command};
+use cli::{Cli, Command, Passed};
 use control::Request;
 use folder::Folder;
 use terminal::{complain, say};
 
+const PROCESSOR: &str = "processor";
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli: Cli = devstack::usage::parse();
     if let Command::RunLibchdb { library, arguments } = cli.command {
         // No runtime and no threads of ours in the process that becomes ClickHouse.
         return match devstack::libchdb::run(&library, arguments) {
@@ -49,7 +50,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let folder = Folder::of(&cli.root)?;
+    let folder = Folder::of(&cli.root.context("start this program as `./dev`")?)?;
     match cli.command {
         Command::Up(options) if options.detach => return detach::up(&folder, &options).await,
         Command::Up(options) => return up::up(folder, options).await,
@@ -60,7 +61,13 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Logs(options) => logs::show(&folder, &options).await?,
         Command::Reset => reset(&folder)?,
-        Command::Admin { arguments } => admin(&folder, arguments).await?,
+        Command::Admin(passed) => operate(&folder, "api", "admin", passed).await?,
+        Command::Audit(passed) => operate(&folder, PROCESSOR, "audit", passed).await?,
+        Command::Lag(passed) => operate(&folder, PROCESSOR, "lag", passed).await?,
+        Command::DeadLetters(passed) => operate(&folder, PROCESSOR, "dead-letters", passed).await?,
+        Command::Replay(passed) => operate(&folder, PROCESSOR, "replay", passed).await?,
+        Command::Recount(passed) => operate(&folder, PROCESSOR, "recount", passed).await?,
+        Command::DropGeneration(passed) => operate(&folder, PROCESSOR, "drop-generation", passed).await?,
         Command::Topic(options) => topic::print(&folder, &options).await?,
         Command::Start { service } => {
             control::send(&folder, &Request::Start { name: service.clone() }).await?;
@@ -101,12 +108,16 @@ fn reset(folder: &Folder) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Becomes `api admin …` with the environment of the running stack.
-async fn admin(folder: &Folder, arguments: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
+/// Becomes an operator's command of a service, with the environment of the running stack.
+async fn operate(folder: &Folder, program: &str, command: &str, passed: Passed) -> anyhow::Result<()> {
     use std::os::unix::process::CommandExt as _;
-    let answer = control::send(folder, &Request::Environment).await?;
-    let services: environment::Services = serde_json::from_value(answer)?;
-    let api = services.program("api")?;
-    let error = Program::new(api).arg("admin").args(arguments).envs(services.variables.clone()).exec();
-    Err(error).with_context(|| format!("could not run {}", api.display()))
+    let services = match control::send(folder, &Request::Environment).await {
+        Ok(answer) => serde_json::from_value(answer)?,
+        // Help needs no stack, only the program, which an earlier start has built beside this one.
+        Err(error) if !passed.asks_for_help() => return Err(error),
+        Err(error) => environment::Services::beside_this_program(program).ok_or(error)?,
+    };
+    let path = services.program(program)?;
+    let error = Program::new(path).arg(command).args(passed.arguments).envs(&services.variables).exec();
+    Err(error).with_context(|| format!("could not run {}", path.display()))
 }

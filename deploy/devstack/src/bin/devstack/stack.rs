@@ -165,7 +165,7 @@ impl Stack {
             && services.iter().all(|s| s.ready);
         status.services = services;
         if let Some(api) = &status.api {
-            status.dashboard = Some(format!("{api}/app"));
+            status.dashboard = Some(format!("{api}/app/"));
             status.setup_token = if demo::is_setup_needed(api).await { setup_token } else { None };
         }
         status

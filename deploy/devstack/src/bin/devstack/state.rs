@@ -19,8 +19,17 @@ pub(crate) const DEMO: &str = "demo.json";
 pub(crate) struct State {
     /// The engines' ports by name.
     pub(crate) ports: BTreeMap<String, u16>,
-    /// Where Postgres keeps its data.
+    /// Where Postgres keeps its data, when that is not in `.dev`.
     pub(crate) postgres_folder: Option<PathBuf>,
+    /// The `.dev` whose data are in `postgres_folder`: a copy of this file does not own them.
+    pub(crate) owner: Option<PathBuf>,
+}
+
+impl State {
+    /// Where Postgres keeps its data, when that is not in a `.dev`, as earlier versions noted it, too.
+    pub(crate) fn elsewhere(&self) -> Option<PathBuf> {
+        self.postgres_folder.clone().filter(|folder| !folder.ends_with(".dev/data/postgres"))
+    }
 }
 
 /// The keys and passwords of this stack, drawn at its first start.
@@ -84,6 +93,8 @@ mod tests {
         let state: State = serde_json::from_str(r#"{"ports":{"kafka":20001}}"#).unwrap();
         assert_eq!(state.ports["kafka"], 20_001);
         assert_eq!(state.postgres_folder, None);
+        let inside = r#"{"postgres_folder":"/original/.dev/data/postgres"}"#;
+        assert_eq!(serde_json::from_str::<State>(inside).unwrap().elsewhere(), None);
     }
 
     #[test]

@@ -26,11 +26,9 @@ pub(crate) struct Status {
     pub(crate) edge_token: Option<String>,
     /// The four services and the three engines, always all of them.
     pub(crate) services: Vec<Service>,
-    /// Where the dashboard is.
-    #[serde(default)]
+    /// The URL of the dashboard.
     pub(crate) dashboard: Option<String>,
-    /// What its set-up asks for, while nobody can sign in.
-    #[serde(default)]
+    /// What signs the first owner up, until there is one.
     pub(crate) setup_token: Option<String>,
     /// Where Postgres keeps its data, which is not always in `.dev`.
     pub(crate) postgres_folder: Option<std::path::PathBuf>,
@@ -97,13 +95,17 @@ impl Status {
     /// As `status --json` prints it: with the keys that its contract names and no others.
     pub(crate) fn json(&self) -> anyhow::Result<String> {
         let mut json = serde_json::to_value(self)?;
-        for key in ["dashboard", "setup_token", "postgres_folder"] {
-            remove(&mut json, key);
-        }
+        remove(&mut json, "postgres_folder");
         for service in json.get_mut("services").and_then(Value::as_array_mut).into_iter().flatten() {
             remove(service, "reason");
         }
         Ok(serde_json::to_string_pretty(&json)?)
+    }
+
+    /// The address that opens the dashboard, and signs the first owner up.
+    pub(crate) fn dashboard_address(&self) -> Option<String> {
+        let token = self.setup_token.as_ref().map(|token| format!("#setup_token={token}"));
+        self.dashboard.as_ref().map(|url| format!("{url}{}", token.unwrap_or_default()))
     }
 
     /// For people.
@@ -124,15 +126,12 @@ impl Status {
             ("clickhouse", self.clickhouse.as_deref()),
             ("postgres", self.postgres.as_deref()),
             ("api key", self.api_key.as_deref()),
-            ("dashboard", self.dashboard.as_deref()),
         ];
         text.push('\n');
         for (name, value) in places {
             let _ = writeln!(text, "{name:<12}{}", value.unwrap_or("-"));
         }
-        if let Some(token) = &self.setup_token {
-            let _ = writeln!(text, "{:<12}{token}", "set-up");
-        }
+        let _ = writeln!(text, "{:<12}{}", "dashboard", self.dashboard_address().as_deref().unwrap_or("-"));
         if let Some(folder) = &self.postgres_folder {
             let _ = writeln!(text, "{:<12}{}", "data", folder.display());
         }
@@ -161,10 +160,23 @@ mod tests {
             json["services"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["ingest", "processor", "api", "dispatcher", "kafka", "clickhouse", "postgres"]);
         let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
-        let contract =
-            "ready api edge kafka clickhouse postgres account_id workspace_id api_key edge_token services";
+        let contract = "ready api edge kafka clickhouse postgres account_id workspace_id api_key edge_token services \
+                        dashboard setup_token";
         assert_eq!(keys.join(" "), contract);
         let keys: Vec<&str> = json["services"][0].as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(keys.join(" "), "name pid ready operations");
+    }
+
+    #[test]
+    fn the_dashboards_address_signs_up_until_somebody_has() {
+        let mut status = Status::without_servers(None, None);
+        assert_eq!(status.dashboard_address(), None);
+        status.dashboard = Some("http://127.0.0.1:8080/app/".to_owned());
+        assert_eq!(status.dashboard_address().unwrap(), "http://127.0.0.1:8080/app/");
+        status.setup_token = Some("0123".to_owned());
+        assert_eq!(status.dashboard_address().unwrap(), "http://127.0.0.1:8080/app/#setup_token=0123");
+        let json: serde_json::Value = serde_json::from_str(&status.json().unwrap()).unwrap();
+        assert_eq!(json["dashboard"], "http://127.0.0.1:8080/app/");
+        assert_eq!(json["setup_token"], "0123");
     }
 }

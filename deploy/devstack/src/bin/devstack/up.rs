@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use devstack::install::Cache;
 use devstack::process::{Launch, run};
-use devstack::{Engine, Kind, Options, Probe, Server, postgres};
+use devstack::{Engine, Kind, Options, Probe, Server};
 use tokio::time::sleep;
 
 use crate::cli::Up;
@@ -65,17 +65,20 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     folder.turn_logs(SERVICES.into_iter().chain(Kind::ALL.map(Kind::name)));
     let secrets = secrets(folder)?;
     // Engines first on the screen, then the compiler: what it prints would be torn by what they say.
-    let (data, engines, ()) = tokio::join!(
-        data(folder, stack),
-        start_engines(folder, stack, &secrets),
-        page::build(folder.repository(), stack),
-    );
+    let (data, engines, ()) =
+        tokio::join!(data(folder, stack), start_engines(folder, stack, &secrets), async {
+            if compile::given().is_none() {
+                page::build(folder.repository(), stack).await;
+            }
+        },);
     engines?;
-    stack.tell("building the services");
+    if compile::given().is_none() {
+        stack.tell("building the services");
+    }
     let programs = compile::services(folder.repository(), options.release).await?;
 
     let addresses = Addresses::choose(options.listen)?;
-    let mut variables = variables(stack.engine_variables(), &addresses, &secrets);
+    let mut variables = variables(stack.engine_variables(), &addresses, &secrets, &folder.data("spool"));
     variables.extend(data.map(|folder| (DATA_DIR.to_owned(), folder.display().to_string())));
     let services = Services { programs, variables };
     stack.set_addresses(addresses.clone());
@@ -98,7 +101,7 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     }
     ensure!(status.ready, "not everything stayed ready:\n{}", status.table());
     stack.tell("ready");
-    say(&demo::welcome(&addresses, &demo)?);
+    say(&demo::welcome(&status, demo::last_words(options.in_background))?);
     Ok(())
 }
 
@@ -137,22 +140,20 @@ fn secrets(folder: &Folder) -> anyhow::Result<Secrets> {
 
 async fn start_engines(folder: &Folder, stack: &Arc<Stack>, secrets: &Secrets) -> anyhow::Result<()> {
     let mut state: State = folder.read(STATE)?.unwrap_or_default();
+    let mut postgres_folder = None;
     if Kind::Postgres.given().is_none() {
-        let place = match &state.postgres_folder {
-            Some(folder) => folder.clone(),
-            None => postgres::folder_for(&folder.data(Kind::Postgres.name()))?,
-        };
+        let place = folder.postgres_folder(&mut state)?;
         // Noted before anything is there: `reset` must find it.
-        state.postgres_folder = Some(place.clone());
         folder.write(STATE, &state)?;
-        stack.set_postgres_folder(place);
+        stack.set_postgres_folder(place.clone());
+        postgres_folder = Some(place);
     }
     let cache = cache(folder, stack);
     let engine = async |kind: Kind| -> anyhow::Result<()> {
         let began = Instant::now();
         let name = kind.name();
         let options = |kind: Kind| {
-            let data = state.postgres_folder.clone().filter(|_| kind == Kind::Postgres);
+            let data = postgres_folder.clone().filter(|_| kind == Kind::Postgres);
             let data: PathBuf = data.unwrap_or_else(|| folder.data(name));
             let port = state.ports.get(name).copied().unwrap_or(0);
             Ok(Options::in_folder(data, folder.log(name), port, &secrets.engine_password, cache.clone()))

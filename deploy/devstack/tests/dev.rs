@@ -1,0 +1,107 @@
+//! The script `./dev`, with compilers that only note what they were asked.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use devstack::scratch::Scratch;
+
+const SCRIPT: &str = include_str!("../../../dev");
+const CARGO_TOML: &str = include_str!("../../../Cargo.toml");
+
+/// Builds a `devstack` that prints the repository it was given.
+const CARGO: &str = r#"#!/bin/sh
+echo "cargo $*" >> "$CALLS"
+[ "$1" = build ] || exit 0
+mkdir -p target/debug
+printf '#!/bin/sh\necho "root $DEVSTACK_ROOT"\n' > target/debug/devstack
+chmod +x target/debug/devstack
+"#;
+
+struct Clone {
+    folder: PathBuf,
+    tools: PathBuf,
+}
+
+impl Clone {
+    /// A clone with compilers of this version of Rust.
+    fn new(scratch: &Scratch, name: &str, rust: &str) -> Self {
+        let (folder, tools) = (scratch.path().join(name), scratch.path().join("tools"));
+        fs::create_dir_all(&folder).unwrap();
+        fs::create_dir_all(&tools).unwrap();
+        write(&folder.join("dev"), SCRIPT);
+        write(&folder.join("Cargo.toml"), CARGO_TOML);
+        write(&tools.join("cargo"), CARGO);
+        write(&tools.join("rustc"), &format!("#!/bin/sh\necho 'rustc {rust} (0000000 2026-01-01)'\n"));
+        Self { folder, tools }
+    }
+
+    fn dev(&self) -> Output {
+        let path = format!("{}:{}", self.tools.display(), std::env::var("PATH").unwrap());
+        let mut dev = Command::new(self.folder.join("dev"));
+        dev.arg("status").env("PATH", path).env("CALLS", self.calls());
+        // The caller's environment names another clone, and engines, so that none of their installers is needed.
+        dev.env("DEVSTACK_ROOT", "/somewhere/else").env_remove("CARGO_TARGET_DIR");
+        dev.envs(["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(|name| (name, "given")));
+        dev.output().unwrap()
+    }
+
+    fn calls(&self) -> PathBuf {
+        self.tools.join("calls")
+    }
+
+    fn assert_root_is_here(&self) {
+        let output = self.dev();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(printed, format!("root {}\n", self.folder.display()), "{:?}", output.stderr);
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_clone_that_was_moved_with_its_programs_is_built_again_and_started_where_it_is() {
+    let scratch = Scratch::new("dev").unwrap();
+    let clone = Clone::new(&scratch, "original", "1.95.0");
+    clone.assert_root_is_here();
+    clone.assert_root_is_here();
+    let calls = fs::read_to_string(clone.calls()).unwrap();
+    assert!(!calls.contains("clean"), "{calls}");
+
+    let moved = scratch.path().join("moved");
+    fs::rename(&clone.folder, &moved).unwrap();
+    let moved = Clone { folder: moved, ..clone };
+    moved.assert_root_is_here();
+    let calls = fs::read_to_string(moved.calls()).unwrap();
+    assert!(calls.contains("clean --quiet --workspace\n"), "{calls}");
+    fs::remove_file(moved.calls()).unwrap();
+    moved.assert_root_is_here();
+    let calls = fs::read_to_string(moved.calls()).unwrap();
+    assert!(!calls.contains("clean"), "{calls}");
+}
+
+#[test]
+fn an_older_rust_is_rejected_with_the_command_that_updates_it() {
+    let scratch = Scratch::new("dev").unwrap();
+    let output = Clone::new(&scratch, "clone", "1.85.0").dev();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("is 1.85.0") && said.contains("rustup update stable"), "{said}");
+}
+
+#[test]
+fn wrong_usage_ends_with_64() {
+    let code = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_devstack")).args(arguments).output().unwrap().status.code()
+    };
+    assert_eq!(code(&["nonsense"]), Some(64));
+    assert_eq!(code(&["up", "--listen", "nowhere"]), Some(64));
+    assert_eq!(code(&[]), Some(64));
+    assert_eq!(code(&["--help"]), Some(0));
+}
