@@ -45,7 +45,7 @@ export const flows = {
     await page.getByRole('link', { name: 'New link' }).first().click();
     await page.getByLabel('Destination', { exact: true }).fill(`${shop.url}/offer`);
     await page.getByLabel('Short link').fill(`live-${run}`);
-    await page.getByText('Free.').waitFor();
+    await page.getByText('Available.').waitFor();
     await page.getByLabel(/^Name/).fill('Offer');
     await page.getByText('UTM parameters').click();
     await page.getByLabel('Campaign').fill('spring sale');
@@ -116,7 +116,7 @@ export const flows = {
     await page.goto(at('/developers'));
     await page.getByRole('button', { name: 'New key' }).first().click();
     await page.getByLabel('Name', { exact: true }).fill('Reports');
-    await page.getByRole('button', { name: 'Make key' }).click();
+    await page.getByRole('button', { name: 'Create key' }).click();
     const key = await page.getByLabel('API key', { exact: true }).inputValue();
     await page.getByRole('button', { name: 'Done' }).click();
     assert.equal((await page.content()).includes(key), false, 'the key is shown once');
@@ -150,11 +150,11 @@ export const flows = {
     const free = async () => (await ask(page, 'GET', `/slugs/in-${run}`)).available;
     const csv = Buffer.from(`\ufeff${rows.join('\r\n')}\r\n`);
     await page.getByLabel('CSV file').setInputFiles({ name: 'links.csv', mimeType: 'text/csv', buffer: csv });
-    await page.getByText('Of 3 rows 1 would be made and 2 refused').waitFor();
-    assert.equal(await page.getByRole('region', { name: 'Refused rows' }).locator('tbody tr').count(), 2);
+    await page.getByText('1 link will be created and 2 rows rejected').waitFor();
+    assert.equal(await page.getByRole('region', { name: 'Rejected rows' }).locator('tbody tr').count(), 2);
     assert.equal(await free(), true, 'a try-out makes nothing');
     await page.getByRole('button', { name: 'Import 1 link' }).click();
-    await page.getByText('1 link made, 2 rows refused').waitFor();
+    await page.getByText('1 link created, 2 rows rejected').waitFor();
     assert.equal(await free(), false);
     await known(`in-${run}`);
 
@@ -186,10 +186,10 @@ export const flows = {
     await page.goto(at('/links/new'));
     await page.getByLabel('Destination', { exact: true }).fill('javascript:alert(1)');
     await page.getByRole('button', { name: 'Create link' }).click();
-    await page.getByText('Only http and https addresses').waitFor();
+    await page.getByText('Only http and https URLs').waitFor();
     await page.getByLabel('Destination', { exact: true }).fill(destination);
     await page.getByLabel('Short link').fill(`odd-${run}`);
-    await page.getByText('Free.').waitFor();
+    await page.getByText('Available.').waitFor();
     await page.getByLabel(/^Name/).fill(`"><script>alert(1)</script> ${HOSTILE}`);
     await page.getByLabel('Tags').fill('<b onclick=alert(1)>bold</b>');
     await page.keyboard.press('Enter');
@@ -237,7 +237,7 @@ export const flows = {
     await page.goto(at('/developers'));
     await page.getByRole('button', { name: 'New key' }).first().click();
     await page.getByLabel('Name', { exact: true }).fill(HOSTILE);
-    await page.getByRole('button', { name: 'Make key' }).click();
+    await page.getByRole('button', { name: 'Create key' }).click();
     await page.getByRole('button', { name: 'Done' }).click();
     await page.getByRole('button', { name: `Revoke ${HOSTILE}` }).click();
     await harmless(HOSTILE);
@@ -248,7 +248,7 @@ export const flows = {
     await harmless(`Ada ${HOSTILE}`, `${run} ${HOSTILE}`, HOSTILE);
     await page.getByRole('button', { name: `Remove grace-${run}@example.com` }).click();
     await page.getByRole('button', { name: 'Remove member' }).click();
-    await page.getByText('is no member any more').waitFor();
+    await page.getByText('@example.com removed.').waitFor();
 
     const endpoint = await ask(page, 'POST', '/webhooks', {
       url: `${receiver.url}/"><script>alert(1)</script>`,
@@ -260,13 +260,13 @@ export const flows = {
     await page.goto(at('/webhooks'));
     await harmless(HOSTILE);
     await page.goto(at(`/webhooks/${endpoint.id}`));
-    await page.getByRole('region', { name: 'Failures' }).locator('summary').click();
+    await page.getByRole('region', { name: 'Failed deliveries' }).locator('summary').click();
     await harmless(HOSTILE, `<script>alert(1)</script>${HOSTILE}`);
 
     await page.goto(at('/transfer'));
     const csv = Buffer.from(`name,destination,slug\n${HOSTILE},javascript:alert(1),<script>alert(1)</script>\n`);
     await page.getByLabel('CSV file').setInputFiles({ name: `${HOSTILE}.csv`, mimeType: 'text/csv', buffer: csv });
-    await page.getByText('Of 1 row 0 would be made and 1 refused').waitFor();
+    await page.getByText('0 links will be created and 1 row rejected').waitFor();
     await harmless(`${HOSTILE}.csv`);
     await end();
     receiver.close();

@@ -59,13 +59,13 @@ export async function pages(kind) {
   await page.getByRole('button', { name: 'New endpoint' }).click();
   await look(page, `${kind}-new-endpoint`, { full: false });
   await go(`/webhooks/${endpoint}`, page.getByText('Status 410'));
-  await page.getByRole('region', { name: 'Failures' }).locator('summary').click();
+  await page.getByRole('region', { name: 'Failed deliveries' }).locator('summary').click();
   await look(page, `${kind}-webhook`);
-  await go('/usage', page.getByText('Clicks are kept'));
+  await go('/usage', page.getByText('Click history'));
   await look(page, `${kind}-usage`);
   await go('/members', page.getByRole('button', { name: 'Add member' }));
   await look(page, `${kind}-members`);
-  await go('/nowhere', page.getByText('There is nothing at this address'));
+  await go('/nowhere', page.getByText('Page not found'));
   await look(page, `${kind}-nowhere`);
   await page.goto(`${api}/api/docs`);
   await page.locator('details').first().waitFor();

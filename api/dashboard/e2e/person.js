@@ -35,7 +35,7 @@ export async function ask(page, method, path, data, within = `/workspaces/${work
 
 /** Fills the sign-in form in and sends it. */
 export async function enter(page, secret = password) {
-  await page.getByLabel('E-mail').fill(email);
+  await page.getByLabel('Email').fill(email);
   await page.getByLabel('Password').fill(secret);
   await page.getByRole('button', { name: 'Sign in' }).click();
 }
@@ -53,15 +53,15 @@ export async function arrive(page, name = 'Ada Lovelace') {
     dev(['admin', ...made, '--password-stdin', '--json'], password);
     return;
   }
-  await page.getByRole('heading', { name: 'Welcome' }).waitFor();
+  await page.getByRole('heading', { name: 'Welcome to Hopline' }).waitFor();
   await page.getByLabel('Your name').fill(name);
-  await page.getByLabel('E-mail').fill(email);
+  await page.getByLabel('Email').fill(email);
   await page.getByLabel('Password').fill(password);
-  await page.getByLabel('Set-up token').fill('guessed');
-  await page.getByRole('button', { name: 'Set up' }).click();
+  await page.getByLabel('Setup token').fill('guessed');
+  await page.getByRole('button', { name: 'Create account' }).click();
   await page.getByRole('alert').filter({ hasText: 'token is wrong' }).waitFor();
-  await page.getByLabel('Set-up token').fill(dev(['admin', 'setup-token', '--json']).setup_token);
-  await page.getByRole('button', { name: 'Set up' }).click();
+  await page.getByLabel('Setup token').fill(dev(['admin', 'setup-token', '--json']).setup_token);
+  await page.getByRole('button', { name: 'Create account' }).click();
   await page.getByRole('heading', { name: 'Links', exact: true }).waitFor();
   await leave(page, 'Sign out');
 }
@@ -79,10 +79,10 @@ export async function settle(page, title) {
   await page.getByRole('button', { name: 'New workspace' }).click();
   await page.getByLabel('Name', { exact: true }).fill(title);
   const answered = page.waitForResponse((answer) => answer.request().method() === 'POST' && answer.url().endsWith('/workspaces'));
-  await page.getByRole('button', { name: 'Make workspace' }).click();
+  await page.getByRole('button', { name: 'Create workspace' }).click();
   // By its id: an earlier run may have made one of the same name.
   workspace = (await (await answered).json()).id;
   await page.getByLabel('Workspace', { exact: true }).selectOption(workspace);
-  await page.getByText('Make your first short link').waitFor();
+  await page.getByText('Create your first short link').waitFor();
   state = await page.context().storageState();
 }

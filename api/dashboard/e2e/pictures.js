@@ -164,7 +164,7 @@ await take('link-phone', report, {
 await take('webhook', `/webhooks/${broken.id}`, {
   look: { viewport: { width: 1280, height: 620 } },
   prepare: async (shown) => {
-    await shown.getByRole('region', { name: 'Failures' }).locator('summary').first().click();
+    await shown.getByRole('region', { name: 'Failed deliveries' }).locator('summary').first().click();
   },
 });
 await browser.close();

@@ -30,14 +30,14 @@ export async function fails() {
   await page.getByRole('button', { name: 'New endpoint' }).first().click();
   await page.getByLabel('URL').fill(`${receiver.url}/hooks`);
   await page.getByLabel('Description').fill('Warehouse');
-  await page.getByRole('button', { name: 'Make endpoint' }).click();
+  await page.getByRole('button', { name: 'Create endpoint' }).click();
   const secret = await page.getByLabel('Signing secret', { exact: true }).last().inputValue();
-  await page.getByRole('link', { name: 'Go to the endpoint' }).click();
-  await page.getByText('No failures').waitFor();
+  await page.getByRole('link', { name: 'Open endpoint' }).click();
+  await page.getByText('No failed deliveries').waitFor();
   const endpoint = page.url().split('/').at(-1);
 
   for (let n = 0; n < DELIVERIES; n++) await visit(slug);
-  const failures = page.getByRole('region', { name: 'Failures' });
+  const failures = page.getByRole('region', { name: 'Failed deliveries' });
   const refresh = () => page.getByRole('button', { name: 'Refresh' }).click();
   await until('every failure is seen', async () => {
     await refresh();
@@ -55,7 +55,7 @@ export async function fails() {
   await page.reload();
   await page.getByText('This endpoint is disabled').waitFor();
   await page.getByText(`${DELIVERIES} deliveries in a row used up their attempts`).waitFor();
-  await failures.getByText('given up').nth(DELIVERIES - 1).waitFor();
+  await failures.getByText('no more retries').nth(DELIVERIES - 1).waitFor();
   await look(page, 'webhook-disabled');
   const failed = ids(attempts);
   assert.deepEqual(
@@ -68,10 +68,10 @@ export async function fails() {
   await page.goBack();
 
   status = 204;
-  await page.getByRole('button', { name: 'Enable again' }).click();
+  await page.getByRole('button', { name: 'Enable endpoint' }).click();
   await page.getByText('This endpoint is disabled').waitFor({ state: 'detached' });
-  await page.getByRole('button', { name: 'Send all again' }).click();
-  await page.getByRole('dialog').getByRole('button', { name: 'Send again', exact: true }).click();
+  await page.getByRole('button', { name: 'Resend all' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Resend all', exact: true }).click();
   const arrived = () => attempts.filter((attempt) => attempt.status === 204);
   await until('what failed has arrived', () => failed.every((id) => arrived().some((attempt) => attempt.id === id)));
   const before = arrived().length;
@@ -84,7 +84,7 @@ export async function fails() {
   }
   await until('the page says so', async () => {
     await refresh();
-    return (await failures.getByText('Arrived', { exact: true }).count()) === DELIVERIES;
+    return (await failures.getByText('Delivered', { exact: true }).count()) === DELIVERIES;
   });
   await end();
   receiver.close();

@@ -94,9 +94,7 @@ function stats(links, query) {
   for (const click of clicks) buckets.get(pointOf(click.at, interval, zone))?.push(click);
   const whole = counts(clicks);
   const ids = new Set(links.map((link) => link.id));
-  const conversions = state.conversions.filter(
-    ({ link_id, clicked_at }) => ids.has(link_id) && Date.parse(clicked_at) >= start && Date.parse(clicked_at) < end,
-  ).length;
+  const conversions = conversionsOf(ids, query).length;
   return {
     start_date: new Date(start).toISOString(),
     end_date: new Date(end).toISOString(),
@@ -106,6 +104,16 @@ function stats(links, query) {
     conversion_rate: rate(conversions, whole.unique_clicks),
     series: starts.map((at) => ({ start: new Date(at).toISOString(), ...counts(buckets.get(at)) })),
   };
+}
+
+/** The conversions of the clicks that a request is about. */
+function conversionsOf(ids, query) {
+  const { start, end } = windowOf(query);
+  const wanted = query.get('class') || 'human';
+  return state.conversions.filter(
+    ({ link_id, clicked_at, class: of }) =>
+      ids.has(link_id) && Date.parse(clicked_at) >= start && Date.parse(clicked_at) < end && (wanted === 'all' || of === wanted),
+  );
 }
 
 function breakdown(links, query, dimension) {
@@ -139,11 +147,15 @@ function pageOf(items, query) {
   return [items.slice(from, to), to < items.length ? String(to) : null];
 }
 
-const item = (link, query) => ({ ...inline(link, 'workspace'), ...counts(clicksOf([link], query)) });
+const unknown = { total_clicks: null, unique_clicks: null, conversions: null };
+const item = (link, query) => ({
+  ...inline(link, 'workspace'),
+  ...(state.down ? unknown : { ...counts(clicksOf([link], query)), conversions: conversionsOf(new Set([link.id]), query).length }),
+});
 
 function full(link) {
   const whole = counts(clicksOf([link], new URLSearchParams()));
-  const conversions = state.conversions.filter(({ link_id }) => link_id === link.id).length;
+  const conversions = conversionsOf(new Set([link.id]), new URLSearchParams()).length;
   return {
     ...inline(link, 'workspace'), ...whole, conversions, conversion_rate: rate(conversions, whole.unique_clicks),
     short_url: `https://go.example.com/${link.slug}`, as_of: now(),
@@ -151,6 +163,7 @@ function full(link) {
 }
 
 function listLinks(links, query) {
+  if (query.get('sort') === '-total_clicks') needsCounters();
   const q = query.get('q')?.toLowerCase();
   const flag = (name) => (query.get(name) === null ? () => true : (link) => String(link[name]) === query.get(name));
   const found = links
@@ -210,25 +223,64 @@ function needsWebhooks() {
   }
 }
 
+/** The store of the counters may be away. */
+function needsCounters() {
+  if (state.down) throw new Refusal(503, 'UNAVAILABLE', 'The counters are not known.');
+}
+
 const secret = () => `whsec_${Buffer.from(id('x') + id('y')).toString('base64').slice(0, 43)}=`;
+
+/** Puts a delivery on its way. What the endpoint answers is in `state.answers`, 204 after the last. */
+function send(endpoint, delivery_id, event) {
+  state.deliveries.set(delivery_id, {
+    delivery_id, event, status: 'pending', attempts: 0, status_code: null, error_class: null, next_attempt_at: null, delivered_at: null,
+  });
+}
+
+/** Goes on with a delivery by one attempt, each time that it is asked about. */
+function step(endpoint, delivery) {
+  const seen = inline(delivery, 'event');
+  if (delivery.status !== 'pending') return seen;
+  const status = state.answers.shift() ?? 204;
+  delivery.attempts += 1;
+  endpoint[status < 300 ? 'last_success_at' : 'last_failure_at'] = now();
+  endpoint.is_failing = status >= 300;
+  if (status < 300) {
+    Object.assign(delivery, { status: 'delivered', delivered_at: now(), next_attempt_at: null });
+    for (const one of state.failures) if (one.delivery_id === delivery.delivery_id) Object.assign(one, { delivered_at: now(), next_attempt_at: null });
+    return seen;
+  }
+  const ends = status < 500;
+  const next_attempt_at = ends ? null : new Date(Date.now() + 10_000).toISOString();
+  Object.assign(delivery, { status: ends ? 'failed' : 'pending', status_code: status, next_attempt_at });
+  state.failures.unshift({
+    endpoint: endpoint.id, delivery_id: delivery.delivery_id, event: delivery.event, attempt: delivery.attempts, max_attempts: 5,
+    status_code: status, error_class: null, response_body: 'No', duration_ms: 12, attempted_at: now(), next_attempt_at, delivered_at: null,
+  });
+  return seen;
+}
 
 const csvField = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 
 function runImport(workspace, text, query) {
   const dry = query.get('dry_run') === 'true';
-  const [header, ...lines] = text.replace(/^\ufeff/, '').trim().split(/\r?\n/);
+  const [header, ...lines] = text.replace(/^\ufeff/, '').split(/\r?\n/);
   const names = header.split(',').map((name) => name.trim());
   if (!names.includes('destination')) throw wrong('header', 'must name a column destination');
-  const results = lines.map((line, at) => {
+  // The lines of the spreadsheet: the header is the first, and blank ones count.
+  const filled = lines.map((line, at) => [line, at + 2]).filter(([line]) => line.trim());
+  const results = filled.map(([line, number]) => {
+    const result = (status, message) => ({ row: number, status, message, content: line.slice(0, 500) });
     const row = Object.fromEntries(line.split(',').map((cell, column) => [names[column], cell.trim()]));
     try {
-      const body = { name: row.name || row.destination, destination: row.destination, ...(row.slug && { slug: row.slug }) };
+      const destination = /^[\w-]+(\.[\w-]+)+/.test(row.destination) ? `https://${row.destination}` : row.destination;
+      const body = { name: row.name || destination, destination, ...(row.slug && { slug: row.slug }) };
       if (dry) checkLink(body);
       else createLink(workspace, body);
-      return { row: at + 1, status: 201, message: dry ? 'would be created' : 'created' };
+      return result(201, dry ? 'would be created' : 'created');
     } catch (refusal) {
       if (!(refusal instanceof Refusal)) throw refusal;
-      return { row: at + 1, status: refusal.body.statusCode, message: refusal.message };
+      return result(refusal.body.statusCode, refusal.message);
     }
   });
   const failed = results.filter(({ status }) => status !== 201).length;
@@ -236,9 +288,9 @@ function runImport(workspace, text, query) {
 }
 
 /** A click as a visitor would make it, told to everyone who listens. */
-export function clickNow(slug) {
+export function clickNow(slug, at = Date.now()) {
   const link = state.links.find((one) => one.slug === slug) ?? state.links[0];
-  const click = { ...makeClick(dice(Date.now()), link, Date.now()), class: 'human' };
+  const click = { ...makeClick(dice(at), link, at), class: 'human' };
   state.clicks.unshift(click);
   for (const listener of state.live) {
     if (!listener.link || listener.link === link.id) listener.send(click);
@@ -257,6 +309,7 @@ function ofWorkspace(workspace, method, parts, query, body) {
   const endpoint = area === 'webhooks' && endpoints.find(({ id }) => id === name);
 
   const report = (subject, [what, dimension]) => {
+    if (what === 'stats' || what === 'clicks') needsCounters();
     switch (what) {
       case 'stats':
         return dimension ? breakdown(subject, query, dimension) : stats(subject, query);
@@ -269,10 +322,8 @@ function ofWorkspace(workspace, method, parts, query, body) {
         return { clicks: page.map(public_click), next_cursor };
       }
       case 'conversions': {
-        const { start, end } = windowOf(query);
-        const ids = new Set(subject.map(({ id }) => id));
-        const found = state.conversions.filter((one) => ids.has(one.link_id) && Date.parse(one.clicked_at) >= start && Date.parse(one.clicked_at) < end);
-        const [page, next_cursor] = pageOf(found, query);
+        const found = conversionsOf(new Set(subject.map(({ id }) => id)), query);
+        const [page, next_cursor] = pageOf(found.map((one) => inline(one, 'class')), query);
         return { conversions: page, next_cursor };
       }
       case 'live':
@@ -294,6 +345,7 @@ function ofWorkspace(workspace, method, parts, query, body) {
     case 'GET slugs':
       return slugState(name);
     case 'GET sparklines': {
+      needsCounters();
       const first = new Date().setUTCHours(0, 0, 0, 0) - 29 * DAY;
       const ids = query.get('ids').split(',');
       const series = Object.fromEntries(ids.map((one) => [one, new Array(30).fill(0)]));
@@ -339,11 +391,11 @@ function ofWorkspace(workspace, method, parts, query, body) {
   }
   if (area === 'webhooks') {
     needsWebhooks();
-    const shown = (one) => inline(one, 'workspace');
+    const shown = (one) => inline(one, 'workspace', 'answers');
     if (!name && method === 'GET') return { webhooks: endpoints.map(shown), next_cursor: null };
     if (!name) {
       if (!/^https:\/\//.test(body.url)) throw wrong('url', 'must be https');
-      const made = { id: id('whe'), workspace: workspace.id, description: '', click_classes: ['human'], status: 'enabled', disabled_reason: null, consecutive_exhausted: 0, created_at: now(), updated_at: now(), ...body };
+      const made = { id: id('whe'), workspace: workspace.id, description: '', click_classes: ['human'], status: 'enabled', disabled_reason: null, consecutive_exhausted: 0, is_failing: false, last_success_at: null, last_failure_at: null, created_at: now(), updated_at: now(), ...body };
       state.endpoints.unshift(made);
       return { status: 201, json: { ...shown(made), secret: secret() } };
     }
@@ -362,12 +414,26 @@ function ofWorkspace(workspace, method, parts, query, body) {
       }
       case 'POST rotate-secret':
         return { ...shown(endpoint), secret: secret() };
-      case 'POST test':
-        return { status: 202, json: { delivery_id: '7f4f6b2c-6c1e-5d39-9a53-0c6f6a5d1e00' } };
-      case 'POST redeliver':
-        return { status: 202, json: { queued: body.delivery_ids?.length ?? 5 } };
+      case 'POST test': {
+        const delivery_id = `7f4f6b2c-6c1e-5d39-9a53-${String(state.deliveries.size).padStart(12, '0')}`;
+        send(endpoint, delivery_id, 'endpoint.test');
+        return { status: 202, json: { delivery_id } };
+      }
+      case 'POST redeliver': {
+        const ofEndpoint = state.failures.filter((one) => one.endpoint === endpoint.id && (body.delivery_ids || !one.delivered_at));
+        const ids = new Set(body.delivery_ids ?? ofEndpoint.map((one) => one.delivery_id));
+        for (const one of ids) send(endpoint, one, 'click.created');
+        // Nobody asks about each of many: they go on by themselves.
+        if (!body.delivery_ids) setTimeout(() => ids.forEach((one) => step(endpoint, state.deliveries.get(one))), 1_200);
+        return { status: 202, json: { queued: ids.size } };
+      }
+      case 'GET deliveries': {
+        const delivery = state.deliveries.get(more);
+        if (!delivery) throw missing();
+        return step(endpoint, delivery);
+      }
       case 'POST enable':
-        return shown(Object.assign(endpoint, { status: 'enabled', disabled_reason: null, consecutive_exhausted: 0 }));
+        return shown(Object.assign(endpoint, { status: 'enabled', disabled_reason: null, consecutive_exhausted: 0, is_failing: false }));
     }
   }
   throw missing();
@@ -388,7 +454,7 @@ export function answer(method, path, query, body) {
     case 'POST /sign-in':
       if (body.email === 'often@example.com') throw new Refusal(429, 'RATE_LIMITED', 'Too many attempts. Try again later.');
       if (body.email !== state.user.email || body.password !== state.password) {
-        throw new Refusal(401, 'UNAUTHORIZED', 'The e-mail or the password is wrong.');
+        throw new Refusal(401, 'UNAUTHORIZED', 'Email or password is wrong.');
       }
       state.signedIn = true;
       return session();
@@ -404,7 +470,7 @@ export function answer(method, path, query, body) {
     case 'GET /members':
       return { members: state.members };
     case 'POST /members':
-      if (state.members.some(({ email }) => email === body.email)) throw new Refusal(409, 'EMAIL_TAKEN', 'There is a member with this e-mail.');
+      if (state.members.some(({ email }) => email === body.email)) throw new Refusal(409, 'EMAIL_TAKEN', 'There is a member with this email.');
       state.members.push({ id: id('usr'), name: body.name ?? '', email: body.email, role: body.role, created_at: now() });
       return { status: 201, json: { ...state.members.at(-1), ...(body.password ? {} : { password: 'quiet-amber-otter-71' }) } };
     case 'DELETE /members':

@@ -80,12 +80,13 @@ async function file(response, path) {
 const server = createServer(async (request, response) => {
   const url = new URL(request.url, 'http://mock');
   try {
-    // For tests: begin anew, make a click.
+    // For tests: begin anew, change the state, make a click.
     if (url.pathname === '/mock/restart') {
       restart(await bodyOf(request));
       return json(response, 200, {});
     }
-    if (url.pathname === '/mock/click') return json(response, 200, clickNow(url.searchParams.get('slug')));
+    if (url.pathname === '/mock/set') return json(response, 200, Object.assign(state, await bodyOf(request)) && {});
+    if (url.pathname === '/mock/click') return json(response, 200, clickNow(url.searchParams.get('slug'), Number(url.searchParams.get('at') ?? Date.now())));
     if (url.pathname.startsWith('/app/api/')) return await api(request, response, url);
     if (url.pathname.startsWith('/app')) return await file(response, url.pathname);
     return send(response, 404, 'text/plain', 'Not found');

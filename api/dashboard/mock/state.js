@@ -102,7 +102,11 @@ export function newState({ kind = 'full', plan = 'business' } = {}) {
     keys: [],
     endpoints: [],
     failures: [],
-    imports: new Map(),
+    // By their ids, those on their way; and what receivers answer next.
+    deliveries: new Map(),
+    answers: [],
+    // Whether the store of the counters is away.
+    down: false,
     live: new Set(),
     members: [],
   };
@@ -129,9 +133,9 @@ export function newState({ kind = 'full', plan = 'business' } = {}) {
         if (at < created) continue;
         const click = makeClick(draw, link, at);
         state.clicks.push(click);
-        if (click.class === 'human' && draw() < 0.04) {
+        if (click.class !== 'preview' && draw() < 0.04) {
           state.conversions.push({
-            id: id('cnv'), click_id: click.click_id, link_id: link.id, clicked_at: click.occurred_at,
+            id: id('cnv'), class: click.class, click_id: click.click_id, link_id: link.id, clicked_at: click.occurred_at,
             external_user_id: `u-${1000 + state.conversions.length}`, user_name: null, user_email: null,
             host: 'shop.example.com', page_url: 'https://shop.example.com/thanks', created_at: iso(at + 240_000),
           });
@@ -150,7 +154,7 @@ export function newState({ kind = 'full', plan = 'business' } = {}) {
   const endpoint = (url, description, events, more) => {
     const one = {
       id: id('whe'), workspace: workspaces[0].id, url, description, events, click_classes: ['human'], status: 'enabled', disabled_reason: null,
-      consecutive_exhausted: 0, created_at: iso(now - 30 * DAY), updated_at: iso(now - 3 * DAY), ...more,
+      consecutive_exhausted: 0, is_failing: false, last_success_at: iso(now - 90_000), last_failure_at: null, created_at: iso(now - 30 * DAY), updated_at: iso(now - 3 * DAY), ...more,
     };
     state.endpoints.push(one);
     return one;
@@ -158,8 +162,20 @@ export function newState({ kind = 'full', plan = 'business' } = {}) {
   endpoint('https://hooks.example.com/hopline', 'Warehouse', ['click.created', 'link.created', 'link.updated', 'link.deleted']);
   const broken = endpoint('https://crm.example.org/incoming/clicks', 'CRM', ['click.created'], {
     status: 'disabled', consecutive_exhausted: 15,
-    disabled_reason: '15 deliveries in a row used up all their attempts',
+    disabled_reason: '15 deliveries in a row used up their attempts',
+    last_success_at: iso(now - 2 * DAY), last_failure_at: iso(now - 200_000),
   });
+  // Each delivery ended with its first attempt, so none used up its attempts.
+  const strict = endpoint('https://partner.example.net/events', 'Partner', ['link.created'], {
+    is_failing: true, last_failure_at: iso(now - 60_000), last_success_at: null,
+  });
+  for (let n = 0; n < 19; n++) {
+    state.failures.push({
+      endpoint: strict.id, delivery_id: `9${String(n).padStart(7, '0')}-6c1e-5d39-9a53-0c6f6a5d1e00`, event: 'link.created', attempt: 1, max_attempts: 5,
+      status_code: 400, error_class: null, response_body: '{"error": "unknown event"}', duration_ms: 31,
+      attempted_at: iso(now - 60_000 - n * 1_800_000), next_attempt_at: null, delivered_at: null,
+    });
+  }
   for (let n = 0; n < 6; n++) {
     const delivery = `${'0123456789abcdef'[n]}f4f6b2c-6c1e-5d39-9a53-0c6f6a5d1e${n}0`;
     const began = now - n * 3_600_000 - 200_000;

@@ -20,6 +20,12 @@ export const LOOKS = {
   'phone-dark': { colorScheme: 'dark', viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 },
 };
 
+/** Screens whose room is counted. */
+const SIZES = {
+  laptop: { viewport: { width: 1280, height: 800 } },
+  narrow: { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 },
+};
+
 /**
  * Opens a page of the server at `origin`.
  *
@@ -28,7 +34,7 @@ export const LOOKS = {
  */
 export async function openAt(origin, look, { expected = [], state } = {}) {
   const context = await browser.newContext({
-    ...LOOKS[look],
+    ...(LOOKS[look] ?? SIZES[look]),
     locale: 'en-US',
     timezoneId: 'Europe/Berlin',
     permissions: ['clipboard-read', 'clipboard-write'],
@@ -44,6 +50,8 @@ export async function openAt(origin, look, { expected = [], state } = {}) {
   });
   page.on('pageerror', (error) => complaints.push(error.stack));
   page.on('dialog', async (dialog) => {
+    // Only the browser's own question before a page is left is no script's.
+    if (dialog.type() === 'beforeunload') return dialog.accept();
     complaints.push(`something typed ran: ${dialog.message()}`);
     await dialog.dismiss();
   });

@@ -20,10 +20,18 @@ export async function mock(path, body) {
   return response.json();
 }
 
+const inWorkspace = (page, path) => `${origin}/app/api/workspaces/${new URL(page.url()).pathname.split('/')[2]}${path}`;
+
+/** Asks the double what the page would ask, in the workspace that is open. */
+export const ask = async (page, path) => (await page.request.get(inWorkspace(page, path))).json();
+
+/** Deletes something of the workspace that is open. */
+export const remove = (page, path) => page.request.delete(inWorkspace(page, path), { headers: { 'X-Requested-With': 'hopline' } });
+
 /** Signs in as the double's one person. */
 export async function signIn(page) {
   await page.goto(`${origin}/app/`);
-  await page.getByLabel('E-mail').fill('ada@example.com');
+  await page.getByLabel('Email').fill('ada@example.com');
   await page.getByLabel('Password').fill('correct horse battery');
   await page.getByRole('button', { name: 'Sign in' }).click();
   await page.getByRole('heading', { name: 'Links', exact: true }).waitFor();

@@ -7,12 +7,12 @@ export const flows = {
   async 'a wrong password is told and a right one leads to the links'() {
     const { page, end } = await open('light', [401, 429]);
     await page.goto(`${origin}/app/`);
-    await page.getByLabel('E-mail').fill('ada@example.com');
+    await page.getByLabel('Email').fill('ada@example.com');
     await page.getByLabel('Password').fill('wrong');
     await page.keyboard.press('Enter');
     await page.getByRole('alert').filter({ hasText: 'wrong' }).waitFor();
     assert.equal(await page.getByLabel('Password').inputValue(), '');
-    await page.getByLabel('E-mail').fill('often@example.com');
+    await page.getByLabel('Email').fill('often@example.com');
     await page.getByLabel('Password').fill('wrong');
     await page.keyboard.press('Enter');
     await page.getByRole('alert').filter({ hasText: 'Too many' }).waitFor();
@@ -25,14 +25,14 @@ export const flows = {
     const { page, end } = await open('light', [401, 403]);
     await page.goto(`${origin}/app/`);
     await page.getByLabel('Your name').fill('Ada');
-    await page.getByLabel('E-mail').fill('ada@example.com');
+    await page.getByLabel('Email').fill('ada@example.com');
     await page.getByLabel('Password').fill('correct horse battery');
-    await page.getByLabel('Set-up token').fill('guessed');
-    await page.getByRole('button', { name: 'Set up' }).click();
+    await page.getByLabel('Setup token').fill('guessed');
+    await page.getByRole('button', { name: 'Create account' }).click();
     await page.getByRole('alert').filter({ hasText: 'token is wrong' }).waitFor();
-    await page.getByLabel('Set-up token').fill('let-me-in');
-    await page.getByRole('button', { name: 'Set up' }).click();
-    await page.getByText('Make your first short link').waitFor();
+    await page.getByLabel('Setup token').fill('let-me-in');
+    await page.getByRole('button', { name: 'Create account' }).click();
+    await page.getByText('Create your first short link').waitFor();
     await end();
   },
 
@@ -41,15 +41,15 @@ export const flows = {
     await signIn(page);
     await page.getByRole('link', { name: 'New link' }).click();
     await page.getByRole('button', { name: 'Create link' }).click();
-    await page.getByText('Where should the link lead?').waitFor();
+    await page.getByText('Enter a destination.').waitFor();
     await page.waitForFunction(() => document.activeElement?.getAttribute('aria-invalid') === 'true');
     await page.getByLabel('Destination', { exact: true }).fill('example.com/offer?a=%20b');
     await page.getByLabel('Short link').fill('spring');
-    await page.getByText('This one is taken.').waitFor();
+    await page.getByText('This slug is taken.').waitFor();
     await page.getByLabel('Short link').fill('no spaces');
-    await page.getByText('Only letters').waitFor();
+    await page.getByText('Use only letters').waitFor();
     await page.getByLabel('Short link').fill('offer');
-    await page.getByText('Free.').waitFor();
+    await page.getByText('Available.').waitFor();
     await page.getByLabel(/^Name/).fill('Offer <script>alert(1)</script>');
     await page.getByLabel('Tags').fill('one,');
     await page.getByLabel('Tags').fill('two');
@@ -65,13 +65,13 @@ export const flows = {
     await page.getByLabel(/^Name/).fill('Offer');
     await page.getByRole('button', { name: 'Save changes' }).click();
     await page.locator('header').getByText('Offer', { exact: true }).waitFor();
-    await page.getByRole('button', { name: 'More for this link' }).click();
+    await page.getByRole('button', { name: 'More actions for this link' }).click();
     await page.keyboard.press('Enter');
     await page.locator('header').getByText('Inactive').waitFor();
-    await page.getByRole('button', { name: 'More for this link' }).click();
+    await page.getByRole('button', { name: 'More actions for this link' }).click();
     await page.keyboard.press('ArrowUp');
     await page.keyboard.press('Enter');
-    await page.getByText('all its clicks and conversions are removed').waitFor();
+    await page.getByText('all of its clicks and conversions will be deleted').waitFor();
     await page.getByRole('button', { name: 'Delete link and its clicks' }).click();
     await page.getByRole('heading', { name: 'Links', exact: true }).waitFor();
     await page.locator('li .short').first().waitFor();
@@ -88,7 +88,7 @@ export const flows = {
     assert.equal(await page.getByLabel('Search links').inputValue(), 'webinar');
     await page.getByText('1 link shown').waitFor({ state: 'attached' });
     await page.getByLabel('Search links').fill('nothing like this');
-    await page.getByRole('button', { name: 'Show all links' }).click();
+    await page.getByRole('button', { name: 'Clear filters' }).click();
     await page.getByLabel('Tag', { exact: true }).selectOption('sale');
     await page.getByText('2 links shown').waitFor({ state: 'attached' });
     await page.getByLabel('Tag', { exact: true }).selectOption('');
@@ -128,9 +128,9 @@ export const flows = {
     await nav(page, 'Overview');
     await page.locator('.u-over').waitFor();
     await page.getByLabel('Time range').selectOption('90d');
-    await page.getByText('the Free plan keeps clicks for 30 days').waitFor();
+    await page.getByText('The Free plan keeps them for 30 days').waitFor();
     await page.getByLabel('Time range').selectOption('24h');
-    await page.getByText('the Free plan keeps clicks for').waitFor({ state: 'detached' });
+    await page.getByText('The Free plan keeps them for').waitFor({ state: 'detached' });
     const asked = page.waitForRequest((request) => /\/stats\?.*class=bot/.test(request.url()));
     await page.getByText('Bots', { exact: true }).click();
     const query = new URL((await asked).url()).searchParams;
@@ -140,12 +140,12 @@ export const flows = {
     await page.getByLabel('Time zone').selectOption('Asia/Kolkata');
     await zoned;
     await page.getByLabel('Time range').selectOption('90d');
-    await page.getByText('Drawn in UTC').waitFor();
+    await page.getByText('Chart in UTC. Asia/Kolkata is 5:30 hours ahead of UTC').waitFor();
     await page.getByLabel('Time range').selectOption('custom');
     await page.getByLabel('From').fill('2026-01-01');
     await page.waitForFunction(() => location.search.includes('from=2026-01-01'));
-    await page.getByText('As a table').click();
-    await page.getByRole('columnheader', { name: 'Time' }).first().waitFor();
+    await page.getByText('Show as table').click();
+    await page.getByRole('columnheader', { name: 'Time (UTC)' }).first().waitFor();
     await end();
   },
 
@@ -156,7 +156,7 @@ export const flows = {
     await page.getByRole('button', { name: 'New key' }).click();
     await page.getByLabel('Name').fill('Tablet');
     await page.getByText('Read and write').last().click();
-    await page.getByRole('button', { name: 'Make key' }).click();
+    await page.getByRole('button', { name: 'Create key' }).click();
     const value = await page.getByLabel('API key', { exact: true }).inputValue();
     assert.match(value, /^hop_live_/);
     await page.getByRole('button', { name: 'Copy', exact: true }).click();
@@ -169,46 +169,15 @@ export const flows = {
     await end();
   },
 
-  async 'an endpoint is made, tested, enabled again, rotated and its failures sent again'() {
-    const { page, end } = await open('light', [400, 401]);
-    await signIn(page);
-    await nav(page, 'Webhooks');
-    await page.getByRole('button', { name: 'New endpoint' }).click();
-    await page.getByLabel('URL').fill('http://inside.example.com/');
-    await page.getByRole('button', { name: 'Make endpoint' }).click();
-    await page.getByText('must be https').waitFor();
-    await page.getByLabel('URL').fill('https://new.example.com/');
-    await page.getByRole('button', { name: 'Make endpoint' }).click();
-    assert.match(await page.getByLabel('Signing secret', { exact: true }).last().inputValue(), /^whsec_/);
-    await page.getByRole('link', { name: 'Go to the endpoint' }).click();
-    await page.getByText('No failures').waitFor();
-    await page.getByRole('button', { name: 'Send a test' }).click();
-    await page.getByText('A test event is on its way').waitFor();
-    await nav(page, 'Webhooks');
-    await page.getByRole('link', { name: 'https://crm.example.org' }).click();
-    await page.getByText('15 deliveries in a row used up all their attempts').waitFor();
-    await page.getByRole('button', { name: 'Enable again' }).click();
-    await page.getByText('This endpoint is disabled').waitFor({ state: 'detached' });
-    await page.locator('summary').filter({ hasText: 'Status 500' }).first().click();
-    await page.getByText('<script>alert("from a receiver")</script>').first().waitFor();
-    await page.getByRole('button', { name: 'Send again', exact: true }).first().click();
-    await page.getByText('under the same id').waitFor();
-    await page.getByRole('button', { name: 'More for this endpoint' }).click();
-    await page.getByRole('menuitem', { name: 'Rotate the secret' }).click();
-    await page.getByRole('button', { name: 'Make a new secret' }).click();
-    assert.match(await page.getByLabel('Signing secret', { exact: true }).last().inputValue(), /^whsec_/);
-    await end();
-  },
-
   async 'members and workspaces come and go'() {
     const { page, end } = await open('light', [401, 409]);
     await signIn(page);
     await nav(page, 'Members');
     await page.getByRole('button', { name: 'Add member' }).click();
-    await page.getByLabel('E-mail').fill('grace@example.com');
+    await page.getByLabel('Email').fill('grace@example.com');
     await page.getByRole('dialog').getByRole('button', { name: 'Add member' }).click();
     await page.getByRole('alert').filter({ hasText: 'There is a member' }).waitFor();
-    await page.getByLabel('E-mail').fill('alan@example.com');
+    await page.getByLabel('Email').fill('alan@example.com');
     await page.getByRole('dialog').getByRole('button', { name: 'Add member' }).click();
     assert.ok((await page.getByLabel('Password', { exact: true }).inputValue()).length > 11);
     await page.getByRole('button', { name: 'Done' }).click();
@@ -217,11 +186,11 @@ export const flows = {
     await page.locator('li').filter({ hasText: 'alan@example.com' }).waitFor({ state: 'detached' });
     await page.getByRole('button', { name: 'New workspace' }).click();
     await page.getByLabel('Name').fill('Second brand');
-    await page.getByRole('button', { name: 'Make workspace' }).click();
+    await page.getByRole('button', { name: 'Create workspace' }).click();
     await page.getByLabel('Workspace', { exact: true }).selectOption({ label: 'Second brand' });
-    await page.getByText('Make your first short link').waitFor();
+    await page.getByText('Create your first short link').waitFor();
     await page.goto(`${origin}/app/`);
-    await page.getByText('Make your first short link').waitFor();
+    await page.getByText('Create your first short link').waitFor();
     await end();
   },
 
@@ -229,19 +198,27 @@ export const flows = {
     const { page, end } = await open('light', [401]);
     await signIn(page);
     await nav(page, 'Import and export');
-    const csv = 'name,destination,slug\nOne,https://example.com/1,one\nTwo,https://example.com/2,spring\nThree,nowhere,three\n';
+    const csv = 'name,destination,slug\nOne,https://example.com/1,one\nTwo,https://example.com/2,spring\n\nThree,nowhere,three\nFour,example.com/4,four\n';
     await page.getByLabel('CSV file').setInputFiles({ name: 'links.csv', mimeType: 'text/csv', buffer: Buffer.from(csv) });
-    await page.getByText('Of 3 rows 1 would be made and 2 refused').waitFor();
-    await page.getByRole('cell', { name: 'This slug is taken.' }).waitFor();
+    await page.getByText('2 links will be created and 2 rows rejected').waitFor();
+    const rejected = page.getByRole('region', { name: 'Rejected rows' }).locator('tbody tr');
+    assert.deepEqual(
+      await rejected.evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))),
+      [
+        ['3', 'This slug is taken.', 'Two,https://example.com/2,spring'],
+        // The header is line 1, and line 4 is blank.
+        ['5', 'destination must be an absolute URL', 'Three,nowhere,three'],
+      ],
+    );
     const sent = page.waitForRequest((request) => request.url().includes('dry_run=false'));
-    await page.getByRole('button', { name: 'Import 1 link' }).click();
+    await page.getByRole('button', { name: 'Import 2 links' }).click();
     assert.match((await sent).headers()['idempotency-key'], /^[0-9a-f]{32}$/);
-    await page.getByText('1 link made, 2 rows refused').waitFor();
+    await page.getByText('2 links created, 2 rows rejected').waitFor();
     const saved = page.waitForEvent('download');
     await page.getByRole('link', { name: 'Links', exact: true }).last().click();
     assert.equal((await saved).suggestedFilename(), 'links.csv');
     const template = page.waitForEvent('download');
-    await page.getByRole('link', { name: 'A file to begin with' }).click();
+    await page.getByRole('link', { name: 'Download a template' }).click();
     assert.equal((await template).suggestedFilename(), 'links-template.csv');
     await end();
   },
@@ -255,10 +232,13 @@ export const flows = {
       await page.getByRole('button', { name: 'Create link' }).click();
       if (made < 25) await page.getByRole('heading', { name: /^go\.example\.com/ }).waitFor();
     }
+    await page.getByText('You’ve used 25 of 25 links.').waitFor();
     await page.getByRole('alert').filter({ hasText: '25 links are used up' }).waitFor();
     assert.equal(await page.getByLabel('Destination', { exact: true }).inputValue(), 'https://example.com/25');
     await nav(page, 'Links');
-    await page.getByText('All 25 links of the Free plan are used').waitFor();
+    await page.getByText('You’ve used 25 of 25 links on the Free plan. Delete a link or upgrade').waitFor();
+    await page.getByRole('link', { name: 'New link' }).click();
+    await page.getByText('You’ve used 25 of 25 links.').waitFor();
     await end();
   },
 
@@ -273,7 +253,7 @@ export const flows = {
     await page.reload();
     await page.getByRole('heading', { name: 'Links', exact: true }).waitFor();
     assert.equal(await ground(), light);
-    await page.getByRole('button', { name: 'As the system' }).click();
+    await page.getByRole('button', { name: 'System' }).click();
     assert.equal(await ground(), dark);
     await end();
   },
@@ -282,11 +262,11 @@ export const flows = {
     const { page, end } = await open('light', [401]);
     await signIn(page);
     await nav(page, 'Usage and plan');
-    await page.getByText('Clicks are kept').waitFor();
+    await page.getByText('Click history').waitFor();
     await mock('restart', {});
     await nav(page, 'Members');
     await page.getByRole('heading', { name: 'Sign in' }).waitFor();
-    await page.getByLabel('E-mail').fill('ada@example.com');
+    await page.getByLabel('Email').fill('ada@example.com');
     await page.getByLabel('Password').fill('correct horse battery');
     await page.keyboard.press('Enter');
     await page.getByRole('heading', { name: 'Members' }).waitFor();
@@ -305,7 +285,7 @@ export const flows = {
     await page.goto(page.url());
     await settled(page);
     await page.keyboard.press('Tab');
-    assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Skip to the content');
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Skip to content');
     await page.keyboard.press('Enter');
     await page.keyboard.press('Tab');
     assert.equal(await page.evaluate(() => document.activeElement.textContent.trim()), 'New link');
@@ -320,7 +300,7 @@ export const flows = {
     await end();
   },
 
-  async 'a server that is away is told, and asked again'() {
+  async 'a server that is away is named, and asked again until it is back'() {
     const { page, end } = await open('light', [401, 503]);
     await signIn(page);
     await page.route('**/members', (route) =>
@@ -332,8 +312,8 @@ export const flows = {
     );
     await nav(page, 'Members');
     await page.getByRole('alert').filter({ hasText: 'Try again in a moment.' }).waitFor();
+    await page.getByRole('button', { name: 'Try again' }).waitFor();
     await page.unroute('**/members');
-    await page.getByRole('button', { name: 'Try again' }).click();
     await page.getByText('grace@example.com').first().waitFor();
     await end();
   },

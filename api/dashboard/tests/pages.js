@@ -7,7 +7,7 @@ export async function pages(kind) {
   await mock('restart', { kind: 'fresh' });
   const { page, end } = await open(kind, [401, 403, 404]);
   await page.goto(`${origin}/app/`);
-  await page.getByRole('heading', { name: 'Welcome' }).waitFor();
+  await page.getByRole('heading', { name: 'Welcome to Hopline' }).waitFor();
   await look(page, `${kind}-setup`);
 
   await mock('restart', {});
@@ -29,6 +29,9 @@ export async function pages(kind) {
   await page.getByText('More options').click();
   await look(page, `${kind}-new-link`);
   await page.goBack();
+  await page.getByText('Discard unsaved changes?').waitFor();
+  await look(page, `${kind}-leave`, { full: false });
+  await page.getByRole('button', { name: 'Discard changes' }).click();
   await page.getByRole('link', { name: 'go.example.com/spring' }).click();
   await page.locator('.u-over').waitFor();
   await settled(page);
@@ -65,7 +68,7 @@ export async function pages(kind) {
   await page.locator('summary').filter({ hasText: 'click.created' }).first().click();
   await look(page, `${kind}-webhook`);
   await nav(page, 'Usage and plan');
-  await page.getByText('Clicks are kept').waitFor();
+  await page.getByText('Click history').waitFor();
   await look(page, `${kind}-usage`);
   await nav(page, 'Members');
   await page.getByText('grace@example.com').first().waitFor();
@@ -73,18 +76,18 @@ export async function pages(kind) {
   await nav(page, 'Import and export');
   await look(page, `${kind}-transfer`);
   await page.goto(`${origin}/app/wsp_00000000000000000000000000/links`);
-  await page.getByText('There is nothing at this address').waitFor();
+  await page.getByText('Page not found').waitFor();
   await look(page, `${kind}-nowhere`);
 
   await mock('restart', { kind: 'empty', plan: 'free' });
   await signIn(page);
-  await page.getByText('Make your first short link').waitFor();
+  await page.getByText('Create your first short link').waitFor();
   await look(page, `${kind}-links-empty`);
   await nav(page, 'Webhooks');
-  await page.getByText('Webhooks come with Agency and Business').waitFor();
+  await page.getByText('Webhooks are part of the Agency and Business plans').waitFor();
   await look(page, `${kind}-webhooks-free`);
   await nav(page, 'Developers');
-  await page.getByText('No keys yet').waitFor();
+  await page.getByText('No API keys yet').waitFor();
   await look(page, `${kind}-developers-free`);
   await nav(page, 'Usage and plan');
   await page.getByText('of 25').waitFor();

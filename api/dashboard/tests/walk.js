@@ -7,14 +7,18 @@
  */
 import { LOOKS, checked } from './browser.js';
 import { mock, shut } from './double.js';
+import { care } from './care.js';
 import { flows } from './flows.js';
 import { pages } from './pages.js';
+import { reports } from './reports.js';
+import { room } from './room.js';
+import { endpoints } from './endpoints.js';
 
 const only = process.argv[2];
 let failed = 0;
 const everything = [
   ...Object.keys(LOOKS).map((kind) => [`every page, ${kind}`, () => pages(kind)]),
-  ...Object.entries(flows),
+  ...[flows, reports, endpoints, care, room].flatMap((group) => Object.entries(group)),
 ];
 for (const [name, run] of everything) {
   if (only && !name.includes(only)) continue;

@@ -1,6 +1,7 @@
 import { untrack } from 'svelte';
 import { append, type Listed } from '../pure/lists';
 import { asFault, type Fault } from './request';
+import { later } from './retry';
 
 /** A value that comes from the API: not there yet, there, or failed. */
 export class Loaded<T> {
@@ -22,13 +23,16 @@ export class Loaded<T> {
 /**
  * Asks now, and again whenever something changes that `ask` reads before its first `await`.
  *
- * An answer that was overtaken by a later question is dropped. To be called while a component is made.
+ * An answer that was overtaken by a later question is dropped. A server that is away is asked again until it answers.
+ * To be called while a component is made.
  */
 export function load<T>(ask: (signal: AbortSignal) => Promise<T>): Loaded<T> {
   const loaded = new Loaded<T>();
+  let tries = 0;
   $effect(() => {
     void loaded.turn;
     const abort = new AbortController();
+    let callOff = () => {};
     const answer = ask(abort.signal);
     untrack(() => (loaded.busy = true));
     answer.then(
@@ -37,14 +41,19 @@ export function load<T>(ask: (signal: AbortSignal) => Promise<T>): Loaded<T> {
         loaded.value = value;
         loaded.fault = undefined;
         loaded.busy = false;
+        tries = 0;
       },
       (error: unknown) => {
         if (abort.signal.aborted) return;
         loaded.fault = asFault(error);
         loaded.busy = false;
+        if (loaded.fault.isAway) callOff = later(tries++, () => loaded.again());
       },
     );
-    return () => abort.abort();
+    return () => {
+      abort.abort();
+      callOff();
+    };
   });
   return loaded;
 }
@@ -59,6 +68,8 @@ export class LoadedPages<T> {
   #ask: (cursor: string | undefined, signal: AbortSignal) => Promise<Listed<T>>;
   #id: (item: T) => string;
   #asking = new AbortController();
+  #tries = 0;
+  #callOff = () => {};
 
   constructor(ask: (cursor: string | undefined, signal: AbortSignal) => Promise<Listed<T>>, id: (item: T) => string) {
     this.#ask = ask;
@@ -80,12 +91,16 @@ export class LoadedPages<T> {
     $effect(() => {
       void this.#turn;
       void this.#read(undefined);
-      return () => this.#asking.abort();
+      return () => {
+        this.#asking.abort();
+        this.#callOff();
+      };
     });
   }
 
   async #read(cursor: string | undefined) {
     this.#asking.abort();
+    this.#callOff();
     const asking = new AbortController();
     this.#asking = asking;
     const answer = this.#ask(cursor, asking.signal);
@@ -98,9 +113,11 @@ export class LoadedPages<T> {
       this.items = all.items;
       this.next = all.next;
       this.fault = undefined;
+      this.#tries = 0;
     } catch (error) {
       if (asking.signal.aborted) return;
       this.fault = asFault(error);
+      if (this.fault.isAway) this.#callOff = later(this.#tries++, () => void this.#read(cursor));
     }
     this.busy = false;
   }

@@ -13,6 +13,11 @@ export class Fault extends Error {
     super(message);
   }
 
+  /** Whether the server, or a store behind it, does not answer for now: asked again, it may. */
+  get isAway(): boolean {
+    return this.code === 'UNREACHABLE' || [502, 503, 504].includes(this.status);
+  }
+
   /** What is wrong with one field of the request. */
   about(field: string): string | undefined {
     return this.details.find((detail) => detail.field === field)?.message;
@@ -70,7 +75,7 @@ export async function request<T>(method: string, path: string, options: Options 
     response = await fetch(address(path, options.query), { method, headers, body, signal: options.signal });
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new Fault(0, 'UNREACHABLE', 'The server did not answer. Check your connection and try again.');
+    throw new Fault(0, 'UNREACHABLE', 'Can’t reach the server. Check your connection and try again.');
   }
   if (response.ok) {
     return response.status === 204 ? (undefined as T) : ((await response.json()) as T);
@@ -80,7 +85,7 @@ export async function request<T>(method: string, path: string, options: Options 
   throw new Fault(
     response.status,
     answer?.code ?? 'INTERNAL',
-    answer?.message ?? `The server answered with status ${response.status}.`,
+    answer?.message ?? `The server returned an unexpected error (status ${response.status}).`,
     answer?.details,
     Number(response.headers.get('Retry-After')) || null,
   );
@@ -94,4 +99,4 @@ export const remove = (path: string) => request<void>('DELETE', path);
 
 /** Whatever was thrown, as a Fault. */
 export const asFault = (error: unknown): Fault =>
-  error instanceof Fault ? error : new Fault(0, 'INTERNAL', 'Something went wrong on this page. Reload it.');
+  error instanceof Fault ? error : new Fault(0, 'INTERNAL', 'Something went wrong. Reload the page and try again.');

@@ -10,6 +10,14 @@ const read = () => ({
 let current = $state.raw(read());
 let moves = 0;
 
+/** The place of the present entry among those of the history that are this page's; kept in the entry. */
+let place = Number(history.state?.place ?? 0);
+
+/** Says whether something would be lost by leaving. */
+let isUnsaved: (() => boolean) | undefined;
+/** What a person decides about leaving: true goes. */
+let decide = $state.raw<(leave: boolean) => void>();
+
 export const route = {
   get path() {
     return current.path;
@@ -26,10 +34,53 @@ export const route = {
 /** The address of a path of the page. */
 export const href = (path: string) => BASE + path;
 
+export const leaving = {
+  /** Set while a person is asked whether to leave what is not saved. */
+  get decide() {
+    return decide;
+  },
+};
+
+/**
+ * Asks before what is not saved is left, for as long as the component lives: by the page's links, the browser's buttons,
+ * or by closing it. To be called while a component is made.
+ */
+export function guard(unsaved: () => boolean) {
+  $effect(() => {
+    isUnsaved = unsaved;
+    return () => {
+      if (isUnsaved === unsaved) isUnsaved = undefined;
+    };
+  });
+}
+
+/** Whether a person lets go of what is not saved; true at once where nothing is. */
+export function mayLeave(): Promise<boolean> {
+  if (!isUnsaved?.()) return Promise.resolve(true);
+  return new Promise((done) => {
+    decide = (leave) => {
+      decide = undefined;
+      if (leave) isUnsaved = undefined;
+      done(leave);
+    };
+  });
+}
+
+/** Takes a value out of the address' fragment, where it is sent to no server; the address is without it from now on. */
+export function takeFragment(name: string): string {
+  const value = new URLSearchParams(location.hash.slice(1)).get(name) ?? '';
+  if (value) history.replaceState(history.state, '', location.pathname + location.search);
+  return value;
+}
+
 /** Goes to a path. */
 export function go(path: string, { replace = false } = {}) {
-  if (replace) history.replaceState(null, '', BASE + path);
-  else history.pushState(null, '', BASE + path);
+  if (path.split('?', 1)[0] !== current.path && isUnsaved?.()) {
+    void mayLeave().then((leave) => leave && go(path, { replace }));
+    return;
+  }
+  if (replace) history.replaceState({ place }, '', BASE + path);
+  else history.pushState({ place: ++place }, '', BASE + path);
   const before = current.path;
   current = read();
   if (current.path === before) return;
@@ -50,9 +101,21 @@ export function setQuery(changes: Record<string, string | null>) {
 
 /** Takes clicks on the page's own links; new tabs and downloads stay the browser's. */
 export function listen() {
-  addEventListener('popstate', () => {
+  addEventListener('popstate', (event) => {
+    const to = Number(event.state?.place ?? 0);
+    // The address has moved already: it is moved back while a person is asked.
+    if (to !== place && isUnsaved?.()) {
+      history.go(place - to);
+      void mayLeave().then((leave) => leave && history.go(to - place));
+      return;
+    }
+    if (to === place && current.path === read().path) return;
+    place = to;
     moves += 1;
     current = read();
+  });
+  addEventListener('beforeunload', (event) => {
+    if (isUnsaved?.()) event.preventDefault();
   });
   document.addEventListener('click', (event) => {
     if (event.defaultPrevented || event.button !== 0) return;

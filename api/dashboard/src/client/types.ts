@@ -33,6 +33,7 @@ export interface LinkItem {
   is_locked: boolean;
   tags: string[];
   expires_at: string | null;
+  conversions: number | null;
 }
 
 export interface Link extends LinkItem {
@@ -43,7 +44,6 @@ export interface Link extends LinkItem {
   forward_query: 'off' | 'append';
   append_click_id: boolean;
   short_url: string;
-  conversions: number | null;
   conversion_rate: number | null;
   as_of: string | null;
 }
@@ -158,6 +158,10 @@ export interface Endpoint {
   status: 'enabled' | 'disabled';
   disabled_reason: string | null;
   consecutive_exhausted: number;
+  last_success_at: string | null;
+  last_failure_at: string | null;
+  /** Enabled, and the newest finished attempt failed. */
+  is_failing: boolean;
   created_at: string;
   updated_at: string;
 }
@@ -177,6 +181,18 @@ export interface Failure {
   delivered_at: string | null;
 }
 
+/** How a test or a redelivery went. */
+export interface Delivery {
+  delivery_id: string;
+  status: 'pending' | 'delivered' | 'failed';
+  attempts: number;
+  // Of the last failed attempt.
+  status_code: number | null;
+  error_class: string | null;
+  next_attempt_at: string | null;
+  delivered_at: string | null;
+}
+
 export interface Member {
   id: string;
   name: string;
@@ -190,6 +206,7 @@ export interface ImportReport {
   rows: number;
   created: number;
   failed: number;
-  results: { row: number; status: number; message: string }[];
+  /** `row` is the line of the spreadsheet, and `content` what is in it, cut to 500 characters. */
+  results: { row: number; status: number; message: string; content: string }[];
   done: boolean;
 }

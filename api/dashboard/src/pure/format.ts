@@ -120,6 +120,9 @@ export function days(value: number): string {
 /** A destination without its scheme and without a lone slash at its end. */
 export const withoutScheme = (url: string): string => url.replace(/^https?:\/\//i, '').replace(/^([^/?#]+)\/$/, '$1');
 
+/** The plan that no larger one follows. */
+export const LARGEST_PLAN = 'business';
+
 /** What a plan is called. */
 export const planName = (plan: string): string => plan.charAt(0).toUpperCase() + plan.slice(1);
 

@@ -6,25 +6,29 @@ const RESERVED = ['api', 'app', 'healthz', 'readyz', 'metrics', 'robots.txt', 'f
 export function slugFault(slug: string): string | null {
   if (slug === '') return null;
   if (slug.length > 64) return 'At most 64 characters.';
-  if (RESERVED.includes(slug)) return 'This one is reserved.';
-  if (!/^[A-Za-z0-9_-]+$/.test(slug)) return 'Only letters A–Z and a–z, digits, - and _.';
+  if (RESERVED.includes(slug)) return 'This slug is reserved.';
+  if (!/^[A-Za-z0-9_-]+$/.test(slug)) return 'Use only letters, digits, hyphens and underscores.';
   return null;
 }
 
 /** What is wrong with a destination. */
 export function destinationFault(text: string): string | null {
-  if (text === '') return 'Where should the link lead?';
+  if (text === '') return 'Enter a destination.';
   if (new TextEncoder().encode(text).length > 2048) return 'At most 2,048 bytes.';
   let url: URL;
   try {
     url = new URL(text);
   } catch {
-    return 'A full address is needed, such as https://example.com/page.';
+    return 'Enter a full URL, such as https://example.com/page.';
   }
-  if (url.protocol !== 'https:' && url.protocol !== 'http:') return 'Only http and https addresses.';
-  if (url.username || url.password) return 'An address with a user name or password is not allowed.';
+  if (url.protocol !== 'https:' && url.protocol !== 'http:') return 'Only http and https URLs are supported.';
+  if (url.username || url.password) return 'URLs with a user name or password aren’t supported.';
   return null;
 }
+
+/** Whether a link's time is over: it answers 410. */
+export const hasExpired = (link: { expires_at?: string | null }, now: number): boolean =>
+  Boolean(link.expires_at) && Date.parse(link.expires_at!) <= now;
 
 /** An address that a page may link to; anything but the web's own schemes is none. */
 export const webAddress = (text: string): string | undefined => (/^https?:\/\//i.test(text) ? text : undefined);

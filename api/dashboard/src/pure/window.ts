@@ -1,5 +1,5 @@
 /** The window of time that a report is of, and the parts that its series has. */
-import type { Interval } from '../client/types';
+import type { Interval, Point } from '../client/types';
 import { addDays, addMonths, dateOf, hasPartHours, startOfDay } from './zone';
 
 const MINUTE = 60_000;
@@ -21,15 +21,15 @@ export const RANGES = {
   '90d': 'Last 90 days',
   month: 'Month to date',
   '12mo': 'Last 12 months',
-  all: 'All that is kept',
-  custom: 'Custom dates',
+  all: 'All time',
+  custom: 'Custom range',
 } as const;
 
 export type Range = keyof typeof RANGES;
 
 export const isRange = (text: string | null): text is Range => text !== null && Object.hasOwn(RANGES, text);
 
-/** `[start, end)` in milliseconds; no start reaches back as far as clicks are kept, no end reaches to now. */
+/** `[start, end)` in milliseconds; no start reaches back as far as clicks are kept, no end reaches to now: the future has no points. */
 export interface Window {
   start: number | null;
   end: number | null;
@@ -46,33 +46,40 @@ export function customDays(from: string | null, to: string | null): [string, str
 /**
  * The window of a range, by the zone's calendar.
  *
- * `days` is the first and last day of a custom range; without them it is the last 30 days.
+ * `days` is the first and last day of a custom range; without them it is the last 30 days. `all` begins at `since`, the
+ * time before which there was nothing to count; null is not known.
  */
-export function windowOf(range: Range, now: number, zone: string, days: [string, string] | null = null): Window {
+export function windowOf(
+  range: Range,
+  now: number,
+  zone: string,
+  days: [string, string] | null = null,
+  since: number | null = null,
+): Window {
   const today = dateOf(now, zone);
-  const since = (date: string): Window => ({ start: startOfDay(date, zone), end: null });
+  const from = (date: string): Window => ({ start: startOfDay(date, zone), end: null });
   switch (range) {
     case '1h':
       return { start: Math.floor((now - HOUR) / MINUTE + 1) * MINUTE, end: null };
     case 'today':
-      return since(today);
+      return from(today);
     case '24h':
       return { start: Math.floor((now - DAY) / HOUR + 1) * HOUR, end: null };
     case '7d':
-      return since(addDays(today, -6));
+      return from(addDays(today, -6));
     case '30d':
-      return since(addDays(today, -29));
+      return from(addDays(today, -29));
     case '90d':
-      return since(addDays(today, -89));
+      return from(addDays(today, -89));
     case 'month':
-      return since(addMonths(today, 0));
+      return from(addMonths(today, 0));
     case '12mo':
-      return since(addMonths(today, -11));
+      return from(addMonths(today, -11));
     case 'all':
-      return { start: null, end: null };
+      return { start: since === null ? null : Math.floor(since / MINUTE) * MINUTE, end: null };
     case 'custom':
-      if (!days) return since(addDays(today, -29));
-      return { start: startOfDay(days[0], zone), end: startOfDay(addDays(days[1], 1), zone) };
+      if (!days) return from(addDays(today, -29));
+      return { start: startOfDay(days[0], zone), end: days[1] >= today ? null : startOfDay(addDays(days[1], 1), zone) };
   }
 }
 
@@ -110,6 +117,9 @@ export function drawnZone(window: Window, now: number, zone: string, retentionDa
   const end = window.end ?? now;
   return end - start > LONGEST_WITH_PART_HOURS && hasPartHours(zone, start, end) ? 'UTC' : zone;
 }
+
+/** Without the points before the first click; a series without any stays whole. */
+export const withoutLead = (points: Point[]): Point[] => points.slice(Math.max(0, points.findIndex((point) => point.total_clicks > 0)));
 
 /** Whether the plan's window cut off a part of what was asked. */
 export const isCut = (asked: number | null, given: string): boolean =>

@@ -70,6 +70,13 @@ export function startOfDay(date: string, zone: string): number {
 export const hasPartHours = (zone: string, start: number, end: number): boolean =>
   [start, (start + end) / 2, end].some((at) => offset(at, zone) % HOUR !== 0);
 
+/** How a zone's clocks differ from UTC: "5:30 hours ahead of UTC". */
+export function versusUtc(at: number, zone: string): string {
+  const minutes = Math.round(offset(at, zone) / 60_000);
+  const [whole, rest] = [Math.floor(Math.abs(minutes) / 60), Math.abs(minutes) % 60];
+  return `${whole}:${String(rest).padStart(2, '0')} hours ${minutes < 0 ? 'behind' : 'ahead of'} UTC`;
+}
+
 /** Whether the browser knows the zone. */
 export function isZone(zone: string): boolean {
   try {

@@ -11,6 +11,7 @@ import {
   iso,
   previous,
   windowOf,
+  withoutLead,
   type Range,
 } from '../../src/pure/window';
 
@@ -37,6 +38,26 @@ describe('windows', () => {
     const window = windowOf('custom', NOW, 'Europe/Berlin', days);
     expect(iso(window.start)).toBe('2026-10-24T22:00:00.000Z');
     expect(iso(window.end)).toBe('2026-10-25T23:00:00.000Z');
+  });
+
+  it('of chosen days that end today or later end now: the future has no points', () => {
+    const end = (to: string, zone = 'UTC') => windowOf('custom', NOW, zone, ['2026-11-01', to]).end;
+    expect(end('2026-11-21')).toBeNull();
+    expect(end('2026-12-24')).toBeNull();
+    expect(iso(end('2026-11-20'))).toBe('2026-11-21T00:00:00.000Z');
+    // It is the 21st in Kiritimati when it is the 20th in Samoa.
+    expect(end('2026-11-21', 'Pacific/Kiritimati')).toBeNull();
+    expect(iso(end('2026-11-20', 'Pacific/Kiritimati'))).toBe('2026-11-20T10:00:00.000Z');
+  });
+
+  it('of all time begin with what there was first', () => {
+    const all = (since: string) => windowOf('all', NOW, 'UTC', null, Date.parse(since));
+    expect(iso(all('2026-11-20T13:47:12Z').start)).toBe('2026-11-20T13:47:00.000Z');
+    const hourly = all('2026-11-20T13:47:12Z');
+    expect(defaultInterval(intervalsOf(hourly, NOW, 1095), hourly, NOW)).toBe('hour');
+    const point = (total_clicks: number) => ({ start: '2026-11-20T00:00:00Z', total_clicks, unique_clicks: 0 });
+    expect(withoutLead([0, 0, 3, 0].map(point))).toEqual([3, 0].map(point));
+    expect(withoutLead([0, 0].map(point))).toHaveLength(2);
   });
 
   it('of days in the wrong order are put right, and of no days refused', () => {

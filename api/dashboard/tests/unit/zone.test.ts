@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { addDays, addMonths, dateOf, hasPartHours, isZone, offset, startOfDay, zones } from '../../src/pure/zone';
+import { addDays, addMonths, dateOf, hasPartHours, isZone, offset, startOfDay, versusUtc, zones } from '../../src/pure/zone';
 
 const iso = (at: number) => new Date(at).toISOString().slice(0, 19);
 
@@ -47,6 +47,13 @@ describe('zones', () => {
     expect(hasPartHours('Australia/Lord_Howe', summer, summer)).toBe(true);
     expect(hasPartHours('Australia/Lord_Howe', winter, summer)).toBe(true);
     expect(offset(winter, 'Asia/Kolkata')).toBe(19_800_000);
+  });
+
+  it('say how far they are from UTC', () => {
+    const winter = Date.parse('2026-01-01T00:00:00Z');
+    expect(versusUtc(winter, 'Asia/Kolkata')).toBe('5:30 hours ahead of UTC');
+    expect(versusUtc(winter, 'America/St_Johns')).toBe('3:30 hours behind UTC');
+    expect(versusUtc(winter, 'Asia/Kathmandu')).toBe('5:45 hours ahead of UTC');
   });
 
   it('are listed once each, by names that are known', () => {
