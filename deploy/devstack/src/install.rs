@@ -248,7 +248,7 @@ impl Installer {
                 // -C: a jar whose checksum does not match is an error.
                 maven.args(["-B", "-q", "-C", "dependency:copy-dependencies", "-DincludeScope=runtime"]);
                 maven.arg("-DoutputDirectory=jars").current_dir(folder);
-                run("the download by Maven", maven).await.map(drop)
+                run("downloading with Maven", maven).await.map(drop)
             }
             Self::Npm => npm(folder).await,
             Self::NpmThenLinks(files) => {
@@ -287,7 +287,7 @@ async fn npm(folder: &Path) -> Result<(), Error> {
     let mut npm = Command::new(program("npm", "install Node.js with npm (Debian: nodejs npm)")?);
     // No package's script runs on this machine.
     npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]).current_dir(folder);
-    run("the download by npm", npm).await.map(drop)
+    run("downloading with npm", npm).await.map(drop)
 }
 
 /// A link that an npm package asks for, both ends relative to the package's folder.
@@ -331,7 +331,7 @@ async fn gather_data(package: &Path) -> Result<(), Error> {
     let mut convert = Command::new(program("node", "install Node.js with npm (Debian: nodejs npm)")?);
     convert.args(["node_modules/js-yaml/bin/js-yaml.js", "node_modules/uap-core/regexes.yaml"]);
     convert.current_dir(package);
-    let json = run("the conversion of uap-core's rules", convert).await?;
+    let json = run("converting uap-core's rules", convert).await?;
     fs::write(&rules, json).map_err(Error::file("write", &rules))
 }
 

@@ -47,7 +47,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
         // --ignore-formatted: a format that was killed half-way is done again.
         format.args(["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", &cluster_id()?, "-c"]);
         format.arg(&config);
-        run("the formatting of Kafka's folder", format).await?;
+        run("formatting Kafka's data folder", format).await?;
         write(&formatted, "")?;
     }
 
@@ -131,7 +131,7 @@ advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 
-# Topics are made with their settings by `api migrate`; a typing error must not make one.
+# `api migrate` creates topics with their settings; a typing error must not create one.
 auto.create.topics.enable=false
 # A consumer that joins an empty group reads at once.
 group.initial.rebalance.delay.ms=0

@@ -40,7 +40,7 @@ pub async fn start_from(programs: PathBuf, options: Options) -> Result<Server, E
             if !account.reaches(folder) {
                 let (name, folder) = (&account.name, folder.display());
                 return Err(Error::Unusable(format!(
-                    "the user {name}, whom Postgres runs as, cannot enter {folder}"
+                    "Postgres runs as the user {name}, who cannot enter {folder}"
                 )));
             }
             account.create_folder(folder)?;
@@ -113,7 +113,7 @@ impl Setup<'_> {
         initdb
             .args(["-U", NAME, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
             .arg(partial);
-        run("the making of Postgres's folder", initdb).await?;
+        run("creating Postgres' data folder", initdb).await?;
 
         // The single-user mode needs no port, no client program and no password.
         let mut single = self.command("postgres");
@@ -121,7 +121,7 @@ impl Setup<'_> {
         let statements =
             format!("ALTER ROLE {NAME} PASSWORD '{password}'\n;\n\nCREATE DATABASE {NAME}\n;\n\n")
                 .into_bytes();
-        run_with_input("the making of Postgres's database", single, statements).await?;
+        run_with_input("creating Postgres' database", single, statements).await?;
 
         let rules = partial.join("pg_hba.conf");
         let rule = "# Any user of this machine could connect without a password otherwise.\n\

@@ -51,7 +51,7 @@ pub(crate) async fn programs(
     }
     cargo.stdout(File::create(&reports)?);
     let status = run_attached(cargo).await?;
-    ensure!(status.success(), "the programs do not build (cargo ended with {status})");
+    ensure!(status.success(), "the build failed: cargo ended with {status}");
     reported(&std::fs::read_to_string(&reports)?, names)
 }
 

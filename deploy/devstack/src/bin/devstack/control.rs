@@ -130,7 +130,7 @@ async fn handle(request: Request, stack: &Stack) -> anyhow::Result<Value> {
 fn unready(server: &Server, error: devstack::Error) -> anyhow::Error {
     let error = anyhow::Error::from(error);
     match server.pid() {
-        Some(_) => anyhow!("{error:#}; it goes on, and may be ready later"),
+        Some(_) => anyhow!("{error:#}; it keeps running and may become ready later"),
         None => error,
     }
 }
@@ -146,7 +146,7 @@ pub(crate) async fn send(folder: &Folder, request: &Request) -> anyhow::Result<V
     let name = ShortName::of(folder)?;
     let connection = UnixStream::connect(name.socket()).await;
     let (reader, mut writer) =
-        connection.ok().context("the stack is not running: `./dev up` starts it")?.into_split();
+        connection.ok().context("the stack is not running; `./dev up` starts it")?.into_split();
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     writer.write_all(&line).await?;

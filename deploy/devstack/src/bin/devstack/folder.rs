@@ -24,7 +24,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// The folder of the repository at `root`, made when it is not there.
+    /// The folder of the repository at `root`, created if it is missing.
     pub(crate) fn of(root: &Path) -> anyhow::Result<Self> {
         let repository =
             fs::canonicalize(root).with_context(|| format!("no repository at {}", root.display()))?;
@@ -126,7 +126,7 @@ impl Folder {
             Err(error) => return Err(error).with_context(|| format!("could not read {}", path.display())),
         };
         let value = serde_json::from_str(&text);
-        value.map(Some).with_context(|| format!("{} is damaged; `./dev reset` starts anew", path.display()))
+        value.map(Some).with_context(|| format!("{} is damaged; `./dev reset` starts over", path.display()))
     }
 
     /// Writes a JSON file that only we may read; whole or not at all.

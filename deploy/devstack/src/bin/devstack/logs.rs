@@ -21,7 +21,7 @@ pub(crate) async fn show(folder: &Folder, options: &Logs) -> anyhow::Result<()> 
         Some(service) => all.iter().copied().filter(|name| name == service).collect(),
         None => all.clone(),
     };
-    ensure!(!wanted.is_empty(), "there is no such log; there are {}", all.join(", "));
+    ensure!(!wanted.is_empty(), "no such log; choose one of {}", all.join(", "));
     // One log needs no names before its lines.
     let prefixed = wanted.len() > 1;
     let logs: Vec<(&str, PathBuf)> = wanted.into_iter().map(|name| (name, folder.log(name))).collect();

@@ -20,12 +20,12 @@ pub(crate) async fn build(repository: &Path, stack: &Arc<Stack>) {
         return;
     }
     if !has_npm() {
-        stack.tell("without the dashboard's page: npm is not there to build it");
+        stack.tell("continuing without the dashboard: npm is not installed");
         return;
     }
-    stack.tell("building the dashboard's page");
+    stack.tell("building the dashboard");
     if let Err(error) = build_in(&folder).await {
-        stack.tell(&format!("without the dashboard's page: {error:#}"));
+        stack.tell(&format!("continuing without the dashboard: {error:#}"));
     }
 }
 
@@ -38,9 +38,7 @@ async fn build_in(folder: &Path) -> anyhow::Result<()> {
     // What npm has installed last is noted in this file.
     let installed = newest(&folder.join("node_modules/.package-lock.json"));
     if installed.is_none() || installed < newest(&folder.join("package-lock.json")) {
-        run("`npm ci`", npm(&["ci", "--ignore-scripts"]))
-            .await
-            .context("installing what it is built with")?;
+        run("`npm ci`", npm(&["ci", "--ignore-scripts"])).await.context("installing its packages")?;
     }
     run("`npm run build`", npm(&["run", "build"])).await.context("building it")?;
     Ok(())

@@ -1,4 +1,4 @@
-//! `test`: all tests, on engines of their own.
+//! `test`: all tests on separate engines.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ async fn cargo_test(folder: &Folder, engines: &Engines, arguments: Vec<OsString>
     let mut build = cargo(folder.repository());
     build.args(["build", "--workspace", "--bins"]);
     let status = run_attached(build).await?;
-    ensure!(status.success(), "the programs do not build (cargo ended with {status})");
+    ensure!(status.success(), "the build failed: cargo ended with {status}");
 
     let mut test = cargo(folder.repository());
     test.arg("test");

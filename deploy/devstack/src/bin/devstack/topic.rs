@@ -23,7 +23,7 @@ const METADATA: Duration = Duration::from_secs(10);
 pub(crate) async fn print(folder: &Folder, options: &Topic) -> anyhow::Result<()> {
     let brokers = match Kind::Kafka.given() {
         Some(brokers) => brokers,
-        None => status::of(folder).await?.kafka.context("Kafka does not run: `./dev up` starts it")?,
+        None => status::of(folder).await?.kafka.context("Kafka is not running; `./dev up` starts it")?,
     };
     let (name, follow, max) = (options.name.clone(), options.follow, options.max);
     // The consumer blocks its thread; Ctrl-C ends the process.
@@ -64,9 +64,9 @@ fn assign(consumer: &BaseConsumer, name: &str) -> anyhow::Result<BTreeSet<i32>> 
     let Some(topic) = metadata.topics().iter().find(|topic| topic.name() == name) else {
         let names: Vec<&str> = metadata.topics().iter().map(rdkafka::metadata::MetadataTopic::name).collect();
         let others = if names.is_empty() {
-            "there are none".to_owned()
+            "Kafka has none".to_owned()
         } else {
-            format!("there are {}", names.join(", "))
+            format!("Kafka has {}", names.join(", "))
         };
         bail!("there is no topic {name}; {others}");
     };
