@@ -188,6 +188,11 @@ async fn two_clones_run_side_by_side_one_without_root_and_a_moved_one_keeps_its_
     let (code, answer) = links(&found, &found["api_key"]).await;
     assert_eq!(code, 200);
     assert_eq!(answer["links"][0]["slug"], "kept", "{answer}");
+    let printed = moved.dev(&["demo"]).await.unwrap();
+    assert!(printed.starts_with("Created 12 links with "), "{printed}");
+    let printed = moved.dev(&["demo"]).await.unwrap();
+    assert!(printed.starts_with("The demo data is already there"), "{printed}");
+
     // A started stack answers in the folder that it is in, and in no other.
     let copy = kit.clone("copy", None);
     assert_eq!(copy.status().await["ready"], false);

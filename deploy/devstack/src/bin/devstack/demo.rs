@@ -1,4 +1,4 @@
-//! The demo account, and the words that a stranger is welcomed with.
+//! The demo account, and what `up` prints once everything is ready.
 
 use std::process::Command;
 
@@ -51,7 +51,7 @@ struct EdgeToken {
     edge_token: String,
 }
 
-/// Returns the demo account of an earlier start if the API still knows its key, else makes one.
+/// Returns the demo account of an earlier start if the API still knows its key, else creates one.
 pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> anyhow::Result<Demo> {
     if let Some(demo) = folder.read::<Demo>(DEMO)? {
         // It is unknown when the database was wiped, or is another one than the last time.
@@ -72,6 +72,7 @@ pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> a
         api_key: key.key,
         edge_token: token.edge_token,
         setup_token: setup_token(services).await?,
+        month: None,
     };
     folder.write(DEMO, &demo)?;
     Ok(demo)
@@ -106,7 +107,7 @@ async fn admin<T: DeserializeOwned>(services: &Services, arguments: &[&str]) -> 
     let what = format!("`api admin {}`", arguments.join(" "));
     let printed = run(&what, command).await?;
     // Not quoted in the error: it holds a key.
-    serde_json::from_slice(&printed).with_context(|| format!("{what} printed something else than expected"))
+    serde_json::from_slice(&printed).with_context(|| format!("{what} printed an unexpected answer"))
 }
 
 /// The addresses, the key, and three lines to try.
@@ -126,7 +127,7 @@ pub(crate) fn welcome(status: &Status, last_words: &str) -> anyhow::Result<Strin
   Edge       {edge}
   API key    {key}
 
-Create a link, click it as a browser would, and read its counts (each is known to the next within a second):
+Create a link, click it as a browser would, and read its counts (`./dev demo` fills the dashboard with a month of clicks):
 
   ID=$(curl -s {api}/api/links -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -d '{body}' | tee /dev/stderr | grep -o 'lnk_[0-9A-Za-z_-]*' | head -n 1)
   sleep 1; curl -i -A '{BROWSER}' {edge}/{slug}

@@ -6,9 +6,12 @@ mod control;
 mod demo;
 mod detach;
 mod environment;
+mod fill;
 mod folder;
 mod logs;
+mod month;
 mod page;
+mod receiver;
 mod soak;
 mod stack;
 mod state;
@@ -61,6 +64,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Logs(options) => logs::show(&folder, &options).await?,
         Command::Reset => reset(&folder)?,
+        Command::Demo => fill::fill(&folder).await?,
         Command::Admin(passed) => operate(&folder, "api", "admin", passed).await?,
         Command::Audit(passed) => operate(&folder, PROCESSOR, "audit", passed).await?,
         Command::Lag(passed) => operate(&folder, PROCESSOR, "lag", passed).await?,
@@ -75,7 +79,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Stop { service } => {
             control::send(&folder, &Request::Stop { name: service.clone() }).await?;
-            say(&format!("{service} is stopped"));
+            say(&format!("{service} has stopped"));
         }
         Command::Restart { service } => {
             control::send(&folder, &Request::Restart { name: service.clone() }).await?;
@@ -95,16 +99,16 @@ async fn down(folder: &Folder) -> anyhow::Result<()> {
     }
     control::send(folder, &Request::Down).await?;
     folder.await_unlocked().await?;
-    say("nothing runs any more");
+    say("everything has stopped");
     Ok(())
 }
 
 fn reset(folder: &Folder) -> anyhow::Result<()> {
-    let _lock = folder.try_lock()?.context("the stack is running: stop it first with `./dev down`")?;
+    let _lock = folder.try_lock()?.context("the stack is running; stop it first with `./dev down`")?;
     for removed in folder.wipe()? {
         say(&format!("removed {}", removed.display()));
     }
-    say("the next `./dev up` starts empty; downloaded engines were kept");
+    say("the next `./dev up` starts empty; downloaded engines are kept");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! The running stack: its engines, its services, and what is told about them.
+//! The running stack: its engines, its services, and their status.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,6 +26,7 @@ struct Parts {
     services: Option<Services>,
     demo: Option<Demo>,
     postgres_folder: Option<PathBuf>,
+    receiver: Option<u16>,
 }
 
 /// The stack as its supervisor holds it.
@@ -86,6 +87,10 @@ impl Stack {
         self.parts().postgres_folder = Some(folder);
     }
 
+    pub(crate) fn set_receiver(&self, port: u16) {
+        self.parts().receiver = Some(port);
+    }
+
     /// The services' programs and environment, once they are known.
     pub(crate) fn services(&self) -> anyhow::Result<Services> {
         self.parts().services.clone().context("the stack is still starting")
@@ -115,12 +120,12 @@ impl Stack {
             return Ok(Arc::clone(server));
         }
         if parts.engines.contains_key(name) {
-            bail!("{name} was given by an environment variable: it is not ours to start or stop");
+            bail!("an environment variable names {name}, so `./dev` does not start or stop it");
         }
         if SERVICES.contains(&name) || Kind::ALL.iter().any(|kind| kind.name() == name) {
-            bail!("{name} is not there yet: the stack is still starting");
+            bail!("{name} has not started yet: the stack is still starting");
         }
-        bail!("there is no service {name}: see `./dev status`")
+        bail!("no service is called {name}: see `./dev status`")
     }
 
     /// What runs at this moment, by looking at it.
@@ -145,6 +150,7 @@ impl Stack {
         status.postgres = url_of(Kind::Postgres);
         status.api = addresses.as_ref().map(Addresses::api_url);
         status.edge = addresses.as_ref().map(Addresses::edge_url);
+        status.receiver = self.parts().receiver.map(|port| format!("http://127.0.0.1:{port}/"));
 
         // All at once: one that hangs takes the others no time.
         let looks = status.services.into_iter().map(|mut service| {
@@ -195,7 +201,7 @@ impl Stack {
                     let status = server.died().await;
                     let (name, log) = (server.name(), &server.launch().log);
                     stack.tell(&format!(
-                        "{name} ended unexpectedly with {status}; `./dev start {name}` brings it back. The end of {}:\n{}",
+                        "{name} ended unexpectedly with {status}; `./dev start {name}` starts it again. The end of {}:\n{}",
                         log.display(),
                         tail(log, 20)
                     ));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use chrono::{DateTime, Utc};
 use devstack::{Error, random};
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ pub(crate) const DEMO: &str = "demo.json";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct State {
-    /// The engines' ports by name.
+    /// The engines' ports by name, and that of the webhook receiver.
     pub(crate) ports: BTreeMap<String, u16>,
     /// Where Postgres keeps its data, when that is not in `.dev`.
     pub(crate) postgres_folder: Option<PathBuf>,
@@ -75,6 +76,17 @@ pub(crate) struct Demo {
     /// What the dashboard's set-up asks for while nobody can sign in.
     #[serde(default)]
     pub(crate) setup_token: String,
+    /// What `./dev demo` has filled it with.
+    #[serde(default)]
+    pub(crate) month: Option<Month>,
+}
+
+/// The month of clicks that a demo account has.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Month {
+    pub(crate) end: DateTime<Utc>,
+    /// False while it is being filled, and when that was interrupted.
+    pub(crate) is_complete: bool,
 }
 
 impl std::fmt::Debug for Demo {

@@ -30,6 +30,8 @@ pub(crate) struct Status {
     pub(crate) dashboard: Option<String>,
     /// What signs the first owner up, until there is one.
     pub(crate) setup_token: Option<String>,
+    /// The URL of a webhook receiver that accepts everything.
+    pub(crate) receiver: Option<String>,
     /// Where Postgres keeps its data, which is not always in `.dev`.
     pub(crate) postgres_folder: Option<std::path::PathBuf>,
 }
@@ -88,6 +90,7 @@ impl Status {
             services: services.collect(),
             dashboard: None,
             setup_token: None,
+            receiver: None,
             postgres_folder,
         }
     }
@@ -95,7 +98,9 @@ impl Status {
     /// As `status --json` prints it: with the keys that its contract names and no others.
     pub(crate) fn json(&self) -> anyhow::Result<String> {
         let mut json = serde_json::to_value(self)?;
-        remove(&mut json, "postgres_folder");
+        for key in ["receiver", "postgres_folder"] {
+            remove(&mut json, key);
+        }
         for service in json.get_mut("services").and_then(Value::as_array_mut).into_iter().flatten() {
             remove(service, "reason");
         }

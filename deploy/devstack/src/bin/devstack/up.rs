@@ -18,10 +18,13 @@ use crate::folder::Folder;
 use crate::stack::Stack;
 use crate::state::{SECRETS, STATE, Secrets, State};
 use crate::terminal::{Interrupts, complain, say};
-use crate::{control, demo, page};
+use crate::{control, demo, page, receiver};
 
 /// The variable that names the folder of data to the services.
 const DATA_DIR: &str = "HOPLINE_DATA_DIR";
+
+/// The name that the port of the webhook receiver is remembered by.
+const RECEIVER: &str = "receiver";
 
 /// Time for a service to exit after its own drain deadline.
 const AFTER_DRAIN: Duration = Duration::from_secs(5);
@@ -30,7 +33,7 @@ const AFTER_DRAIN: Duration = Duration::from_secs(5);
 pub(crate) async fn up(folder: Folder, options: Up) -> anyhow::Result<ExitCode> {
     let _lock = folder
         .try_lock()?
-        .context("the stack runs already: see `./dev status`, stop it with `./dev down`")?;
+        .context("the stack is already running: see `./dev status`, or stop it with `./dev down`")?;
     let mut interrupts = Interrupts::new()?;
     let stack = Arc::new(Stack::new());
     control::serve(&folder, Arc::clone(&stack))?;
@@ -99,7 +102,7 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
         sleep(LOOK).await;
         status = stack.status().await;
     }
-    ensure!(status.ready, "not everything stayed ready:\n{}", status.table());
+    ensure!(status.ready, "not everything is ready:\n{}", status.table());
     stack.tell("ready");
     say(&demo::welcome(&status, demo::last_words(options.in_background))?);
     Ok(())
@@ -110,7 +113,7 @@ const ALL_READY: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Before the first release migrations are edited in place.
-const OTHER_VERSION: &str = "the database could not be migrated; when another version made the data in .dev/, `./dev reset` starts empty";
+const OTHER_VERSION: &str = "the database could not be migrated; if another version created the data in .dev/, `./dev reset` starts empty";
 
 /// The folder of data for the services; `None` when the user names one, or when it cannot be had.
 async fn data(folder: &Folder, stack: &Arc<Stack>) -> Option<PathBuf> {
@@ -119,10 +122,12 @@ async fn data(folder: &Folder, stack: &Arc<Stack>) -> Option<PathBuf> {
     }
     let fetched = cache(folder, stack).data().await;
     // The services do without: no countries, and only the common browsers.
-    fetched.inspect_err(|error| stack.tell(&format!("without data of countries and browsers: {error}"))).ok()
+    fetched
+        .inspect_err(|error| stack.tell(&format!("continuing without country and browser data: {error}")))
+        .ok()
 }
 
-/// The cache of downloads, which tells the screen about long ones.
+/// The cache of downloads, which reports long ones.
 fn cache(folder: &Folder, stack: &Arc<Stack>) -> Cache {
     let told = Arc::clone(stack);
     Cache::new(folder.engines(), Arc::new(move |text| told.tell(text)))
@@ -160,7 +165,7 @@ async fn start_engines(folder: &Folder, stack: &Arc<Stack>, secrets: &Secrets) -
         };
         let engine = Engine::from_env_or_start(kind, options).await?;
         match &engine {
-            Engine::Given { .. } => stack.tell(&format!("{name} is the one that {} names", kind.variable())),
+            Engine::Given { .. } => stack.tell(&format!("{name} ready: {} names it", kind.variable())),
             Engine::Started(_) => {
                 stack.tell(&format!("{name} ready after {:.1} s", began.elapsed().as_secs_f32()));
             }
@@ -177,6 +182,9 @@ async fn start_engines(folder: &Folder, stack: &Arc<Stack>, secrets: &Secrets) -
             state.ports.insert(kind.name().to_owned(), port);
         }
     }
+    let port = receiver::serve(state.ports.get(RECEIVER).copied().unwrap_or(0)).await?;
+    state.ports.insert(RECEIVER.to_owned(), port);
+    stack.set_receiver(port);
     folder.write(STATE, &state)
 }
 

@@ -1,0 +1,331 @@
+//! `demo`: fills the demo workspace with a [`month`] of links, clicks and conversions, and a webhook endpoint.
+//!
+//! Clicks go onto their topic as the edge writes them, because the edge takes none that is older than ten days. All
+//! else goes through the API, and Postgres is told when it is to have happened.
+
+use std::str::FromStr as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use chrono::{DateTime, Utc};
+use devstack::{http, readiness};
+use rdkafka::ClientConfig;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
+use reqwest::Method;
+use schemas::click_id::ClickIdKeys;
+use schemas::id::{LinkId, WorkspaceId};
+use schemas::message::{Class, Click, Message as _};
+use serde_json::{Value, json};
+use sqlx::{Connection as _, PgConnection};
+
+use crate::control::{self, Request};
+use crate::environment::Services;
+use crate::folder::Folder;
+use crate::month::{self, LINKS, Link, Visit};
+use crate::state::{DEMO, Demo, Month};
+use crate::status::{self, Status};
+use crate::terminal::say;
+
+/// How long Kafka may take to confirm the clicks, and the processor to count them.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A link that is there, and its clicks.
+struct Filled {
+    link: &'static Link,
+    id: LinkId,
+    visits: Vec<Visit>,
+}
+
+/// Fills the workspace, unless an earlier run has.
+pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let status = status::of(folder).await?;
+    let services: Services = serde_json::from_value(control::send(folder, &Request::Environment).await?)?;
+    let api = Api::of(&status)?;
+    let demo: Demo = folder.read(DEMO)?.context("there is no demo account yet: see `./dev status`")?;
+    let address = status.dashboard_address().unwrap_or_default();
+    if demo.month.as_ref().is_some_and(|month| month.is_complete) {
+        say(&format!("The demo data is already there: {address}"));
+        return Ok(());
+    }
+    api.ensure_nobody_gets_clicks().await?;
+    // A run that was interrupted goes on with the same month: its clicks have the same ids and count once.
+    let (is_again, end) = match &demo.month {
+        Some(month) => (true, month.end),
+        None => (false, schemas::time::to_millis(Utc::now())),
+    };
+    let note =
+        |is_complete| folder.write(DEMO, &Demo { month: Some(Month { end, is_complete }), ..demo.clone() });
+    note(false)?;
+
+    let mut filled = Vec::new();
+    for link in &LINKS {
+        filled.push(Filled { link, id: api.upsert(link).await?, visits: month::visits(link, end) });
+    }
+    let variable =
+        |name: &str| services.variables.get(name).with_context(|| format!("the stack has no {name}"));
+    let mut postgres =
+        PgConnection::connect(variable("DATABASE_URL")?).await.context("connecting to Postgres")?;
+    for Filled { link, id, .. } in &filled {
+        backdate_link(&mut postgres, *id, month::created_at(link, end)).await?;
+    }
+    let keys = click_id_keys(variable("HOPLINE_CLICK_ID_KEYS")?)?;
+    let workspace = demo.workspace_id.parse().context("the demo account's workspace id")?;
+    let (sent, converting) = {
+        let brokers = variable("KAFKA_BROKERS")?.clone();
+        let clicks = clicks(&filled, &keys, workspace, is_again);
+        let converting: Vec<String> = clicks
+            .iter()
+            .filter(|(_, converts)| *converts)
+            .map(|(click, _)| click.click_id.clone())
+            .collect();
+        let sent = clicks.len();
+        tokio::task::spawn_blocking(move || publish(&brokers, &clicks)).await??;
+        (sent, converting)
+    };
+    api.await_counted(&filled).await?;
+    for (number, click_id) in converting.iter().enumerate() {
+        api.convert(click_id, number).await?;
+    }
+    for Filled { id, .. } in &filled {
+        backdate_conversions(&mut postgres, *id).await?;
+    }
+    let receiver = status.receiver.as_deref().context("the stack has no webhook receiver")?;
+    api.ensure_endpoint(receiver).await?;
+    note(true)?;
+    say(&format!(
+        "Created {} links with {sent} clicks of {} days, {} conversions and a webhook endpoint in {:.1} s.\n\
+         Dashboard: {address}",
+        LINKS.len(),
+        month::DAYS,
+        converting.len(),
+        began.elapsed().as_secs_f32()
+    ));
+    Ok(())
+}
+
+/// The click of each visit as the edge would have written it, and whether it converts.
+fn clicks(filled: &[Filled], keys: &ClickIdKeys, workspace: WorkspaceId, again: bool) -> Vec<(Click, bool)> {
+    let of = |Filled { link, id, visits }: &Filled| -> Vec<(Click, bool)> {
+        let click = |visit: &Visit| {
+            let text = |text: &str| text.to_owned();
+            let [utm_source, utm_medium, utm_campaign] =
+                visit.source.and_then(|source| source.utm).map_or([None; 3], |utm| utm.map(Some));
+            Click {
+                version: Default::default(),
+                click_id: keys.mint(*id, visit.at, visit.random),
+                link_id: *id,
+                workspace_id: workspace,
+                slug: text(link.slug),
+                occurred_at: visit.at,
+                class: visit.class,
+                visitor: visit.visitor,
+                country: Some(text(visit.country)),
+                device_type: Some(text(visit.agent.device_type)),
+                browser: visit.agent.browser.map(text),
+                os: visit.agent.os.map(text),
+                referrer: visit.source.and_then(|source| source.referrer).map(text),
+                utm_source: utm_source.map(text),
+                utm_medium: utm_medium.map(text),
+                utm_campaign: utm_campaign.map(text),
+                utm_term: None,
+                utm_content: None,
+                external_click_id: None,
+                user_agent: Some(text(visit.agent.user_agent)),
+                purpose: None,
+                again,
+            }
+        };
+        visits.iter().map(|visit| (click(visit), visit.converts)).collect()
+    };
+    filled.iter().flat_map(of).collect()
+}
+
+/// Writes the clicks onto their topic and waits until Kafka has them.
+fn publish(brokers: &str, clicks: &[(Click, bool)]) -> anyhow::Result<()> {
+    let producer: ThreadedProducer<DefaultProducerContext> = ClientConfig::new()
+        .set("bootstrap.servers", brokers)
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        .set("linger.ms", "20")
+        .create()?;
+    let prefix = std::env::var("HOPLINE_TOPIC_PREFIX").unwrap_or_default();
+    let topic = format!("{prefix}{}", schemas::topic::CLICKS.name);
+    for (click, _) in clicks {
+        let value = click.encode();
+        let mut record = BaseRecord::to(&topic).key(&click.click_id).payload(&value);
+        while let Err((error, back)) = producer.send(record) {
+            match error {
+                KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull) => record = back,
+                error => return Err(error).context("writing a click"),
+            }
+            producer.poll(Duration::from_millis(50));
+        }
+    }
+    producer.flush(PATIENCE).context("Kafka has not confirmed the clicks")
+}
+
+/// Reads `HOPLINE_CLICK_ID_KEYS` as `./dev` draws it: one key.
+fn click_id_keys(text: &str) -> anyhow::Result<ClickIdKeys> {
+    let parsed = || {
+        let (id, key) = text.split_once(':')?;
+        let mut bytes = [0; 32];
+        for (place, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(key.get(2 * place..2 * place + 2)?, 16).ok()?;
+        }
+        Some((u8::from_str(id).ok()?, bytes))
+    };
+    Ok(ClickIdKeys::new(parsed().context("HOPLINE_CLICK_ID_KEYS is not one key")?, []))
+}
+
+async fn backdate_link(postgres: &mut PgConnection, id: LinkId, at: DateTime<Utc>) -> sqlx::Result<()> {
+    let statement = "UPDATE links SET created_at = $2, updated_at = $2 WHERE id = $1";
+    sqlx::query(statement).bind(id.uuid()).bind(at).execute(postgres).await.map(drop)
+}
+
+/// Spreads the conversions over the two days after their clicks.
+async fn backdate_conversions(postgres: &mut PgConnection, link: LinkId) -> sqlx::Result<()> {
+    let statement = "UPDATE conversions
+        SET created_at = least(clicked_at + abs(hashtext(click_id) % 2880) * interval '1 minute', created_at)
+        WHERE link_id = $1";
+    sqlx::query(statement).bind(link.uuid()).execute(postgres).await.map(drop)
+}
+
+/// The stack's API, with the demo account's key.
+struct Api {
+    client: reqwest::Client,
+    url: String,
+    key: String,
+}
+
+impl Api {
+    fn of(status: &Status) -> anyhow::Result<Self> {
+        ensure!(status.ready, "the stack is not ready: see `./dev status`");
+        let (url, key) =
+            status.api.clone().zip(status.api_key.clone()).context("the stack has no API key")?;
+        Ok(Self { client: http::client().map_err(anyhow::Error::from_boxed)?, url, key })
+    }
+
+    /// Sends a request and returns the status and the answer.
+    async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<(u16, Value)> {
+        let mut request =
+            self.client.request(method, format!("{}/api{path}", self.url)).bearer_auth(&self.key);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let answer = request.send().await.context("the API does not answer")?;
+        let status = answer.status().as_u16();
+        Ok((status, answer.json().await.unwrap_or(Value::Null)))
+    }
+
+    /// The same for a request that has to succeed.
+    async fn demand(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        match self.ask(method, path, body).await? {
+            (200..=299, answer) => Ok(answer),
+            (status, answer) => {
+                bail!("the API answered {path} with {status}: {}", answer["message"].as_str().unwrap_or(""))
+            }
+        }
+    }
+
+    /// Endpoints of the user's own would get every click of the month.
+    async fn ensure_nobody_gets_clicks(&self) -> anyhow::Result<()> {
+        for endpoint in self.endpoints().await? {
+            let gets_clicks = endpoint["events"]
+                .as_array()
+                .is_some_and(|events| events.iter().any(|e| e == "click.created"));
+            ensure!(
+                !gets_clicks,
+                "the webhook endpoint {} would get every click of the demo: delete it first",
+                endpoint["url"].as_str().unwrap_or("")
+            );
+        }
+        Ok(())
+    }
+
+    async fn endpoints(&self) -> anyhow::Result<Vec<Value>> {
+        let mut answer = self.demand(Method::GET, "/webhooks", None).await?;
+        Ok(answer["webhooks"].as_array_mut().map(std::mem::take).unwrap_or_default())
+    }
+
+    async fn upsert(&self, link: &Link) -> anyhow::Result<LinkId> {
+        let body = json!({
+            "external_id": format!("demo-{}", link.slug),
+            "slug": link.slug,
+            "name": link.name,
+            "destination": link.destination,
+            "tags": link.tags,
+        });
+        let answer = self.demand(Method::PUT, "/links/upsert", Some(&body)).await;
+        let answer = answer.with_context(|| format!("creating the link {}", link.slug))?;
+        answer["id"].as_str().and_then(|id| id.parse().ok()).context("a link without an id")
+    }
+
+    /// Waits until the counters have every click of a person.
+    async fn await_counted(&self, filled: &[Filled]) -> anyhow::Result<()> {
+        let is_human = |visit: &&Visit| visit.class == Class::Human;
+        let wanted: usize = filled.iter().map(|filled| filled.visits.iter().filter(is_human).count()).sum();
+        let counted = readiness::until("the count of all clicks", PATIENCE, async || {
+            let mut counted = 0;
+            for Filled { id, .. } in filled {
+                let answer = self.demand(Method::GET, &format!("/links/{id}"), None).await?;
+                counted += answer["total_clicks"].as_u64().unwrap_or(0);
+            }
+            if counted >= wanted as u64 {
+                Ok(())
+            } else {
+                Err(format!("{counted} of {wanted} are counted").into())
+            }
+        });
+        Ok(counted.await?)
+    }
+
+    async fn convert(&self, click_id: &str, number: usize) -> anyhow::Result<()> {
+        let body =
+            json!({ "click_id": click_id, "external_user_id": format!("customer-{}", 1_000 + number) });
+        match self.ask(Method::POST, "/conversions", Some(&body)).await? {
+            // 409: an interrupted run has registered it.
+            (200..=299 | 409, _) => Ok(()),
+            (status, answer) => {
+                bail!("a conversion was answered with {status}: {}", answer["message"].as_str().unwrap_or(""))
+            }
+        }
+    }
+
+    async fn ensure_endpoint(&self, receiver: &str) -> anyhow::Result<()> {
+        if self.endpoints().await?.iter().any(|endpoint| endpoint["url"] == receiver) {
+            return Ok(());
+        }
+        let body = json!({
+            "url": receiver,
+            "description": "Demo receiver of `./dev`: accepts everything",
+            "events": ["click.created", "link.created", "link.updated", "link.deleted"],
+        });
+        let endpoint = self.demand(Method::POST, "/webhooks", Some(&body)).await?;
+        let id = endpoint["id"].as_str().context("an endpoint without an id")?;
+        self.demand(Method::POST, &format!("/webhooks/{id}/test"), None).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::state::Secrets;
+
+    #[test]
+    fn the_clicks_have_ids_of_the_stacks_own_key_and_are_read_as_the_edges_are() {
+        let keys = click_id_keys(&Secrets::draw().unwrap().click_id_keys).unwrap();
+        let id: LinkId = "lnk_01j9qkwz0vfdz9mm9f3my4ppk9".parse().unwrap();
+        let end: DateTime<Utc> = "2026-11-22T14:20:00Z".parse().unwrap();
+        let filled = [Filled { link: &LINKS[0], id, visits: month::visits(&LINKS[0], end) }];
+        let workspace = "wsp_01j9qkwz0vfdz9mm9f3my4ppk9".parse().unwrap();
+        for (click, converts) in clicks(&filled, &keys, workspace, false) {
+            let verified = keys.verify(&click.click_id).unwrap();
+            assert_eq!((verified.link_id, verified.occurred_at), (id, click.occurred_at));
+            assert_eq!(Click::decode(&click.encode()).unwrap(), click);
+            assert!(!converts || click.class == Class::Human);
+        }
+    }
+}
