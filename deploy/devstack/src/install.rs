@@ -211,12 +211,15 @@ impl Cache {
         loop {
             match tokio::time::timeout(NEWS, &mut work).await {
                 Ok(done) => return done,
-                Err(_) => (self.progress)(&format!(
-                    "still downloading {}: {} s, {} MB so far",
-                    package.name,
-                    began.elapsed().as_secs(),
-                    size(folder) / 1_000_000
-                )),
+                Err(_) => {
+                    // Maven downloads into a folder of its own and copies at the end.
+                    let so_far = match size(folder) / 1_000_000 {
+                        0 => String::new(),
+                        megabytes => format!(", {megabytes} MB so far"),
+                    };
+                    let seconds = began.elapsed().as_secs();
+                    (self.progress)(&format!("still downloading {}: {seconds} s{so_far}", package.name));
+                }
             }
         }
     }

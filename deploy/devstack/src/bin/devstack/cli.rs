@@ -59,7 +59,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  ./dev down && ./dev reset && ./dev up\n\n\
         Not while the stack is running. Data in engines that environment variables name are kept.")]
     Reset,
-    /// Fill the demo workspace with a month of links, clicks, conversions and a webhook endpoint
+    /// Fill the demo workspace with links, two months of clicks and conversions, and a webhook endpoint
     ///
     /// For looking around and for screenshots. The stack has to be running. Once is enough: a second run adds nothing.
     #[command(after_help = "Examples:\n  ./dev up --detach && ./dev demo")]

@@ -72,7 +72,7 @@ pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> a
         api_key: key.key,
         edge_token: token.edge_token,
         setup_token: setup_token(services).await?,
-        month: None,
+        history: None,
     };
     folder.write(DEMO, &demo)?;
     Ok(demo)
@@ -127,7 +127,7 @@ pub(crate) fn welcome(status: &Status, last_words: &str) -> anyhow::Result<Strin
   Edge       {edge}
   API key    {key}
 
-Create a link, click it as a browser would, and read its counts (`./dev demo` fills the dashboard with a month of clicks):
+Create a link, click it as a browser would, and read its counts (`./dev demo` fills the dashboard with two months of clicks):
 
   ID=$(curl -s {api}/api/links -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -d '{body}' | tee /dev/stderr | grep -o 'lnk_[0-9A-Za-z_-]*' | head -n 1)
   sleep 1; curl -i -A '{BROWSER}' {edge}/{slug}

@@ -1,7 +1,7 @@
-//! `demo`: fills the demo workspace with a [`month`] of links, clicks and conversions, and a webhook endpoint.
+//! `demo`: fills the demo workspace with a [`history`] of links, clicks and conversions, and a webhook endpoint.
 //!
 //! Clicks go onto their topic as the edge writes them, because the edge takes none that is older than ten days. All
-//! else goes through the API, and Postgres is told when it is to have happened.
+//! else goes through the API, and its times are then set back in Postgres.
 
 use std::str::FromStr as _;
 use std::time::{Duration, Instant};
@@ -22,8 +22,9 @@ use sqlx::{Connection as _, PgConnection};
 use crate::control::{self, Request};
 use crate::environment::Services;
 use crate::folder::Folder;
-use crate::month::{self, LINKS, Link, Visit};
-use crate::state::{DEMO, Demo, Month};
+use crate::history::{self, LINKS, Link, Visit};
+
+use crate::state::{DEMO, Demo, History};
 use crate::status::{self, Status};
 use crate::terminal::say;
 
@@ -45,30 +46,31 @@ pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
     let api = Api::of(&status)?;
     let demo: Demo = folder.read(DEMO)?.context("there is no demo account yet: see `./dev status`")?;
     let address = status.dashboard_address().unwrap_or_default();
-    if demo.month.as_ref().is_some_and(|month| month.is_complete) {
+    if demo.history.as_ref().is_some_and(|history| history.is_complete) {
         say(&format!("The demo data is already there: {address}"));
         return Ok(());
     }
-    api.ensure_nobody_gets_clicks().await?;
-    // A run that was interrupted goes on with the same month: its clicks have the same ids and count once.
-    let (is_again, end) = match &demo.month {
-        Some(month) => (true, month.end),
+    api.ensure_no_endpoint_gets_clicks().await?;
+    // A run that was interrupted goes on with the same clicks: they have the same ids and count once.
+    let (is_again, end) = match &demo.history {
+        Some(history) => (true, history.end),
         None => (false, schemas::time::to_millis(Utc::now())),
     };
-    let note =
-        |is_complete| folder.write(DEMO, &Demo { month: Some(Month { end, is_complete }), ..demo.clone() });
+    let note = |is_complete| {
+        folder.write(DEMO, &Demo { history: Some(History { end, is_complete }), ..demo.clone() })
+    };
     note(false)?;
 
     let mut filled = Vec::new();
     for link in &LINKS {
-        filled.push(Filled { link, id: api.upsert(link).await?, visits: month::visits(link, end) });
+        filled.push(Filled { link, id: api.upsert(link).await?, visits: history::visits(link, end) });
     }
     let variable =
         |name: &str| services.variables.get(name).with_context(|| format!("the stack has no {name}"));
     let mut postgres =
         PgConnection::connect(variable("DATABASE_URL")?).await.context("connecting to Postgres")?;
     for Filled { link, id, .. } in &filled {
-        backdate_link(&mut postgres, *id, month::created_at(link, end)).await?;
+        backdate_link(&mut postgres, *id, history::created_at(link, end)).await?;
     }
     let keys = click_id_keys(variable("HOPLINE_CLICK_ID_KEYS")?)?;
     let workspace = demo.workspace_id.parse().context("the demo account's workspace id")?;
@@ -98,7 +100,7 @@ pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
         "Created {} links with {sent} clicks of {} days, {} conversions and a webhook endpoint in {:.1} s.\n\
          Dashboard: {address}",
         LINKS.len(),
-        month::DAYS,
+        history::DAYS,
         converting.len(),
         began.elapsed().as_secs_f32()
     ));
@@ -229,8 +231,8 @@ impl Api {
         }
     }
 
-    /// Endpoints of the user's own would get every click of the month.
-    async fn ensure_nobody_gets_clicks(&self) -> anyhow::Result<()> {
+    /// The user's own endpoints would get every click of the history.
+    async fn ensure_no_endpoint_gets_clicks(&self) -> anyhow::Result<()> {
         for endpoint in self.endpoints().await? {
             let gets_clicks = endpoint["events"]
                 .as_array()
@@ -319,7 +321,7 @@ mod tests {
         let keys = click_id_keys(&Secrets::draw().unwrap().click_id_keys).unwrap();
         let id: LinkId = "lnk_01j9qkwz0vfdz9mm9f3my4ppk9".parse().unwrap();
         let end: DateTime<Utc> = "2026-11-22T14:20:00Z".parse().unwrap();
-        let filled = [Filled { link: &LINKS[0], id, visits: month::visits(&LINKS[0], end) }];
+        let filled = [Filled { link: &LINKS[0], id, visits: history::visits(&LINKS[0], end) }];
         let workspace = "wsp_01j9qkwz0vfdz9mm9f3my4ppk9".parse().unwrap();
         for (click, converts) in clicks(&filled, &keys, workspace, false) {
             let verified = keys.verify(&click.click_id).unwrap();

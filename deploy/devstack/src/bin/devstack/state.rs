@@ -78,12 +78,12 @@ pub(crate) struct Demo {
     pub(crate) setup_token: String,
     /// What `./dev demo` has filled it with.
     #[serde(default)]
-    pub(crate) month: Option<Month>,
+    pub(crate) history: Option<History>,
 }
 
-/// The month of clicks that a demo account has.
+/// The clicks that a demo account has from `./dev demo`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Month {
+pub(crate) struct History {
     pub(crate) end: DateTime<Utc>,
     /// False while it is being filled, and when that was interrupted.
     pub(crate) is_complete: bool,

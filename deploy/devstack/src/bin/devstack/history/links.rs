@@ -1,5 +1,7 @@
 //! The links of a small shop for coffee.
 
+use super::DAYS;
+
 /// A link and how it is clicked.
 pub(crate) struct Link {
     pub(crate) slug: &'static str,
@@ -29,7 +31,7 @@ impl Course {
         let days = hours as f64 / 24.0;
         match self {
             Self::Steady => 1.0,
-            Self::Growing => 0.6 + days / 37.0,
+            Self::Growing => 0.65 + days / 85.0,
             Self::Launch => 0.25 + 5.0 * (-days / 2.5).exp(),
         }
     }
@@ -62,14 +64,14 @@ pub(crate) const LINKS: [Link; 12] = [
         destination: "https://example.com/picks",
         tags: &["newsletter"],
         per_day: 84.0,
-        age_days: 30,
+        age_days: DAYS,
         course: Course::Growing,
         sources: &[
             campaign(None, ["newsletter", "email", "monthly-picks"], 70),
             campaign(Some("mail.google.com"), ["newsletter", "email", "monthly-picks"], 22),
             direct(8),
         ],
-        converts_per_mille: 30,
+        converts_per_mille: 18,
     },
     Link {
         slug: "pour-over",
@@ -93,10 +95,10 @@ pub(crate) const LINKS: [Link; 12] = [
         destination: "https://example.com/shop",
         tags: &["social"],
         per_day: 96.0,
-        age_days: 30,
+        age_days: DAYS,
         course: Course::Growing,
         sources: &[from("instagram.com", 88), direct(12)],
-        converts_per_mille: 14,
+        converts_per_mille: 9,
     },
     Link {
         slug: "ep42",
@@ -115,7 +117,7 @@ pub(crate) const LINKS: [Link; 12] = [
         destination: "https://example.com/brew",
         tags: &["print", "packaging"],
         per_day: 47.0,
-        age_days: 30,
+        age_days: DAYS,
         course: Course::Steady,
         sources: &[campaign(None, ["packaging", "qr", "brew-guide"], 1)],
         converts_per_mille: 5,
@@ -137,10 +139,10 @@ pub(crate) const LINKS: [Link; 12] = [
         destination: "https://example.com/refer",
         tags: &["referral"],
         per_day: 21.0,
-        age_days: 30,
+        age_days: DAYS,
         course: Course::Growing,
         sources: &[direct(56), from("web.whatsapp.com", 26), from("facebook.com", 18)],
-        converts_per_mille: 46,
+        converts_per_mille: 30,
     },
     Link {
         slug: "guide",
@@ -148,7 +150,7 @@ pub(crate) const LINKS: [Link; 12] = [
         destination: "https://example.com/guide",
         tags: &["help"],
         per_day: 27.0,
-        age_days: 30,
+        age_days: DAYS,
         course: Course::Steady,
         sources: &[from("google.com", 54), from("duckduckgo.com", 9), from("bing.com", 7), direct(30)],
         converts_per_mille: 4,
@@ -196,7 +198,7 @@ pub(crate) const LINKS: [Link; 12] = [
         destination: "https://example.com/press",
         tags: &["press"],
         per_day: 3.0,
-        age_days: 30,
+        age_days: DAYS,
         course: Course::Steady,
         sources: &[direct(80), from("mail.google.com", 20)],
         converts_per_mille: 0,
