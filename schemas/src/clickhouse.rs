@@ -51,13 +51,19 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration::file(10, "recounts", include_str!("../clickhouse/0010_recounts.sql")),
 ];
 
-/// The statements that make the tables of a generation, with `{n}` for its number.
+/// The statements that create the tables of a generation, with `{n}` for its number.
 const GENERATION: [&str; 4] = [
     include_str!("../clickhouse/generation/clicks.sql"),
     include_str!("../clickhouse/generation/counts.sql"),
     include_str!("../clickhouse/generation/breakdowns.sql"),
     include_str!("../clickhouse/generation/slices.sql"),
 ];
+
+/// Precision of every state of visitors, a `uniqCombined64`: in rollups, and wherever raw rows are merged with them.
+pub const PRECISION: u8 = 17;
+
+/// Distinct visitors below which a state of this precision is a set of them, and so exact.
+pub const EXACT_VISITORS: u64 = 1 << (PRECISION - 5);
 
 /// The query whose one value is the number of the current generation.
 pub const CURRENT_GENERATION: &str = "SELECT max(generation) FROM generations";
@@ -103,8 +109,9 @@ impl Generation {
 
     /// Returns the statements that make its tables, where they are not there yet.
     pub fn statements(self) -> Vec<String> {
-        let number = self.to_string();
-        GENERATION.iter().flat_map(|sql| statements(&sql.replace("{n}", &number))).collect()
+        let (number, precision) = (self.to_string(), PRECISION.to_string());
+        let fill = |sql: &&str| sql.replace("{n}", &number).replace("{precision}", &precision);
+        GENERATION.iter().flat_map(|sql| statements(&fill(sql))).collect()
     }
 }
 

@@ -25,7 +25,7 @@ CREATE TABLE engine_breakdowns
     start Date,
     value String CODEC(ZSTD(1)),
     clicks SimpleAggregateFunction(sum, UInt64) CODEC(ZSTD(1)),
-    visitors AggregateFunction(uniqCombined64(14), UInt64) CODEC(ZSTD(1))
+    visitors AggregateFunction(uniqCombined64(17), UInt64) CODEC(ZSTD(1))
 )
 ENGINE = AggregatingMergeTree
 ORDER BY (workspace_id, dimension, link_id, class, start, value)
@@ -48,11 +48,11 @@ GROUP BY workspace_id, key, class;
 
 CREATE MATERIALIZED VIEW engine_to_breakdowns TO engine_breakdowns AS
 SELECT workspace_id, dimension, id AS link_id, class, start, value, sum(day_clicks) AS clicks,
-       uniqCombined64MergeState(14)(day_visitors) AS visitors
+       uniqCombined64MergeState(17)(day_visitors) AS visitors
 FROM
 (
     SELECT workspace_id, link_id AS link, class, toDate(occurred_at) AS start, pair.1 AS dimension, pair.2 AS value,
-           count() AS day_clicks, uniqCombined64State(14)(visitor) AS day_visitors
+           count() AS day_clicks, uniqCombined64State(17)(visitor) AS day_visitors
     FROM clicks_1
     ARRAY JOIN [('country', toString(country)), ('device_type', toString(device_type)),
         ('browser', toString(browser)), ('os', toString(os)), ('referrer', referrer), ('utm_source', utm_source),

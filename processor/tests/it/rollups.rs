@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Datelike as _, Days, NaiveDate, TimeDelta, Timelike as _, Utc};
-use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{DIMENSIONS, fold_of_month, in_force};
+use schemas::clickhouse::{Generation, PRECISION};
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::{Class, Click};
 use schemas::row::{CLICK_STRUCTURE, ClickRow, source};
@@ -166,14 +166,14 @@ pub(crate) async fn found(isolated: &Isolated) -> Rollups {
     let of_counts = format!(
         "SELECT 'counts', toString(workspace_id), toString(link_id), toString(class), \
          concat(unit, ' ', formatDateTime(start, '%F %T', 'UTC')), '', '', toString(slice), sum(clicks), \
-         uniqCombined64Merge(17)(visitors) FROM counts_1 WHERE {} \
+         uniqCombined64Merge({PRECISION})(visitors) FROM counts_1 WHERE {} \
          GROUP BY workspace_id, link_id, class, unit, start, slice FORMAT JSONCompactStringsEachRow",
         in_force(Generation::FIRST)
     );
     let of_breakdowns = format!(
         "SELECT 'breakdowns', toString(workspace_id), toString(link_id), toString(class), \
          concat(unit, ' ', toString(start), ' 00:00:00'), dimension, value, toString(slice), sum(clicks), \
-         uniqCombined64Merge(14)(visitors) FROM breakdowns_1 WHERE {} \
+         uniqCombined64Merge({PRECISION})(visitors) FROM breakdowns_1 WHERE {} \
          GROUP BY workspace_id, link_id, class, unit, start, dimension, value, slice FORMAT JSONCompactStringsEachRow",
         in_force(Generation::FIRST)
     );

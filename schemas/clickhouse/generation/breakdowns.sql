@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS breakdowns_{n}
     slice Date CODEC(Delta(2), ZSTD(1)),
     version UInt64 CODEC(ZSTD(1)),
     clicks UInt64 CODEC(ZSTD(1)),
-    visitors AggregateFunction(uniqCombined64(14), UInt64) CODEC(ZSTD(1))
+    visitors AggregateFunction(uniqCombined64({precision}), UInt64) CODEC(ZSTD(1))
 )
 ENGINE = MergeTree
 -- A year's window is in two partitions: each part that a query opens costs it more than reading its rows.

@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS counts_{n}
     version UInt64 CODEC(ZSTD(1)),
     clicks UInt64 CODEC(ZSTD(1)),
     -- Visitors as a mergeable state, not a number: the uniques of two hours do not add up.
-    visitors AggregateFunction(uniqCombined64(17), UInt64) CODEC(ZSTD(1))
+    visitors AggregateFunction(uniqCombined64({precision}), UInt64) CODEC(ZSTD(1))
 )
 ENGINE = MergeTree
 -- A year's window is in two partitions: each part that a query opens costs it more than reading its rows.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use chrono::{Datelike as _, Days, Months, NaiveDate};
 use uuid::Uuid;
 
-use super::{Generation, under_epoch, without_comments};
+use super::{Generation, PRECISION, under_epoch, without_comments};
 use crate::id::WorkspaceId;
 use crate::row::UPKEEP;
 
@@ -115,6 +115,7 @@ impl Run {
             ("folded", folded),
             ("workspace", workspace.to_string()),
             ("version", self.version.to_string()),
+            ("precision", PRECISION.to_string()),
             ("zero", zero.to_string()),
         ] {
             sql = sql.replace(&format!("{{{name}}}"), &value);

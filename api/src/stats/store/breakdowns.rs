@@ -9,11 +9,8 @@ use service::http::ApiError;
 use super::counts::{Count, by_class};
 use super::desk::Desk;
 use super::snapshot::{DAY, Snapshot};
-use super::source::{Key, Question, Rollup};
+use super::source::{Key, Question, Rollup, added_up, quoted};
 use crate::stats::pieces::Unit;
-
-/// Precision of the states of visitors: exact to 512. A value's visitors are many times over on the disk.
-const PRECISION: u8 = 14;
 
 /// What clicks can be told apart by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +71,6 @@ pub(crate) async fn breakdown(
         condition: format!("dimension = '{column}'"),
         units: Unit::OF_BREAKDOWNS,
         start: |millis| format!("toDate({})", millis / DAY),
-        precision: PRECISION,
     };
     let of_raw = format!("toString({column})");
     let mut key = Key { of_rollup: "value".to_owned(), of_raw, only: None, whole: None };
@@ -88,18 +84,10 @@ pub(crate) async fn breakdown(
     let list: Vec<String> = values.iter().map(|ValueRow { k }| quoted(k)).collect();
     key.only = Some(list.join(", "));
     let Some(rows) = question.rows(snapshot, &rollup, &key, &window, true) else { return Ok(Vec::new()) };
-    let sql = format!(
-        "SELECT k, sum(n) AS total, uniqCombined64Merge({PRECISION})(v) AS unique
-         FROM ({rows}) GROUP BY k ORDER BY total DESC, k"
-    );
+    let sql = added_up(&rows, "ORDER BY total DESC, k");
     let rows = desk.query(&sql).fetch_all::<ItemRow>().await?;
     let item = |ItemRow { k, total, unique }| Item { value: k, count: Count { total, unique } };
     Ok(rows.into_iter().map(item).collect())
-}
-
-/// A text as a literal of ClickHouse.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\\', r"\\").replace('\'', r"\'"))
 }
 
 #[cfg(test)]
@@ -115,10 +103,5 @@ mod tests {
         for bad in ["", "Country", "visitor", "user_agent", "country,os", "country'"] {
             assert!(Dimension::parse(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn a_text_stays_within_its_quotes() {
-        assert_eq!(quoted(r"a'b\'c\"), r"'a\'b\\\'c\\'");
     }
 }

@@ -7,11 +7,8 @@ use uuid::Uuid;
 
 use super::desk::Desk;
 use super::snapshot::Snapshot;
-use super::source::{Key, Question, Rollup};
+use super::source::{Key, Question, Rollup, added_up};
 use crate::stats::pieces::{Range, Unit};
-
-/// Precision of the states of visitors: exact to 4,096.
-const PRECISION: u8 = 17;
 
 /// Clicks, and distinct visitors among them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -63,16 +60,13 @@ fn rollup(snapshot: &Snapshot) -> Rollup {
         condition: "true".to_owned(),
         units: Unit::OF_COUNTS,
         start: |millis| format!("toDateTime({}, 'UTC')", millis / 1_000),
-        precision: PRECISION,
     }
 }
 
 /// Asks for clicks and visitors by a key. `after` is what follows the rows: grouping and order.
 fn counted(snapshot: &Snapshot, question: &Question<'_>, key: &Key, after: &str) -> Option<String> {
     let rows = question.rows(snapshot, &rollup(snapshot), key, &[question.window], true)?;
-    Some(format!(
-        "SELECT k, sum(n) AS total, uniqCombined64Merge({PRECISION})(v) AS unique FROM ({rows}) GROUP BY k {after}"
-    ))
+    Some(added_up(&rows, after))
 }
 
 /// Counts by link; a link without clicks is not among them.
@@ -166,10 +160,7 @@ pub(crate) async fn series(
     let Some(rows) = question.rows(snapshot, &rollup(snapshot), &key, &ranges, true) else {
         return Ok((whole, points));
     };
-    let sql = format!(
-        "SELECT k, sum(n) AS total, uniqCombined64Merge({PRECISION})(v) AS unique FROM ({rows}) GROUP BY k"
-    );
-    for PointRow { k, total, unique } in desk.query(&sql).fetch_all::<PointRow>().await? {
+    for PointRow { k, total, unique } in desk.query(&added_up(&rows, "")).fetch_all::<PointRow>().await? {
         let count = Count { total, unique };
         match keys.binary_search(&k) {
             Ok(place) => points[place] = count,

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
+use schemas::clickhouse::PRECISION;
 use schemas::message::Class;
+use serde::{Deserialize, Serialize};
 use service::http::ApiError;
 use uuid::Uuid;
 
@@ -16,7 +18,8 @@ const WHOLE_WORKSPACE: Uuid = Uuid::nil();
 pub(super) const NOT_DELETED: &str = "link_id NOT IN (SELECT link_id FROM deleted_links)";
 
 /// Which classes of clicks count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Classes {
     /// One of them.
     One(Class),
@@ -142,8 +145,6 @@ pub(super) struct Rollup {
     pub(super) units: &'static [Unit],
     /// What writes an instant, in milliseconds since 1970, in the type of its column `start`.
     pub(super) start: fn(i64) -> String,
-    /// The precision of its states.
-    pub(super) precision: u8,
 }
 
 impl Question<'_> {
@@ -174,7 +175,7 @@ impl Question<'_> {
         let mut branches = Vec::new();
         let closed_slices = self.of_rollup(snapshot, closed_until, rollup, key, &pieces, with_visitors);
         branches.extend(closed_slices);
-        let raw = |when: String| self.of_raw(snapshot, rollup, key, &when, with_visitors);
+        let raw = |when: String| self.of_raw(snapshot, key, &when, with_visitors);
         if let Some(first) = pieces.edges.first() {
             branches.push(raw(format!(
                 "broker_ts >= {} AND broker_ts < {} AND {}",
@@ -239,15 +240,8 @@ impl Question<'_> {
     }
 
     /// The raw rows of some part of time.
-    fn of_raw(
-        &self,
-        snapshot: &Snapshot,
-        rollup: &Rollup,
-        key: &Key,
-        when: &str,
-        with_visitors: bool,
-    ) -> String {
-        let visitors = format!(", uniqCombined64State({})(visitor) AS v", rollup.precision);
+    fn of_raw(&self, snapshot: &Snapshot, key: &Key, when: &str, with_visitors: bool) -> String {
+        let visitors = format!(", uniqCombined64State({PRECISION})(visitor) AS v");
         let rows = format!(
             "SELECT {key} AS k, count() AS n{visitors} FROM {table}
              WHERE workspace_id = toUUID('{workspace}') AND {of} AND {class} AND {when}{only} GROUP BY k",
@@ -262,6 +256,16 @@ impl Question<'_> {
         let Some(whole) = key.whole else { return rows };
         format!("SELECT arrayJoin([k, {whole}]) AS k, * EXCEPT k FROM ({rows})")
     }
+}
+
+/// Adds up rows with visitors by their key, as a statement; `after` is what follows it: order and limit.
+///
+/// Beyond what is exact, the number of visitors is an estimate. No visitor clicks less than once, so the clicks bound it.
+pub(super) fn added_up(rows: &str, after: &str) -> String {
+    format!(
+        "SELECT k, sum(n) AS total, least(uniqCombined64Merge({PRECISION})(v), total) AS unique
+         FROM ({rows}) GROUP BY k {after}"
+    )
 }
 
 /// The condition that picks the rows of the pieces that are whole units; `None` where there are none.
@@ -297,6 +301,11 @@ pub(super) fn any_of(ranges: &[Range], column: &str, literal: impl Fn(i64) -> St
     format!("({})", all.join(" OR "))
 }
 
+/// A text as a literal of ClickHouse.
+pub(super) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\\', r"\\").replace('\'', r"\'"))
+}
+
 /// A `DateTime64` from milliseconds since 1970.
 pub(super) fn instant(millis: i64) -> String {
     format!("fromUnixTimestamp64Milli({millis}, 'UTC')")
@@ -319,6 +328,11 @@ mod tests {
             "version = transform(toUInt16(slice), [2, 4], [7, 9], toUInt64(1))"
         );
         assert_eq!(in_force(&[]), "version = 0");
+    }
+
+    #[test]
+    fn a_text_stays_within_its_quotes() {
+        assert_eq!(quoted(r"a'b\'c\"), r"'a\'b\\\'c\\'");
     }
 
     #[test]

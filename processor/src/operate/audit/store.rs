@@ -7,8 +7,8 @@ use std::time::Duration;
 use chrono::{DateTime, NaiveDate};
 use clickhouse::query::RowCursor;
 use clickhouse::{Client, Row};
-use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{DIMENSIONS, in_force};
+use schemas::clickhouse::{EXACT_VISITORS, Generation, PRECISION};
 use schemas::id::{LinkId, WorkspaceId};
 use serde::Deserialize;
 use uuid::Uuid;
@@ -25,10 +25,6 @@ const MEMORY: &str = "268435456";
 
 /// Differences that one statement describes at most.
 const LIMIT: usize = 100;
-
-/// Distinct visitors up to which two states of the same visitors give the same number. Beyond, the order of merging
-/// may round it differently.
-const EXACT: u64 = 4_096;
 
 /// What of a row is compared with its record.
 #[derive(Debug, Row, Deserialize)]
@@ -260,12 +256,12 @@ impl Tables {
         let zero = Uuid::nil();
         let days: Vec<String> = slices.iter().map(|slice| format!("'{slice}'")).collect();
         let (days, in_force) = (days.join(", "), in_force(self.generation));
-        let raw = |value: &str, state: &str, keys: &str| {
+        let raw = |value: &str, keys: &str| {
             format!(
                 "SELECT toUInt8(0) AS side, '' AS dim, val, key.1 AS per, day, workspace_id AS workspace, key.2 AS link, \
                         kind, key.3 AS since, n, v \
                  FROM (SELECT workspace_id, link_id, toString(class) AS kind, toStartOfHour(occurred_at) AS hour, \
-                              toDate(broker_ts) AS day, {value} AS val, count() AS n, {state}(visitor) AS v \
+                              toDate(broker_ts) AS day, {value} AS val, count() AS n, uniqCombined64State({PRECISION})(visitor) AS v \
                        FROM {clicks} WHERE toDate(broker_ts) IN ({days}) AND {NOT_DELETED} \
                        GROUP BY workspace_id, link_id, kind, hour, day, val) \
                  ARRAY JOIN arrayFlatten(arrayMap(of -> [{keys}], [link_id, toUUID('{zero}')])) AS key",
@@ -276,24 +272,20 @@ impl Tables {
             "{} UNION ALL SELECT toUInt8(1), '', '', toString(unit), slice, workspace_id, link_id, toString(class), \
                     start, clicks, visitors \
              FROM {} WHERE unit IN ('hour', 'day') AND slice IN ({days}) AND {in_force} AND {NOT_DELETED}",
-            raw("''", "uniqCombined64State(17)", "('hour', of, hour), ('day', of, toStartOfDay(hour))"),
+            raw("''", "('hour', of, hour), ('day', of, toStartOfDay(hour))"),
             self.generation.counts(),
         );
-        let mut unequal = self.unequal(&counts, 17).await?;
+        let mut unequal = self.unequal(&counts).await?;
         for dimension in DIMENSIONS {
             let breakdowns = format!(
                 "{} UNION ALL SELECT toUInt8(1), '', value, 'day', slice, workspace_id, link_id, toString(class), \
                         toDateTime(start, 'UTC'), clicks, visitors \
                  FROM {} WHERE dimension = '{dimension}' AND unit = 'day' AND slice IN ({days}) AND {in_force} \
                    AND {NOT_DELETED}",
-                raw(
-                    &format!("toString({dimension})"),
-                    "uniqCombined64State(14)",
-                    "('day', of, toStartOfDay(hour))"
-                ),
+                raw(&format!("toString({dimension})"), "('day', of, toStartOfDay(hour))"),
                 self.generation.breakdowns(),
             );
-            let found = self.unequal(&breakdowns, 14).await?;
+            let found = self.unequal(&breakdowns).await?;
             unequal.extend(found.into_iter().map(|difference| Difference {
                 detail: format!("{dimension}: {}", difference.detail),
                 ..difference
@@ -315,27 +307,28 @@ impl Tables {
                    AND slice < '{until}' AND {in_force} AND {NOT_DELETED}"
             )
         };
-        let mut unequal = self.unequal(&of(&self.generation.counts(), "''", "''"), 17).await?;
+        let mut unequal = self.unequal(&of(&self.generation.counts(), "''", "''")).await?;
         let breakdowns = of(&self.generation.breakdowns(), "value", "toString(dimension)");
-        unequal.extend(self.unequal(&breakdowns, 14).await?);
+        unequal.extend(self.unequal(&breakdowns).await?);
         Ok(unequal)
     }
 
-    async fn unequal(&self, both_sides: &str, precision: u8) -> Result<Vec<Difference>, StoreError> {
+    async fn unequal(&self, both_sides: &str) -> Result<Vec<Difference>, StoreError> {
         let zero = Uuid::nil();
         let waiting: Vec<String> = self.awaiting_purge.iter().map(|id| format!("'{id}'")).collect();
         let waiting = waiting.join(", ");
-        // Rollups without clicks would not be noticed by their sums, so both sides are asked for what they have.
+        // Rollups without clicks would not be noticed by their sums, so both sides are asked for what they have. Beyond
+        // what is exact, the order of merging may round the visitors differently.
         let sql = format!(
             "SELECT dim, val, per, toString(day) AS of_slice, workspace, link, kind, \
                     toString(since) AS start, sumIf(n, side = 0) AS raw, sumIf(n, side = 1) AS rolled, \
-                    uniqCombined64MergeIf({precision})(v, side = 0) AS raw_visitors, \
-                    uniqCombined64MergeIf({precision})(v, side = 1) AS rolled_visitors \
+                    uniqCombined64MergeIf({PRECISION})(v, side = 0) AS raw_visitors, \
+                    uniqCombined64MergeIf({PRECISION})(v, side = 1) AS rolled_visitors \
              FROM ({both_sides}) \
              WHERE NOT (link = toUUID('{zero}') AND has(CAST([{waiting}], 'Array(UUID)'), workspace)) \
              GROUP BY dim, val, per, day, workspace, link, kind, since \
              HAVING raw != rolled OR abs(toInt64(raw_visitors) - toInt64(rolled_visitors)) \
-                    > if(raw_visitors <= {EXACT}, 0, raw_visitors / 1000) \
+                    > if(raw_visitors < {EXACT_VISITORS}, 0, raw_visitors / 1000) \
              ORDER BY day, workspace, link, per, since LIMIT {LIMIT}"
         );
         let rows: Vec<Unequal> = in_time(self.query(&sql).fetch_all()).await?;
