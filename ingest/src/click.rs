@@ -9,6 +9,7 @@ use http::{
 };
 use rand::Rng as _;
 use schemas::message::{self, Click};
+use schemas::referrer::without_www;
 use service::agent::{self, Agents, TEXT_BYTES};
 use url::Url;
 
@@ -183,14 +184,14 @@ fn take(values: &mut Parameters, query: &str) {
     }
 }
 
-/// Returns the host of the page that the visitor comes from.
+/// Returns the host of the page that the visitor comes from, without `www.`.
 fn referrer(sent: &[u8]) -> Option<String> {
     if let Some(host) = plain_host(sent) {
-        return Some(host.to_owned());
+        return Some(without_www(host).to_owned());
     }
     let text = String::from_utf8_lossy(&sent[..sent.len().min(REFERRER_BYTES)]);
     let host = Url::parse(text.trim()).ok()?.host_str()?.to_owned();
-    Some(cut(host.into(), TEXT_BYTES)).filter(|host| !host.is_empty())
+    Some(cut(without_www(&host).into(), TEXT_BYTES)).filter(|host| !host.is_empty())
 }
 
 /// Returns the host of a URL in the form that nearly all browsers send, where parsing it all would not change it.
@@ -363,6 +364,11 @@ mod tests {
             ("http://news.example", Some("news.example")),
             ("https://news.example:8443/", Some("news.example")),
             ("https://NEWS.example/", Some("news.example")),
+            ("https://www.news.example/story", Some("news.example")),
+            ("https://WWW.News.example:8443/", Some("news.example")),
+            ("https://www.com/", Some("www.com")),
+            ("https://www./", Some("www.")),
+            ("https://www.bücher.example/", Some("xn--bcher-kva.example")),
             ("https://user:secret@news.example/", Some("news.example")),
             ("https://bücher.example/", Some("xn--bcher-kva.example")),
             ("https://0x7f.1/", Some("127.0.0.1")),

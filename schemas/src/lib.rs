@@ -7,6 +7,7 @@ pub mod click_id;
 pub mod clickhouse;
 pub mod id;
 pub mod message;
+pub mod referrer;
 pub mod row;
 pub mod time;
 pub mod topic;

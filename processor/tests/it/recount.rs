@@ -166,6 +166,62 @@ async fn a_recount_changes_classes_while_live_clicks_go_on_and_a_replay_keeps_th
     assert!(report.differences[0].detail.contains("bot"), "{report}");
 }
 
+/// Referrers as older edges have stored them, and what they become.
+const REFERRERS: [(&str, &str); 8] = [
+    ("www.news.example", "news.example"),
+    ("www.www.news.example", "news.example"),
+    ("www.news.co.uk", "news.co.uk"),
+    ("www.com", "www.com"),
+    ("www.", "www."),
+    ("www.com.", "www.com."),
+    ("wwww.example", "wwww.example"),
+    ("", ""),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recount_drops_www_from_stored_referrers() {
+    let isolated = isolated().await;
+    let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
+    store(&isolated, &random_clicks(first, 4, 600)).await;
+    // Those of older edges: what is written today has no such referrers.
+    let older = async |table: &str| {
+        let names = REFERRERS.map(|(stored, _)| format!("'{stored}'")).join(", ");
+        let value = format!("arrayElement([{names}], 1 + koff % {})", REFERRERS.len());
+        let update =
+            format!("ALTER TABLE {table} UPDATE referrer = {value} WHERE 1 SETTINGS mutations_sync = 1");
+        isolated.clickhouse(&update).await;
+    };
+    let referrers = async |table: &str| {
+        let sql =
+            format!("SELECT DISTINCT koff % {} AS n, referrer FROM {table} ORDER BY n", REFERRERS.len());
+        let rows = isolated.clickhouse(&sql).await;
+        rows.lines().map(|row| row.split_once('\t').unwrap().1.to_owned()).collect::<Vec<_>>()
+    };
+    older("clicks_1").await;
+    let processor = Processor::start_with(eager(&isolated)).await;
+    all_closed(&isolated).await;
+    assert_equal(&isolated).await;
+
+    let dry = operate(&isolated, &["recount", "--built-in", "--dry-run"]).await.unwrap();
+    assert_eq!(dry["referrers"], 600 * 3 / 8, "{dry}");
+    operate(&isolated, &["recount", "--built-in"]).await.unwrap();
+    assert_eq!(referrers("clicks_2").await, REFERRERS.map(|(_, becomes)| becomes));
+    assert_equal(&isolated).await;
+    let nothing = operate(&isolated, &["recount", "--built-in"]).await.unwrap();
+    assert_eq!((&nothing["referrers"], &nothing["plan"]), (&json!(0), &Value::Null));
+
+    // Referrers alone are a reason to recount.
+    older("clicks_2").await;
+    let again = operate(&isolated, &["recount", "--built-in"]).await.unwrap();
+    assert_eq!((&again["clicks"], &again["referrers"]), (&json!(0), &json!(225)), "{again}");
+    assert_eq!(referrers("clicks_3").await, REFERRERS.map(|(_, becomes)| becomes));
+    assert_equal(&isolated).await;
+    processor.stop().await;
+    for (stored, becomes) in REFERRERS {
+        assert_eq!(schemas::referrer::without_www(stored), becomes);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recount_that_is_killed_at_any_step_is_taken_up_again() {
     let isolated = isolated().await;

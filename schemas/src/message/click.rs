@@ -73,7 +73,7 @@ pub struct Click<S = String> {
     /// Family of the operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os: Option<S>,
-    /// Host of the referring page.
+    /// Host of the referring page, without `www.`; records of older edges may have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub referrer: Option<S>,
     /// UTM parameter, from the visited URL, else from the destination.

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 
 use super::row_binary::{millis, optional_text, text, uuid};
 use crate::message::Click;
+use crate::referrer::without_www;
 
 /// Where a row came from, as one number: the topic's generation above, the partition below.
 ///
@@ -76,7 +77,8 @@ impl<S: AsRef<str>> ClickRow<S> {
         optional_text(out, click.device_type.as_ref());
         optional_text(out, click.browser.as_ref());
         optional_text(out, click.os.as_ref());
-        optional_text(out, click.referrer.as_ref());
+        // Records of older edges have it with `www.`.
+        optional_text(out, click.referrer.as_ref().map(|host| without_www(host.as_ref())).as_ref());
         optional_text(out, click.utm_source.as_ref());
         optional_text(out, click.utm_medium.as_ref());
         optional_text(out, click.utm_campaign.as_ref());

@@ -115,7 +115,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "generation {} of tables is made of generation {}", self.generation, self.of)?;
         if self.recount.is_some() {
-            writeln!(f, "  clicks are read by the present rules of agents")?;
+            writeln!(f, "  clicks are read by the present rules")?;
         } else {
             writeln!(f, "  {} offsets are read from the log again:", self.offsets())?;
         }

@@ -8,6 +8,7 @@ use chrono::{DateTime, NaiveDate, Utc};
 use clickhouse::Client;
 use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::in_force;
+use schemas::referrer::WITHOUT_WWW;
 use uuid::Uuid;
 
 use super::RebuildError;
@@ -274,7 +275,7 @@ impl Tables {
     }
 }
 
-/// Changes rows of some sources by what a recount has read of their User-Agents and purposes.
+/// Changes rows of some sources by what a recount has read of their User-Agents and purposes, and all referrers.
 fn recounted<'a>(rows: &str, recount: Uuid, sources: impl Iterator<Item = &'a u32>) -> String {
     let sources: Vec<String> = sources.map(u32::to_string).collect();
     let is_read = format!("reading.known AND click.src IN ({})", sources.join(", "));
@@ -282,7 +283,7 @@ fn recounted<'a>(rows: &str, recount: Uuid, sources: impl Iterator<Item = &'a u3
     let columns =
         columns.map(|name| format!("if({is_read}, reading.{name}, click.{name}) AS {name}")).join(", ");
     format!(
-        "SELECT click.* REPLACE ({columns}) FROM ({rows}) AS click \
+        "SELECT click.* REPLACE ({columns}) FROM (SELECT * REPLACE ({WITHOUT_WWW} AS referrer) FROM ({rows})) AS click \
          LEFT ANY JOIN (SELECT user_agent, purpose, class, device_type, browser, os, toUInt8(1) AS known \
                         FROM recounts WHERE recount = toUUID('{recount}')) AS reading \
          ON click.user_agent = reading.user_agent AND toString(click.purpose) = reading.purpose WHERE 1"

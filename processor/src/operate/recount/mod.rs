@@ -1,9 +1,11 @@
-//! `processor recount`: what stored clicks say by the present rules of agents, in tables that then take the place of
-//! the current ones.
+//! `processor recount`: what stored clicks say by the present rules, in tables that then take the place of the current
+//! ones.
 //!
 //! Of a click its User-Agent and purpose are kept, and by these class, kind of device, browser and operating system are
 //! read again. Country and visitor cannot be: the address is not kept. A click without a User-Agent stays as it is:
 //! none was sent, or its visitor had asked not to be followed.
+//!
+//! Referrers lose their `www.`, which clicks have that were stored before edges left it out.
 //!
 //! Every distinct pair of a User-Agent and a purpose is read once. Where the reading is not what rows say, it is written
 //! to table `recounts`, under a number that the plan of the rebuild names. So whoever takes the rebuild up again does
@@ -69,6 +71,8 @@ pub(super) struct Outcome {
     rules: String,
     /// Clicks of which something changes: class, kind of device, browser or operating system.
     clicks: u64,
+    /// Clicks whose referrer loses its `www.`.
+    referrers: u64,
     /// Clicks of another class, by link.
     differences: Vec<Difference>,
     /// How the new tables are made; none where nothing changes.
@@ -87,8 +91,9 @@ struct Difference {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { dry_run, rules, clicks, differences, plan } = self;
+        let Self { dry_run, rules, clicks, referrers, differences, plan } = self;
         writeln!(f, "by {rules}: {clicks} clicks are read differently")?;
+        writeln!(f, "{referrers} referrers lose their www.")?;
         let mut classes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         for Difference { was, becomes, clicks, .. } in differences {
             *classes.entry((was, becomes)).or_default() += clicks;
@@ -121,7 +126,14 @@ pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Resul
     if let Some(plan) = rebuild.unfinished(command.resume).await? {
         let plan = rebuild.resume(plan).await?;
         let rules = "the rules of the recount that was broken off".to_owned();
-        return Ok(Outcome { dry_run: false, rules, clicks: 0, differences: Vec::new(), plan: Some(plan) });
+        return Ok(Outcome {
+            dry_run: false,
+            rules,
+            clicks: 0,
+            referrers: 0,
+            differences: Vec::new(),
+            plan: Some(plan),
+        });
     }
     let agents = rules(config, command)?;
     let planning = Planning::new(config, &rebuild).await?;
@@ -138,10 +150,11 @@ pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Resul
         dry_run: command.dry_run,
         rules: agents.to_string(),
         clicks: found.clicks,
+        referrers: found.referrers,
         differences: differences.collect(),
         plan: None,
     };
-    if found.readings.is_empty() {
+    if found.days.is_empty() {
         return Ok(outcome);
     }
     let recount = Uuid::now_v7();
@@ -170,6 +183,7 @@ fn rules(config: &Config, command: &Recount) -> anyhow::Result<Agents> {
 #[derive(Default)]
 struct Found {
     clicks: u64,
+    referrers: u64,
     /// By User-Agent and purpose.
     readings: HashMap<(String, String), Reading>,
     /// By workspace, link, class and the class that it becomes.
@@ -188,15 +202,19 @@ impl Found {
             return;
         }
         self.clicks += clicks;
-        self.days.extend(days.into_iter().filter_map(|day| {
-            let midnight = DateTime::from_timestamp(i64::from(day) * 86_400, 0)?;
-            Some(midnight.date_naive())
-        }));
+        self.touch(days);
         if stored.class != reading.class {
             let key = (workspace, link, stored.class, reading.class.clone());
             *self.differences.entry(key).or_default() += clicks;
         }
         self.readings.insert((user_agent, why), reading);
+    }
+
+    /// Notes days of the broker, as days since 1970, on which something changes.
+    fn touch(&mut self, days: impl IntoIterator<Item = u16>) {
+        let date =
+            |day| DateTime::from_timestamp(i64::from(day) * 86_400, 0).map(|midnight| midnight.date_naive());
+        self.days.extend(days.into_iter().filter_map(date));
     }
 }
 
@@ -262,7 +280,15 @@ impl Planning {
 
     async fn scan(&self, agents: &Agents) -> anyhow::Result<Found> {
         let mut found = Found::default();
-        let mut rows = self.tables.scan(self.generation, &self.plan(&BTreeSet::new()).is_copied())?;
+        let condition = self.plan(&BTreeSet::new()).is_copied();
+        let referrers = self
+            .tables
+            .referrers_with_www(self.generation, &condition)
+            .await
+            .context("cannot read the referrers of the raw rows")?;
+        found.referrers = referrers.iter().map(|(_, clicks)| clicks).sum();
+        found.touch(referrers.iter().map(|(day, _)| *day));
+        let mut rows = self.tables.scan(self.generation, &condition)?;
         let (mut clicks, mut told) = (0_u64, Instant::now());
         while let Some(scanned) = in_time(rows.next()).await.context("cannot read the raw rows")? {
             clicks += scanned.clicks;

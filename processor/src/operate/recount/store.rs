@@ -7,6 +7,7 @@ use bytes::Bytes;
 use clickhouse::query::RowCursor;
 use clickhouse::{Client, Row};
 use schemas::clickhouse::Generation;
+use schemas::referrer::WITHOUT_WWW;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -89,6 +90,21 @@ impl Tables {
             generation.clicks()
         );
         Ok(self.client.query(&sql.replace('?', "??")).fetch()?)
+    }
+
+    /// Returns how many of the clicks for which a condition holds have a referrer with `www.`, by the broker's day, in days
+    /// since 1970.
+    pub(super) async fn referrers_with_www(
+        &self,
+        generation: Generation,
+        condition: &str,
+    ) -> Result<Vec<(u16, u64)>, StoreError> {
+        let sql = format!(
+            "SELECT toUInt16(toDate(broker_ts)) AS day, count() FROM {} \
+             WHERE referrer != {WITHOUT_WWW} AND {condition} GROUP BY day",
+            generation.clicks()
+        );
+        in_time(self.client.query(&sql).fetch_all()).await
     }
 
     /// Writes what a recount makes of User-Agents with their purposes; it counts for nothing until a plan names it.
