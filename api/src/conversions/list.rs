@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use schemas::id::{ConversionId, LinkId};
+use schemas::message::Class;
 use serde::{Deserialize, Serialize};
 use service::http::ApiError;
 use uuid::Uuid;
@@ -9,10 +10,16 @@ use uuid::Uuid;
 use super::store::{self, ListedRow};
 use crate::App;
 use crate::auth::Caller;
-use crate::dates::Window;
 use crate::error::database;
-use crate::links;
 use crate::page::{decode_cursor, encode_cursor, parse_limit};
+use crate::stats::store::{Classes, Converted, are_of_class};
+use crate::stats::{Asked, Subject};
+
+/// Most conversions whose classes one query looks up.
+const LARGEST_BATCH: usize = 4_000;
+
+/// How much larger a batch is after one that did not fill the page.
+const GROWTH: usize = 8;
 
 /// The query.
 #[derive(Debug, Deserialize)]
@@ -20,6 +27,7 @@ use crate::page::{decode_cursor, encode_cursor, parse_limit};
 pub(crate) struct Parameters {
     start_date: Option<String>,
     end_date: Option<String>,
+    class: Option<String>,
     limit: Option<String>,
     cursor: Option<String>,
 }
@@ -79,23 +87,66 @@ pub(crate) async fn list(
     caller: Caller,
     app: App,
 ) -> Result<Conversions, ApiError> {
-    let (start, end) = (query.start_date.as_deref(), query.end_date.as_deref());
-    let window = Window::parse(start, end, app.plans.retention_days(caller.plan), Utc::now())?;
     let limit = parse_limit(query.limit.as_deref())?;
     let after = query.cursor.as_deref().map(parse_cursor).transpose()?;
-    let link = match link {
-        Some(id) => Some(links::require(&app, caller.workspace, id).await?.id),
-        None => None,
+    let asked = Asked {
+        start_date: query.start_date.as_deref(),
+        end_date: query.end_date.as_deref(),
+        class: query.class.as_deref(),
+        otherwise: Classes::HUMAN,
     };
+    let subject = Subject::read(&app, &caller, link, asked).await?;
     // One more than asked tells whether there is a next page.
-    let mut rows =
-        store::page(&app.pool, caller.workspace, link, &window, after, limit + 1).await.map_err(database)?;
+    let mut rows = match subject.classes {
+        Classes::All => store::page(&app.pool, &subject, after, limit + 1).await.map_err(database)?,
+        Classes::One(class) => {
+            let desk = &app.store.reports;
+            let page = of_class(&app, &subject, class, after, limit + 1);
+            desk.in_turn(caller.workspace, page).await?.map_err(database)?
+        }
+    };
     let has_more = rows.len() > limit;
     rows.truncate(limit);
     let last = rows.last().filter(|_| has_more);
     let next_cursor =
         last.map(|row| encode_cursor(&Cursor::Conversions(row.clicked_at.timestamp_micros(), row.id)));
     Ok(Conversions { conversions: rows.into_iter().map(FullConversion::from).collect(), next_cursor })
+}
+
+/// Reads up to `limit` conversions of one class: Postgres has the conversions, ClickHouse the classes of their clicks.
+///
+/// Most conversions are of people, so the first batch is a page; who asks for a rare class gets it from larger ones.
+async fn of_class(
+    app: &App,
+    subject: &Subject,
+    class: Class,
+    mut after: Option<(DateTime<Utc>, Uuid)>,
+    limit: usize,
+) -> clickhouse::error::Result<sqlx::Result<Vec<ListedRow>>> {
+    let mut found = Vec::new();
+    let mut batch = limit;
+    loop {
+        let rows = match store::page(&app.pool, subject, after, batch).await {
+            Ok(rows) => rows,
+            Err(error) => return Ok(Err(error)),
+        };
+        let is_last = rows.len() < batch;
+        after = rows.last().map(|row| (row.clicked_at, row.id)).or(after);
+        let clicks: Vec<Converted<'_>> = rows.iter().map(converted).collect();
+        let are_of_class = are_of_class(&app.store.reports, subject.workspace, class, &clicks).await?;
+        let of_class = std::iter::zip(rows, are_of_class).filter(|(_, is_of_class)| *is_of_class);
+        found.extend(of_class.map(|(row, _)| row));
+        if found.len() >= limit || is_last {
+            found.truncate(limit);
+            return Ok(Ok(found));
+        }
+        batch = (batch * GROWTH).min(LARGEST_BATCH);
+    }
+}
+
+fn converted(row: &ListedRow) -> Converted<'_> {
+    let click_id = row.click_id.as_deref().unwrap_or_default();
+    Converted { link: row.link_id, at: row.clicked_at.timestamp_millis(), click_id }
 }
 
 fn parse_cursor(text: &str) -> Result<(DateTime<Utc>, Uuid), ApiError> {

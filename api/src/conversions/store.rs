@@ -7,9 +7,9 @@ use sha2::{Digest as _, Sha256};
 use sqlx::{PgPool, QueryBuilder};
 use uuid::Uuid;
 
-use crate::dates::Window;
 use crate::error::violates;
 use crate::outbox::{self, Outgoing};
+use crate::stats::Subject;
 
 /// A conversion to be registered.
 pub(super) struct ConversionRow {
@@ -99,12 +99,10 @@ pub(super) struct ListedRow {
     pub(super) created_at: DateTime<Utc>,
 }
 
-/// Reads a page of the conversions whose clicks are in the window, the newest click first.
+/// Reads a page of the conversions whose clicks are in the window, of all classes, the newest click first.
 pub(super) async fn page(
     pool: &PgPool,
-    workspace: Uuid,
-    link: Option<Uuid>,
-    window: &Window,
+    subject: &Subject,
     after: Option<(DateTime<Utc>, Uuid)>,
     limit: usize,
 ) -> sqlx::Result<Vec<ListedRow>> {
@@ -113,8 +111,9 @@ pub(super) async fn page(
                 created_at
          FROM conversions WHERE workspace_id = ",
     );
-    query.push_bind(workspace);
-    if let Some(link) = link {
+    let Subject { workspace, link, window, .. } = subject;
+    query.push_bind(*workspace);
+    if let Some(link) = *link {
         query.push(" AND link_id = ").push_bind(link);
     }
     query.push(" AND clicked_at >= ").push_bind(window.start);

@@ -22,10 +22,12 @@ struct Known {
     as_of: Option<DateTime<Utc>>,
 }
 
-/// Which clicks count: those of a window, as far as the broker had taken them at an instant, if one is given.
+/// Which clicks count: those of some classes in a window, as far as the broker had taken them at an instant, if one is
+/// given.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counted {
     pub(super) window: Window,
+    pub(super) classes: Classes,
     pub(super) taken_until: Option<DateTime<Utc>>,
 }
 
@@ -34,7 +36,7 @@ impl Counted {
         Question {
             workspace,
             of,
-            classes: Classes::HUMAN,
+            classes: self.classes,
             window: self.window.into(),
             taken_until: self.taken_until.map(|instant| instant.timestamp_millis()),
         }
@@ -42,13 +44,14 @@ impl Counted {
 }
 
 impl From<Window> for Counted {
+    /// The human clicks of a window.
     fn from(window: Window) -> Self {
-        Self { window, taken_until: None }
+        Self { window, classes: Classes::HUMAN, taken_until: None }
     }
 }
 
 impl Counters {
-    /// Reads the human clicks of `links`.
+    /// Reads the counters of `links`.
     pub(super) async fn read(app: &App, workspace: Uuid, counted: Counted, links: &[Uuid]) -> Self {
         if links.is_empty() {
             return Self(Some(Known { by_link: HashMap::new(), as_of: None }));
@@ -104,7 +107,7 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Reads the human clicks of a workspace's links.
+    /// Reads the totals of a workspace's links.
     ///
     /// # Errors
     /// `UNAVAILABLE` when ClickHouse is out of reach or slow: without numbers there is no order.

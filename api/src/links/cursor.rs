@@ -1,6 +1,7 @@
 //! Cursors: where a list of links goes on, as an opaque text.
 //!
-//! A cursor says in which order it was given, so one of another order is refused instead of leading somewhere.
+//! A cursor has the order of its list, and for an order by clicks their class: one of another list is rejected instead of
+//! leading somewhere.
 
 use chrono::{DateTime, Datelike as _, Utc};
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,7 @@ use service::http::ApiError;
 use uuid::Uuid;
 
 use crate::page::{decode_cursor, encode_cursor};
+use crate::stats::store::Classes;
 
 /// Years in which links and clicks are made.
 const YEARS: std::ops::Range<i32> = 1970..2200;
@@ -60,10 +62,11 @@ pub(super) struct Created(
     pub(super) Uuid,
 );
 
-/// The instant of which the totals are, the link's total, and its id.
+/// The instant and the class of which the totals are, the link's total, and its id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Clicks(
     #[serde(with = "chrono::serde::ts_milliseconds")] pub(super) DateTime<Utc>,
+    pub(super) Classes,
     pub(super) i64,
     pub(super) Uuid,
 );
@@ -78,10 +81,10 @@ impl Cursor {
         encode_cursor(self)
     }
 
-    /// Reads what a list in this order gave.
-    pub(super) fn parse(text: &str, sort: Sort) -> Result<Self, ApiError> {
+    /// Reads what a list in this order, by clicks of this class, gave.
+    pub(super) fn parse(text: &str, sort: Sort, classes: Classes) -> Result<Self, ApiError> {
         Self::decode(text)
-            .filter(|cursor| cursor.sort() == sort)
+            .filter(|cursor| cursor.sort() == sort && cursor.classes().is_none_or(|own| own == classes))
             .ok_or_else(|| ApiError::invalid_field("cursor", "is not one that a list in this order gave"))
     }
 
@@ -94,7 +97,7 @@ impl Cursor {
     fn is_possible(&self) -> bool {
         match self {
             Self::Newest(Created(at, _)) | Self::Oldest(Created(at, _)) => YEARS.contains(&at.year()),
-            Self::Clicks(Clicks(at, total, _)) => YEARS.contains(&at.year()) && *total >= 0,
+            Self::Clicks(Clicks(at, _, total, _)) => YEARS.contains(&at.year()) && *total >= 0,
             Self::Name(Named(name, _)) => !name.chars().any(char::is_control),
         }
     }
@@ -105,6 +108,14 @@ impl Cursor {
             Self::Oldest(_) => Sort::OldestFirst,
             Self::Clicks(_) => Sort::MostClicksFirst,
             Self::Name(_) => Sort::ByName,
+        }
+    }
+
+    /// The class that the order is by, if it is by clicks.
+    const fn classes(&self) -> Option<Classes> {
+        match self {
+            Self::Clicks(Clicks(_, classes, ..)) => Some(*classes),
+            Self::Newest(_) | Self::Oldest(_) | Self::Name(_) => None,
         }
     }
 }
@@ -118,6 +129,11 @@ mod tests {
     use super::*;
     use crate::page::checksum;
 
+    fn any_classes() -> impl Strategy<Value = Classes> {
+        proptest::sample::select(&["human", "bot", "preview", "all"][..])
+            .prop_map(|name| Classes::parse(name).unwrap())
+    }
+
     fn any_cursor() -> impl Strategy<Value = Cursor> {
         // 1970 to 2199.
         let micros = 0_i64..7_258_118_400_000_000;
@@ -126,22 +142,22 @@ mod tests {
         prop_oneof![
             (at.clone(), id.clone()).prop_map(|(at, id)| Cursor::Newest(Created(at, id))),
             (at.clone(), id.clone()).prop_map(|(at, id)| Cursor::Oldest(Created(at, id))),
-            (at, 0..i64::MAX, id.clone()).prop_map(|(at, total, id)| Cursor::Clicks(Clicks(
-                schemas::time::to_millis(at),
-                total,
-                id
-            ))),
+            (at, any_classes(), 0..i64::MAX, id.clone()).prop_map(|(at, classes, total, id)| Cursor::Clicks(
+                Clicks(schemas::time::to_millis(at), classes, total, id)
+            )),
             ("\\PC{1,200}", id).prop_map(|(name, id)| Cursor::Name(Named(name, id))),
         ]
     }
 
     proptest! {
         #[test]
-        fn a_cursor_is_read_as_it_was_given_and_in_its_own_order_only(cursor in any_cursor()) {
+        fn a_cursor_is_read_by_a_list_of_its_own_order_and_class_only(
+            cursor in any_cursor(), classes in any_classes(),
+        ) {
             let text = cursor.encode();
             for (_, sort) in Sort::NAMED {
-                let read = Cursor::parse(&text, sort).ok();
-                prop_assert_eq!(read, (sort == cursor.sort()).then(|| cursor.clone()));
+                let is_own = sort == cursor.sort() && cursor.classes().is_none_or(|own| own == classes);
+                prop_assert_eq!(Cursor::parse(&text, sort, classes).ok(), is_own.then(|| cursor.clone()));
             }
         }
 
@@ -169,7 +185,8 @@ mod tests {
             "[]",
             r#"{"n":[9000000000000000000,"00000000-0000-0000-0000-000000000000"]}"#,
             r#"{"n":[-9000000000000000000,"00000000-0000-0000-0000-000000000000"]}"#,
-            r#"{"t":[0,-1,"00000000-0000-0000-0000-000000000000"]}"#,
+            r#"{"t":[0,"all",-1,"00000000-0000-0000-0000-000000000000"]}"#,
+            r#"{"t":[0,1,"00000000-0000-0000-0000-000000000000"]}"#,
             r#"{"a":["a\u0000b","00000000-0000-0000-0000-000000000000"]}"#,
         ] {
             let bytes = [json.as_bytes(), &checksum(json.as_bytes())].concat();

@@ -16,6 +16,7 @@ use crate::dates::Window;
 use crate::error::database;
 use crate::faults::check_text;
 use crate::page::parse_limit;
+use crate::stats::store::Classes;
 
 /// Longest text that can be searched for, in characters.
 const MAX_SEARCH: usize = 200;
@@ -33,6 +34,7 @@ pub(crate) struct Page {
     is_locked: Option<String>,
     tag: Option<String>,
     sort: Option<String>,
+    class: Option<String>,
 }
 
 /// A page of links.
@@ -72,7 +74,8 @@ pub(crate) async fn list(page: Page, caller: Caller, app: App) -> Result<Links, 
     let now = schemas::time::to_millis(Utc::now());
     let limit = parse_limit(page.limit.as_deref())?;
     let sort = Sort::parse(page.sort.as_deref())?;
-    let cursor = page.cursor.as_deref().map(|text| Cursor::parse(text, sort)).transpose()?;
+    let classes = page.class.as_deref().map_or(Ok(Classes::HUMAN), Classes::parse)?;
+    let cursor = page.cursor.as_deref().map(|text| Cursor::parse(text, sort, classes)).transpose()?;
     let filter = Filter {
         workspace: caller.workspace,
         text: page.q.map(|q| check_parameter("q", check_text(&q, MAX_SEARCH)).map(|()| q)).transpose()?,
@@ -91,16 +94,10 @@ pub(crate) async fn list(page: Page, caller: Caller, app: App) -> Result<Links, 
         app.plans.retention_days(caller.plan),
         instant,
     )?;
+    let counted = Counted { window, classes, taken_until: None };
     if sort == Sort::MostClicksFirst {
-        return by_clicks(
-            &app,
-            &caller,
-            &filter,
-            cursor,
-            Counted { window, taken_until: Some(instant) },
-            limit,
-        )
-        .await;
+        let counted = Counted { taken_until: Some(instant), ..counted };
+        return by_clicks(&app, &caller, &filter, cursor, counted, limit).await;
     }
     let place = match (sort, cursor) {
         (Sort::OldestFirst, Some(Cursor::Oldest(Created(at, id)))) => Place::Oldest(Some((at, id))),
@@ -121,7 +118,7 @@ pub(crate) async fn list(page: Page, caller: Caller, app: App) -> Result<Links, 
         .encode()
     });
     let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
-    let counters = Counters::read(&app, caller.workspace, window.into(), &ids).await;
+    let counters = Counters::read(&app, caller.workspace, counted, &ids).await;
     Ok(Links { links: rows.into_iter().map(|row| item(row, &counters, &caller)).collect(), next_cursor })
 }
 
@@ -135,7 +132,7 @@ async fn by_clicks(
     limit: usize,
 ) -> Result<Links, ApiError> {
     let after = match cursor {
-        Some(Cursor::Clicks(Clicks(_, total, id))) => Some((total, id)),
+        Some(Cursor::Clicks(Clicks(_, _, total, id))) => Some((total, id)),
         _ => None,
     };
     let totals = Totals::read(app, filter.workspace, counted).await?;
@@ -144,7 +141,7 @@ async fn by_clicks(
         .map_err(database)?;
     let next_cursor = last_of_page(&mut rows, limit).and_then(|last| {
         let instant = counted.taken_until?;
-        Some(Cursor::Clicks(Clicks(instant, last.total, last.link.id)).encode())
+        Some(Cursor::Clicks(Clicks(instant, counted.classes, last.total, last.link.id)).encode())
     });
     let ids: Vec<Uuid> = rows.iter().map(|row| row.link.id).collect();
     let counters = Counters::read(app, filter.workspace, counted, &ids).await.require()?;

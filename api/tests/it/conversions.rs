@@ -1,11 +1,15 @@
 //! Conversions over HTTP.
 
-use chrono::Utc;
+use chrono::{TimeDelta, Utc};
 use reqwest::Method;
-use serde_json::json;
+use schemas::id::LinkId;
+use schemas::message::{Class, Click, Message as _};
+use schemas::row::{ClickRow, write_conversion};
+use serde_json::{Value, json};
 use tests::log::records;
 
 use crate::server::{Answer, Server, answer, text};
+use crate::stats_model::{conversion, store_conversions, store_rows};
 
 async fn convert(server: &Server, body: &serde_json::Value) -> Answer {
     answer(server.request(Method::POST, "/api/conversions").json(body)).await
@@ -68,4 +72,72 @@ async fn what_is_no_click_of_a_living_link_does_not_convert() {
     }
     server.send(Method::DELETE, &format!("/api/links/{}", text(&link["id"])), None).await;
     assert_eq!(convert(&server, &json!({"click_id": click_id})).await.status, 404);
+}
+
+/// The ids of a list, read page by page.
+async fn listed(server: &Server, path: &str, limit: usize) -> Vec<Value> {
+    let path = format!("{path}&limit={limit}");
+    let (mut ids, mut next) = (Vec::new(), path.clone());
+    loop {
+        let page = server.send(Method::GET, &next, None).await;
+        assert_eq!(page.status, 200, "{path}: {}", page.body);
+        let rows = page.body["conversions"].as_array().unwrap();
+        ids.extend(rows.iter().map(|row| row["id"].clone()));
+        let Some(cursor) = page.body["next_cursor"].as_str() else { return ids };
+        assert_eq!(rows.len(), limit, "a page before the last is full");
+        next = format!("{path}&cursor={cursor}");
+    }
+}
+
+#[tokio::test]
+async fn the_list_has_the_conversions_that_the_statistics_of_its_class_count() {
+    let server = Server::start().await;
+    let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
+    let link_id: LinkId = text(&link["id"]).parse().unwrap();
+    // The newest first. Programs are rare, and the newest click has not reached ClickHouse yet.
+    let class_of = |number: u8| match number {
+        0 => None,
+        3 | 40 | 41 => Some(Class::Bot),
+        20 => Some(Class::Preview),
+        _ => Some(Class::Human),
+    };
+    let now = schemas::time::to_millis(Utc::now());
+    let (mut rows, mut stored, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..45 {
+        // Two clicks of each millisecond, so that the place of a page's end is not its time alone.
+        let at = now - TimeDelta::seconds(i64::from(60 + number / 2));
+        let mut click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
+        (click.link_id, click.workspace_id) = (link_id, server.workspace.parse().unwrap());
+        (click.click_id, click.occurred_at) = (server.click_ids().mint(link_id, at, [number; 10]), at);
+        let made = convert(&server, &json!({"click_id": click.click_id})).await;
+        ids.push((class_of(number), made.body["conversion"]["id"].clone()));
+        click.class = class_of(number).unwrap_or(Class::Human);
+        let row = ClickRow { click, src: 1 << 16, koff: u64::from(number), broker_ts: at };
+        write_conversion(&conversion(&row, at), &mut stored);
+        rows.extend(class_of(number).map(|_| row));
+    }
+    store_rows(&server, &rows).await;
+    store_conversions(&server, stored).await;
+    for base in ["/api", &format!("/api/v1/links/{link_id}")] {
+        for (query, class) in [
+            ("", Some(Class::Human)),
+            ("class=human", Some(Class::Human)),
+            ("class=bot", Some(Class::Bot)),
+            ("class=preview", Some(Class::Preview)),
+            ("class=all", None),
+        ] {
+            let is_of_class =
+                |own: Option<Class>| class.is_none() || own.unwrap_or(Class::Human) == class.unwrap();
+            let mut expected: Vec<&Value> =
+                ids.iter().filter(|(own, _)| is_of_class(*own)).map(|(_, id)| id).collect();
+            let counted = server.send(Method::GET, &format!("{base}/stats?{query}"), None).await.body;
+            assert_eq!(counted["conversions"], expected.len(), "{base} {query}");
+            expected.sort_by_key(|id| id.to_string());
+            for limit in [1, 2, 5, 100] {
+                let mut shown = listed(&server, &format!("{base}/conversions?{query}"), limit).await;
+                shown.sort_by_key(Value::to_string);
+                assert_eq!(shown.iter().collect::<Vec<_>>(), expected, "{base} {query} {limit}");
+            }
+        }
+    }
 }

@@ -88,6 +88,54 @@ async fn the_order_by_clicks_is_of_one_instant() {
 }
 
 #[tokio::test]
+async fn counters_and_the_order_by_clicks_are_of_the_asked_class() {
+    let server = Server::start().await;
+    let before = Utc::now() - TimeDelta::minutes(1);
+    let mut links = Vec::new();
+    for name in ["people", "programs", "both"] {
+        links.push(create(&server, name).await);
+    }
+    for (link, class, count) in
+        [(0, "human", 5_u64), (1, "bot", 4), (1, "human", 1), (2, "human", 2), (2, "bot", 3), (2, "preview", 1)]
+    {
+        let of_class =
+            |visitor| clicks::Clicked { link: &links[link], visitor: visitor % 2, class, at: before };
+        clicks::store(&server, &(0..count).map(of_class).collect::<Vec<_>>()).await;
+    }
+    for (class, expected) in [
+        ("", [("people", 5, 2), ("both", 2, 2), ("programs", 1, 1)]),
+        ("&class=human", [("people", 5, 2), ("both", 2, 2), ("programs", 1, 1)]),
+        ("&class=bot", [("programs", 4, 2), ("both", 3, 2), ("people", 0, 0)]),
+        ("&class=preview", [("both", 1, 1), ("programs", 0, 0), ("people", 0, 0)]),
+        ("&class=all", [("both", 6, 2), ("programs", 5, 2), ("people", 5, 2)]),
+    ] {
+        assert_eq!(
+            names(&server, &format!("sort=-total_clicks{class}"), 1).await,
+            expected.map(|(name, ..)| name),
+            "{class}"
+        );
+        for sort in ["-created_at", "name", "-total_clicks"] {
+            let path = format!("/api/links?sort={sort}{class}");
+            let shown = server.send(Method::GET, &path, None).await.body;
+            for (name, total, unique) in expected {
+                let link = shown["links"].as_array().unwrap().iter().find(|link| link["name"] == name);
+                let link = link.unwrap();
+                assert_eq!(
+                    (&link["total_clicks"], &link["unique_clicks"]),
+                    (&json!(total), &json!(unique)),
+                    "{path}"
+                );
+            }
+        }
+    }
+    let first = server.send(Method::GET, "/api/links?sort=-total_clicks&limit=1&class=bot", None).await.body;
+    let next = format!("/api/links?sort=-total_clicks&cursor={}", text(&first["next_cursor"]));
+    for (class, status) in [("&class=bot", 200), ("", 400), ("&class=all", 400), ("&class=bots", 400)] {
+        assert_eq!(server.send(Method::GET, &format!("{next}{class}"), None).await.status, status, "{class}");
+    }
+}
+
+#[tokio::test]
 async fn links_are_found_by_part_of_slug_name_or_destination() {
     let server = Server::start().await;
     for (name, slug, destination) in [

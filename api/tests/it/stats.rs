@@ -319,7 +319,8 @@ async fn what_makes_no_sense_is_refused_and_its_parameter_named() {
         ("clicks?class=", "BAD_REQUEST"),
         ("conversions?limit=101", "INVALID_LIMIT"),
         ("conversions?cursor=zzz", "BAD_REQUEST"),
-        ("conversions?class=all", "BAD_REQUEST"),
+        ("conversions?class=humans", "BAD_REQUEST"),
+        ("conversions?q=a", "BAD_REQUEST"),
     ] {
         for below in [&link, "/api/v1"] {
             let refused = server.send(Method::GET, &format!("{below}/{path}"), None).await;
@@ -430,6 +431,34 @@ async fn a_click_of_this_moment_is_in_the_last_point_and_as_of_is_the_brokers() 
         assert_eq!(shown["total_clicks"], sum);
         let as_of = schemas::time::text(schemas::time::to_millis(ahead - TimeDelta::seconds(5)));
         assert_eq!(shown["as_of"], as_of, "the least of the logs that clicks still come from");
+    }
+}
+
+#[tokio::test]
+async fn a_series_can_begin_when_its_link_was_created() {
+    let server = Server::start().await;
+    let (link, path) = link_and_path(&server).await;
+    let created_at: DateTime<Utc> = text(&link["created_at"]).parse().unwrap();
+    let at = created_at + TimeDelta::milliseconds(1);
+    crate::clicks::store(&server, &crate::clicks::of_visitors(&link, 3, at)).await;
+    for interval in ["minute", "hour", "day", "month"] {
+        for zone in ["UTC", "Europe/Berlin", "Asia/Kolkata"] {
+            let path = format!(
+                "{path}/stats?start_date={}&interval={interval}&timezone={zone}",
+                text(&link["created_at"])
+            );
+            let shown = get(&server, &path).await;
+            assert_eq!(
+                (&shown["start_date"], &shown["total_clicks"]),
+                (&link["created_at"], &json!(3)),
+                "{path}"
+            );
+            let series = shown["series"].as_array().unwrap();
+            let first: DateTime<Utc> = text(&series[0]["start"]).parse().unwrap();
+            let last: DateTime<Utc> = text(&series[series.len() - 1]["start"]).parse().unwrap();
+            assert!(first <= created_at && last <= Utc::now(), "{path}: {series:?}");
+            assert_eq!(series[0]["total_clicks"], 3, "{path}");
+        }
     }
 }
 

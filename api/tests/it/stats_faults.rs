@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use chrono::Utc;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tests::engines::isolated;
@@ -55,8 +56,14 @@ async fn with_clickhouse_away_statistics_are_unavailable_and_links_have_no_numbe
     let link = link_of(&server).await;
     assert_unavailable(&server, &link).await;
     assert_unknown(&server, &link).await;
-    let conversions = server.send(Method::GET, "/api/conversions", None).await;
-    assert_eq!(conversions.status, 200, "they are in Postgres");
+    let id = text(&server.send(Method::GET, &link, None).await.body["id"]).parse().unwrap();
+    let body = json!({"click_id": server.click_ids().mint(id, Utc::now(), [1; 10])});
+    let made = crate::server::answer(server.request(Method::POST, "/api/conversions").json(&body)).await;
+    assert_eq!(made.status, 201);
+    for (query, status) in [("", 503), ("?class=human", 503), ("?class=bot", 503), ("?class=all", 200)] {
+        let shown = server.send(Method::GET, &format!("{link}/conversions{query}"), None).await;
+        assert_eq!(shown.status, status, "{query}: they are in Postgres, and their clicks' classes are not");
+    }
 }
 
 #[tokio::test]

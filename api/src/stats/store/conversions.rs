@@ -1,13 +1,17 @@
 //! Conversions of the clicks of a window.
 
+use std::collections::{BTreeSet, HashSet};
+
 use clickhouse::Row;
 use clickhouse::error::Result;
+use schemas::clickhouse::{CURRENT_GENERATION, Generation};
 use schemas::message::Class;
 use serde::Deserialize;
+use uuid::Uuid;
 
 use super::desk::Desk;
 use super::snapshot::Snapshot;
-use super::source::{Classes, Question, any_of, instant};
+use super::source::{Classes, Question, any_of, instant, quoted};
 use crate::stats::pieces::Range;
 
 #[derive(Row, Deserialize)]
@@ -41,11 +45,8 @@ pub(crate) async fn conversions(desk: &Desk, snapshot: &Snapshot, question: &Que
         window = any_of(&[question.window], "occurred_at", instant),
     );
     let all = desk.query(&all).fetch_one::<AllRow>().await?;
-    let class = match question.classes {
-        Classes::One(Class::Human) => format!("class != '{}'", Class::Human),
-        Classes::One(_) => question.classes.condition(),
-        Classes::All => return Ok(all.count),
-    };
+    let Classes::One(class) = question.classes else { return Ok(all.count) };
+    let looked_up = LookedUp::of(class);
     if all.count == 0 {
         return Ok(0);
     }
@@ -54,15 +55,65 @@ pub(crate) async fn conversions(desk: &Desk, snapshot: &Snapshot, question: &Que
     // Time and class before the id, which decides: hardly a row is left when it comes to the wide column.
     let of_class = format!(
         "SELECT uniqExact(click_id) AS count FROM {clicks}
-         PREWHERE {of} AND {within} AND broker_ts >= {start} AND {class}
+         PREWHERE {of} AND {within} AND broker_ts >= {start} AND {condition}
               AND occurred_at IN (SELECT occurred_at FROM conversions WHERE {of} AND {within})
          WHERE click_id IN (SELECT click_id FROM conversions WHERE {of} AND {within})",
         clicks = snapshot.generation.clicks(),
         start = instant(converted.start),
+        condition = looked_up.condition,
     );
     let of_class = desk.query(&of_class).fetch_one::<CountRow>().await?.count;
-    match question.classes {
-        Classes::One(Class::Human) => Ok(all.count.saturating_sub(of_class)),
-        _ => Ok(of_class),
+    Ok(if looked_up.are_of_class { of_class } else { all.count.saturating_sub(of_class) })
+}
+
+/// Which clicks tell the class of a conversion: those of the class, or for people those of every other one.
+struct LookedUp {
+    condition: String,
+    are_of_class: bool,
+}
+
+impl LookedUp {
+    fn of(class: Class) -> Self {
+        match class {
+            Class::Human => Self { condition: format!("class != '{class}'"), are_of_class: false },
+            Class::Bot | Class::Preview => {
+                Self { condition: Classes::One(class).condition(), are_of_class: true }
+            }
+        }
     }
+}
+
+/// A click that converted.
+pub(crate) struct Converted<'a> {
+    pub(crate) link: Uuid,
+    /// When it happened, as its id says, in milliseconds since 1970.
+    pub(crate) at: i64,
+    /// Empty: not known any more.
+    pub(crate) click_id: &'a str,
+}
+
+/// Says of each conversion whether it is of a class, by the rule of [`conversions`].
+pub(crate) async fn are_of_class(
+    desk: &Desk,
+    workspace: Uuid,
+    class: Class,
+    clicks: &[Converted<'_>],
+) -> Result<Vec<bool>> {
+    let Some(first) = clicks.iter().map(|click| click.at).min() else { return Ok(Vec::new()) };
+    let generation: Generation = desk.query(CURRENT_GENERATION).fetch_one().await.map(Generation)?;
+    let LookedUp { condition, are_of_class } = LookedUp::of(class);
+    let list = |literals: BTreeSet<String>| Vec::from_iter(literals).join(", ");
+    let sql = format!(
+        "SELECT DISTINCT click_id FROM {table}
+         PREWHERE workspace_id = toUUID('{workspace}') AND link_id IN ({links}) AND occurred_at IN ({times})
+              AND broker_ts >= {first} AND {condition}
+         WHERE click_id IN ({ids})",
+        table = generation.clicks(),
+        links = list(clicks.iter().map(|click| format!("toUUID('{}')", click.link)).collect()),
+        times = list(clicks.iter().map(|click| instant(click.at)).collect()),
+        first = instant(first),
+        ids = list(clicks.iter().map(|click| quoted(click.click_id)).collect()),
+    );
+    let found: HashSet<String> = desk.query(&sql).fetch_all::<String>().await?.into_iter().collect();
+    Ok(clicks.iter().map(|click| found.contains(click.click_id) == are_of_class).collect())
 }
