@@ -87,16 +87,29 @@ impl Counters {
     }
 }
 
-/// Reads the conversions of a link's human clicks.
-pub(super) async fn conversions(app: &App, workspace: Uuid, window: Window, link: Uuid) -> Option<u64> {
-    let desk = &app.store.counters;
-    let links = [link];
-    let question = Counted::from(window).question(workspace, Of::Links(&links));
-    let conversions = desk.in_turn(workspace, async {
-        let snapshot = Snapshot::read(desk, &question).await?;
-        store::conversions(desk, &snapshot, &question).await
-    });
-    known(conversions.await)
+/// The conversions of some links, or that they are not known.
+#[derive(Debug)]
+pub(super) struct Conversions(Option<HashMap<Uuid, u64>>);
+
+impl Conversions {
+    /// Reads the conversions of `links`, whenever their clicks were taken.
+    pub(super) async fn read(app: &App, workspace: Uuid, counted: Counted, links: &[Uuid]) -> Self {
+        if links.is_empty() {
+            return Self(Some(HashMap::new()));
+        }
+        let desk = &app.store.counters;
+        let question = counted.question(workspace, Of::Links(links));
+        let conversions = desk.in_turn(workspace, async {
+            let snapshot = Snapshot::read(desk, &question).await?;
+            store::conversions_by_link(desk, &snapshot, &question).await
+        });
+        Self(known(conversions.await))
+    }
+
+    /// The conversions of a link.
+    pub(super) fn of(&self, link: Uuid) -> Option<u64> {
+        self.0.as_ref().map(|by_link| by_link.get(&link).copied().unwrap_or_default())
+    }
 }
 
 /// Total clicks of every link of a workspace that has any, for an order by them.

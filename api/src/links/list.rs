@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use service::http::ApiError;
 use uuid::Uuid;
 
-use super::counters::{Counted, Counters, Totals};
+use super::counters::{Conversions, Counted, Counters, Totals};
 use super::cursor::{Clicks, Created, Cursor, Named, Sort};
 use super::fields::check_tag;
 use super::store::{self, Filter, LinkRow, Place};
@@ -67,6 +67,7 @@ struct Shown {
     tags: Vec<String>,
     #[serde(with = "schemas::time::optional_millis")]
     expires_at: Option<DateTime<Utc>>,
+    conversions: Option<u64>,
 }
 
 /// Answers with a page of the workspace's links and their counters.
@@ -118,8 +119,12 @@ pub(crate) async fn list(page: Page, caller: Caller, app: App) -> Result<Links, 
         .encode()
     });
     let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
-    let counters = Counters::read(&app, caller.workspace, counted, &ids).await;
-    Ok(Links { links: rows.into_iter().map(|row| item(row, &counters, &caller)).collect(), next_cursor })
+    let (counters, conversions) = tokio::join!(
+        Counters::read(&app, caller.workspace, counted, &ids),
+        conversions(&app, &caller, counted, &ids),
+    );
+    let items = rows.into_iter().map(|row| item(row, &counters, conversions.as_ref()));
+    Ok(Links { links: items.collect(), next_cursor })
 }
 
 /// A page in the order of total clicks. ClickHouse has the totals and Postgres the links, so one asks the other.
@@ -144,8 +149,21 @@ async fn by_clicks(
         Some(Cursor::Clicks(Clicks(instant, counted.classes, last.total, last.link.id)).encode())
     });
     let ids: Vec<Uuid> = rows.iter().map(|row| row.link.id).collect();
-    let counters = Counters::read(app, filter.workspace, counted, &ids).await.require()?;
-    Ok(Links { links: rows.into_iter().map(|row| item(row.link, &counters, caller)).collect(), next_cursor })
+    let (counters, conversions) = tokio::join!(
+        Counters::read(app, filter.workspace, counted, &ids),
+        conversions(app, caller, counted, &ids),
+    );
+    let counters = counters.require()?;
+    let items = rows.into_iter().map(|row| item(row.link, &counters, conversions.as_ref()));
+    Ok(Links { links: items.collect(), next_cursor })
+}
+
+/// Reads the conversions of a page, which members alone see.
+async fn conversions(app: &App, caller: &Caller, counted: Counted, links: &[Uuid]) -> Option<Conversions> {
+    if !caller.is_member() {
+        return None;
+    }
+    Some(Conversions::read(app, caller.workspace, counted, links).await)
 }
 
 /// Cuts the rows to a page and returns the last one of it when there are more.
@@ -157,7 +175,7 @@ fn last_of_page<R>(rows: &mut Vec<R>, limit: usize) -> Option<&R> {
     rows.last()
 }
 
-fn item(row: LinkRow, counters: &Counters, caller: &Caller) -> Item {
+fn item(row: LinkRow, counters: &Counters, conversions: Option<&Conversions>) -> Item {
     let (total_clicks, unique_clicks) = counters.of(row.id).unzip();
     Item {
         id: row.link_id(),
@@ -168,7 +186,8 @@ fn item(row: LinkRow, counters: &Counters, caller: &Caller) -> Item {
         total_clicks,
         unique_clicks,
         created_at: row.created_at,
-        shown: caller.is_member().then_some(Shown {
+        shown: conversions.map(|conversions| Shown {
+            conversions: conversions.of(row.id),
             is_locked: row.is_locked,
             tags: row.tags,
             expires_at: row.expires_at,

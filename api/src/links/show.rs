@@ -5,7 +5,7 @@ use schemas::id::LinkId;
 use serde::Deserialize;
 use service::http::ApiError;
 
-use super::counters::{self, Counters};
+use super::counters::{Conversions, Counters};
 use super::store::LinkRow;
 use super::{FullLink, LinkObject};
 use crate::App;
@@ -41,7 +41,7 @@ async fn full(row: &LinkRow, window: &Window, app: &App) -> Result<FullLink, Api
     let links = [row.id];
     let (counters, conversions) = tokio::join!(
         Counters::read(app, row.workspace_id, (*window).into(), &links),
-        counters::conversions(app, row.workspace_id, *window, row.id),
+        Conversions::read(app, row.workspace_id, (*window).into(), &links),
     );
-    Ok(FullLink::new(LinkObject::new(row, app), &counters, conversions))
+    Ok(FullLink::new(LinkObject::new(row, app), &counters, conversions.of(row.id)))
 }

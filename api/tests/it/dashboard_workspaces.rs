@@ -1,11 +1,15 @@
 //! The operations of a workspace for members, and those that only the dashboard has.
 
+use chrono::{TimeDelta, Utc};
 use reqwest::Method;
+use schemas::id::LinkId;
+use schemas::message::{Class, Click, Message as _};
+use schemas::row::{ClickRow, write_conversion};
 use serde_json::{Value, json};
 
 use crate::dashboard::Browser;
 use crate::server::{Server, text};
-use crate::stats_model::{DAYS, Model, midnight};
+use crate::stats_model::{DAYS, Model, conversion, midnight, store_conversions, store_rows};
 
 #[tokio::test]
 async fn members_change_links_on_every_plan_up_to_the_cap_and_keys_do_not() {
@@ -48,6 +52,29 @@ async fn a_list_shows_members_what_keys_do_not_see() {
     let owner = Browser::set_up(&server).await;
     let body = json!({"name": "a", "destination": "https://example.com", "tags": ["b", "a"], "expires_at": "2030-01-01T00:00:00Z"});
     let link = owner.post("/links", body).await.body;
+    let link_id: LinkId = text(&link["id"]).parse().unwrap();
+    let at = schemas::time::to_millis(Utc::now()) - TimeDelta::minutes(1);
+    let (mut rows, mut conversions) = (Vec::new(), Vec::new());
+    for (number, class) in [Class::Human, Class::Human, Class::Bot].into_iter().enumerate() {
+        let mut click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
+        (click.link_id, click.workspace_id) = (link_id, server.workspace.parse().unwrap());
+        (click.click_id, click.occurred_at, click.class) = (format!("click-{number}"), at, class);
+        let row = ClickRow { click, src: 1 << 16, koff: number as u64, broker_ts: at };
+        write_conversion(&conversion(&row, at), &mut conversions);
+        rows.push(row);
+    }
+    store_rows(&server, &rows).await;
+    store_conversions(&server, conversions).await;
+    for (query, counted) in [("", 2), ("&class=bot", 1), ("&class=preview", 0), ("&class=all", 3)] {
+        for sort in ["-created_at", "-total_clicks"] {
+            let item = owner.get(&format!("/links?sort={sort}{query}")).await.body["links"][0].clone();
+            assert_eq!(
+                (&item["conversions"], &item["total_clicks"]),
+                (&json!(counted), &json!(counted)),
+                "{query}"
+            );
+        }
+    }
     for sort in ["-created_at", "-total_clicks"] {
         let item = owner.get(&format!("/links?sort={sort}")).await.body["links"][0].clone();
         assert_eq!(item["tags"], json!(["b", "a"]));
@@ -57,7 +84,7 @@ async fn a_list_shows_members_what_keys_do_not_see() {
         );
         let item =
             server.send(Method::GET, &format!("/api/links?sort={sort}"), None).await.body["links"][0].clone();
-        assert!(item.get("tags").is_none() && item.get("is_locked").is_none(), "{item}");
+        assert!(["tags", "is_locked", "conversions"].iter().all(|field| item.get(field).is_none()), "{item}");
     }
     assert_eq!(owner.get("/tags").await.body, json!({"tags": ["a", "b"]}));
     for (slug, expected) in [

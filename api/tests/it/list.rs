@@ -95,9 +95,14 @@ async fn counters_and_the_order_by_clicks_are_of_the_asked_class() {
     for name in ["people", "programs", "both"] {
         links.push(create(&server, name).await);
     }
-    for (link, class, count) in
-        [(0, "human", 5_u64), (1, "bot", 4), (1, "human", 1), (2, "human", 2), (2, "bot", 3), (2, "preview", 1)]
-    {
+    for (link, class, count) in [
+        (0, "human", 5_u64),
+        (1, "bot", 4),
+        (1, "human", 1),
+        (2, "human", 2),
+        (2, "bot", 3),
+        (2, "preview", 1),
+    ] {
         let of_class =
             |visitor| clicks::Clicked { link: &links[link], visitor: visitor % 2, class, at: before };
         clicks::store(&server, &(0..count).map(of_class).collect::<Vec<_>>()).await;

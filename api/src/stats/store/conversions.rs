@@ -1,6 +1,6 @@
 //! Conversions of the clicks of a window.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use clickhouse::Row;
 use clickhouse::error::Result;
@@ -16,54 +16,72 @@ use crate::stats::pieces::Range;
 
 #[derive(Row, Deserialize)]
 struct AllRow {
+    #[serde(with = "clickhouse::serde::uuid")]
+    link: Uuid,
     count: u64,
     first: i64,
     last: i64,
 }
 
 #[derive(Row, Deserialize)]
-struct CountRow {
+struct LinkRow {
+    #[serde(with = "clickhouse::serde::uuid")]
+    link: Uuid,
     count: u64,
 }
 
 /// Counts the conversions whose clicks are asked about.
+pub(crate) async fn conversions(desk: &Desk, snapshot: &Snapshot, question: &Question<'_>) -> Result<u64> {
+    Ok(conversions_by_link(desk, snapshot, question).await?.into_values().sum())
+}
+
+/// Counts the conversions whose clicks are asked about, by link; a link without any may be left out.
 ///
 /// A conversion is of its click's class. One whose click is not stored at the time that its id names counts as human:
 /// it is not there yet, or its edge's clock ran ahead of the broker's.
 ///
 /// For one class this reads time and class of every click between the first and the last that converted, which no
 /// rollup has.
-pub(crate) async fn conversions(desk: &Desk, snapshot: &Snapshot, question: &Question<'_>) -> Result<u64> {
+pub(crate) async fn conversions_by_link(
+    desk: &Desk,
+    snapshot: &Snapshot,
+    question: &Question<'_>,
+) -> Result<HashMap<Uuid, u64>> {
     if question.window.is_empty() {
-        return Ok(0);
+        return Ok(HashMap::new());
     }
     let of = format!("workspace_id = toUUID('{}') AND {}", question.workspace, question.of.of_raw());
     let all = format!(
-        "SELECT uniqExact(click_id) AS count, toUnixTimestamp64Milli(min(occurred_at)) AS first,
+        "SELECT link_id AS link, uniqExact(click_id) AS count, toUnixTimestamp64Milli(min(occurred_at)) AS first,
                 toUnixTimestamp64Milli(max(occurred_at)) AS last
-         FROM conversions WHERE {of} AND {window}",
+         FROM conversions WHERE {of} AND {window} GROUP BY link",
         window = any_of(&[question.window], "occurred_at", instant),
     );
-    let all = desk.query(&all).fetch_one::<AllRow>().await?;
-    let Classes::One(class) = question.classes else { return Ok(all.count) };
-    let looked_up = LookedUp::of(class);
-    if all.count == 0 {
-        return Ok(0);
-    }
-    let converted = Range { start: all.first, end: all.last + 1 };
-    let within = any_of(&[converted], "occurred_at", instant);
+    let rows = desk.query(&all).fetch_all::<AllRow>().await?;
+    let mut counts: HashMap<Uuid, u64> = rows.iter().map(|row| (row.link, row.count)).collect();
+    let Classes::One(class) = question.classes else { return Ok(counts) };
+    let (first, last) = (rows.iter().map(|row| row.first).min(), rows.iter().map(|row| row.last).max());
+    let Some((start, last)) = first.zip(last) else { return Ok(counts) };
+    let LookedUp { condition, are_of_class } = LookedUp::of(class);
+    let within = any_of(&[Range { start, end: last + 1 }], "occurred_at", instant);
     // Time and class before the id, which decides: hardly a row is left when it comes to the wide column.
-    let of_class = format!(
-        "SELECT uniqExact(click_id) AS count FROM {clicks}
+    let looked_up = format!(
+        "SELECT link_id AS link, uniqExact(click_id) AS count FROM {clicks}
          PREWHERE {of} AND {within} AND broker_ts >= {start} AND {condition}
               AND occurred_at IN (SELECT occurred_at FROM conversions WHERE {of} AND {within})
-         WHERE click_id IN (SELECT click_id FROM conversions WHERE {of} AND {within})",
+         WHERE click_id IN (SELECT click_id FROM conversions WHERE {of} AND {within}) GROUP BY link",
         clicks = snapshot.generation.clicks(),
-        start = instant(converted.start),
-        condition = looked_up.condition,
+        start = instant(start),
     );
-    let of_class = desk.query(&of_class).fetch_one::<CountRow>().await?.count;
-    Ok(if looked_up.are_of_class { of_class } else { all.count.saturating_sub(of_class) })
+    let looked_up = desk.query(&looked_up).fetch_all::<LinkRow>().await?;
+    let looked_up: HashMap<Uuid, u64> = looked_up.into_iter().map(|row| (row.link, row.count)).collect();
+    if are_of_class {
+        return Ok(looked_up);
+    }
+    for (link, count) in &mut counts {
+        *count = count.saturating_sub(looked_up.get(link).copied().unwrap_or_default());
+    }
+    Ok(counts)
 }
 
 /// Which clicks tell the class of a conversion: those of the class, or for people those of every other one.
@@ -92,7 +110,7 @@ pub(crate) struct Converted<'a> {
     pub(crate) click_id: &'a str,
 }
 
-/// Says of each conversion whether it is of a class, by the rule of [`conversions`].
+/// Says of each conversion whether it is of a class, by the rule of [`conversions_by_link`].
 pub(crate) async fn are_of_class(
     desk: &Desk,
     workspace: Uuid,

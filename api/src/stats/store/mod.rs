@@ -16,7 +16,7 @@ mod turns;
 
 pub(crate) use breakdowns::{Dimension, Item, breakdown};
 pub(crate) use clicks::{ClickRow, NewestFirst, Position};
-pub(crate) use conversions::{Converted, are_of_class, conversions};
+pub(crate) use conversions::{Converted, are_of_class, conversions, conversions_by_link};
 pub(crate) use counts::{Count, by_link, by_link_and_day, series, totals_of_all};
 pub(crate) use desk::{Desk, Silence, known};
 pub(crate) use retention::{Kept, is_written_since, write as write_retention};
