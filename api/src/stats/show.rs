@@ -125,8 +125,8 @@ impl Points {
         };
         let by_hour = interval != Interval::Minute && buckets::are_on_the_hour(&starts);
         if !by_hour && end - start > LONGEST_OF_RAW {
-            let message =
-                "has parts of an hour; with it a series of hours, days or months has 31 days at most";
+            let message = "is off UTC by a part of an hour, where a series covers 31 days at most; ask for a shorter \
+                           window, or for a series in UTC";
             return Err(ApiError::invalid_field("timezone", message));
         }
         Ok(Self { starts, by_hour })
