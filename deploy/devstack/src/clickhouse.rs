@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_that_would_break_the_file_is_refused() {
+    fn a_password_that_would_break_the_file_is_rejected() {
         assert!(users_xml("a<b").is_err());
         assert!(users_xml("abc123").unwrap().contains("<password>abc123</password>"));
     }

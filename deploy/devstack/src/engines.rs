@@ -122,7 +122,7 @@ impl Kind {
     }
 }
 
-/// An engine of somebody else's, or one that we started.
+/// An engine that the environment names, or one that we started.
 #[derive(Debug)]
 pub enum Engine {
     /// Named by an environment variable; not ours to stop.

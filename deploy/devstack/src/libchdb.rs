@@ -1,6 +1,6 @@
 //! The ClickHouse server that an npm package ships as a shared library.
 //!
-//! The library is the whole server behind one function. It runs in a child process of its own, a mode of the
+//! The library is the whole server behind one function. It runs in a separate child process, a mode of the
 //! `devstack` program: it installs signal handlers and threads for a process, and it must be possible to kill it.
 
 use std::ffi::{CString, OsString, c_char, c_int, c_void};

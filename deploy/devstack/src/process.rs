@@ -115,7 +115,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the program in a process group of its own.
+    /// Starts the program in a separate process group.
     ///
     /// # Errors
     /// [`Error::File`] when its log cannot be opened, [`Error::Spawn`] when it cannot be run.
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_preparation_that_nobody_waits_for_any_more_is_killed() {
+    async fn an_abandoned_preparation_is_killed() {
         let scratch = Scratch::new("abandoned").unwrap();
         let file = scratch.path().join("pid");
         let mut command = Command::new("/bin/sh");

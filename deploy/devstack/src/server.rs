@@ -1,4 +1,4 @@
-//! A server: a process, and the question that tells whether it is ready.
+//! A server: a process, and the check that it is ready.
 
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ const TAIL: usize = 25;
 /// How long one look at a server may take.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// The question that tells whether a server is ready, in its own protocol.
+/// The check that a server is ready, in its own protocol.
 #[derive(Debug, Clone)]
 pub enum Probe {
     /// Kafka's metadata name the broker that was asked.
@@ -80,7 +80,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that is not started yet. `url` is what its clients are to be told.
+    /// A server that is not started yet. `url` is where its clients find it.
     pub fn new(name: &str, url: &str, launch: Launch, probe: Probe) -> Self {
         // An engine needs nothing but time, of which a busy machine has less; a service may wait for what is not there.
         let seconds = if matches!(probe, Probe::Http { .. }) { 60 } else { 240 };
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_not_ready_in_time_goes_on() {
+    async fn a_server_that_is_not_ready_in_time_keeps_running() {
         let scratch = Scratch::new("server").unwrap();
         let launch = Launch::new("sleep", scratch.path().join("log")).arguments(["600"]);
         let nobody = format!("http://127.0.0.1:{}", crate::ports::free().unwrap());

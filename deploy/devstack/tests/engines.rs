@@ -92,7 +92,7 @@ async fn kafka_keeps_its_messages_over_a_kill() {
 }
 
 #[tokio::test]
-async fn kafka_refuses_a_topic_that_nobody_created() {
+async fn kafka_rejects_a_topic_that_was_never_created() {
     let kafka = throw_away(Kind::Kafka).await;
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", kafka.url()).set("message.timeout.ms", "3000");
@@ -122,7 +122,7 @@ async fn clickhouse_keeps_its_rows_over_a_kill() {
 }
 
 #[tokio::test]
-async fn clickhouse_runs_with_our_profile_and_lets_in_nobody_without_the_password() {
+async fn clickhouse_runs_with_our_profile_and_rejects_a_wrong_password() {
     let clickhouse = throw_away(Kind::ClickHouse).await;
     let url = clickhouse.url();
     let settings = "SELECT getSetting('http_receive_timeout'), getSetting('async_insert'), currentUser()";
@@ -150,7 +150,7 @@ async fn postgres_keeps_its_data_over_a_kill_and_restarts_at_once() {
     assert_eq!(letter, "kept");
 
     let (processes, folder) = (processes(&postgres), scratch_of(&postgres));
-    assert!(processes.len() > 1, "Postgres has processes of its own");
+    assert!(processes.len() > 1, "Postgres has child processes");
     drop(postgres);
     assert_no_trace(&processes, &folder);
 }
@@ -190,7 +190,7 @@ fn a_parent_killed_with_sigkill_leaves_no_process() {
             std::future::pending::<()>().await;
         });
     }
-    // The same test in a process of its own, with the role of the one to be killed.
+    // The same test in another process, in the role of the one to be killed.
     let mut parent = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_parent_killed_with_sigkill_leaves_no_process", "--nocapture"])
         .env(DOOMED, "1")

@@ -86,7 +86,7 @@ impl Run {
 
 #[tokio::main]
 async fn main() {
-    let cli = Cli::parse();
+    let cli: Cli = devstack::usage::parse();
     let server = Kind::ClickHouse.start(Options::throw_away("clickhouse").unwrap()).await.unwrap();
     clickhouse(server.url(), TABLE, Vec::new()).await.unwrap();
     let run = Arc::new(Run {

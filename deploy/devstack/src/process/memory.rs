@@ -1,4 +1,4 @@
-//! What a process has in memory, as the kernel tells it.
+//! How much memory a process has, from the kernel.
 
 use std::{fs, io};
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_told_in_kibibytes() {
+    fn memory_is_read_in_kibibytes() {
         let memory = Memory { resident: 2 << 20, peak: 9 << 10 };
         assert_eq!(Memory::parse("Name:\tx\nVmHWM:\t  9 kB\nVmRSS:\t    2048 kB\n"), Some(memory));
         assert_eq!(Memory::parse("Name:\tx\nState:\tZ (zombie)\n"), None);

@@ -60,7 +60,7 @@ fn spawn_read(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
 
 /// Runs a program that talks to our own output, such as cargo, to its end.
 ///
-/// Like all programs here it has a process group of its own, and is killed with everything under it when the future
+/// Like all programs here it has a separate process group, and is killed with everything under it when the future
 /// is dropped.
 ///
 /// # Errors
@@ -70,7 +70,7 @@ pub async fn run_attached(mut command: Command) -> Result<ExitStatus, Error> {
     Attached::spawn(command)?.end().await
 }
 
-/// A program whose end somebody waits for; killed when nobody does any more.
+/// A program that runs to its end; killed when the wait for it is abandoned.
 struct Attached {
     name: PathBuf,
     child: Child,

@@ -1,4 +1,4 @@
-//! How children come into the world, and why they leave it with us.
+//! Starts child processes that end when we end.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -60,7 +60,7 @@ fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
     answered.recv().map_err(|_| gone())?
 }
 
-/// Makes the command's process the leader of a session of its own: it outlives us and our terminal.
+/// Makes the command's process the leader of a new session: it outlives us and our terminal.
 pub fn detach(command: &mut Command) {
     let in_child = || setsid().map(drop).map_err(io::Error::from);
     // SAFETY: between fork and exec the closure makes one system call, allocates nothing and takes no lock.

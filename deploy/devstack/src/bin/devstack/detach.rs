@@ -17,7 +17,7 @@ use crate::terminal::{Interrupts, say};
 /// How often to look whether the stack has something to say.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Starts the stack in a session of its own and shows what it says until it is ready or has failed.
+/// Starts the stack in a new session and shows what it prints until it is ready or has failed.
 pub(crate) async fn up(folder: &Folder, options: &Up) -> anyhow::Result<ExitCode> {
     if folder.try_lock()?.is_none() {
         let status = status::of(folder).await?;

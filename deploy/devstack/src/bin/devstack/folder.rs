@@ -197,7 +197,7 @@ mod tests {
     use crate::state::Secrets;
 
     #[test]
-    fn what_is_written_is_read_again_and_closed_to_others() {
+    fn a_written_file_is_read_again_and_closed_to_others() {
         let scratch = Scratch::new("folder").unwrap();
         let folder = Folder::of(scratch.path()).unwrap();
         assert!(folder.read::<Secrets>(SECRETS).unwrap().is_none());
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_read_on_by_whole_lines_and_anew_when_replaced() {
+    fn a_log_is_read_on_by_whole_lines_and_from_the_start_when_replaced() {
         let scratch = Scratch::new("log").unwrap();
         let log = scratch.path().join("log");
         let mut position = 0;

@@ -105,7 +105,7 @@ impl Stack {
         found.collect()
     }
 
-    /// Stops one by name, at somebody's request.
+    /// Stops one by name.
     pub(crate) async fn stop_one(&self, name: &str) -> anyhow::Result<()> {
         match self.server(name)?.stop().await {
             Some(Stopped::Killed) => bail!("{name} did not stop within its deadline and was killed"),
@@ -184,14 +184,14 @@ impl Stack {
         news
     }
 
-    /// Waits until somebody asks to stop everything.
+    /// Waits for a request to stop everything.
     pub(crate) async fn asked_to_stop(&self) {
         let mut stop = self.stop.subscribe();
         // The sender is ours, so it is there.
         let _ = stop.wait_for(|stop| *stop).await;
     }
 
-    /// Tells of every service and engine that ends although nobody asked it to, from now on.
+    /// Reports every service and engine that ends unexpectedly, from now on.
     pub(crate) fn watch(self: &Arc<Self>) {
         let servers = self.parts().servers.clone();
         for server in servers.into_values() {

@@ -64,7 +64,7 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// The account that a stranger tries the product with.
+/// The account that a new user tries the product with.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Demo {
     pub(crate) account_id: String,

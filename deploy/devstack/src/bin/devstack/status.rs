@@ -40,7 +40,7 @@ pub(crate) struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Service {
     pub(crate) name: String,
-    /// Null when it does not run, or is an engine of somebody else's.
+    /// Null when it does not run, or is an engine that the environment names.
     pub(crate) pid: Option<u32>,
     pub(crate) ready: bool,
     /// The URL of `/healthz`, `/readyz` and `/metrics`; null for engines.

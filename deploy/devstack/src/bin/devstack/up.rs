@@ -129,8 +129,8 @@ async fn data(folder: &Folder, stack: &Arc<Stack>) -> Option<PathBuf> {
 
 /// The cache of downloads, which reports long ones.
 fn cache(folder: &Folder, stack: &Arc<Stack>) -> Cache {
-    let told = Arc::clone(stack);
-    Cache::new(folder.engines(), Arc::new(move |text| told.tell(text)))
+    let screen = Arc::clone(stack);
+    Cache::new(folder.engines(), Arc::new(move |text| screen.tell(text)))
 }
 
 /// The stack's keys, drawn at its first start.
