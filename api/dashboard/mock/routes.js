@@ -309,7 +309,7 @@ function ofWorkspace(workspace, method, parts, query, body) {
   const endpoint = area === 'webhooks' && endpoints.find(({ id }) => id === name);
 
   const report = (subject, [what, dimension]) => {
-    if (what === 'stats' || what === 'clicks') needsCounters();
+    if (['stats', 'clicks', 'conversions'].includes(what)) needsCounters();
     switch (what) {
       case 'stats':
         return dimension ? breakdown(subject, query, dimension) : stats(subject, query);

@@ -119,6 +119,7 @@ export const reports = {
     await note.waitFor();
     await settled(page);
     assert.equal(await note.count(), 1);
+    await page.getByRole('button', { name: 'Conversions', exact: true }).click();
     assert.equal(await page.getByRole('alert').count(), 0);
     await nav(page, 'Links');
     await note.waitFor();
