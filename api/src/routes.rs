@@ -51,6 +51,7 @@ fn of_workspace(app: &App) -> Route {
         delete_webhook(app),
         rotate_webhook_secret(app),
         list_webhook_failures(app),
+        show_webhook_delivery(app),
         test_webhook(app),
         redeliver_webhook(app),
         show_usage(app),
@@ -245,6 +246,19 @@ fn list_webhook_failures(app: &App) -> Route {
         .and(writer(app))
         .and(with(app))
         .then(async |id: String, page, writer, app| webhooks::failures(known(&id)?, page, writer, app).await)
+        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
+        .boxed()
+}
+
+/// `GET /webhooks/{id}/deliveries/{delivery_id}`
+fn show_webhook_delivery(app: &App) -> Route {
+    warp::path!("webhooks" / String / "deliveries" / String)
+        .and(warp::get())
+        .and(writer(app))
+        .and(with(app))
+        .then(async |id: String, delivery: String, writer, app| {
+            webhooks::delivery(known(&id)?, known(&delivery)?, writer, app).await
+        })
         .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
         .boxed()
 }
@@ -445,7 +459,7 @@ fn format() -> impl Filter<Extract = (clicks::Format,), Error = std::convert::In
 
 /// The id of a path. What is no id at all names nothing, so it is not found, like an id of somebody else's.
 pub(crate) fn known<I: std::str::FromStr>(text: &str) -> Result<I, ApiError> {
-    text.parse().map_err(|_| ApiError::not_found("There is nothing of this id in this workspace"))
+    text.parse().map_err(|_| ApiError::not_found("There is nothing with this id in this workspace."))
 }
 
 /// The answer of a value, or the refusal.

@@ -31,6 +31,7 @@ pub(crate) const RESOURCES: &[Resource] = &[
     keyed("webhooks/{id}", &["GET", "PATCH", "DELETE"]),
     keyed("webhooks/{id}/rotate-secret", &["POST"]),
     keyed("webhooks/{id}/failures", &["GET"]),
+    keyed("webhooks/{id}/deliveries/{delivery_id}", &["GET"]),
     keyed("webhooks/{id}/test", &["POST"]),
     keyed("webhooks/{id}/redeliver", &["POST"]),
     keyed("usage", &["GET"]),

@@ -54,8 +54,8 @@ pub(crate) struct Claimed {
     pub(crate) body: Bytes,
     /// The event's own time.
     pub(crate) created_at: DateTime<Utc>,
-    /// Whether its event may come again later, so that its end has to be remembered.
-    pub(crate) may_repeat: bool,
+    /// Whether its end is remembered: its event may come again later, or it is a test.
+    pub(crate) is_remembered: bool,
     /// Whether it is sent again on request.
     pub(crate) is_redelivery: bool,
     /// The number of the attempt to make, from 1.
@@ -112,8 +112,6 @@ pub(crate) struct Failure {
     pub(crate) body: String,
     /// How long the receiver asks us to wait.
     pub(crate) retry_after: Option<Duration>,
-    /// When the attempt ended.
-    pub(crate) ended_at: DateTime<Utc>,
     /// How long it took.
     pub(crate) took: Duration,
 }
@@ -171,7 +169,7 @@ impl Failure {
     }
 
     fn without_answer(class: ErrorClass, took: Duration) -> Self {
-        Self { answer: Err(class), body: String::new(), retry_after: None, ended_at: Utc::now(), took }
+        Self { answer: Err(class), body: String::new(), retry_after: None, took }
     }
 }
 
@@ -307,7 +305,6 @@ async fn judge(response: Response, begun: Instant, deadline: Instant) -> Outcome
         answer: Ok(status.as_u16()),
         body: kept_text(&body),
         retry_after,
-        ended_at: Utc::now(),
         took: begun.elapsed(),
     })
 }

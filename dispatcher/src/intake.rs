@@ -296,7 +296,7 @@ fn to_send(incoming: Incoming, epoch: i64, lease: Lease) -> Claimed {
         event: delivery.event,
         body: Bytes::from(delivery.body),
         created_at: delivery.created_at,
-        may_repeat: incoming.may_repeat,
+        is_remembered: incoming.may_repeat,
         is_redelivery: false,
         attempt: 1,
         lease_token: lease.token,

@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use chrono::Utc;
 use sqlx::PgPool;
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until},
+};
 use uuid::Uuid;
 
 use crate::{
     attempt::{Claimed, Fate, Outcome},
     retry,
     slots::Standing,
-    store::{self, Finished, Settled},
+    store::{self, Finished, Health, Settled},
 };
 
 /// Outcomes of one transaction.
@@ -19,6 +22,9 @@ const BATCH: usize = 500;
 
 /// How long to leave Postgres alone after an error.
 const PAUSE: Duration = Duration::from_millis(250);
+
+/// How often it is stored when endpoints last succeeded: one statement for all successes of that time.
+const HEALTH_EVERY: Duration = Duration::from_secs(1);
 
 /// Where attempts send their outcomes.
 #[derive(Clone)]
@@ -41,7 +47,7 @@ impl Finish {
         };
         let wait = retry::wait(delivery.attempt, self.retry_base, rand::random(), asked);
         // Without a writer the process is stopping, and the lease runs out.
-        let _ = self.outcomes.send(Finished { delivery, outcome, took, wait }).await;
+        let _ = self.outcomes.send(Finished { delivery, outcome, ended_at: Utc::now(), took, wait }).await;
     }
 }
 
@@ -79,7 +85,18 @@ pub(crate) async fn write(
     written: mpsc::Sender<Vec<Written>>,
 ) {
     let mut batch = Vec::with_capacity(BATCH);
-    while outcomes.recv_many(&mut batch, BATCH).await > 0 {
+    // Successes that are not stored yet; a process that is killed takes them along, and the next success is stored.
+    let mut health = Health::default();
+    let mut stored_at = Instant::now();
+    loop {
+        tokio::select! {
+            received = outcomes.recv_many(&mut batch, BATCH) => if received == 0 { break },
+            () = sleep_until(stored_at + HEALTH_EVERY), if !health.is_empty() => {
+                store_health(&pool, &mut health).await;
+                stored_at = Instant::now();
+                continue;
+            }
+        }
         // The slots of these deliveries stay taken meanwhile, so an outage makes no backlog here.
         let settled = loop {
             match store::settle(&pool, &batch).await {
@@ -89,9 +106,19 @@ pub(crate) async fn write(
             sleep(PAUSE).await;
         };
         report(&batch, &settled);
+        health.add(&settled.health);
         let done = batch.drain(..).map(|one| Written::of(&one, &settled)).collect();
         // Without a listener the process is being dropped.
         let _ = written.send(done).await;
+    }
+    store_health(&pool, &mut health).await;
+}
+
+/// Stores what is not stored yet; after an error it stays for the next time.
+async fn store_health(pool: &PgPool, health: &mut Health) {
+    match health.store(pool).await {
+        Ok(()) => *health = Health::default(),
+        Err(error) => tracing::warn!("cannot write when endpoints last succeeded: {error}"),
     }
 }
 

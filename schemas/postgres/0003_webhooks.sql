@@ -52,8 +52,8 @@ CREATE TABLE webhook_deliveries (
     -- Attempts with a known outcome.
     attempts smallint NOT NULL DEFAULT 0,
     is_retry boolean NOT NULL GENERATED ALWAYS AS (attempts > 0) STORED,
-    -- Its event may come again after this row is gone, so its end goes to webhook_finished.
-    may_repeat boolean NOT NULL DEFAULT false,
+    -- Its end goes to webhook_finished: its event may come again after this row is gone, or it is a test.
+    is_remembered boolean NOT NULL DEFAULT false,
     -- Sent again on request; webhook_failed_deliveries has it.
     is_redelivery boolean NOT NULL DEFAULT false,
     due_at timestamptz NOT NULL,
@@ -68,10 +68,13 @@ CREATE INDEX webhook_deliveries_endpoint ON webhook_deliveries (endpoint_id, is_
 -- What a dispatcher that is no more has left behind.
 CREATE INDEX webhook_deliveries_leased ON webhook_deliveries (leased_by) WHERE leased_by IS NOT NULL;
 
--- Deliveries that ended and whose event may come again, kept for 24 hours.
+-- Deliveries that ended, kept for 24 hours: those whose event may come again, and tests.
 CREATE TABLE webhook_finished (
     delivery_id uuid PRIMARY KEY,
-    finished_at timestamptz NOT NULL
+    finished_at timestamptz NOT NULL,
+    -- The endpoint that answered 2xx, and at which attempt; null when the delivery ended otherwise.
+    delivered_to uuid,
+    attempts smallint
 );
 CREATE INDEX webhook_finished_age ON webhook_finished (finished_at);
 
@@ -113,11 +116,24 @@ CREATE TABLE webhook_failed_deliveries (
     body bytea NOT NULL,
     created_at timestamptz NOT NULL,
     failed_at timestamptz NOT NULL,
+    -- Of the last failed attempt; attempts are counted anew when the delivery is sent again on request.
+    status_code smallint,
+    error_class text,
+    -- Attempts when it last failed or arrived.
+    attempts smallint NOT NULL,
     -- When it arrived all the same.
     delivered_at timestamptz
 );
 CREATE INDEX webhook_failed_deliveries_endpoint ON webhook_failed_deliveries (endpoint_id, failed_at);
 CREATE INDEX webhook_failed_deliveries_age ON webhook_failed_deliveries (failed_at);
+
+-- When each endpoint last answered 2xx, and when an attempt last failed. Separate from webhook_endpoints: dispatchers
+-- write it all the time, and never wait for a caller that changes an endpoint.
+CREATE TABLE webhook_health (
+    endpoint_id uuid PRIMARY KEY,
+    last_success_at timestamptz,
+    last_failure_at timestamptz
+) WITH (fillfactor = 50);
 
 -- What the owner of an endpoint is to be told: 5, 10 and 15 exhausted deliveries in a row. The last one disables it.
 CREATE TABLE webhook_notices (

@@ -33,7 +33,7 @@ fn humans() -> Vec<String> {
     vec!["human".to_owned()]
 }
 
-/// Creates an endpoint and draws its signing secret. A 21st of a workspace is refused: 403, `PLAN_LIMIT`.
+/// Creates an endpoint and draws its signing secret. A 21st of a workspace is rejected: 403, `PLAN_LIMIT`.
 pub(crate) async fn create(
     Writer(caller): Writer,
     body: NewEndpoint,
@@ -63,12 +63,14 @@ pub(crate) async fn create(
         consecutive_exhausted: 0,
         created_at: now,
         updated_at: now,
+        last_success_at: None,
+        last_failure_at: None,
     };
     let mut transaction = app.pool.begin().await.map_err(database)?;
     locks::share_to_write(&mut transaction, caller.account).await?;
     if store::lock_and_count(&mut transaction, caller.workspace).await.map_err(database)? >= MAX_ENDPOINTS {
         return Err(ApiError::plan_limit(format!(
-            "A workspace has at most {MAX_ENDPOINTS} webhook endpoints, on every plan"
+            "A workspace can have at most {MAX_ENDPOINTS} webhook endpoints, on every plan."
         )));
     }
     store::insert(&mut transaction, caller.workspace, &row, &sealed).await.map_err(database)?;

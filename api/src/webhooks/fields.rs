@@ -51,7 +51,7 @@ fn check_url(text: &str, rules: &DestinationRules) -> Result<(), String> {
     }
     // The parser would drop them without a word, and the URL shown would not be the URL asked.
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("must have no spaces and no control characters; percent-encode them".to_owned());
+        return Err("must not contain spaces or control characters: percent-encode them".to_owned());
     }
     let url = Url::parse(text).map_err(|_| "must be an absolute URL".to_owned())?;
     rules.check_url(&url).map(drop).map_err(|refused| refused.to_string())
@@ -59,7 +59,7 @@ fn check_url(text: &str, rules: &DestinationRules) -> Result<(), String> {
 
 fn check_description(text: &str) -> Result<(), &'static str> {
     if text.chars().count() > MAX_DESCRIPTION || text.chars().any(char::is_control) {
-        return Err("must have at most 200 characters and no control characters");
+        return Err("must have at most 200 characters, without control characters");
     }
     Ok(())
 }
@@ -69,12 +69,12 @@ fn check_choice(given: &[String], known: &[&str]) -> Result<(), String> {
         return Err("must have at least one entry".to_owned());
     }
     if !given.iter().all(|one| known.contains(&one.as_str())) {
-        return Err(format!("may have the entries {}", known.join(", ")));
+        return Err(format!("must have only entries of {}", known.join(", ")));
     }
     let mut sorted: Vec<&String> = given.iter().collect();
     sorted.sort();
     sorted.dedup();
-    if sorted.len() == given.len() { Ok(()) } else { Err("must have no entry twice".to_owned()) }
+    if sorted.len() == given.len() { Ok(()) } else { Err("must not have the same entry twice".to_owned()) }
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ fn parse_cursor(text: &str) -> Result<Uuid, ApiError> {
             return Ok(id);
         }
     }
-    Err(ApiError::invalid_field("cursor", "is not one that a list gave"))
+    Err(ApiError::invalid_field("cursor", "is not a cursor of a list of webhook endpoints"))
 }
 
 fn checksum(id: Uuid) -> [u8; 4] {

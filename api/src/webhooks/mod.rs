@@ -4,6 +4,7 @@
 
 mod create;
 mod delete;
+mod delivery;
 mod enable;
 mod failures;
 mod fields;
@@ -23,6 +24,7 @@ use service::http::ApiError;
 
 pub(crate) use create::create;
 pub(crate) use delete::delete;
+pub(crate) use delivery::delivery;
 pub(crate) use enable::enable;
 pub(crate) use failures::failures;
 pub(crate) use list::list;
@@ -46,6 +48,12 @@ pub(crate) struct Endpoint {
     status: String,
     disabled_reason: Option<String>,
     consecutive_exhausted: i32,
+    /// Whether it is enabled and its newest attempt failed.
+    is_failing: bool,
+    #[serde(with = "schemas::time::optional_millis")]
+    last_success_at: Option<DateTime<Utc>>,
+    #[serde(with = "schemas::time::optional_millis")]
+    last_failure_at: Option<DateTime<Utc>>,
     #[serde(with = "schemas::time::millis")]
     created_at: DateTime<Utc>,
     #[serde(with = "schemas::time::millis")]
@@ -56,6 +64,10 @@ impl From<EndpointRow> for Endpoint {
     fn from(row: EndpointRow) -> Self {
         Self {
             id: EndpointId::from_uuid(row.id),
+            // Without a success any failure is the newest attempt.
+            is_failing: row.status == "enabled" && row.last_failure_at > row.last_success_at,
+            last_success_at: row.last_success_at,
+            last_failure_at: row.last_failure_at,
             url: row.url,
             description: row.description,
             events: row.events,
@@ -78,9 +90,9 @@ pub(crate) struct WithSecret {
 }
 
 fn not_found() -> ApiError {
-    ApiError::not_found("No such webhook endpoint in this workspace")
+    ApiError::not_found("There is no such webhook endpoint in this workspace.")
 }
 
 fn disabled() -> ApiError {
-    ApiError::bad_request("The webhook endpoint is disabled: enable it in the dashboard first")
+    ApiError::bad_request("The webhook endpoint is disabled. Enable it in the dashboard first.")
 }

@@ -80,7 +80,7 @@ impl Selection {
                 let window = Window::parse(start, end, KEPT_DAYS, now)?;
                 Ok(Chosen::FailedIn(window.start, window.end))
             }
-            None => Err(ApiError::invalid_field("delivery_ids", "or start_date or end_date is required")),
+            None => Err(ApiError::invalid_field("delivery_ids", "must be given, or start_date or end_date")),
         }
     }
 }
@@ -96,7 +96,7 @@ fn parse_ids(texts: &[String]) -> Result<Vec<Uuid>, ApiError> {
     texts.iter().map(parse).collect::<Option<_>>().ok_or_else(|| {
         ApiError::invalid_field(
             "delivery_ids",
-            "must have the ids of deliveries, as X-Service-Delivery had them",
+            "must be ids of deliveries, as in the header X-Service-Delivery",
         )
     })
 }

@@ -10,7 +10,7 @@ use service::sealed::Sealed;
 use sqlx::{PgConnection, PgExecutor, PgPool};
 use uuid::Uuid;
 
-/// A row of table `webhook_endpoints`, without the secret.
+/// A row of table `webhook_endpoints`, without the secret, and of `webhook_health`.
 #[derive(Debug, sqlx::FromRow)]
 pub(super) struct EndpointRow {
     pub(super) id: Uuid,
@@ -23,6 +23,16 @@ pub(super) struct EndpointRow {
     pub(super) consecutive_exhausted: i32,
     pub(super) created_at: DateTime<Utc>,
     pub(super) updated_at: DateTime<Utc>,
+    pub(super) last_success_at: Option<DateTime<Utc>>,
+    pub(super) last_failure_at: Option<DateTime<Utc>>,
+}
+
+/// What an [`EndpointRow`] is read from: the endpoints of workspace `$1`, to which other conditions are added.
+macro_rules! select {
+    () => {
+        "SELECT e.*, h.last_success_at, h.last_failure_at FROM webhook_endpoints e
+         LEFT JOIN webhook_health h ON h.endpoint_id = e.id WHERE e.workspace_id = $1"
+    };
 }
 
 /// Counts a workspace's endpoints while no other transaction adds one.
@@ -69,9 +79,9 @@ pub(super) async fn find(
     workspace: Uuid,
     id: Uuid,
 ) -> sqlx::Result<Option<EndpointRow>> {
-    sqlx::query_as("SELECT * FROM webhook_endpoints WHERE id = $1 AND workspace_id = $2")
-        .bind(id)
+    sqlx::query_as(concat!(select!(), " AND e.id = $2"))
         .bind(workspace)
+        .bind(id)
         .fetch_optional(executor)
         .await
 }
@@ -82,9 +92,9 @@ pub(super) async fn find_for_update(
     workspace: Uuid,
     id: Uuid,
 ) -> sqlx::Result<Option<EndpointRow>> {
-    sqlx::query_as("SELECT * FROM webhook_endpoints WHERE id = $1 AND workspace_id = $2 FOR NO KEY UPDATE")
-        .bind(id)
+    sqlx::query_as(concat!(select!(), " AND e.id = $2 FOR NO KEY UPDATE OF e"))
         .bind(workspace)
+        .bind(id)
         .fetch_optional(transaction)
         .await
 }
@@ -96,15 +106,12 @@ pub(super) async fn page(
     before: Option<Uuid>,
     limit: i64,
 ) -> sqlx::Result<Vec<EndpointRow>> {
-    sqlx::query_as(
-        "SELECT * FROM webhook_endpoints WHERE workspace_id = $1 AND ($2::uuid IS NULL OR id < $2)
-         ORDER BY id DESC LIMIT $3",
-    )
-    .bind(workspace)
-    .bind(before)
-    .bind(limit)
-    .fetch_all(pool)
-    .await
+    sqlx::query_as(concat!(select!(), " AND ($2::uuid IS NULL OR e.id < $2) ORDER BY e.id DESC LIMIT $3"))
+        .bind(workspace)
+        .bind(before)
+        .bind(limit)
+        .fetch_all(pool)
+        .await
 }
 
 /// Writes the fields that callers set.
@@ -131,24 +138,24 @@ pub(super) async fn rotate(
     id: Uuid,
     secret: &Sealed,
 ) -> sqlx::Result<Option<EndpointRow>> {
-    let row = sqlx::query_as(
+    let rotated = sqlx::query(
         "UPDATE webhook_endpoints
          SET previous_secret_key_id = secret_key_id, previous_secret_sealed = secret_sealed,
              previous_secret_until = now() + interval '24 hours',
              secret_key_id = $3, secret_sealed = $4, updated_at = greatest(created_at, date_trunc('milliseconds', now()))
-         WHERE id = $1 AND workspace_id = $2
-         RETURNING *",
+         WHERE id = $1 AND workspace_id = $2",
     )
     .bind(id)
     .bind(workspace)
     .bind(i16::from(secret.key_id))
     .bind(&secret.bytes)
-    .fetch_optional(&mut *transaction)
+    .execute(&mut *transaction)
     .await?;
-    if row.is_some() {
-        raise_version(transaction).await?;
+    if rotated.rows_affected() == 0 {
+        return Ok(None);
     }
-    Ok(row)
+    raise_version(&mut *transaction).await?;
+    find(transaction, workspace, id).await
 }
 
 /// Enables a disabled endpoint for the events from now on; false when it is enabled already, none when there is no

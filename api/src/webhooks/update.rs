@@ -52,7 +52,7 @@ pub(crate) async fn update(
     };
     given.check(&app.webhook_rules, &mut faults);
     if changes.status.is_some() {
-        faults.add("status", "cannot be set: a disabled endpoint is enabled again in the dashboard");
+        faults.add("status", "cannot be set: enable a disabled endpoint in the dashboard");
     }
     faults.into_result()?;
 

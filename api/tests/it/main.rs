@@ -38,4 +38,5 @@ mod surface;
 mod upsert;
 mod usage;
 mod webhook_failures;
+mod webhook_health;
 mod webhooks;

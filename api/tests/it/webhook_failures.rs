@@ -38,8 +38,8 @@ async fn fail(server: &Server, endpoint: EndpointId, minutes_ago: i32) -> Uuid {
     .unwrap();
     sqlx::query(
         "INSERT INTO webhook_failed_deliveries (delivery_id, endpoint_id, workspace_id, event, body, created_at,
-                                                failed_at)
-         SELECT $2, id, workspace_id, 'click.created', 'body', now(),
+                                                attempts, failed_at)
+         SELECT $2, id, workspace_id, 'click.created', 'body', now(), 1,
                 date_trunc('minute', now()) - make_interval(mins => $3)
          FROM webhook_endpoints WHERE id = $1",
     )
@@ -241,8 +241,8 @@ async fn very_many_failed_deliveries_are_queued_again_in_several_requests() {
     run(
         &server,
         "INSERT INTO webhook_failed_deliveries (delivery_id, endpoint_id, workspace_id, event, body, created_at,
-                                                failed_at)
-         SELECT gen_random_uuid(), id, workspace_id, 'click.created', 'body', now(), now() - n * interval '1 second'
+                                                attempts, failed_at)
+         SELECT gen_random_uuid(), id, workspace_id, 'click.created', 'body', now(), 1, now() - n * interval '1 second'
          FROM webhook_endpoints, generate_series(1, 50010) n WHERE id = $1",
         endpoint.uuid(),
     )
@@ -293,6 +293,7 @@ async fn a_deleted_endpoint_leaves_the_rest_to_the_dispatcher_and_out_of_reach()
     );
     for (method, below, body) in [
         (Method::GET, "/failures", None),
+        (Method::GET, &format!("/deliveries/{delivery}"), None),
         (Method::POST, "/test", None),
         (Method::POST, "/redeliver", Some(json!({"delivery_ids": [delivery]}))),
     ] {

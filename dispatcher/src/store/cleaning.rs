@@ -32,6 +32,7 @@ pub(crate) async fn clean(pool: &PgPool, thorough: bool) -> sqlx::Result<bool> {
         most = most.max(failures_of_nobody(&mut transaction).await?);
         most = most.max(requests_of_nobody(&mut transaction).await?);
         most = most.max(finished(&mut transaction).await?);
+        health_of_nobody(&mut transaction).await?;
         pull_forward(&mut transaction).await?;
     }
     transaction.commit().await?;
@@ -152,6 +153,17 @@ async fn finished(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u
     .execute(&mut **transaction)
     .await
     .map(|done| done.rows_affected())
+}
+
+/// Removes when deleted endpoints last succeeded and failed: a row for each endpoint, so all at once.
+async fn health_of_nobody(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<()> {
+    sqlx::query(
+        "DELETE FROM webhook_health h
+         WHERE NOT EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = h.endpoint_id)",
+    )
+    .execute(&mut **transaction)
+    .await
+    .map(drop)
 }
 
 /// Makes due what is due later than any wait can be: the database's clock was ahead when it was put off.

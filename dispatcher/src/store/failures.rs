@@ -32,12 +32,6 @@ async fn add_attempts(
     transaction: &mut Transaction<'_, Postgres>,
     failed: &[(&Finished, &Failure)],
 ) -> sqlx::Result<()> {
-    let statuses: Vec<Option<i16>> = failed
-        .iter()
-        .map(|(_, failure)| failure.answer.ok().and_then(|status| i16::try_from(status).ok()))
-        .collect();
-    let classes: Vec<Option<&str>> =
-        failed.iter().map(|(_, failure)| failure.answer.err().map(|class| class.as_str())).collect();
     let waits: Vec<Option<f64>> = failed
         .iter()
         .map(|(one, _)| (one.fate() == Some(Fate::Retried)).then_some(one.wait.as_secs_f64()))
@@ -58,11 +52,11 @@ async fn add_attempts(
     .bind(failed.iter().map(|(one, _)| one.delivery.delivery_id).collect::<Vec<_>>())
     .bind(failed.iter().map(|(one, _)| one.delivery.event.as_str()).collect::<Vec<_>>())
     .bind(failed.iter().map(|(one, _)| attempt_number(one)).collect::<Vec<_>>())
-    .bind(statuses)
-    .bind(classes)
+    .bind(failed.iter().map(|(_, failure)| status_code(failure)).collect::<Vec<_>>())
+    .bind(failed.iter().map(|(_, failure)| error_class(failure)).collect::<Vec<_>>())
     .bind(failed.iter().map(|(_, failure)| failure.body.as_str()).collect::<Vec<_>>())
     .bind(failed.iter().map(|(_, failure)| millis(failure)).collect::<Vec<_>>())
-    .bind(failed.iter().map(|(_, failure)| failure.ended_at).collect::<Vec<_>>())
+    .bind(failed.iter().map(|(one, _)| one.ended_at).collect::<Vec<_>>())
     .bind(waits)
     .execute(&mut **transaction)
     .await
@@ -75,14 +69,18 @@ async fn keep_requests(
     failed: &[(&Finished, &Failure)],
 ) -> sqlx::Result<()> {
     // A statement may touch a row only once.
-    let failed: HashMap<Uuid, &Finished> =
-        failed.iter().map(|(one, _)| (one.delivery.delivery_id, *one)).collect();
-    let deliveries: Vec<_> = failed.values().map(|one| &one.delivery).collect();
+    let failed: HashMap<Uuid, (&Finished, &Failure)> =
+        failed.iter().map(|(one, failure)| (one.delivery.delivery_id, (*one, *failure))).collect();
+    let deliveries: Vec<_> = failed.values().map(|(one, _)| &one.delivery).collect();
     sqlx::query(
         "INSERT INTO webhook_failed_deliveries
-             (delivery_id, endpoint_id, workspace_id, event, body, created_at, failed_at)
-         SELECT *, now() FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bytea[], $6::timestamptz[])
-         ON CONFLICT (delivery_id) DO UPDATE SET failed_at = excluded.failed_at",
+             (delivery_id, endpoint_id, workspace_id, event, body, created_at, status_code, error_class, attempts,
+              failed_at)
+         SELECT *, now() FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bytea[], $6::timestamptz[],
+                                     $7::smallint[], $8::text[], $9::smallint[])
+         ON CONFLICT (delivery_id) DO UPDATE
+         SET failed_at = excluded.failed_at, status_code = excluded.status_code,
+             error_class = excluded.error_class, attempts = excluded.attempts",
     )
     .bind(deliveries.iter().map(|one| one.delivery_id).collect::<Vec<_>>())
     .bind(deliveries.iter().map(|one| one.endpoint_id.uuid()).collect::<Vec<_>>())
@@ -90,6 +88,9 @@ async fn keep_requests(
     .bind(deliveries.iter().map(|one| one.event.as_str()).collect::<Vec<_>>())
     .bind(deliveries.iter().map(|one| one.body.as_ref()).collect::<Vec<&[u8]>>())
     .bind(deliveries.iter().map(|one| one.created_at).collect::<Vec<_>>())
+    .bind(failed.values().map(|(_, failure)| status_code(failure)).collect::<Vec<_>>())
+    .bind(failed.values().map(|(_, failure)| error_class(failure)).collect::<Vec<_>>())
+    .bind(failed.values().map(|(one, _)| attempt_number(one)).collect::<Vec<_>>())
     .execute(&mut **transaction)
     .await
     .map(drop)
@@ -103,17 +104,31 @@ pub(super) async fn mark_delivered(
     let arrived = applied.iter().filter(|one| {
         one.outcome == Outcome::Delivered && (one.delivery.attempt > 1 || one.delivery.is_redelivery)
     });
-    let ids: Vec<Uuid> = arrived.map(|one| one.delivery.delivery_id).collect();
+    let (ids, attempts): (Vec<Uuid>, Vec<i16>) =
+        arrived.map(|one| (one.delivery.delivery_id, attempt_number(one))).unzip();
     if ids.is_empty() {
         return Ok(());
     }
-    sqlx::query("UPDATE webhook_failed_deliveries SET delivered_at = now() WHERE delivery_id = ANY($1)")
-        .bind(ids)
-        .execute(&mut **transaction)
-        .await
-        .map(drop)
+    sqlx::query(
+        "UPDATE webhook_failed_deliveries f SET delivered_at = now(), attempts = a.attempts
+         FROM unnest($1::uuid[], $2::smallint[]) AS a (delivery_id, attempts)
+         WHERE f.delivery_id = a.delivery_id",
+    )
+    .bind(ids)
+    .bind(attempts)
+    .execute(&mut **transaction)
+    .await
+    .map(drop)
 }
 
-fn attempt_number(one: &Finished) -> i16 {
+fn status_code(failure: &Failure) -> Option<i16> {
+    failure.answer.ok().and_then(|status| i16::try_from(status).ok())
+}
+
+fn error_class(failure: &Failure) -> Option<&'static str> {
+    failure.answer.err().map(|class| class.as_str())
+}
+
+pub(super) fn attempt_number(one: &Finished) -> i16 {
     i16::try_from(one.delivery.attempt.min(MAX_ATTEMPTS)).unwrap_or(i16::MAX)
 }

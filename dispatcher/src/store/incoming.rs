@@ -83,7 +83,7 @@ pub(crate) async fn insert(
     let column = |id: fn(&Delivery) -> Uuid| incoming.iter().map(|one| id(&one.delivery)).collect::<Vec<_>>();
     let rows = sqlx::query(
         "INSERT INTO webhook_deliveries (delivery_id, endpoint_id, workspace_id, epoch, event, body, created_at,
-                                         may_repeat, due_at, lease_until, lease_token, leased_by)
+                                         is_remembered, due_at, lease_until, lease_token, leased_by)
          SELECT i.delivery_id, i.endpoint_id, i.workspace_id, e.epoch, i.event, i.body, i.created_at, i.may_repeat,
                 now(), CASE WHEN i.is_leased THEN now() + make_interval(secs => $10) END,
                 CASE WHEN i.is_leased THEN $11 END, CASE WHEN i.is_leased THEN $12 END

@@ -5,6 +5,7 @@
 mod cleaning;
 mod endpoints;
 mod failures;
+mod health;
 mod incoming;
 mod presence;
 mod queue;
@@ -13,6 +14,7 @@ mod streaks;
 
 pub(crate) use cleaning::clean;
 pub(crate) use endpoints::{enabled_endpoints, endpoints_version, target_of, targets};
+pub(crate) use health::Health;
 pub(crate) use incoming::{Fenced, Incoming, Move, insert, next_offsets};
 pub(crate) use presence::{bury, dead, register};
 pub(crate) use queue::{Lease, Waiting, backlog, claim, release};

@@ -116,7 +116,7 @@ pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx
          SET lease_until = now() + make_interval(secs => $4), lease_token = $5, leased_by = $6
          FROM due WHERE d.delivery_id = due.delivery_id
          RETURNING d.delivery_id, d.endpoint_id, d.workspace_id, d.epoch, d.event, d.body, d.created_at,
-                   d.may_repeat, d.is_redelivery, d.attempts",
+                   d.is_remembered, d.is_redelivery, d.attempts",
     )
     .bind(grants.iter().map(|grant| grant.endpoint_id.uuid()).collect::<Vec<_>>())
     .bind(grants.iter().map(|grant| count(grant.slots)).collect::<Vec<_>>())
@@ -138,7 +138,7 @@ pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx
                 event: row.try_get("event")?,
                 body: Bytes::from(body),
                 created_at: row.try_get("created_at")?,
-                may_repeat: row.try_get("may_repeat")?,
+                is_remembered: row.try_get("is_remembered")?,
                 is_redelivery: row.try_get("is_redelivery")?,
                 attempt: u16::try_from(attempts).unwrap_or(0) + 1,
                 lease_token: lease.token,

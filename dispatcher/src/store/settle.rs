@@ -6,12 +6,14 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use chrono::{DateTime, Utc};
 use schemas::id::EndpointId;
 use sqlx::{PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::{
     failures,
+    health::Health,
     streaks::{self, Notice},
 };
 use crate::attempt::{Claimed, Fate, Outcome};
@@ -26,6 +28,8 @@ pub(crate) struct Finished {
     pub(crate) delivery: Claimed,
     /// How the attempt ended.
     pub(crate) outcome: Outcome,
+    /// When the attempt ended.
+    pub(crate) ended_at: DateTime<Utc>,
     /// How long the request took; zero when there was none.
     pub(crate) took: Duration,
     /// How long to wait until the next attempt, should there be one.
@@ -37,6 +41,8 @@ pub(crate) struct Finished {
 pub(crate) struct Settled {
     /// Deliveries whose outcome was applied; the others had lost their lease, or were gone.
     pub(crate) deliveries: HashSet<Uuid>,
+    /// Successes that `webhook_health` does not have yet. All else that a batch says of it is stored with the batch.
+    pub(crate) health: Health,
     /// What the owners of endpoints are to be told.
     pub(crate) notices: Vec<Notice>,
     /// Endpoints that were disabled.
@@ -79,7 +85,7 @@ impl Finished {
         self.outcome == Outcome::Delivered
             && delivery.attempt == 1
             && !delivery.is_redelivery
-            && !delivery.may_repeat
+            && !delivery.is_remembered
     }
 
     fn next(&self) -> Next {
@@ -100,6 +106,7 @@ pub(crate) async fn settle(pool: &PgPool, batch: &[Finished]) -> sqlx::Result<Se
     let done = if plain.is_empty() { HashSet::new() } else { delete_plain(pool, &plain).await? };
     let rest: Vec<&Finished> = batch.iter().filter(|one| !done.contains(&one.delivery.delivery_id)).collect();
     let mut settled = if rest.is_empty() { Settled::default() } else { settle_together(pool, &rest).await? };
+    settled.health = Health::of(plain.into_iter().filter(|one| done.contains(&one.delivery.delivery_id)));
     settled.deliveries.extend(done);
     Ok(settled)
 }
@@ -132,10 +139,11 @@ async fn settle_together(pool: &PgPool, batch: &[&Finished]) -> sqlx::Result<Set
     remember(&mut transaction, &applied).await?;
     failures::log(&mut transaction, &applied).await?;
     failures::mark_delivered(&mut transaction, &applied).await?;
+    Health::of(applied.iter().copied()).store(&mut *transaction).await?;
     let after = streaks::count(&before, &applied);
     let disabled = streaks::store(&mut transaction, &before, &after).await?;
     transaction.commit().await?;
-    Ok(Settled { deliveries, notices: after.notices, disabled })
+    Ok(Settled { deliveries, health: Health::default(), notices: after.notices, disabled })
 }
 
 async fn delete(
@@ -196,18 +204,26 @@ async fn postpone(
     .await
 }
 
-/// Remembers the end of deliveries whose event may come again.
+/// Remembers the end of deliveries whose event may come again, and of tests.
 async fn remember(transaction: &mut Transaction<'_, Postgres>, applied: &[&Finished]) -> sqlx::Result<()> {
-    let ended = applied.iter().filter(|one| one.delivery.may_repeat && one.next() == Next::Gone);
-    let ids: Vec<Uuid> = ended.map(|one| one.delivery.delivery_id).collect();
+    let (mut ids, mut delivered_to, mut attempts) = (vec![], vec![], vec![]);
+    for one in applied.iter().filter(|one| one.delivery.is_remembered && one.next() == Next::Gone) {
+        let is_delivered = one.outcome == Outcome::Delivered;
+        ids.push(one.delivery.delivery_id);
+        delivered_to.push(is_delivered.then(|| one.delivery.endpoint_id.uuid()));
+        attempts.push(is_delivered.then(|| failures::attempt_number(one)));
+    }
     if ids.is_empty() {
         return Ok(());
     }
     sqlx::query(
-        "INSERT INTO webhook_finished (delivery_id, finished_at) SELECT unnest($1::uuid[]), now()
+        "INSERT INTO webhook_finished (delivery_id, delivered_to, attempts, finished_at)
+         SELECT *, now() FROM unnest($1::uuid[], $2::uuid[], $3::smallint[])
          ON CONFLICT DO NOTHING",
     )
     .bind(ids)
+    .bind(delivered_to)
+    .bind(attempts)
     .execute(&mut **transaction)
     .await
     .map(drop)
@@ -216,7 +232,6 @@ async fn remember(transaction: &mut Transaction<'_, Postgres>, applied: &[&Finis
 #[cfg(test)]
 pub(super) mod tests {
     use bytes::Bytes;
-    use chrono::Utc;
     use schemas::id::WorkspaceId;
     use tokio::time::Instant;
 
@@ -238,23 +253,23 @@ pub(super) mod tests {
             event: "click.created".to_owned(),
             body: Bytes::new(),
             created_at: Utc::now(),
-            may_repeat: false,
+            is_remembered: false,
             is_redelivery: false,
             attempt,
             lease_token: Uuid::now_v7(),
             leased_at: Instant::now(),
         };
-        Finished { delivery, outcome, took: Duration::ZERO, wait: Duration::from_secs(10) }
+        Finished {
+            delivery,
+            outcome,
+            ended_at: Utc::now(),
+            took: Duration::ZERO,
+            wait: Duration::from_secs(10),
+        }
     }
 
     pub(in crate::store) fn failed(attempt: u16, answer: Result<u16, ErrorClass>) -> Finished {
-        let failure = Failure {
-            answer,
-            body: String::new(),
-            retry_after: None,
-            ended_at: Utc::now(),
-            took: Duration::ZERO,
-        };
+        let failure = Failure { answer, body: String::new(), retry_after: None, took: Duration::ZERO };
         finished(attempt, Outcome::Failed(failure))
     }
 

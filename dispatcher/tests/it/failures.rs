@@ -145,8 +145,8 @@ async fn a_test_event_goes_through_the_same_queue() {
     // As the API does it.
     sqlx::query(
         "INSERT INTO webhook_deliveries
-             (delivery_id, endpoint_id, workspace_id, epoch, event, body, created_at, due_at)
-         SELECT $1, id, workspace_id, epoch, 'endpoint.test', $3, now(), now()
+             (delivery_id, endpoint_id, workspace_id, epoch, event, body, created_at, is_remembered, due_at)
+         SELECT $1, id, workspace_id, epoch, 'endpoint.test', $3, now(), true, now()
          FROM webhook_endpoints WHERE id = $2 AND status = 'enabled'",
     )
     .bind(id)
@@ -161,5 +161,11 @@ async fn a_test_event_goes_through_the_same_queue() {
     assert!(requests[0].is_signed_with(SECRET));
     assert_eq!(requests[0].header("x-service-event"), "endpoint.test");
     assert_eq!(requests[0].delivery(), id.to_string());
+    let remembered: (Uuid, Option<Uuid>, Option<i16>) =
+        sqlx::query_as("SELECT delivery_id, delivered_to, attempts FROM webhook_finished")
+            .fetch_one(&world.pool)
+            .await
+            .unwrap();
+    assert_eq!(remembered, (id, Some(endpoint.uuid()), Some(1)), "its success can be shown");
     dispatcher.stop().await;
 }

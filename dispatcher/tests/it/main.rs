@@ -10,6 +10,7 @@ mod example_receiver;
 mod failures;
 mod fairness;
 mod fan_out;
+mod health;
 mod raw;
 mod retries;
 mod secrets;

@@ -20,6 +20,19 @@ pub(in crate::webhooks) struct FailureRow {
     pub(in crate::webhooks) delivered_at: Option<DateTime<Utc>>,
 }
 
+/// What is known of one delivery.
+#[derive(Debug, sqlx::FromRow)]
+pub(in crate::webhooks) struct DeliveryRow {
+    pub(in crate::webhooks) delivery_id: Uuid,
+    pub(in crate::webhooks) attempts: i16,
+    pub(in crate::webhooks) status_code: Option<i16>,
+    pub(in crate::webhooks) error_class: Option<String>,
+    /// None when it is not pending.
+    pub(in crate::webhooks) next_attempt_at: Option<DateTime<Utc>>,
+    pub(in crate::webhooks) delivered_at: Option<DateTime<Utc>>,
+    pub(in crate::webhooks) failed_at: Option<DateTime<Utc>>,
+}
+
 /// Which failed deliveries are to be sent again.
 #[derive(Debug)]
 pub(in crate::webhooks) enum Chosen {
@@ -54,7 +67,31 @@ pub(in crate::webhooks) async fn page(
     query.build_query_as().fetch_all(pool).await
 }
 
-/// Queues an event of no topic for an endpoint; false when it is not enabled.
+/// Reads what is known of a delivery to an endpoint.
+pub(in crate::webhooks) async fn delivery(
+    pool: &PgPool,
+    endpoint: Uuid,
+    delivery: Uuid,
+) -> sqlx::Result<Option<DeliveryRow>> {
+    sqlx::query_as(
+        "SELECT $1 AS delivery_id, coalesce(d.attempts, r.attempts, f.attempts) AS attempts,
+                f.status_code, f.error_class, f.failed_at,
+                d.due_at AS next_attempt_at, coalesce(r.finished_at, f.delivered_at) AS delivered_at
+         FROM (SELECT) AS one
+         LEFT JOIN webhook_deliveries d ON d.delivery_id = $1 AND d.endpoint_id = $2
+         LEFT JOIN webhook_failed_deliveries f ON f.delivery_id = $1 AND f.endpoint_id = $2
+              AND f.failed_at > now() - interval '7 days'
+         LEFT JOIN webhook_finished r ON r.delivery_id = $1 AND r.delivered_to = $2
+              AND r.finished_at > now() - interval '24 hours'
+         WHERE num_nonnulls(d.delivery_id, f.delivery_id, r.delivery_id) > 0",
+    )
+    .bind(delivery)
+    .bind(endpoint)
+    .fetch_optional(pool)
+    .await
+}
+
+/// Queues an event of no topic for an endpoint, and has its end remembered; false when the endpoint is not enabled.
 pub(in crate::webhooks) async fn queue_test(
     transaction: &mut PgConnection,
     endpoint: Uuid,
@@ -64,8 +101,9 @@ pub(in crate::webhooks) async fn queue_test(
     created_at: DateTime<Utc>,
 ) -> sqlx::Result<bool> {
     let queued = sqlx::query(
-        "INSERT INTO webhook_deliveries (delivery_id, endpoint_id, workspace_id, epoch, event, body, created_at, due_at)
-         SELECT $1, id, workspace_id, epoch, $3, $4, $5, now() FROM webhook_endpoints
+        "INSERT INTO webhook_deliveries (delivery_id, endpoint_id, workspace_id, epoch, event, body, created_at,
+                                         is_remembered, due_at)
+         SELECT $1, id, workspace_id, epoch, $3, $4, $5, true, now() FROM webhook_endpoints
          WHERE id = $2 AND status = 'enabled'",
     )
     .bind(delivery)
