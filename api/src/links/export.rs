@@ -71,7 +71,7 @@ impl Export {
 /// What goes wrong after the first links ends the answer before its end, and the coding of the transfer tells so.
 pub(crate) async fn export(caller: Caller, app: App) -> Result<Export, ApiError> {
     let filter =
-        Filter { workspace: caller.workspace, text: None, is_active: None, is_locked: None, tag: None };
+        Filter { workspace: caller.workspace, words: vec![], is_active: None, is_locked: None, tag: None };
     let first = store::page(&app.pool, &filter, Place::Oldest(None), BATCH).await.map_err(database)?;
     let (sender, chunks) = mpsc::channel(AHEAD);
     tokio::spawn(async move {

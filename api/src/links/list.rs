@@ -79,7 +79,7 @@ pub(crate) async fn list(page: Page, caller: Caller, app: App) -> Result<Links, 
     let cursor = page.cursor.as_deref().map(|text| Cursor::parse(text, sort, classes)).transpose()?;
     let filter = Filter {
         workspace: caller.workspace,
-        text: page.q.map(|q| check_parameter("q", check_text(&q, MAX_SEARCH)).map(|()| q)).transpose()?,
+        words: page.q.as_deref().map(words).transpose()?.unwrap_or_default(),
         is_active: page.is_active.map(|text| parse_bool("is_active", &text)).transpose()?,
         is_locked: page.is_locked.map(|text| parse_bool("is_locked", &text)).transpose()?,
         tag: page.tag.map(|tag| check_parameter("tag", check_tag(&tag)).map(|()| tag)).transpose()?,
@@ -193,6 +193,12 @@ fn item(row: LinkRow, counters: &Counters, conversions: Option<&Conversions>) ->
             expires_at: row.expires_at,
         }),
     }
+}
+
+/// The words of a search.
+fn words(q: &str) -> Result<Vec<String>, ApiError> {
+    check_parameter("q", check_text(q, MAX_SEARCH))?;
+    Ok(q.split_whitespace().map(str::to_owned).collect())
 }
 
 fn parse_bool(parameter: &'static str, text: &str) -> Result<bool, ApiError> {

@@ -33,6 +33,8 @@ async fn no_list_reads_the_whole_table() {
             "q=needle",
             "q=example",
             "q=ab",
+            "q=needle%20example",
+            "q=rare%20page%20na",
             "tag=rare",
             "tag=common",
             "is_active=false",

@@ -10,8 +10,8 @@ use super::LinkRow;
 #[derive(Debug)]
 pub(in crate::links) struct Filter {
     pub(in crate::links) workspace: Uuid,
-    /// A part of slug, name or destination, without regard to case.
-    pub(in crate::links) text: Option<String>,
+    /// Each is a part of slug, name, destination or a tag, without regard to case.
+    pub(in crate::links) words: Vec<String>,
     pub(in crate::links) is_active: Option<bool>,
     pub(in crate::links) is_locked: Option<bool>,
     pub(in crate::links) tag: Option<String>,
@@ -83,18 +83,21 @@ pub(in crate::links) async fn page_by_totals(
     query.build_query_as().persistent(is_planned_once(filter)).fetch_all(pool).await
 }
 
-/// Whether a prepared statement's plan suits every value. How many links a text or a tag leaves depends on it.
-const fn is_planned_once(filter: &Filter) -> bool {
-    filter.text.is_none() && filter.tag.is_none()
+/// Whether a prepared statement's plan suits every value. How many links a word or a tag leaves depends on it.
+fn is_planned_once(filter: &Filter) -> bool {
+    filter.words.is_empty() && filter.tag.is_none()
 }
 
 fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
     query.push(" WHERE l.workspace_id = ").push_bind(filter.workspace);
-    if let Some(text) = &filter.text {
+    for word in &filter.words {
         // The expression is that of index links_search, to the letter.
         query
-            .push(" AND (l.slug || E'\\n' || l.name || E'\\n' || l.destination) ILIKE ")
-            .push_bind(contains(text));
+            .push(
+                " AND (l.slug || E'\\n' || l.name || E'\\n' || l.destination
+                  || CASE WHEN l.tags = '{}' THEN '' ELSE lines_of_tags(l.tags) END) ILIKE ",
+            )
+            .push_bind(contains(word));
     }
     if let Some(tag) = &filter.tag {
         query.push(" AND l.tags @> ARRAY[").push_bind(tag.clone()).push("::text]");
