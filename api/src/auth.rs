@@ -93,7 +93,7 @@ impl Caller {
     fn require_scope(&self) -> Result<(), ApiError> {
         match self.credential {
             Credential::Key { can_write: false, .. } => {
-                Err(ApiError::read_only_key("This key may only read; the request needs a read,write key"))
+                Err(ApiError::read_only_key("This key can only read. Use a key with the scope read,write."))
             }
             _ => Ok(()),
         }
@@ -146,7 +146,7 @@ async fn of_session(app: &App, presented: &Presented, workspace: &str) -> Result
     Ok(Caller {
         workspace: member
             .workspace
-            .ok_or_else(|| ApiError::not_found("Your account has no such workspace"))?,
+            .ok_or_else(|| ApiError::not_found("There is no such workspace in your account."))?,
         account: member.account,
         user: member.user,
         plan: member.plan,
@@ -233,7 +233,7 @@ struct KeyRow {
 }
 
 fn unauthorized() -> ApiError {
-    ApiError::unauthorized("A valid API key is required, as Authorization: Bearer or as X-API-Key")
+    ApiError::unauthorized("A valid API key is required, as Authorization: Bearer or as X-API-Key.")
 }
 
 /// The key of either header; two different keys are none.

@@ -1,7 +1,7 @@
 //! Dates that callers give, and the window that they ask for.
 
 use chrono::{DateTime, Datelike as _, Days, NaiveDate, NaiveTime, Utc};
-use service::http::ApiError;
+use service::http::{ApiError, Code};
 
 /// Longest date, in bytes: seconds with nine decimals and an offset have 35.
 const MAX_LEN: usize = 40;
@@ -57,7 +57,7 @@ impl Window {
 }
 
 fn invalid(parameter: &'static str, fault: &'static str) -> ApiError {
-    ApiError::invalid_date(format!("{parameter} {fault}")).with_detail(parameter, fault)
+    ApiError::invalid_fields(Code::InvalidDate, [(parameter.to_owned(), fault.to_owned())])
 }
 
 /// Reads an instant: RFC 3339 with any offset, cut to its millisecond.
@@ -67,11 +67,11 @@ pub(crate) fn parse_instant(text: &str) -> Result<DateTime<Utc>, &'static str> {
     }
     // A plus sign in a query string is a space unless it is encoded; the caller most likely means that one.
     if text.contains(' ') {
-        return Err("must have a T between date and time, and a + that is encoded as %2B");
+        return Err("must have a T between date and time, and a plus sign encoded as %2B");
     }
     let time = DateTime::parse_from_rfc3339(text).map_err(|_| NO_DATE)?.to_utc();
     if !YEARS.contains(&time.year()) {
-        return Err("must be of the years 0001 to 9999");
+        return Err("must be in the years 0001 to 9999");
     }
     Ok(schemas::time::to_millis(time))
 }
@@ -125,9 +125,10 @@ fn parse_day(text: &str) -> Result<Option<NaiveDate>, &'static str> {
     if !shaped {
         return Ok(None);
     }
-    let day = NaiveDate::parse_from_str(text, "%Y-%m-%d").map_err(|_| "must be a day of the calendar")?;
+    let day = NaiveDate::parse_from_str(text, "%Y-%m-%d")
+        .map_err(|_| "must be a day of the calendar, such as 2027-01-31")?;
     if !YEARS.contains(&day.year()) {
-        return Err("must be of the years 0001 to 9999");
+        return Err("must be in the years 0001 to 9999");
     }
     Ok(Some(day))
 }

@@ -1,35 +1,27 @@
 //! Faults in a request's fields, for one answer that names them all.
 
-use service::http::{ApiError, FieldError};
+use service::http::{ApiError, Code};
 
 /// Faults found so far, for one answer that names them all.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(Vec<FieldError>);
+pub(crate) struct Faults(Vec<(String, String)>);
 
 impl Faults {
     /// Keeps a fault; a field that is right adds nothing.
     pub(crate) fn note(&mut self, field: &'static str, outcome: Result<(), impl Into<String>>) {
-        if let Err(message) = outcome {
-            self.add(field, message);
+        if let Err(fault) = outcome {
+            self.add(field, fault);
         }
     }
 
-    /// Keeps a fault whose message was made for it.
-    pub(crate) fn add(&mut self, field: &'static str, message: impl Into<String>) {
-        self.0.push(FieldError { field: field.to_owned(), message: message.into() });
+    /// Keeps a fault: a predicate such as "must be true or false".
+    pub(crate) fn add(&mut self, field: &'static str, fault: impl Into<String>) {
+        self.0.push((field.to_owned(), fault.into()));
     }
 
     /// The answer, when there is a fault.
     pub(crate) fn into_result(self) -> Result<(), ApiError> {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        let message = match self.0.as_slice() {
-            [only] => format!("{} {}", only.field, only.message),
-            more => format!("{} fields are not valid", more.len()),
-        };
-        let error = ApiError::bad_request(message);
-        Err(self.0.into_iter().fold(error, |error, fault| error.with_detail(fault.field, fault.message)))
+        if self.0.is_empty() { Ok(()) } else { Err(ApiError::invalid_fields(Code::BadRequest, self.0)) }
     }
 }
 
@@ -39,7 +31,7 @@ pub(crate) fn check_text(text: &str, max_chars: usize) -> Result<(), String> {
         return Err(format!("must have 1 to {max_chars} characters"));
     }
     if text.chars().any(char::is_control) {
-        return Err("must have no control characters".to_owned());
+        return Err("must not contain control characters".to_owned());
     }
     Ok(())
 }

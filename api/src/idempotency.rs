@@ -73,7 +73,10 @@ fn read(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiError> {
         .filter(|_| values.next().is_none())
         .map(|text| Some(IdempotencyKey(text.to_owned())))
         .ok_or_else(|| {
-            ApiError::invalid_field("Idempotency-Key", "must be one key of 1 to 255 visible ASCII characters")
+            ApiError::invalid_field(
+                "Idempotency-Key",
+                "must be a single key of 1 to 255 visible ASCII characters",
+            )
         })
 }
 
@@ -168,7 +171,7 @@ impl NamedRequest {
         .map_err(database)?;
         if sha256 != self.sha256 {
             return Err(ApiError::idempotency_conflict(
-                "This Idempotency-Key was used for another request in the last 24 hours",
+                "This Idempotency-Key was used for another request in the last 24 hours. Use a new key.",
             ));
         }
         Ok(Some(Answer {

@@ -49,8 +49,11 @@ impl Budget {
     /// The refusal of a request that came when nothing remained.
     pub(crate) fn exceeded(&self) -> ApiError {
         let wait = (self.reset - Utc::now()).to_std().unwrap_or_default();
-        ApiError::rate_limited(format!("More than {} requests in a minute", self.limit))
-            .with_retry_after(wait)
+        ApiError::rate_limited(format!(
+            "More than {} requests in a minute. Try again when the minute is over.",
+            self.limit
+        ))
+        .with_retry_after(wait)
     }
 
     /// Writes the three headers.

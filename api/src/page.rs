@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use service::http::ApiError;
+use service::http::{ApiError, Code};
 use sha2::{Digest as _, Sha256};
 
 /// Longest cursor read, in bytes; a name of 200 characters of four bytes gives 1,200.
@@ -21,8 +21,8 @@ pub(crate) fn parse_limit(text: Option<&str>) -> Result<usize, ApiError> {
     match text.parse() {
         Ok(limit @ 1..=100) if digits => Ok(limit),
         _ => {
-            let message = "must be a whole number from 1 to 100";
-            Err(ApiError::invalid_limit(format!("limit {message}")).with_detail("limit", message))
+            let fault = ("limit".to_owned(), "must be a whole number from 1 to 100".to_owned());
+            Err(ApiError::invalid_fields(Code::InvalidLimit, [fault]))
         }
     }
 }

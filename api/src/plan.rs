@@ -50,7 +50,7 @@ impl Plan {
             return Ok(());
         }
         Err(ApiError::plan_required(format!(
-            "The {self} plan does not write over the API; Agency and Business do"
+            "The {self} plan does not include write access over the API. Agency and Business do."
         )))
     }
 }

@@ -78,7 +78,7 @@ pub(crate) async fn create(Owner(owner): Owner, new: New, app: App) -> Result<Wo
     // Two that count at once would both find the last place.
     locks::take(&mut transaction, owner.account).await.map_err(database)?;
     if count(&mut transaction, owner.account).await.map_err(database)? >= MOST {
-        return Err(ApiError::plan_limit(format!("An account has at most {MOST} workspaces")));
+        return Err(ApiError::plan_limit(format!("An account can have at most {MOST} workspaces.")));
     }
     let id = insert(&mut transaction, owner.account, name, new.kind.as_str()).await.map_err(database)?;
     let details = json!({ "name": name, "kind": new.kind.as_str() });

@@ -84,29 +84,30 @@ const fn v6(address: Ipv6Addr, prefix: u8) -> Ipv6Net {
     Ipv6Net::new_assert(address, prefix)
 }
 
-/// Why a webhook may not go to a URL. The texts name no address: they may reach the one who chose the URL.
+/// Why a webhook may not go to a URL: what follows "The URL" in a sentence. The texts name no address, because they may
+/// reach the one who chose the URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Neither https, nor http to an allowed network.
-    #[error("the URL must begin with https://")]
+    #[error("must start with https://")]
     Scheme,
     /// There is no host.
-    #[error("the URL must name a host")]
+    #[error("must name a host")]
     Host,
     /// A user name or a password is in it.
-    #[error("the URL must not contain a user name or a password")]
+    #[error("must not contain a user name or a password")]
     UserInfo,
     /// Longer than [`MAX_URL_LEN`].
-    #[error("the URL must be at most {MAX_URL_LEN} bytes long")]
+    #[error("must have at most {MAX_URL_LEN} bytes")]
     TooLong,
     /// The port belongs to another kind of server.
-    #[error("the URL's port is not allowed")]
+    #[error("must not use a port of another kind of server")]
     Port,
     /// A short link of ours: clicks would make clicks for ever.
-    #[error("the URL must not point to this service")]
+    #[error("must not point to this service")]
     OwnHost,
     /// An address that is not on the public internet, or none at all.
-    #[error("the URL must point to a public address")]
+    #[error("must point to a public address")]
     Address,
 }
 

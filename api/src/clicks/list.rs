@@ -65,7 +65,7 @@ pub(crate) async fn clicks(
     if format != Format::Json {
         for (parameter, given) in [("limit", &query.limit), ("cursor", &query.cursor)] {
             if given.is_some() {
-                let message = "is for pages; an export has all clicks of the window";
+                let message = "is not allowed for an export, which has all clicks of the window";
                 return Err(ApiError::invalid_field(parameter, message));
             }
         }
@@ -93,5 +93,5 @@ fn parse_cursor(text: &str) -> Result<Position, ApiError> {
         .map(|Cursor::Clicks(at, src, koff)| Position { at, src, koff })
         // A checksum can be made by anyone.
         .filter(|position| (0..crate::stats::END).contains(&position.at))
-        .ok_or_else(|| ApiError::invalid_field("cursor", "is not one that a list of clicks gave"))
+        .ok_or_else(|| ApiError::invalid_field("cursor", "is not a cursor of a list of clicks"))
 }

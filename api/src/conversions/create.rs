@@ -65,7 +65,10 @@ struct Conversion {
 /// Registers a conversion of a click.
 pub(crate) async fn create(page: Page, body: NewConversion, app: App) -> Result<Registered, ApiError> {
     let click_id = body.click_id.filter(|id| !id.is_empty()).ok_or_else(|| {
-        ApiError::bad_request("click_id is required: the click_id parameter of the URL the visitor landed on")
+        ApiError::invalid_field(
+            "click_id",
+            "is required: the parameter click_id of the URL that the visitor landed on",
+        )
     })?;
     let mut faults = Faults::default();
     for (field, value) in [
@@ -104,19 +107,19 @@ pub(crate) async fn create(page: Page, body: NewConversion, app: App) -> Result<
             },
         }),
         Outcome::NoSuchLink => Err(unknown_click()),
-        Outcome::Exists => Err(ApiError::conversion_exists("A conversion already exists for this click")),
+        Outcome::Exists => Err(ApiError::conversion_exists("A conversion already exists for this click.")),
     }
 }
 
 fn unknown_click() -> ApiError {
-    ApiError::not_found("click_id does not exist")
+    ApiError::not_found("There is no click with this click_id.")
 }
 
 /// Personal fields are free text, but Postgres keeps no NUL.
 fn check_field(value: Option<&str>) -> Result<(), &'static str> {
     match value {
         Some(value) if value.len() > MAX_FIELD => Err("must have at most 500 bytes"),
-        Some(value) if value.chars().any(char::is_control) => Err("must have no control characters"),
+        Some(value) if value.chars().any(char::is_control) => Err("must not contain control characters"),
         _ => Ok(()),
     }
 }

@@ -154,5 +154,5 @@ fn parse_cursor(text: &str) -> Result<(DateTime<Utc>, Uuid), ApiError> {
         // A checksum can be made by anyone, and what follows goes to Postgres: clicks are from 1970 to 2199.
         .filter(|Cursor::Conversions(micros, _)| (0..7_258_118_400_000_000).contains(micros))
         .and_then(|Cursor::Conversions(micros, id)| Some((DateTime::from_timestamp_micros(micros)?, id)))
-        .ok_or_else(|| ApiError::invalid_field("cursor", "is not one that a list of conversions gave"))
+        .ok_or_else(|| ApiError::invalid_field("cursor", "is not a cursor of a list of conversions"))
 }

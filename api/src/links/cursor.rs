@@ -85,7 +85,9 @@ impl Cursor {
     pub(super) fn parse(text: &str, sort: Sort, classes: Classes) -> Result<Self, ApiError> {
         Self::decode(text)
             .filter(|cursor| cursor.sort() == sort && cursor.classes().is_none_or(|own| own == classes))
-            .ok_or_else(|| ApiError::invalid_field("cursor", "is not one that a list in this order gave"))
+            .ok_or_else(|| {
+                ApiError::invalid_field("cursor", "is not a cursor of a list of links in this order")
+            })
     }
 
     fn decode(text: &str) -> Option<Self> {

@@ -151,11 +151,11 @@ fn check_tags(tags: &[String]) -> Result<(), &'static str> {
         return Err("must have at most 10 entries");
     }
     if tags.iter().any(|tag| check_tag(tag).is_err()) {
-        return Err("must have entries of 1 to 50 characters without control characters");
+        return Err("must have entries of 1 to 50 characters, without control characters");
     }
     let mut seen = std::collections::HashSet::new();
     if !tags.iter().all(|tag| seen.insert(tag)) {
-        return Err("must have no entry twice");
+        return Err("must not have the same entry twice");
     }
     Ok(())
 }

@@ -155,13 +155,13 @@ pub(crate) fn told_of_lock(row: &LinkRow, app: &App) -> [Outgoing; 2] {
 }
 
 fn not_found() -> ApiError {
-    ApiError::not_found("No such link in this workspace")
+    ApiError::not_found("There is no such link in this workspace.")
 }
 
 fn external_id_taken() -> ApiError {
-    ApiError::external_id_taken("Another link of this workspace has this external_id")
+    ApiError::external_id_taken("Another link in this workspace already has this external_id.")
 }
 
 fn slug_taken(slug: &str) -> ApiError {
-    ApiError::slug_taken(format!("The slug {slug:?} is taken"))
+    ApiError::slug_taken(format!("The slug {slug:?} is already taken."))
 }

@@ -66,7 +66,7 @@ impl Room {
     pub(super) fn check(&self) -> Result<(), ApiError> {
         if self.left <= 0 {
             return Err(ApiError::plan_limit(format!(
-                "The {} plan has {} links, over all workspaces of the account",
+                "The {} plan allows {} links in all workspaces of the account together. Delete links or upgrade the plan.",
                 self.plan, self.cap
             )));
         }

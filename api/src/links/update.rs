@@ -57,7 +57,7 @@ pub(super) async fn change(
 ) -> Result<(), ApiError> {
     if row.is_locked {
         return Err(ApiError::link_locked(
-            "The link is over the plan's limit: it can be deleted, not edited",
+            "The link is locked because it is over the plan's limit. It can be deleted but not edited.",
         ));
     }
     let changed = apply(checked.clone(), row);

@@ -198,15 +198,18 @@ impl State {
     fn check_room_for(&self, account: Uuid, workspace: Uuid, most: usize) -> Result<(), ApiError> {
         let of_workspace = self.rooms.get(&workspace).map_or(0, |room| room.listeners.len());
         if of_workspace >= MOST_OF_WORKSPACE {
-            let message = format!("The workspace has {MOST_OF_WORKSPACE} live streams already");
+            let message = format!(
+                "The workspace already has {MOST_OF_WORKSPACE} live streams. Close one and try again."
+            );
             return Err(ApiError::rate_limited(message).with_retry_after(RETRY));
         }
         if self.open.get(&account).is_some_and(|open| *open >= MOST_OF_ACCOUNT) {
-            let message = format!("The account has {MOST_OF_ACCOUNT} live streams already");
+            let message =
+                format!("The account already has {MOST_OF_ACCOUNT} live streams. Close one and try again.");
             return Err(ApiError::rate_limited(message).with_retry_after(RETRY));
         }
         if self.listeners() >= most {
-            let message = "This server has as many live streams as it takes; try again";
+            let message = "This server has no more live streams to give. Try again in a moment.";
             return Err(ApiError::new(Code::Unavailable, message).with_retry_after(RETRY));
         }
         Ok(())

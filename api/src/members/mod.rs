@@ -47,7 +47,7 @@ pub(crate) fn check_email(email: &str) -> Result<(), &'static str> {
         return Err("must have at most 254 bytes");
     }
     if email.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("must have no spaces and no control characters");
+        return Err("must not contain spaces or control characters");
     }
     let (local, domain) = email.rsplit_once('@').ok_or("must have an @, such as ada@example.com")?;
     if local.is_empty() || local.len() > MAX_LOCAL || local.contains('@') {
@@ -60,14 +60,14 @@ pub(crate) fn check_email(email: &str) -> Result<(), &'static str> {
             && label.chars().all(|c| c.is_alphanumeric() || c == '-')
     };
     if domain.split('.').count() < 2 || !domain.split('.').all(is_label) {
-        return Err("must have a domain behind the @, such as example.com");
+        return Err("must have a domain after the @, such as example.com");
     }
     Ok(())
 }
 
 /// The one answer for an email address that some account has a member of.
 pub(crate) fn email_taken() -> ApiError {
-    ApiError::email_taken("Another member has this e-mail address")
+    ApiError::email_taken("Another member already has this email address.")
 }
 
 #[cfg(test)]

@@ -19,9 +19,11 @@ pub(crate) async fn remove(id: UserId, Owner(owner): Owner, app: App) -> Result<
     match store::remove(&mut transaction, owner.account, id.uuid()).await.map_err(database)? {
         store::Removed::Done => {}
         store::Removed::LastOwner => {
-            return Err(ApiError::forbidden("The account needs an owner who can sign in"));
+            return Err(ApiError::forbidden("The account needs at least one owner who can sign in."));
         }
-        store::Removed::NoSuchMember => return Err(ApiError::not_found("Your account has no such member")),
+        store::Removed::NoSuchMember => {
+            return Err(ApiError::not_found("There is no such member in your account."));
+        }
     }
     sessions::end_all(&mut transaction, id.uuid()).await.map_err(database)?;
     audit::record(&mut transaction, &audit::member(owner.user), "remove-user", &id.to_string(), json!({}))

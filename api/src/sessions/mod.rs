@@ -99,7 +99,7 @@ pub(crate) fn owner(app: &App) -> impl Filter<Extract = (Owner,), Error = Reject
         if member.is_owner {
             return Ok(Owner(member));
         }
-        Err(warp::reject::custom(ApiError::forbidden("Only an owner of the account can do this")))
+        Err(warp::reject::custom(ApiError::forbidden("Only an owner of the account can do this.")))
     })
 }
 
@@ -127,7 +127,7 @@ pub(crate) async fn member_of(
     };
     let Some(member) = found else {
         presented.visit.charge_address()?;
-        return Err(ApiError::unauthorized("Sign in first"));
+        return Err(ApiError::unauthorized("Sign in first."));
     };
     presented.visit.charge_member(member.user)?;
     Ok(member)

@@ -17,7 +17,7 @@ pub(super) fn check(method: &Method, headers: &HeaderMap, page: Option<&Url>) ->
         return Ok(());
     }
     if text(headers, "x-requested-with") != Some("hopline") {
-        return Err(ApiError::forbidden("A change needs the header X-Requested-With: hopline"));
+        return Err(ApiError::forbidden("A change needs the header X-Requested-With: hopline."));
     }
     let media_type =
         text(headers, CONTENT_TYPE.as_str()).and_then(|value| value.split(';').next()).map(str::trim);
@@ -26,12 +26,12 @@ pub(super) fn check(method: &Method, headers: &HeaderMap, page: Option<&Url>) ->
     };
     if !media_type.is_some_and(is_ours) {
         return Err(ApiError::forbidden(
-            "A change needs Content-Type: application/json, or text/csv for an import",
+            "A change needs Content-Type: application/json, or text/csv for an import.",
         ));
     }
     match headers.get(ORIGIN) {
         Some(origin) if !origin.to_str().is_ok_and(|origin| is_own(origin, headers, page)) => {
-            Err(ApiError::forbidden("A change is only taken from the dashboard's own page"))
+            Err(ApiError::forbidden("Only the dashboard's own page can make changes."))
         }
         _ => Ok(()),
     }

@@ -49,7 +49,7 @@ pub(crate) async fn is_needed(app: App) -> Result<Needed, ApiError> {
 /// Lets the owner of the first account sign in, and makes an account where there is none.
 pub(crate) async fn set_up(presented: Presented, owner: FirstOwner, app: App) -> Result<SignedIn, ApiError> {
     if !bool::from(owner.token.trim().as_bytes().ct_eq(token(&app).as_bytes())) {
-        return Err(ApiError::forbidden("The set-up token is wrong; the log of `api` has it"));
+        return Err(ApiError::forbidden("The set-up token is wrong. The log of api shows the right one."));
     }
     let (name, email) = (owner.name.trim(), owner.email.trim());
     let mut faults = Faults::default();
@@ -66,7 +66,7 @@ pub(crate) async fn set_up(presented: Presented, owner: FirstOwner, app: App) ->
         .await
         .map_err(database)?;
     if !nobody_can_sign_in(&mut transaction).await.map_err(database)? {
-        return Err(ApiError::forbidden("Hopline is set up already; sign in"));
+        return Err(ApiError::forbidden("Hopline is already set up. Sign in instead."));
     }
     let user = match members::store::set_first_owner(&mut transaction, name, email, &hash).await {
         Ok(user) => user,

@@ -49,7 +49,7 @@ pub(crate) async fn sign_in(
 }
 
 fn wrong() -> ApiError {
-    ApiError::unauthorized("The e-mail or the password is wrong")
+    ApiError::unauthorized("The email or the password is wrong.")
 }
 
 /// Begins a session under a token that nobody has seen; what the browser had before is no session any more.

@@ -75,6 +75,6 @@ async fn count(app: &App, who: &[u8; 32], most: i32) -> Result<(), ApiError> {
         return Ok(());
     }
     let wait = (until - Utc::now()).to_std().unwrap_or(Duration::from_secs(1));
-    Err(ApiError::rate_limited("Too many attempts to sign in; wait a while and try again")
+    Err(ApiError::rate_limited("Too many attempts to sign in. Wait a while and try again.")
         .with_retry_after(wait))
 }

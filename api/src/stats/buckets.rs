@@ -37,12 +37,8 @@ impl Interval {
 /// Reads the name of a zone; UTC when none is given.
 pub(crate) fn parse_zone(text: Option<&str>) -> Result<Tz, ApiError> {
     let Some(text) = text else { return Ok(Tz::UTC) };
-    text.parse().map_err(|_| {
-        ApiError::invalid_field(
-            "timezone",
-            "must be the name of a zone of the IANA database, such as Europe/Berlin",
-        )
-    })
+    text.parse()
+        .map_err(|_| ApiError::invalid_field("timezone", "must be an IANA time zone, such as Europe/Berlin"))
 }
 
 /// The beginnings of the points of `[start, end)`, in seconds since 1970, ascending.
@@ -68,7 +64,7 @@ pub(crate) fn starts(
     while points.next < end {
         if starts.len() == MOST_POINTS {
             let message =
-                "gives more than 1000 points for this window; take a longer interval or a shorter window";
+                "gives more than 1,000 points for this window: choose a longer interval or a shorter window";
             return Err(ApiError::invalid_field("interval", message));
         }
         starts.push(points.advance());

@@ -125,7 +125,7 @@ impl Points {
         };
         let by_hour = interval != Interval::Minute && buckets::are_on_the_hour(&starts);
         if !by_hour && end - start > LONGEST_OF_RAW {
-            let message = "is off UTC by a part of an hour, where a series covers 31 days at most; ask for a shorter \
+            let message = "is off UTC by a part of an hour, where a series covers at most 31 days: ask for a shorter \
                            window, or for a series in UTC";
             return Err(ApiError::invalid_field("timezone", message));
         }

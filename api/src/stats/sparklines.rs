@@ -39,9 +39,9 @@ pub(crate) struct Sparklines {
 /// Answers with a line for each link that is asked about; one that is not of the workspace has no clicks in it.
 pub(crate) async fn sparklines(query: Parameters, caller: Caller, app: App) -> Result<Sparklines, ApiError> {
     let ids = query.ids.split(',').map(str::parse).collect::<Result<Vec<LinkId>, _>>();
-    let ids = ids.map_err(|_| ApiError::invalid_field("ids", "must be ids of links, separated by commas"))?;
+    let ids = ids.map_err(|_| ApiError::invalid_field("ids", "must be link ids separated by commas"))?;
     if ids.len() > MAX_LINKS {
-        return Err(ApiError::invalid_field("ids", "must be at most 100 ids"));
+        return Err(ApiError::invalid_field("ids", "must have at most 100 ids"));
     }
     let links: Vec<Uuid> = ids.iter().map(|id| id.uuid()).collect();
     let today = Utc::now().date_naive().and_time(NaiveTime::MIN).and_utc();

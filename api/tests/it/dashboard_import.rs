@@ -49,8 +49,8 @@ async fn a_dry_run_says_what_the_import_then_does() {
     owner.post("/links", json!({"name": "a", "destination": "https://example.com", "slug": "taken"})).await;
     let mut file = String::from("destination,name,slug,tags,expires_at\r\n");
     file += "https://example.com/a,First,first,\"x, y\",2030-01-01T00:00:00Z\r\n";
-    file += "https://example.com/b,,,,\r\n";
-    file += "nowhere,Bad,bad,,\r\n";
+    file += "example.com/b,,,,\r\n";
+    file += "nowhere,Bad,bad,,\r\n\r\n";
     file += "https://example.com/c,Taken,taken,,\r\n";
     // Enough rows that the second "first" is in another batch.
     for number in 0..600 {
@@ -58,9 +58,12 @@ async fn a_dry_run_says_what_the_import_then_does() {
     }
     file += "https://example.com/d,Twice,first,,\r\n";
     let refused = json!([
-        {"row": 3, "status": 400, "message": "destination must be an absolute URL, such as https://example.com/page"},
-        {"row": 4, "status": 409, "message": "The slug \"taken\" is taken"},
-        {"row": 605, "status": 409, "message": "The slug \"first\" is taken"},
+        {"row": 4, "status": 400, "message": "Destination must be an absolute URL, such as https://example.com/page.",
+         "content": "nowhere,Bad,bad,,"},
+        {"row": 6, "status": 409, "message": "The slug \"taken\" is already taken.",
+         "content": "https://example.com/c,Taken,taken,,"},
+        {"row": 607, "status": 409, "message": "The slug \"first\" is already taken.",
+         "content": "https://example.com/d,Twice,first,,"},
     ]);
 
     let dry = import(&owner, true, file.clone()).await.body;
@@ -77,6 +80,8 @@ async fn a_dry_run_says_what_the_import_then_does() {
     );
     let unnamed = owner.get("/links?q=https://example.com/b").await.body["links"][0].clone();
     assert_eq!(unnamed["name"], "https://example.com/b");
+    let completed = owner.get(&format!("/links/{}", text(&unnamed["id"]))).await.body;
+    assert_eq!(completed["destination"], "https://example.com/b");
     let kept: i64 = sqlx::query_scalar("SELECT count(*) FROM link_import_pieces")
         .fetch_one(&mut server.engines.postgres().await)
         .await
@@ -178,11 +183,16 @@ async fn an_import_stops_at_the_plans_cap() {
         assert_eq!(refused.headers()["content-disposition"], r#"attachment; filename="refused.csv""#);
         let refused = refused.text().await.unwrap();
         let lines: Vec<&str> = refused.lines().collect();
-        assert_eq!((lines.len(), lines[0]), (426, "row,status,message"), "and all of them are in a file");
-        assert!(lines[1].starts_with("26,403,") && lines[425].starts_with("450,403,"), "{refused}");
+        assert_eq!(
+            (lines.len(), lines[0]),
+            (426, "row,status,message,content"),
+            "and all of them are in a file"
+        );
+        assert!(lines[1].starts_with("27,403,") && lines[425].starts_with("451,403,"), "{refused}");
+        assert!(lines[1].ends_with(",https://example.com/25"), "{}", lines[1]);
         assert_eq!(
             (&report["results"][0]["row"], &report["results"][0]["status"]),
-            (&json!(26), &json!(403))
+            (&json!(27), &json!(403))
         );
     }
     assert_eq!(count(&server).await, 25);

@@ -33,7 +33,7 @@ async fn a_qr_code_is_an_image_of_the_size_asked_for() {
     ] {
         let refused = server.send(Method::GET, &format!("{path}{query}"), None).await;
         assert_eq!(refused.status, 400, "{query}");
-        assert!(text(&refused.body["message"]).contains(field), "{query}");
+        assert_eq!(refused.body["details"][0]["field"], field, "{query}");
     }
     let stranger = "/api/v1/links/lnk_0000000000000000000000/qr";
     assert_eq!(server.send(Method::GET, stranger, None).await.status, 404);

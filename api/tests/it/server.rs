@@ -161,14 +161,29 @@ impl Server {
     }
 }
 
-/// Sends a request and reads its answer; an empty body is null.
+/// Sends a request and reads its answer; an empty body is null. What an error says is written for people.
 pub(crate) async fn answer(request: reqwest::RequestBuilder) -> Answer {
     let answer = request.send().await.unwrap();
     let status = answer.status();
     let headers = answer.headers().clone();
     let bytes = answer.bytes().await.unwrap();
     let body = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() };
+    if status.is_client_error() || status.is_server_error() {
+        check_messages(&body);
+    }
     Answer { status, headers, body }
+}
+
+/// Every message is a sentence in our own words, and none is a parser's.
+fn check_messages(error: &Value) {
+    let details = error["details"].as_array().into_iter().flatten();
+    for message in details.chain([error]).filter_map(|one| one["message"].as_str()) {
+        let is_sentence = message.starts_with(|first: char| first.is_uppercase()) && message.ends_with('.');
+        let is_parsers = [" at line ", "`", "invalid type", "expected ", "EOF", "digit", "serde", "refused"]
+            .into_iter()
+            .any(|word| message.contains(word));
+        assert!(is_sentence && !is_parsers, "not for people: {error}");
+    }
 }
 
 pub(crate) fn text(value: &Value) -> String {

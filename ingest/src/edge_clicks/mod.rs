@@ -138,8 +138,7 @@ impl EdgeClicks {
 
     /// Says who calls. Every token that is not to be used gets the same answer.
     fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        let refused =
-            || ApiError::unauthorized("a valid edge token is required: Authorization: Bearer <token>");
+        let refused = || ApiError::unauthorized("A valid edge token is required, as Authorization: Bearer.");
         let token = bearer(headers).ok_or_else(refused)?;
         let links = &self.edge.links;
         match links.token(&Sha256::digest(token).into()) {
@@ -156,7 +155,7 @@ impl EdgeClicks {
         let bytes = announced.unwrap_or(BODY_LIMIT).clamp(LEAST_BYTES, BODY_LIMIT) as u32;
         Arc::clone(&self.in_flight)
             .try_acquire_many_owned(bytes)
-            .map_err(|_| busy("too many clicks are in flight"))
+            .map_err(|_| busy("Too many clicks are in flight"))
     }
 
     /// Takes a request's items.
@@ -281,12 +280,11 @@ fn items(body: &[u8]) -> Result<Vec<Value>, ApiError> {
     let items = match serde_json::from_slice(body) {
         Ok(Value::Array(items)) => items,
         Ok(item @ Value::Object(_)) => vec![item],
-        Ok(_) => return Err(ApiError::bad_request("the body must be a click or an array of clicks")),
-        // The error says a place and never a value.
-        Err(error) => return Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),
+        Ok(_) => return Err(ApiError::bad_request("The body must be a click or an array of clicks.")),
+        Err(_) => return Err(ApiError::bad_request("The body is not valid JSON.")),
     };
     if items.is_empty() || items.len() > MAX_ITEMS {
-        return Err(ApiError::bad_request(format!("an array must have 1 to {MAX_ITEMS} clicks")));
+        return Err(ApiError::bad_request(format!("An array must have 1 to {MAX_ITEMS} clicks.")));
     }
     Ok(items)
 }
@@ -298,12 +296,12 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 fn busy(message: &str) -> ApiError {
-    ApiError::new(Code::Unavailable, format!("{message}; send the same items again"))
+    ApiError::new(Code::Unavailable, format!("{message}. Send the same items again."))
         .with_retry_after(RETRY_AFTER)
 }
 
 fn starting() -> ApiError {
-    busy("this edge has not read all links yet")
+    busy("This edge has not read all links yet")
 }
 
 #[cfg(test)]

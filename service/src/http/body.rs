@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use warp::{Filter, Rejection};
 
 use super::ApiError;
+use super::decode;
 
 /// The most bytes that a request body may have where nothing else is stated.
 pub const BODY_LIMIT: usize = 64 * 1024;
@@ -37,7 +38,7 @@ pub fn json_bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejec
             if is_json(&headers) {
                 Ok(())
             } else {
-                let error = ApiError::unsupported_media_type("send the body as application/json");
+                let error = ApiError::unsupported_media_type("Send the body as application/json.");
                 Err(warp::reject::custom(error))
             }
         })
@@ -57,24 +58,21 @@ pub fn bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection>
 /// Reads a JSON object as a `T`.
 ///
 /// # Errors
-/// [`Code::BadRequest`](super::Code::BadRequest) that says where and what, and names the field at fault.
+/// [`Code::BadRequest`](super::Code::BadRequest) that names the field at fault.
 pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     // Serde would take an array of the fields' values for the object.
     if text.trim_ascii_start().first() == Some(&b'[') {
-        return Err(malformed("an object is expected"));
+        return Err(ApiError::bad_request("The body must be a JSON object."));
     }
+    let malformed = || ApiError::bad_request("The body is not valid JSON.");
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let field = error.path().to_string();
-        let message = error.into_inner().to_string();
-        if field == "." { malformed(&message) } else { ApiError::invalid_field(field, message) }
+        let path = error.path().to_string();
+        let cause = error.into_inner();
+        if cause.is_data() { decode::fault(&path, &cause.to_string()) } else { malformed() }
     })?;
-    json.end().map_err(|error| malformed(&error.to_string()))?;
+    json.end().map_err(|_| malformed())?;
     Ok(value)
-}
-
-fn malformed(message: &str) -> ApiError {
-    ApiError::bad_request(format!("the body is not as expected: {message}"))
 }
 
 /// Whether the body is JSON by its media type, parameters aside.
@@ -90,7 +88,7 @@ async fn read<B: Buf>(
     stream: impl Stream<Item = Result<B, warp::Error>>,
     limit: usize,
 ) -> Result<Bytes, ApiError> {
-    let too_large = || ApiError::payload_too_large(format!("the body is larger than {limit} bytes"));
+    let too_large = || ApiError::payload_too_large(format!("The body has more than {limit} bytes."));
     let announced: Option<u64> = headers
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok())
@@ -104,7 +102,7 @@ async fn read<B: Buf>(
         let mut body = BytesMut::new();
         while let Some(chunk) = stream.next().await {
             let chunk =
-                chunk.map_err(|error| ApiError::bad_request("the body ended early").with_source(error))?;
+                chunk.map_err(|error| ApiError::bad_request("The body ended early.").with_source(error))?;
             if body.len() + chunk.remaining() > limit {
                 return Err(too_large());
             }
@@ -114,7 +112,7 @@ async fn read<B: Buf>(
     };
     timeout(BODY_TIMEOUT, collect)
         .await
-        .unwrap_or_else(|_| Err(ApiError::bad_request("the body did not arrive in time")))
+        .unwrap_or_else(|_| Err(ApiError::bad_request("The body did not arrive in time.")))
 }
 
 #[cfg(test)]
@@ -143,19 +141,26 @@ mod tests {
 
     #[test]
     fn a_fault_names_the_field() {
-        assert_eq!(refused(r#"{"name":"a","tags":["b",3]}"#)["details"][0]["field"], "tags[1]");
-        for (text, named) in [(r#"{"name":"a","colour":1}"#, "`colour`"), ("{}", "`name`")] {
-            let message = refused(text)["message"].as_str().unwrap().to_owned();
-            assert!(message.contains(named), "{message}");
+        for (text, field, message) in [
+            (r#"{"name":"a","tags":["b",3]}"#, "tags[1]", "Tags[1] must be a string."),
+            (r#"{"name":"a","tags":"b"}"#, "tags", "Tags must be a list."),
+            (r#"{"name":"a","colour":1}"#, "colour", "Colour is not a known field."),
+            (r#"{"name":null}"#, "name", "Name must be a string."),
+            (r#"{"name":"a","name":"b"}"#, "name", "Name must be given only once."),
+            ("{}", "name", "Name is required."),
+        ] {
+            let body = refused(text);
+            assert_eq!((&body["details"][0]["field"], &body["message"]), (&field.into(), &message.into()));
         }
     }
 
     #[test]
     fn what_is_not_one_json_value_is_refused() {
-        for text in
-            ["", "{", "nonsense", r#"{"name":"a"} {"name":"b"}"#, "\u{feff}{}", "[]", r#" ["a",["b"]]"#]
-        {
-            assert_eq!(refused(text)["code"], "BAD_REQUEST", "{text}");
+        for text in ["", "{", "nonsense", r#"{"name":"a"} {"name":"b"}"#, "\u{feff}{}", r#"{"name":tru}"#] {
+            assert_eq!(refused(text)["message"], "The body is not valid JSON.", "{text}");
+        }
+        for text in ["[]", r#" ["a",["b"]]"#, "3", "\"name\"", "null"] {
+            assert_eq!(refused(text)["message"], "The body must be a JSON object.", "{text}");
         }
     }
 

@@ -121,7 +121,7 @@ impl Code {
 pub struct FieldError {
     /// The path of the field, such as `tags[2]`.
     pub field: String,
-    /// What is wrong with it.
+    /// What is wrong with it, as a sentence that names it: "Tags must be a list."
     pub message: String,
 }
 
@@ -144,37 +144,43 @@ impl ApiError {
         Self { code, message: message.into(), details: Vec::new(), retry_after: None, source: None }
     }
 
-    /// Makes a [`Code::BadRequest`] about one field, which the message names.
-    pub fn invalid_field(field: impl Into<String>, message: impl Into<String>) -> Self {
-        let (field, message) = (field.into(), message.into());
-        Self::bad_request(format!("{field}: {message}")).with_detail(field, message)
+    /// Makes a [`Code::BadRequest`] about one field. `fault` is a predicate such as "must be true or false".
+    pub fn invalid_field(field: impl Into<String>, fault: impl Into<String>) -> Self {
+        Self::invalid_fields(Code::BadRequest, [(field.into(), fault.into())])
+    }
+
+    /// Makes an error of status 400 about fields, with what is wrong with each: a predicate such as "must be true or
+    /// false", which becomes a sentence.
+    pub fn invalid_fields(code: Code, faults: impl IntoIterator<Item = (String, String)>) -> Self {
+        let detail = |(field, fault): (String, String)| {
+            let message = sentence(&format!("{} {fault}", field.replace('_', " ")));
+            FieldError { field, message }
+        };
+        let details: Vec<FieldError> = faults.into_iter().map(detail).collect();
+        let message = match details.as_slice() {
+            [only] => only.message.clone(),
+            more => {
+                let names: Vec<&str> = more.iter().map(|detail| detail.field.as_str()).collect();
+                format!("Invalid fields: {}.", names.join(", "))
+            }
+        };
+        Self { details, ..Self::new(code, message) }
     }
 
     /// Makes a [`Code::Internal`], whose cause is logged and never shown.
     pub fn internal(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::new(Code::Internal, "internal error; quote the X-Request-Id header to report it")
-            .with_source(source)
+        Self::new(
+            Code::Internal,
+            "Something went wrong on our side. To report it, include the X-Request-Id header.",
+        )
+        .with_source(source)
     }
 
     /// Makes a [`Code::Unavailable`] that asks to try again, whose cause is logged and never shown.
     pub fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::new(Code::Unavailable, "temporarily unavailable; try again")
+        Self::new(Code::Unavailable, "Temporarily unavailable. Try again in a moment.")
             .with_retry_after(RETRY_SOON)
             .with_source(source)
-    }
-
-    /// Adds what is wrong with several fields; only errors of status 400 show it.
-    #[must_use]
-    pub fn with_details(mut self, details: impl IntoIterator<Item = FieldError>) -> Self {
-        self.details.extend(details);
-        self
-    }
-
-    /// Adds what is wrong with one field; only errors of status 400 show it.
-    #[must_use]
-    pub fn with_detail(mut self, field: impl Into<String>, message: impl Into<String>) -> Self {
-        self.details.push(FieldError { field: field.into(), message: message.into() });
-        self
     }
 
     /// Adds a `Retry-After` header, rounded up to whole seconds, at least one.
@@ -221,6 +227,12 @@ impl ApiError {
         // Strings and numbers always become JSON.
         serde_json::to_value(body).unwrap_or_default()
     }
+}
+
+/// Begins with a capital letter and ends with a full stop.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).chain(['.']).collect()
 }
 
 /// Gives each code that a caller may be told about a constructor of its name.
@@ -329,31 +341,31 @@ fn error_of(rejection: &Rejection) -> ApiError {
         return error.clone();
     }
     if rejection.find::<PayloadTooLarge>().is_some() {
-        return ApiError::payload_too_large("the body is too large");
+        return ApiError::payload_too_large("The body is too large.");
     }
     if rejection.find::<UnsupportedMediaType>().is_some() {
-        return ApiError::unsupported_media_type("the body's type is not supported");
+        return ApiError::unsupported_media_type("The body's content type is not supported.");
     }
     if rejection.find::<InvalidQuery>().is_some() {
-        return ApiError::bad_request("the query string cannot be read");
+        return ApiError::bad_request("The query string is not valid.");
     }
     if let Some(header) = rejection.find::<MissingHeader>() {
-        return ApiError::bad_request(format!("the header {} is missing", header.name()));
+        return ApiError::bad_request(format!("The header {} is missing.", header.name()));
     }
     if let Some(header) = rejection.find::<InvalidHeader>() {
-        return ApiError::bad_request(format!("the header {} cannot be read", header.name()));
+        return ApiError::bad_request(format!("The header {} is not valid.", header.name()));
     }
     if rejection.find::<LengthRequired>().is_some() {
-        return ApiError::bad_request("the header content-length is missing");
+        return ApiError::bad_request("The header content-length is missing.");
     }
     if rejection.find::<warp::cors::CorsForbidden>().is_some() {
-        return ApiError::bad_request("this cross-origin request is not allowed");
+        return ApiError::bad_request("This cross-origin request is not allowed.");
     }
     if rejection.find::<MethodNotAllowed>().is_some() {
-        return ApiError::method_not_allowed("this path does not take this method");
+        return ApiError::method_not_allowed("This method is not allowed here.");
     }
     if rejection.is_not_found() {
-        return ApiError::not_found("nothing is at this path");
+        return ApiError::not_found("There is nothing at this path.");
     }
     ApiError::internal(format!("unexpected rejection: {rejection:?}"))
 }
@@ -364,16 +376,27 @@ mod tests {
 
     #[test]
     fn the_body_has_the_specified_shape() {
-        let locked = ApiError::new(Code::LinkLocked, "the link is locked").with_detail("x", "not shown");
         assert_eq!(
-            locked.body(),
-            serde_json::json!({"statusCode": 403, "code": "LINK_LOCKED", "message": "the link is locked"})
+            ApiError::new(Code::LinkLocked, "The link is locked.").body(),
+            serde_json::json!({"statusCode": 403, "code": "LINK_LOCKED", "message": "The link is locked."})
         );
         assert_eq!(
-            ApiError::invalid_field("name", "is empty").body(),
+            ApiError::invalid_field("external_id", "is required").body(),
             serde_json::json!({
-                "statusCode": 400, "code": "BAD_REQUEST", "message": "name: is empty",
-                "details": [{"field": "name", "message": "is empty"}],
+                "statusCode": 400, "code": "BAD_REQUEST", "message": "External id is required.",
+                "details": [{"field": "external_id", "message": "External id is required."}],
+            })
+        );
+        let faults = [("name", "is required"), ("tags[1]", "must be a string")];
+        let faults = faults.map(|(field, fault)| (field.to_owned(), fault.to_owned()));
+        assert_eq!(
+            ApiError::invalid_fields(Code::BadRequest, faults).body(),
+            serde_json::json!({
+                "statusCode": 400, "code": "BAD_REQUEST", "message": "Invalid fields: name, tags[1].",
+                "details": [
+                    {"field": "name", "message": "Name is required."},
+                    {"field": "tags[1]", "message": "Tags[1] must be a string."},
+                ],
             })
         );
     }

@@ -7,6 +7,7 @@
 mod around;
 mod body;
 mod client_address;
+mod decode;
 pub mod error;
 mod operations;
 mod query;

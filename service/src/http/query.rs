@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use warp::{Filter, Rejection};
 
-use super::ApiError;
+use super::{ApiError, decode};
 
 /// Extracts the query string as a `T`; one that does not fit is a 400 that names the parameter.
 ///
@@ -25,10 +25,8 @@ where
 pub fn parse_query<T: DeserializeOwned>(raw: &str) -> Result<T, ApiError> {
     let pairs = serde_urlencoded::Deserializer::new(url::form_urlencoded::parse(raw.as_bytes()));
     serde_path_to_error::deserialize(pairs).map_err(|error| {
-        let field = error.path().to_string();
-        let message = error.into_inner().to_string();
-        // Faults of the whole query, such as a missing parameter, name it in their message.
-        if field == "." { ApiError::bad_request(message) } else { ApiError::invalid_field(field, message) }
+        let path = error.path().to_string();
+        decode::fault(&path, &error.into_inner().to_string())
     })
 }
 
@@ -57,9 +55,10 @@ mod tests {
 
     #[test]
     fn a_fault_names_the_parameter() {
-        assert_eq!(refused("limit=many"), "limit: invalid digit found in string");
-        assert!(refused("").contains("`limit`"), "{}", refused(""));
-        assert!(refused("limit=1&limit=2").contains("limit"), "{}", refused("limit=1&limit=2"));
-        assert!(refused("limit=1&colour=red").contains("colour"), "{}", refused("limit=1&colour=red"));
+        assert_eq!(refused("limit=many"), "Limit must be a number.");
+        assert_eq!(refused("limit=1000"), "Limit must be a number.");
+        assert_eq!(refused(""), "Limit is required.");
+        assert_eq!(refused("limit=1&limit=2"), "Limit must be given only once.");
+        assert_eq!(refused("limit=1&colour=red"), "Colour is not a known field.");
     }
 }

@@ -2,6 +2,7 @@
 
 use service::http::ApiError;
 
+use super::super::destination::completed;
 use super::super::export;
 use super::super::fields::Fields;
 use super::tags;
@@ -36,7 +37,7 @@ pub(super) struct Columns {
 
 impl Columns {
     /// Reads a header.
-    pub(super) fn of(header: &[String]) -> Result<Self, String> {
+    pub(super) fn of(header: &[String]) -> Result<Self, &'static str> {
         let is_export = header == export::HEADER;
         let plain = |name: &String| name.trim().to_lowercase().replace([' ', '-'], "_");
         let header: Vec<String> = header.iter().map(plain).collect();
@@ -44,7 +45,7 @@ impl Columns {
             |names: &[&str]| names.iter().find_map(|name| header.iter().position(|cell| cell == name));
         let places = NAMES.map(|(_, names)| place(names));
         if places[1].is_none() {
-            return Err("must have a column \"destination\"".to_owned());
+            return Err("must have a column \"destination\"");
         }
         Ok(Self { places, is_export })
     }
@@ -81,7 +82,7 @@ impl Columns {
             },
         };
         faults.into_result()?;
-        let destination = owned("destination");
+        let destination = cell("destination").map(|text| completed(text).into_owned());
         let name = owned("name").or_else(|| destination.as_deref().map(shortened));
         let tags = cell("tags").map(tags::split);
         Ok(Fields {

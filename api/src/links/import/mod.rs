@@ -83,7 +83,7 @@ mod tests {
         rows.push(file);
         rows.end();
         let mut next = || match rows.next() {
-            Next::Row(row) => Some(row.unwrap()),
+            Next::Row(row) => Some(row.cells.unwrap()),
             Next::End => None,
             other => panic!("{other:?}"),
         };

@@ -105,7 +105,8 @@ impl Drop for Arriving {
 async fn begin(app: &App, caller: &Caller, is_dry_run: bool) -> Result<Arriving, ApiError> {
     let id = ImportId::from_uuid(Uuid::now_v7());
     if !store::begin(&app.pool, id, caller, is_dry_run, MOST).await.map_err(database)? {
-        let message = format!("The account has {MOST} imports that are not done yet, which is the most");
+        let message =
+            format!("The account already has {MOST} unfinished imports. Try again when one is done.");
         return Err(ApiError::rate_limited(message).with_retry_after(Duration::from_secs(30)));
     }
     Ok(Arriving { id, pool: app.pool.clone(), is_whole: false })
@@ -147,14 +148,14 @@ async fn receive<B: Buf>(
     let mut piece = BytesMut::with_capacity(PIECE);
     let mut sha256 = Sha256::new();
     let (mut number, mut total) = (0, 0);
-    let late = || ApiError::bad_request("the file did not arrive in time");
+    let late = || ApiError::bad_request("The file did not arrive in time.");
     let until = tokio::time::Instant::now() + FILE_TIMEOUT;
     loop {
         let chunk = tokio::time::timeout(CHUNK_TIMEOUT, body.next())
             .await
             .map_err(|_| late())?
             .transpose()
-            .map_err(|error| ApiError::bad_request("the file ended early").with_source(error))?;
+            .map_err(|error| ApiError::bad_request("The file ended early.").with_source(error))?;
         if tokio::time::Instant::now() > until {
             return Err(late());
         }
@@ -162,7 +163,7 @@ async fn receive<B: Buf>(
         if let Some(mut chunk) = chunk {
             total += chunk.remaining();
             if total > MAX_FILE {
-                let message = format!("the file is larger than {} MB", MAX_FILE >> 20);
+                let message = format!("The file has more than {} MB.", MAX_FILE >> 20);
                 return Err(ApiError::payload_too_large(message));
             }
             while chunk.has_remaining() {

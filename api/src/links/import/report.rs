@@ -19,7 +19,7 @@ const BATCH: i64 = 2_000;
 const AHEAD: usize = 1;
 
 /// The first line of that file.
-const HEADER: [&str; 3] = ["row", "status", "message"];
+const HEADER: [&str; 4] = ["row", "status", "message", "content"];
 
 /// How far an import is, and what was refused.
 #[derive(Debug, Serialize)]
@@ -37,11 +37,13 @@ pub(crate) struct Report {
 /// A row that was refused, as a request for its link would have been.
 #[derive(Debug, Serialize, sqlx::FromRow)]
 pub(super) struct Refusal {
-    /// From 1, the header not counted.
-    #[sqlx(rename = "place")]
+    /// As a spreadsheet numbers it: the header is 1, and empty rows count.
+    #[sqlx(rename = "line")]
     pub(super) row: i64,
     pub(super) status: i16,
     pub(super) message: String,
+    /// The beginning of the row, as it was in the file.
+    pub(super) content: String,
 }
 
 /// Answers how far an import is.
@@ -57,7 +59,10 @@ pub(super) async fn find(
     is_dry_run: Option<bool>,
 ) -> Result<Report, ApiError> {
     let report = store::report(&app.pool, caller.workspace, id, is_dry_run, TOLD);
-    report.await.map_err(database)?.ok_or_else(|| ApiError::not_found("No such import in this workspace"))
+    report
+        .await
+        .map_err(database)?
+        .ok_or_else(|| ApiError::not_found("There is no such import in this workspace."))
 }
 
 /// Answers with all rows that were refused so far as CSV, written as it is read.
@@ -68,12 +73,12 @@ pub(crate) async fn refused(id: ImportId, caller: Caller, app: App) -> Result<Ex
         let mut bytes = Vec::new();
         csv::write_row(&mut bytes, &HEADER);
         let mut after = Some(0);
-        while let Some(place) = after {
-            let batch = store::refusals(&app.pool, id, place, BATCH).await;
+        while let Some(line) = after {
+            let batch = store::refusals(&app.pool, id, line, BATCH).await;
             after = batch.as_ref().ok().and_then(|rows| rows.last()).map(|last| last.row);
             let chunk = batch.map(|rows| {
-                for Refusal { row, status, message } in &rows {
-                    csv::write_row(&mut bytes, &[&row.to_string(), &status.to_string(), message]);
+                for Refusal { row, status, message, content } in &rows {
+                    csv::write_row(&mut bytes, &[&row.to_string(), &status.to_string(), message, content]);
                 }
                 std::mem::take(&mut bytes)
             });

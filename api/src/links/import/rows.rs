@@ -13,15 +13,26 @@ const MAX_ROW: usize = 64 << 10;
 /// Most cells of a row.
 const MAX_CELLS: usize = 1_000;
 
-/// A row, or why it is none.
-pub(super) type Row = Result<Vec<String>, &'static str>;
+/// Characters of a row that are kept as they were in the file.
+const MAX_CONTENT: usize = 500;
+
+/// A row of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Row {
+    /// As a spreadsheet numbers it: the first row is 1, empty rows count, and line breaks within cells do not.
+    pub(super) line: i64,
+    /// Its beginning, as it was in the file.
+    pub(super) content: String,
+    /// Its cells, or why it has none.
+    pub(super) cells: Result<Vec<String>, &'static str>,
+}
 
 /// What is read next.
 #[derive(Debug)]
 pub(super) enum Next {
     Row(Row),
-    /// The rest is no CSV.
-    Broken(&'static str),
+    /// Not a row, and the rest is no CSV.
+    Broken(Row),
     /// More bytes are needed.
     More,
     End,
@@ -40,6 +51,45 @@ pub(super) struct Rows {
     row_len: usize,
     ends: Vec<usize>,
     cells: usize,
+    source: Source,
+}
+
+/// Where rows are in the file, and what they look like there.
+#[derive(Default)]
+struct Source {
+    /// The number of the row that is being read, or was read last.
+    line: i64,
+    /// The beginning of its bytes; empty before its first one.
+    content: Vec<u8>,
+    /// Whether the byte before is a carriage return: a line feed after it ends the same line.
+    after_return: bool,
+}
+
+impl Source {
+    /// Follows bytes that are read.
+    fn read(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            let is_break = matches!(byte, b'\n' | b'\r');
+            if self.content.is_empty() && is_break {
+                // An empty row, or the second half of the line break before.
+                self.line += i64::from(!(*byte == b'\n' && self.after_return));
+            } else if self.content.len() < 4 * MAX_CONTENT {
+                self.content.push(*byte);
+            }
+            self.after_return = *byte == b'\r';
+        }
+    }
+
+    /// Ends a row, and returns its number and its beginning.
+    fn take(&mut self) -> (i64, String) {
+        self.line += 1;
+        let content = String::from_utf8_lossy(&self.content);
+        // Postgres has no NUL in a text.
+        let shown = |character| if character == '\0' { char::REPLACEMENT_CHARACTER } else { character };
+        let content = content.trim_end_matches(['\r', '\n']).chars().map(shown).take(MAX_CONTENT).collect();
+        self.content.clear();
+        (self.line, content)
+    }
 }
 
 impl Rows {
@@ -55,18 +105,18 @@ impl Rows {
             row_len: 0,
             ends: vec![0; MAX_CELLS],
             cells: 0,
+            source: Source::default(),
         }
     }
 
     /// Says what is wrong with the header at the beginning of a file, or `Ok`.
-    pub(super) fn check_header(beginning: &[u8]) -> Result<(), String> {
+    pub(super) fn check_header(beginning: &[u8]) -> Result<(), &'static str> {
         let mut rows = Self::new();
         rows.push(beginning);
         rows.end();
         match rows.next() {
-            Next::Row(Ok(header)) => Columns::of(&header).map(drop),
-            Next::Row(Err(fault)) | Next::Broken(fault) => Err(fault.to_owned()),
-            Next::More | Next::End => Err("is missing: the file is empty".to_owned()),
+            Next::Row(row) | Next::Broken(row) => Columns::of(&row.cells?).map(drop),
+            Next::More | Next::End => Err("is missing: the file is empty"),
         }
     }
 
@@ -102,31 +152,44 @@ impl Rows {
             }
             let (result, read, written, ended) =
                 reader.read_record(input, &mut self.row[self.row_len..], &mut self.ends[self.cells..]);
+            self.source.read(&input[..read]);
             self.read += read;
             self.row_len += written;
             self.cells += ended;
             match result {
                 ReadRecordResult::InputEmpty => {}
                 ReadRecordResult::OutputFull => {
-                    return Next::Broken("has more than 64 KB; perhaps a quotation mark is not closed");
+                    return Next::Broken(
+                        self.row(Err("has more than 64 KB, so perhaps a quotation mark is not closed")),
+                    );
                 }
-                ReadRecordResult::OutputEndsFull => return Next::Broken("has more than 1,000 cells"),
+                ReadRecordResult::OutputEndsFull => {
+                    return Next::Broken(self.row(Err("has more than 1,000 cells")));
+                }
                 ReadRecordResult::End => return Next::End,
-                ReadRecordResult::Record => return Next::Row(self.take_row()),
+                ReadRecordResult::Record => {
+                    let cells = self.take_cells();
+                    return Next::Row(self.row(cells));
+                }
             }
         }
     }
 
-    fn take_row(&mut self) -> Row {
+    fn row(&mut self, cells: Result<Vec<String>, &'static str>) -> Row {
+        let (line, content) = self.source.take();
+        Row { line, content, cells }
+    }
+
+    fn take_cells(&mut self) -> Result<Vec<String>, &'static str> {
         let mut start = 0;
         let cells = self.ends[..self.cells].iter().map(|end| {
             let cell = std::str::from_utf8(&self.row[start..*end]).map(str::to_owned);
             start = *end;
-            cell.map_err(|_| "is not in UTF-8; save the file as \"CSV UTF-8\"")
+            cell.map_err(|_| "is not in UTF-8: save the file as \"CSV UTF-8\"")
         });
-        let row = cells.collect();
+        let cells = cells.collect();
         (self.row_len, self.cells) = (0, 0);
-        row
+        cells
     }
 }
 
@@ -223,8 +286,8 @@ mod tests {
         loop {
             match rows.next() {
                 Next::Row(row) => read.push(row),
-                Next::Broken(fault) => {
-                    read.push(Err(fault));
+                Next::Broken(row) => {
+                    read.push(row);
                     return read;
                 }
                 Next::More => match pieces.next() {
@@ -236,7 +299,7 @@ mod tests {
         }
     }
 
-    fn read(bytes: &[u8]) -> Vec<Row> {
+    fn read_rows(bytes: &[u8]) -> Vec<Row> {
         let whole = read_in(bytes, bytes.len().max(1));
         for size in [1, 2, 3, 7] {
             assert_eq!(read_in(bytes, size), whole, "in pieces of {size}");
@@ -244,7 +307,11 @@ mod tests {
         whole
     }
 
-    fn row(cells: &[&str]) -> Row {
+    fn read(bytes: &[u8]) -> Vec<Result<Vec<String>, &'static str>> {
+        read_rows(bytes).into_iter().map(|row| row.cells).collect()
+    }
+
+    fn row(cells: &[&str]) -> Result<Vec<String>, &'static str> {
         Ok(cells.iter().map(|cell| (*cell).to_owned()).collect())
     }
 
@@ -277,8 +344,32 @@ mod tests {
     fn a_quotation_mark_that_is_never_closed_ends_it() {
         let file = format!("name,destination\n\"a,{}", "https://example.com\n".repeat(10_000));
         let rows = read_in(file.as_bytes(), 1_000);
-        assert!(rows[1].as_ref().unwrap_err().contains("quotation mark"));
-        assert_eq!(rows.len(), 2);
+        assert!(rows[1].cells.as_ref().unwrap_err().contains("quotation mark"));
+        assert_eq!((rows.len(), rows[1].line), (2, 2));
+        assert_eq!(rows[1].content.chars().count(), MAX_CONTENT);
+        assert!(rows[1].content.starts_with("\"a,https://example.com\n"), "{}", rows[1].content);
+    }
+
+    #[test]
+    fn rows_are_numbered_as_in_a_spreadsheet_and_keep_what_the_file_had() {
+        let file = "name,destination\n\n\"two\nlines\" , \"x\"\n\n\nlast,é\n\n";
+        let numbered = [(1, "name,destination"), (3, "\"two\nlines\" , \"x\""), (6, "last,é")];
+        let with = |line_break: &str| {
+            let rows = read_rows(file.replace('\n', line_break).as_bytes());
+            let plain = |row: Row| (row.line, row.content.replace(line_break, "\n"));
+            rows.into_iter().map(plain).collect::<Vec<_>>()
+        };
+        for line_break in ["\n", "\r\n", "\r"] {
+            let rows = with(line_break);
+            assert_eq!(
+                rows.iter().map(|(line, content)| (*line, content.as_str())).collect::<Vec<_>>(),
+                numbered,
+                "{line_break:?}"
+            );
+        }
+        assert_eq!(read_rows(b"\r\n\r\na,b")[0].line, 3, "empty rows before the header count");
+        assert_eq!(read_rows(b"a\nZ\xfcrich\n")[1].content, "Z\u{fffd}rich");
+        assert_eq!(read_rows("é".repeat(600).as_bytes())[0].content, "é".repeat(500));
     }
 
     #[test]

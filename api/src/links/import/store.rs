@@ -77,7 +77,7 @@ pub(super) async fn remove(pool: &PgPool, id: ImportId) -> sqlx::Result<()> {
     Ok(())
 }
 
-/// Reads how far an import of a workspace is, with the first `most` refused rows.
+/// Reads how far an import of a workspace is, with the first `most` rejected rows.
 pub(super) async fn report(
     pool: &PgPool,
     workspace: Uuid,
@@ -101,7 +101,7 @@ pub(super) async fn report(
     Ok(Some(Report { import_id: id, rows: created + failed, created, failed, results, done }))
 }
 
-/// Reads the refused rows after a place, in their order.
+/// Reads the rejected rows after a line, in their order.
 pub(super) async fn refusals(
     pool: &PgPool,
     id: ImportId,
@@ -109,8 +109,8 @@ pub(super) async fn refusals(
     most: i64,
 ) -> sqlx::Result<Vec<Refusal>> {
     sqlx::query_as(
-        "SELECT place, status, message FROM link_import_refusals
-         WHERE import_id = $1 AND place > $2 ORDER BY place LIMIT $3",
+        "SELECT line, status, message, content FROM link_import_refusals
+         WHERE import_id = $1 AND line > $2 ORDER BY line LIMIT $3",
     )
     .bind(id.uuid())
     .bind(after)
@@ -204,20 +204,16 @@ pub(super) async fn advance(
         return Ok(false);
     }
     if !outcome.refusals.is_empty() {
-        let (mut places, mut statuses, mut messages) = (Vec::new(), Vec::new(), Vec::new());
-        for refusal in &outcome.refusals {
-            places.push(refusal.row);
-            statuses.push(refusal.status);
-            messages.push(refusal.message.as_str());
-        }
+        let refusals = &outcome.refusals;
         sqlx::query(
-            "INSERT INTO link_import_refusals (import_id, place, status, message)
-             SELECT $1, * FROM unnest($2::bigint[], $3::smallint[], $4::text[])",
+            "INSERT INTO link_import_refusals (import_id, line, status, message, content)
+             SELECT $1, * FROM unnest($2::bigint[], $3::smallint[], $4::text[], $5::text[])",
         )
         .bind(id)
-        .bind(places)
-        .bind(statuses)
-        .bind(messages)
+        .bind(refusals.iter().map(|refusal| refusal.row).collect::<Vec<_>>())
+        .bind(refusals.iter().map(|refusal| refusal.status).collect::<Vec<_>>())
+        .bind(refusals.iter().map(|refusal| refusal.message.as_str()).collect::<Vec<_>>())
+        .bind(refusals.iter().map(|refusal| refusal.content.as_str()).collect::<Vec<_>>())
         .execute(transaction)
         .await?;
     }

@@ -35,8 +35,8 @@ pub(super) struct Work {
     file: File,
     /// None in a file that has no header by now: there is nothing to be done.
     columns: Option<Columns>,
-    /// The row that was read last, from 1.
-    place: i64,
+    /// How many rows are read, the header not counted.
+    read: i64,
     would_be: WouldBe,
 }
 
@@ -50,10 +50,10 @@ impl Work {
         }
         let mut file = File::new(import.id);
         let columns = match file.next(connection).await? {
-            Some(Ok(Ok(header))) => Columns::of(&header).ok(),
+            Some((Row { cells: Ok(header), .. }, _)) => Columns::of(&header).ok(),
             _ => None,
         };
-        Ok(Self { import, file, columns, place: 0, would_be: WouldBe::default() })
+        Ok(Self { import, file, columns, read: 0, would_be: WouldBe::default() })
     }
 
     /// Does some rows; true when there is nothing more to do.
@@ -79,27 +79,26 @@ impl Work {
         &mut self,
         app: &App,
         connection: &mut PgConnection,
-    ) -> sqlx::Result<(Vec<Result<Checked, ApiError>>, bool)> {
+    ) -> sqlx::Result<(Vec<Entry>, bool)> {
         let mut batch = Vec::with_capacity(BATCH);
         let Some(columns) = &self.columns else { return Ok((batch, true)) };
         let done = self.import.created + self.import.failed;
         for _ in 0..MOST_READ {
-            let (row, mut is_end) = match self.file.next(connection).await? {
-                None => return Ok((batch, true)),
-                Some(Ok(row)) => (row, false),
-                Some(Err(fault)) => (Err(fault), true),
+            let Some((row, mut is_end)) = self.file.next(connection).await? else {
+                return Ok((batch, true));
             };
-            self.place += 1;
-            let is_too_many = self.place > MAX_ROWS;
+            self.read += 1;
+            let is_too_many = self.read > MAX_ROWS;
             is_end |= is_too_many;
-            if self.place > done {
-                batch.push(if is_too_many {
+            if self.read > done {
+                let link = if is_too_many {
                     Err(ApiError::payload_too_large(
-                        "The rest of the file was not read: it has more than a million rows",
+                        "The file has more than a million rows. The rest of it was not imported.",
                     ))
                 } else {
-                    read(app, columns, row)
-                });
+                    read(app, columns, row.cells)
+                };
+                batch.push(Entry { line: row.line, content: row.content, link });
             }
             if is_end || batch.len() == BATCH {
                 return Ok((batch, is_end));
@@ -107,6 +106,13 @@ impl Work {
         }
         Ok((batch, false))
     }
+}
+
+/// A row, and the link that it asks for.
+struct Entry {
+    line: i64,
+    content: String,
+    link: Result<Checked, ApiError>,
 }
 
 /// The rows of a file that is in the database.
@@ -121,15 +127,12 @@ impl File {
         Self { import, next_piece: 0, rows: Rows::new() }
     }
 
-    /// The next row; `Err` where the rest is no CSV, none at the end.
-    async fn next(
-        &mut self,
-        connection: &mut PgConnection,
-    ) -> sqlx::Result<Option<Result<Row, &'static str>>> {
+    /// The next row, and whether the rest is no CSV; none at the end.
+    async fn next(&mut self, connection: &mut PgConnection) -> sqlx::Result<Option<(Row, bool)>> {
         loop {
             match self.rows.next() {
-                Next::Row(row) => return Ok(Some(Ok(row))),
-                Next::Broken(fault) => return Ok(Some(Err(fault))),
+                Next::Row(row) => return Ok(Some((row, false))),
+                Next::Broken(row) => return Ok(Some((row, true))),
                 Next::End => return Ok(None),
                 Next::More => match store::piece(connection, self.import, self.next_piece).await? {
                     Some(bytes) => {
@@ -143,8 +146,8 @@ impl File {
     }
 }
 
-fn read(app: &App, columns: &Columns, row: Row) -> Result<Checked, ApiError> {
-    let cells = row.map_err(|fault| ApiError::bad_request(format!("The row {fault}")))?;
+fn read(app: &App, columns: &Columns, cells: Result<Vec<String>, &'static str>) -> Result<Checked, ApiError> {
+    let cells = cells.map_err(|fault| ApiError::bad_request(format!("The row {fault}.")))?;
     columns.fields(&cells)?.check_new(&app.public_url)
 }
 
@@ -184,7 +187,7 @@ impl WouldBe {
 async fn do_batch(
     app: &App,
     import: &mut Import,
-    batch: &[Result<Checked, ApiError>],
+    batch: &[Entry],
     would_be: &mut WouldBe,
 ) -> Result<bool, ApiError> {
     let (outcome, created) = {
@@ -194,7 +197,10 @@ async fn do_batch(
         done
     };
     if import.is_dry_run {
-        created.iter().filter_map(|place| batch[*place].as_ref().ok()).for_each(|row| would_be.take(row));
+        created
+            .iter()
+            .filter_map(|place| batch[*place].link.as_ref().ok())
+            .for_each(|row| would_be.take(row));
     }
     import.created += outcome.created;
     import.failed += outcome.failed;
@@ -205,7 +211,7 @@ async fn do_batch(
 async fn batch_once(
     app: &App,
     import: &Import,
-    batch: &[Result<Checked, ApiError>],
+    batch: &[Entry],
     would_be: &WouldBe,
 ) -> Result<Option<(Outcome, Vec<usize>)>, ApiError> {
     let caller = Caller::of_import(import.workspace_id, import.account_id, import.user_id, import.plan);
@@ -213,13 +219,13 @@ async fn batch_once(
     if import.is_dry_run {
         room.assume(import.created);
     }
-    links::queue_for_names(&mut transaction, caller.workspace, batch.iter().flatten())
+    links::queue_for_names(&mut transaction, caller.workspace, batch.iter().flat_map(|row| &row.link))
         .await
         .map_err(database)?;
     let done = import.created + import.failed;
     let readable: Vec<Result<&Checked, ApiError>> = batch
         .iter()
-        .map(|row| row.as_ref().map_err(Clone::clone).and_then(|row| would_be.check(row).map(|()| row)))
+        .map(|row| row.link.as_ref().map_err(Clone::clone).and_then(|row| would_be.check(row).map(|()| row)))
         .collect();
     let entries: Vec<&Checked> = readable.iter().flatten().copied().collect();
     let mut made = create::insert_all(&mut transaction, &entries, &caller, &mut room, app).await?.into_iter();
@@ -233,11 +239,11 @@ async fn batch_once(
             }
             Err(error) => {
                 outcome.failed += 1;
-                let row = done + place as i64 + 1;
+                let Entry { line: row, ref content, .. } = batch[place];
                 let message = error.message().to_owned();
                 // Statuses have three digits.
                 let status = error.status().as_u16().cast_signed();
-                outcome.refusals.push(Refusal { row, status, message });
+                outcome.refusals.push(Refusal { row, status, message, content: content.clone() });
             }
         }
     }
