@@ -146,7 +146,14 @@ impl Config {
 pub enum Command {
     /// Creates or updates the schemas of Postgres and ClickHouse and the topics; safe to run again.
     Migrate,
-    /// Creates accounts, workspaces, keys and edge tokens, and revokes them.
+    /// What operators do: accounts, members, workspaces, keys, plans, webhook endpoints.
+    #[command(
+        override_usage = "api admin [OPTIONS] <COMMAND>",
+        after_help = "\
+Example: api admin create-account --name \"Corner shop\" --plan business
+
+Settings come from the environment, as for the API itself. `api admin <COMMAND> --help` has an example of each command."
+    )]
     Admin(Admin),
 }
 

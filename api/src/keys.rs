@@ -16,6 +16,9 @@ const CHECKSUM_LEN: usize = 6;
 /// How many characters of a key may be shown again: the prefix and four more.
 const DISPLAY_LEN: usize = 13;
 
+/// What a key is called whose creator gave it no name.
+pub(crate) const DEFAULT_NAME: &str = "API key";
+
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// A secret of ours in plain text, on its way to whoever asked for it. It has no `Debug` and no `Display`.

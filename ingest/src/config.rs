@@ -3,7 +3,10 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use chrono::{DateTime, Utc};
-use clap::{ArgAction, builder::BoolishValueParser};
+use clap::{
+    ArgAction,
+    builder::{PossibleValuesParser, TypedValueParser as _},
+};
 use service::{
     config::{Cidrs, Key, KeyRing},
     http::Limits,
@@ -67,10 +70,10 @@ pub struct Config {
     /// Whether a click with Sec-GPC: 1 or DNT: 1 is kept without visitor, country, User-Agent and the caller's click id.
     #[arg(
         long,
-        value_name = "on|off",
+        value_name = "SWITCH",
         env = "HOPLINE_RESPECT_PRIVACY_SIGNALS",
         default_value = "off",
-        value_parser = BoolishValueParser::new(),
+        value_parser = PossibleValuesParser::new(["on", "off"]).map(|switch| switch == "on"),
         action = ArgAction::Set
     )]
     pub respect_privacy_signals: bool,

@@ -44,12 +44,13 @@ pub struct Config {
     #[arg(skip)]
     pub batch: Limits,
 
-    /// Seconds between two removals of deleted links' rows.
+    /// Seconds between two removals of deleted links' rows, 1 to 3600.
     #[arg(long, value_name = "SECONDS", env = "HOPLINE_PURGE_SECONDS", default_value = "600",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub purge_seconds: u64,
 
-    /// Seconds that every partition must be past the end of a broker's day before the day's rollups are computed.
+    /// Seconds that every partition must be past the end of a broker's day before the day's rollups are
+    /// computed, 1 to 43200.
     #[arg(long, value_name = "SECONDS", env = "HOPLINE_SLICE_DELAY_SECONDS", default_value = "600",
           value_parser = clap::value_parser!(u64).range(1..=43_200))]
     pub slice_delay_seconds: u64,

@@ -28,7 +28,7 @@ CREATE UNLOGGED TABLE sign_in_attempts (
 CREATE INDEX sign_in_attempts_age ON sign_in_attempts (began_at);
 
 ALTER TABLE api_keys
-    ADD COLUMN name text NOT NULL DEFAULT '',
+    ADD COLUMN name text NOT NULL DEFAULT 'API key' CHECK (name <> ''),
     -- Right to a minute: written once in a minute, not at each request.
     ADD COLUMN last_used_at timestamptz;
 

@@ -37,6 +37,101 @@ async fn a_wrong_configuration_names_every_variable_at_fault_and_exits_64() {
     }
 }
 
+async fn run_with(
+    program: &str,
+    arguments: &[&str],
+    environment: &[(String, String)],
+) -> (Option<i32>, String) {
+    let output = tokio::process::Command::new(binary(program))
+        .env_clear()
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .args(arguments)
+        .output()
+        .await
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_usage_exits_64_and_help_exits_0() {
+    let deployment = Deployment::prepare(isolated().await);
+    for program in PROGRAMS {
+        for wrong in [&["--nonsense"][..], &["nonsense"], &["--log-format", "xml"], &["--drain-seconds"]] {
+            let (code, said) = run_with(program, wrong, deployment.environment()).await;
+            assert_eq!(code, Some(64), "{program} {wrong:?}: {said}");
+        }
+        for right in ["--help", "--version"] {
+            assert_eq!(run_with(program, &[right], &[]).await.0, Some(0), "{program} {right}");
+        }
+    }
+    for (program, wrong) in [
+        ("ingest", &["spool", "--nonsense"][..]),
+        ("processor", &["audit", "--nonsense"]),
+        ("processor", &["replay", "--from", "soon"]),
+        ("processor", &["dead-letters", "nonsense"]),
+        ("api", &["admin"]),
+        ("api", &["admin", "nonsense"]),
+        ("api", &["admin", "create-account", "--name", "a", "--plan", "gold"]),
+        ("api", &["admin", "create-account", "--name", "", "--plan", "pro"]),
+        ("api", &["admin", "show-account", "--account", "lnk_1"]),
+    ] {
+        let (code, said) = run_with(program, wrong, deployment.environment()).await;
+        assert_eq!(code, Some(64), "{program} {wrong:?}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_listed_in_help_are_the_accepted_ones() {
+    for program in PROGRAMS {
+        let (_, help) = run_with(program, &["--help"], &[]).await;
+        let mut listed: Vec<(String, Vec<String>)> = Vec::new();
+        let mut values: Vec<String> = Vec::new();
+        for line in help.lines().map(str::trim) {
+            if line.starts_with("--") {
+                values.clear();
+            } else if let Some(value) = line.strip_prefix("- ").and_then(|line| line.split(':').next()) {
+                values.push(value.to_owned());
+            } else if let Some(inner) = line.strip_prefix("[possible values: ") {
+                values.extend(inner.trim_end_matches(']').split(", ").map(str::to_owned));
+                if let Some((_, of)) = listed.last_mut().filter(|(_, of)| of.is_empty()) {
+                    of.clone_from(&values);
+                }
+            } else if let Some(inner) = line.strip_prefix("[env: ") {
+                let name = inner.trim_end_matches(']').split('=').next().unwrap().to_owned();
+                listed.push((name, values.clone()));
+            } else if let Some(inner) = line.strip_prefix("[default: ") {
+                // A default is a value that is accepted, too.
+                let default = inner.trim_end_matches(']').trim_matches('"').to_owned();
+                assert_accepted(program, &listed.last().unwrap().0, &default).await;
+            }
+        }
+        assert!(
+            listed.iter().any(|(name, values)| name == "HOPLINE_LOG_FORMAT" && values.len() == 3),
+            "{help}"
+        );
+        for (name, values) in listed.iter().filter(|(_, values)| !values.is_empty()) {
+            for value in values {
+                assert_accepted(program, name, value).await;
+            }
+            let fault = fault(program, name, "nonsense").await.unwrap();
+            assert!(fault.ends_with(&format!("expected one of {}", values.join(", "))), "{fault}");
+        }
+    }
+}
+
+/// What a program says of one variable, if that is wrong. It does not start, because others are missing.
+async fn fault(program: &str, name: &str, value: &str) -> Option<String> {
+    let (code, said) = run_with(program, &[], &[(name.to_owned(), value.to_owned())]).await;
+    assert_eq!(code, Some(64), "{program}: {said}");
+    said.lines().find(|line| line.starts_with(&format!("{name}: "))).map(str::to_owned)
+}
+
+async fn assert_accepted(program: &str, name: &str, value: &str) {
+    let fault = fault(program, name, value).await;
+    assert_eq!(fault, None, "{program} does not accept {value:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_secret_is_named_and_not_shown() {
     let deployment = Deployment::prepare(isolated().await);

@@ -8,11 +8,12 @@ use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand, ValueEnum};
 use schemas::id::{AccountId, EdgeTokenId, EndpointId, KeyId, WorkspaceId};
 use serde_json::{Value, json};
+use service::config::{Fault, Faults};
 use uuid::Uuid;
 
 use crate::App;
 use crate::faults::check_text;
-use crate::keys::Plain;
+use crate::keys::{DEFAULT_NAME, Plain};
 use crate::members::store::NewMember;
 use crate::members::{self, Role};
 use crate::plan::Plan;
@@ -61,7 +62,7 @@ enum Command {
         #[arg(long, value_enum)]
         kind: Kind,
     },
-    /// Creates a member of an account, who can sign in; the password is read from standard input.
+    /// Creates a member of an account, who can sign in. Reads the password from standard input.
     ///
     /// Example: api admin create-user --account acc_… --email ada@example.com --password-stdin < password.txt
     CreateUser {
@@ -81,7 +82,7 @@ enum Command {
         #[arg(long, required = true)]
         password_stdin: bool,
     },
-    /// Gives a member another password, read from standard input, and ends the member's sessions.
+    /// Changes a member's password and signs the member out. Reads the password from standard input.
     ///
     /// Example: api admin reset-password --email ada@example.com --password-stdin < password.txt
     ResetPassword {
@@ -92,17 +93,20 @@ enum Command {
         #[arg(long, required = true)]
         password_stdin: bool,
     },
-    /// Prints the token that the dashboard's first set-up asks for.
+    /// Prints the token that creates the owner at the dashboard, while nobody has signed in.
     ///
     /// Example: api admin setup-token
     SetupToken,
-    /// Creates an API key of a workspace and prints it, for the only time.
+    /// Creates an API key for a workspace and prints it. It is not shown again.
     ///
-    /// Example: api admin create-key --workspace wsp_… --scope read,write
+    /// Example: api admin create-key --workspace wsp_… --name "Web shop" --scope read,write
     CreateKey {
         /// The workspace's id.
         #[arg(long)]
         workspace: WorkspaceId,
+        /// What the key is called.
+        #[arg(long, default_value = DEFAULT_NAME)]
+        name: String,
         /// What the key may do.
         #[arg(long, value_enum)]
         scope: Scope,
@@ -110,7 +114,7 @@ enum Command {
         #[arg(long)]
         expires_at: Option<DateTime<Utc>>,
     },
-    /// Revokes an API key; it is refused from the next request on, for ever.
+    /// Revokes an API key for good. The next request with it is rejected.
     ///
     /// Example: api admin revoke-key --key-id key_…
     RevokeKey {
@@ -118,9 +122,9 @@ enum Command {
         #[arg(long)]
         key_id: KeyId,
     },
-    /// Gives an account a plan, from the next request on; locks its newest links above the plan's cap, unlocks others.
+    /// Changes an account's plan. Locks its newest links above the plan's cap, and unlocks the others.
     ///
-    /// Run it with the plan that the account has after a change of the plans file.
+    /// The plan applies from the next request on. After a change of the plans file, run it with the account's own plan.
     ///
     /// Example: api admin set-plan --account acc_… --plan agency
     SetPlan {
@@ -131,7 +135,7 @@ enum Command {
         #[arg(long, value_enum)]
         plan: Plan,
     },
-    /// Creates a token for an external redirect edge and prints it, for the only time.
+    /// Creates a token for an external redirect edge and prints it. It is not shown again.
     ///
     /// Example: api admin create-edge-token
     CreateEdgeToken {
@@ -147,13 +151,13 @@ enum Command {
         #[arg(long)]
         edge_token_id: EdgeTokenId,
     },
-    /// Publishes every link and edge token again, for a Kafka that has lost its topic `links`.
+    /// Publishes every link and edge token again, after Kafka has lost the topic `links`.
     ///
-    /// Waits until Kafka has them, for which an API has to run. May be broken off and run again at any time.
+    /// Waits until Kafka has them, which needs a running API. May be interrupted and run again at any time.
     ///
     /// Example: api admin publish-links
     PublishLinks,
-    /// Enables a disabled webhook endpoint for the events from now on.
+    /// Enables a disabled webhook endpoint. It gets the events from now on.
     ///
     /// Example: api admin enable-endpoint --id whe_…
     EnableEndpoint {
@@ -161,7 +165,7 @@ enum Command {
         #[arg(long)]
         id: EndpointId,
     },
-    /// Shows an account with its members, its workspaces and how much of its plan is used.
+    /// Shows an account: its members, its workspaces and how much of its plan is used.
     ///
     /// Example: api admin show-account --account acc_… --json
     ShowAccount {
@@ -222,9 +226,10 @@ async fn carry_out(command: Command, app: &App) -> anyhow::Result<Value> {
             Ok(json!({ "user_id": id }))
         }
         Command::SetupToken => Ok(json!({ "setup_token": sessions::setup_token(app) })),
-        Command::CreateKey { workspace, scope, expires_at } => {
+        Command::CreateKey { workspace, name, scope, expires_at } => {
+            let name = checked_name(&name)?;
             let key = Plain::api_key(&mut rand::rng());
-            let id = store::create_key(pool, workspace, &key, scope.as_str(), expires_at)
+            let id = store::create_key(pool, workspace, &key, &name, scope.as_str(), expires_at)
                 .await?
                 .ok_or_else(|| no_workspace(workspace))?;
             Ok(json!({ "key_id": id, "key": key.reveal() }))
@@ -275,7 +280,7 @@ async fn create_user(
     name: &str,
     role: Role,
 ) -> anyhow::Result<Value> {
-    members::check_email(email).map_err(|fault| anyhow::anyhow!("--email {fault}"))?;
+    members::check_email(email).map_err(|fault| wrong("--email", fault))?;
     let name = if name.is_empty() { String::new() } else { checked_name(name)? };
     let hash = &hashed_password(app).await?;
     let member = NewMember { id: Uuid::now_v7(), account: account.uuid(), name: &name, email, role, hash };
@@ -293,6 +298,11 @@ async fn hashed_password(app: &App) -> anyhow::Result<String> {
     Ok(app.hashing.hash(password).await?)
 }
 
+/// A value that no command line may have: wrong usage, like what the parser rejects.
+fn wrong(option: &str, fault: impl Into<String>) -> anyhow::Error {
+    Faults::from(Fault::new(option, fault)).into()
+}
+
 fn no_account(id: AccountId) -> anyhow::Error {
     anyhow::anyhow!("--account: there is no account {id}")
 }
@@ -303,7 +313,7 @@ fn no_workspace(id: WorkspaceId) -> anyhow::Error {
 
 fn checked_name(name: &str) -> anyhow::Result<String> {
     let name = name.trim();
-    check_text(name, MAX_NAME).map_err(|fault| anyhow::anyhow!("--name {fault}"))?;
+    check_text(name, MAX_NAME).map_err(|fault| wrong("--name", fault))?;
     Ok(name.to_owned())
 }
 

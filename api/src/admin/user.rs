@@ -18,7 +18,8 @@ pub(super) fn read_password(input: impl Read) -> anyhow::Result<Password> {
         .context("--password-stdin: cannot read the password from standard input")?;
     let password = text.strip_suffix('\n').unwrap_or(&text);
     let password = Password::new(password.strip_suffix('\r').unwrap_or(password).to_owned());
-    check_password(&password).map_err(|fault| anyhow::anyhow!("--password-stdin: a password {fault}"))?;
+    check_password(&password)
+        .map_err(|fault| super::wrong("--password-stdin", format!("the password {fault}")))?;
     Ok(password)
 }
 

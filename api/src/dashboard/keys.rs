@@ -14,7 +14,7 @@ use crate::auth::Caller;
 use crate::dates::parse_instant;
 use crate::error::database;
 use crate::faults::{Faults, check_text};
-use crate::keys::Plain;
+use crate::keys::{DEFAULT_NAME, Plain};
 
 /// Longest name, in characters.
 const MAX_NAME: usize = 200;
@@ -46,6 +46,7 @@ pub(super) struct Keys {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct New {
+    #[serde(default)]
     name: String,
     scope: Scope,
     expires_at: Option<String>,
@@ -74,7 +75,7 @@ pub(super) async fn list(caller: Caller, app: App) -> Result<Keys, ApiError> {
 
 /// Creates a key. On every plan: what a key may do is decided when it is used.
 pub(super) async fn create(caller: Caller, new: New, app: App) -> Result<Created, ApiError> {
-    let name = new.name.trim();
+    let name = Some(new.name.trim()).filter(|name| !name.is_empty()).unwrap_or(DEFAULT_NAME);
     let mut faults = Faults::default();
     faults.note("name", check_text(name, MAX_NAME));
     let now = schemas::time::to_millis(Utc::now());
@@ -121,11 +122,11 @@ pub(super) async fn create(caller: Caller, new: New, app: App) -> Result<Created
     Ok(Created { shown, key: key.reveal().to_owned() })
 }
 
-/// Revokes a key; it is refused from the next request on, for ever.
+/// Revokes a key; the next request with it is rejected, for ever.
 pub(super) async fn revoke(id: KeyId, caller: Caller, app: App) -> Result<(), ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     if !store::revoke_key(&mut transaction, caller.workspace, id).await.map_err(database)? {
-        return Err(ApiError::not_found("No such key in this workspace"));
+        return Err(ApiError::not_found("There is no such key in this workspace."));
     }
     audit::record(&mut transaction, &audit::member(caller.user), "revoke-key", &id.to_string(), json!({}))
         .await

@@ -9,8 +9,8 @@ mod store;
 
 use std::sync::Arc;
 
-use http::header::{CONTENT_TYPE, SET_COOKIE};
-use http::{HeaderMap, StatusCode};
+use http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use service::http::route::any_of;
 use service::http::{ApiError, BODY_LIMIT, Route, json, json_body, query};
 use warp::path::Tail;
@@ -26,12 +26,12 @@ use crate::sessions::{self, Cookie, SignedIn, member, own_page, owner, presented
 use crate::{links, members, stats, webhooks, workspaces};
 use page::Page;
 
-/// Whether a path is the dashboard's.
+/// Whether a path is the dashboard's, or leads to it.
 pub(crate) fn is_at(path: &str) -> bool {
-    path.strip_prefix("/app").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path == "/" || path.strip_prefix("/app").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Everything below `/app`; `of_workspace` are the operations that a key has too.
+/// Everything below `/app`, and the way there; `of_workspace` are the operations that a key has too.
 pub(crate) fn routes(app: &App, of_workspace: Route) -> Route {
     let only_here = any_of([
         list_keys(app),
@@ -66,7 +66,19 @@ pub(crate) fn routes(app: &App, of_workspace: Route) -> Route {
         create_workspace(app),
         in_workspace,
     ]);
-    any_of([warp::path!("app" / "api" / ..).and(of_session).boxed(), show_page()])
+    any_of([warp::path!("app" / "api" / ..).and(of_session).boxed(), show_page(), lead_to_page()])
+}
+
+/// `GET /`
+fn lead_to_page() -> Route {
+    warp::path::end()
+        .and(warp::get().or(warp::head()).unify())
+        .map(|| {
+            let mut response = StatusCode::SEE_OTHER.into_response();
+            response.headers_mut().insert(LOCATION, HeaderValue::from_static("/app"));
+            response
+        })
+        .boxed()
 }
 
 /// `GET /app` and everything below it that is not below `/app/api`
@@ -355,7 +367,7 @@ fn csv_type() -> impl Filter<Extract = (), Error = Rejection> + Copy {
             if media_type.eq_ignore_ascii_case("text/csv") {
                 return Ok(());
             }
-            Err(warp::reject::custom(ApiError::unsupported_media_type("send the file as text/csv")))
+            Err(warp::reject::custom(ApiError::unsupported_media_type("Send the file as text/csv.")))
         })
         .untuple_one()
 }
@@ -388,10 +400,10 @@ mod tests {
 
     #[test]
     fn the_dashboard_is_below_its_own_segment() {
-        for path in ["/app", "/app/", "/app/links", "/app/api/session"] {
+        for path in ["/", "/app", "/app/", "/app/links", "/app/api/session"] {
             assert!(is_at(path), "{path}");
         }
-        for path in ["/", "/apps", "/api/app", "/application/x"] {
+        for path in ["/apps", "/api/app", "/application/x"] {
             assert!(!is_at(path), "{path}");
         }
     }

@@ -134,16 +134,22 @@ async fn a_member_is_kept_with_a_hash_and_an_email_has_one_member() {
     assert!(hash.starts_with("$argon2id$") && !hash.contains(PASSWORD));
 
     let nobodys = server.account.replace("acc_0", "acc_1");
-    for (account, email, input, fault) in [
-        (&server.account, "ADA@Example.com", PASSWORD, "--email: another member has the address"),
-        (&server.account, "ada", PASSWORD, "--email must have an @"),
-        (&server.account, "eve@example.com", "short", "--password-stdin: a password must have at least 12"),
-        (&server.account, "eve@example.com", "", "--password-stdin: a password must have at least 12"),
-        (&nobodys, "eve@example.com", PASSWORD, "--account: there is no account acc_1"),
+    for (account, email, input, code, fault) in [
+        (&server.account, "ADA@Example.com", PASSWORD, 1, "--email: another member has the address"),
+        (&server.account, "ada", PASSWORD, 64, "--email: must have an @"),
+        (
+            &server.account,
+            "eve@example.com",
+            "short",
+            64,
+            "--password-stdin: the password must have at least 12",
+        ),
+        (&server.account, "eve@example.com", "", 64, "--password-stdin: the password must have at least 12"),
+        (&nobodys, "eve@example.com", PASSWORD, 1, "--account: there is no account acc_1"),
     ] {
         let refused = create(account, email, input).await;
         let stderr = String::from_utf8(refused.stderr).unwrap();
-        assert_eq!(refused.status.code(), Some(1), "{stderr}");
+        assert_eq!(refused.status.code(), Some(code), "{stderr}");
         assert!(stderr.contains(fault), "{fault:?} is not in {stderr}");
         assert!(!stderr.contains(PASSWORD));
     }
@@ -161,7 +167,7 @@ async fn a_wrong_command_names_the_argument_at_fault() {
     let (account, workspace) = (id("acc"), id("wsp"));
     for (arguments, code, fault) in [
         (&["create-account", "--name", "x", "--plan", "gold"][..], 64, "--plan"),
-        (&["create-account", "--name", " ", "--plan", "pro"], 1, "--name must have 1 to 200 characters"),
+        (&["create-account", "--name", " ", "--plan", "pro"], 64, "--name: must have 1 to 200 characters"),
         (&["create-workspace", "--account", "acc_1", "--name", "x", "--kind", "personal"], 64, "--account"),
         (
             &["create-workspace", "--account", &account, "--name", "x", "--kind", "personal"],

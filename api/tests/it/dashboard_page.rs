@@ -5,6 +5,22 @@ use reqwest::Method;
 use crate::server::{Server, answer};
 
 #[tokio::test]
+async fn the_root_leads_to_the_dashboard() {
+    let server = Server::start().await;
+    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    for method in [Method::GET, Method::HEAD] {
+        let answer = client.request(method, &server.url).send().await.unwrap();
+        assert_eq!(
+            (answer.status().as_u16(), &answer.headers()["location"]),
+            (303, &"/app".parse().unwrap())
+        );
+        assert!(!answer.headers().contains_key("x-ratelimit-limit"), "it costs nothing");
+    }
+    let posted = answer(server.request(Method::POST, "/")).await;
+    assert_eq!((posted.status.as_u16(), posted.body["code"].as_str()), (405, Some("METHOD_NOT_ALLOWED")));
+}
+
+#[tokio::test]
 async fn the_page_or_how_to_build_it_is_at_every_path_below_app_but_the_api() {
     let server = Server::start().await;
     for path in ["/app", "/app/", "/app/links", "/app/w/wsp_1/links/lnk_1", "/app/apis"] {

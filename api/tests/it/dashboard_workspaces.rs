@@ -126,7 +126,7 @@ async fn a_key_is_made_shown_once_used_and_revoked_at_the_dashboard() {
     assert_eq!(server.send_as(&key, Method::GET, "/api/usage", None).await.status, 401);
     assert!(shown().await["revoked_at"].is_string());
     for (field, body) in [
-        ("name", json!({"name": " ", "scope": "read"})),
+        ("name", json!({"name": "a\nb", "scope": "read"})),
         ("scope", json!({"name": "a", "scope": "write"})),
         ("expires_at", json!({"name": "a", "scope": "read", "expires_at": "2020-01-01T00:00:00Z"})),
         ("expires_at", json!({"name": "a", "scope": "read", "expires_at": "soon"})),
@@ -134,6 +134,22 @@ async fn a_key_is_made_shown_once_used_and_revoked_at_the_dashboard() {
         let refused = owner.post("/keys", body).await;
         assert_eq!((refused.status.as_u16(), &refused.body["details"][0]["field"]), (400, &json!(field)));
     }
+}
+
+#[tokio::test]
+async fn a_key_created_without_a_name_is_called_api_key() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    for body in [json!({"scope": "read"}), json!({"scope": "read", "name": " "})] {
+        let created = owner.post("/keys", body).await;
+        assert_eq!((created.status.as_u16(), &created.body["name"]), (201, &json!("API key")));
+    }
+    let create = ["create-key", "--workspace", &owner.workspace, "--scope", "read"];
+    server.admin(&create).await;
+    server.admin(&[&create[..], &["--name", "CI"]].concat()).await;
+    let listed = owner.get("/keys").await.body;
+    let names: Vec<&Value> = listed["keys"].as_array().unwrap().iter().map(|key| &key["name"]).collect();
+    assert_eq!(names[..4], ["CI", "API key", "API key", "API key"]);
 }
 
 #[tokio::test]

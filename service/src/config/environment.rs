@@ -260,11 +260,12 @@ fn unknown(name: &OsStr) -> Option<Fault> {
     if name.strip_suffix(FILE_SUFFIX).is_some_and(|secret| SECRETS.contains(&secret)) {
         return None;
     }
+    let own = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
     let nearest = VARIABLES
         .iter()
-        .map(|known| (strsim::jaro_winkler(known, &name), known))
-        // Below this, names share little more than the prefix.
-        .filter(|(likeness, _)| *likeness > 0.85)
+        .map(|known| (strsim::normalized_damerau_levenshtein(&own(known), &own(&name)), known))
+        // A slip of the fingers: at least three of four letters are right, the prefix not counted.
+        .filter(|(likeness, _)| *likeness >= 0.75)
         .max_by(|left, right| left.0.total_cmp(&right.0));
     Some(Fault::new(
         &*name,
@@ -352,6 +353,7 @@ mod tests {
                 ("HOPLINE_LOG_FORMAT", "xml"),
                 ("HOPLINE_SECRET_KEYS", "1:hunter2"),
                 ("HOPLINE_DRAIN_SECOND", "1"),
+                ("HOPLINE_DATABASE_URL", "1"),
                 ("HOPLINE_ZZZ", "1"),
                 ("UNRELATED", "1"),
             ],
@@ -364,6 +366,7 @@ mod tests {
                 "KAFKA_BROKERS: required but not set",
                 "DATABASE_URL: required but not set",
                 "HOPLINE_SECRET_KEYS: invalid value (not shown): a key must be 64 hexadecimal digits",
+                "HOPLINE_DATABASE_URL: unknown variable",
                 "HOPLINE_DRAIN_SECOND: unknown variable, did you mean HOPLINE_DRAIN_SECONDS?",
                 "HOPLINE_ZZZ: unknown variable",
             ]

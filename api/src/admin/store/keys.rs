@@ -16,6 +16,7 @@ pub(in crate::admin) async fn create_key(
     pool: &PgPool,
     workspace: WorkspaceId,
     key: &Plain,
+    name: &str,
     scope: &str,
     expires_at: Option<DateTime<Utc>>,
 ) -> sqlx::Result<Option<KeyId>> {
@@ -25,18 +26,20 @@ pub(in crate::admin) async fn create_key(
         return Ok(None);
     }
     sqlx::query(
-        "INSERT INTO api_keys (id, workspace_id, key_sha256, display_prefix, scope, expires_at)
-         VALUES ($1, $2, $3, $4, $5, $6)",
+        "INSERT INTO api_keys (id, workspace_id, key_sha256, display_prefix, name, scope, expires_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
     )
     .bind(id.uuid())
     .bind(workspace.uuid())
     .bind(&key.digest()[..])
     .bind(key.display_prefix())
+    .bind(name)
     .bind(scope)
     .bind(expires_at)
     .execute(&mut *transaction)
     .await?;
-    let details = json!({ "workspace_id": workspace, "scope": scope, "expires_at": expires_at });
+    let details =
+        json!({ "workspace_id": workspace, "name": name, "scope": scope, "expires_at": expires_at });
     record(&mut transaction, "create-key", &id.to_string(), details).await?;
     transaction.commit().await?;
     Ok(Some(id))
