@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut as _, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _};
 use http::{HeaderMap, header::CONTENT_LENGTH, header::CONTENT_TYPE};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::time::timeout;
 use warp::{Filter, Rejection};
 
@@ -69,7 +69,9 @@ pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let cause = error.into_inner();
-        if cause.is_data() { decode::fault(&path, &cause.to_string()) } else { malformed() }
+        // Where a name of a choice is expected, a number is an error of syntax to the parser; to a caller it is not.
+        let is_json = cause.is_data() || serde_json::from_slice::<IgnoredAny>(text).is_ok();
+        if is_json { decode::fault(&path, &cause.to_string()) } else { malformed() }
     })?;
     json.end().map_err(|_| malformed())?;
     Ok(value)
