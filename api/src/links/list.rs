@@ -1,5 +1,7 @@
 //! `GET /links`
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use schemas::id::LinkId;
 use serde::{Deserialize, Serialize};
@@ -195,10 +197,11 @@ fn item(row: LinkRow, counters: &Counters, conversions: Option<&Conversions>) ->
     }
 }
 
-/// The words of a search.
+/// The words of a search, each once: every one is looked for in each link.
 fn words(q: &str) -> Result<Vec<String>, ApiError> {
     check_parameter("q", check_text(q, MAX_SEARCH))?;
-    Ok(q.split_whitespace().map(str::to_owned).collect())
+    let words: BTreeSet<&str> = q.split_whitespace().collect();
+    Ok(words.into_iter().map(str::to_owned).collect())
 }
 
 fn parse_bool(parameter: &'static str, text: &str) -> Result<bool, ApiError> {
