@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use chrono::{DateTime, Duration, Utc};
 use schemas::id::LinkId;
 use serde_json::{Map, Value};
-use service::http::Code;
+use service::http::{ApiError, Code};
 
 /// How old a visit may be.
 const MAX_AGE: Duration = Duration::days(10);
@@ -38,55 +38,52 @@ pub(super) enum Named {
     Id(LinkId),
 }
 
-/// Why an item is not taken. The message has nothing of what was sent but names of fields.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Rejected {
-    pub(super) code: Code,
-    pub(super) message: String,
-}
-
 impl Item {
     /// Reads an item at the time `now`.
-    pub(super) fn read(item: Value, now: DateTime<Utc>) -> Result<Self, Rejected> {
-        let Value::Object(mut fields) = item else { return Err(bad("an object is expected")) };
+    ///
+    /// # Errors
+    /// What is wrong with it. The message repeats nothing of what was sent but the names of fields.
+    pub(super) fn read(item: Value, now: DateTime<Utc>) -> Result<Self, ApiError> {
+        let Value::Object(mut fields) = item else {
+            return Err(ApiError::bad_request("An item must be a JSON object."));
+        };
         let (slug, link_id) = (optional(&mut fields, "slug")?, optional(&mut fields, "link_id")?);
         let link = match (slug, link_id) {
             (Some(slug), None) => Named::Slug(slug),
-            (None, Some(id)) => Named::Id(id.parse().map_err(|_| bad("link_id: is not the id of a link"))?),
-            _ => return Err(bad("either slug or link_id is required")),
+            (None, Some(id)) => Named::Id(
+                id.parse().map_err(|_| ApiError::invalid_field("link_id", "must be the ID of a link"))?,
+            ),
+            _ => return Err(ApiError::bad_request("Either slug or link_id is required.")),
         };
         let occurred_at = occurred_at(&required(&mut fields, "occurred_at")?, now)?;
         let address = required(&mut fields, "ip")?;
-        let address = address.parse().map_err(|_| bad("ip: is not an IPv4 or IPv6 address"))?;
+        let address =
+            address.parse().map_err(|_| ApiError::invalid_field("ip", "must be an IPv4 or IPv6 address"))?;
         let user_agent = header("user_agent", required(&mut fields, "user_agent")?)?;
         let referrer = header("referrer", optional(&mut fields, "referrer")?.unwrap_or_default())?;
         let query = optional(&mut fields, "url")?.and_then(|url| query(&url).map(str::to_owned));
         let event_id = required(&mut fields, "event_id")?;
         if event_id.is_empty() || event_id.len() > EVENT_ID_LEN {
-            return Err(bad(format!("event_id: must have 1 to {EVENT_ID_LEN} bytes")));
+            return Err(ApiError::invalid_field("event_id", format!("must have 1 to {EVENT_ID_LEN} bytes")));
         }
         if !fields.is_empty() {
-            return Err(bad(unknown(&fields)));
+            return Err(ApiError::bad_request(unknown(&fields)));
         }
         Ok(Self { link, occurred_at, address, user_agent, referrer, query, event_id })
     }
 }
 
-fn bad(message: impl Into<String>) -> Rejected {
-    Rejected { code: Code::BadRequest, message: message.into() }
-}
-
 /// Takes a field that must be there.
-fn required(fields: &mut Map<String, Value>, name: &str) -> Result<String, Rejected> {
-    optional(fields, name)?.ok_or_else(|| bad(format!("{name}: is required")))
+fn required(fields: &mut Map<String, Value>, name: &str) -> Result<String, ApiError> {
+    optional(fields, name)?.ok_or_else(|| ApiError::invalid_field(name, "is required"))
 }
 
 /// Takes a field; null is as good as absent.
-fn optional(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Rejected> {
+fn optional(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, ApiError> {
     match fields.remove(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(bad(format!("{name}: a string is expected"))),
+        Some(_) => Err(ApiError::invalid_field(name, "must be a string")),
     }
 }
 
@@ -97,30 +94,31 @@ fn unknown(fields: &Map<String, Value>) -> String {
             && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_' || byte == b'-')
     };
     match fields.keys().find(|name| is_name(name)) {
-        Some(name) => format!("unknown field {name}"),
-        None => "unknown field".to_owned(),
+        Some(name) => format!("Unknown field {name}."),
+        None => "Unknown field.".to_owned(),
     }
 }
 
-fn occurred_at(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, Rejected> {
-    let invalid =
-        |message: &str| Rejected { code: Code::InvalidDate, message: format!("occurred_at: {message}") };
+fn occurred_at(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, ApiError> {
+    let invalid = |fault: &str| {
+        ApiError::invalid_fields(Code::InvalidDate, [("occurred_at".to_owned(), fault.to_owned())])
+    };
     let time = DateTime::parse_from_rfc3339(text)
         .map_err(|_| invalid("must be RFC 3339, such as 2026-11-21T08:00:00.123Z"))?;
     let time = schemas::time::to_millis(time.to_utc());
     if time > now + MAX_AHEAD {
-        return Err(invalid("is more than 5 minutes ahead"));
+        return Err(invalid("must not be more than 5 minutes ahead"));
     }
     if time < now - MAX_AGE {
-        return Err(invalid("is more than 10 days ago"));
+        return Err(invalid("must not be more than 10 days ago"));
     }
     Ok(time)
 }
 
-/// Refuses what no header of a visitor's request can have been.
-fn header(field: &str, text: String) -> Result<String, Rejected> {
+/// Rejects what no header of a visitor's request can have been.
+fn header(field: &str, text: String) -> Result<String, ApiError> {
     if text.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
-        return Err(bad(format!("{field}: has control characters")));
+        return Err(ApiError::invalid_field(field, "must not contain control characters"));
     }
     Ok(text)
 }
@@ -157,16 +155,15 @@ mod tests {
         item
     }
 
-    fn rejected(item: Value) -> (Code, String) {
-        let Err(Rejected { code, message }) = Item::read(item, now()) else { panic!("it is taken") };
-        (code, message)
+    fn rejected(item: Value) -> ApiError {
+        Item::read(item, now()).err().unwrap()
     }
 
     #[test]
     fn an_item_is_what_a_visitor_s_request_was() {
         let mut sent = with("url", json!("https://s.example/spring?utm_source=mail&click_id=x#top?a=b"));
         sent["referrer"] = json!("https://news.example/ü");
-        let item = Item::read(sent, now()).unwrap_or_else(|rejected| panic!("{rejected:?}"));
+        let item = Item::read(sent, now()).unwrap();
         assert_eq!(item.link, Named::Slug("spring".to_owned()));
         assert_eq!(schemas::time::text(item.occurred_at), "2026-09-21T13:33:20.123Z");
         assert_eq!(item.address, IpAddr::from([192, 0, 2, 7]));
@@ -181,10 +178,10 @@ mod tests {
     fn a_link_is_named_by_slug_or_by_id() {
         let id = "lnk_01j9qkwz0vfdz9mm9f3my4ppk9";
         let mut by_id = with("link_id", json!(id));
-        assert_eq!(rejected(by_id.clone()).1, "either slug or link_id is required");
+        assert_eq!(rejected(by_id.clone()).message(), "Either slug or link_id is required.");
         by_id["slug"] = Value::Null;
         assert!(Item::read(by_id, now()).is_ok_and(|item| item.link == Named::Id(id.parse().unwrap())));
-        assert_eq!(rejected(with("slug", Value::Null)).1, "either slug or link_id is required");
+        assert_eq!(rejected(with("slug", Value::Null)).message(), "Either slug or link_id is required.");
     }
 
     #[test]
@@ -199,12 +196,12 @@ mod tests {
             assert_eq!(Item::read(sent, now()).is_ok(), taken, "{offset}");
         }
         for text in ["", "yesterday", "2026-09-21", "2026-09-21T13:33:20", "1790000000"] {
-            assert_eq!(rejected(with("occurred_at", json!(text))).0, Code::InvalidDate, "{text}");
+            assert_eq!(rejected(with("occurred_at", json!(text))).code(), Code::InvalidDate, "{text}");
         }
     }
 
     #[test]
-    fn what_is_wrong_is_said_by_the_field_s_name_and_nothing_that_was_sent() {
+    fn an_error_names_the_field_and_repeats_nothing_that_was_sent() {
         let address = "203.0.113.254";
         for (field, value) in [
             ("ip", json!(format!("{address}.1"))),
@@ -222,16 +219,22 @@ mod tests {
             if field == "link_id" {
                 sent["slug"] = Value::Null;
             }
-            let (_, message) = rejected(sent);
-            assert!(message.starts_with(&format!("{field}: ")), "{message}");
+            let error = rejected(sent);
+            let message = error.message();
+            assert_eq!(error.body()["details"][0]["field"], field, "{message}");
             assert!(!message.contains(address) && !message.contains("3405803774"), "{message}");
         }
-        for missing in ["occurred_at", "ip", "user_agent", "event_id"] {
-            assert_eq!(rejected(with(missing, Value::Null)).1, format!("{missing}: is required"));
+        for (sent, message) in [
+            (with("occurred_at", Value::Null), "Occurred at is required."),
+            (with("ip", Value::Null), "IP is required."),
+            (with("user_agent", Value::Null), "User agent is required."),
+            (with("event_id", Value::Null), "Event ID is required."),
+            (with("colour", json!(1)), "Unknown field colour."),
+            (with("click_id", json!("theirs")), "Unknown field click_id."),
+            (with(address, json!(1)), "Unknown field."),
+            (json!([address]), "An item must be a JSON object."),
+        ] {
+            assert_eq!(rejected(sent).message(), message);
         }
-        assert_eq!(rejected(with("colour", json!(1))).1, "unknown field colour");
-        assert_eq!(rejected(with("click_id", json!("theirs"))).1, "unknown field click_id");
-        assert_eq!(rejected(with(address, json!(1))).1, "unknown field");
-        assert_eq!(rejected(json!([address])).1, "an object is expected");
     }
 }

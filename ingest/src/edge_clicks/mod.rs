@@ -36,7 +36,7 @@ use crate::{
     redirect::Edge,
 };
 use identity::Identity;
-use item::{Item, Named, Rejected};
+use item::{Item, Named};
 use publish::{Publisher, Unpublished};
 
 /// The most items of one request.
@@ -170,10 +170,12 @@ impl EdgeClicks {
         let mut results = Vec::with_capacity(items.len());
         for (index, item) in items.into_iter().enumerate() {
             let outcome = match Item::read(item, now) {
-                Err(Rejected { code, message }) => Outcome::Rejected { code: code.as_str(), message },
+                Err(error) => {
+                    Outcome::Rejected { code: error.code().as_str(), message: error.message().to_owned() }
+                }
                 Ok(item) => match self.target(caller, &item.link) {
                     None => {
-                        Outcome::Unknown { code: Code::NotFound.as_str(), message: "there is no such link" }
+                        Outcome::Unknown { code: Code::NotFound.as_str(), message: "There is no such link." }
                     }
                     Some(target) => {
                         let click_id = self.click_id(caller, &item, &target);

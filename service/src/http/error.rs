@@ -153,7 +153,7 @@ impl ApiError {
     /// false", which becomes a sentence.
     pub fn invalid_fields(code: Code, faults: impl IntoIterator<Item = (String, String)>) -> Self {
         let detail = |(field, fault): (String, String)| {
-            let message = sentence(&format!("{} {fault}", field.replace('_', " ")));
+            let message = sentence(&format!("{} {fault}", spoken(&field)));
             FieldError { field, message }
         };
         let details: Vec<FieldError> = faults.into_iter().map(detail).collect();
@@ -227,6 +227,16 @@ impl ApiError {
         // Strings and numbers always become JSON.
         serde_json::to_value(body).unwrap_or_default()
     }
+}
+
+/// A field's name as words: `link_id` is "link ID".
+fn spoken(field: &str) -> String {
+    let word = |word: &str| match word {
+        "id" | "ip" | "url" => word.to_uppercase(),
+        "ids" => "IDs".to_owned(),
+        _ => word.to_owned(),
+    };
+    field.split('_').map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// Begins with a capital letter and ends with a full stop.
@@ -383,8 +393,8 @@ mod tests {
         assert_eq!(
             ApiError::invalid_field("external_id", "is required").body(),
             serde_json::json!({
-                "statusCode": 400, "code": "BAD_REQUEST", "message": "External id is required.",
-                "details": [{"field": "external_id", "message": "External id is required."}],
+                "statusCode": 400, "code": "BAD_REQUEST", "message": "External ID is required.",
+                "details": [{"field": "external_id", "message": "External ID is required."}],
             })
         );
         let faults = [("name", "is required"), ("tags[1]", "must be a string")];
