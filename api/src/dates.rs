@@ -224,9 +224,9 @@ mod tests {
         ] {
             let error = window(Some(bad), None).unwrap_err();
             assert_eq!(error.code(), Code::InvalidDate, "{bad}");
-            assert!(error.message().starts_with("start_date"), "{bad}");
+            assert!(error.message().starts_with("Start date "), "{bad}");
             let error = window(None, Some(bad)).unwrap_err();
-            assert!(error.message().starts_with("end_date"), "{bad}");
+            assert!(error.message().starts_with("End date "), "{bad}");
         }
     }
 

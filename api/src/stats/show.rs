@@ -162,7 +162,7 @@ mod tests {
         assert!(!month("2026-10-31T18:30:00Z", "day").unwrap().by_hour);
         for interval in ["day", "hour"] {
             let refused = month("2026-10-31T20:00:00Z", interval).err().unwrap();
-            assert!(refused.message().starts_with("timezone"), "{refused}");
+            assert!(refused.message().starts_with("Timezone "), "{refused}");
         }
         assert!(month("2026-10-01T06:00:00Z", "minute").is_ok());
         assert!(points("2025-11-21T00:00:00Z", None, Some("day"), "Europe/Berlin").unwrap().by_hour);
