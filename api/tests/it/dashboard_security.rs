@@ -24,6 +24,7 @@ struct Ids {
     workspace: String,
     link: String,
     endpoint: String,
+    delivery: String,
     key: String,
     import: String,
     user: String,
@@ -66,6 +67,7 @@ impl Route {
             }
         };
         let path = self.path.replace("{workspace}", &ids.workspace).replace("{id}", id);
+        let path = path.replace("{delivery_id}", &ids.delivery);
         let path = path.replace("{slug}", "free").replace("{dimension}", "country");
         assert!(!path.contains('{'), "{path}");
         let query = if path.ends_with("sparklines") { format!("?ids={}", ids.link) } else { String::new() };
@@ -108,11 +110,14 @@ async fn make(browser: &Browser) -> Ids {
     let made = async |path: &str, body| text(&browser.post(path, body).await.body["id"]);
     let file = browser.request(Method::POST, &browser.path("/links/import?dry_run=true"));
     let file = file.header("content-type", "text/csv").body("destination\nhttps://example.com\n");
+    let endpoint =
+        made("/webhooks", json!({"url": "https://example.com/a", "events": ["click.created"]})).await;
+    let test = browser.post(&format!("/webhooks/{endpoint}/test"), json!({})).await;
     Ids {
         workspace: browser.workspace.clone(),
         link: made("/links", json!({"name": "a", "destination": "https://example.com"})).await,
-        endpoint: made("/webhooks", json!({"url": "https://example.com/a", "events": ["click.created"]}))
-            .await,
+        endpoint,
+        delivery: text(&test.body["delivery_id"]),
         key: made("/keys", json!({"name": "a", "scope": "read"})).await,
         import: text(&answer(file).await.body["import_id"]),
         user: text(&browser.send(Method::GET, "/app/api/session", None).await.body["user"]["id"]),
@@ -162,6 +167,7 @@ async fn nothing_of_another_workspace_is_found_at_any_route() {
         workspace: own.workspace.clone(),
         link: LinkId::from_uuid(Uuid::nil()).to_string(),
         endpoint: EndpointId::from_uuid(Uuid::nil()).to_string(),
+        delivery: Uuid::nil().to_string(),
         key: KeyId::from_uuid(Uuid::nil()).to_string(),
         import: ImportId::from_uuid(Uuid::nil()).to_string(),
         user: UserId::from_uuid(Uuid::nil()).to_string(),
@@ -169,6 +175,7 @@ async fn nothing_of_another_workspace_is_found_at_any_route() {
     let nonsense = Ids {
         link: "nonsense".to_owned(),
         endpoint: theirs.link.clone(),
+        delivery: "nonsense".to_owned(),
         key: "%00".to_owned(),
         import: own.link.clone(),
         user: own.key.clone(),
