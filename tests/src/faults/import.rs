@@ -104,7 +104,9 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     let deployment = Deployment::start_on(engines, &[]).await;
     let member = Member::new(&deployment).await;
     let file = file(plan.rows);
-    let refused: Vec<i64> = (1..=plan.rows).filter(|row| is_refused(*row)).map(i64::from).collect();
+    // As a spreadsheet numbers them: the header is line 1.
+    let refused: Vec<i64> =
+        (1..=plan.rows).filter(|row| is_refused(*row)).map(|row| i64::from(row) + 1).collect();
     let rows = i64::from(plan.rows);
     let idle = memory(&deployment).resident;
     progress(&format!("a file of {} MB", file.len() / 1_000_000));
