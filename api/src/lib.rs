@@ -130,7 +130,7 @@ fn app(
 /// # Errors
 /// When an engine cannot be reached or refuses a statement.
 pub async fn migrate(config: &Config) -> anyhow::Result<()> {
-    let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
+    let pool = service::postgres::command_pool(&config.postgres, "api");
     let clickhouse = service::clickhouse::client(&config.clickhouse);
     migrate::migrate(&pool, &clickhouse, &config.kafka).await
 }
@@ -140,7 +140,7 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
 /// # Errors
 /// When Postgres cannot be reached, or what the command names is not there.
 pub async fn administer(config: &Config, admin: Admin) -> anyhow::Result<String> {
-    let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
+    let pool = service::postgres::command_pool(&config.postgres, "api");
     let clickhouse = service::clickhouse::client(&config.clickhouse);
     // A command ends by itself.
     let shutdown = Shutdown::new(std::time::Duration::ZERO);

@@ -12,6 +12,12 @@ use crate::{Check, Shutdown, health};
 /// How long a caller waits for a connection; with Postgres down, this is how fast it is told so.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// The same for an operator's command: nobody asks again for it, and a busy server takes its time.
+const COMMAND_ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Connections of an operator's command at most.
+const COMMAND_CONNECTIONS: u32 = 2;
+
 /// For how long after its last use a connection is taken to be alive without asking; an error closes it.
 const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
@@ -79,6 +85,16 @@ impl FromStr for DatabaseUrl {
 /// `name` is the application's name in `pg_stat_activity`.
 #[must_use]
 pub fn pool(config: &PostgresConfig, name: &str, max_connections: u32) -> PgPool {
+    lazy(config, name, max_connections, ACQUIRE_TIMEOUT)
+}
+
+/// Makes the pool of an operator's command, which waits longer than a request for a connection.
+#[must_use]
+pub fn command_pool(config: &PostgresConfig, name: &str) -> PgPool {
+    lazy(config, name, COMMAND_CONNECTIONS, COMMAND_ACQUIRE_TIMEOUT)
+}
+
+fn lazy(config: &PostgresConfig, name: &str, max_connections: u32, acquire_timeout: Duration) -> PgPool {
     let options = config.url.options().clone().application_name(name).options([
         ("statement_timeout", STATEMENT_TIMEOUT),
         ("lock_timeout", LOCK_TIMEOUT),
@@ -86,7 +102,7 @@ pub fn pool(config: &PostgresConfig, name: &str, max_connections: u32) -> PgPool
     ]);
     PgPoolOptions::new()
         .max_connections(max_connections)
-        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .acquire_timeout(acquire_timeout)
         // A question to the server before each use would be a tenth of the time that a request takes.
         .test_before_acquire(false)
         .before_acquire(|connection, meta| {

@@ -211,7 +211,7 @@ async fn a_downgrade_in_a_storm_of_creations_leaves_no_more_unlocked_links_than_
     assert_eq!((all, unlocked), (created, 20));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn no_write_of_any_kind_is_accepted_after_a_downgrade_to_a_plan_without_write() {
     let server = Server::start().await;
     let changed = AtomicBool::new(false);

@@ -118,9 +118,9 @@ async fn a_link_that_the_topic_has_not_told_of_is_looked_up_and_the_topic_has_th
     let url = only_in_postgres(&isolated, &new).await;
     let edge = edge_with_look_up(&isolated, &spool, &url).await;
     assert_eq!(edge.get("/absent").await.status(), 404);
-    // No waiting: Postgres has it.
+    // Only Postgres has it. On a busy machine it may miss the short limit of a look-up, and is asked again.
+    edge.answers("/new", 302).await;
     let answer = edge.get("/new").await;
-    assert_eq!(answer.status(), 302);
     assert!(location(&answer).starts_with("https://a.example/?click_id="), "{}", location(&answer));
 
     // Postgres goes on telling of the first revision, as a replica does that is behind.
