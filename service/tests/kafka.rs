@@ -1,15 +1,21 @@
 //! Topic creation and the probe, against a real broker.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use devstack::{Options, Server};
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
+use rdkafka::{
+    admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier},
+    consumer::{BaseConsumer, Consumer as _},
+};
 use service::{
     Check, Health, Shutdown,
-    kafka::{Context, Ensured, KafkaConfig, TopicSpec, ensure_topics, watch},
+    kafka::{Context, Ensured, KafkaConfig, TopicSpec, ensure_topics, topic_ids, watch},
 };
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 
 /// Longer than anything here takes; only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -73,6 +79,37 @@ async fn topics_are_made_once_and_then_kept_as_specified() {
     let more = TopicSpec { partitions: 6, ..CLICKS };
     let differing = ensure_topics(&config, &[more]).await.unwrap();
     assert_eq!(differing, [Ensured { differing_partitions: Some(3), ..unchanged() }]);
+}
+
+#[tokio::test]
+async fn a_topic_that_is_made_anew_has_another_id() {
+    let (_server, config) = broker().await;
+    let client: Arc<BaseConsumer> = Arc::new(config.client_config("ids").create().unwrap());
+    let id = async || {
+        let client = Arc::clone(&client);
+        let ask = move || topic_ids(client.client(), &["test.clicks", "test.none"], PATIENCE).unwrap();
+        let ids = spawn_blocking(ask).await.unwrap();
+        assert!(!ids.contains_key("test.none"));
+        ids.get("test.clicks").copied()
+    };
+    assert_eq!(id().await, None);
+    ensure_topics(&config, &[CLICKS]).await.unwrap();
+    let first = id().await.unwrap();
+    assert_eq!(id().await, Some(first));
+
+    let admin: AdminClient<Context> =
+        config.client_config("operator").create_with_context(Context::default()).unwrap();
+    admin.delete_topics(&["test.clicks"], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    timeout(PATIENCE, async {
+        // Until the broker knows of the deletion, it says that the topic is there.
+        while ensure_topics(&config, &[CLICKS]).await.is_ok_and(|done| !done[0].created) {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let second = id().await.unwrap();
+    assert!(second != first && !second.is_nil(), "{second}");
 }
 
 #[tokio::test]

@@ -2,11 +2,13 @@
 
 mod context;
 mod settings;
+mod topic_ids;
 mod topics;
 mod watch;
 
 pub use context::Context;
 pub use settings::KafkaConfig;
 pub(crate) use settings::{BROKERS, property_faults};
+pub use topic_ids::topic_ids;
 pub use topics::{EnsureError, Ensured, TopicSpec, ensure_topics};
 pub use watch::watch;
