@@ -124,7 +124,7 @@ pub(crate) async fn deliver(
         }
         has_more = deliver.claim().await;
     }
-    // Intake must not wait for a loop that listens no more.
+    // `enqueue` must not wait for a loop that listens no more.
     drop(incoming);
     deliver.drain(freed, writer, &shutdown).await;
 }

@@ -1,4 +1,4 @@
-//! From intake to delivery without a detour: a delivery that can be sent at once is stored under a lease and handed
+//! From the queue's entrance to delivery without a detour: a delivery that can be sent at once is stored under a lease and handed
 //! over as it is, so that nobody has to look for it.
 
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use crate::{attempt::Claimed, slots::Grant, store::Lease};
 /// Batches on their way.
 const CAPACITY: usize = 16;
 
-/// What intake tells.
+/// What `enqueue` says.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Deliveries of these endpoints are about to be stored, so many of each.
@@ -41,7 +41,7 @@ pub(crate) struct Offer {
     pub(crate) lease: Option<Lease>,
 }
 
-/// Intake's end.
+/// The end of `enqueue`.
 #[derive(Debug, Clone)]
 pub(crate) struct Handover {
     messages: mpsc::Sender<Message>,

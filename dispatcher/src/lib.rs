@@ -2,13 +2,11 @@
 //!
 //! | Step | Module |
 //! |---|---|
-//! | clicks and link events, matched with endpoints, to topic `webhook.deliveries` | `fan_out`, `event`, `endpoints`, `earlier` |
-//! | from there into Postgres | `intake` |
+//! | clicks and link events, matched with endpoints, into the queue | `enqueue` |
 //! | sent at once, or claimed when it is their turn | `handover`, `deliver`, `slots`, `gates`, `timers` |
 //! | one attempt | `attempt`, `sign`, `guard` |
 //! | what came of it | `outcomes`, `retry`, `store` |
 //! | what dead dispatchers left, what is too old | `presence`, `cleaning` |
-//! | whether the first two get on | `liveness` |
 //!
 //! Every event is delivered at least once, under one id and one body for life: each step can be repeated from
 //! what the step before it made durable. A repeat reaches a receiver only when, after a request
@@ -17,18 +15,11 @@
 mod attempt;
 mod cleaning;
 mod config;
-mod consumer;
-mod dead_letter;
 mod deliver;
-mod earlier;
-mod endpoints;
-mod event;
-mod fan_out;
+mod enqueue;
 mod gates;
 mod guard;
 mod handover;
-mod intake;
-mod liveness;
 mod outcomes;
 mod presence;
 mod retry;
@@ -36,7 +27,6 @@ mod sign;
 mod slots;
 mod store;
 mod timers;
-mod transaction;
 
 pub use config::{Config, Tuning};
 
@@ -68,7 +58,7 @@ pub async fn run(
     let health = Health::new(&shutdown);
     // Every check is named before the first /readyz is answered: none yet would mean ready.
     let (postgres, kafka_check) = (health.check("postgres"), health.check("kafka"));
-    let (fanning_out, taking_in) = (health.check("fan-out"), health.check("intake"));
+    let enqueueing = health.check("enqueue");
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     let pool = service::postgres::pool(&config.postgres, "dispatcher", POOL_CONNECTIONS);
     let rules = DestinationRules::new(config.webhook_allow, Some(&config.public_url))
@@ -88,17 +78,13 @@ pub async fn run(
     });
     let (kafka, stop) = (config.kafka.clone(), shutdown.clone());
     tasks.spawn(async move {
-        let topics = [topic::CLICKS, topic::LINK_EVENTS, topic::DELIVERIES, topic::DEAD_LETTERS];
+        let topics = [topic::CLICKS, topic::LINK_EVENTS, topic::DEAD_LETTERS];
         let topics = topics.map(|topic| kafka.topic(topic.name)).to_vec();
         service::kafka::watch(&kafka, topics, kafka_check, stop).await.context("cannot watch Kafka")
     });
-    let (kafka, from, stop) = (config.kafka.clone(), pool.clone(), shutdown.clone());
-    tasks.spawn(async move {
-        fan_out::fan_out(kafka, from, fanning_out, stop).await.context("cannot fan events out")
-    });
     let (kafka, into, stop) = (config.kafka, pool.clone(), shutdown.clone());
     tasks.spawn(async move {
-        intake::intake(kafka, into, handover, taking_in, stop).await.context("cannot store deliveries")
+        enqueue::enqueue(kafka, into, handover, enqueueing, stop).await.context("cannot read events")
     });
     let (present, options, stop) = (pool.clone(), config.postgres.url.options().clone(), shutdown.clone());
     tasks.spawn(async move {

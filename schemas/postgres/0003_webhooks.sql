@@ -78,11 +78,16 @@ CREATE TABLE webhook_finished (
 );
 CREATE INDEX webhook_finished_age ON webhook_finished (finished_at);
 
--- Up to where each partition of topic webhook.deliveries is in the table above, written in the same transaction
--- as its rows. The offsets that Kafka holds are a convenience.
+-- Up to where each partition of the events is in the queue, written in the transaction that inserts their deliveries,
+-- and only from the value that the writer knows: a former owner of the partition inserts nothing. The offsets that Kafka
+-- holds are for programs that watch lag.
 CREATE TABLE webhook_offsets (
-    partition_id integer PRIMARY KEY,
-    next_offset bigint NOT NULL
+    topic text NOT NULL,
+    partition_id integer NOT NULL,
+    -- Kafka's id of the topic: one that was made anew has another, and its offsets begin again.
+    topic_id uuid NOT NULL,
+    next_offset bigint NOT NULL,
+    PRIMARY KEY (topic, partition_id)
 );
 
 -- Failed attempts, kept for 7 days. A 2xx leaves no row.

@@ -13,7 +13,6 @@ pub struct Topic {
 
 const DAY_MS_14: &str = "1209600000";
 const DAY_MS_30: &str = "2592000000";
-const DAY_MS_2: &str = "172800000";
 
 /// Clicks, as the edge answered them. Key: the click id, so that a hot link spreads over the partitions.
 ///
@@ -53,13 +52,6 @@ pub const CONVERSIONS: Topic = Topic {
     config: &[("cleanup.policy", "delete"), ("retention.ms", DAY_MS_14)],
 };
 
-/// One record per webhook delivery. Key: the endpoint's id, so that a partition's owner owns its endpoints.
-pub const DELIVERIES: Topic = Topic {
-    name: "webhook.deliveries",
-    partitions: 6,
-    config: &[("cleanup.policy", "delete"), ("retention.ms", DAY_MS_2)],
-};
-
 /// Messages that no consumer could read: the original bytes, with position and reason in headers.
 ///
 /// Larger than any message it may have to hold, because the headers come on top.
@@ -70,7 +62,7 @@ pub const DEAD_LETTERS: Topic = Topic {
 };
 
 /// Every topic.
-pub const ALL: [Topic; 6] = [CLICKS, LINKS, LINK_EVENTS, CONVERSIONS, DELIVERIES, DEAD_LETTERS];
+pub const ALL: [Topic; 5] = [CLICKS, LINKS, LINK_EVENTS, CONVERSIONS, DEAD_LETTERS];
 
 #[cfg(test)]
 mod tests {

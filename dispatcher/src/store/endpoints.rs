@@ -2,13 +2,26 @@
 
 use std::collections::HashMap;
 
+use chrono::{DateTime, Utc};
 use schemas::id::{EndpointId, WorkspaceId};
 use sqlx::{PgPool, Row as _, postgres::PgRow};
 
-use crate::{
-    attempt::{Claimed, SealedSecret, Target},
-    endpoints::Endpoint,
-};
+use crate::attempt::{Claimed, SealedSecret, Target};
+
+/// An enabled endpoint of a workspace whose plan has webhooks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// Identifies the endpoint.
+    pub(crate) id: EndpointId,
+    /// Whose events it gets.
+    pub(crate) workspace_id: WorkspaceId,
+    /// The kinds of events that it asked for.
+    pub(crate) events: Vec<String>,
+    /// The classes of clicks that it asked for.
+    pub(crate) click_classes: Vec<String>,
+    /// Set when it was created or enabled again; earlier events are not for it.
+    pub(crate) enabled_from: DateTime<Utc>,
+}
 
 /// Reads the number that every change of an endpoint or a plan raises.
 pub(crate) async fn endpoints_version(pool: &PgPool) -> sqlx::Result<i64> {

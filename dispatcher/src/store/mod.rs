@@ -4,18 +4,20 @@
 
 mod cleaning;
 mod endpoints;
+mod enqueue;
 mod failures;
 mod health;
-mod incoming;
 mod presence;
 mod queue;
 mod settle;
 mod streaks;
 
 pub(crate) use cleaning::clean;
-pub(crate) use endpoints::{enabled_endpoints, endpoints_version, target_of, targets};
+pub(crate) use endpoints::{Endpoint, enabled_endpoints, endpoints_version, target_of, targets};
+pub(crate) use enqueue::{
+    Fenced, Move, NewDelivery, Partition, Position, add_positions, insert, move_positions, positions,
+};
 pub(crate) use health::Health;
-pub(crate) use incoming::{Fenced, Incoming, Move, insert, next_offsets};
 pub(crate) use presence::{bury, dead, register};
 pub(crate) use queue::{Lease, Waiting, backlog, claim, release};
 pub(crate) use settle::{Finished, Settled, settle};

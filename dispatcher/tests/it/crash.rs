@@ -9,7 +9,7 @@ use tests::receiver::{Answer, Receiver};
 
 use crate::world::{SOON, World};
 
-/// Longer than a dead process's session, transaction and leases together.
+/// Longer than a dead process's session and leases together.
 const RECOVERED: Duration = Duration::from_secs(90);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,45 +240,14 @@ async fn two_dispatchers_share_the_work_without_repeats() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn postgres_and_not_kafka_says_where_to_go_on() {
-    let world = World::new().await;
-    let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
-    let workspace = world.workspace("business").await;
-    world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
-    let dispatcher = world.dispatcher().await;
-    for _ in 0..3 {
-        world.click(workspace, Class::Human).await;
-    }
-    eventually("three arrive", SOON, async || match receiver.requests().len() {
-        3 => Ok(()),
-        count => Err(count),
-    })
-    .await;
-    dispatcher.stop().await;
-
-    // As after a restore from a backup: Kafka's offsets are ahead of what the database knows.
-    sqlx::query("UPDATE webhook_offsets SET next_offset = 0").execute(&world.pool).await.unwrap();
-    let dispatcher = world.dispatcher().await;
-    eventually("the three arrive again", SOON, async || match receiver.requests().len() {
-        6 => Ok(()),
-        count => Err(count),
-    })
-    .await;
-    dispatcher.stop().await;
-    let ids: HashSet<String> =
-        receiver.requests().iter().map(|request| request.delivery().to_owned()).collect();
-    assert_eq!(ids.len(), 3, "a repeat has the id of the first");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn readiness_names_what_is_checked() {
     let world = World::new().await;
     let dispatcher = world.dispatcher().await;
     let client = tests::engines::http_client();
-    eventually("both engines and both readers are ready", SOON, async || {
+    eventually("both engines and the reader are ready", SOON, async || {
         let answer = client.get(format!("{}/readyz", dispatcher.operations_url)).send().await.unwrap();
         let report: serde_json::Value = answer.json().await.unwrap();
-        let checks = ["kafka", "postgres", "fan-out", "intake"];
+        let checks = ["kafka", "postgres", "enqueue"];
         let ready = checks.iter().all(|check| report["checks"][check]["ready"] == true);
         if ready && report["ready"] == true { Ok(()) } else { Err(report) }
     })

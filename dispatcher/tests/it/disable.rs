@@ -105,7 +105,7 @@ async fn fourteen_exhausted_a_success_and_fourteen_exhausted_disable_nothing() {
         for _ in 0..clicks {
             world.click(workspace, Class::Human).await;
         }
-        world.fanned_out().await;
+        world.enqueued().await;
         eventually("the count is as it should be", SOON, async || match world.state(endpoint).await {
             (_, seen) if seen == count => Ok(()),
             state => Err(state),
@@ -187,7 +187,7 @@ async fn an_endpoint_enabled_again_starts_at_zero_with_new_events_only() {
     for _ in 0..5 {
         world.click(workspace, Class::Human).await;
     }
-    world.fanned_out().await;
+    world.enqueued().await;
     // What came in before it was disabled and was not purged yet.
     let left: i64 = world
         .number(

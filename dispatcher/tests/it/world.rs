@@ -1,5 +1,6 @@
 //! A workspace with endpoints, the events of its links, and a dispatcher that can be stopped or killed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -189,34 +190,73 @@ impl World {
         self.dispatcher_with(|_| {}).await
     }
 
-    /// Waits until fan-out has committed every event that is on its topics now.
-    pub(crate) async fn fanned_out(&self) {
-        let isolated = self.isolated.clone();
-        let asking = spawn_blocking(move || {
-            let group = format!("{}hopline-fan-out", isolated.topic_prefix);
-            let consumer: BaseConsumer = isolated.kafka().set("group.id", group).create().unwrap();
-            let mut ends = TopicPartitionList::new();
-            for topic in [topic::CLICKS, topic::LINK_EVENTS] {
-                for partition in 0..topic.partitions {
-                    let name = isolated.topic(topic);
-                    let (_, end) = consumer.fetch_watermarks(&name, partition, SOON).unwrap();
-                    if end > 0 {
-                        ends.add_partition_offset(&name, partition, Offset::Offset(end)).unwrap();
-                    }
-                }
-            }
-            (consumer, ends)
-        });
-        let (consumer, ends) = asking.await.unwrap();
-        assert!(ends.count() > 0, "there is no event to wait for");
-        let consumer = Arc::new(consumer);
-        eventually("fan-out is at the end of its topics", SOON, async || {
+    /// Publishes to a partition.
+    pub(crate) async fn publish_to(&self, topic: Topic, partition: i32, value: &[u8]) {
+        let name = self.isolated.topic(topic);
+        let record = FutureRecord::<(), _>::to(&name).partition(partition).payload(value);
+        self.producer.send(record, SOON).await.unwrap();
+    }
+
+    /// Waits until Postgres says that every event that is on its topics now is in the queue.
+    pub(crate) async fn enqueued(&self) {
+        let ends = self.ends().await;
+        assert!(!ends.is_empty(), "there is no event to wait for");
+        eventually("the positions are at the ends of the topics", SOON, async || {
+            let positions = self.positions().await;
+            let is_there = ends.iter().all(|(partition, end)| positions.get(partition) == Some(end));
+            if is_there { Ok(()) } else { Err(positions) }
+        })
+        .await;
+    }
+
+    /// Waits until Kafka has the group's offsets for every event that is on its topics now.
+    pub(crate) async fn committed(&self) {
+        let mut ends = TopicPartitionList::new();
+        for ((topic, partition), end) in self.ends().await {
+            ends.add_partition_offset(&topic, partition, Offset::Offset(end)).unwrap();
+        }
+        let consumer = Arc::new(self.consumer());
+        eventually("the committed offsets are at the ends of the topics", SOON, async || {
             let (consumer, asked) = (Arc::clone(&consumer), ends.clone());
             let committed = spawn_blocking(move || consumer.committed_offsets(asked, SOON).unwrap());
             let committed = committed.await.unwrap();
             if committed == ends { Ok(()) } else { Err(committed) }
         })
         .await;
+    }
+
+    /// The offset to read next of each partition, as Postgres has it.
+    async fn positions(&self) -> BTreeMap<(String, i32), i64> {
+        let rows: Vec<(String, i32, i64)> =
+            sqlx::query_as("SELECT topic, partition_id, next_offset FROM webhook_offsets")
+                .fetch_all(&self.pool)
+                .await
+                .unwrap();
+        rows.into_iter().map(|(topic, partition, next)| ((topic, partition), next)).collect()
+    }
+
+    /// The end of each partition that is not empty.
+    async fn ends(&self) -> BTreeMap<(String, i32), i64> {
+        let (consumer, isolated) = (self.consumer(), self.isolated.clone());
+        let asking = spawn_blocking(move || {
+            let mut ends = BTreeMap::new();
+            for topic in [topic::CLICKS, topic::LINK_EVENTS] {
+                for partition in 0..topic.partitions {
+                    let name = isolated.topic(topic);
+                    let (_, end) = consumer.fetch_watermarks(&name, partition, SOON).unwrap();
+                    if end > 0 {
+                        ends.insert((name, partition), end);
+                    }
+                }
+            }
+            ends
+        });
+        asking.await.unwrap()
+    }
+
+    fn consumer(&self) -> BaseConsumer {
+        let group = format!("{}hopline-dispatcher", self.isolated.topic_prefix);
+        self.isolated.kafka().set("group.id", group).create().unwrap()
     }
 
     pub(crate) async fn pending(&self) -> i64 {

@@ -12,7 +12,7 @@ mod text;
 
 pub use click::{Class, Click};
 pub use conversion::Conversion;
-pub use delivery::{Delivery, MAX_ATTEMPTS, delivery_id};
+pub use delivery::{MAX_ATTEMPTS, delivery_id};
 pub use link::{DeletedLink, EdgeToken, ForwardQuery, Link, LinkRecord};
 pub use link_event::{LinkEvent, LinkEventKind};
 pub use text::Text;
@@ -103,7 +103,6 @@ mod tests {
         golden::<Click>(include_str!("../../fixtures/click.v1.json"));
         golden::<Click>(include_str!("../../fixtures/click.v1.bare.json"));
         golden::<Conversion>(include_str!("../../fixtures/conversion.v1.json"));
-        golden::<Delivery>(include_str!("../../fixtures/delivery.v1.json"));
         golden::<LinkEvent>(include_str!("../../fixtures/link_event.v1.json"));
         golden::<EdgeToken>(include_str!("../../fixtures/edge_token.v1.json"));
         let live = golden::<LinkRecord>(include_str!("../../fixtures/link.v1.json"));

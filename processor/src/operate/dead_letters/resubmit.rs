@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use futures_util::future::try_join_all;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
-use schemas::message::{Click, Conversion, DecodeError, Delivery, LinkEvent, Message as _};
+use schemas::message::{Click, Conversion, DecodeError, LinkEvent, Message as _};
 use schemas::topic;
 use serde::Serialize;
 use service::kafka::Context;
@@ -141,8 +141,6 @@ fn bytes_to_send(letter: &Letter, prefix: &str) -> Result<Vec<u8>, Left> {
         Conversion::decode(bytes).map(drop)
     } else if known(topic::LINK_EVENTS) {
         LinkEvent::decode(bytes).map(drop)
-    } else if known(topic::DELIVERIES) {
-        Delivery::decode(bytes).map(drop)
     } else {
         // Of links the topic keeps the last value for a key: an old one would replace what stands.
         return Err(Left::Refused);

@@ -1,13 +1,14 @@
-//! Whether a part that reads from Kafka gets on with its work, as `/readyz` tells.
+//! Whether events get on into the queue, as `/readyz` tells.
 //!
-//! That Kafka answers does not say so: a consumer may wait for its group, and a batch for a coordinator.
+//! That Kafka and Postgres answer does not say so: a consumer may wait for its group, and a batch for a lock.
 
 use std::{fmt::Display, pin::pin, time::Duration};
 
+use rdkafka::message::OwnedMessage;
 use service::Check;
 use tokio::time::{Instant, sleep};
 
-use crate::consumer::{Consumer, Polled};
+use super::consumer::Consumer;
 
 /// How often to look.
 const LOOK: Duration = Duration::from_secs(1);
@@ -21,8 +22,8 @@ const OUTSIDE: Duration = Duration::from_secs(15);
 /// How long until a consumer that does not come back into its group is replaced.
 const GIVEN_UP: Duration = Duration::from_secs(30);
 
-/// Watches one part.
-pub(crate) struct Liveness {
+/// Watches the work.
+pub(super) struct Liveness {
     check: Check,
     /// When the batch began that is not done yet.
     busy_since: Option<Instant>,
@@ -32,19 +33,19 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
-    /// Takes the part for ready: what it waits for at first has checks of its own.
-    pub(crate) fn new(check: Check) -> Self {
+    /// Begins as ready: what is waited for at first has separate checks.
+    pub(super) fn new(check: Check) -> Self {
         check.ready();
         Self { check, busy_since: None, failure: None, outside_since: None }
     }
 
     /// Polls; none when the consumer has been outside of its group for so long that it needs to be replaced.
-    pub(crate) async fn poll(
+    pub(super) async fn poll(
         &mut self,
         consumer: &Consumer,
         limit: usize,
         linger: Duration,
-    ) -> Option<Polled> {
+    ) -> Option<Vec<OwnedMessage>> {
         let mut poll = pin!(consumer.poll(limit, linger));
         loop {
             tokio::select! {
@@ -77,7 +78,7 @@ impl Liveness {
     }
 
     /// Waits for a part of the work on a batch, or of getting ready for one.
-    pub(crate) async fn during<T, E: Display>(
+    pub(super) async fn during<T, E: Display>(
         &mut self,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
@@ -105,7 +106,7 @@ impl Liveness {
     }
 
     /// Notes that a batch is done.
-    pub(crate) fn done(&mut self) {
+    pub(super) fn done(&mut self) {
         (self.busy_since, self.failure) = (None, None);
         self.check.ready();
     }

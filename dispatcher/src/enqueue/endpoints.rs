@@ -1,57 +1,45 @@
-//! The enabled endpoints, as fan-out matches events against them.
+//! The enabled endpoints, and which events go to them.
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, TimeDelta, Utc};
-use schemas::id::{EndpointId, WorkspaceId};
+use chrono::TimeDelta;
+use schemas::id::WorkspaceId;
 
-use crate::event::Event;
+use super::event::Event;
+use crate::store::Endpoint;
 
 /// How far the clock that stamps an event may be behind the one that stamps `enabled_from`.
 const CLOCK_TOLERANCE: TimeDelta = TimeDelta::seconds(5);
 
-/// An enabled endpoint of a workspace whose plan has webhooks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Endpoint {
-    /// Identifies the endpoint.
-    pub(crate) id: EndpointId,
-    /// Whose events it gets.
-    pub(crate) workspace_id: WorkspaceId,
-    /// The kinds of events that it asked for.
-    pub(crate) events: Vec<String>,
-    /// The classes of clicks that it asked for.
-    pub(crate) click_classes: Vec<String>,
-    /// Set when it was created or enabled again; earlier events are not for it.
-    pub(crate) enabled_from: DateTime<Utc>,
-}
-
-impl Endpoint {
-    /// Tells whether an event goes to this endpoint.
-    #[must_use]
-    pub(crate) fn wants(&self, event: &Event) -> bool {
-        self.workspace_id == event.workspace_id
-            && self.events.iter().any(|kind| kind == event.kind)
-            && event
-                .class
-                .is_none_or(|class| self.click_classes.iter().any(|wanted| wanted == class.as_str()))
-            && event.accepted_at >= self.enabled_from - CLOCK_TOLERANCE
-    }
+/// Tells whether an event goes to an endpoint.
+fn wants(endpoint: &Endpoint, event: &Event) -> bool {
+    endpoint.workspace_id == event.workspace_id
+        && endpoint.events.iter().any(|kind| kind == event.kind)
+        && event
+            .class
+            .is_none_or(|class| endpoint.click_classes.iter().any(|wanted| wanted == class.as_str()))
+        && event.accepted_at >= endpoint.enabled_from - CLOCK_TOLERANCE
 }
 
 /// All enabled endpoints at one version of `endpoints_version`.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Endpoints {
+#[derive(Debug, Default)]
+pub(super) struct Endpoints {
     by_workspace: HashMap<WorkspaceId, Vec<Endpoint>>,
 }
 
 impl Endpoints {
+    /// Tells whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_workspace.is_empty()
+    }
+
     /// Returns the endpoints that an event goes to.
-    pub(crate) fn matching<'a>(&'a self, event: &'a Event) -> impl Iterator<Item = &'a Endpoint> {
+    pub(super) fn matching<'a>(&'a self, event: &'a Event) -> impl Iterator<Item = &'a Endpoint> {
         self.by_workspace
             .get(&event.workspace_id)
             .into_iter()
             .flatten()
-            .filter(|endpoint| endpoint.wants(event))
+            .filter(|endpoint| wants(endpoint, event))
     }
 }
 
@@ -67,13 +55,15 @@ impl FromIterator<Endpoint> for Endpoints {
 
 #[cfg(test)]
 mod tests {
+    use chrono::Utc;
+    use schemas::id::EndpointId;
     use schemas::message::{Class, Click, LinkEvent, Message as _};
     use uuid::Uuid;
 
     use super::*;
 
     fn click() -> Event {
-        let click = Click::decode(include_bytes!("../../schemas/fixtures/click.v1.json")).unwrap();
+        let click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
         Event::of_click(&click, "2026-09-21T13:33:21Z".parse().unwrap())
     }
 
@@ -91,18 +81,19 @@ mod tests {
     fn an_endpoint_gets_the_kinds_and_classes_that_it_asked_for() {
         let event = click();
         let endpoint = endpoint_of(&event);
-        assert!(endpoint.wants(&event));
-        assert!(!endpoint.wants(&Event { kind: "link.created", ..event.clone() }));
-        assert!(!endpoint.wants(&Event { class: Some(Class::Bot), ..event.clone() }));
+        assert!(wants(&endpoint, &event));
+        assert!(!wants(&endpoint, &Event { kind: "link.created", ..event.clone() }));
+        assert!(!wants(&endpoint, &Event { class: Some(Class::Bot), ..event.clone() }));
         let bots_too = Endpoint { click_classes: vec!["human".to_owned(), "bot".to_owned()], ..endpoint };
-        assert!(bots_too.wants(&Event { class: Some(Class::Bot), ..event }));
+        assert!(wants(&bots_too, &Event { class: Some(Class::Bot), ..event }));
     }
 
     #[test]
     fn click_classes_say_nothing_about_link_events() {
-        let event = LinkEvent::decode(include_bytes!("../../schemas/fixtures/link_event.v1.json")).unwrap();
+        let event =
+            LinkEvent::decode(include_bytes!("../../../schemas/fixtures/link_event.v1.json")).unwrap();
         let event = Event::of_link(&event, Utc::now());
-        assert!(Endpoint { click_classes: vec![], ..endpoint_of(&event) }.wants(&event));
+        assert!(wants(&Endpoint { click_classes: vec![], ..endpoint_of(&event) }, &event));
     }
 
     #[test]
@@ -112,8 +103,8 @@ mod tests {
             enabled_from: event.accepted_at + TimeDelta::milliseconds(later),
             ..endpoint_of(&event)
         };
-        assert!(enabled(5_000).wants(&event));
-        assert!(!enabled(5_001).wants(&event));
+        assert!(wants(&enabled(5_000), &event));
+        assert!(!wants(&enabled(5_001), &event));
     }
 
     #[test]

@@ -2,32 +2,34 @@
 
 use chrono::{DateTime, Utc};
 use schemas::id::{EndpointId, WorkspaceId};
-use schemas::message::{Class, Click, Delivery, LinkEvent, Version, delivery_id};
+use schemas::message::{Class, Click, LinkEvent, delivery_id};
 use schemas::time;
 use serde::Serialize;
 
+use crate::store::NewDelivery;
+
 /// The kind of a click's event.
-pub(crate) const CLICK_CREATED: &str = "click.created";
+pub(super) const CLICK_CREATED: &str = "click.created";
 
 /// An event before it is matched with endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Event {
+pub(super) struct Event {
     /// Made at the source, so that reading the topic again gives the same deliveries.
-    pub(crate) id: String,
+    pub(super) id: String,
     /// The name that receivers see.
-    pub(crate) kind: &'static str,
+    pub(super) kind: &'static str,
     /// Whose event it is.
-    pub(crate) workspace_id: WorkspaceId,
+    pub(super) workspace_id: WorkspaceId,
     /// What clicked; only clicks have a class.
-    pub(crate) class: Option<Class>,
+    pub(super) class: Option<Class>,
     /// When it happened, by its source's clock.
-    pub(crate) occurred_at: DateTime<Utc>,
+    pub(super) occurred_at: DateTime<Utc>,
     /// When it was accepted, by the time of its record.
-    pub(crate) accepted_at: DateTime<Utc>,
+    pub(super) accepted_at: DateTime<Utc>,
     /// The envelope's `data`, as JSON.
-    pub(crate) data: String,
-    /// Whether it may have been told before, or may be told again.
-    pub(crate) may_repeat: bool,
+    pub(super) data: String,
+    /// Whether it is a possible repeat.
+    pub(super) again: bool,
 }
 
 /// `data` of `click.created`: the specification's six fields, null when missing, and three of ours.
@@ -47,7 +49,7 @@ struct ClickData<'a> {
 impl Event {
     /// Makes the event of a click. Its id is the click's.
     #[must_use]
-    pub(crate) fn of_click(click: &Click, accepted_at: DateTime<Utc>) -> Self {
+    pub(super) fn of_click(click: &Click, accepted_at: DateTime<Utc>) -> Self {
         let data = ClickData {
             link_id: click.link_id.to_string(),
             slug: &click.slug,
@@ -68,13 +70,13 @@ impl Event {
             accepted_at,
             // A struct of texts is always JSON.
             data: serde_json::to_string(&data).unwrap_or_default(),
-            may_repeat: click.again,
+            again: click.again,
         }
     }
 
     /// Makes the event of a change to a link; its `data` is passed on as it is.
     #[must_use]
-    pub(crate) fn of_link(event: &LinkEvent, accepted_at: DateTime<Utc>) -> Self {
+    pub(super) fn of_link(event: &LinkEvent, accepted_at: DateTime<Utc>) -> Self {
         Self {
             id: event.event_id.to_string(),
             kind: event.event.as_str(),
@@ -83,26 +85,28 @@ impl Event {
             occurred_at: event.occurred_at,
             accepted_at,
             data: event.data.to_string(),
-            may_repeat: false,
+            again: false,
         }
     }
 
     /// Makes the event's delivery to an endpoint: the same bytes however often it is made.
     #[must_use]
-    pub(crate) fn delivery(&self, endpoint_id: EndpointId) -> Delivery {
+    pub(super) fn delivery(&self, endpoint_id: EndpointId) -> NewDelivery {
         let id = delivery_id(&self.id, &endpoint_id.to_string());
         let (kind, created_at) = (self.kind, time::text(self.occurred_at));
         // Put together by hand so that `data` is written once for all endpoints; nothing here needs escaping.
         let body =
             format!(r#"{{"id":"{id}","event":"{kind}","created_at":"{created_at}","data":{}}}"#, self.data);
-        Delivery {
-            version: Version,
+        NewDelivery {
             delivery_id: id,
             endpoint_id,
             workspace_id: self.workspace_id,
-            event: kind.to_owned(),
-            created_at: self.occurred_at,
+            event: kind,
             body,
+            created_at: self.occurred_at,
+            accepted_at: self.accepted_at,
+            is_remembered: self.again,
+            is_leased: false,
         }
     }
 }
@@ -123,13 +127,13 @@ mod tests {
         Event::of_click(&Click::decode(fixture.as_bytes()).unwrap(), Utc::now())
     }
 
-    fn body(delivery: &Delivery) -> Value {
+    fn body(delivery: &NewDelivery) -> Value {
         serde_json::from_str(&delivery.body).unwrap()
     }
 
     #[test]
     fn a_click_is_told_with_its_fields_and_without_its_visitor() {
-        let event = click(include_str!("../../schemas/fixtures/click.v1.json"));
+        let event = click(include_str!("../../../schemas/fixtures/click.v1.json"));
         let delivery = event.delivery(endpoint());
         let id = delivery_id(
             "AQGSbz58G3t-mlEvHTxLWmkBoMRQbHsJCQkJCQkJCQkJMvFk5fAerVRhyH4v",
@@ -159,7 +163,7 @@ mod tests {
 
     #[test]
     fn what_a_click_lacks_is_null() {
-        let event = click(include_str!("../../schemas/fixtures/click.v1.bare.json"));
+        let event = click(include_str!("../../../schemas/fixtures/click.v1.bare.json"));
         let data = &body(&event.delivery(endpoint()))["data"];
         for field in ["country", "device_type", "utm_source", "utm_campaign"] {
             assert_eq!(data.get(field), Some(&Value::Null), "{field}");
@@ -168,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_link_event_passes_its_data_on_unchanged() {
-        let fixture = include_str!("../../schemas/fixtures/link_event.v1.json");
+        let fixture = include_str!("../../../schemas/fixtures/link_event.v1.json");
         let message = LinkEvent::decode(fixture.as_bytes()).unwrap();
         let event = Event::of_link(&message, Utc::now());
         let body = body(&event.delivery(endpoint()));
@@ -178,7 +182,9 @@ mod tests {
 
     #[test]
     fn a_delivery_is_the_same_bytes_however_often_it_is_made() {
-        let fixture = include_str!("../../schemas/fixtures/click.v1.json");
-        assert_eq!(click(fixture).delivery(endpoint()), click(fixture).delivery(endpoint()));
+        let fixture = include_str!("../../../schemas/fixtures/click.v1.json");
+        let accepted_at = Utc::now();
+        let delivery = || Event { accepted_at, ..click(fixture) }.delivery(endpoint());
+        assert_eq!(delivery(), delivery());
     }
 }

@@ -1,6 +1,6 @@
 //! Who gets which events.
 
-use schemas::message::{Class, LinkEventKind, delivery_id};
+use schemas::message::{Class, Click, LinkEventKind, Message as _, delivery_id};
 use schemas::topic;
 use tests::eventually;
 use tests::log::records;
@@ -36,13 +36,8 @@ async fn events_arrive_once_and_signed_at_those_who_asked_and_nowhere_else() {
     })
     .await;
     // Only now is it certain that the other events made no delivery.
-    world.fanned_out().await;
-    assert_eq!(records(&world.isolated, topic::DELIVERIES).len(), 5);
-    eventually("nothing is left", SOON, async || match world.pending().await {
-        0 => Ok(()),
-        left => Err(left),
-    })
-    .await;
+    world.enqueued().await;
+    world.done().await;
 
     for request in &requests {
         assert_eq!(request.method, "POST");
@@ -102,7 +97,7 @@ async fn an_unreadable_event_becomes_a_dead_letter_and_holds_nothing_up() {
     let dispatcher = world.dispatcher().await;
     world.publish(topic::CLICKS, "a", b"{\"v\":1").await;
     world.publish(topic::CLICKS, "b", b"{\"v\":77}").await;
-    world.publish(topic::DELIVERIES, "c", b"\xff\xfe").await;
+    world.publish(topic::LINK_EVENTS, "c", b"\xff\xfe").await;
     world.click(workspace, Class::Human).await;
     eventually("the click after them arrives", SOON, async || match receiver.requests().len() {
         1 => Ok(()),
@@ -143,4 +138,58 @@ async fn a_plan_that_lost_webhooks_gets_no_further_attempt() {
     .await;
     assert_eq!(receiver.requests().len(), 1);
     dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_webhook_of_a_dead_letter_that_is_sent_again_arrives() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
+    let workspace = world.workspace("business").await;
+    let endpoint = world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    let dispatcher = world.dispatcher().await;
+    world.publish_to(topic::CLICKS, 3, b"{").await;
+    let letter = eventually("a dead letter", SOON, async || {
+        let mut letters = records(&world.isolated, topic::DEAD_LETTERS);
+        if letters.len() == 1 { Ok(letters.remove(0)) } else { Err(letters) }
+    })
+    .await;
+    assert_eq!(letter.key, format!("{}/3/0", world.isolated.topic(topic::CLICKS)));
+
+    // As `processor dead-letters resubmit` sends what it can read: marked, to the partition that the letter names.
+    let click = Click { again: true, ..World::new_click(workspace, Class::Human) };
+    for _ in 0..2 {
+        world.publish_to(topic::CLICKS, 3, &click.encode()).await;
+        world.enqueued().await;
+        world.done().await;
+    }
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 1, "its end is remembered");
+    assert_eq!(requests[0].delivery(), delivery_id(&click.click_id, &endpoint.to_string()).to_string());
+    dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_of_many_deliveries_is_cut_into_transactions_and_complete() {
+    const ENDPOINTS: i64 = 30;
+    const CLICKS: i64 = 100;
+    let world = World::new().await;
+    // What is never answered stays in the queue.
+    let receiver = Receiver::start(|_, _| Answer::Silence).await;
+    let workspace = world.workspace("business").await;
+    for _ in 0..ENDPOINTS {
+        world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    }
+    // In one partition, so that they are polled together.
+    for _ in 0..CLICKS {
+        let click = World::new_click(workspace, Class::Human);
+        world.publish_to(topic::CLICKS, 0, &click.encode()).await;
+    }
+    let dispatcher = world.dispatcher().await;
+    world.enqueued().await;
+    assert_eq!(world.pending().await, ENDPOINTS * CLICKS);
+    let largest = "SELECT max(rows) FROM
+                   (SELECT count(*) AS rows FROM webhook_deliveries GROUP BY xmin::text) AS transactions";
+    let largest = world.number(largest).await;
+    assert!((1_000..=2_000).contains(&largest), "a transaction of {largest} deliveries");
+    dispatcher.kill().await;
 }

@@ -1,0 +1,393 @@
+//! Events from their topics into the queue of deliveries.
+//!
+//! How far each partition is in the queue stands in Postgres, in the transaction that inserts its deliveries: that row,
+//! not Kafka's committed offset, says where to go on, and it moves only from where this process knows it to be. So
+//! nothing is skipped, whoever is killed, and a process that lost a partition without knowing inserts nothing.
+
+mod consumer;
+mod dead_letter;
+mod endpoints;
+mod event;
+mod liveness;
+mod position;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use rdkafka::{
+    Message as _,
+    error::{KafkaError, KafkaResult},
+    message::OwnedMessage,
+    topic_partition_list::Offset,
+};
+use schemas::{
+    message::{Click, DecodeError, LinkEvent, Message as _},
+    topic,
+};
+use service::{Check, Shutdown, kafka::KafkaConfig};
+use sqlx::PgPool;
+use tokio::{task::spawn_blocking, time::sleep};
+use uuid::Uuid;
+
+use self::{
+    consumer::Consumer,
+    dead_letter::{DeadLetter, DeadLetters},
+    endpoints::Endpoints,
+    event::Event,
+    liveness::Liveness,
+    position::go_on,
+};
+use crate::{
+    attempt::Claimed,
+    handover::{Handover, Offer},
+    store::{self, Fenced, Lease, Move, NewDelivery, Partition, Position},
+};
+
+/// How long an event may wait for others to share its transaction.
+const LINGER: Duration = Duration::from_millis(5);
+
+/// The same while there are no endpoints: then a transaction only moves positions.
+const IDLE_LINGER: Duration = Duration::from_millis(500);
+
+/// Messages of one transaction.
+const MESSAGES: usize = 1_000;
+
+/// Deliveries of one transaction. A message that makes more of them by itself has one alone.
+const DELIVERIES: usize = 2_000;
+
+/// How long to wait after an error.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Puts the deliveries of events into the queue until a stop is requested, and hands them over to be sent.
+///
+/// # Errors
+/// When librdkafka refuses the settings. Anything else is tried again.
+pub(crate) async fn enqueue(
+    kafka: KafkaConfig,
+    pool: PgPool,
+    handover: Handover,
+    check: Check,
+    shutdown: Shutdown,
+) -> KafkaResult<()> {
+    let mut liveness = Liveness::new(check);
+    let topics = Topics::new(&kafka);
+    let mut enqueue = Enqueue {
+        consumer: topics.consumer(&kafka)?,
+        topics,
+        dead_letters: DeadLetters::new(&kafka)?,
+        pool,
+        handover,
+        known: (0, Endpoints::default()),
+        taken_over: None,
+        positions: HashMap::new(),
+    };
+    while !shutdown.requested() {
+        let outcome = tokio::select! {
+            outcome = enqueue.step(&mut liveness) => outcome,
+            // The step stops where it is; the rows in Postgres say how far it came.
+            () = shutdown.wait() => break,
+        };
+        if let Err(error) = outcome {
+            metrics::counter!("hopline_webhook_enqueue_failures_total").increment(1);
+            tracing::warn!("events are read again from their stored positions: {error}");
+            enqueue.taken_over = None;
+            if matches!(error, EnqueueError::Kafka(_) | EnqueueError::Outside) {
+                // A client that knows nothing of what was: whatever Kafka's absence has done to the former one ends here.
+                let consumer = enqueue.topics.consumer(&kafka)?;
+                std::mem::replace(&mut enqueue.consumer, consumer).leave();
+            }
+            tokio::select! {
+                () = sleep(PAUSE) => {}
+                () = shutdown.wait() => break,
+            }
+        }
+    }
+    // Leaving the group waits for its coordinator.
+    let _ = spawn_blocking(move || drop(enqueue)).await;
+    Ok(())
+}
+
+/// Full names of the topics that events come from.
+struct Topics {
+    clicks: String,
+    link_events: String,
+}
+
+impl Topics {
+    fn new(kafka: &KafkaConfig) -> Self {
+        Self { clicks: kafka.topic(topic::CLICKS.name), link_events: kafka.topic(topic::LINK_EVENTS.name) }
+    }
+
+    fn consumer(&self, kafka: &KafkaConfig) -> KafkaResult<Consumer> {
+        Consumer::join(kafka, &kafka.topic("hopline-dispatcher"), &[&self.clicks, &self.link_events])
+    }
+
+    /// Reads an event, or says why there is none and what its bytes should have been.
+    fn event(&self, message: &OwnedMessage) -> Result<Event, (DecodeError, &'static str)> {
+        let bytes = message.payload().unwrap_or_default();
+        let accepted_at = broker_time(message);
+        if message.topic() == self.clicks {
+            Click::decode(bytes)
+                .map(|click| Event::of_click(&click, accepted_at))
+                .map_err(|error| (error, "click.v1"))
+        } else {
+            LinkEvent::decode(bytes)
+                .map(|event| Event::of_link(&event, accepted_at))
+                .map_err(|error| (error, "link_event.v1"))
+        }
+    }
+}
+
+/// Why a step has to be done again.
+#[derive(Debug, thiserror::Error)]
+enum EnqueueError {
+    #[error("Kafka: {0}")]
+    Kafka(#[from] KafkaError),
+    #[error("Postgres: {0}")]
+    Postgres(#[from] sqlx::Error),
+    #[error("another dispatcher has taken a partition over")]
+    Fenced,
+    #[error("the consumer has been outside of its group for too long")]
+    Outside,
+}
+
+impl From<Fenced> for EnqueueError {
+    fn from(Fenced: Fenced) -> Self {
+        Self::Fenced
+    }
+}
+
+struct Enqueue {
+    topics: Topics,
+    consumer: Consumer,
+    dead_letters: DeadLetters,
+    pool: PgPool,
+    handover: Handover,
+    /// The endpoints, and the version at which they were read.
+    known: (i64, Endpoints),
+    /// How often there had been a reason to take partitions over when it was done; none when it has to be done first.
+    taken_over: Option<u64>,
+    /// The partitions of this process, and what Postgres has of each.
+    positions: HashMap<Partition, Position>,
+}
+
+/// What one transaction holds.
+#[derive(Default)]
+struct Batch<'a> {
+    deliveries: Vec<NewDelivery>,
+    letters: Vec<DeadLetter<'a>>,
+    /// The offset to read next of each partition.
+    reached: BTreeMap<Partition, i64>,
+    /// The time of the last record.
+    accepted_at: Option<DateTime<Utc>>,
+}
+
+impl Enqueue {
+    async fn step(&mut self, liveness: &mut Liveness) -> Result<(), EnqueueError> {
+        let changes = self.consumer.changes();
+        if self.taken_over != Some(changes) {
+            self.positions = liveness.during(self.take_over()).await?;
+            self.taken_over = Some(changes);
+        }
+        let linger = if self.known.1.is_empty() { IDLE_LINGER } else { LINGER };
+        let polled = liveness.poll(&self.consumer, MESSAGES, linger).await;
+        let messages = polled.ok_or(EnqueueError::Outside)?;
+        // Messages from before a change of hands may be another's by now: they are read again from the stored positions.
+        if self.consumer.changes() == changes && !messages.is_empty() {
+            self.store(&messages, liveness).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes to where the partitions that are this process's now go on, and makes sure that Postgres has each of them.
+    async fn take_over(&self) -> Result<HashMap<Partition, Position>, EnqueueError> {
+        let partitions = self.consumer.partitions().unwrap_or_default();
+        if partitions.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let stored = store::positions(&self.pool, &partitions).await?;
+        let mut positions = HashMap::new();
+        let (mut new, mut moves, mut jumps) = (Vec::new(), Vec::new(), Vec::new());
+        for (partition, log) in self.consumer.logs(partitions).await? {
+            let from = stored.get(&partition).copied();
+            let (to, jump) = go_on(from, log);
+            match from {
+                None => new.push((partition.clone(), to)),
+                Some(from) if from != to => moves.push(Move { partition: partition.clone(), from, to }),
+                Some(_) => {}
+            }
+            jumps.extend(jump.map(|jump| (partition.clone(), jump)));
+            positions.insert(partition, to);
+        }
+        if !new.is_empty() {
+            store::add_positions(&self.pool, &new).await??;
+        }
+        if !moves.is_empty() {
+            store::move_positions(&self.pool, &moves).await??;
+        }
+        for (partition, jump) in jumps {
+            jump.report(&partition);
+        }
+        let offsets = positions.iter().map(|(partition, at)| (partition, Offset::Offset(at.next)));
+        self.consumer.read_from(consumer::list(offsets)?).await?;
+        Ok(positions)
+    }
+
+    /// Puts the deliveries of messages into the queue, in as many transactions as they need.
+    async fn store(
+        &mut self,
+        messages: &[OwnedMessage],
+        liveness: &mut Liveness,
+    ) -> Result<(), EnqueueError> {
+        liveness.during(self.refresh()).await?;
+        let mut left = messages;
+        while !left.is_empty() {
+            let (batch, count) = self.gather(left);
+            liveness.during(self.insert(batch)).await?;
+            liveness.done();
+            left = &left[count..];
+        }
+        metrics::counter!("hopline_webhook_events_total").increment(messages.len() as u64);
+        Ok(())
+    }
+
+    /// Reads the endpoints again if any of them, or a plan, changed.
+    ///
+    /// Called after a poll, so an endpoint that existed when a link was clicked is never missed.
+    async fn refresh(&mut self) -> sqlx::Result<()> {
+        let version = store::endpoints_version(&self.pool).await?;
+        if version != self.known.0 {
+            // A change after the version was read raises it again, and is seen with the next batch at the latest.
+            self.known = (version, store::enabled_endpoints(&self.pool).await?.into_iter().collect());
+        }
+        Ok(())
+    }
+
+    /// Takes messages from the front until a transaction is full. Returns how many, too.
+    fn gather<'a>(&self, messages: &'a [OwnedMessage]) -> (Batch<'a>, usize) {
+        let mut batch = Batch::default();
+        let mut seen = HashSet::new();
+        for (count, message) in messages.iter().enumerate() {
+            let partition = Partition::new(message.topic(), message.partition());
+            if self.positions.get(&partition).is_none_or(|at| message.offset() < at.next) {
+                continue;
+            }
+            match self.topics.event(message) {
+                Ok(event) => {
+                    let before = batch.deliveries.len();
+                    if before > 0 && before + self.known.1.matching(&event).count() > DELIVERIES {
+                        return (batch, count);
+                    }
+                    let deliveries =
+                        self.known.1.matching(&event).map(|endpoint| event.delivery(endpoint.id));
+                    // The second of two in one transaction would be granted a permit and never use it.
+                    batch.deliveries.extend(deliveries.filter(|one| seen.insert(one.delivery_id)));
+                }
+                Err((error, schema)) => batch.letters.push(DeadLetter::new(message, &error, schema)),
+            }
+            batch.reached.insert(partition, message.offset() + 1);
+            batch.accepted_at = Some(broker_time(message));
+        }
+        (batch, messages.len())
+    }
+
+    /// Inserts what one transaction holds, moves the positions with it, and hands over what can be sent at once.
+    async fn insert(&mut self, batch: Batch<'_>) -> Result<(), EnqueueError> {
+        let Batch { mut deliveries, letters, reached, accepted_at } = batch;
+        let moves: Vec<Move> = reached
+            .into_iter()
+            .filter_map(|(partition, next)| {
+                let from = *self.positions.get(&partition)?;
+                Some(Move { partition, from, to: Position { next, ..from } })
+            })
+            .collect();
+        if moves.is_empty() {
+            return Ok(());
+        }
+        self.dead_letters.write(&letters).await?;
+        let Offer { grants, lease } = self.ask(&mut deliveries).await;
+        let inserted = match store::insert(&self.pool, &deliveries, &moves, lease).await {
+            Ok(Ok(inserted)) => inserted,
+            failed => {
+                // A commit whose answer was lost has leased them all the same: they wait until that lease runs out.
+                self.handover.stored(grants, vec![], HashSet::new()).await;
+                failed??;
+                return Ok(());
+            }
+        };
+        metrics::counter!("hopline_webhook_deliveries_stored_total").increment(inserted.len() as u64);
+        let epochs: HashMap<Uuid, i64> = inserted.iter().map(|one| (one.delivery_id, one.epoch)).collect();
+        let (mut claimed, mut left) = (Vec::new(), HashSet::new());
+        for one in deliveries {
+            let Some(&epoch) = epochs.get(&one.delivery_id) else { continue };
+            match lease {
+                Some(lease) if one.is_leased => claimed.push(to_send(one, epoch, lease)),
+                _ => _ = left.insert((one.endpoint_id, one.workspace_id)),
+            }
+        }
+        if !(grants.is_empty() && left.is_empty()) {
+            self.handover.stored(grants, claimed, left).await;
+        }
+        if let Some(accepted_at) = accepted_at {
+            let age = (Utc::now() - accepted_at).to_std().unwrap_or_default();
+            metrics::gauge!("hopline_webhook_enqueue_age_seconds").set(age.as_secs_f64());
+        }
+        self.moved(moves)
+    }
+
+    /// Asks which deliveries may be sent at once, and marks these.
+    async fn ask(&self, deliveries: &mut [NewDelivery]) -> Offer {
+        if deliveries.is_empty() {
+            return Offer::default();
+        }
+        let mut wanted = HashMap::new();
+        for one in &*deliveries {
+            *wanted.entry((one.endpoint_id, one.workspace_id)).or_insert(0) += 1;
+        }
+        let offer = self.handover.ask(wanted).await;
+        let mut slots: HashMap<_, usize> =
+            offer.grants.iter().map(|grant| (grant.endpoint_id, grant.slots)).collect();
+        for one in deliveries {
+            if let Some(slots @ 1..) = slots.get_mut(&one.endpoint_id) {
+                *slots -= 1;
+                one.is_leased = true;
+            }
+        }
+        offer
+    }
+
+    /// Goes on from where a transaction has moved the partitions.
+    fn moved(&mut self, moves: Vec<Move>) -> Result<(), EnqueueError> {
+        let offsets = moves.iter().map(|one| (&one.partition, Offset::Offset(one.to.next)));
+        self.consumer.report(&consumer::list(offsets)?);
+        self.positions.extend(moves.into_iter().map(|one| (one.partition, one.to)));
+        Ok(())
+    }
+}
+
+/// The time of a message's record. Without one the message counts as new: better a delivery too many than none.
+fn broker_time(message: &OwnedMessage) -> DateTime<Utc> {
+    message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis).unwrap_or_else(Utc::now)
+}
+
+/// A delivery that was inserted under a lease.
+fn to_send(delivery: NewDelivery, epoch: i64, lease: Lease) -> Claimed {
+    Claimed {
+        delivery_id: delivery.delivery_id,
+        endpoint_id: delivery.endpoint_id,
+        workspace_id: delivery.workspace_id,
+        epoch,
+        event: delivery.event.to_owned(),
+        body: Bytes::from(delivery.body),
+        created_at: delivery.created_at,
+        is_remembered: delivery.is_remembered,
+        is_redelivery: false,
+        attempt: 1,
+        lease_token: lease.token,
+        leased_at: lease.since,
+    }
+}
