@@ -10,7 +10,8 @@
 //!
 //! Every event is delivered at least once, under one id and one body for life: each step can be repeated from
 //! what the step before it made durable. A repeat reaches a receiver only when, after a request
-//! was sent and before its outcome was written, this process is killed, hangs, or has no Postgres.
+//! was sent and before its outcome was written, this process is killed, hangs, or has no Postgres; and when a click is
+//! sent again after its delivery has ended.
 
 mod attempt;
 mod cleaning;

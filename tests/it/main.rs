@@ -22,5 +22,6 @@ mod traffic;
 mod webhooks_changes;
 mod webhooks_faults;
 mod webhooks_isolation;
+mod webhooks_letters;
 mod webhooks_schedule;
 mod webhooks_wire;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tests::engines::isolated;
 use tests::faults::{
-    WebhookKills, WebhookOutages, WebhookStops, WebhookVerify, progress, webhook_kills, webhook_outages,
-    webhook_stops, webhook_verify,
+    WebhookFreezes, WebhookKills, WebhookOutages, WebhookStops, WebhookVerify, progress, webhook_freezes,
+    webhook_kills, webhook_outages, webhook_stops, webhook_verify,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -14,6 +14,14 @@ async fn every_event_is_delivered_under_one_id_when_dispatchers_are_killed() {
     let arrivals =
         webhook_kills(isolated().await, WebhookKills { kills: 4, connections: 8, rate: 100 }).await;
     progress(&format!("dispatchers killed: {arrivals}"));
+    arrivals.are_complete();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_event_is_delivered_when_one_of_two_dispatchers_hangs_and_wakes_up() {
+    let freezes = WebhookFreezes { freezes: 2, connections: 8, rate: 100 };
+    let arrivals = webhook_freezes(isolated().await, freezes).await;
+    progress(&format!("dispatchers held: {arrivals}"));
     arrivals.are_complete();
 }
 

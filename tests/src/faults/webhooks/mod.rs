@@ -4,6 +4,7 @@
 //! click ids is the oracle: from it follows which deliveries must arrive, and under which ids.
 
 mod flood;
+mod freezes;
 mod holes;
 mod kills;
 mod outages;
@@ -17,6 +18,7 @@ use chrono::{DateTime, Utc};
 use devstack::{Kind, Options, Server};
 
 pub use flood::{Flooded, WebhookFlood, webhook_flood};
+pub use freezes::{WebhookFreezes, webhook_freezes};
 pub use holes::{Beside, WebhookHoles, webhook_holes};
 pub use kills::{WebhookKills, webhook_kills};
 pub use outages::{WebhookOutages, webhook_outages};

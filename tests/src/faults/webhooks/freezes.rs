@@ -1,0 +1,88 @@
+//! Dispatchers that hang and wake up again: SIGSTOP and SIGCONT.
+
+use std::collections::BTreeMap;
+
+use devstack::Server;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::super::progress;
+use super::{ARRIVED, SOME, Stage, delivering, receiver};
+use crate::arrivals::{Arrivals, Interruption};
+use crate::engines::Isolated;
+use crate::eventually;
+
+/// How many times one hangs, under which load.
+#[derive(Debug, Clone, Copy)]
+pub struct WebhookFreezes {
+    /// How often one of two dispatchers is held.
+    pub freezes: u32,
+    /// Visitors.
+    pub connections: u32,
+    /// Clicks per second of all visitors together.
+    pub rate: u32,
+}
+
+/// Of two dispatchers holds one after the other until the other one reads all partitions, and lets it go on then.
+///
+/// # Panics
+/// When the other one does not take over, or a delivery never arrives.
+pub async fn webhook_freezes(engines: Isolated, plan: WebhookFreezes) -> Arrivals {
+    let receiver = receiver().await;
+    let stage = Stage::new(engines, &receiver.url("/in"), &["click.created"]).await;
+    let other = stage.deployment.another_dispatcher();
+    other.start().await.unwrap();
+    let load = stage.load(plan.connections, plan.rate);
+    let mut interruptions = Vec::new();
+    for freeze in 1..=plan.freezes {
+        delivering(&receiver, SOME).await;
+        let held = if freeze % 2 == 0 { &other } else { &stage.deployment.dispatcher };
+        let freezing = async {
+            signal(held, Signal::SIGSTOP);
+            all_move_on(&stage).await;
+            signal(held, Signal::SIGCONT);
+        };
+        interruptions.push(Interruption::of(freezing).await);
+        progress(&format!(
+            "freeze {freeze} of {}: {} clicks answered, {} requests",
+            plan.freezes,
+            load.answered(),
+            receiver.count()
+        ));
+    }
+    delivering(&receiver, SOME).await;
+    let log = load.stop().await;
+    log.is_complete();
+    stage.arrivals(&log, &receiver, &interruptions).await
+}
+
+/// Waits until each partition of the clicks has gone on twice: what moves once may have been under way before.
+async fn all_move_on(stage: &Stage) {
+    for _ in 0..2 {
+        let before = positions(stage).await;
+        eventually("every partition goes on", ARRIVED, async || {
+            let now = positions(stage).await;
+            if before.iter().all(|(partition, at)| now[partition] > *at) {
+                Ok(())
+            } else {
+                Err((before.clone(), now))
+            }
+        })
+        .await;
+    }
+}
+
+/// Up to where each partition of the clicks is in the queue.
+async fn positions(stage: &Stage) -> BTreeMap<i32, i64> {
+    let rows: Vec<(i32, i64)> =
+        sqlx::query_as("SELECT partition_id, next_offset FROM webhook_offsets WHERE topic LIKE '%clicks'")
+            .fetch_all(&mut stage.deployment.engines.postgres().await)
+            .await
+            .unwrap();
+    rows.into_iter().collect()
+}
+
+fn signal(server: &Server, signal: Signal) {
+    let pid = server.pid().unwrap();
+    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
+}
