@@ -79,6 +79,7 @@ pub struct Batcher {
     dead_letters: Vec<DeadLetter>,
     dead_bytes: usize,
     next: u64,
+    last_broker_ts: Option<DateTime<Utc>>,
     deadline: Option<Instant>,
 }
 
@@ -92,6 +93,7 @@ impl Batcher {
             dead_letters: Vec::new(),
             dead_bytes: 0,
             next: 0,
+            last_broker_ts: None,
             deadline: None,
         }
     }
@@ -113,7 +115,7 @@ impl Batcher {
             link_id: click.link_id,
             edge_time: click.occurred_at,
         });
-        self.next = koff + 1;
+        (self.next, self.last_broker_ts) = (koff + 1, Some(broker_ts));
         let (link_id, click_id) = (click.link_id, click.click_id.as_ref().to_owned());
         self.rows.push(BatchRow { koff, link_id, click_id, again, broker_ts, start, end: self.body.len() });
         self.deadline.get_or_insert_with(|| {
@@ -125,7 +127,7 @@ impl Batcher {
     /// Adds a message that is no row; it is delivered before the batch counts as done.
     pub fn push_dead_letter(&mut self, letter: DeadLetter) {
         self.dead_bytes += letter.payload.len();
-        self.next = letter.offset + 1;
+        (self.next, self.last_broker_ts) = (letter.offset + 1, letter.broker_ts);
         self.dead_letters.push(letter);
         self.deadline.get_or_insert_with(|| Instant::now() + self.limits.age);
     }
@@ -149,6 +151,7 @@ impl Batcher {
             body: std::mem::take(&mut self.body).into(),
             dead_letters: std::mem::take(&mut self.dead_letters),
             next: self.next,
+            last_broker_ts: self.last_broker_ts,
         })
     }
 
@@ -180,6 +183,7 @@ pub struct Batch {
     body: Bytes,
     dead_letters: Vec<DeadLetter>,
     next: u64,
+    last_broker_ts: Option<DateTime<Utc>>,
 }
 
 /// The bytes of one insert.
@@ -207,6 +211,11 @@ impl Batch {
     /// Returns the offset behind everything in the batch.
     pub fn next(&self) -> u64 {
         self.next
+    }
+
+    /// Returns the broker's time of the last message, if it had one.
+    pub fn last_broker_ts(&self) -> Option<DateTime<Utc>> {
+        self.last_broker_ts
     }
 
     /// Leaves out the rows below an offset, because they are known to be stored.

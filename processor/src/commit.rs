@@ -1,10 +1,4 @@
-//! Telling Kafka how far the group is.
-//!
-//! A convenience: rows say for themselves what is stored, but skipping what is not needed saves time, and only
-//! a committed offset covers dead letters and repeats behind the last row.
-//!
-//! With each offset goes the topic's generation that it is of, as Kafka's metadata: what was committed for a log that
-//! was replaced since counts for nothing, whoever commits it and however late.
+//! Telling Kafka how far the group is, for whoever watches its lag. Nobody here reads it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +6,6 @@ use std::sync::{Mutex, PoisonError};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
-use schemas::row::topic_of;
 
 use crate::lanes::Phase;
 
@@ -20,8 +13,8 @@ use crate::lanes::Phase;
 #[derive(Debug)]
 pub struct Commits {
     topic: String,
-    /// Source and offset, by partition.
-    committed: Mutex<BTreeMap<i32, (u32, u64)>>,
+    /// By partition.
+    committed: Mutex<BTreeMap<i32, u64>>,
 }
 
 impl Commits {
@@ -30,7 +23,7 @@ impl Commits {
         Self { topic, committed: Mutex::default() }
     }
 
-    /// Commits how far the owned partitions are, if that is further than before.
+    /// Commits how far the owned partitions are, if that is not what was committed last.
     ///
     /// To be called only with partitions that are assigned: Kafka would accept others too.
     pub fn commit<C: ConsumerContext>(
@@ -40,7 +33,7 @@ impl Commits {
         mode: CommitMode,
     ) {
         if let Err(error) = self.try_commit(consumer, phases, mode) {
-            // The next commit covers this one, and the rows cover both.
+            // The next commit covers this one.
             tracing::warn!(%error, "cannot commit offsets: {error}");
         }
     }
@@ -54,11 +47,10 @@ impl Commits {
         let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut offsets = TopicPartitionList::new();
         for (partition, phase) in phases {
-            let Phase::Owned { src, next, .. } = phase else { continue };
-            if committed.get(partition) != Some(&(*src, *next)) {
-                let mut offset = offsets.add_partition(&self.topic, *partition);
-                offset.set_offset(Offset::Offset(i64::try_from(*next).unwrap_or(i64::MAX)))?;
-                offset.set_metadata(topic_of(*src).to_string());
+            let Phase::Owned { next, .. } = phase else { continue };
+            if committed.get(partition) != Some(next) {
+                let offset = Offset::Offset(i64::try_from(*next).unwrap_or(i64::MAX));
+                offsets.add_partition_offset(&self.topic, *partition, offset)?;
             }
         }
         if offsets.count() == 0 {
@@ -66,8 +58,8 @@ impl Commits {
         }
         consumer.commit(&offsets, mode)?;
         for (partition, phase) in phases {
-            if let Phase::Owned { src, next, .. } = phase {
-                committed.insert(*partition, (*src, *next));
+            if let Phase::Owned { next, .. } = phase {
+                committed.insert(*partition, *next);
             }
         }
         Ok(())

@@ -26,7 +26,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a partition's reader may take to go back to an offset; else it is tried again.
+/// How long a partition's reader may take to go to an offset; else it is tried again.
 const SEEK: Duration = Duration::from_secs(1);
 
 /// How long a partition that goes to another process may hold up the rebalance for its insert in flight.
@@ -154,13 +154,13 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
         if !resumable.is_empty() {
             consumer.resume(&partitions(topic, &resumable))?;
         }
-        for (partition, rewind) in lanes.rewinds() {
+        for (partition, seek) in lanes.seeks() {
             // It comes from before.
             gathered.take_if(|chunk| chunk.partition() == partition);
-            let offset = Offset::Offset(i64::try_from(rewind.to).unwrap_or(i64::MAX));
+            let offset = Offset::Offset(i64::try_from(seek.to).unwrap_or(i64::MAX));
             match consumer.seek(topic, partition, offset, SEEK) {
                 // What was fetched before is not given out any more, so the next record is the one asked for.
-                Ok(()) => lanes.rewound(partition, rewind),
+                Ok(()) => lanes.sought(partition, seek),
                 Err(error) => troubles.tell(&error),
             }
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
@@ -22,6 +23,8 @@ pub struct DeadLetter {
     pub generation: Option<u16>,
     /// Offset within the partition.
     pub offset: u64,
+    /// The broker's clock, if it gave a time.
+    pub broker_ts: Option<DateTime<Utc>>,
     /// Why it could not be read.
     pub reason: String,
     /// The original key.
@@ -33,10 +36,11 @@ pub struct DeadLetter {
 impl DeadLetter {
     /// Wraps a record and the reason why it could not be read.
     pub fn new(record: &Record<'_>, poison: &Poison) -> Self {
-        let Record { offset, key, payload, .. } = *record;
+        let Record { offset, broker_ts, key, payload } = *record;
         Self {
             generation: None,
             offset,
+            broker_ts,
             reason: poison.to_string(),
             key: key.map(<[u8]>::to_vec),
             payload: payload.unwrap_or_default().to_vec(),

@@ -1,31 +1,33 @@
 //! The pipeline of one partition: decode, gather, drop repeats, store, and only then go on.
 //!
-//! A lane does one thing at a time, so one insert of its source is in flight; lanes run beside each other. It
-//! keeps every message since the last batch that is known to be stored, so after a loss of ownership it goes on
-//! without reading the log again. Only when the log was replaced, it begins anew and asks for the log's start.
+//! A lane does one thing at a time, so one insert of its source is in flight; lanes run beside each other. Whenever it
+//! takes its partition it asks for the log from where ClickHouse is; with a batch at hand that begins there, it goes on
+//! with that.
 
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use metrics::{counter, histogram};
 use schemas::clickhouse::Generation;
-use schemas::row::topic_of;
+use schemas::row::log_of;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
-use crate::batch::{Batch, BatchRow, Batcher, Limits};
+use crate::batch::{Batch, BatchRow, Batcher, Insertion, Limits};
 use crate::chunk::Chunk;
 use crate::dead_letter::{DeadLetter, DeadLetters};
-use crate::decode::{Record, borrow};
+use crate::decode::borrow;
 use crate::deleted_links::DeletedLinks;
-use crate::lanes::{Inbound, Rewind, Status};
-use crate::ownership::{BROKER_SKEW, Claim, Known, Ownership, TakeError};
+use crate::lanes::{Inbound, Seek, Status};
+use crate::ownership::{Claim, Ownership, TakeError, WrongLog};
 use crate::repeats::{self, Remembered};
 use crate::retry::{Backoff, Stopped, until_done};
-use crate::store::{InsertError, Store, StoreError};
+use crate::store::{After, InsertError, Right, Store, StoreError, StoredRow, Stretch};
 
 /// How long a lane waits after it was fenced: longer than a consumer's heartbeat interval, so that a process
 /// which Kafka has thrown out of the group hears of it, and gives the partition back, before it takes it again.
@@ -58,12 +60,36 @@ pub struct Tools {
 enum Heard {
     /// Records of its partition.
     Chunk(Chunk),
-    /// What follows is what the rewind of this number asked for.
-    Rewound(u64),
-    /// Somebody doubts that the log is still the same.
-    Doubt,
+    /// What follows is what the seek of this number asked for.
+    Sought(u64),
     /// The time has come to store what is at hand.
     Deadline,
+}
+
+/// Why a lane does not go on where it is.
+#[derive(Debug)]
+enum Interrupted {
+    /// The partition was given back.
+    Stopped,
+    /// It must not be taken.
+    Refused(WrongLog),
+    /// It has to be taken again, and read again from where ClickHouse is; whatever was gathered is dropped.
+    Again,
+}
+
+impl From<Stopped> for Interrupted {
+    fn from(_: Stopped) -> Self {
+        Self::Stopped
+    }
+}
+
+impl From<TakeError> for Interrupted {
+    fn from(error: TakeError) -> Self {
+        match error {
+            TakeError::Stopped(_) => Self::Stopped,
+            TakeError::WrongLog(wrong) => Self::Refused(wrong),
+        }
+    }
 }
 
 /// The rows of a batch that are not stored.
@@ -110,27 +136,44 @@ pub struct Lane {
     status: Arc<Status>,
     inbox: UnboundedReceiver<Inbound>,
     stop: CancellationToken,
-    /// The partition's source, once it was taken.
-    src: Option<u32>,
-    epoch: u64,
+    /// How often records were asked for from an offset on.
+    seeks: u64,
+    /// When the last records came in.
+    received_at: Instant,
+}
+
+/// A partition that a lane has, and how far it is with it.
+#[derive(Debug)]
+struct Owned {
+    right: Right,
+    topic_id: Uuid,
     generation: Generation,
     /// Everything below is stored, or dropped, or a dead letter.
     next: u64,
-    /// The offset that the next record should have.
-    expected: u64,
-    /// The offset of the last record, whether it was skipped or not.
-    received: Option<u64>,
-    /// The broker's time of the last row that is stored.
+    /// Where the stretch without rows begins that goes on at `next`.
+    stretch_begins: u64,
+    /// The offset of the last stored row.
+    last_koff: Option<u64>,
+    /// The broker's time of the last stored row.
     stored_until: Option<DateTime<Utc>>,
-    /// Records below this offset are known to be of the log that the rows came from.
-    trusted: u64,
-    /// How often records were asked for again.
-    rewinds: u64,
-    /// Whether what comes in is from before the last rewind.
-    is_rewinding: bool,
-    /// The offset that the last rewind was for.
-    rewound: Option<u64>,
     remembered: Remembered,
+}
+
+impl From<Ownership> for Owned {
+    fn from(ownership: Ownership) -> Self {
+        let Ownership { right, topic_id, generation, position, remembered, .. } = ownership;
+        let last_row = position.last_row.as_ref();
+        Self {
+            right,
+            topic_id,
+            generation,
+            next: position.next,
+            stretch_begins: position.stretch_begins(),
+            last_koff: last_row.map(|row| row.koff),
+            stored_until: last_row.and_then(StoredRow::broker_ts),
+            remembered,
+        }
+    }
 }
 
 impl Lane {
@@ -143,27 +186,7 @@ impl Lane {
         inbox: UnboundedReceiver<Inbound>,
         stop: CancellationToken,
     ) -> Self {
-        let remembered = Remembered::default();
-        Self {
-            partition,
-            tools,
-            claim,
-            status,
-            inbox,
-            stop,
-            src: None,
-            epoch: 0,
-            generation: Generation::FIRST,
-            next: 0,
-            expected: 0,
-            received: None,
-            stored_until: None,
-            trusted: 0,
-            rewinds: 0,
-            is_rewinding: false,
-            rewound: None,
-            remembered,
-        }
+        Self { partition, tools, claim, status, inbox, stop, seeks: 0, received_at: Instant::now() }
     }
 
     /// Works until it is stopped; an insert in flight is finished first.
@@ -171,8 +194,8 @@ impl Lane {
         let mut told = false;
         loop {
             match self.work().await {
-                Ok(()) | Err(TakeError::Stopped(_)) => return,
-                Err(TakeError::WrongLog(wrong)) => {
+                Interrupted::Stopped => return,
+                Interrupted::Refused(wrong) => {
                     self.status.refuse(wrong.to_string());
                     // Once: it is looked at again and again, and the check says it all the time.
                     if !std::mem::replace(&mut told, true) {
@@ -185,61 +208,63 @@ impl Lane {
                         () = sleep(AFTER_REFUSED) => {}
                     }
                 }
-                Err(TakeError::Adopted) => {
-                    let partition = self.partition;
-                    tracing::warn!(
-                        partition,
-                        "partition {partition} has another log, reading it from its start"
-                    );
-                }
+                Interrupted::Again => {}
             }
-            // What was read is of a log that is gone, or has to be read again when it is back.
-            self.src = None;
-            (self.next, self.expected, self.trusted) = (0, 0, 0);
-            (self.received, self.stored_until, self.rewound) = (None, None, None);
-            self.is_rewinding = true;
         }
     }
 
-    async fn work(&mut self) -> Result<(), TakeError> {
+    /// Takes the partition and works on it from where ClickHouse is, until something interrupts that.
+    async fn work(&mut self) -> Interrupted {
+        let mut owned = match self.take().await {
+            Ok(owned) => owned,
+            Err(interrupted) => return interrupted,
+        };
+        let Err(interrupted) = self.count(&mut owned).await;
+        interrupted
+    }
+
+    async fn count(&mut self, owned: &mut Owned) -> Result<Infallible, Interrupted> {
         let mut batcher = Batcher::new(self.tools.limits);
-        let mut src = self.take().await?;
-        if self.is_rewinding {
-            self.rewind();
-        }
+        self.seeks += 1;
+        self.status.seek(Seek { to: owned.next, number: self.seeks });
+        let mut is_seeking = true;
+        // The offset that the next record should have.
+        let mut expected = owned.next;
         loop {
             let chunk = match self.receive(batcher.deadline()).await? {
-                Heard::Chunk(chunk) => Some(chunk),
-                Heard::Rewound(number) => {
-                    if number == self.rewinds {
-                        (self.is_rewinding, self.received) = (false, None);
-                    }
-                    None
-                }
-                Heard::Doubt => {
-                    self.flush(&mut batcher).await?;
-                    src = self.take().await?;
+                Heard::Chunk(chunk) if !is_seeking => Some(chunk),
+                // It is of before.
+                Heard::Chunk(_) => None,
+                Heard::Sought(number) => {
+                    is_seeking &= number != self.seeks;
                     None
                 }
                 Heard::Deadline => None,
             };
             for record in chunk.iter().flat_map(Chunk::records) {
-                if self.is_rewinding {
+                if record.offset < expected {
+                    // The log ended before what was asked for, or ends there now, so its reader began again below.
+                    tracing::warn!(
+                        partition = self.partition,
+                        offset = record.offset,
+                        expected,
+                        "partition {} came from offset {} on and not from {expected}",
+                        self.partition,
+                        record.offset
+                    );
+                    return Err(Interrupted::Again);
+                }
+                if record.offset > expected {
+                    self.miss(expected, record.offset).await?;
+                }
+                expected = record.offset + 1;
+                if record.offset < owned.next {
                     continue;
                 }
-                if self.is_strange(&record) {
-                    // What was gathered is of the log as it was until here.
-                    self.flush(&mut batcher).await?;
-                    src = self.take().await?;
-                    self.trusted = self.expected;
-                }
-                if !self.advance(record.offset).await? {
-                    continue;
-                }
-                let poison = match borrow(src, &record) {
+                let poison = match borrow(owned.right.src, &record) {
                     Ok(row) => {
                         if !batcher.accepts(&row) {
-                            self.flush(&mut batcher).await?;
+                            self.flush(owned, &mut batcher).await?;
                         }
                         batcher.push(row);
                         None
@@ -247,20 +272,20 @@ impl Lane {
                     Err(poison) => Some(poison),
                 };
                 if let Some(poison) = poison {
-                    batcher.push_dead_letter(DeadLetter::new(&record, &poison).of(topic_of(src)));
+                    batcher.push_dead_letter(DeadLetter::new(&record, &poison).of(log_of(owned.right.src)));
                 }
                 if batcher.is_full() {
-                    self.flush(&mut batcher).await?;
+                    self.flush(owned, &mut batcher).await?;
                 }
             }
             if batcher.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
-                self.flush(&mut batcher).await?;
+                self.flush(owned, &mut batcher).await?;
             }
         }
     }
 
     /// Waits for records, at the longest until the deadline of the batch at hand.
-    async fn receive(&mut self, deadline: Option<Instant>) -> Result<Heard, Stopped> {
+    async fn receive(&mut self, deadline: Option<Instant>) -> Result<Heard, Interrupted> {
         let age = async {
             match deadline {
                 Some(deadline) => sleep_until(deadline).await,
@@ -269,54 +294,29 @@ impl Lane {
         };
         tokio::select! {
             biased;
-            () = self.stop.cancelled() => Err(Stopped),
-            () = self.status.doubted() => Ok(Heard::Doubt),
+            () = self.stop.cancelled() => Err(Interrupted::Stopped),
+            () = self.status.lost() => Err(Interrupted::Again),
             received = self.inbox.recv() => {
                 let inbound = received.ok_or(Stopped)?;
                 // Whatever becomes of it, it is out.
                 self.status.taken_out(inbound.bytes());
+                self.received_at = Instant::now();
                 Ok(match inbound {
                     Inbound::Chunk(chunk) => Heard::Chunk(chunk),
-                    Inbound::Rewound(number) => Heard::Rewound(number),
+                    Inbound::Sought(number) => Heard::Sought(number),
                 })
             }
             () = age => Ok(Heard::Deadline),
         }
     }
 
-    /// Returns whether a record does not look like one of the log that the rows came from: its offset is not behind the
-    /// one before, or it is older by its offset than what is stored and younger by its time.
-    ///
-    /// The log was replaced under the consumer, or a record came twice; taking the partition tells.
-    fn is_strange(&self, record: &Record<'_>) -> bool {
-        let is_stored = record.offset < self.expected && record.offset >= self.trusted;
-        let is_later =
-            self.stored_until.zip(record.broker_ts).is_some_and(|(until, at)| at > until + BROKER_SKEW);
-        self.received.is_some_and(|last| record.offset <= last) || (is_stored && is_later)
-    }
-
-    /// Asks for the records from the first one on that is not done, and leaves out what comes until then.
-    fn rewind(&mut self) {
-        self.rewinds += 1;
-        (self.is_rewinding, self.rewound) = (true, Some(self.expected));
-        self.status.rewind(Rewind { to: self.expected, number: self.rewinds });
-    }
-
-    /// Notes the offset of the record at hand, and returns whether the record is to be counted.
-    async fn advance(&mut self, offset: u64) -> Result<bool, TakeError> {
-        self.received = Some(offset);
-        if offset < self.expected {
-            return Ok(false);
-        }
-        let missing = offset - self.expected;
-        if missing > 0 && self.rewound != Some(self.expected) && self.claim.log_holds(self.expected).await? {
-            // The group's offset was one of a log that was replaced, and so the consumer began behind the new one's start.
-            self.rewind();
-            return Ok(false);
-        }
+    /// Notes that no records came from one offset to another.
+    async fn miss(&self, expected: u64, offset: u64) -> Result<(), Stopped> {
+        let missing = self.claim.log_start().await?.min(offset).saturating_sub(expected);
+        // Others are none: transactions of other producers leave holes.
         if missing > 0 {
             counter!("hopline_processor_position_gaps_total").increment(missing);
-            let (partition, expected) = (self.partition, self.expected);
+            let partition = self.partition;
             tracing::error!(
                 partition,
                 expected,
@@ -326,76 +326,96 @@ impl Lane {
                  the log no longer holds them"
             );
         }
-        self.expected = offset + 1;
-        Ok(true)
+        Ok(())
     }
 
-    /// Takes the partition, and returns its source.
-    async fn take(&mut self) -> Result<u32, TakeError> {
+    /// Takes the partition.
+    async fn take(&mut self) -> Result<Owned, Interrupted> {
         self.status.taking();
         // A lane that knows none yet would bring back what was purged.
         let Tools { store, deleted_links, .. } = &*self.tools;
         until_done("read the deleted links", self.partition, &self.stop, || deleted_links.refresh(store))
             .await?;
-        let known = self.src.map(|src| Known { src, next: self.next });
-        let Ownership { src, epoch, generation, next, last_row, remembered } = self.claim.take(known).await?;
-        self.src = Some(src);
-        self.epoch = epoch;
-        self.generation = generation;
-        self.next = next;
-        self.expected = self.expected.max(next);
-        self.stored_until = last_row.map(|row| row.broker_ts).or(self.stored_until);
-        self.remembered = remembered;
-        self.status.owned(src, next, self.stored_until);
-        Ok(src)
+        let ownership = self.claim.take().await?;
+        let as_of = ownership.as_of;
+        let owned = Owned::from(ownership);
+        self.status.taken(owned.right.src, owned.next, owned.stored_until, as_of);
+        Ok(owned)
+    }
+
+    /// Takes the partition again with a batch at hand, which begins where this lane was.
+    async fn take_again(&mut self, owned: &mut Owned) -> Result<(), Interrupted> {
+        let now = self.take().await?;
+        let goes_on = now.right.src == owned.right.src && now.next >= owned.next;
+        *owned = now;
+        // Else ClickHouse has less than it had, or the log is another one.
+        if goes_on { Ok(()) } else { Err(Interrupted::Again) }
     }
 
     /// Stores what was gathered; when it returns, everything of it is done.
-    async fn flush(&mut self, batcher: &mut Batcher) -> Result<(), TakeError> {
+    async fn flush(&mut self, owned: &mut Owned, batcher: &mut Batcher) -> Result<(), Interrupted> {
         let Some(mut batch) = batcher.cut() else { return Ok(()) };
-        self.store(&mut batch).await?;
+        // The records were read before: they are of the topic that has this id now.
+        if self.claim.topic_id_since(self.received_at.into_std()).await? != owned.topic_id {
+            return Err(Interrupted::Again);
+        }
+        self.store(owned, &mut batch).await?;
         batcher.reuse(batch);
         Ok(())
     }
 
     /// Stores a batch.
-    async fn store(&mut self, batch: &mut Batch) -> Result<(), TakeError> {
+    async fn store(&mut self, owned: &mut Owned, batch: &mut Batch) -> Result<(), Interrupted> {
         self.bury(batch).await?;
         let mut backoff = Backoff::new("insert a batch", self.partition);
         loop {
             // What somebody else has stored meanwhile is not stored again.
-            batch.skip_below(self.next);
-            let dropped = match self.find_dropped(batch).await {
+            batch.skip_below(owned.next);
+            let dropped = match self.find_dropped(owned, batch).await {
                 Ok(dropped) => dropped,
                 Err(error) => {
                     // Perhaps because the tables that this lane knows are gone: taking it again tells the current ones.
                     backoff.failed(&error, &self.stop).await?;
-                    self.take().await?;
+                    self.take_again(owned).await?;
                     continue;
                 }
             };
-            let Some(insertion) = batch.insertion(&dropped.places) else {
-                self.done(batch, &dropped);
-                return Ok(());
-            };
+            let insertion = batch.insertion(&dropped.places);
             let started = Instant::now();
-            let Some(src) = self.src else { return Ok(()) };
-            let outcome = self.tools.store.insert(self.generation, src, self.epoch, &insertion).await;
-            histogram!("hopline_processor_insert_seconds").record(started.elapsed().as_secs_f64());
+            let outcome = match &insertion {
+                Some(insertion) => {
+                    let after = After { koff: owned.last_koff, as_of: self.status.as_of() };
+                    self.tools.store.insert(owned.generation, owned.right, Some(after), insertion).await
+                }
+                None if batch.next() <= owned.next => Ok(()),
+                None => {
+                    let (first, next) = (owned.stretch_begins, batch.next());
+                    let stretch = Stretch { first, next, broker_ts: batch.last_broker_ts() };
+                    self.tools.store.insert_stretch(owned.right, stretch).await
+                }
+            };
             match outcome {
                 Ok(()) => {
-                    counter!("hopline_processor_rows_inserted_total").increment(insertion.rows as u64);
-                    counter!("hopline_processor_batches_total").increment(1);
-                    histogram!("hopline_processor_batch_rows").record(insertion.rows as f64);
-                    self.done(batch, &dropped);
+                    if let Some(insertion) = &insertion {
+                        histogram!("hopline_processor_insert_seconds")
+                            .record(started.elapsed().as_secs_f64());
+                        counter!("hopline_processor_rows_inserted_total").increment(insertion.rows as u64);
+                        counter!("hopline_processor_batches_total").increment(1);
+                        histogram!("hopline_processor_batch_rows").record(insertion.rows as f64);
+                    }
+                    self.done(owned, batch, &dropped, insertion.as_ref());
+                    if insertion.is_some() && owned.next > owned.stretch_begins {
+                        self.note_end(owned, batch).await;
+                    }
                     return Ok(());
                 }
-                Err(InsertError::Fenced) => self.fenced().await?,
+                Err(InsertError::Fenced) => self.fenced(owned).await?,
                 Err(InsertError::Doubtful(error)) => {
                     backoff.failed(&error, &self.stop).await?;
-                    self.take().await?;
+                    self.take_again(owned).await?;
+                    let Some(insertion) = insertion else { continue };
                     // A batch is stored whole or not at all, so its last row speaks for all.
-                    let resolution = if self.next > insertion.last_koff { "stored" } else { "not_stored" };
+                    let resolution = if owned.next > insertion.last_koff { "stored" } else { "not_stored" };
                     counter!("hopline_processor_doubtful_inserts_total", "resolution" => resolution)
                         .increment(1);
                     tracing::info!(
@@ -409,7 +429,17 @@ impl Lane {
         }
     }
 
-    /// Delivers what is no click; nothing behind it is committed before.
+    /// Notes that what follows the last row of a batch is done, so that nobody does it again, as writing dead letters.
+    async fn note_end(&self, owned: &Owned, batch: &Batch) {
+        let (first, next) = (owned.stretch_begins, owned.next);
+        let stretch = Stretch { first, next, broker_ts: batch.last_broker_ts() };
+        if let Err(error) = self.tools.store.insert_stretch(owned.right, stretch).await {
+            // Only a takeover asks for it, and would do it again.
+            tracing::debug!(partition = self.partition, %error, "cannot note the end of a batch: {error}");
+        }
+    }
+
+    /// Delivers what is no click; nothing behind it counts as done before.
     async fn bury(&self, batch: &Batch) -> Result<(), Stopped> {
         let deliveries = batch.dead_letters().iter().map(|letter| {
             until_done("write a dead letter", self.partition, &self.stop, || {
@@ -433,14 +463,14 @@ impl Lane {
     }
 
     /// Finds the rows that are not stored: those of deleted links, and repeats.
-    async fn find_dropped(&self, batch: &Batch) -> Result<Dropped, StoreError> {
-        let asked = repeats::to_look_up(batch.rows(), &self.remembered);
+    async fn find_dropped(&self, owned: &Owned, batch: &Batch) -> Result<Dropped, StoreError> {
+        let asked = repeats::to_look_up(batch.rows(), &owned.remembered);
         let stored = if asked.is_empty() {
             HashSet::new()
         } else {
-            self.tools.store.stored(self.generation, &asked).await?
+            self.tools.store.stored(owned.generation, &asked).await?
         };
-        let repeats = repeats::find(batch.rows(), &self.remembered, &stored);
+        let repeats = repeats::find(batch.rows(), &owned.remembered, &stored);
         Ok(Dropped::new(batch.rows(), &repeats, &self.tools.deleted_links))
     }
 
@@ -449,17 +479,21 @@ impl Lane {
     ///
     /// A switch begins anew when a lane comes back before its end, so without this wait busy partitions could keep it
     /// from ever ending.
-    async fn fenced(&mut self) -> Result<(), TakeError> {
+    async fn fenced(&mut self, owned: &mut Owned) -> Result<(), Interrupted> {
         counter!("hopline_processor_fenced_inserts_total").increment(1);
-        let (partition, epoch) = (self.partition, self.epoch);
-        tracing::warn!(partition, epoch, "an insert was refused: partition {partition} has a newer owner");
+        let (partition, epoch) = (self.partition, owned.right.epoch);
+        tracing::warn!(
+            partition,
+            epoch,
+            "an insert was refused: partition {partition} has a newer owner, or ClickHouse is an older copy"
+        );
         self.status.taking();
         let began = Instant::now();
         let mut for_switch = false;
         loop {
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Err(Stopped.into()),
+                () = self.stop.cancelled() => return Err(Interrupted::Stopped),
                 () = sleep(SWITCH_LOOK) => {}
             }
             let store = &self.tools.store;
@@ -471,22 +505,22 @@ impl Lane {
                 break;
             }
         }
-        self.take().await?;
-        Ok(())
+        self.take_again(owned).await
     }
 
     /// Notes that a batch is done with.
-    fn done(&mut self, batch: &Batch, dropped: &Dropped) {
+    fn done(&self, owned: &mut Owned, batch: &Batch, dropped: &Dropped, stored: Option<&Insertion>) {
         let repeats = dropped.places.len() - dropped.deleted;
         counter!("hopline_processor_repeats_dropped_total").increment(repeats as u64);
         counter!("hopline_processor_deleted_dropped_total").increment(dropped.deleted as u64);
         for row in dropped.admitted(batch.rows()) {
-            self.remembered.admit(&row.click_id, row.broker_ts);
+            owned.remembered.admit(&row.click_id, row.broker_ts);
         }
-        self.next = self.next.max(batch.next());
-        self.stored_until = batch.rows().last().map(|row| row.broker_ts).or(self.stored_until);
-        if let Some(src) = self.src {
-            self.status.owned(src, self.next, self.stored_until);
+        if let Some(Insertion { last_koff, .. }) = stored {
+            (owned.last_koff, owned.stretch_begins) = (Some(*last_koff), last_koff + 1);
         }
+        owned.next = owned.next.max(batch.next());
+        owned.stored_until = batch.rows().last().map(|row| row.broker_ts).or(owned.stored_until);
+        self.status.owned(owned.right.src, owned.next, owned.stored_until);
     }
 }

@@ -27,13 +27,15 @@ const INBOX_BYTES: usize = 4 << 20;
 pub struct Status {
     queued_bytes: AtomicUsize,
     phase: Mutex<Phase>,
-    rewind: Mutex<Option<Rewind>>,
-    doubt: Notify,
+    /// Up to when ClickHouse has said that the source's clicks are counted.
+    as_of: Mutex<Option<DateTime<Utc>>>,
+    seek: Mutex<Option<Seek>>,
+    lost: Notify,
 }
 
-/// A lane's wish to be given the records from an offset on again.
+/// A lane's wish to be given the records from an offset on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rewind {
+pub struct Seek {
     /// The offset.
     pub to: u64,
     /// Tells one wish from the next.
@@ -45,8 +47,8 @@ pub struct Rewind {
 pub enum Inbound {
     /// Records of the partition.
     Chunk(Chunk),
-    /// What follows is what the [`Rewind`] of this number asked for.
-    Rewound(u64),
+    /// What follows is what the [`Seek`] of this number asked for.
+    Sought(u64),
 }
 
 impl Inbound {
@@ -54,7 +56,7 @@ impl Inbound {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Chunk(chunk) => chunk.memory(),
-            Self::Rewound(_) => 0,
+            Self::Sought(_) => 0,
         }
     }
 }
@@ -82,8 +84,9 @@ impl Status {
         Self {
             queued_bytes: AtomicUsize::new(0),
             phase: Mutex::new(Phase::Taking),
-            rewind: Mutex::default(),
-            doubt: Notify::new(),
+            as_of: Mutex::default(),
+            seek: Mutex::default(),
+            lost: Notify::new(),
         }
     }
 
@@ -100,6 +103,18 @@ impl Status {
         }
     }
 
+    /// Notes that the lane has taken the partition, up to when its clicks are counted as ClickHouse says, and that
+    /// everything below `next` is done.
+    pub fn taken(&self, src: u32, next: u64, broker_ts: Option<DateTime<Utc>>, as_of: Option<DateTime<Utc>>) {
+        *self.as_of.lock().unwrap_or_else(PoisonError::into_inner) = as_of;
+        self.owned(src, next, broker_ts);
+    }
+
+    /// Returns up to when ClickHouse is known to have said that the source's clicks are counted.
+    pub fn as_of(&self) -> Option<DateTime<Utc>> {
+        *self.as_of.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes that the lane owns the partition and that everything below `next` is done.
     ///
     /// Without a new `broker_ts` the former one of the same source stands.
@@ -113,13 +128,13 @@ impl Status {
     }
 
     /// Asks for the records from an offset on.
-    pub fn rewind(&self, rewind: Rewind) {
-        *self.rewind.lock().unwrap_or_else(PoisonError::into_inner) = Some(rewind);
+    pub fn seek(&self, seek: Seek) {
+        *self.seek.lock().unwrap_or_else(PoisonError::into_inner) = Some(seek);
     }
 
-    /// Returns when somebody doubts that the log is still the one that the lane works on.
-    pub async fn doubted(&self) {
-        self.doubt.notified().await;
+    /// Returns when Kafka or ClickHouse has less than the lane has done.
+    pub async fn lost(&self) {
+        self.lost.notified().await;
     }
 
     /// Notes that the partition cannot be taken.
@@ -211,28 +226,41 @@ impl Lanes {
             .collect()
     }
 
-    /// Returns the partitions that have to be read again from an offset on.
-    pub fn rewinds(&self) -> Vec<(i32, Rewind)> {
-        let wish = |lane: &Open| *lane.status.rewind.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns the partitions that have to be read from an offset on.
+    pub fn seeks(&self) -> Vec<(i32, Seek)> {
+        let wish = |lane: &Open| *lane.status.seek.lock().unwrap_or_else(PoisonError::into_inner);
         self.open().iter().filter_map(|(partition, lane)| Some((*partition, wish(lane)?))).collect()
     }
 
     /// Tells a lane that the records which it is given from now on are those that it asked for.
-    pub fn rewound(&self, partition: i32, rewind: Rewind) {
+    pub fn sought(&self, partition: i32, seek: Seek) {
         if let Some(lane) = self.open().get(&partition) {
-            let mut wish = lane.status.rewind.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut wish = lane.status.seek.lock().unwrap_or_else(PoisonError::into_inner);
             // It may have asked for something else meanwhile.
-            if *wish == Some(rewind) {
+            if *wish == Some(seek) {
                 *wish = None;
             }
-            let _ = lane.inbox.send(Inbound::Rewound(rewind.number));
+            let _ = lane.inbox.send(Inbound::Sought(seek.number));
         }
     }
 
-    /// Tells a lane that its log does not look like the one that it works on.
-    pub fn doubt(&self, partition: i32) {
+    /// Tells a lane that Kafka or ClickHouse has less than the lane has done.
+    pub fn lose(&self, partition: i32) {
         if let Some(lane) = self.open().get(&partition) {
-            lane.status.doubt.notify_one();
+            lane.status.lost.notify_one();
+        }
+    }
+
+    /// Returns up to when ClickHouse is known to have said that a partition's clicks are counted.
+    pub fn as_of(&self, partition: i32) -> Option<DateTime<Utc>> {
+        self.open().get(&partition)?.status.as_of()
+    }
+
+    /// Notes up to when ClickHouse has said so now.
+    pub fn wrote_as_of(&self, partition: i32, as_of: DateTime<Utc>) {
+        if let Some(lane) = self.open().get(&partition) {
+            let mut known = lane.status.as_of.lock().unwrap_or_else(PoisonError::into_inner);
+            *known = (*known).max(Some(as_of));
         }
     }
 

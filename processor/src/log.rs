@@ -1,4 +1,4 @@
-//! What the topic's partitions hold, and what the group has committed.
+//! What the topic's partitions hold, which topic it is, and what the group has committed.
 //!
 //! Asked through a client of its own, which consumes nothing: the consumer belongs to the thread that polls it.
 
@@ -11,9 +11,12 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
-use schemas::row::{FIRST_TOPIC, partition_of, topic_of};
-use service::kafka::{Context, KafkaConfig};
+use service::kafka::{Context, KafkaConfig, topic_ids};
+use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
+use uuid::Uuid;
+
+use crate::decode::{Record, decode};
 
 /// How long Kafka may take for one answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,12 +41,23 @@ pub struct Extent {
     pub end: u64,
 }
 
+/// A record by which a log is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The click's id; none of what is no click.
+    pub click_id: Option<String>,
+    /// The broker's clock.
+    pub broker_ts: Option<DateTime<Utc>>,
+}
+
 /// The topic of clicks as seen by a group.
 #[derive(Clone)]
 pub struct Log {
     client: Arc<BaseConsumer<Context>>,
     settings: Arc<ClientConfig>,
     topic: Arc<str>,
+    /// The topic's id, and when Kafka was asked for it.
+    last_id: Arc<Mutex<Option<(Instant, Uuid)>>>,
 }
 
 impl fmt::Debug for Log {
@@ -63,9 +77,12 @@ impl Log {
             // Only to ask for the group's offsets; it never joins.
             .set("group.id", group)
             .set("isolation.level", "read_committed")
-            .set("enable.auto.commit", "false");
+            .set("enable.auto.commit", "false")
+            // A reader of one record gives up where it is not there; it does not read another one.
+            .set("auto.offset.reset", "error");
         let client = settings.create_with_context(Context::default())?;
-        Ok(Self { client: Arc::new(client), settings: Arc::new(settings), topic: topic.into() })
+        let (client, settings) = (Arc::new(client), Arc::new(settings));
+        Ok(Self { client, settings, topic: topic.into(), last_id: Arc::default() })
     }
 
     /// Returns the topic's full name.
@@ -83,21 +100,38 @@ impl Log {
         .await
     }
 
-    /// Returns the group's committed offset of a source, if there is one.
+    /// Returns Kafka's id of the topic: one that was made anew has another one.
+    pub async fn topic_id(&self) -> Result<Uuid, LogError> {
+        self.topic_id_since(Instant::now()).await
+    }
+
+    /// Returns the topic's id as Kafka said it after a moment; whoever asks meanwhile shares the answer.
     ///
-    /// One that was committed for a former log says nothing of the present one; see [`crate::commit`].
-    pub async fn committed(&self, src: u32) -> Result<Option<u64>, LogError> {
-        let partition = i32::from(partition_of(src));
+    /// Records that were read before that moment are of the topic that has this id.
+    pub async fn topic_id_since(&self, moment: Instant) -> Result<Uuid, LogError> {
+        let mut last = self.last_id.lock().await;
+        if let Some((asked_at, id)) = *last
+            && asked_at >= moment
+        {
+            return Ok(id);
+        }
+        let asked_at = Instant::now();
+        let ids = self.ask(|client, topic| {
+            let ids = topic_ids(client.client(), &[topic], TIMEOUT)?;
+            let unknown = KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition);
+            ids.get(topic).copied().ok_or(unknown)
+        });
+        let id = ids.await?;
+        *last = Some((asked_at, id));
+        Ok(id)
+    }
+
+    /// Returns the group's committed offset of a partition, if there is one.
+    pub async fn committed(&self, partition: i32) -> Result<Option<u64>, LogError> {
         self.ask(move |client, topic| {
             let mut asked = TopicPartitionList::new();
             asked.add_partition(topic, partition);
-            let answer = client.committed_offsets(asked, TIMEOUT)?;
-            let committed = answer.find_partition(topic, partition);
-            let of = committed.map_or(FIRST_TOPIC, |committed| {
-                // Other tools, and processors before there were generations, write nothing there.
-                committed.metadata().parse().unwrap_or(FIRST_TOPIC)
-            });
-            Ok(one_offset(&answer, topic, partition)?.filter(|_| of == topic_of(src)))
+            one_offset(&client.committed_offsets(asked, TIMEOUT)?, topic, partition)
         })
         .await
     }
@@ -122,8 +156,8 @@ impl Log {
         .await
     }
 
-    /// Returns the broker's time of the record of an offset, if it is there.
-    pub async fn time_of(&self, partition: i32, offset: u64) -> Result<Option<DateTime<Utc>>, LogError> {
+    /// Returns the record of an offset, if it is there.
+    pub async fn record(&self, partition: i32, offset: u64) -> Result<Option<Found>, LogError> {
         let settings = Arc::clone(&self.settings);
         self.ask(move |_, topic| {
             // Of its own: one that reads cannot be shared.
@@ -136,9 +170,13 @@ impl Log {
             while asked_at.elapsed() < TIMEOUT {
                 match reader.poll(TIMEOUT.saturating_sub(asked_at.elapsed())) {
                     Some(Ok(record)) if record.offset() == wanted => {
-                        return Ok(record.timestamp().to_millis().and_then(DateTime::from_timestamp_millis));
+                        let record = Record::of(&record);
+                        let click_id = decode(0, &record).ok().map(|row| row.click.click_id);
+                        return Ok(Some(Found { click_id, broker_ts: record.broker_ts }));
                     }
-                    Some(Ok(_)) => return Ok(None),
+                    Some(Ok(_) | Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => {
+                        return Ok(None);
+                    }
                     // librdkafka tries again by itself.
                     Some(Err(_)) | None => {}
                 }

@@ -5,55 +5,64 @@
 //!
 //! 1. write a higher epoch: inserts under an older one are refused from now on;
 //! 2. wait until no insert is running that read the older one;
-//! 3. read whether the partition still has this source, which generation of tables is current, and the last row
-//!    stored there: nothing can be added behind it any more.
+//! 3. read which log the partition has, which generation of tables is current, and how far the log is: nothing can be
+//!    added behind it any more;
+//! 4. compare the log with it.
+//!
+//! A log is known by its topic's id and by its records. Where the id is another one, an operator decides. Where it is the
+//! same, but the record of the last stored row is not that row's click, the log was cut, as by a power cut of a broker, and
+//! may have grown again: then another log begins behind the last record that is still there.
 
-use chrono::TimeDelta;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
 use metrics::counter;
 use schemas::clickhouse::Generation;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
-use crate::log::{Extent, Log, LogError};
+use crate::log::{Extent, Found, Log};
 use crate::repeats::{MEMORY, MEMORY_IDS, Remembered};
 use crate::retry::{Stopped, until_done};
-use crate::store::{LastRow, Store, WAIT_OUT_INTERVAL};
+use crate::sources::{Source, Sources, first_source};
+use crate::store::{InsertError, Position, Right, Store, StoredRow, WAIT_OUT_INTERVAL};
 
-/// How far the clocks of brokers may be apart, and so how far broker time may step back within a partition.
-pub(crate) const BROKER_SKEW: TimeDelta = TimeDelta::seconds(5);
-
-/// How many offsets before the committed one the last row is looked for. Between the two are dead letters, repeats and
-/// clicks of deleted links; the row tells by its time whether the log is the one that it came from.
-const EVIDENCE: u64 = 100_000;
+/// How long after a record was missed it is looked for again before its log counts as cut: a broker that has just come
+/// back, or become the leader, may show less than it has.
+const SECOND_LOOK: Duration = Duration::from_secs(5);
 
 /// The right to insert rows of a source, and where to go on.
 #[derive(Debug)]
 pub struct Ownership {
-    /// The partition's source; see [`schemas::row::source`].
-    pub src: u32,
     /// What each insert carries.
-    pub epoch: u64,
+    pub right: Right,
+    /// Kafka's id of the topic.
+    pub topic_id: Uuid,
     /// The tables that the rows go into.
     pub generation: Generation,
-    /// The offset from which on nothing is stored; messages below it are skipped.
-    pub next: u64,
-    /// The last stored row, if it is not long before the committed offset.
-    pub last_row: Option<LastRow>,
+    /// Where to go on.
+    pub position: Position,
+    /// Up to when the source's clicks are counted, as ClickHouse says.
+    pub as_of: Option<DateTime<Utc>>,
     /// The marked clicks of the last hour.
     pub remembered: Remembered,
 }
 
-/// The log is not the one that the stored rows came from, so positions in it mean nothing.
+/// The topic is not the one that the stored rows came from, so positions in it mean nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "partition {partition} of topic {topic} is not the log that its stored clicks came from: {evidence}. Its clicks \
-     are neither counted nor lost; they wait in the topic. Bring the former log back, or run `processor adopt-topic`: \
-     it keeps what is counted, and clicks of the new log are counted from its start"
+    "partition {partition} of topic {topic} is not the log that its stored clicks came from: Kafka's id of the topic is \
+     {found}, and was {known}. Its clicks are neither counted nor lost; they wait in the topic. Bring the former topic \
+     back, or run `processor adopt-topic`: it keeps what is counted, and clicks of the new topic are counted from its \
+     start"
 )]
 pub struct WrongLog {
     topic: String,
     partition: i32,
-    evidence: String,
+    known: Uuid,
+    found: Uuid,
 }
 
 /// Why a partition was not taken.
@@ -65,18 +74,6 @@ pub enum TakeError {
     /// It must not be taken.
     #[error(transparent)]
     WrongLog(#[from] WrongLog),
-    /// It has another source than before: offsets of what was read mean nothing any more.
-    #[error("the partition's log was replaced, and adopted")]
-    Adopted,
-}
-
-/// What whoever had a partition before knows of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
-    /// The source that it had.
-    pub src: u32,
-    /// The offset below which everything is done.
-    pub next: u64,
 }
 
 /// What is needed to take one partition, again and again.
@@ -96,68 +93,84 @@ impl Claim {
 
     /// Takes the partition, trying until both ClickHouse and Kafka have answered.
     ///
-    /// `known` is what the caller itself knows, if it had the partition before.
-    ///
     /// # Errors
-    /// [`TakeError::WrongLog`] when the log was wiped or replaced, and [`TakeError::Adopted`] when that is settled.
-    pub async fn take(&self, known: Option<Known>) -> Result<Ownership, TakeError> {
+    /// [`TakeError::WrongLog`] when the topic was wiped or replaced.
+    pub async fn take(&self) -> Result<Ownership, TakeError> {
         let Self { partition, store, log, stop } = self;
         let partition = *partition;
-        let (src, epoch) = loop {
-            let src = self.source().await?;
-            if known.is_some_and(|known| known.src != src) {
-                return Err(TakeError::Adopted);
-            }
+        let mut looked_before = false;
+        loop {
+            let topic_id = until_done("ask for the topic's id", partition, stop, || log.topic_id()).await?;
+            let source = self.sources().await?.last(partition);
+            let src = source.map_or_else(|| first_source(partition), |source| source.src);
             let epoch =
                 until_done("take the partition over", partition, stop, || store.raise_epoch(src)).await?;
             counter!("hopline_processor_takeovers_total").increment(1);
             self.wait_out(src, epoch).await?;
-            // Read behind the epoch: from here on nobody can end this source without raising it again.
-            if self.source().await? == src {
-                break (src, epoch);
+            let right = Right { src, epoch };
+            // Read behind the epoch: from here on nobody can end this log without raising it again.
+            let sources = self.sources().await?;
+            if sources.last(partition) != source {
+                continue;
             }
-        };
-        // Read behind the epoch: a switch of generations that this reading misses has raised the epoch again.
-        let generation =
-            until_done("read the current generation", partition, stop, || store.current_generation()).await?;
-
-        let committed =
-            until_done("read the committed offset", partition, stop, || log.committed(src)).await?;
-        let floor = committed.unwrap_or(0).max(known.map_or(0, |known| known.next));
-        let last_row = until_done("read the last stored row", partition, stop, || {
-            store.last_row(generation, src, floor.saturating_sub(EVIDENCE))
-        })
-        .await?;
-        let extent = until_done("read the log's end", partition, stop, || log.extent(partition)).await?;
-        let evidence = until_done("compare the log with the last row", partition, stop, || {
-            evidence_of_another_log(log, partition, floor, last_row, extent)
-        })
-        .await?;
-        if let Some(evidence) = evidence {
-            return Err(WrongLog { topic: log.topic().to_owned(), partition, evidence }.into());
+            let Some(source) = source else {
+                let extent = self.extent().await?;
+                let first = Source { src, topic_id, first_offset: extent.start };
+                self.begin(right, first, "the first log").await?;
+                continue;
+            };
+            if source.topic_id != topic_id {
+                let (topic, known) = (log.topic().to_owned(), source.topic_id);
+                return Err(WrongLog { topic, partition, known, found: topic_id }.into());
+            }
+            // Read behind the epoch: a switch of generations that this reading misses has raised the epoch again.
+            let generation =
+                until_done("read the current generation", partition, stop, || store.current_generation())
+                    .await?;
+            let position = until_done("read how far the source is", partition, stop, || {
+                store.position(generation, source)
+            })
+            .await?;
+            let extent = self.extent().await?;
+            if !self.is_there(&position, extent).await? {
+                if !std::mem::replace(&mut looked_before, true) {
+                    self.pause(SECOND_LOOK).await?;
+                    continue;
+                }
+                let first_offset = self.agreed(generation, &sources, extent).await?;
+                self.replace(right, source, first_offset, &position).await?;
+                continue;
+            }
+            let src_only = [src];
+            let as_of =
+                until_done("read the progress", partition, stop, || store.progress(&src_only)).await?;
+            let remembered = self.remembered(generation, &position).await?;
+            let next = position.next;
+            tracing::info!(partition, src, epoch, next, "took partition {partition} over at offset {next}");
+            let as_of = as_of.get(&src).copied();
+            return Ok(Ownership { right, topic_id, generation, position, as_of, remembered });
         }
-        let next = match (committed, last_row) {
-            // The first owner ever begins where the consumer does.
-            (None, None) if floor == 0 => extent.start,
-            (_, last_row) => behind(floor, last_row),
-        };
-        let remembered = self.remembered(generation, last_row).await?;
-        tracing::info!(partition, src, epoch, next, "took partition {partition} over at offset {next}");
-        Ok(Ownership { src, epoch, generation, next, last_row, remembered })
     }
 
-    /// Returns whether the log still has the record of an offset.
-    pub async fn log_holds(&self, offset: u64) -> Result<bool, Stopped> {
+    /// Returns the first offset that the log holds.
+    pub async fn log_start(&self) -> Result<u64, Stopped> {
+        Ok(self.extent().await?.start)
+    }
+
+    /// Returns the topic's id as Kafka says it from now on.
+    pub async fn topic_id_since(&self, moment: Instant) -> Result<Uuid, Stopped> {
         let Self { partition, log, stop, .. } = self;
-        let extent = until_done("read the log's start", *partition, stop, || log.extent(*partition)).await?;
-        Ok(extent.start <= offset && offset < extent.end)
+        until_done("ask for the topic's id", *partition, stop, || log.topic_id_since(moment)).await
     }
 
-    async fn source(&self) -> Result<u32, Stopped> {
+    async fn extent(&self) -> Result<Extent, Stopped> {
+        let Self { partition, log, stop, .. } = self;
+        until_done("read the log's ends", *partition, stop, || log.extent(*partition)).await
+    }
+
+    async fn sources(&self) -> Result<Sources, Stopped> {
         let Self { partition, store, stop, .. } = self;
-        let sources =
-            until_done("read the topic's generations", *partition, stop, || store.sources()).await?;
-        Ok(sources.of(*partition))
+        until_done("read the partition's logs", *partition, stop, || store.sources()).await
     }
 
     async fn wait_out(&self, src: u32, epoch: u64) -> Result<(), Stopped> {
@@ -173,23 +186,151 @@ impl Claim {
             if !std::mem::replace(&mut told, true) {
                 tracing::info!(partition, running, "waiting for {running} inserts of a former owner to end");
             }
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return Err(Stopped),
-                () = sleep(WAIT_OUT_INTERVAL) => {}
+            self.pause(WAIT_OUT_INTERVAL).await?;
+        }
+    }
+
+    async fn pause(&self, time: Duration) -> Result<(), Stopped> {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Err(Stopped),
+            () = sleep(time) => Ok(()),
+        }
+    }
+
+    /// Returns whether the log has the record before the position, as it was read.
+    async fn is_there(&self, position: &Position, extent: Extent) -> Result<bool, Stopped> {
+        if position.next > extent.end {
+            return Ok(false);
+        }
+        if let Some(stretch) = position.stretch {
+            let Some(broker_ts) = stretch.broker_ts else { return Ok(true) };
+            let Some(found) = self.record(stretch.next - 1, extent).await? else { return Ok(true) };
+            return Ok(found.broker_ts == Some(broker_ts));
+        }
+        match &position.last_row {
+            Some(row) => self.is_click_of(row, extent).await,
+            None => Ok(true),
+        }
+    }
+
+    /// Returns whether the record of a row is its click, or is gone by retention.
+    async fn is_click_of(&self, row: &StoredRow, extent: Extent) -> Result<bool, Stopped> {
+        let found = self.record(row.koff, extent).await?;
+        Ok(found.is_none_or(|found| found.click_id.as_deref() == Some(&row.click_id)))
+    }
+
+    /// Returns the record of an offset; one that is nothing where the log has none; `None` for one before the log's start.
+    async fn record(&self, offset: u64, extent: Extent) -> Result<Option<Found>, Stopped> {
+        let Self { partition, log, stop, .. } = self;
+        if offset < extent.start {
+            return Ok(None);
+        }
+        let nothing = Found { click_id: None, broker_ts: None };
+        if offset >= extent.end {
+            return Ok(Some(nothing));
+        }
+        let found = until_done("read a record", *partition, stop, || log.record(*partition, offset)).await?;
+        Ok(Some(found.unwrap_or(nothing)))
+    }
+
+    /// Returns the offset behind the last stored row whose record the log still has, of any log of this topic.
+    async fn agreed(
+        &self,
+        generation: Generation,
+        sources: &Sources,
+        extent: Extent,
+    ) -> Result<u64, Stopped> {
+        for (source, own) in sources.of_topic(self.partition) {
+            let own = own.start.max(extent.start)..own.end.min(extent.end);
+            if let Some(row) = self.last_agreed(generation, source, own, extent).await? {
+                return Ok(row.koff + 1);
+            }
+        }
+        Ok(extent.start)
+    }
+
+    /// Finds the last row of a source, among those of some offsets, whose record the log still has.
+    ///
+    /// What was cut off was at the end, so the rows up to the one looked for all have theirs, and those behind it have
+    /// none: each look halves what is left.
+    async fn last_agreed(
+        &self,
+        generation: Generation,
+        source: Source,
+        own: Range<u64>,
+        extent: Extent,
+    ) -> Result<Option<StoredRow>, Stopped> {
+        let Self { partition, store, stop, .. } = self;
+        let mut agreed: Option<StoredRow> = None;
+        let (mut above, mut below) = (own.start.checked_sub(1), own.end);
+        loop {
+            let start = above.map_or(0, |above| above + 1);
+            if start >= below {
+                return Ok(agreed);
+            }
+            let near = start + (below - start) / 2;
+            let row = until_done("read a stored row", *partition, stop, || {
+                store.row_near(generation, source.src, (above, below), near)
+            })
+            .await?;
+            let Some(row) = row else { return Ok(agreed) };
+            if self.is_click_of(&row, extent).await? {
+                above = Some(row.koff);
+                agreed = Some(row);
+            } else {
+                below = row.koff;
             }
         }
     }
 
-    /// Loads the marked clicks of the hour before the last row: their first copies may still come.
-    async fn remembered(
+    /// Begins another log behind what is left of one that was cut.
+    async fn replace(
         &self,
-        generation: Generation,
-        last_row: Option<LastRow>,
-    ) -> Result<Remembered, Stopped> {
+        right: Right,
+        source: Source,
+        first_offset: u64,
+        position: &Position,
+    ) -> Result<(), Stopped> {
+        let partition = self.partition;
+        let lost = position.next - first_offset.min(position.next);
+        let reason =
+            format!("cut at offset {first_offset}, when everything before {} was done", position.next);
+        counter!("hopline_processor_logs_cut_total").increment(1);
+        tracing::error!(
+            partition,
+            first_offset,
+            lost,
+            "the log of partition {partition} was cut: it has lost {lost} offsets from {first_offset} on. Their clicks \
+             stay counted; what is at these offsets now is counted as a log of its own"
+        );
+        let Some(src) = source.next_src() else {
+            // 65,000 power cuts of one partition.
+            tracing::error!(partition, "partition {partition} has had as many logs as can be told apart");
+            self.stop.cancelled().await;
+            return Err(Stopped);
+        };
+        self.begin(right, Source { src, first_offset, ..source }, &reason).await
+    }
+
+    /// Begins a log; whether that was done, the next look tells.
+    async fn begin(&self, right: Right, source: Source, reason: &str) -> Result<(), Stopped> {
         let Self { partition, store, stop, .. } = self;
-        // Without a row near the committed offset the time is not known; the clock of this process will do.
-        let since = last_row.map_or_else(chrono::Utc::now, |row| row.broker_ts) - MEMORY;
+        until_done("begin a log", *partition, stop, || async {
+            match store.begin(right, source, reason).await {
+                Ok(()) | Err(InsertError::Fenced) => Ok(()),
+                Err(InsertError::Doubtful(error)) => Err(error),
+            }
+        })
+        .await
+    }
+
+    /// Loads the marked clicks of the hour before the last row: their first copies may still come.
+    async fn remembered(&self, generation: Generation, position: &Position) -> Result<Remembered, Stopped> {
+        let Self { partition, store, stop, .. } = self;
+        // Without a row the time is not known; the clock of this process will do.
+        let last = position.last_row.as_ref().and_then(StoredRow::broker_ts);
+        let since = last.unwrap_or_else(Utc::now) - MEMORY;
         let marked = until_done("read the marked clicks of the last hour", *partition, stop, || {
             store.marked_since(generation, *partition, since, MEMORY_IDS)
         })
@@ -199,59 +340,5 @@ impl Claim {
             remembered.admit(&click_id, broker_ts);
         }
         Ok(remembered)
-    }
-}
-
-/// Returns the offset behind everything that is done: below `floor`, and up to the last row.
-pub(crate) fn behind(floor: u64, last_row: Option<LastRow>) -> u64 {
-    last_row.map_or(floor, |row| floor.max(row.koff + 1))
-}
-
-/// Returns what shows that the log was replaced or cut since rows of it were stored.
-///
-/// # Errors
-/// When Kafka does not answer.
-pub(crate) async fn evidence_of_another_log(
-    log: &Log,
-    partition: i32,
-    floor: u64,
-    last_row: Option<LastRow>,
-    extent: Extent,
-) -> Result<Option<String>, LogError> {
-    let done = behind(floor, last_row);
-    let end = extent.end;
-    if end < done {
-        return Ok(Some(format!("everything before offset {done} is done, but the log ends at {end}")));
-    }
-    let Some(row) = last_row else { return Ok(None) };
-    // A new log may have grown beyond the old one's end, but its records are all later than any stored row.
-    let later = log.first_after(partition, row.broker_ts).await?;
-    let Some(later) = later.filter(|offset| *offset <= row.koff) else { return Ok(None) };
-    // Or the clocks of two brokers differ, one of which followed the other. The row's own record tells.
-    let own = if extent.start <= row.koff { log.time_of(partition, row.koff).await? } else { None };
-    let is_own = match own {
-        Some(own) => own == row.broker_ts,
-        None => {
-            let much_later = log.first_after(partition, row.broker_ts + BROKER_SKEW).await?;
-            much_later.is_none_or(|offset| offset > row.koff)
-        }
-    };
-    Ok((!is_own).then(|| {
-        format!("the row of offset {} is older than the record of offset {later}, at or before it", row.koff)
-    }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_done_reaches_behind_the_last_row_and_what_was_committed() {
-        let row = |koff| Some(LastRow { koff, broker_ts: chrono::DateTime::UNIX_EPOCH });
-        for (floor, last_row, done) in
-            [(0, None, 0), (100, None, 100), (100, row(90), 100), (100, row(120), 121)]
-        {
-            assert_eq!(behind(floor, last_row), done);
-        }
     }
 }

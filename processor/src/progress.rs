@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::lanes::{Lanes, Phase};
 use crate::log::Log;
-use crate::store::Store;
+use crate::store::{Progress, Store, StoreError};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -31,7 +31,7 @@ pub async fn write_progress(lanes: &Lanes, log: &Log, store: &Store, check: &Che
         let round = async {
             let counted = measure(&phases, lanes, log).await;
             if !counted.is_empty()
-                && let Err(error) = store.write_progress(&counted).await
+                && let Err(error) = write(&counted, lanes, store).await
             {
                 // The check of ClickHouse says so; progress stands still until the next round.
                 tracing::debug!(%error, "cannot write progress: {error}");
@@ -42,6 +42,36 @@ pub async fn write_progress(lanes: &Lanes, log: &Log, store: &Store, check: &Che
             () = round => {}
         }
     }
+}
+
+/// Writes up to when the clicks of each partition are counted.
+///
+/// What was written before is read first: a ClickHouse that has less of it is an older copy, and has fewer rows too.
+async fn write(counted: &[Counted], lanes: &Lanes, store: &Store) -> Result<(), StoreError> {
+    let sources: Vec<u32> = counted.iter().map(|counted| counted.src).collect();
+    let there = store.progress(&sources).await?;
+    let (known, lost): (Vec<_>, Vec<_>) = counted
+        .iter()
+        .map(|counted| (counted, lanes.as_of(counted.partition)))
+        .partition(|(counted, known)| there.get(&counted.src).copied() >= *known);
+    for (Counted { partition, .. }, _) in lost {
+        tracing::warn!(
+            partition,
+            "ClickHouse has less of partition {partition} than it had, taking it again"
+        );
+        lanes.lose(*partition);
+    }
+    if known.is_empty() {
+        return Ok(());
+    }
+    let row =
+        |(counted, known): &(&Counted, _)| Progress { src: counted.src, as_of: counted.as_of, known: *known };
+    let rows: Vec<Progress> = known.iter().map(row).collect();
+    store.write_progress(&rows).await?;
+    for (Counted { partition, as_of, .. }, _) in known {
+        lanes.wrote_as_of(*partition, *as_of);
+    }
+    Ok(())
 }
 
 /// States whether each assigned partition is owned.
@@ -62,8 +92,16 @@ fn state(phases: &[(i32, Phase)], check: &Check) {
     }
 }
 
+/// Up to when the clicks of a partition are counted.
+#[derive(Debug)]
+struct Counted {
+    partition: i32,
+    src: u32,
+    as_of: DateTime<Utc>,
+}
+
 /// Measures the lag of each owned partition, and returns up to when its clicks are counted.
-async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log) -> Vec<(u32, DateTime<Utc>)> {
+async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log) -> Vec<Counted> {
     let mut counted = Vec::new();
     for (partition, phase) in phases {
         let Phase::Owned { src, next, broker_ts } = phase else { continue };
@@ -73,8 +111,8 @@ async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log) -> Vec<(u32,
                 let lag = extent.end.saturating_sub(*next);
                 gauge!("hopline_processor_lag_offsets", "partition" => partition.to_string()).set(lag as f64);
                 if extent.end < *next {
-                    // A log that ends before what is done is another one, and nothing of it is counted yet.
-                    lanes.doubt(*partition);
+                    // It was cut, or is another one, and nothing of it is counted yet.
+                    lanes.lose(*partition);
                 }
                 extent.end == *next
             }
@@ -84,7 +122,7 @@ async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log) -> Vec<(u32,
             }
         };
         let as_of = if caught_up { Some(asked_at) } else { *broker_ts };
-        counted.extend(as_of.map(|as_of| (*src, as_of)));
+        counted.extend(as_of.map(|as_of| Counted { partition: *partition, src: *src, as_of }));
     }
     counted
 }

@@ -1,23 +1,55 @@
-//! Which source the clicks of each partition have.
+//! Which log the clicks of each partition come from.
 //!
-//! A source is a partition of one generation of the topic. Offsets mean nothing from one generation to the next, so
-//! rows of a topic that was wiped keep their source, and those of the new one get another; see
-//! [`mod@crate::operate::adopt_topic`].
+//! Offsets mean nothing from one log to the next, so each log is a source of its own, with a number that its rows
+//! carry. Table `sources` has them: the topic's id, the partition, and the offset from which on the log is this one.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use schemas::row::{FIRST_TOPIC, partition_of, source, topic_of};
+use schemas::row::{FIRST_LOG, UPKEEP, log_of, partition_of, source};
+use uuid::Uuid;
 
-/// The topic's generation of each partition.
+/// Where the log of a partition begins that its topic does not have any more.
+pub const NO_LOG: u64 = u64::MAX;
+
+/// A log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source {
+    /// The number that its rows carry; see [`schemas::row::source`].
+    pub src: u32,
+    /// Kafka's id of the topic.
+    pub topic_id: Uuid,
+    /// The offset from which on the partition is this log; [`NO_LOG`] when the topic has no such partition any more.
+    pub first_offset: u64,
+}
+
+impl Source {
+    /// Returns the partition.
+    pub fn partition(&self) -> i32 {
+        i32::from(partition_of(self.src))
+    }
+
+    /// Returns the number of the log that a partition has after this one; none when there are no more.
+    pub fn next_src(&self) -> Option<u32> {
+        let next = source(log_of(self.src).checked_add(1)?, partition_of(self.src));
+        // The highest are the sources of other writers.
+        (log_of(next) < log_of(UPKEEP)).then_some(next)
+    }
+}
+
+/// Every log of every partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sources(BTreeMap<u16, u16>);
+pub struct Sources(BTreeMap<u32, Source>);
 
 impl Sources {
-    /// Returns the source of a partition.
+    /// Returns the number of the log that a partition has, or will have first.
     pub fn of(&self, partition: i32) -> u32 {
-        // Kafka numbers partitions from 0, and a topic of more than 65,536 is beyond what one cluster holds.
-        let partition = partition as u16;
-        source(self.0.get(&partition).copied().unwrap_or(FIRST_TOPIC), partition)
+        self.last(partition).map_or_else(|| first_source(partition), |source| source.src)
+    }
+
+    /// Returns the log that a partition has, if it ever had one.
+    pub fn last(&self, partition: i32) -> Option<Source> {
+        self.of_partition(partition).next()
     }
 
     /// Returns whether clicks still come from a source: it is not of a former log.
@@ -25,16 +57,47 @@ impl Sources {
         self.of(i32::from(partition_of(src))) == src
     }
 
-    /// Returns whether a partition had another log before the one that it has now.
+    /// Returns whether a partition had another topic's log before the one that it has now.
     pub fn have_former(&self, partition: i32) -> bool {
-        topic_of(self.of(partition)) > FIRST_TOPIC
+        let ids = |source: Source| source.topic_id;
+        self.last(partition)
+            .is_some_and(|last| self.of_partition(partition).map(ids).any(|id| id != last.topic_id))
+    }
+
+    /// Returns the logs of a partition that are of its present topic, the newest first, each with the offsets that are
+    /// its own: the next log has what is behind them.
+    pub fn of_topic(&self, partition: i32) -> Vec<(Source, Range<u64>)> {
+        let topic = self.last(partition).map(|source| source.topic_id);
+        let mut end = u64::MAX;
+        let mut logs = Vec::new();
+        for source in self.of_partition(partition).take_while(|source| Some(source.topic_id) == topic) {
+            logs.push((source, source.first_offset..end.max(source.first_offset)));
+            end = end.min(source.first_offset);
+        }
+        logs
+    }
+
+    /// Returns the offsets that a source has in the present topic; none when it is of a former one.
+    pub fn own(&self, src: u32) -> Option<Range<u64>> {
+        let logs = self.of_topic(i32::from(partition_of(src)));
+        logs.into_iter().find_map(|(source, own)| (source.src == src).then_some(own))
+    }
+
+    /// The logs of a partition, the newest first.
+    fn of_partition(&self, partition: i32) -> impl Iterator<Item = Source> {
+        self.0.values().rev().copied().filter(move |source| source.partition() == partition)
     }
 }
 
-impl FromIterator<(u16, u16)> for Sources {
-    /// Takes partitions and their generations; a partition that is not among them is in its first.
-    fn from_iter<T: IntoIterator<Item = (u16, u16)>>(generations: T) -> Self {
-        Self(generations.into_iter().collect())
+/// Returns the number of a partition's first log.
+pub fn first_source(partition: i32) -> u32 {
+    // Kafka numbers partitions from 0, and a topic of more than 65,536 is beyond what one cluster holds.
+    source(FIRST_LOG, partition as u16)
+}
+
+impl FromIterator<Source> for Sources {
+    fn from_iter<T: IntoIterator<Item = Source>>(sources: T) -> Self {
+        Self(sources.into_iter().map(|source| (source.src, source)).collect())
     }
 }
 
@@ -42,12 +105,34 @@ impl FromIterator<(u16, u16)> for Sources {
 mod tests {
     use super::*;
 
+    fn log(number: u16, partition: u16, topic: u128, first_offset: u64) -> Source {
+        Source { src: source(number, partition), topic_id: Uuid::from_u128(topic), first_offset }
+    }
+
     #[test]
-    fn a_partition_has_the_source_of_its_own_generation() {
-        let sources = Sources::from_iter([(1, 3)]);
-        assert_eq!((sources.of(0), sources.of(1)), (0x0001_0000, 0x0003_0001));
-        assert!(sources.are_current(0x0001_0000) && !sources.are_current(0x0002_0000));
-        assert!(sources.are_current(0x0003_0001) && !sources.are_current(0x0001_0001));
+    fn a_partition_has_its_newest_log() {
+        let sources = Sources::from_iter([log(1, 1, 7, 0), log(2, 1, 8, 0)]);
+        assert_eq!((sources.of(0), sources.of(1)), (0x0001_0000, 0x0002_0001));
+        assert!(sources.are_current(0x0001_0000) && sources.are_current(0x0002_0001));
+        assert!(!sources.are_current(0x0001_0001));
         assert!(sources.have_former(1) && !sources.have_former(0));
+    }
+
+    #[test]
+    fn each_log_of_a_topic_has_the_offsets_up_to_where_the_next_one_begins() {
+        // The third was cut below where the second began.
+        let all = [log(1, 0, 6, 0), log(2, 0, 7, 0), log(3, 0, 7, 50), log(4, 0, 7, 30), log(1, 1, 7, 3)];
+        let sources = Sources::from_iter(all);
+        assert_eq!(sources.of_topic(0), [(all[3], 30..u64::MAX), (all[2], 50..50), (all[1], 0..30)]);
+        assert_eq!(sources.of_topic(1), [(all[4], 3..u64::MAX)]);
+        assert_eq!(sources.of_topic(2), []);
+        assert_eq!((sources.own(all[1].src), sources.own(all[0].src)), (Some(0..30), None));
+        assert!(sources.have_former(0) && !sources.have_former(1));
+    }
+
+    #[test]
+    fn there_is_a_last_log() {
+        assert_eq!(log(1, 3, 7, 0).next_src(), Some(source(2, 3)));
+        assert_eq!(log(log_of(UPKEEP) - 1, 3, 7, 0).next_src(), None);
     }
 }

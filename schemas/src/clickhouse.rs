@@ -47,8 +47,9 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration::file(6, "deleted_links", include_str!("../clickhouse/0006_deleted_links.sql")),
     Migration::file(7, "retention", include_str!("../clickhouse/0007_retention.sql")),
     Migration::file(8, "rebuilds", include_str!("../clickhouse/0008_rebuilds.sql")),
-    Migration::file(9, "topic_generations", include_str!("../clickhouse/0009_topic_generations.sql")),
+    Migration::file(9, "sources", include_str!("../clickhouse/0009_sources.sql")),
     Migration::file(10, "recounts", include_str!("../clickhouse/0010_recounts.sql")),
+    Migration::file(11, "stretches", include_str!("../clickhouse/0011_stretches.sql")),
 ];
 
 /// The statements that create the tables of a generation, with `{n}` for its number.
@@ -67,10 +68,6 @@ pub const EXACT_VISITORS: u64 = 1 << (PRECISION - 5);
 
 /// The query whose one value is the number of the current generation.
 pub const CURRENT_GENERATION: &str = "SELECT max(generation) FROM generations";
-
-/// The query of the topic's generation by partition, for partitions that are not in their first one.
-pub const TOPIC_GENERATIONS: &str =
-    "SELECT partition, max(topic_generations.generation) FROM topic_generations GROUP BY partition";
 
 /// The condition that lets a statement through only under the highest epoch of a source.
 pub fn under_epoch(src: u32, epoch: u64) -> String {

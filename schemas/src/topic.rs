@@ -16,8 +16,9 @@ const DAY_MS_30: &str = "2592000000";
 
 /// Clicks, as the edge answered them. Key: the click id, so that a hot link spreads over the partitions.
 ///
-/// The broker's clock stamps each record, so that its time never runs backwards within a partition. On a
-/// one-node Kafka a power loss may cost what was not flushed, hence `flush.ms`.
+/// The broker's clock stamps each record, so that its time never runs backwards within a partition. On a one-node Kafka
+/// a power loss costs what was not flushed, hence `flush.ms`, which works where the broker's own
+/// `log.flush.scheduler.interval.ms` looks as often; `/readyz` says so where it does not.
 pub const CLICKS: Topic = Topic {
     name: "clicks",
     partitions: 6,

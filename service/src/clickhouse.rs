@@ -123,7 +123,8 @@ pub fn client(config: &ClickhouseConfig) -> Client {
 
 /// Probes ClickHouse until a stop is requested.
 pub async fn watch(client: Client, check: Check, shutdown: Shutdown) {
-    health::watch(check, shutdown, || client.query("SELECT 1").execute()).await;
+    let probe = || async { client.query("SELECT 1").execute().await.map(|()| health::OK) };
+    health::watch(check, shutdown, probe).await;
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ pub struct Check {
 impl Check {
     /// States that the process has what it needs.
     pub fn ready(&self) {
-        self.ready_with("ok");
+        self.ready_with(OK);
     }
 
     /// States that the process has what it needs, with a detail worth showing.
@@ -113,6 +113,9 @@ impl Check {
     }
 }
 
+/// The detail of what has nothing worth showing.
+pub(crate) const OK: &str = "ok";
+
 /// Time between two probes of something that answers, and of something that does not.
 const PROBE_INTERVALS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(1)];
 
@@ -121,18 +124,19 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Probes a dependency until a stop is requested, and states the outcome in its check.
 ///
-/// `probe` returns what is wrong, without secrets.
-pub async fn watch<F, E>(check: Check, shutdown: Shutdown, mut probe: impl FnMut() -> F)
+/// `probe` returns a detail worth showing, or what is wrong, both without secrets.
+pub async fn watch<F, T, E>(check: Check, shutdown: Shutdown, mut probe: impl FnMut() -> F)
 where
-    F: Future<Output = Result<(), E>>,
+    F: Future<Output = Result<T, E>>,
+    T: Into<String>,
     E: Display,
 {
     let rounds = async {
         loop {
             let [ready, unready] = PROBE_INTERVALS;
             let pause = match timeout(PROBE_TIMEOUT, probe()).await {
-                Ok(Ok(())) => {
-                    check.ready();
+                Ok(Ok(detail)) => {
+                    check.ready_with(detail);
                     ready
                 }
                 Ok(Err(error)) => {

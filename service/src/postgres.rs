@@ -118,7 +118,8 @@ fn lazy(config: &PostgresConfig, name: &str, max_connections: u32, acquire_timeo
 
 /// Probes Postgres until a stop is requested.
 pub async fn watch(pool: PgPool, check: Check, shutdown: Shutdown) {
-    health::watch(check, shutdown, || async { sqlx::query("SELECT 1").execute(&pool).await.map(drop) }).await;
+    let probe = || async { sqlx::query("SELECT 1").execute(&pool).await.map(|_| health::OK) };
+    health::watch(check, shutdown, probe).await;
 }
 
 #[cfg(test)]

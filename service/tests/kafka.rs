@@ -132,6 +132,8 @@ async fn the_probe_follows_topics_and_brokers() {
 
     ensure_topics(&config, &[CLICKS]).await.unwrap();
     until(&check, true).await;
+    // The broker has one replica, and says that it flushes it.
+    assert_eq!(serde_json::to_value(health.report()).unwrap()["checks"]["kafka"]["detail"], "ok");
     server.kill().await;
     until(&check, false).await;
     server.start().await.unwrap();

@@ -62,6 +62,9 @@ impl Stage {
         engines
             .clickhouse("INSERT INTO progress SELECT 65536 + number, now64(3, 'UTC') FROM numbers(12)")
             .await;
+        engines
+            .clickhouse("INSERT INTO sources SELECT 65536 + number, generateUUIDv4(), 0, now64(3), '' FROM numbers(12)")
+            .await;
         Ok(Self { workspace, user, key, links, postgres })
     }
 

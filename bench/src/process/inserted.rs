@@ -12,7 +12,7 @@ use chrono::DateTime;
 use processor::{
     batch::{Batcher, Insertion, Limits},
     sources::Sources,
-    store::Store,
+    store::{After, Right, Store},
 };
 use schemas::{
     clickhouse::Generation,
@@ -77,9 +77,12 @@ pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Roun
         // Bodies are shared and not copied.
         let insertions = insertions.clone();
         partitions.spawn(async move {
-            let epoch = store.raise_epoch(src).await?;
+            let right = Right { src, epoch: store.raise_epoch(src).await? };
+            let mut after = After::default();
             for insertion in &insertions {
-                store.insert(Generation::FIRST, src, epoch, insertion).await.context("an insert failed")?;
+                let inserted = store.insert(Generation::FIRST, right, Some(after), insertion).await;
+                inserted.context("an insert failed")?;
+                after.koff = Some(insertion.last_koff);
             }
             anyhow::Ok(())
         });

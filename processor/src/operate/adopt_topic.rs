@@ -1,32 +1,31 @@
-//! `processor adopt-topic`: goes on with a topic of clicks that was wiped or replaced.
+//! `processor adopt-topic`: goes on with a topic of clicks that was made anew.
 //!
-//! Rows are told apart by their positions, so offsets of two logs must not meet in one source. A partition whose log is
-//! not the one that its rows came from gets the next generation of the topic, and with it a source of its own: what is
-//! stored stays counted, and clicks of the new log are counted from its start.
+//! Rows are told apart by their positions, so offsets of two topics must not meet in one source. A partition whose topic
+//! has another id than the one that its rows came from gets another source: what is stored stays counted, and clicks of
+//! the new topic are counted from its start.
 //!
 //! One row says so, and it goes in under the epoch of the source that it ends, as the inserts of that source do. Whoever
 //! had the partition until then is refused by that epoch, takes the partition again, and reads which source it has now;
 //! see [`crate::ownership`]. So there is no half of an adoption: killed anywhere, it is done for some partitions and not
-//! for others, and doing it again does the rest. What the group has committed for the former log counts for nothing from
-//! then on, see [`crate::commit`]: nobody has to stop for it.
+//! for others, and doing it again does the rest. Nobody has to stop for it.
 
 use std::fmt;
 
 use anyhow::{Context as _, bail};
-use chrono::{DateTime, Utc};
 use clap::Args;
 use schemas::clickhouse::Generation;
-use schemas::row::{UPKEEP, partition_of, source, topic_of};
+use schemas::row::partition_of;
 use schemas::time::text;
 use schemas::topic;
 use serde::Serialize;
 use service::clickhouse::client;
+use uuid::Uuid;
 
 use super::rebuild::{Rebuild, RebuildError};
 use crate::Config;
 use crate::log::{Extent, Log};
-use crate::ownership::evidence_of_another_log;
-use crate::store::{InsertError, LastRow, Store};
+use crate::sources::{NO_LOG, Source, Sources};
+use crate::store::{InsertError, Store, StoredRow};
 use crate::upkeep::Tables;
 
 /// How often a source is fenced anew because a processor has taken it back in between.
@@ -56,7 +55,7 @@ struct Partition {
     partition: i32,
     /// The source of the rows that are stored.
     src: u32,
-    /// What shows that the log is another one; none when it is the one that the rows came from.
+    /// What shows that the topic is another one; none when it is the one that the rows came from.
     evidence: Option<String>,
     /// The source of the clicks of the new log; none when the topic has no such partition any more.
     new_src: Option<u32>,
@@ -88,7 +87,7 @@ impl fmt::Display for Outcome {
             let Some(evidence) = evidence else {
                 writeln!(
                     f,
-                    "partition {partition}: its log is the one that its rows came from; nothing changes"
+                    "partition {partition}: its topic is the one that its rows came from; nothing changes"
                 )?;
                 continue;
             };
@@ -96,7 +95,7 @@ impl fmt::Display for Outcome {
             let last =
                 last_offset.map_or_else(String::new, |offset| format!(", the last one of offset {offset}"));
             let at = last_at.as_ref().map_or_else(String::new, |at| format!(" at {at}"));
-            writeln!(f, "partition {partition}: its log is another one: {evidence}")?;
+            writeln!(f, "partition {partition}: its topic is another one: {evidence}")?;
             writeln!(f, "  stored: {rows} rows of source {src}{last}{at}; they stay counted")?;
             match (log, new_src) {
                 (Some(Held { start, end }), Some(new)) => writeln!(
@@ -140,10 +139,9 @@ pub(super) async fn adopt_topic(config: &Config, command: &AdoptTopic) -> anyhow
     }
     if partitions.iter().all(|partition| partition.evidence.is_none()) {
         bail!(
-            "there is nothing to adopt: the log of each of the {} partitions of topic {} is the one that its rows \
-             came from, or has none yet",
-            partitions.len(),
-            adoption.log.topic()
+            "there is nothing to adopt: topic {} is the one that the rows of each of its {} partitions came from",
+            adoption.log.topic(),
+            partitions.len()
         );
     }
     if !command.dry_run {
@@ -159,8 +157,9 @@ struct Adoption {
     tables: Tables,
     log: Log,
     generation: Generation,
-    /// How many partitions the topic has.
+    /// How many partitions the topic has, and its id.
     count: i32,
+    topic_id: Uuid,
 }
 
 impl Adoption {
@@ -173,7 +172,9 @@ impl Adoption {
         if count == 0 {
             bail!("there is no topic {}: `api migrate` makes it", log.topic());
         }
-        Ok(Self { store, tables: Tables::new(client(&config.clickhouse)), log, generation, count })
+        let topic_id = log.topic_id().await.context("cannot ask Kafka for the topic's id")?;
+        let tables = Tables::new(client(&config.clickhouse));
+        Ok(Self { store, tables, log, generation, count, topic_id })
     }
 
     /// Returns the partitions that the topic has, and those that it had when somebody counted their clicks.
@@ -181,81 +182,78 @@ impl Adoption {
         let sources = self.sources().await?;
         let counted = self.tables.progress().await.context("cannot read the progress")?.into_keys();
         let gone = counted.filter(|src| sources.are_current(*src)).map(|src| i32::from(partition_of(src)));
-        Ok((0..self.count).chain(gone.filter(|partition| *partition >= self.count)).collect())
+        let gone = gone.filter(|partition| *partition >= self.count);
+        let is_former =
+            |partition: &i32| sources.last(*partition).is_some_and(|log| log.topic_id != self.topic_id);
+        Ok((0..self.count).chain(gone.filter(is_former)).collect())
     }
 
     async fn look(&self, partition: i32) -> anyhow::Result<Partition> {
-        let Self { store, tables, log, generation, count } = self;
-        let src = self.sources().await?.of(partition);
-        let last_row = store.last_row(*generation, src, 0).await.context("cannot read the last row")?;
+        let Self { store, tables, log, generation, count, topic_id } = self;
+        let sources = self.sources().await?;
+        let src = sources.of(partition);
+        let position = store.position_of(*generation, &sources, partition).await;
+        let last_row = position.context("cannot read the last row")?.and_then(|position| position.last_row);
         let extent = if partition < *count {
             Some(log.extent(partition).await.context("cannot ask Kafka for the log's ends")?)
         } else {
             None
         };
-        let evidence = match extent {
-            Some(extent) => self.evidence(partition, src, last_row, extent).await?,
-            None => Some(format!("the topic has {count} partitions")),
+        let another = sources.last(partition).filter(|known| known.topic_id != *topic_id);
+        let evidence = match (extent, another) {
+            (None, _) => Some(format!("the topic has {count} partitions")),
+            (Some(_), Some(known)) => {
+                Some(format!("Kafka's id of the topic is {topic_id}, and was {}", known.topic_id))
+            }
+            (Some(_), None) => None,
         };
+        let next = another.map(|known| self.next(known)).transpose()?;
         let progress = tables.progress().await.context("cannot read the progress")?;
         let rows = store.rows(*generation, src).await.context("cannot count the rows")?;
-        let next = source(topic_of(src) + 1, partition_of(src));
-        // The last generations are the sources of other writers.
-        if topic_of(next) == topic_of(UPKEEP) {
-            bail!("partition {partition} has had as many logs as can be told apart");
-        }
         Ok(Partition {
             partition,
             src,
-            new_src: evidence.as_ref().and(extent).map(|_| next),
+            new_src: next.filter(|_| extent.is_some()).map(|next| next.src),
             evidence,
             stored: Stored {
                 rows,
-                last_offset: last_row.map(|row| row.koff),
-                last_at: last_row.map(|row| text(row.broker_ts)),
+                last_offset: last_row.as_ref().map(|row| row.koff),
+                last_at: last_row.as_ref().and_then(StoredRow::broker_ts).map(text),
                 as_of: progress.get(&src).copied().map(text),
             },
             log: extent.map(|Extent { start, end }| Held { start, end }),
         })
     }
 
-    /// Returns what shows that a log is not the one that rows came from: what a processor goes by, too.
-    async fn evidence(
-        &self,
-        partition: i32,
-        src: u32,
-        last_row: Option<LastRow>,
-        extent: Extent,
-    ) -> anyhow::Result<Option<String>> {
-        let committed =
-            self.log.committed(src).await.context("cannot ask Kafka for committed offsets")?.unwrap_or(0);
-        let evidence = evidence_of_another_log(&self.log, partition, committed, last_row, extent).await;
-        evidence.context("cannot compare the log with the last row")
+    /// The log that takes the place of another one.
+    fn next(&self, known: Source) -> anyhow::Result<Source> {
+        let src = known.next_src();
+        let partition = known.partition();
+        let src =
+            src.with_context(|| format!("partition {partition} has had as many logs as can be told apart"))?;
+        let first_offset = if partition < self.count { 0 } else { NO_LOG };
+        Ok(Source { src, topic_id: self.topic_id, first_offset })
     }
 
-    /// Gives a partition its next source, if its log is another one.
+    /// Gives a partition its next source, if its topic is another one.
     async fn adopt(&self, found: &Partition) -> anyhow::Result<()> {
-        let Partition { partition, src, evidence: Some(evidence), .. } = found else { return Ok(()) };
-        let to = source(topic_of(*src) + 1, partition_of(*src));
+        let Partition { partition, evidence: Some(evidence), .. } = found else { return Ok(()) };
         for _ in 0..ATTEMPTS {
-            let fenced = self.store.fence(*src).await.context("cannot fence the source")?;
-            // Only now nothing is stored any more: another one may have adopted it, or the former log may be back.
-            let now = self.look(*partition).await?;
-            if now.src != *src {
-                return Ok(());
+            // Another one may have adopted it meanwhile.
+            let known = self.sources().await?.last(*partition);
+            let Some(known) = known.filter(|known| known.topic_id != self.topic_id) else { return Ok(()) };
+            let next = self.next(known)?;
+            let fenced = self.store.fence(known.src).await.context("cannot fence the source")?;
+            // Only now nothing is stored any more, and the log is the last one.
+            if self.sources().await?.last(*partition) != Some(known) {
+                continue;
             }
-            if now.evidence.is_none() {
-                bail!(
-                    "partition {partition} has the log again that its rows came from; look again what is to be done"
-                );
+            if self.log.topic_id().await.context("cannot ask Kafka for the topic's id")? != self.topic_id {
+                bail!("the topic was made anew meanwhile; look again what is to be done");
             }
-            if let (Some(new), Some(as_of)) = (now.new_src, self.as_of(*src).await?) {
-                // What is said of the former log holds for the new one, which has nothing older. From here on slices
-                // and queries wait for the new one.
-                self.store.write_progress(&[(new, as_of)]).await.context("cannot write the progress")?;
-            }
-            match self.store.adopt(fenced, to, evidence).await {
+            match self.store.begin(fenced, next, evidence).await {
                 Ok(()) => {
+                    let (src, to) = (known.src, next.src);
                     tracing::info!(partition, src, to, "partition {partition} has source {to} from now on");
                     return Ok(());
                 }
@@ -269,11 +267,7 @@ impl Adoption {
         bail!("processors took partition {partition} at each of {ATTEMPTS} attempts; run it again")
     }
 
-    async fn as_of(&self, src: u32) -> anyhow::Result<Option<DateTime<Utc>>> {
-        Ok(self.tables.progress().await.context("cannot read the progress")?.get(&src).copied())
-    }
-
-    async fn sources(&self) -> anyhow::Result<crate::sources::Sources> {
-        self.store.sources().await.context("cannot read the topic's generations")
+    async fn sources(&self) -> anyhow::Result<Sources> {
+        self.store.sources().await.context("cannot read the partitions' logs")
     }
 }

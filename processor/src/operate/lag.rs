@@ -11,7 +11,6 @@ use service::clickhouse::client;
 
 use crate::Config;
 use crate::log::Log;
-use crate::ownership::behind;
 use crate::store::Store;
 use crate::upkeep::Tables;
 
@@ -41,7 +40,7 @@ pub struct Lag {
     pub committed: Option<u64>,
     /// The offset of the last row.
     pub last_row: Option<u64>,
-    /// Records that are neither committed nor below the last row.
+    /// Records that are not done yet.
     pub offsets: u64,
     /// Seconds since the time up to which every click is counted.
     pub seconds: Option<f64>,
@@ -60,15 +59,16 @@ pub async fn lag(config: &Config) -> anyhow::Result<Lags> {
     let generation = store.current_generation().await.context("cannot read the current generation")?;
     let progress =
         Tables::new(client(&config.clickhouse)).progress().await.context("cannot read the progress")?;
-    let sources = store.sources().await.context("cannot read the topic's generations")?;
+    let sources = store.sources().await.context("cannot read the partitions' logs")?;
     let mut partitions = Vec::new();
     for partition in 0..log.partitions().await.context("cannot ask Kafka for the topic of clicks")? {
         let src = sources.of(partition);
-        let committed = log.committed(src).await.context("cannot ask Kafka for committed offsets")?;
-        let last = store.last_row(generation, src, 0).await.context("cannot read the last row")?;
-        let last_row = last.map(|row| row.koff);
+        let committed = log.committed(partition).await.context("cannot ask Kafka for committed offsets")?;
+        let position = store.position_of(generation, &sources, partition).await;
+        let position = position.context("cannot read how far the partition is")?;
         let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
-        let done = behind(committed.unwrap_or(extent.start), last);
+        let done = position.as_ref().map_or(extent.start, |position| position.next);
+        let last_row = position.and_then(|position| position.last_row).map(|row| row.koff);
         let as_of = progress.get(&src).copied();
         partitions.push(Lag {
             partition,

@@ -19,8 +19,7 @@ use super::rebuild::{Rebuild, RebuildError};
 use crate::Config;
 use crate::decode::Record;
 use crate::log::Extent;
-use crate::ownership::behind;
-use crate::sources::Sources;
+use crate::sources::{Source, Sources};
 use crate::upkeep;
 
 /// Which part of the log is replayed.
@@ -32,7 +31,7 @@ pub struct Replay {
     /// To before the first record at or after this time; else to what is counted now.
     #[arg(long, value_name = "TIME", conflicts_with = "offsets")]
     to: Option<DateTime<Utc>>,
-    /// A range of one partition, such as 3:1000-2000; may be given for several.
+    /// A range of one partition, such as 3:1000-2000; may be given more than once.
     #[arg(long, value_name = "PARTITION:FROM-TO", conflicts_with = "from")]
     offsets: Vec<Offsets>,
     /// Go on with a replay that was broken off.
@@ -183,22 +182,27 @@ async fn make_plan(config: &Config, rebuild: &Rebuild<'_>, command: &Replay) -> 
     // its rollup is computed. A slice that closes afterwards closes anew after the switch.
     let tables = upkeep::Tables::new(client(&config.clickhouse));
     let closed = tables.last_closed_slice(generation).await.context("cannot read the closed slices")?;
-    let sources = store.sources().await.context("cannot read the topic's generations")?;
+    let sources = store.sources().await.context("cannot read the partitions' logs")?;
     let (mut ranges, mut live) = (Vec::new(), BTreeMap::new());
-    for partition in 0..log.partitions().await.context("cannot ask Kafka for the topic of clicks")? {
-        let src = sources.of(partition);
-        let committed = log.committed(src).await.context("cannot ask Kafka for committed offsets")?;
-        let last = store.last_row(generation, src, 0).await.context("cannot read the last row")?;
+    let partitions = log.partitions().await.context("cannot ask Kafka for the topic of clicks")?;
+    if let Some(range) = command.offsets.iter().find(|range| range.partition >= partitions) {
+        bail!("there is no partition {}: topic {} has {partitions}", range.partition, log.topic());
+    }
+    for partition in 0..partitions {
+        let position = store.position_of(generation, &sources, partition).await;
+        let position = position.context("cannot read how far the partition is")?;
         let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
         // What is not done yet is for the live processors to do.
-        let done = behind(committed.unwrap_or(0), last);
-        live.insert(src, done);
-        let Some((from, to)) = asked(config, rebuild, command, &sources, partition, extent).await? else {
-            continue;
-        };
-        let to = to.min(done).min(extent.end);
-        if from < to {
-            ranges.push(Range { partition, src, from, to });
+        let done = position.map_or(0, |position| position.next);
+        live.insert(sources.of(partition), done);
+        for (from, to) in asked(config, rebuild, command, &sources, partition, extent).await? {
+            let to = to.min(done).min(extent.end);
+            for (Source { src, .. }, own) in sources.of_topic(partition) {
+                let (from, to) = (from.max(own.start), to.min(own.end));
+                if from < to {
+                    ranges.push(Range { partition, src, from, to });
+                }
+            }
         }
     }
     if ranges.is_empty() {
@@ -211,7 +215,7 @@ async fn make_plan(config: &Config, rebuild: &Rebuild<'_>, command: &Replay) -> 
     Ok(Plan::new(next, generation, ranges, live, &days, &touched, closed_until))
 }
 
-/// Returns the range of a partition that is asked for, if one is.
+/// Returns the ranges of a partition, apart from each other, that are asked for.
 async fn asked(
     config: &Config,
     rebuild: &Rebuild<'_>,
@@ -219,7 +223,43 @@ async fn asked(
     sources: &Sources,
     partition: i32,
     extent: Extent,
-) -> anyhow::Result<Option<(u64, u64)>> {
+) -> anyhow::Result<Vec<(u64, u64)>> {
+    if command.from.is_some() {
+        return Ok(vec![asked_one(config, rebuild, command, None, sources, partition, extent).await?]);
+    }
+    let mut ranges = Vec::new();
+    for offsets in joined(&command.offsets, partition) {
+        let offsets = Some(offsets);
+        ranges.push(asked_one(config, rebuild, command, offsets, sources, partition, extent).await?);
+    }
+    Ok(ranges)
+}
+
+/// Returns the ranges of a partition in their order, those that meet as one.
+fn joined(offsets: &[Offsets], partition: i32) -> Vec<Offsets> {
+    let mut own: Vec<Offsets> =
+        offsets.iter().copied().filter(|range| range.partition == partition).collect();
+    own.sort_unstable_by_key(|range| range.from);
+    let mut joined: Vec<Offsets> = Vec::new();
+    for range in own {
+        match joined.last_mut() {
+            Some(last) if range.from <= last.to => last.to = last.to.max(range.to),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// Returns one range of a partition that is asked for: these offsets, or what is between the times.
+async fn asked_one(
+    config: &Config,
+    rebuild: &Rebuild<'_>,
+    command: &Replay,
+    offsets: Option<Offsets>,
+    sources: &Sources,
+    partition: i32,
+    extent: Extent,
+) -> anyhow::Result<(u64, u64)> {
     let log = rebuild.log();
     // Offsets and times of a log that was replaced mean nothing in the one that took its place.
     let had_another = sources.have_former(partition);
@@ -227,17 +267,15 @@ async fn asked(
         let found = log.first_after(partition, time - TimeDelta::milliseconds(1)).await;
         Ok::<_, anyhow::Error>(found.context("cannot ask Kafka for a time")?.unwrap_or(extent.end))
     };
-    let (from, is_lost) =
-        match (command.from, command.offsets.iter().find(|asked| asked.partition == partition)) {
-            (_, Some(Offsets { from, .. })) => (*from, *from < extent.start),
-            (Some(Start::Earliest), None) => (extent.start, false),
-            (Some(Start::Time(time)), None) => {
-                let begins = first_time(config, rebuild, partition, extent).await?;
-                let was_cut = extent.start > 0 || had_another;
-                (at(time).await?, was_cut && begins.is_none_or(|begins| time < begins))
-            }
-            (None, None) => return Ok(None),
-        };
+    let (from, is_lost) = match (command.from, offsets) {
+        (_, Some(Offsets { from, .. })) => (from, from < extent.start),
+        (Some(Start::Earliest) | None, None) => (extent.start, false),
+        (Some(Start::Time(time)), None) => {
+            let begins = first_time(config, rebuild, partition, extent).await?;
+            let was_cut = extent.start > 0 || had_another;
+            (at(time).await?, was_cut && begins.is_none_or(|begins| time < begins))
+        }
+    };
     if is_lost {
         let begins = first_time(config, rebuild, partition, extent).await?;
         bail!(
@@ -248,17 +286,17 @@ async fn asked(
             if had_another { " with the log that it took the place of" } else { "" }
         );
     }
-    let to = match (command.to, command.offsets.iter().find(|asked| asked.partition == partition)) {
-        (_, Some(Offsets { to, .. })) if had_another && *to > extent.end => bail!(
+    let to = match (command.to, offsets) {
+        (_, Some(Offsets { to, .. })) if had_another && to > extent.end => bail!(
             "the log of partition {partition} ends at offset {}: it took the place of another one, whose offsets \
              cannot be read any more; what was counted of them stays as it is in the tables",
             extent.end
         ),
-        (_, Some(Offsets { to, .. })) => *to,
+        (_, Some(Offsets { to, .. })) => to,
         (Some(time), None) => at(time).await?,
         (None, None) => extent.end,
     };
-    Ok(Some((from, to)))
+    Ok((from, to))
 }
 
 async fn first_time(
@@ -319,6 +357,14 @@ mod tests {
         for bad in ["", "3", "3:10", "3:20-10", "3:5-5", "-1:1-2", "a:1-2", "3:1-"] {
             assert!(bad.parse::<Offsets>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn ranges_that_meet_are_read_once() {
+        let given = ["3:40-50", "3:10-20", "1:0-9", "3:15-30", "3:30-35"].map(|range| range.parse().unwrap());
+        let range = |from, to| Offsets { partition: 3, from, to };
+        assert_eq!(joined(&given, 3), [range(10, 35), range(40, 50)]);
+        assert_eq!(joined(&given, 0), []);
     }
 
     #[test]

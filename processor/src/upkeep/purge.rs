@@ -41,6 +41,7 @@ impl Upkeep {
             let condition = format!("link_id IN ({})", list(&links));
             let tables = [generation.counts(), generation.breakdowns(), "conversions".to_owned()];
             let mut rows = 0;
+            self.tables.keep_positions(&generation.clicks(), &condition).await?;
             for table in tables.into_iter().chain([generation.clicks()]) {
                 rows += self.tables.delete(&table, &condition).await?;
             }

@@ -38,6 +38,7 @@ impl Upkeep {
         // Whole partitions, which costs nothing.
         let clicks = generation.clicks();
         for partition in self.tables.partitions_before(&clicks, kept).await? {
+            self.tables.keep_positions(&clicks, &format!("toDate(broker_ts) = '{partition}'")).await?;
             self.tables.drop_partition(&clicks, &partition).await?;
             tracing::info!(partition, "dropped the clicks of {partition}");
         }
@@ -50,7 +51,9 @@ impl Upkeep {
                     self.remove(&table, &format!("{of_these} AND {time} < '{kept}'")).await?;
                 }
                 // Last: while the raw rows are there, the others can be computed again.
-                self.remove(&clicks, &format!("{of_these} AND toDate(broker_ts) < '{kept}'")).await?;
+                let old = format!("{of_these} AND toDate(broker_ts) < '{kept}'");
+                self.tables.keep_positions(&clicks, &old).await?;
+                self.remove(&clicks, &old).await?;
             }
         }
         Ok(())

@@ -78,6 +78,18 @@ impl Tables {
         Ok(rows)
     }
 
+    /// Keeps the positions of sources whose last raw clicks are about to be removed: they go on behind them all the same.
+    pub(super) async fn keep_positions(&self, clicks: &str, condition: &str) -> Result<(), StoreError> {
+        let sql = format!(
+            "INSERT INTO stretches (src, first, next, broker_ts) \
+             SELECT src, if(countIf(stays) = 0, 0, maxIf(koff, stays) + 1), max(koff) + 1, argMax(broker_ts, koff) \
+             FROM (SELECT src, koff, broker_ts, NOT ({condition}) AS stays FROM {clicks} \
+                   WHERE src IN (SELECT src FROM {clicks} WHERE {condition})) \
+             GROUP BY src HAVING NOT argMax(stays, koff)"
+        );
+        self.in_time(self.query(&sql).execute()).await
+    }
+
     /// Takes the rows that were deleted from a table off the disk.
     pub(super) async fn erase(&self, table: &str) -> Result<(), StoreError> {
         let masked = format!(

@@ -6,8 +6,8 @@ use std::time::Duration;
 use processor::log::Log;
 use processor::operate::audit::report::Former;
 use processor::operate::lag::lag;
-use processor::ownership::{Claim, Known, TakeError};
-use processor::store::{InsertError, Store};
+use processor::ownership::Claim;
+use processor::store::{After, InsertError, Right, Store};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use schemas::clickhouse::Generation;
@@ -40,6 +40,10 @@ async fn wipe(isolated: &Isolated) {
     })
     .await;
 }
+
+/// A row that says of partition 0 that its clicks came from another topic.
+pub(crate) const FORMER: &str =
+    "INSERT INTO sources SELECT 65536, generateUUIDv4(), 0, now64(3), 'test' SETTINGS async_insert = 0";
 
 /// Waits until everything on the topic is done.
 async fn all_done(isolated: &Isolated) {
@@ -98,7 +102,7 @@ async fn a_wiped_topic_is_counted_from_its_start_beside_what_was_counted() {
         "{dry}"
     );
     assert_eq!((&first["log"]["start"], &first["log"]["end"]), (&0.into(), &21.into()), "{dry}");
-    assert_eq!(isolated.clickhouse("SELECT count() FROM topic_generations").await.trim(), "0");
+    assert_eq!(isolated.clickhouse("SELECT count() FROM sources").await.trim(), "6");
 
     operate(&isolated, &["adopt-topic"]).await.unwrap();
     let twice = operate(&isolated, &["adopt-topic"]).await.unwrap_err().to_string();
@@ -107,8 +111,11 @@ async fn a_wiped_topic_is_counted_from_its_start_beside_what_was_counted() {
     counted_exactly(&isolated, 181).await;
     all_done(&isolated).await;
     let report = assert_equal(&isolated).await;
-    let of_former =
-        |partition: u16| Former { src: source(1, partition), rows: if partition == 0 { 11 } else { 10 } };
+    let of_former = |partition: u16| Former {
+        src: source(1, partition),
+        from: 0,
+        rows: if partition == 0 { 11 } else { 10 },
+    };
     assert_eq!(report.former, (0..6).map(of_former).collect::<Vec<_>>());
     assert_eq!(report.sources.iter().map(|source| source.rows).sum::<u64>(), 120);
     assert_eq!((report.sources[0].repeats, report.sources[1].dead_letters), (1, 1));
@@ -170,7 +177,8 @@ async fn processors_that_run_notice_a_wiped_topic_and_go_on_once_it_is_adopted()
 async fn one_partition_is_adopted_and_the_others_are_left_alone() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
-    // As it was stored from another log.
+    // As it was stored from another topic.
+    isolated.clickhouse(FORMER).await;
     isolated
         .clickhouse(
             "INSERT INTO clicks_1 (click_id, src, koff, broker_ts) SETTINGS async_insert = 0 \
@@ -196,21 +204,21 @@ async fn whoever_does_not_know_of_an_adoption_stores_nothing_under_the_former_so
     let edge = Edge::new(&isolated);
     let store = Store::new(service::clickhouse::client(&config(&isolated).clickhouse), "former".to_owned());
     let src = source(1, 0);
-    let epoch = store.raise_epoch(src).await.unwrap();
-    store.insert(Generation::FIRST, src, epoch, &insertion(src, 0..10)).await.unwrap();
+    isolated.clickhouse(FORMER).await;
+    let right = Right { src, epoch: store.raise_epoch(src).await.unwrap() };
+    let after = Some(After::default());
+    store.insert(Generation::FIRST, right, after, &insertion(src, 0..10)).await.unwrap();
     edge.send(0, &click("new")).await;
     operate(&isolated, &["adopt-topic"]).await.unwrap();
-    let refused = store.insert(Generation::FIRST, src, epoch, &insertion(src, 10..20)).await.unwrap_err();
+    let refused = store.insert(Generation::FIRST, right, after, &insertion(src, 10..20)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
     // Nor does it get the right back.
     let config = config(&isolated);
     let topic = isolated.topic(topic::CLICKS);
     let log = Log::new(&config.kafka, &topic, "former").unwrap();
     let claim = Claim::new(0, store, log, CancellationToken::new());
-    let taken = claim.take(Some(Known { src, next: 10 })).await.map(|ownership| ownership.src);
-    assert!(matches!(taken, Err(TakeError::Adopted)), "{taken:?}");
-    let ownership = claim.take(None).await.unwrap();
-    assert_eq!((ownership.src, ownership.next), (source(2, 0), 0));
+    let ownership = claim.take().await.unwrap();
+    assert_eq!((ownership.right.src, ownership.position.next), (source(2, 0), 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,14 +236,14 @@ async fn an_adoption_that_is_killed_at_any_step_is_done_by_the_next() {
     Edge::new(&isolated).send_many("new", 60).await;
 
     const PROGRESS: &[u8] = b"INSERT INTO progress";
-    const GENERATIONS: &[u8] = b"INSERT INTO topic_generations";
+    const SOURCES: &[u8] = b"INSERT INTO sources";
     let mut adopted = 0;
     for (statement, moment, adopts) in [
         (OWNERS, Moment::Before, 0),
         (OWNERS, Moment::Answered, 0),
         (PROGRESS, Moment::Answered, 0),
-        (GENERATIONS, Moment::Before, 0),
-        (GENERATIONS, Moment::Answered, 1),
+        (SOURCES, Moment::Before, 0),
+        (SOURCES, Moment::Answered, 1),
     ] {
         // One of its own for each: what a killed program has sent may still be on its way.
         let proxy = Proxy::start(&isolated).await;
@@ -249,7 +257,7 @@ async fn an_adoption_that_is_killed_at_any_step_is_done_by_the_next() {
         program.kill().await.unwrap();
         proxy.release(Fate::IsCut);
         adopted += adopts;
-        let rows = isolated.clickhouse("SELECT count() FROM topic_generations").await;
+        let rows = isolated.clickhouse("SELECT count() - 6 FROM sources").await;
         assert_eq!(rows.trim(), adopted.to_string(), "{moment:?}");
     }
     // One has its new log, the others are refused.
@@ -261,8 +269,8 @@ async fn an_adoption_that_is_killed_at_any_step_is_done_by_the_next() {
     all_done(&isolated).await;
     processor.stop().await;
     assert_equal(&isolated).await;
-    let rows = "SELECT count(), uniqExact(partition), max(generation) FROM topic_generations";
-    assert_eq!(isolated.clickhouse(rows).await.trim(), "6\t6\t2");
+    let rows = "SELECT count(), uniqExact(src), max(bitShiftRight(src, 16)) FROM sources";
+    assert_eq!(isolated.clickhouse(rows).await.trim(), "12\t12\t2");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

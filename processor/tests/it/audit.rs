@@ -1,8 +1,10 @@
 //! The audit says that what is equal is equal, and names what is not.
 
 use chrono::{Days, NaiveDate, Utc};
+use processor::log::Log;
 use processor::operate::audit::audit;
 use processor::operate::audit::report::{Kind, Report};
+use processor::ownership::Claim;
 use processor::store::Store;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
@@ -14,11 +16,20 @@ use schemas::row::UPKEEP;
 use schemas::topic;
 use tests::engines::{Isolated, isolated};
 use tests::eventually;
+use tokio_util::sync::CancellationToken;
 
 use crate::clicks::{Edge, SOON, again, click, counted, counted_exactly};
 use crate::processor::{Processor, config, program};
 use crate::rollups::{link, random_clicks, recent_month, store, workspace};
 use crate::upkeep::{eager, write};
+
+/// Takes a partition as a processor does that counts nothing of it.
+async fn begin_log(isolated: &Isolated, partition: i32) {
+    let config = config(isolated);
+    let store = Store::new(service::clickhouse::client(&config.clickhouse), "test".to_owned());
+    let log = Log::new(&config.kafka, &isolated.topic(topic::CLICKS), "test").unwrap();
+    Claim::new(partition, store, log, CancellationToken::new()).take().await.unwrap();
+}
 
 /// Audits, and shows that everything is equal and that the log is counted to its end.
 pub(crate) async fn assert_equal(isolated: &Isolated) -> Report {
@@ -298,6 +309,7 @@ async fn a_dead_letter_that_was_not_written_is_found() {
     edge.write(4, b"no click", None).await;
     edge.send(4, &click("behind")).await;
     // As a processor that forgets it would have done.
+    begin_log(&isolated, 4).await;
     let mut row = random_clicks(Utc::now().date_naive(), 1, 1).remove(0);
     let sent = tests::log::records(&isolated, topic::CLICKS);
     row.click = schemas::message::Click::decode(&sent[1].value).unwrap();

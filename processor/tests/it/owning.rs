@@ -1,20 +1,25 @@
 //! Who may insert, and into which log.
 
+use std::path::Path;
+
 use chrono::{TimeDelta, Utc};
 use processor::log::{Extent, Log};
+use processor::operate::audit::report::Former;
 use rdkafka::Timestamp;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
 use schemas::message::Message as _;
 use schemas::row::source;
 use schemas::topic;
-use tests::engines::{Isolated, isolated};
+use tests::engines::{Isolated, counting_on, isolated};
 use tests::eventually;
+use tests::faults::own_kafka_and_folder;
 use tests::proxy::Proxy;
 
-use crate::audit::with_given_times;
+use crate::adopt_topic::FORMER;
+use crate::audit::{assert_equal, with_given_times};
 use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
-use crate::processor::{Processor, config};
+use crate::processor::{Processor, config, operate};
 use crate::upkeep::processors_store;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,45 +105,171 @@ async fn a_log_whose_times_step_back_is_the_one_that_its_rows_came_from() {
     }
 }
 
-/// A row as it was stored from another log, at this offset of partition 0 and this many seconds ago.
-fn foreign_row(koff: u64, seconds_ago: u32) -> String {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_topic_is_refused_and_the_refusal_says_what_to_do_until_the_former_one_is_back() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    isolated.clickhouse(FORMER).await;
+    for number in 0..10 {
+        edge.send(0, &click(&format!("click-{number}"))).await;
+    }
+    edge.send(1, &click("elsewhere")).await;
+    let processor = Processor::start(&isolated).await;
+    eventually("a refusal", SOON, async || match processor.readiness().await {
+        (503, report)
+            if report["checks"]["partitions"]["detail"].as_str().is_some_and(|detail| {
+                detail.contains("is not the log that its stored clicks came from")
+                    && detail.contains("adopt-topic")
+            }) =>
+        {
+            Ok(())
+        }
+        other => Err(other),
+    })
+    .await;
+    // Other partitions are counted; of this one nothing is.
+    counted(&isolated, "SELECT count() FROM clicks_1 WHERE src = 65537", 1).await;
+    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_1 WHERE src = 65536").await.trim(), "0");
+    isolated.clickhouse("DELETE FROM sources WHERE reason = 'test'").await;
+    counted_exactly(&isolated, 11).await;
+    processor.stop().await;
+}
+
+/// Rows of partition 0 whose records a log has lost that ended with them.
+fn lost_rows(offsets: std::ops::Range<u64>) -> String {
+    let (first, count) = (offsets.start, offsets.end - offsets.start);
     format!(
         "INSERT INTO clicks_1 (click_id, src, koff, broker_ts) SETTINGS async_insert = 0 \
-         SELECT 'foreign', 65536, {koff}, now64(3) - {seconds_ago}"
+         SELECT concat('lost-', toString(number)), 65536, {first} + number, now64(3) FROM numbers({count})"
     )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wiped_kafka_is_refused_and_the_refusal_says_what_to_do_until_the_log_is_back() {
-    // The new log is shorter than the old one was, or has outgrown it.
-    for (koff, seconds_ago) in [(1_000, 0), (3, 3_600), (3, 1)] {
+async fn a_log_that_was_cut_goes_on_as_another_one_by_itself_also_when_it_has_grown_again() {
+    // It has not grown again, to less than it had, or to more.
+    for grown in [0, 3, 12] {
         let isolated = isolated().await;
         let edge = Edge::new(&isolated);
-        isolated.clickhouse(&foreign_row(koff, seconds_ago)).await;
-        for number in 0..10 {
-            edge.send(0, &click(&format!("click-{number}"))).await;
-        }
-        edge.send(1, &click("elsewhere")).await;
         let processor = Processor::start(&isolated).await;
-        eventually("a refusal", SOON, async || match processor.readiness().await {
-            (503, report)
-                if report["checks"]["partitions"]["detail"].as_str().is_some_and(|detail| {
-                    detail.contains("is not the log that its stored clicks came from")
-                        && detail.contains("adopt-topic")
-                }) =>
-            {
-                Ok(())
-            }
-            other => Err(other),
+        for number in 0..10 {
+            edge.send(0, &click(&format!("kept-{number}"))).await;
+        }
+        counted_exactly(&isolated, 10).await;
+        processor.stop().await;
+        isolated.clickhouse(&lost_rows(10..15)).await;
+        for number in 0..grown {
+            edge.send(0, &click(&format!("grown-{number}"))).await;
+        }
+
+        let processor = Processor::start(&isolated).await;
+        let log = "SELECT concat(toString(topic_id = (SELECT any(topic_id) FROM sources WHERE src = 65536)), ' ', \
+                   toString(first_offset)) FROM sources WHERE src = 131072";
+        eventually("another log", SOON, async || match isolated.clickhouse(log).await.trim() {
+            "1 10" => Ok(()),
+            other => Err(other.to_owned()),
         })
         .await;
-        // Other partitions are counted; of this one nothing is.
-        counted(&isolated, "SELECT count() FROM clicks_1 WHERE src = 65537", 1).await;
-        assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_1 WHERE src = 65536").await.trim(), "1");
-        // As if the log were back that the rows came from.
-        isolated.clickhouse("DELETE FROM clicks_1 WHERE click_id = 'foreign'").await;
-        counted_exactly(&isolated, 11).await;
+        for number in 0..4 {
+            edge.send(0, &click(&format!("new-{number}"))).await;
+        }
+        counted_exactly(&isolated, 10 + 5 + grown + 4).await;
+        // Of all processors of this test's process.
+        let metrics = processor.metrics().await;
+        let is_told =
+            |line: &str| line.starts_with("hopline_processor_logs_cut_total ") && !line.ends_with(" 0");
+        assert!(metrics.lines().any(is_told), "{metrics}");
         processor.stop().await;
+        let report = assert_equal(&isolated).await;
+        assert_eq!(report.former, [Former { src: 65_536, from: 10, rows: 5 }], "{report}");
+        // Nor does it begin again with the next owner.
+        let processor = Processor::start(&isolated).await;
+        edge.send(0, &click("last")).await;
+        counted_exactly(&isolated, 10 + 5 + grown + 5).await;
+        processor.stop().await;
+        assert_eq!(isolated.clickhouse("SELECT max(src) FROM clicks_1").await.trim(), "131072");
+        // What is read again of the log is of both its parts.
+        operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+        assert_equal(&isolated).await;
+        let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks_2";
+        let all = 10 + 5 + grown + 5;
+        assert_eq!(isolated.clickhouse(rows).await.trim(), format!("{all}\t{all}\t{all}"));
+    }
+}
+
+/// Copies a folder of files.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_a_broker_has_from_an_older_copy_is_noticed_by_whoever_reads_it() {
+    let (kafka, folder) = own_kafka_and_folder().await;
+    let isolated = counting_on(kafka.url(), &isolated().await.clickhouse_url, 6).await;
+    let edge = Edge::new(&isolated);
+    let partition = folder.join(format!("{}-0", isolated.topic(topic::CLICKS)));
+    let processor = Processor::start(&isolated).await;
+    for number in 0..10 {
+        edge.send(0, &click(&format!("kept-{number}"))).await;
+    }
+    counted_exactly(&isolated, 10).await;
+    kafka.kill().await;
+    copy(&partition, &folder.join("../copy"));
+    kafka.start().await.unwrap();
+    for number in 0..5 {
+        edge.send(0, &click(&format!("lost-{number}"))).await;
+    }
+    counted_exactly(&isolated, 15).await;
+    kafka.kill().await;
+    std::fs::remove_dir_all(&partition).unwrap();
+    copy(&folder.join("../copy"), &partition);
+    kafka.start().await.unwrap();
+    // A producer that knew the lost records goes on with their sequence; a new one does not.
+    let edge = Edge::new(&isolated);
+    for number in 0..20 {
+        edge.send(0, &click(&format!("new-{number}"))).await;
+    }
+    counted_exactly(&isolated, 35).await;
+    let last = "SELECT src, min(koff), count() FROM clicks_1 GROUP BY src ORDER BY src";
+    assert_eq!(isolated.clickhouse(last).await.trim(), "65536\t0\t15\n131072\t10\t20");
+    processor.stop().await;
+    let report = assert_equal(&isolated).await;
+    assert_eq!(report.former, [Former { src: 65_536, from: 10, rows: 5 }], "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clickhouse_that_came_back_from_an_older_copy_gets_the_rest_from_the_log() {
+    for is_running in [true, false] {
+        let isolated = isolated().await;
+        let edge = Edge::new(&isolated);
+        let mut processor = Some(Processor::start(&isolated).await);
+        edge.send_many("before", 300).await;
+        counted_exactly(&isolated, 300).await;
+        // The copy is of this moment.
+        for table in ["clicks_1", "progress", "stretches"] {
+            isolated.clickhouse(&format!("CREATE TABLE copy_of_{table} CLONE AS {table}")).await;
+        }
+        edge.send_many("after", 600).await;
+        counted_exactly(&isolated, 900).await;
+        let said = "SELECT min(as_of) > (SELECT max(broker_ts) FROM clicks_1) FROM progress FINAL";
+        counted(&isolated, said, 1).await;
+        if let Some(processor) = processor.take_if(|_| !is_running) {
+            processor.stop().await;
+        }
+        for table in ["clicks_1", "progress", "stretches"] {
+            isolated.clickhouse(&format!("EXCHANGE TABLES {table} AND copy_of_{table}")).await;
+        }
+        let processor = match processor {
+            Some(processor) => processor,
+            None => Processor::start(&isolated).await,
+        };
+        // Without a click that comes after.
+        counted_exactly(&isolated, 900).await;
+        processor.stop().await;
+        assert_equal(&isolated).await;
     }
 }
 

@@ -26,22 +26,24 @@ async fn a_click_sent_again_counts_once_and_one_that_never_arrived_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeat_is_found_when_the_edges_clock_runs_ahead() {
-    let isolated = isolated().await;
-    let edge = Edge::new(&isolated);
-    let mut early = click("from-the-future");
-    early.occurred_at += TimeDelta::minutes(5);
-    edge.send(0, &early).await;
-    let processor = Processor::start(&isolated).await;
-    counted_exactly(&isolated, 1).await;
-    let times = isolated.clickhouse("SELECT occurred_at = broker_ts FROM clicks_1").await;
-    assert_eq!(times.trim(), "1", "the row has the broker's time, the message has another");
+async fn a_repeat_is_found_when_the_edges_clock_runs_ahead_however_far() {
+    for ahead in [TimeDelta::minutes(5), TimeDelta::hours(25), TimeDelta::days(400)] {
+        let isolated = isolated().await;
+        let edge = Edge::new(&isolated);
+        let mut early = click("from-the-future");
+        early.occurred_at += ahead;
+        edge.send(0, &early).await;
+        let processor = Processor::start(&isolated).await;
+        counted_exactly(&isolated, 1).await;
+        let times = isolated.clickhouse("SELECT occurred_at = broker_ts FROM clicks_1").await;
+        assert_eq!(times.trim(), "1", "the row has the broker's time, the message has another");
 
-    edge.send(0, &again(&early)).await;
-    edge.send(0, &click("last")).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'last'", 1).await;
-    counted_exactly(&isolated, 2).await;
-    processor.stop().await;
+        edge.send(0, &again(&early)).await;
+        edge.send(0, &click("last")).await;
+        counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'last'", 1).await;
+        counted_exactly(&isolated, 2).await;
+        processor.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -148,7 +148,12 @@ async fn what_was_lost_comes_back_and_a_deleted_link_does_not() {
     delete(&isolated, link(5)).await;
     counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'gone'", 0).await;
     processor.stop().await;
-    isolated.clickhouse("DELETE FROM clicks_1 WHERE src < 131072").await;
+    // What is behind the last row, the processor would count by itself.
+    let last = isolated.clickhouse(
+        "SELECT groupArray((src, last)) FROM (SELECT src, max(koff) AS last FROM clicks_1 GROUP BY src)",
+    );
+    let last = last.await.replace('[', "(").replace(']', ")");
+    isolated.clickhouse(&format!("DELETE FROM clicks_1 WHERE (src, koff) NOT IN {last}")).await;
 
     operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
     let report = assert_equal(&isolated).await;
@@ -156,16 +161,14 @@ async fn what_was_lost_comes_back_and_a_deleted_link_does_not() {
     assert_eq!(report.sources[1].deleted, 1);
     assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_2 WHERE click_id = 'gone'").await.trim(), "0");
 
-    // Into tables of which nothing is left.
+    // Of tables of which nothing is left, everything that the log has is counted again by whoever takes its partitions.
     for table in ["clicks_2", "counts_2", "breakdowns_2", "slices_2"] {
         isolated.clickhouse(&format!("TRUNCATE TABLE {table}")).await;
     }
-    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
-    assert_equal(&isolated).await;
-    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_3").await.trim(), "300");
     let processor = Processor::start_with(eager(&isolated)).await;
+    counted(&isolated, "SELECT count() FROM clicks_2", 300).await;
     edge.send(0, &click("last")).await;
-    counted(&isolated, "SELECT count() FROM clicks_3 WHERE click_id = 'last'", 1).await;
+    counted(&isolated, "SELECT count() FROM clicks_2 WHERE click_id = 'last'", 1).await;
     processor.stop().await;
     assert_equal(&isolated).await;
 }

@@ -1,8 +1,9 @@
 //! What the statements promise: one part, all or nothing, and nothing under an old epoch.
 
-use chrono::Utc;
+use chrono::{TimeDelta, Utc};
 use processor::batch::{Batcher, Insertion, Limits};
-use processor::store::{InsertError, Store};
+use processor::sources::Source;
+use processor::store::{After, InsertError, Progress, Right, Store, Stretch};
 use schemas::clickhouse::Generation;
 use schemas::row::{ClickRow, source};
 use tests::engines::{Isolated, isolated};
@@ -23,6 +24,17 @@ pub(crate) fn insertion(src: u32, offsets: std::ops::Range<u64>) -> Insertion {
     batcher.cut().unwrap().insertion(&[]).unwrap()
 }
 
+/// Inserts rows as a lane does that knows of none before.
+async fn insert(
+    store: &Store,
+    generation: Generation,
+    src: u32,
+    epoch: u64,
+    insertion: &Insertion,
+) -> Result<(), InsertError> {
+    store.insert(generation, Right { src, epoch }, Some(After::default()), insertion).await
+}
+
 async fn rows(isolated: &Isolated) -> String {
     isolated.clickhouse("SELECT count() FROM clicks_1").await.trim().to_owned()
 }
@@ -33,7 +45,7 @@ async fn a_batch_of_any_size_becomes_one_part() {
     let store = store(&isolated, "one");
     let src = source(1, 0);
     let epoch = store.raise_epoch(src).await.unwrap();
-    store.insert(Generation::FIRST, src, epoch, &insertion(src, 0..120_000)).await.unwrap();
+    insert(&store, Generation::FIRST, src, epoch, &insertion(src, 0..120_000)).await.unwrap();
     let parts = isolated
         .clickhouse(
             "SELECT count(), sum(rows), max(level) FROM system.parts \
@@ -50,20 +62,87 @@ async fn an_insert_under_an_old_epoch_stores_nothing() {
     let (src, other) = (source(1, 0), source(1, 1));
     let old = former.raise_epoch(src).await.unwrap();
     let elsewhere = former.raise_epoch(other).await.unwrap();
-    former.insert(Generation::FIRST, src, old, &insertion(src, 0..10)).await.unwrap();
+    insert(&former, Generation::FIRST, src, old, &insertion(src, 0..10)).await.unwrap();
     let new = current.raise_epoch(src).await.unwrap();
     assert!(new > old);
 
-    let refused = former.insert(Generation::FIRST, src, old, &insertion(src, 10..100_000)).await.unwrap_err();
+    let refused =
+        insert(&former, Generation::FIRST, src, old, &insertion(src, 10..100_000)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
     assert_eq!(rows(&isolated).await, "10");
-    current.insert(Generation::FIRST, src, new, &insertion(src, 10..20)).await.unwrap();
+    insert(&current, Generation::FIRST, src, new, &insertion(src, 10..20)).await.unwrap();
     // The other source is its own.
-    former.insert(Generation::FIRST, other, elsewhere, &insertion(other, 0..1)).await.unwrap();
+    insert(&former, Generation::FIRST, other, elsewhere, &insertion(other, 0..1)).await.unwrap();
     assert_eq!(rows(&isolated).await, "21");
-    let last = current.last_row(Generation::FIRST, src, 0).await.unwrap().unwrap();
-    assert_eq!(last.koff, 19);
-    assert_eq!(current.last_row(Generation::FIRST, src, 20).await.unwrap(), None);
+    let log = Source { src, topic_id: uuid::Uuid::nil(), first_offset: 0 };
+    let position = current.position(Generation::FIRST, log).await.unwrap();
+    assert_eq!((position.next, position.last_row.map(|row| row.koff)), (20, Some(19)));
+}
+
+#[tokio::test]
+async fn an_insert_into_an_older_copy_stores_nothing() {
+    let isolated = isolated().await;
+    let store = store(&isolated, "one");
+    let src = source(1, 0);
+    let right = Right { src, epoch: store.raise_epoch(src).await.unwrap() };
+    let as_of = schemas::time::to_millis(Utc::now());
+    store.write_progress(&[Progress { src, as_of, known: None }]).await.unwrap();
+    let after = After { koff: None, as_of: Some(as_of) };
+    store.insert(Generation::FIRST, right, Some(after), &insertion(src, 0..10)).await.unwrap();
+    // As if what was written last were not there: its owner knows that it was.
+    isolated.clickhouse("TRUNCATE TABLE progress").await;
+    let before = as_of - TimeDelta::seconds(60);
+    store.write_progress(&[Progress { src, as_of: before, known: None }]).await.unwrap();
+    let refused =
+        store.insert(Generation::FIRST, right, Some(after), &insertion(src, 10..20)).await.unwrap_err();
+    assert!(matches!(refused, InsertError::Fenced), "{refused}");
+    assert_eq!(rows(&isolated).await, "10");
+    // Nor does its owner make up for it.
+    let later = Progress { src, as_of: as_of + TimeDelta::seconds(1), known: Some(as_of) };
+    store.write_progress(&[later]).await.unwrap();
+    assert_eq!(store.progress(&[src]).await.unwrap(), [(src, before)].into());
+    store.write_progress(&[Progress { src, as_of, known: Some(before) }]).await.unwrap();
+    assert_eq!(store.progress(&[src]).await.unwrap(), [(src, as_of)].into());
+}
+
+/// On replicas the token of an insert lets one follow a row. On one server the guard does, and the token nothing.
+#[tokio::test]
+async fn on_one_server_the_token_of_an_insert_is_without_effect() {
+    let isolated = isolated().await;
+    let store = store(&isolated, "one");
+    let src = source(1, 0);
+    let right = Right { src, epoch: store.raise_epoch(src).await.unwrap() };
+    let after = After { koff: Some(41), as_of: None };
+    for first in [42, 52] {
+        let rows = insertion(src, first..first + 10);
+        store.insert(Generation::FIRST, right, Some(after), &rows).await.unwrap();
+    }
+    assert_eq!(rows(&isolated).await, "20");
+}
+
+#[tokio::test]
+async fn a_source_goes_on_behind_what_was_dropped_and_what_was_removed() {
+    let isolated = isolated().await;
+    let store = store(&isolated, "one");
+    let src = source(1, 0);
+    let right = Right { src, epoch: store.raise_epoch(src).await.unwrap() };
+    let log = Source { src, topic_id: uuid::Uuid::nil(), first_offset: 7 };
+    let next = async || store.position(Generation::FIRST, log).await.unwrap().next;
+    assert_eq!(next().await, 7);
+    insert(&store, Generation::FIRST, src, right.epoch, &insertion(src, 7..10)).await.unwrap();
+    assert_eq!(next().await, 10);
+    let stretch = |first, next| Stretch { first, next, broker_ts: None };
+    for (stretch, reached) in [(stretch(10, 15), 15), (stretch(10, 18), 18), (stretch(30, 40), 18)] {
+        store.insert_stretch(right, stretch).await.unwrap();
+        assert_eq!(next().await, reached);
+    }
+    isolated.clickhouse("DELETE FROM clicks_1 WHERE 1").await;
+    assert_eq!(next().await, 7);
+    store.insert_stretch(right, stretch(0, 10)).await.unwrap();
+    assert_eq!(next().await, 18);
+    store.raise_epoch(src).await.unwrap();
+    let refused = store.insert_stretch(right, stretch(18, 20)).await.unwrap_err();
+    assert!(matches!(refused, InsertError::Fenced), "{refused}");
 }
 
 #[tokio::test]
@@ -72,14 +151,14 @@ async fn live_rows_are_refused_by_tables_that_are_not_current() {
     let store = store(&isolated, "one");
     let src = source(1, 0);
     let epoch = store.raise_epoch(src).await.unwrap();
-    store.insert(Generation::FIRST, src, epoch, &insertion(src, 0..10)).await.unwrap();
+    insert(&store, Generation::FIRST, src, epoch, &insertion(src, 0..10)).await.unwrap();
     for statement in Generation(2).statements() {
         isolated.clickhouse(&statement).await;
     }
     isolated.clickhouse("INSERT INTO generations SELECT 2, now64(3), 'test'").await;
-    let refused = store.insert(Generation::FIRST, src, epoch, &insertion(src, 10..20)).await.unwrap_err();
+    let refused = insert(&store, Generation::FIRST, src, epoch, &insertion(src, 10..20)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
-    store.insert(Generation(2), src, epoch, &insertion(src, 10..20)).await.unwrap();
+    insert(&store, Generation(2), src, epoch, &insertion(src, 10..20)).await.unwrap();
     assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_2").await.trim(), "10");
     assert_eq!(rows(&isolated).await, "10");
 }

@@ -6,18 +6,19 @@ use super::row_binary::{millis, optional_text, text, uuid};
 use crate::message::Click;
 use crate::referrer::without_www;
 
-/// Where a row came from, as one number: the topic's generation above, the partition below.
+/// Which log a row came from, as one number: above how many logs the partition has had, below the partition.
 ///
-/// A wiped Kafka starts its offsets again from 0; a new generation keeps its positions apart from the old ones.
-pub const fn source(generation: u16, partition: u16) -> u32 {
-    ((generation as u32) << 16) | partition as u32
+/// A topic that was made anew starts its offsets again from 0; another source keeps its positions apart from the old
+/// ones. Table `sources` says which log each is.
+pub const fn source(log: u16, partition: u16) -> u32 {
+    ((log as u32) << 16) | partition as u32
 }
 
-/// The generation that every topic begins with.
-pub const FIRST_TOPIC: u16 = 1;
+/// The first log of each partition.
+pub const FIRST_LOG: u16 = 1;
 
-/// Returns the topic's generation of a [`source`].
-pub const fn topic_of(src: u32) -> u16 {
+/// Returns how many logs the partition of a [`source`] had had with this one.
+pub const fn log_of(src: u32) -> u16 {
     (src >> 16) as u16
 }
 
@@ -39,7 +40,7 @@ pub const REBUILD: u32 = source(u16::MAX, u16::MAX - 1);
 pub struct ClickRow<S = String> {
     /// The click.
     pub click: Click<S>,
-    /// Topic generation and partition; see [`source`].
+    /// The log; see [`source`].
     pub src: u32,
     /// Offset within the partition.
     pub koff: u64,
@@ -115,8 +116,8 @@ mod tests {
 
     #[test]
     fn a_source_has_its_generation_and_partition() {
-        assert_eq!(source(FIRST_TOPIC, 3), 0x0001_0003);
-        assert_eq!((topic_of(source(700, 65_000)), partition_of(source(700, 65_000))), (700, 65_000));
+        assert_eq!(source(FIRST_LOG, 3), 0x0001_0003);
+        assert_eq!((log_of(source(700, 65_000)), partition_of(source(700, 65_000))), (700, 65_000));
     }
 
     #[test]

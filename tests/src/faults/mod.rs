@@ -11,6 +11,7 @@ mod kafka_outage;
 mod webhooks;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use devstack::{Options, Server, kafka, random};
@@ -40,6 +41,16 @@ const LINKS: usize = 100;
 /// When it does not start.
 pub async fn own_kafka() -> Server {
     kafka::start(Options::throw_away("kafka").unwrap()).await.unwrap()
+}
+
+/// The same, with the folder that holds its partitions.
+///
+/// # Panics
+/// When it does not start.
+pub async fn own_kafka_and_folder() -> (Server, PathBuf) {
+    let options = Options::throw_away("kafka").unwrap();
+    let folder = options.folder.join("data");
+    (kafka::start(options).await.unwrap(), folder)
 }
 
 /// A Kafka to break, with an edge on it that knows some links.

@@ -7,7 +7,6 @@ use chrono::{DateTime, Utc};
 use clickhouse::Row;
 use clickhouse::error::Result;
 use schemas::clickhouse::Generation;
-use schemas::row::{self, FIRST_TOPIC};
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -32,7 +31,7 @@ pub(crate) struct Snapshot {
 /// A row of one of the four tables that the state is in; what `number`, `value` and `closes` are depends on which.
 #[derive(Row, Deserialize)]
 struct StateRow {
-    /// One of [`GENERATION`], [`SOURCE`], [`SLICE`], [`TOPIC`].
+    /// One of [`GENERATION`], [`SOURCE`], [`SLICE`], [`LOG`].
     of: u8,
     number: u32,
     value: i64,
@@ -45,8 +44,11 @@ const GENERATION: u8 = 0;
 const SOURCE: u8 = 1;
 /// `number` is a day of the broker, `value` the newest version of its slice.
 const SLICE: u8 = 2;
-/// `number` is a partition, `value` the topic's generation that its clicks come from, if it is not the first.
-const TOPIC: u8 = 3;
+/// `number` is the source of the log that a partition has.
+const LOG: u8 = 3;
+
+/// The first offset of what stands for the log of a partition that the topic does not have any more.
+const NO_LOG: u64 = u64::MAX;
 
 /// How old a state may be that is used again. It is as true as when it was read: what it promises is never taken
 /// back. Clicks that came since are counted all the same; only `as_of` and newly closed slices wait for the next one.
@@ -123,8 +125,8 @@ impl Snapshot {
              UNION ALL
              SELECT {SOURCE}, toUInt32(src), toUnixTimestamp64Milli(max(as_of)), false FROM progress GROUP BY src
              UNION ALL
-             SELECT {TOPIC}, toUInt32(partition), toInt64(max(topic_generations.generation)), false
-             FROM topic_generations GROUP BY partition
+             SELECT {LOG}, toUInt32(max(src)), toInt64(0), false
+             FROM sources GROUP BY bitAnd(src, 65535) HAVING argMax(first_offset, src) < {NO_LOG}
              UNION ALL
              SELECT {SLICE}, toUInt32(toUInt16(slice)), toInt64(max(version)), toBool(max(workspace_id = {none}))
              FROM {table}
@@ -146,14 +148,11 @@ impl Snapshot {
     fn of_rows(rows: &[StateRow], generation: Generation, first_day: i64) -> (Self, Generation) {
         let those = |kind| rows.iter().filter(move |row| row.of == kind);
         let current = those(GENERATION).map(|row| row.number).max().unwrap_or_default();
-        // The source of a log that was replaced has nothing to come.
-        let topic_of = |partition: u16| {
-            let row = those(TOPIC).find(|row| row.number == u32::from(partition));
-            row.map_or(i64::from(FIRST_TOPIC), |row| row.value)
-        };
-        let is_current =
-            |row: &&StateRow| i64::from(row::topic_of(row.number)) == topic_of(row::partition_of(row.number));
-        let as_of = those(SOURCE).filter(is_current).map(|row| row.value).min();
+        // A log that was replaced has nothing to come; one of which nothing is said yet may have much.
+        let counted =
+            |log: &StateRow| those(SOURCE).find(|row| row.number == log.number).map(|row| row.value);
+        let counted: Option<Vec<i64>> = those(LOG).map(counted).collect();
+        let as_of = counted.and_then(|counted| counted.into_iter().min());
         let day = |row: &StateRow| u16::try_from(row.number).unwrap_or(u16::MAX);
         let closed_until =
             those(SLICE).filter(|row| row.closes).map(|row| day(row) + 1).max().unwrap_or_default();

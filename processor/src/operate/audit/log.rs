@@ -6,7 +6,7 @@ use chrono::{DateTime, NaiveDate, Utc};
 use rdkafka::Message as _;
 use rdkafka::message::{BorrowedMessage, Headers as _};
 use schemas::id::LinkId;
-use schemas::row::{ClickRow, FIRST_TOPIC, source};
+use schemas::row::{ClickRow, FIRST_LOG, source};
 use service::kafka::KafkaConfig;
 use uuid::Uuid;
 
@@ -259,7 +259,7 @@ pub(super) async fn letters(kafka: &KafkaConfig, parts: Vec<Part>, clicks: &str)
             let key = message.key().and_then(|key| std::str::from_utf8(key).ok());
             let generation = header(message, GENERATION).and_then(|text| text.parse().ok());
             let position = key.and_then(|key| key.strip_prefix(&prefix)).and_then(position);
-            let of = |(partition, offset)| (source(generation.unwrap_or(FIRST_TOPIC), partition), offset);
+            let of = |(partition, offset)| (source(generation.unwrap_or(FIRST_LOG), partition), offset);
             (written, position.map(of))
         });
         let mut oldest = read_up_to;

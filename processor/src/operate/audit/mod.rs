@@ -8,8 +8,8 @@
 //! - No position and no click that was sent again has two rows, also where the log does not reach any more.
 //! - The rollups in force of every closed slice are what its raw rows say.
 //!
-//! Rows of logs that were replaced since have nothing to be compared with; they are part of the second and the third
-//! comparison.
+//! Rows of logs that were replaced since, and of what was cut off a log, have nothing to be compared with; they are named,
+//! and part of the second and the third comparison.
 //!
 //! The processors may go on meanwhile. Where they changed what was read half way, it is read again.
 
@@ -18,6 +18,7 @@ pub mod report;
 mod store;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
@@ -36,9 +37,8 @@ use crate::deleted_links::DeletedLinks;
 use crate::log::Log;
 use crate::operate::reading::Part;
 use crate::operate::recount::applied::Applied;
-use crate::ownership::behind;
 use crate::sources::Sources;
-use crate::store::Store;
+use crate::store::{Position, Store};
 use crate::upkeep::{self, first_kept};
 
 /// Sources that are compared at a time.
@@ -119,12 +119,13 @@ impl Audit<'_> {
         let clicks: Arc<str> = config.kafka.topic(topic::CLICKS.name).into();
         let log = Log::new(&config.kafka, &clicks, &config.kafka.topic(config.group))?;
         let partitions = log.partitions().await.context("cannot ask Kafka for the topic of clicks")?;
-        let current = store.sources().await.context("cannot read the topic's generations")?;
+        let current = store.sources().await.context("cannot read the partitions' logs")?;
         let mut sources = Vec::new();
         for partition in 0..partitions {
-            sources.push(self.extent(&log, &current, partition).await?);
+            sources.extend(self.extents(&log, &current, partition).await?);
         }
-        report.former = tables.former_sources(&sources).await.context("cannot read the raw rows")?;
+        let logs: Vec<_> = (0..partitions).flat_map(|partition| current.of_topic(partition)).collect();
+        report.former = tables.former(&logs).await.context("cannot read the raw rows")?;
         // Read after the ends are known: a dead letter is there before its range counts as done.
         let letters = self.letters(&clicks).await?;
         let deleted_links = DeletedLinks::default();
@@ -165,25 +166,45 @@ impl Audit<'_> {
         Ok(compared)
     }
 
-    /// Finds out what the log holds of a source, and how far everything is done.
-    async fn extent(&self, log: &Log, sources: &Sources, partition: i32) -> anyhow::Result<Source> {
-        let src = sources.of(partition);
-        let committed = log.committed(src).await.context("cannot ask Kafka for committed offsets")?;
-        let last =
-            self.store.last_row(self.tables.generation, src, 0).await.context("cannot read the last row")?;
-        let done = behind(committed.unwrap_or(0), last);
+    /// Finds out what the log holds of each source of a partition, and how far everything is done.
+    async fn extents(&self, log: &Log, sources: &Sources, partition: i32) -> anyhow::Result<Vec<Source>> {
+        let topic_id = log.topic_id().await.context("cannot ask Kafka for the topic's id")?;
+        if sources.last(partition).is_some_and(|source| source.topic_id != topic_id) {
+            bail!(
+                "topic {} is not the one that the rows of partition {partition} came from. If that one will not come \
+                 back, `processor adopt-topic` keeps what is counted and goes on with this one",
+                log.topic()
+            );
+        }
+        let position = self.store.position_of(self.tables.generation, sources, partition).await;
+        let position = position.context("cannot read how far the partition is")?;
         let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
+        let Some(Position { next: done, .. }) = position else {
+            // Nobody has counted anything of it yet.
+            let (src, behind) = (sources.of(partition), extent.end - extent.start);
+            let (from, to) = (extent.start, extent.start);
+            return Ok(vec![Source { partition, src, from, to, behind, ..Source::default() }]);
+        };
         if extent.end < done {
             bail!(
-                "partition {partition} of topic {} ends at offset {}, but everything before {done} is counted: \
-                 this is not the log that the rows came from. If it will not come back, `processor adopt-topic` keeps \
-                 what is counted and goes on with this one",
+                "partition {partition} of topic {} ends at offset {}, but everything before {done} is counted: the log was \
+                 cut. A running processor keeps what is counted and goes on with it",
                 log.topic(),
                 extent.end
             );
         }
-        let from = extent.start.min(done);
-        Ok(Source { partition, src, from, to: done, behind: extent.end - done, ..Source::default() })
+        let of_source = |(source, own): (crate::sources::Source, Range<u64>)| {
+            let (from, to) = (own.start.max(extent.start), own.end.min(done));
+            let is_last = own.end == u64::MAX;
+            let behind = if is_last { extent.end - done } else { 0 };
+            let source =
+                Source { partition, src: source.src, from: from.min(to), to, behind, ..Source::default() };
+            // Of an older one perhaps nothing is left.
+            (is_last || from < to).then_some(source)
+        };
+        let mut found: Vec<Source> = sources.of_topic(partition).into_iter().filter_map(of_source).collect();
+        found.reverse();
+        Ok(found)
     }
 
     async fn letters(&self, clicks: &str) -> anyhow::Result<Letters> {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use chrono::NaiveDate;
 use schemas::id::{LinkId, WorkspaceId};
-use schemas::row::{partition_of, topic_of};
+use schemas::row::{log_of, partition_of};
 use serde::Serialize;
 
 /// Differences that are described one by one; the others are only counted.
@@ -20,7 +20,7 @@ pub struct Report {
     pub generation: u32,
     /// The log against the raw rows, by source.
     pub sources: Vec<Source>,
-    /// Rows of logs that were replaced since: they count, and have no log to be compared with.
+    /// Rows of logs that were replaced or cut since: they count, and have no log to be compared with.
     pub former: Vec<Former>,
     /// Raw rows against what the rollups and open slices add up to, by class.
     pub classes: BTreeMap<String, Totals>,
@@ -67,12 +67,14 @@ pub struct Source {
     pub unexplained: u64,
 }
 
-/// The rows of a source whose log is gone.
+/// The rows of a source whose records are gone: its topic was made anew, or its log was cut.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Former {
     /// The source's number in the rows.
     pub src: u32,
-    /// How many rows it has.
+    /// The first offset among them.
+    pub from: u64,
+    /// How many rows.
     pub rows: u64,
 }
 
@@ -162,11 +164,12 @@ impl fmt::Display for Report {
                  + {deleted} + {expired} + {unexplained}; {behind} not counted yet"
             )?;
         }
-        for Former { src, rows } in &self.former {
-            let (partition, topic) = (partition_of(*src), topic_of(*src));
+        for Former { src, from, rows } in &self.former {
+            let (partition, log) = (partition_of(*src), log_of(*src));
             writeln!(
                 f,
-                "  partition {partition}, log {topic} that was replaced since: {rows} rows stay counted"
+                "  partition {partition}, offsets from {from} on of log {log}, which Kafka has lost since: {rows} rows \
+                 stay counted"
             )?;
         }
         writeln!(f, "raw rows = rollups in force + open slices")?;

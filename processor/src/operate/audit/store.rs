@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::Range;
 use std::time::Duration;
 
 use chrono::{DateTime, NaiveDate};
@@ -13,8 +14,9 @@ use schemas::id::{LinkId, WorkspaceId};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::report::{Difference, Former, Kind, Source, Totals};
+use super::report::{Difference, Former, Kind, Totals};
 use crate::operate::recount::applied::Reading;
+use crate::sources::Source as Log;
 use crate::store::{StoreError, within};
 
 /// How long ClickHouse may take for one statement.
@@ -140,16 +142,18 @@ impl Tables {
         Ok(self.query(&sql).fetch()?)
     }
 
-    /// Returns the sources that have rows and are none of these.
-    pub(super) async fn former_sources(&self, current: &[Source]) -> Result<Vec<Former>, StoreError> {
-        let current: Vec<String> = current.iter().map(|source| source.src.to_string()).collect();
+    /// Returns how many rows each source has that are in none of these logs.
+    pub(super) async fn former(&self, logs: &[(Log, Range<u64>)]) -> Result<Vec<Former>, StoreError> {
+        let mut condition = String::from("1");
+        for (Log { src, .. }, Range { end, .. }) in logs {
+            condition += &format!(" AND NOT (src = {src} AND koff < {end})");
+        }
         let sql = format!(
-            "SELECT src, count() FROM {} WHERE NOT has(CAST([{}], 'Array(UInt32)'), src) GROUP BY src ORDER BY src",
+            "SELECT src, min(koff), count() FROM {} WHERE {condition} GROUP BY src ORDER BY src",
             self.generation.clicks(),
-            current.join(", ")
         );
-        let rows: Vec<(u32, u64)> = in_time(self.query(&sql).fetch_all()).await?;
-        Ok(rows.into_iter().map(|(src, rows)| Former { src, rows }).collect())
+        let rows: Vec<(u32, u64, u64)> = in_time(self.query(&sql).fetch_all()).await?;
+        Ok(rows.into_iter().map(|(src, from, rows)| Former { src, from, rows }).collect())
     }
 
     /// Returns which of these clicks of these links are rows, wherever.

@@ -40,7 +40,7 @@ impl Rebuild<'_> {
     ) -> Result<(), RebuildError> {
         let Range { partition, src, from, to } = *range;
         let clicks = plan.generation().clicks();
-        self.is_of_its_log(partition, src).await?;
+        self.is_of_its_log(range).await?;
         // A batch is stored whole or not at all, so behind the last row nothing is.
         let start = self.tables.filled(&clicks, src, from, to).await?.unwrap_or(from);
         let mut filling = Filling {
@@ -85,7 +85,7 @@ impl Rebuild<'_> {
             }
         }
         filling.flush().await?;
-        self.is_of_its_log(partition, src).await?;
+        self.is_of_its_log(range).await?;
         // Had retention come in between, the range would be short of its beginning.
         let extent = self.log.extent(partition).await?;
         if extent.start > start {
@@ -96,9 +96,13 @@ impl Rebuild<'_> {
 }
 
 impl Rebuild<'_> {
-    /// Refuses to read from a log that has taken the place of the one which a range was planned for.
-    async fn is_of_its_log(&self, partition: i32, src: u32) -> Result<(), RebuildError> {
-        if self.store.sources().await?.are_current(src) {
+    /// Refuses to read from a log that has taken the place of the one which a range was planned for, or was cut since.
+    async fn is_of_its_log(&self, range: &Range) -> Result<(), RebuildError> {
+        let Range { partition, src, to, .. } = *range;
+        let sources = self.store.sources().await?;
+        // The id first: the log of another topic is not known as one before it is adopted.
+        let topic_id = sources.last(partition).map(|source| source.topic_id);
+        if topic_id == Some(self.log.topic_id().await?) && sources.own(src).is_some_and(|own| to <= own.end) {
             Ok(())
         } else {
             Err(RebuildError::FormerLog { partition })
@@ -136,7 +140,7 @@ impl Filling<'_> {
         }
         let dropped = Dropped::new(batch.rows(), &repeats, &self.deleted_links);
         if let Some(insertion) = batch.insertion(&dropped.places) {
-            store.insert(generation, self.right.src, self.right.epoch, &insertion).await?;
+            store.insert(generation, self.right, None, &insertion).await?;
         }
         for row in dropped.admitted(batch.rows()) {
             self.remembered.admit(&row.click_id, row.broker_ts);

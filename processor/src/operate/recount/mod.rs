@@ -34,7 +34,6 @@ use self::store::{Scanned, Tables, in_time};
 use super::rebuild::Rebuild;
 use super::rebuild::plan::Plan;
 use crate::Config;
-use crate::ownership::behind;
 use crate::upkeep;
 
 /// Differences that are printed for people; JSON has all.
@@ -253,13 +252,12 @@ impl Planning {
         // Before what is done, as for a replay: all rows of a slice that was closed by now are below that.
         let closed = upkeep::Tables::new(client(&config.clickhouse)).last_closed_slice(generation).await;
         let closed = closed.context("cannot read the closed slices")?;
-        let sources = store.sources().await.context("cannot read the topic's generations")?;
+        let sources = store.sources().await.context("cannot read the partitions' logs")?;
         let mut live = BTreeMap::new();
         for partition in 0..log.partitions().await.context("cannot ask Kafka for the topic of clicks")? {
-            let src = sources.of(partition);
-            let committed = log.committed(src).await.context("cannot ask Kafka for committed offsets")?;
-            let last = store.last_row(generation, src, 0).await.context("cannot read the last row")?;
-            live.insert(src, behind(committed.unwrap_or(0), last));
+            let position = store.position_of(generation, &sources, partition).await;
+            let position = position.context("cannot read how far the partition is")?;
+            live.insert(sources.of(partition), position.map_or(0, |position| position.next));
         }
         let tables = Tables::new(client(&config.clickhouse));
         // Nothing comes from former logs any more, so all of theirs is of the recount. What no source here has is not:

@@ -1,5 +1,7 @@
 //! Every statement that the processor runs in ClickHouse.
 
+mod positions;
+
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
@@ -8,18 +10,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use clickhouse::{Client, Row};
-use schemas::clickhouse::{CURRENT_GENERATION, Generation, TOPIC_GENERATIONS, under_epoch};
+use schemas::clickhouse::{CURRENT_GENERATION, Generation, under_epoch};
 use schemas::id::LinkId;
 use schemas::message::DeletedLink;
-use schemas::row::{CLICK_STRUCTURE, CONVERSION_COLUMNS, REBUILD, partition_of, topic_of};
+use schemas::row::{CLICK_STRUCTURE, CONVERSION_COLUMNS};
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use crate::batch::{BatchRow, Insertion};
+use crate::batch::{AgainKey, BatchRow, Insertion};
 use crate::operate::rebuild::SILENCE;
 use crate::operate::rebuild::plan::Step;
-use crate::sources::Sources;
+
+pub use self::positions::{Position, Progress, StoredRow, Stretch};
 
 /// How long ClickHouse may take for anything before the answer counts as lost.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,11 +30,15 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// ClickHouse's code of `FUNCTION_THROW_IF_VALUE_IS_NON_ZERO`, by which the guard of an insert refuses it.
 const REFUSED: &str = "Code: 395.";
 
-/// How far ahead of the broker's an edge's clock may be for a repeat of its click still to be found.
+/// How far before the time in its message the row of a click is looked for.
 ///
-/// A row has the earlier one of both clocks, so the row of a click from a clock that ran ahead is before the
-/// time in its message.
+/// A row has the earlier one of the edge's clock and the broker's, so the row of a click from a clock that ran ahead is
+/// before the time in its message.
 const CLOCK_AHEAD: TimeDelta = TimeDelta::days(1);
+
+/// How far ahead of the broker's clock the time in a message is at least for the edge's clock to have run ahead: how far
+/// is not known then, and the row is looked for at any time before.
+const CLOCKS_DIFFER: TimeDelta = TimeDelta::minutes(5);
 
 /// How often older statements are looked for while they are waited for.
 pub(crate) const WAIT_OUT_INTERVAL: Duration = Duration::from_millis(100);
@@ -56,21 +63,45 @@ pub enum StoreError {
 /// Why an insert was not acknowledged.
 #[derive(Debug, thiserror::Error)]
 pub enum InsertError {
-    /// Another owner has a higher epoch; no row was stored.
-    #[error("another processor owns this partition now, or other tables are current")]
+    /// A condition of the statement does not hold; no row was stored.
+    #[error(
+        "another processor owns this partition now, other tables are current, or ClickHouse is an older copy"
+    )]
     Fenced,
     /// Whether the rows are stored is not known.
     #[error(transparent)]
     Doubtful(StoreError),
 }
 
-/// The last stored row of a source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LastRow {
-    /// Its offset.
-    pub koff: u64,
-    /// The broker's clock of the row.
-    pub broker_ts: DateTime<Utc>,
+/// What the rows of an insert follow: the last stored row of their source, in a ClickHouse that was not replaced by an
+/// older copy of it since.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct After {
+    /// The offset of the last stored row.
+    pub koff: Option<u64>,
+    /// Up to when ClickHouse is known to have said that the source's clicks are counted. It says so each second, so a
+    /// copy that was restored says less.
+    pub as_of: Option<DateTime<Utc>>,
+}
+
+impl After {
+    /// The name by which a replicated table lets one insert only follow a row; see `insert_deduplication_token`.
+    ///
+    /// A table of one server ignores it: there the guard, with older inserts waited out, does the same.
+    fn token(self, src: u32) -> String {
+        self.koff.map_or_else(|| format!("clicks-{src}-none"), |koff| format!("clicks-{src}-{koff}"))
+    }
+
+    /// The condition, after another one, under which the server is not an older copy.
+    fn is_there(self, src: u32) -> String {
+        self.as_of.map_or_else(String::new, |as_of| {
+            format!(
+                " AND throwIf((SELECT max(as_of) FROM progress WHERE src = {src}) \
+                 < fromUnixTimestamp64Milli({}, 'UTC')) = 0",
+                as_of.timestamp_millis()
+            )
+        })
+    }
 }
 
 /// Under whose epoch a statement writes: one that is not the highest any more is refused.
@@ -203,35 +234,6 @@ impl Store {
         Ok(is_switching == Some(1))
     }
 
-    /// Returns which source each partition has.
-    ///
-    /// An adoption raises the epoch of the source that it ends before its row, and its statement is waited for as the
-    /// inserts of that source are: whoever reads this under an epoch that is still the highest has read what stands.
-    pub async fn sources(&self) -> Result<Sources, StoreError> {
-        let rows: Vec<(u16, u16)> = in_time(self.client.query(TOPIC_GENERATIONS).fetch_all()).await?;
-        Ok(rows.into_iter().collect())
-    }
-
-    /// Gives a partition another source, so that the former one ends.
-    ///
-    /// # Errors
-    /// [`InsertError::Fenced`] when somebody has taken the former source since its epoch was raised.
-    pub async fn adopt(&self, from: Right, to: u32, reason: &str) -> Result<(), InsertError> {
-        let insert = self
-            .client
-            .query(&format!(
-                "INSERT INTO topic_generations (partition, generation, at, reason) \
-                 SELECT ?, ?, now64(3), ? WHERE {}",
-                from.guard()
-            ))
-            .bind(partition_of(to))
-            .bind(topic_of(to))
-            .bind(reason)
-            .with_setting("query_id", from.statement_id())
-            .with_setting("async_insert", "0");
-        outcome_of(in_time(insert.execute()).await)
-    }
-
     /// Returns the deleted links that were added since a time in milliseconds of ClickHouse's clock, and when.
     pub async fn deleted_links(&self, since: i64) -> Result<Vec<(LinkId, i64)>, StoreError> {
         let rows: Vec<AddedLink> = in_time(
@@ -280,29 +282,6 @@ impl Store {
         in_time(self.client.query(&sql).bind(src).fetch_one()).await
     }
 
-    /// Finds the last row of a source among those from offset `from` on.
-    pub async fn last_row(
-        &self,
-        generation: Generation,
-        src: u32,
-        from: u64,
-    ) -> Result<Option<LastRow>, StoreError> {
-        let (rows, koff, millis): (u64, u64, i64) = in_time(
-            self.client
-                .query(&format!(
-                    "SELECT count(), max(koff), toUnixTimestamp64Milli(argMax(broker_ts, koff)) \
-                     FROM {} WHERE src = ? AND koff >= ?",
-                    generation.clicks()
-                ))
-                .bind(src)
-                .bind(from)
-                .fetch_one(),
-        )
-        .await?;
-        let last = DateTime::from_timestamp_millis(millis).map(|broker_ts| LastRow { koff, broker_ts });
-        Ok(last.filter(|_| rows > 0))
-    }
-
     /// Returns the marked clicks of a partition that were stored since `since`, the oldest first, at most `limit`: also
     /// those of former logs, because a first copy may have been on its way when the log was replaced.
     pub async fn marked_since(
@@ -336,18 +315,25 @@ impl Store {
         generation: Generation,
         clicks: &[&BatchRow],
     ) -> Result<HashSet<String>, StoreError> {
-        let mut clicks: Vec<_> =
-            clicks.iter().filter_map(|row| row.again.map(|key| (key, row.click_id.as_str()))).collect();
+        let mut clicks: Vec<_> = clicks
+            .iter()
+            .filter_map(|row| row.again.map(|key| (key, row.click_id.as_str(), row.broker_ts)))
+            .collect();
         // Neighbours in the table are looked up together.
         clicks.sort_unstable();
         let mut stored = HashSet::new();
         for chunk in clicks.chunks(IDS_PER_LOOK_UP) {
-            let links = list(chunk.iter().map(|(key, _)| {
+            let links = list(chunk.iter().map(|(key, _, _)| {
                 format!("(toUUID('{}'), toUUID('{}'))", key.workspace_id.uuid(), key.link_id.uuid())
             }));
-            let millis: Vec<i64> = chunk.iter().map(|(key, _)| key.edge_time.timestamp_millis()).collect();
-            let (Some(first), Some(last)) = (millis.iter().min(), millis.iter().max()) else { continue };
-            let ids: Vec<&str> = chunk.iter().map(|(_, id)| *id).collect();
+            let millis: Vec<i64> = chunk.iter().map(|(key, _, _)| key.edge_time.timestamp_millis()).collect();
+            let earliest = |(key, _, broker_ts): &(AgainKey, &str, DateTime<Utc>)| {
+                let ran_ahead = key.edge_time > *broker_ts + CLOCKS_DIFFER;
+                if ran_ahead { 0 } else { (key.edge_time - CLOCK_AHEAD).timestamp_millis() }
+            };
+            let (first, last) = (chunk.iter().map(earliest).min(), millis.iter().max());
+            let (Some(first), Some(last)) = (first, last) else { continue };
+            let ids: Vec<&str> = chunk.iter().map(|(_, id, _)| *id).collect();
             // The row has the edge's time, or the broker's if that was earlier. The long id is read last, and
             // only where one of the two holds.
             let sql = format!(
@@ -359,29 +345,34 @@ impl Store {
                 table = generation.clicks(),
                 times = list(millis.iter()),
             );
-            let query =
-                self.client.query(&sql).bind(first - CLOCK_AHEAD.num_milliseconds()).bind(last).bind(ids);
+            let query = self.client.query(&sql).bind(first).bind(last).bind(ids);
             stored.extend(in_time(query.fetch_all::<String>()).await?);
         }
         Ok(stored)
     }
 
-    /// Inserts rows of one source and one table partition under an epoch: all of them, or none.
+    /// Inserts rows of one source and one table partition under an epoch, behind what is stored: all of them, or none.
+    ///
+    /// Without `after` they go into tables that nobody reads yet.
     ///
     /// # Errors
-    /// [`InsertError::Fenced`] is a clear no: of another owner, or because other tables have become current. After
-    /// [`InsertError::Doubtful`] only reading the rows back tells.
+    /// [`InsertError::Fenced`] is a clear no: of another owner, because other tables have become current, or because
+    /// ClickHouse was replaced by an older copy. After [`InsertError::Doubtful`] only reading the rows back tells.
     pub async fn insert(
         &self,
         generation: Generation,
-        src: u32,
-        epoch: u64,
+        right: Right,
+        after: Option<After>,
         insertion: &Insertion,
     ) -> Result<(), InsertError> {
         let mut insert = self
             .client
-            .insert_formatted_with(insert_statement(generation, src, epoch))
-            .with_setting("query_id", Right { src, epoch }.statement_id())
+            .insert_formatted_with(insert_statement(generation, right, after))
+            .with_setting("query_id", right.statement_id());
+        if let Some(after) = after {
+            insert = insert.with_setting("insert_deduplication_token", after.token(right.src));
+        }
+        let mut insert = insert
             // An insert that ClickHouse gathers with others would be answered for, and fenced, with them.
             .with_setting("async_insert", "0")
             // One block, and so one part: no parallel writers, and no cut below what a batch can hold.
@@ -399,33 +390,21 @@ impl Store {
         .await;
         outcome_of(outcome)
     }
-
-    /// Records up to when the clicks of each source are counted.
-    pub async fn write_progress(&self, counted: &[(u32, DateTime<Utc>)]) -> Result<(), StoreError> {
-        let values = list(counted.iter().map(|(src, as_of)| {
-            format!("({src}, fromUnixTimestamp64Milli({}, 'UTC'))", as_of.timestamp_millis())
-        }));
-        let insert = self
-            .client
-            .query(&format!("INSERT INTO progress (src, as_of) VALUES {values}"))
-            .with_setting("async_insert", "0");
-        in_time(insert.execute()).await
-    }
 }
 
 /// More rows and bytes than any batch has; see [`crate::batch::Limits`].
 const BLOCK_ROWS: &str = "1048576";
 const BLOCK_BYTES: &str = "1073741824";
 
-fn insert_statement(generation: Generation, src: u32, epoch: u64) -> String {
+fn insert_statement(generation: Generation, right: Right, after: Option<After>) -> String {
     let columns = list(columns());
     let structure = CLICK_STRUCTURE.replace('\'', "\\'");
+    let live = after.map_or_else(String::new, |after| is_current(generation) + &after.is_there(right.src));
     format!(
         "INSERT INTO {table} ({columns}) SELECT {columns} FROM input('{structure}') \
-         WHERE {guard}{current} FORMAT RowBinary",
+         WHERE {guard}{live} FORMAT RowBinary",
         table = generation.clicks(),
-        guard = under_epoch(src, epoch),
-        current = if src == REBUILD { String::new() } else { is_current(generation) }
+        guard = right.guard(),
     )
 }
 
@@ -478,6 +457,8 @@ pub(crate) async fn within<T>(
 
 #[cfg(test)]
 mod tests {
+    use schemas::row::REBUILD;
+
     use super::*;
 
     #[test]
@@ -488,13 +469,19 @@ mod tests {
     }
 
     #[test]
-    fn an_insert_carries_its_guard() {
-        let sql = insert_statement(Generation(3), 65_536, 7);
+    fn an_insert_carries_its_guard_and_what_it_follows() {
+        let as_of = DateTime::from_timestamp_millis(1_790_000_000_123);
+        let (right, after) = (Right { src: 65_536, epoch: 7 }, After { koff: Some(41), as_of });
+        let sql = insert_statement(Generation(3), right, Some(after));
         assert!(sql.starts_with("INSERT INTO clicks_3 ("), "{sql}");
         assert!(sql.contains("SELECT max(epoch) FROM owners WHERE src = 65536) != 7"), "{sql}");
         assert!(sql.contains("DateTime64(3, \\'UTC\\')"), "{sql}");
         assert!(sql.contains("FROM generations) != 3"), "{sql}");
+        assert!(sql.contains("WHERE src = 65536) < fromUnixTimestamp64Milli(1790000000123, 'UTC')"), "{sql}");
+        assert_eq!(after.token(65_536), "clicks-65536-41");
+        assert_eq!(After::default().token(65_536), "clicks-65536-none");
         // New tables are filled before they are current.
-        assert!(!insert_statement(Generation(3), REBUILD, 7).contains("FROM generations"));
+        let sql = insert_statement(Generation(3), Right { src: REBUILD, epoch: 7 }, None);
+        assert!(!sql.contains("FROM generations") && !sql.contains("progress"), "{sql}");
     }
 }
