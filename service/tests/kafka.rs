@@ -20,8 +20,11 @@ use tokio::{
 /// Longer than anything here takes; only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const CLICKS: TopicSpec<'_> =
-    TopicSpec { name: "clicks", partitions: 3, config: &[("retention.ms", "60000"), ("flush.ms", "1000")] };
+const CLICKS: TopicSpec<'_> = TopicSpec {
+    name: "clicks",
+    partitions: 3,
+    config: &[("retention.ms", "60000"), ("max.message.bytes", "900000")],
+};
 
 async fn broker() -> (Server, KafkaConfig) {
     let server = devstack::kafka::start(Options::throw_away("kafka").unwrap()).await.unwrap();
@@ -66,7 +69,7 @@ async fn topics_are_made_once_and_then_kept_as_specified() {
     let repaired = ensure_topics(&config, &[CLICKS]).await.unwrap();
     let altered = vec![
         ("retention.ms".to_owned(), "1".to_owned(), "60000".to_owned()),
-        ("flush.ms".to_owned(), repaired[0].altered[1].1.clone(), "1000".to_owned()),
+        ("max.message.bytes".to_owned(), repaired[0].altered[1].1.clone(), "900000".to_owned()),
     ];
     assert_eq!(repaired, [Ensured { altered, ..unchanged() }]);
     let described = admin

@@ -153,7 +153,9 @@ async fn what_was_lost_comes_back_and_a_deleted_link_does_not() {
         "SELECT groupArray((src, last)) FROM (SELECT src, max(koff) AS last FROM clicks_1 GROUP BY src)",
     );
     let last = last.await.replace('[', "(").replace(']', ")");
-    isolated.clickhouse(&format!("DELETE FROM clicks_1 WHERE (src, koff) NOT IN {last}")).await;
+    isolated
+        .clickhouse(&format!("DELETE FROM clicks_1 WHERE src < 131072 AND (src, koff) NOT IN {last}"))
+        .await;
 
     operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
     let report = assert_equal(&isolated).await;
