@@ -9,7 +9,6 @@ use ::tests::engines::{Isolated, isolated};
 use anyhow::{Context as _, ensure};
 
 use chrono::{Datelike as _, Days, NaiveDate, Utc};
-use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::row::UPKEEP;
 use serde::Serialize;
@@ -23,9 +22,6 @@ use crate::api::stage::{Stage, link};
 use crate::prepare::{ENGINES, prepare};
 use crate::statistics::percentile;
 use crate::terminal::{complain, say};
-
-/// The tables that a run fills.
-const TABLES: Generation = Generation::FIRST;
 
 /// The version of all slices: that of a processor which does the upkeep for a year, and so the common case.
 const VERSION: u64 = 1;
@@ -162,15 +158,15 @@ async fn measure(options: &Options, clicks: u64, engines: &Isolated) -> anyhow::
         fold_seconds: middle(folded),
         questions,
     };
-    for table in [TABLES.clicks(), TABLES.counts(), TABLES.breakdowns()] {
+    for table in ["clicks", "counts", "breakdowns"] {
         let sql = format!(
             "SELECT sum(bytes_on_disk), count() FROM system.parts \
              WHERE active AND database = currentDatabase() AND table = '{table}'"
         );
         let found = engines.clickhouse(&sql).await;
         let (bytes, parts) = found.trim().split_once('\t').context("no sizes")?;
-        report.bytes_per_click.push((table.clone(), bytes.parse::<f64>()? / rows as f64));
-        report.parts.push((table, parts.parse()?));
+        report.bytes_per_click.push((table.to_owned(), bytes.parse::<f64>()? / rows as f64));
+        report.parts.push((table.to_owned(), parts.parse()?));
     }
     Ok(report)
 }
@@ -198,8 +194,7 @@ async fn is_right(
     let request = http::get(&format!("/api/links/{hot}?start_date={first}"), key);
     let shown: Value = serde_json::from_slice(connection.ask(&request, 200).await?)?;
     let sql = format!(
-        "SELECT count() FROM {table} WHERE link_id = toUUID('{hot}') AND class = 'human' AND occurred_at >= '{first}'",
-        table = TABLES.clicks(),
+        "SELECT count() FROM clicks WHERE link_id = toUUID('{hot}') AND class = 'human' AND occurred_at >= '{first}'",
         hot = hot.uuid(),
     );
     let stored = engines.clickhouse(&sql).await;
@@ -212,7 +207,6 @@ async fn is_right(
 fn day_of_clicks(workspace: Uuid, day: NaiveDate, first: u64, hot: u64, cold: u64) -> String {
     let mut sql = include_str!("queries/clicks.sql").to_owned();
     for (name, value) in [
-        ("clicks", TABLES.clicks()),
         ("workspace", workspace.to_string()),
         ("hot", hot.to_string()),
         ("cold", cold.to_string()),
@@ -228,7 +222,7 @@ fn day_of_clicks(workspace: Uuid, day: NaiveDate, first: u64, hot: u64, cold: u6
 
 /// Closes a slice as the processor does.
 async fn close(engines: &Isolated, slice: NaiveDate) {
-    let run = Run { generation: TABLES, scope: Scope::All, version: VERSION, slices: vec![slice] };
+    let run = Run { scope: Scope::All, version: VERSION, slices: [(slice, 1)].into() };
     for statement in run.statements() {
         engines.clickhouse(&statement).await;
     }

@@ -59,6 +59,10 @@ pub struct Config {
     #[arg(skip = Schedule::default().look)]
     pub upkeep_look: Duration,
 
+    /// How long former versions of rollups may still be read: longer than any query may take, and a test has less time.
+    #[arg(skip = Schedule::default().read_on)]
+    pub read_on: Duration,
+
     /// Where Kafka is.
     #[command(flatten)]
     pub kafka: KafkaConfig,
@@ -79,6 +83,7 @@ impl Config {
             look: self.upkeep_look,
             slice_delay: Duration::from_secs(self.slice_delay_seconds),
             purge: Duration::from_secs(self.purge_seconds),
+            read_on: self.read_on,
             ..Schedule::default()
         }
     }

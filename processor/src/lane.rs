@@ -11,33 +11,26 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use metrics::{counter, histogram};
-use schemas::clickhouse::Generation;
 use schemas::row::log_of;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::batch::{Batch, BatchRow, Batcher, Insertion, Limits};
+use crate::batch::{Batch, Batcher, Insertion, Limits};
 use crate::chunk::Chunk;
 use crate::dead_letter::{DeadLetter, DeadLetters};
 use crate::decode::borrow;
 use crate::deleted_links::DeletedLinks;
 use crate::lanes::{Inbound, Seek, Status};
 use crate::ownership::{Claim, Ownership, TakeError, WrongLog};
-use crate::repeats::{self, Remembered};
+use crate::repeats::{self, Dropped, Remembered};
 use crate::retry::{Backoff, Stopped, until_done};
 use crate::store::{After, InsertError, Right, Store, StoreError, StoredRow, Stretch};
 
 /// How long a lane waits after it was fenced: longer than a consumer's heartbeat interval, so that a process
 /// which Kafka has thrown out of the group hears of it, and gives the partition back, before it takes it again.
 const AFTER_FENCED: Duration = Duration::from_secs(5);
-
-/// How often a lane that was fenced looks whether a switch to other tables has done so, and is over.
-const SWITCH_LOOK: Duration = Duration::from_millis(500);
-
-/// The longest that a lane stays away for a switch.
-const LONGEST_SWITCH: Duration = Duration::from_secs(60);
 
 /// How long a lane waits after it was refused, before it looks whether the former log is back or the new one adopted.
 const AFTER_REFUSED: Duration = Duration::from_secs(10);
@@ -92,41 +85,6 @@ impl From<TakeError> for Interrupted {
     }
 }
 
-/// The rows of a batch that are not stored.
-pub(crate) struct Dropped {
-    /// Their places, ascending.
-    pub(crate) places: Vec<usize>,
-    /// How many of them are clicks of deleted links; the others are repeats.
-    deleted: usize,
-}
-
-impl Dropped {
-    /// Tells them by the places of the repeats, ascending, and by the deleted links.
-    pub(crate) fn new(rows: &[BatchRow], repeats: &[usize], deleted_links: &DeletedLinks) -> Self {
-        let mut dropped = Self { places: Vec::new(), deleted: 0 };
-        let mut repeats = repeats.iter().peekable();
-        for (place, row) in rows.iter().enumerate() {
-            let is_repeat = repeats.next_if(|next| **next == place).is_some();
-            let is_deleted = deleted_links.contain(row.link_id);
-            dropped.deleted += usize::from(is_deleted);
-            if is_repeat || is_deleted {
-                dropped.places.push(place);
-            }
-        }
-        dropped
-    }
-
-    /// Returns the rows that are stored and marked: a first copy of one may still come.
-    pub(crate) fn admitted<'a>(&'a self, rows: &'a [BatchRow]) -> impl Iterator<Item = &'a BatchRow> {
-        let mut dropped = self.places.iter().peekable();
-        rows.iter()
-            .enumerate()
-            .filter(move |(place, _)| dropped.next_if(|next| *next == place).is_none())
-            .map(|(_, row)| row)
-            .filter(|row| row.again.is_some())
-    }
-}
-
 /// The pipeline of one partition.
 #[derive(Debug)]
 pub struct Lane {
@@ -147,7 +105,6 @@ pub struct Lane {
 struct Owned {
     right: Right,
     topic_id: Uuid,
-    generation: Generation,
     /// Everything below is stored, or dropped, or a dead letter.
     next: u64,
     /// Where the stretch without rows begins that goes on at `next`.
@@ -161,18 +118,24 @@ struct Owned {
 
 impl From<Ownership> for Owned {
     fn from(ownership: Ownership) -> Self {
-        let Ownership { right, topic_id, generation, position, remembered, .. } = ownership;
+        let Ownership { right, topic_id, position, remembered, .. } = ownership;
         let last_row = position.last_row.as_ref();
         Self {
             right,
             topic_id,
-            generation,
             next: position.next,
             stretch_begins: position.stretch_begins(),
             last_koff: last_row.map(|row| row.koff),
             stored_until: last_row.and_then(StoredRow::broker_ts),
             remembered,
         }
+    }
+}
+
+impl Owned {
+    /// The stretch without rows that ends with a batch.
+    fn stretch_to_end(&self, batch: &Batch) -> Stretch {
+        Stretch { first: self.stretch_begins, next: batch.next(), broker_ts: batch.last_broker_ts() }
     }
 }
 
@@ -374,9 +337,7 @@ impl Lane {
             let dropped = match self.find_dropped(owned, batch).await {
                 Ok(dropped) => dropped,
                 Err(error) => {
-                    // Perhaps because the tables that this lane knows are gone: taking it again tells the current ones.
                     backoff.failed(&error, &self.stop).await?;
-                    self.take_again(owned).await?;
                     continue;
                 }
             };
@@ -385,14 +346,10 @@ impl Lane {
             let outcome = match &insertion {
                 Some(insertion) => {
                     let after = After { koff: owned.last_koff, as_of: self.status.as_of() };
-                    self.tools.store.insert(owned.generation, owned.right, Some(after), insertion).await
+                    self.tools.store.insert(owned.right, after, insertion).await
                 }
                 None if batch.next() <= owned.next => Ok(()),
-                None => {
-                    let (first, next) = (owned.stretch_begins, batch.next());
-                    let stretch = Stretch { first, next, broker_ts: batch.last_broker_ts() };
-                    self.tools.store.insert_stretch(owned.right, stretch).await
-                }
+                None => self.tools.store.insert_stretch(owned.right, owned.stretch_to_end(batch)).await,
             };
             match outcome {
                 Ok(()) => {
@@ -431,8 +388,7 @@ impl Lane {
 
     /// Notes that what follows the last row of a batch is done, so that nobody does it again, as writing dead letters.
     async fn note_end(&self, owned: &Owned, batch: &Batch) {
-        let (first, next) = (owned.stretch_begins, owned.next);
-        let stretch = Stretch { first, next, broker_ts: batch.last_broker_ts() };
+        let stretch = owned.stretch_to_end(batch);
         if let Err(error) = self.tools.store.insert_stretch(owned.right, stretch).await {
             // Only a takeover asks for it, and would do it again.
             tracing::debug!(partition = self.partition, %error, "cannot note the end of a batch: {error}");
@@ -465,20 +421,12 @@ impl Lane {
     /// Finds the rows that are not stored: those of deleted links, and repeats.
     async fn find_dropped(&self, owned: &Owned, batch: &Batch) -> Result<Dropped, StoreError> {
         let asked = repeats::to_look_up(batch.rows(), &owned.remembered);
-        let stored = if asked.is_empty() {
-            HashSet::new()
-        } else {
-            self.tools.store.stored(owned.generation, &asked).await?
-        };
+        let stored = if asked.is_empty() { HashSet::new() } else { self.tools.store.stored(&asked).await? };
         let repeats = repeats::find(batch.rows(), &owned.remembered, &stored);
         Ok(Dropped::new(batch.rows(), &repeats, &self.tools.deleted_links))
     }
 
-    /// Waits until the switch that has taken the partition is over, or else long enough to hear that the partition is
-    /// somebody else's; then takes it again.
-    ///
-    /// A switch begins anew when a lane comes back before its end, so without this wait busy partitions could keep it
-    /// from ever ending.
+    /// Waits long enough to hear that the partition is somebody else's, then takes it again.
     async fn fenced(&mut self, owned: &mut Owned) -> Result<(), Interrupted> {
         counter!("hopline_processor_fenced_inserts_total").increment(1);
         let (partition, epoch) = (self.partition, owned.right.epoch);
@@ -488,22 +436,10 @@ impl Lane {
             "an insert was refused: partition {partition} has a newer owner, or ClickHouse is an older copy"
         );
         self.status.taking();
-        let began = Instant::now();
-        let mut for_switch = false;
-        loop {
-            tokio::select! {
-                biased;
-                () = self.stop.cancelled() => return Err(Interrupted::Stopped),
-                () = sleep(SWITCH_LOOK) => {}
-            }
-            let store = &self.tools.store;
-            let is_switching =
-                until_done("look for a switch", partition, &self.stop, || store.is_switching()).await?;
-            for_switch |= is_switching;
-            let longest = if is_switching { LONGEST_SWITCH } else { AFTER_FENCED };
-            if began.elapsed() >= longest || (for_switch && !is_switching) {
-                break;
-            }
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return Err(Interrupted::Stopped),
+            () = sleep(AFTER_FENCED) => {}
         }
         self.take_again(owned).await
     }

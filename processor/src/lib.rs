@@ -17,6 +17,7 @@
 
 pub mod batch;
 pub mod chunk;
+pub mod clock;
 pub mod commit;
 pub mod config;
 pub mod consume;

@@ -5,8 +5,7 @@
 //!
 //! 1. write a higher epoch: inserts under an older one are refused from now on;
 //! 2. wait until no insert is running that read the older one;
-//! 3. read which log the partition has, which generation of tables is current, and how far the log is: nothing can be
-//!    added behind it any more;
+//! 3. read which log the partition has, and how far it is: nothing can be added behind it any more;
 //! 4. compare the log with it.
 //!
 //! A log is known by its topic's id and by its records. Where the id is another one, an operator decides. Where it is the
@@ -18,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use metrics::counter;
-use schemas::clickhouse::Generation;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -40,8 +38,6 @@ pub struct Ownership {
     pub right: Right,
     /// Kafka's id of the topic.
     pub topic_id: Uuid,
-    /// The tables that the rows go into.
-    pub generation: Generation,
     /// Where to go on.
     pub position: Position,
     /// Up to when the source's clicks are counted, as ClickHouse says.
@@ -123,32 +119,24 @@ impl Claim {
                 let (topic, known) = (log.topic().to_owned(), source.topic_id);
                 return Err(WrongLog { topic, partition, known, found: topic_id }.into());
             }
-            // Read behind the epoch: a switch of generations that this reading misses has raised the epoch again.
-            let generation =
-                until_done("read the current generation", partition, stop, || store.current_generation())
-                    .await?;
-            let position = until_done("read how far the source is", partition, stop, || {
-                store.position(generation, source)
-            })
-            .await?;
+            let position =
+                until_done("read how far the source is", partition, stop, || store.position(source)).await?;
             let extent = self.extent().await?;
             if !self.is_there(&position, extent).await? {
                 if !std::mem::replace(&mut looked_before, true) {
                     self.pause(SECOND_LOOK).await?;
                     continue;
                 }
-                let first_offset = self.agreed(generation, &sources, extent).await?;
+                let first_offset = self.agreed(&sources, extent).await?;
                 self.replace(right, source, first_offset, &position).await?;
                 continue;
             }
-            let src_only = [src];
-            let as_of =
-                until_done("read the progress", partition, stop, || store.progress(&src_only)).await?;
-            let remembered = self.remembered(generation, &position).await?;
+            let progress = until_done("read the progress", partition, stop, || store.progress()).await?;
+            let remembered = self.remembered(&position).await?;
             let next = position.next;
             tracing::info!(partition, src, epoch, next, "took partition {partition} over at offset {next}");
-            let as_of = as_of.get(&src).copied();
-            return Ok(Ownership { right, topic_id, generation, position, as_of, remembered });
+            let as_of = progress.get(&src).copied();
+            return Ok(Ownership { right, topic_id, position, as_of, remembered });
         }
     }
 
@@ -235,15 +223,10 @@ impl Claim {
     }
 
     /// Returns the offset behind the last stored row whose record the log still has, of any log of this topic.
-    async fn agreed(
-        &self,
-        generation: Generation,
-        sources: &Sources,
-        extent: Extent,
-    ) -> Result<u64, Stopped> {
+    async fn agreed(&self, sources: &Sources, extent: Extent) -> Result<u64, Stopped> {
         for (source, own) in sources.of_topic(self.partition) {
             let own = own.start.max(extent.start)..own.end.min(extent.end);
-            if let Some(row) = self.last_agreed(generation, source, own, extent).await? {
+            if let Some(row) = self.last_agreed(source, own, extent).await? {
                 return Ok(row.koff + 1);
             }
         }
@@ -256,7 +239,6 @@ impl Claim {
     /// none: each look halves what is left.
     async fn last_agreed(
         &self,
-        generation: Generation,
         source: Source,
         own: Range<u64>,
         extent: Extent,
@@ -271,7 +253,7 @@ impl Claim {
             }
             let near = start + (below - start) / 2;
             let row = until_done("read a stored row", *partition, stop, || {
-                store.row_near(generation, source.src, (above, below), near)
+                store.row_near(source.src, (above, below), near)
             })
             .await?;
             let Some(row) = row else { return Ok(agreed) };
@@ -326,13 +308,13 @@ impl Claim {
     }
 
     /// Loads the marked clicks of the hour before the last row: their first copies may still come.
-    async fn remembered(&self, generation: Generation, position: &Position) -> Result<Remembered, Stopped> {
+    async fn remembered(&self, position: &Position) -> Result<Remembered, Stopped> {
         let Self { partition, store, stop, .. } = self;
         // Without a row the time is not known; the clock of this process will do.
         let last = position.last_row.as_ref().and_then(StoredRow::broker_ts);
         let since = last.unwrap_or_else(Utc::now) - MEMORY;
         let marked = until_done("read the marked clicks of the last hour", *partition, stop, || {
-            store.marked_since(generation, *partition, since, MEMORY_IDS)
+            store.marked_since(*partition, since, MEMORY_IDS)
         })
         .await?;
         let mut remembered = Remembered::default();

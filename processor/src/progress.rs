@@ -7,8 +7,9 @@ use metrics::gauge;
 use service::{Check, Shutdown};
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::clock::Clock;
 use crate::lanes::{Lanes, Phase};
-use crate::log::Log;
+use crate::log::{Log, LogError};
 use crate::store::{Progress, Store, StoreError};
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -16,40 +17,67 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Writes progress until the stop is requested.
 ///
 /// A source's `as_of` is the broker's time of its last counted click. Where nothing is left to count, it is the
-/// moment before the log's end was asked for: whatever Kafka had accepted by then is below that end. The end is
-/// asked for each time, and not inferred from silence, which a broken connection makes too.
+/// moment before the log's end was asked for, by the earlier one of two clocks: whatever Kafka had accepted by then is
+/// below that end. The end is asked for each time, and not inferred from silence, which a broken connection makes too.
 pub async fn write_progress(lanes: &Lanes, log: &Log, store: &Store, check: &Check, shutdown: &Shutdown) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut clock = None;
     loop {
         tokio::select! {
             () = shutdown.wait() => return,
             _ = ticks.tick() => {}
         }
         let phases = lanes.phases();
-        state(&phases, check);
-        let round = async {
-            let counted = measure(&phases, lanes, log).await;
-            if !counted.is_empty()
-                && let Err(error) = write(&counted, lanes, store).await
-            {
-                // The check of ClickHouse says so; progress stands still until the next round.
-                tracing::debug!(%error, "cannot write progress: {error}");
-            }
-        };
+        // What the last round knows, because this one may take long while an engine is away.
+        state(&phases, clock, check);
         tokio::select! {
             () = shutdown.wait() => return,
-            () = round => {}
+            read = round(&phases, lanes, log, store) => clock = read,
         }
     }
+}
+
+/// Writes progress once, and returns how the clocks are; progress stands still where something does not answer, whose own
+/// check says so.
+async fn round(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log, store: &Store) -> Option<Clock> {
+    let written = async {
+        // Before the log's ends are asked for: what was accepted by then is below them.
+        let clock = Clock::read(store).await?;
+        let counted = measure(phases, lanes, log, clock).await;
+        if !counted.is_empty() && is_all_taken(log, store).await? {
+            write(&counted, lanes, store).await?;
+        }
+        Ok::<_, ProgressError>(clock)
+    };
+    written.await.inspect_err(|error| tracing::debug!(%error, "cannot write progress: {error}")).ok()
+}
+
+/// Why no progress was written.
+#[derive(Debug, thiserror::Error)]
+enum ProgressError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+/// Returns whether each partition that Kafka has was taken by somebody once: clicks of one that was not may wait there, so
+/// nothing is said of any.
+async fn is_all_taken(log: &Log, store: &Store) -> Result<bool, ProgressError> {
+    let (partitions, sources) = (log.partitions().await?, store.sources().await?);
+    let untaken = (0..partitions).find(|partition| sources.last(*partition).is_none());
+    if let Some(partition) = untaken {
+        tracing::debug!(partition, "nobody has taken partition {partition} yet");
+    }
+    Ok(untaken.is_none())
 }
 
 /// Writes up to when the clicks of each partition are counted.
 ///
 /// What was written before is read first: a ClickHouse that has less of it is an older copy, and has fewer rows too.
 async fn write(counted: &[Counted], lanes: &Lanes, store: &Store) -> Result<(), StoreError> {
-    let sources: Vec<u32> = counted.iter().map(|counted| counted.src).collect();
-    let there = store.progress(&sources).await?;
+    let there = store.progress().await?;
     let (known, lost): (Vec<_>, Vec<_>) = counted
         .iter()
         .map(|counted| (counted, lanes.as_of(counted.partition)))
@@ -74,8 +102,11 @@ async fn write(counted: &[Counted], lanes: &Lanes, store: &Store) -> Result<(), 
     Ok(())
 }
 
-/// States whether each assigned partition is owned.
-fn state(phases: &[(i32, Phase)], check: &Check) {
+/// States whether each assigned partition is owned, and the clock can be believed.
+fn state(phases: &[(i32, Phase)], clock: Option<Clock>, check: &Check) {
+    if let Some(Err(differ)) = clock.map(|clock| clock.agreed()) {
+        return check.unready(differ.to_string());
+    }
     let refusal = phases.iter().find_map(|(_, phase)| match phase {
         Phase::Refused(reason) => Some(reason),
         _ => None,
@@ -101,11 +132,11 @@ struct Counted {
 }
 
 /// Measures the lag of each owned partition, and returns up to when its clicks are counted.
-async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log) -> Vec<Counted> {
+async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log, clock: Clock) -> Vec<Counted> {
     let mut counted = Vec::new();
     for (partition, phase) in phases {
         let Phase::Owned { src, next, broker_ts } = phase else { continue };
-        let asked_at = Utc::now();
+        let asked_at = Utc::now().min(clock.clickhouse);
         let caught_up = match log.extent(*partition).await {
             Ok(extent) => {
                 let lag = extent.end.saturating_sub(*next);
@@ -121,7 +152,7 @@ async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log) -> Vec<Count
                 false
             }
         };
-        let as_of = if caught_up { Some(asked_at) } else { *broker_ts };
+        let as_of = if caught_up { Some(asked_at) } else { broker_ts.map(|ts| ts.min(clock.clickhouse)) };
         counted.extend(as_of.map(|as_of| Counted { partition: *partition, src: *src, as_of }));
     }
     counted

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::batch::BatchRow;
+use crate::deleted_links::DeletedLinks;
 
 /// How long a marked id is remembered, by the broker's clock: longer than an edge keeps a record in flight.
 pub const MEMORY: TimeDelta = TimeDelta::hours(1);
@@ -79,6 +80,41 @@ pub fn find(rows: &[BatchRow], remembered: &Remembered, stored: &HashSet<String>
         }
     }
     repeats
+}
+
+/// The rows of a batch that are not stored.
+pub(crate) struct Dropped {
+    /// Their places, ascending.
+    pub(crate) places: Vec<usize>,
+    /// How many of them are clicks of deleted links; the others are repeats.
+    pub(crate) deleted: usize,
+}
+
+impl Dropped {
+    /// Tells them by the places of the repeats, ascending, and by the deleted links.
+    pub(crate) fn new(rows: &[BatchRow], repeats: &[usize], deleted_links: &DeletedLinks) -> Self {
+        let mut dropped = Self { places: Vec::new(), deleted: 0 };
+        let mut repeats = repeats.iter().peekable();
+        for (place, row) in rows.iter().enumerate() {
+            let is_repeat = repeats.next_if(|next| **next == place).is_some();
+            let is_deleted = deleted_links.contain(row.link_id);
+            dropped.deleted += usize::from(is_deleted);
+            if is_repeat || is_deleted {
+                dropped.places.push(place);
+            }
+        }
+        dropped
+    }
+
+    /// Returns the rows that are stored and marked: a first copy of one may still come.
+    pub(crate) fn admitted<'a>(&'a self, rows: &'a [BatchRow]) -> impl Iterator<Item = &'a BatchRow> {
+        let mut dropped = self.places.iter().peekable();
+        rows.iter()
+            .enumerate()
+            .filter(move |(place, _)| dropped.next_if(|next| *next == place).is_none())
+            .map(|(_, row)| row)
+            .filter(|row| row.again.is_some())
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
--- Who may insert rows of a source (topic generation and partition): the holder of the highest epoch.
+-- Who may insert rows of a source (a log of a partition): the holder of the highest epoch.
 -- Taking over writes a higher epoch; every insert carries its own and is refused when it is not the highest.
 CREATE TABLE IF NOT EXISTS owners
 (

@@ -9,13 +9,12 @@ CREATE TABLE IF NOT EXISTS deleted_links
 ENGINE = ReplacingMergeTree
 ORDER BY link_id
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
--- Which of them have had their rows removed from the tables of a generation.
+-- Which of them have had their rows removed.
 CREATE TABLE IF NOT EXISTS purges
 (
-    generation UInt32,
     link_id UUID,
     at DateTime64(3, 'UTC')
 )
 ENGINE = ReplacingMergeTree
-ORDER BY (generation, link_id)
+ORDER BY link_id
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;

@@ -1,6 +1,6 @@
--- What recounts have made of User-Agents: the classes of rows are those of the log but for this. A recount is of the
--- plan in `rebuilds` that names it, and of the rows below the offsets of live sources there; one that no switched plan
--- names counts for nothing. Kept for ever, because a replay reads the same classes out of it.
+-- What recounts have made of User-Agents: the classes of rows are those of the log but for this. Which days a recount has
+-- changed says table rebuilds; one that it does not name counts for nothing. Kept for ever, because a replay reads the
+-- same classes out of it.
 CREATE TABLE IF NOT EXISTS recounts
 (
     recount UUID,

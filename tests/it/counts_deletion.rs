@@ -12,7 +12,7 @@ use tests::load::Load;
 use crate::traffic::LONG;
 
 async fn rows(deployment: &Deployment, slug: &str) -> usize {
-    let query = format!("SELECT count() FROM clicks_1 WHERE slug = '{slug}'");
+    let query = format!("SELECT count() FROM clicks WHERE slug = '{slug}'");
     deployment.engines.clickhouse(&query).await.trim().parse().unwrap()
 }
 
@@ -69,7 +69,7 @@ async fn a_link_deleted_under_load_is_gone_from_edge_and_rows_and_stays_gone_whe
         results.into_iter().next().unwrap()
     })
     .await;
-    deployment.engines.clickhouse("TRUNCATE TABLE clicks_1").await;
+    deployment.engines.clickhouse("TRUNCATE TABLE clicks").await;
     deployment.processor.start().await.unwrap();
     stays_load.answers(50).await;
     let log = stays_load.stop().await;
@@ -81,6 +81,6 @@ async fn a_link_deleted_under_load_is_gone_from_edge_and_rows_and_stays_gone_whe
     })
     .await;
     assert_eq!(rows(&deployment, &gone_slug).await, 0);
-    let others = "SELECT count() - uniqExact(src, koff) FROM clicks_1";
+    let others = "SELECT count() - uniqExact(src, koff) FROM clicks";
     assert_eq!(deployment.engines.clickhouse(others).await.trim(), "0");
 }

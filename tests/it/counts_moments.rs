@@ -23,7 +23,7 @@ async fn grows(engines: &Isolated, query: &str) {
     .await;
 }
 
-const ROWS: &str = "SELECT count() FROM clicks_1";
+const ROWS: &str = "SELECT count() FROM clicks";
 
 /// Epochs that were raised for partitions; upkeep has a source of its own.
 const TAKES: &str = "SELECT count() FROM owners WHERE src < 4294967295";
@@ -87,7 +87,7 @@ async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
 
     proxy.release(Fate::GoesOn);
     let answer = proxy.answer().await;
-    let repeats = number(engines, "SELECT count() - uniqExact(src, koff) FROM clicks_1").await;
+    let repeats = number(engines, "SELECT count() - uniqExact(src, koff) FROM clicks").await;
     first.signal(Signal::SIGCONT);
     let more = Clicks::start(engines, Plan::at(300));
     more.more(300).await;

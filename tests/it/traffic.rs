@@ -102,7 +102,7 @@ impl Traffic {
                 visitors.len()
             );
         }
-        let rows = deployment.engines.clickhouse("SELECT click_id FROM clicks_1").await;
+        let rows = deployment.engines.clickhouse("SELECT click_id FROM clicks").await;
         let mut ids: Vec<&str> = rows.lines().collect();
         let stored = ids.len();
         ids.sort_unstable();
@@ -111,7 +111,7 @@ impl Traffic {
         let stored: BTreeSet<&str> = ids.into_iter().collect();
         assert!(self.click_ids().is_subset(&stored), "every answered click is a row");
         let positions =
-            deployment.engines.clickhouse("SELECT count() - uniqExact(src, koff) FROM clicks_1").await;
+            deployment.engines.clickhouse("SELECT count() - uniqExact(src, koff) FROM clicks").await;
         assert_eq!(positions.trim(), "0", "no position of the log is a row twice");
     }
 }

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use chrono::NaiveDate;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use schemas::clickhouse::{CURRENT_GENERATION, Generation};
 use schemas::id::LinkId;
 use schemas::topic;
 use tokio::time::sleep;
@@ -45,14 +44,6 @@ impl fmt::Display for Exact {
     }
 }
 
-/// The table of clicks that every query reads.
-///
-/// # Panics
-/// When ClickHouse does not answer.
-pub async fn clicks(engines: &Isolated) -> String {
-    Generation(count(engines, CURRENT_GENERATION).await as u32).clicks()
-}
-
 /// Waits until as many clicks are rows as the log has.
 ///
 /// # Panics
@@ -60,8 +51,7 @@ pub async fn clicks(engines: &Isolated) -> String {
 pub async fn all_counted(engines: &Isolated, ledger: &Ledger) {
     let (mut seen, mut since) = (0, Instant::now());
     while seen < ledger.clicks.len() {
-        let rows =
-            count(engines, &format!("SELECT uniqExact(click_id) FROM {}", clicks(engines).await)).await;
+        let rows = count(engines, "SELECT uniqExact(click_id) FROM clicks").await;
         if rows > seen {
             (seen, since) = (rows, Instant::now());
         }
@@ -78,12 +68,11 @@ pub async fn all_counted(engines: &Isolated, ledger: &Ledger) {
 /// # Panics
 /// When that is not so.
 pub async fn is_exact(engines: &Isolated, ledger: &Ledger) -> Exact {
-    let table = clicks(engines).await;
-    let sources: Vec<u32> = lines(engines, &format!("SELECT DISTINCT src FROM {table} ORDER BY src")).await;
+    let sources: Vec<u32> = lines(engines, "SELECT DISTINCT src FROM clicks ORDER BY src").await;
     let mut seen = BTreeSet::new();
     let (mut twice, mut strangers) = (Vec::new(), Vec::new());
     for source in &sources {
-        let ids = format!("SELECT click_id FROM {table} WHERE src = {source} ORDER BY koff");
+        let ids = format!("SELECT click_id FROM clicks WHERE src = {source} ORDER BY koff");
         for id in engines.clickhouse(&ids).await.lines() {
             let number = u128::from_str_radix(id, 16).unwrap();
             if !ledger.clicks.contains_key(&number) {
@@ -106,7 +95,7 @@ pub async fn is_exact(engines: &Isolated, ledger: &Ledger) -> Exact {
         twice.first(),
         strangers.first()
     );
-    let positions = count(engines, &format!("SELECT count() - uniqExact(src, koff) FROM {table}")).await;
+    let positions = count(engines, "SELECT count() - uniqExact(src, koff) FROM clicks").await;
     assert_eq!(positions, 0, "positions of the log that are rows twice");
     assert_eq!(by_link_and_day(engines).await, ledger.by_link_and_day());
 
@@ -128,10 +117,8 @@ pub async fn is_exact(engines: &Isolated, ledger: &Ledger) -> Exact {
 }
 
 async fn by_link_and_day(engines: &Isolated) -> BTreeMap<(LinkId, NaiveDate), u64> {
-    let table = clicks(engines).await;
-    let sql =
-        format!("SELECT link_id, toDate(occurred_at) AS day, count() FROM {table} GROUP BY link_id, day");
-    let answer = engines.clickhouse(&sql).await;
+    let sql = "SELECT link_id, toDate(occurred_at) AS day, count() FROM clicks GROUP BY link_id, day";
+    let answer = engines.clickhouse(sql).await;
     let parsed = answer.lines().map(|line| {
         let fields: Vec<&str> = line.split('\t').collect();
         let link = LinkId::from_uuid(fields[0].parse::<Uuid>().unwrap());

@@ -1,5 +1,7 @@
 //! The processor alone, as a process: it can be killed, stopped and started again, and held for a while.
 
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use devstack::process::{Launch, Memory, Stopped, tail};
@@ -54,10 +56,30 @@ impl Processor {
     /// # Panics
     /// When no port or no folder can be had.
     pub fn prepare(engines: &Isolated) -> Self {
+        Self::prepare_in(engines, Scratch::new("processor").unwrap(), Vec::new())
+    }
+
+    /// Sets a processor up whose clock is so many seconds ahead of everybody else's, and starts nothing.
+    ///
+    /// # Panics
+    /// When there is no C compiler, which building this project takes.
+    pub fn prepare_ahead(engines: &Isolated, seconds: u64) -> Self {
         let folder = Scratch::new("processor").unwrap();
+        let library = folder.path().join("ahead.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ahead.c");
+        let compile = ["-shared", "-fPIC", "-o"].map(Path::new);
+        let compiled = std::process::Command::new("cc").args(compile).args([&library, &source]).status();
+        assert!(compiled.unwrap().success());
+        let preloaded = library.to_str().unwrap().to_owned();
+        let more = vec![("LD_PRELOAD", preloaded), ("SECONDS_AHEAD", seconds.to_string())];
+        Self::prepare_in(engines, folder, more)
+    }
+
+    fn prepare_in(engines: &Isolated, folder: Scratch, more: Vec<(&str, String)>) -> Self {
         let operators = format!("127.0.0.1:{}", ports::free().unwrap());
         let mut launch = Launch::new(binary("processor"), folder.path().join("log"));
         launch.environment = environment(engines);
+        launch.environment.extend(more.into_iter().map(|(name, value)| (name.to_owned(), value)));
         launch.environment.push(("HOPLINE_PROCESSOR_OPERATIONS_LISTEN".to_owned(), operators.clone()));
         let url = format!("http://{operators}");
         let server = Server::new("processor", &url, launch, Probe::Http { url: format!("{url}/healthz") });
@@ -129,21 +151,68 @@ pub fn command(engines: &Isolated, arguments: &[&str]) -> Command {
     command
 }
 
-/// Kills a replay or recount soon after it has written a step down.
+/// What can be seen of a replay or recount that makes days again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A staging table is there.
+    Begun,
+    /// It has rows.
+    Staged,
+    /// The rows of so many days are about to be replaced.
+    Replacing(usize),
+}
+
+impl Step {
+    /// The steps of a rebuild of two days, in their order.
+    pub const ALL: [Self; 4] = [Self::Begun, Self::Staged, Self::Replacing(1), Self::Replacing(2)];
+}
+
+/// Starts a replay or recount, and kills it soon after it has got to a step.
 ///
 /// # Panics
 /// When it ends before, or does not get there.
-pub async fn kill_after(engines: &Isolated, step: &str, running: &mut Child) {
-    let reached = format!("SELECT count() > 0 FROM rebuilds WHERE step = '{step}'");
+pub async fn kill_at(engines: &Isolated, step: Step, mut command: Command) {
+    let tables = "database = currentDatabase() AND startsWith(name, 'clicks_staging_')";
+    let before = engines.clickhouse("SELECT count() FROM rebuilds").await.trim().parse::<usize>().unwrap();
+    let left = format!("SELECT groupArray(name) FROM system.tables WHERE {tables}");
+    let left = engines.clickhouse(&left).await;
+    let own = format!("{tables} AND NOT has({}, name)", left.trim());
+    let reached = match step {
+        Step::Begun => format!("SELECT count() > 0 FROM system.tables WHERE {own}"),
+        Step::Staged => format!("SELECT sum(total_rows) > 0 FROM system.tables WHERE {own}"),
+        Step::Replacing(days) => format!("SELECT count() >= {} FROM rebuilds", before + days),
+    };
+    let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let found = tokio::time::timeout(STEP, async {
         // Nothing waits between two looks, so that the kill comes soon after the step.
         while engines.clickhouse(&reached).await.trim() != "1" {
             let ended = running.try_wait().unwrap();
-            assert!(ended.is_none(), "it ended with {ended:?} before it had {step}");
+            assert!(ended.is_none(), "it ended with {ended:?} before {step:?}");
         }
     });
-    found.await.unwrap_or_else(|_| panic!("no {step}"));
+    found.await.unwrap_or_else(|_| panic!("no {step:?}"));
     running.kill().await.unwrap();
+}
+
+/// Lets a command do nothing until [`wake`].
+///
+/// # Panics
+/// When it has ended.
+pub fn freeze(command: &Child) {
+    send(command, Signal::SIGSTOP);
+}
+
+/// Lets a command go on.
+///
+/// # Panics
+/// When it has ended.
+pub fn wake(command: &Child) {
+    send(command, Signal::SIGCONT);
+}
+
+fn send(command: &Child, signal: Signal) {
+    let pid = command.id().expect("the command runs");
+    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
 }
 
 /// Runs `processor audit`, and holds that it finds everything equal.

@@ -99,10 +99,7 @@ impl Conversions {
         }
         let desk = &app.store.counters;
         let question = counted.question(workspace, Of::Links(links));
-        let conversions = desk.in_turn(workspace, async {
-            let snapshot = Snapshot::read(desk, &question).await?;
-            store::conversions_by_link(desk, &snapshot, &question).await
-        });
+        let conversions = desk.in_turn(workspace, store::conversions_by_link(desk, &question));
         Self(known(conversions.await))
     }
 

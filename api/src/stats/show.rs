@@ -75,7 +75,7 @@ pub(crate) async fn show(
             let snapshot = Snapshot::read(desk, &question).await?;
             let (counted, conversions) = tokio::join!(
                 store::series(desk, &snapshot, &question, &points.starts, points.by_hour),
-                desk.in_half(store::conversions(desk, &snapshot, &question)),
+                desk.in_half(store::conversions(desk, &question)),
             );
             Ok((snapshot.as_of, counted?, conversions))
         })

@@ -29,7 +29,7 @@ pub(crate) async fn store(server: &Server, clicks: &[Clicked<'_>]) {
             .write_row_binary(&mut bytes);
     }
     let structure = schemas::row::CLICK_STRUCTURE.replace('\'', "\\'");
-    let query = format!("INSERT INTO clicks_1 SELECT * FROM input('{structure}') FORMAT RowBinary");
+    let query = format!("INSERT INTO clicks SELECT * FROM input('{structure}') FORMAT RowBinary");
     server.engines.clickhouse_insert(&query, bytes).await;
 }
 

@@ -169,7 +169,7 @@ async fn an_export_of_a_hundred_thousand_clicks_has_each_of_them_once() {
     let workspace: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
     // A hundred thousand in one day, most of them in one minute of it.
     let query = format!(
-        "INSERT INTO clicks_1 (workspace_id, link_id, occurred_at, click_id, class, visitor, src, koff, broker_ts)
+        "INSERT INTO clicks (workspace_id, link_id, occurred_at, click_id, class, visitor, src, koff, broker_ts)
          SELECT toUUID('{}'), toUUID('{}'), addMilliseconds(toDateTime64('{} 00:00:00', 3, 'UTC'),
                 if(number % 10 = 0, number * 800, 5000000 + number % 60000)) AS at,
                 'click-' || toString(number), 'human', number, 65536, number, at

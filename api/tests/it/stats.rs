@@ -8,7 +8,6 @@ use chrono_tz::Tz;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use reqwest::Method;
-use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::message::Class;
 use serde_json::{Value, json};
@@ -229,9 +228,9 @@ async fn every_count_is_what_counting_by_hand_gives_wherever_the_rollups_end() {
     stats_model::close(&server, 250..DAYS + 1, 7).await;
     check(&server, &model, &mut random, 25).await;
 
-    // A run that was broken off leaves rows that count nowhere.
-    let slices = vec![today() - chrono::Days::new(249), today() - chrono::Days::new(300)];
-    let broken = Run { generation: Generation::FIRST, scope: Scope::All, version: 8, slices };
+    // A run that was interrupted leaves rows that count nowhere.
+    let slices = [249, 300].map(|days| (today() - chrono::Days::new(days), -1)).into();
+    let broken = Run { scope: Scope::All, version: 8, slices };
     stats_model::compute(&server, &broken, false).await;
     check(&server, &model, &mut random, 8).await;
 
@@ -241,39 +240,14 @@ async fn every_count_is_what_counting_by_hand_gives_wherever_the_rollups_end() {
 
     // Another link is deleted, and the workspace's rows are written again without it.
     model.delete(&server, 3).await;
-    let slices = (35..=DAYS).rev().map(|days_ago| today() - chrono::Days::new(days_ago)).collect();
+    let slices = (35..=DAYS).rev().map(|days_ago| (today() - chrono::Days::new(days_ago), -1)).collect();
     let scope = Scope::Workspace(server.workspace.parse().unwrap());
-    let again = Run { generation: Generation::FIRST, scope, version: 11, slices };
+    let again = Run { scope, version: 11, slices };
     stats_model::compute(&server, &again, true).await;
     check(&server, &model, &mut random, 15).await;
 
     stats_model::close(&server, 1..35, 12).await;
     check(&server, &model, &mut random, 25).await;
-}
-
-#[tokio::test]
-async fn a_new_generation_is_read_as_soon_as_its_row_is_there() {
-    let server = Server::start().await;
-    let model = Model::create(&server, 1, 50).await;
-    let asked = Asked { link: None, class: None, start: midnight(DAYS), end: Utc::now() };
-    let path = format!("/api/stats?{}&interval=month", window(asked));
-    assert_eq!(get(&server, &path).await["total_clicks"], model.clicks(asked).count());
-
-    let second = Generation(2);
-    for statement in second.statements() {
-        server.engines.clickhouse(&statement).await;
-    }
-    let some = "SELECT * FROM clicks_1 ORDER BY koff LIMIT 17 SETTINGS max_partitions_per_insert_block = 0";
-    server.engines.clickhouse(&format!("INSERT INTO {} {some}", second.clicks())).await;
-    assert_eq!(get(&server, &path).await["total_clicks"], model.clicks(asked).count());
-    server.engines.clickhouse("INSERT INTO generations SELECT 2, now64(3), 'test'").await;
-    assert_eq!(get(&server, &path).await["total_clicks"], 17);
-    for table in [Generation::FIRST.clicks(), Generation::FIRST.counts(), Generation::FIRST.slices()] {
-        server.engines.clickhouse(&format!("DROP TABLE {table} SYNC")).await;
-    }
-    assert_eq!(get(&server, &path).await["total_clicks"], 17);
-    let clicks = get(&server, &format!("/api/clicks?{}&limit=100", window(asked))).await;
-    assert_eq!(clicks["clicks"].as_array().unwrap().len(), 17);
 }
 
 /// A link without clicks, and the path of its statistics.

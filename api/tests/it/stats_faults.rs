@@ -94,8 +94,8 @@ async fn a_query_that_takes_too_long_is_ended_in_clickhouse_too() {
     let link = link_of(&server).await;
     assert_eq!(server.send(Method::GET, &format!("{link}/stats"), None).await.status, 200);
     // The same columns, but each row takes its time.
-    server.engines.clickhouse("RENAME TABLE clicks_1 TO real_clicks").await;
-    let slow = "CREATE VIEW clicks_1 AS SELECT * FROM real_clicks WHERE sleepEachRow(3) = 0 AND sleep(3) = 0";
+    server.engines.clickhouse("RENAME TABLE clicks TO real_clicks").await;
+    let slow = "CREATE VIEW clicks AS SELECT * FROM real_clicks WHERE sleepEachRow(3) = 0 AND sleep(3) = 0";
     server.engines.clickhouse(slow).await;
     let workspace: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
     let id: schemas::id::LinkId = text(&json!(link.trim_start_matches("/api/links/"))).parse().unwrap();

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashSet};
 use chrono::{DateTime, Days, NaiveDate, NaiveTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
-use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::id::{ConversionId, LinkId};
 use schemas::message::{Class, Click, Conversion, Message as _, Version};
@@ -255,9 +254,8 @@ pub(crate) async fn store_rows(server: &Server, rows: impl IntoIterator<Item = &
     let mut bytes = Vec::new();
     rows.into_iter().for_each(|row| row.write_row_binary(&mut bytes));
     let structure = schemas::row::CLICK_STRUCTURE.replace('\'', "\\'");
-    let table = Generation::FIRST.clicks();
     let query = format!(
-        "INSERT INTO {table} SELECT * FROM input('{structure}')
+        "INSERT INTO clicks SELECT * FROM input('{structure}')
          SETTINGS max_partitions_per_insert_block = 0 FORMAT RowBinary"
     );
     server.engines.clickhouse_insert(&query, bytes).await;
@@ -265,8 +263,8 @@ pub(crate) async fn store_rows(server: &Server, rows: impl IntoIterator<Item = &
 
 /// Closes the slices of some days ago, from the first to before the last number, as the processor's upkeep does.
 pub(crate) async fn close(server: &Server, days_ago: std::ops::Range<u64>, epoch: u64) {
-    let slices = days_ago.rev().map(|days_ago| today() - Days::new(days_ago)).collect();
-    let run = Run { generation: Generation::FIRST, scope: Scope::All, version: epoch, slices };
+    let slices = days_ago.rev().map(|days_ago| (today() - Days::new(days_ago), -1)).collect();
+    let run = Run { scope: Scope::All, version: epoch, slices };
     compute(server, &run, true).await;
 }
 

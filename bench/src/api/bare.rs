@@ -9,7 +9,6 @@ use anyhow::{Context as _, ensure};
 use chrono::{DateTime, Utc};
 use clickhouse::Row;
 use schemas::{
-    clickhouse::Generation,
     id::{LinkId, WorkspaceId},
     message::{ForwardQuery, Link, LinkEvent, LinkEventKind, LinkRecord, Message as _, Version},
     topic::{LINK_EVENTS, LINKS},
@@ -30,7 +29,7 @@ const PAGE_OF_LINKS: &str =
 /// The counters of links from the raw rows alone, in one statement. The API adds what its slices have counted and
 /// puts its statement together from pieces, so no test holds this to the API's text either.
 const COUNTERS: &str = "SELECT link_id, count() AS total, uniqCombined64(17)(visitor) AS unique
-             FROM {clicks}
+             FROM clicks
              WHERE workspace_id = toUUID(?) AND link_id IN (SELECT toUUID(arrayJoin(?)))
                AND class = 'human'
                AND occurred_at >= fromUnixTimestamp64Milli(?, 'UTC')
@@ -232,7 +231,7 @@ async fn counters(
     links: &[String],
 ) -> clickhouse::error::Result<Vec<CountRow>> {
     clickhouse
-        .query(&COUNTERS.replace("{clicks}", &Generation::FIRST.clicks()))
+        .query(COUNTERS)
         .bind(workspace.to_string())
         .bind(links)
         .bind(EARLIEST_MILLIS)

@@ -5,7 +5,6 @@ use std::{collections::HashMap, time::Duration};
 use ::tests::engines::Isolated;
 use anyhow::{Context as _, ensure};
 use devstack::readiness::until;
-use schemas::clickhouse::Generation;
 use schemas::id::{LinkId, WorkspaceId};
 use serde_json::Value;
 use sqlx::{Connection as _, PgConnection};
@@ -72,10 +71,9 @@ impl Stage {
     /// Each link's are of all hours.
     pub(super) async fn clicks(&self, engines: &Isolated, clicks: u32) {
         let Self { workspace, links, .. } = self;
-        let table = Generation::FIRST.clicks();
         engines
             .clickhouse(&format!(
-                "INSERT INTO {table} (workspace_id, link_id, occurred_at, click_id, slug, class, visitor,
+                "INSERT INTO clicks (workspace_id, link_id, occurred_at, click_id, slug, class, visitor,
                                      src, koff, broker_ts)
                  SELECT toUUID('{workspace}'),
                         toUUID(concat('00000000-0000-7000-8000-', leftPad(lower(hex(number % {links})), 12, '0'))),
@@ -85,7 +83,7 @@ impl Stage {
                        FROM numbers({clicks}))"
             ))
             .await;
-        engines.clickhouse(&format!("OPTIMIZE TABLE {table} FINAL")).await;
+        engines.clickhouse("OPTIMIZE TABLE clicks FINAL").await;
     }
 
     /// Waits until Kafka has all changes.

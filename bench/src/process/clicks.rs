@@ -7,6 +7,8 @@ use anyhow::{Context as _, bail, ensure};
 use chrono::Utc;
 use rdkafka::{
     ClientConfig,
+    admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier},
+    client::DefaultClientContext,
     error::{KafkaError, RDKafkaErrorCode},
     producer::{BaseProducer, BaseRecord, Producer as _},
 };
@@ -129,10 +131,23 @@ pub(super) fn producer_config(engines: &Isolated) -> ClientConfig {
     config
 }
 
+/// When the broker takes clicks.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Times {
+    /// When they are written.
+    Now,
+    /// Spread evenly over so many days that are over.
+    Past(u32),
+}
+
 /// Writes so many clicks to their topic, in turns over its partitions, and waits until Kafka has confirmed them.
-pub(super) async fn write(engines: &Isolated, count: u64) -> anyhow::Result<()> {
+pub(super) async fn write(engines: &Isolated, count: u64, times: Times) -> anyhow::Result<()> {
     let engines = engines.clone();
+    if let Times::Past(_) = times {
+        believe_times(&engines).await?;
+    }
     spawn_blocking(move || {
+        let midnight = Utc::now().date_naive().and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis();
         let clicks = Clicks::new()?;
         let producer: BaseProducer = producer_config(&engines).create().context("cannot make a producer")?;
         let topic = engines.topic(topic::CLICKS);
@@ -144,6 +159,11 @@ pub(super) async fn write(engines: &Isolated, count: u64) -> anyhow::Result<()> 
                 .partition(partition)
                 .key(click.click_id.as_str())
                 .payload(value.as_slice());
+            if let Times::Past(days) = times {
+                let span = i64::from(days) * 86_400_000;
+                record =
+                    record.timestamp(midnight - span + (number as f64 / count as f64 * span as f64) as i64);
+            }
             loop {
                 match producer.send(record) {
                     Ok(()) => break,
@@ -163,6 +183,18 @@ pub(super) async fn write(engines: &Isolated, count: u64) -> anyhow::Result<()> 
         Ok(())
     })
     .await?
+}
+
+/// Makes the topic believe the times of those who write to it.
+async fn believe_times(engines: &Isolated) -> anyhow::Result<()> {
+    let admin: AdminClient<DefaultClientContext> = engines.kafka().create()?;
+    let topic = engines.topic(topic::CLICKS);
+    let change = AlterConfig::new(ResourceSpecifier::Topic(&topic))
+        .set("message.timestamp.type", "CreateTime")
+        .set("retention.ms", "-1");
+    let changed = admin.alter_configs(&[change], &AdminOptions::new()).await?;
+    ensure!(changed.iter().all(Result::is_ok), "Kafka does not change the topic: {changed:?}");
+    Ok(())
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Engine> {
     for name in MADE {
         stage.engines.clickhouse(&format!("DROP TABLE {name} SYNC")).await;
     }
-    let rows = stage.number("SELECT count() FROM clicks_1").await?;
+    let rows = stage.number("SELECT count() FROM clicks").await?;
     // What this program did was to look.
     let cpu_seconds_per_million = Cpu { client: 0.0, ..cpu };
     Ok(Engine { round: Round { rows_per_second, cpu_seconds_per_million }, repeats: rows - stage.clicks })

@@ -38,7 +38,7 @@ FROM
 (
     SELECT workspace_id, link_id AS link, class, toStartOfHour(occurred_at) AS hour,
            count() AS hour_clicks, uniqCombined64State(17)(visitor) AS hour_visitors
-    FROM clicks_1
+    FROM clicks
     GROUP BY workspace_id, link, class, hour
 )
 ARRAY JOIN arrayFlatten(arrayMap(
@@ -53,7 +53,7 @@ FROM
 (
     SELECT workspace_id, link_id AS link, class, toDate(occurred_at) AS start, pair.1 AS dimension, pair.2 AS value,
            count() AS day_clicks, uniqCombined64State(17)(visitor) AS day_visitors
-    FROM clicks_1
+    FROM clicks
     ARRAY JOIN [('country', toString(country)), ('device_type', toString(device_type)),
         ('browser', toString(browser)), ('os', toString(os)), ('referrer', referrer), ('utm_source', utm_source),
         ('utm_medium', utm_medium), ('utm_campaign', utm_campaign), ('utm_term', utm_term),
@@ -75,7 +75,7 @@ SETTINGS kafka_broker_list = '{brokers}', kafka_topic_list = '{topic}', kafka_gr
     kafka_format = 'JSONEachRow', kafka_num_consumers = 2, kafka_thread_per_consumer = 1,
     date_time_input_format = 'best_effort';
 
-CREATE MATERIALIZED VIEW engine_to_clicks TO clicks_1 AS
+CREATE MATERIALIZED VIEW engine_to_clicks TO clicks AS
 SELECT reinterpretAsUUID(toFixedString(substring(q.workspace_id, 15, 16), 16)) AS workspace_id,
        reinterpretAsUUID(toFixedString(substring(q.link_id, 15, 16), 16)) AS link_id,
        least(q.occurred_at, assumeNotNull(_timestamp_ms)) AS occurred_at,

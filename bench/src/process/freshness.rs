@@ -148,16 +148,12 @@ pub(super) async fn measure<T>(
     Ok((freshness, done))
 }
 
-/// Looks once which offsets are rows of the tables that are current.
+/// Looks once which offsets are rows.
 async fn look(engines: &Isolated, before: Option<&Look>) -> anyhow::Result<Look> {
     let mut last = before.map(|look| look.last.clone()).unwrap_or_default();
-    let generation = engines.clickhouse("SELECT max(generation) FROM generations").await;
     // Rows of one partition become visible in their order, so only those behind the last look matter.
     let behind = last.iter().min().copied().unwrap_or(-1).max(0);
-    let sql = format!(
-        "SELECT src % 65536, max(koff) FROM clicks_{} WHERE koff >= {behind} GROUP BY src",
-        generation.trim()
-    );
+    let sql = format!("SELECT src % 65536, max(koff) FROM clicks WHERE koff >= {behind} GROUP BY src");
     let answer = engines.clickhouse(&sql).await;
     let at = Instant::now();
     for line in answer.lines() {

@@ -15,7 +15,6 @@ use processor::{
     store::{After, Right, Store},
 };
 use schemas::{
-    clickhouse::Generation,
     message::{Click, Message as _},
     row::ClickRow,
     topic,
@@ -80,7 +79,7 @@ pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Roun
             let right = Right { src, epoch: store.raise_epoch(src).await? };
             let mut after = After::default();
             for insertion in &insertions {
-                let inserted = store.insert(Generation::FIRST, right, Some(after), insertion).await;
+                let inserted = store.insert(right, after, insertion).await;
                 inserted.context("an insert failed")?;
                 after.koff = Some(insertion.last_koff);
             }
@@ -93,7 +92,7 @@ pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Roun
     let seconds = started.elapsed().as_secs_f64();
     stage.settle().await?;
     let cpu = stage.used(before, stage.read(None)?);
-    let rows = stage.number("SELECT count() FROM clicks_1").await?;
+    let rows = stage.number("SELECT count() FROM clicks").await?;
     ensure!(rows == stage.clicks, "{rows} rows are there, and not {}", stage.clicks);
     Ok(Round { rows_per_second: rows as f64 / seconds, cpu_seconds_per_million: cpu })
 }

@@ -49,7 +49,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     prepare(&ENGINES)?;
     let stage = Stage::new(isolated().await, options.clicks)?;
     complain(&format!("writing {} clicks to a topic", options.clicks));
-    clicks::write(&stage.engines, options.clicks).await?;
+    clicks::write(&stage.engines, options.clicks, clicks::Times::Now).await?;
     let bodies = inserted::encode(&stage.engines)?;
     let mut pairs = Vec::new();
     for number in 1..=options.pairs {

@@ -11,10 +11,7 @@ use chrono::NaiveDate;
 use devstack::ports;
 use processor::config::GROUP;
 use schemas::{
-    clickhouse::{
-        Generation,
-        rollup::{Run, Scope},
-    },
+    clickhouse::rollup::{Run, Scope},
     row::UPKEEP,
 };
 use serde::Serialize;
@@ -66,7 +63,7 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Processed> {
     // A program that has just started has used next to nothing.
     let before = stage.read(Some(&processor))?;
     let rows_per_second = stage.filled(started).await?;
-    let parts = "SELECT count() FROM system.parts WHERE database = currentDatabase() AND table = 'clicks_1' \
+    let parts = "SELECT count() FROM system.parts WHERE database = currentDatabase() AND table = 'clicks' \
                  AND level = 0";
     let parts = stage.number(parts).await?;
     stage.settle().await?;
@@ -100,7 +97,7 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Processed> {
 async fn is_exact(stage: &Stage) -> anyhow::Result<()> {
     let found = stage
         .engines
-        .clickhouse("SELECT count(), uniqExact(src, koff), uniqExact(click_id) FROM clicks_1")
+        .clickhouse("SELECT count(), uniqExact(src, koff), uniqExact(click_id) FROM clicks")
         .await;
     let clicks = stage.clicks;
     let expected = format!("{clicks}\t{clicks}\t{clicks}");
@@ -111,16 +108,15 @@ async fn is_exact(stage: &Stage) -> anyhow::Result<()> {
 async fn roll_up(stage: &Stage) -> anyhow::Result<()> {
     let engines = &stage.engines;
     engines.clickhouse(&format!("INSERT INTO owners SELECT {UPKEEP}, {VERSION}, 'bench', now64(3)")).await;
-    let days = engines.clickhouse("SELECT DISTINCT toDate(broker_ts) FROM clicks_1 ORDER BY 1").await;
-    let slices: Vec<NaiveDate> =
-        days.lines().map(str::parse).collect::<Result<_, _>>().context("a day is no date")?;
-    let run = Run { generation: Generation::FIRST, scope: Scope::All, version: VERSION, slices };
+    let days = engines.clickhouse("SELECT DISTINCT toDate(broker_ts) FROM clicks ORDER BY 1").await;
+    let slice = |day: &str| Ok::<_, chrono::ParseError>((day.parse::<NaiveDate>()?, 1));
+    let slices = days.lines().map(slice).collect::<Result<_, _>>().context("a day is no date")?;
+    let run = Run { scope: Scope::All, version: VERSION, slices };
     for statement in run.statements() {
         engines.clickhouse(&format!("{statement} SETTINGS max_threads = 2")).await;
     }
-    let counted = stage
-        .number("SELECT sum(clicks) FROM counts_1 WHERE unit = 'hour' AND toUInt128(link_id) = 0")
-        .await?;
+    let counted =
+        stage.number("SELECT sum(clicks) FROM counts WHERE unit = 'hour' AND toUInt128(link_id) = 0").await?;
     ensure!(counted == stage.clicks, "{counted} clicks are in the rollups, and not {}", stage.clicks);
     Ok(())
 }

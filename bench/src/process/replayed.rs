@@ -12,12 +12,18 @@ use devstack::process::Memory;
 use serde::Serialize;
 use tokio::{process::Command, time::sleep};
 
-use super::{clicks, freshness, freshness::Freshness, processed, stage::Stage};
+use super::{clicks, clicks::Times, freshness, freshness::Freshness, processed, stage::Stage};
 use crate::{
     child,
     prepare::{ENGINES, prepare},
     terminal::{complain, say},
 };
+
+/// Days that the clicks are of.
+const DAYS: u32 = 2;
+
+/// How long the rollups of the days may take.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Time between two looks at the memory of a command.
 const LOOK: Duration = Duration::from_millis(200);
@@ -50,10 +56,8 @@ struct Report {
     clicks: u64,
     /// Rows per second of the processor, before, with nothing else to do.
     live_rows_per_second: f64,
-    /// From the command's start until queries read the new tables.
+    /// Of all days, with their rollups.
     replay: Run,
-    /// Of that, reading the log into the new tables.
-    filling_rows_per_second: f64,
     /// Of live clicks, while the log is read again.
     freshness: Freshness,
     audit: Run,
@@ -66,11 +70,12 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let stage = Stage::new(isolated().await, count)?;
     let engines = &stage.engines;
     complain(&format!("writing {count} clicks to a topic"));
-    clicks::write(engines, count).await?;
+    clicks::write(engines, count, Times::Past(DAYS)).await?;
     complain("counting them");
     let started = Instant::now();
     let processor = processed::start(engines).await?;
     let live_rows_per_second = stage.filled(started).await?;
+    closed(&stage).await?;
     stage.settle().await?;
     complain(&format!(
         "{live_rows_per_second:.0} rows a second; reading the log again, with {rate} live clicks a second"
@@ -79,24 +84,24 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let (freshness, replay) = freshness::measure(engines, &processor, rate, count, replay).await?;
     processor.stop().await?;
     complain("audit");
-    let rows = stage.number("SELECT count() FROM clicks_2").await?;
+    let rows = stage.number("SELECT count() FROM clicks").await?;
     let audit = command(engines, &["audit"], rows).await?;
-    let filling = stage
-        .number(
-            "SELECT toUInt64(1000 * (toFloat64(minIf(at, step = 'filled')) - toFloat64(minIf(at, step = 'copied')))) \
-             FROM rebuilds",
-        )
-        .await?;
-    let report = Report {
-        clicks: count,
-        live_rows_per_second,
-        replay,
-        filling_rows_per_second: count as f64 / (filling.max(1) as f64 / 1e3),
-        freshness,
-        audit,
-    };
+    let report = Report { clicks: count, live_rows_per_second, replay, freshness, audit };
     stage.engines.remove().await;
     say(&if json { serde_json::to_string(&report)? } else { report.text() });
+    Ok(())
+}
+
+/// Waits until the days are closed, and makes that an hour ago: before, a replay would only add what is missing.
+async fn closed(stage: &Stage) -> anyhow::Result<()> {
+    complain("closing their days");
+    let deadline = Instant::now() + PATIENCE;
+    while stage.number("SELECT uniqExact(slice) FROM slices").await? < u64::from(DAYS) {
+        ensure!(Instant::now() < deadline, "the days are not closed");
+        sleep(LOOK).await;
+    }
+    let earlier = "ALTER TABLE slices UPDATE at = at - 3600 WHERE 1 SETTINGS mutations_sync = 1";
+    stage.engines.clickhouse(earlier).await;
     Ok(())
 }
 
@@ -139,11 +144,6 @@ impl Report {
                 replay.rows_per_second,
                 replay.rows_per_second / self.live_rows_per_second,
                 replay.peak_mib
-            ),
-            format!(
-                "  of that, reading the log into the new tables: {:.0} rows/s, {:.3} of live",
-                self.filling_rows_per_second,
-                self.filling_rows_per_second / self.live_rows_per_second
             ),
             format!(
                 "live clicks meanwhile, {}: visible after p50 {} ms, p99 {} ms, longest {} ms; peak {} MiB",

@@ -22,7 +22,7 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(3600);
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// Everything that rounds write to, besides what they make themselves.
-const TABLES: [&str; 6] = ["clicks_1", "counts_1", "breakdowns_1", "slices_1", "owners", "progress"];
+const TABLES: [&str; 6] = ["clicks", "counts", "breakdowns", "slices", "owners", "progress"];
 
 /// CPU seconds per million rows, of each process that a round uses.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -117,7 +117,7 @@ impl Stage {
         let mut seen: Vec<(Instant, u64)> = Vec::new();
         let deadline = started + DEADLINE;
         loop {
-            let rows = self.number("SELECT count() FROM clicks_1").await?;
+            let rows = self.number("SELECT count() FROM clicks").await?;
             let now = Instant::now();
             if rows > seen.last().map_or(0, |(_, rows)| *rows) {
                 seen.push((now, rows));

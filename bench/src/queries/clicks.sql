@@ -1,6 +1,6 @@
 -- Clicks of one broker's day: {hot} of one link, {cold} of {links} others, few of most of them.
 -- Values are drawn from hashes of a number, evenly or, where u is an exponent, the first ones far more often.
-INSERT INTO {clicks}
+INSERT INTO clicks
     (workspace_id, link_id, occurred_at, click_id, slug, class, visitor, country, device_type, browser, os, referrer,
      utm_source, utm_medium, utm_campaign, utm_term, utm_content, external_click_id, user_agent, purpose, again, src,
      koff, broker_ts)

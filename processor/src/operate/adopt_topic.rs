@@ -13,7 +13,6 @@ use std::fmt;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use schemas::clickhouse::Generation;
 use schemas::row::partition_of;
 use schemas::time::text;
 use schemas::topic;
@@ -21,12 +20,10 @@ use serde::Serialize;
 use service::clickhouse::client;
 use uuid::Uuid;
 
-use super::rebuild::{Rebuild, RebuildError};
 use crate::Config;
 use crate::log::{Extent, Log};
 use crate::sources::{NO_LOG, Source, Sources};
 use crate::store::{InsertError, Store, StoredRow};
-use crate::upkeep::Tables;
 
 /// How often a source is fenced anew because a processor has taken it back in between.
 const ATTEMPTS: usize = 20;
@@ -119,19 +116,8 @@ impl fmt::Display for Outcome {
 /// Adopts the logs of partitions that are not those which their rows came from.
 ///
 /// # Errors
-/// When every log is the one that its rows came from, a replay is not done, or an engine fails.
+/// When every log is the one that its rows came from, or an engine fails.
 pub(super) async fn adopt_topic(config: &Config, command: &AdoptTopic) -> anyhow::Result<Outcome> {
-    match Rebuild::new(config)?.broken_off().await {
-        Ok(None) => {}
-        Ok(Some(written)) => bail!(
-            "generation {} of tables was broken off: first `processor replay --resume`, or `processor drop-generation \
-             {}` if it needs the log that is gone",
-            written.plan.generation(),
-            written.plan.generation()
-        ),
-        Err(error @ RebuildError::AtWork(_)) => return Err(error.into()),
-        Err(error) => return Err(error).context("cannot read how far the last replay is"),
-    }
     let adoption = Adoption::new(config).await?;
     let mut partitions = Vec::new();
     for partition in adoption.partitions().await? {
@@ -154,9 +140,7 @@ pub(super) async fn adopt_topic(config: &Config, command: &AdoptTopic) -> anyhow
 
 struct Adoption {
     store: Store,
-    tables: Tables,
     log: Log,
-    generation: Generation,
     /// How many partitions the topic has, and its id.
     count: i32,
     topic_id: Uuid,
@@ -167,20 +151,18 @@ impl Adoption {
         let kafka = &config.kafka;
         let log = Log::new(kafka, &kafka.topic(topic::CLICKS.name), &kafka.topic(config.group))?;
         let store = Store::new(client(&config.clickhouse), format!("adopt-topic {}", std::process::id()));
-        let generation = store.current_generation().await.context("cannot read the current generation")?;
         let count = log.partitions().await.context("cannot ask Kafka for the topic of clicks")?;
         if count == 0 {
             bail!("there is no topic {}: `api migrate` makes it", log.topic());
         }
         let topic_id = log.topic_id().await.context("cannot ask Kafka for the topic's id")?;
-        let tables = Tables::new(client(&config.clickhouse));
-        Ok(Self { store, tables, log, generation, count, topic_id })
+        Ok(Self { store, log, count, topic_id })
     }
 
     /// Returns the partitions that the topic has, and those that it had when somebody counted their clicks.
     async fn partitions(&self) -> anyhow::Result<Vec<i32>> {
         let sources = self.sources().await?;
-        let counted = self.tables.progress().await.context("cannot read the progress")?.into_keys();
+        let counted = self.store.progress().await.context("cannot read the progress")?.into_keys();
         let gone = counted.filter(|src| sources.are_current(*src)).map(|src| i32::from(partition_of(src)));
         let gone = gone.filter(|partition| *partition >= self.count);
         let is_former =
@@ -189,10 +171,10 @@ impl Adoption {
     }
 
     async fn look(&self, partition: i32) -> anyhow::Result<Partition> {
-        let Self { store, tables, log, generation, count, topic_id } = self;
+        let Self { store, log, count, topic_id } = self;
         let sources = self.sources().await?;
         let src = sources.of(partition);
-        let position = store.position_of(*generation, &sources, partition).await;
+        let position = store.position_of(&sources, partition).await;
         let last_row = position.context("cannot read the last row")?.and_then(|position| position.last_row);
         let extent = if partition < *count {
             Some(log.extent(partition).await.context("cannot ask Kafka for the log's ends")?)
@@ -208,8 +190,8 @@ impl Adoption {
             (Some(_), None) => None,
         };
         let next = another.map(|known| self.next(known)).transpose()?;
-        let progress = tables.progress().await.context("cannot read the progress")?;
-        let rows = store.rows(*generation, src).await.context("cannot count the rows")?;
+        let progress = store.progress().await.context("cannot read the progress")?;
+        let rows = store.rows(src).await.context("cannot count the rows")?;
         Ok(Partition {
             partition,
             src,

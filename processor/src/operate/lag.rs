@@ -12,7 +12,6 @@ use service::clickhouse::client;
 use crate::Config;
 use crate::log::Log;
 use crate::store::Store;
-use crate::upkeep::Tables;
 
 /// How far the clicks of all partitions are counted.
 #[derive(Debug, Serialize)]
@@ -56,15 +55,13 @@ pub async fn lag(config: &Config) -> anyhow::Result<Lags> {
     let kafka = &config.kafka;
     let log = Log::new(kafka, &kafka.topic(topic::CLICKS.name), &kafka.topic(config.group))?;
     let store = Store::new(client(&config.clickhouse), "lag".to_owned());
-    let generation = store.current_generation().await.context("cannot read the current generation")?;
-    let progress =
-        Tables::new(client(&config.clickhouse)).progress().await.context("cannot read the progress")?;
+    let progress = store.progress().await.context("cannot read the progress")?;
     let sources = store.sources().await.context("cannot read the partitions' logs")?;
     let mut partitions = Vec::new();
     for partition in 0..log.partitions().await.context("cannot ask Kafka for the topic of clicks")? {
         let src = sources.of(partition);
         let committed = log.committed(partition).await.context("cannot ask Kafka for committed offsets")?;
-        let position = store.position_of(generation, &sources, partition).await;
+        let position = store.position_of(&sources, partition).await;
         let position = position.context("cannot read how far the partition is")?;
         let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
         let done = position.as_ref().map_or(extent.start, |position| position.next);

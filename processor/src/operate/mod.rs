@@ -2,6 +2,7 @@
 
 pub mod adopt_topic;
 pub mod audit;
+mod close_again;
 pub mod dead_letters;
 pub mod lag;
 pub mod reading;
@@ -12,8 +13,8 @@ pub mod replay;
 use std::fmt;
 
 use anyhow::Context as _;
+use chrono::NaiveDate;
 use clap::Subcommand;
-use schemas::clickhouse::Generation;
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -50,21 +51,36 @@ pub enum Command {
     },
     /// Lists messages that nobody could read, shows one of them, sends them again.
     DeadLetters(dead_letters::DeadLetters),
-    /// Reads a part of the log again, into new tables that then take the place of the current ones.
+    /// Reads a part of the log again, and makes the days of it again.
     ///
-    /// Queries and live clicks go on meanwhile. What is counted right stays as it is, what was lost comes back, and
-    /// deleted links do not. Killed, it is taken up again with --resume.
+    /// Reports and live clicks go on meanwhile. What is counted right stays as it is, what was lost comes back, and
+    /// deleted links do not. Days that were closed an hour ago or longer are made again one after the other; to later
+    /// ones, what is missing is added. Killed, it is started again, perhaps from the last day on that it was at.
     ///
     /// Examples: processor replay --from 2026-11-20T00:00:00Z --to 2026-11-21T00:00:00Z --dry-run;
     /// processor replay --offsets 3:1000-2000
     Replay(replay::Replay),
     /// Reads stored clicks by the present rules of agents: class, kind of device, browser, operating system.
     ///
-    /// Queries and live clicks go on meanwhile. Give the edges the new lists first: live clicks say what the edges read.
-    /// Killed, it is taken up again with --resume.
+    /// Reports and live clicks go on meanwhile. It is of the days that were closed an hour ago or longer. Give the edges
+    /// the new lists first: live clicks say what the edges read. Killed, it is started again, and does what is left.
     ///
     /// Example: processor recount --dry-run
     Recount(recount::Recount),
+    /// Computes the rollups of closed slices again, from their clicks.
+    ///
+    /// For rollups that are not what their clicks say, which `audit` names by the slice. Whatever changes clicks does this
+    /// by itself.
+    ///
+    /// Example: processor close-again 2026-11-20
+    CloseAgain {
+        /// The slices, each a day of the broker.
+        #[arg(required = true, value_name = "DAY")]
+        slices: Vec<NaiveDate>,
+        /// Print the answer as one line of JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Goes on with a topic of clicks that was wiped or replaced: its clicks are counted from its start.
     ///
     /// What is counted stays counted. It is refused when the log is the one that the rows came from. Processors may run
@@ -72,16 +88,6 @@ pub enum Command {
     ///
     /// Example: processor adopt-topic --dry-run
     AdoptTopic(adopt_topic::AdoptTopic),
-    /// Removes the tables of a generation that is not current: a former one, or one of a replay that was broken off.
-    ///
-    /// Example: processor drop-generation 1
-    DropGeneration {
-        /// The generation's number.
-        generation: u32,
-        /// Print the answer as one line of JSON.
-        #[arg(long)]
-        json: bool,
-    },
 }
 
 /// What a command has to say.
@@ -128,11 +134,11 @@ async fn perform(config: &Config, command: Command) -> anyhow::Result<Answer> {
         Command::DeadLetters(command) => dead_letters::run(config, command).await,
         Command::Replay(command) => Answer::new(&replay::replay(config, &command).await?, command.json),
         Command::Recount(command) => Answer::new(&recount::recount(config, &command).await?, command.json),
+        Command::CloseAgain { slices, json } => {
+            Answer::new(&close_again::close_again(config, &slices).await?, json)
+        }
         Command::AdoptTopic(command) => {
             Answer::new(&adopt_topic::adopt_topic(config, &command).await?, command.json)
-        }
-        Command::DropGeneration { generation, json } => {
-            Answer::new(&replay::drop_generation(config, Generation(generation)).await?, json)
         }
     }
 }

@@ -1,32 +1,31 @@
-//! `processor replay`: reads a range of the log again, into tables that then take the place of the current ones.
+//! `processor replay`: reads a range of the log again, and makes the days of it again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
+use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
 use clap::Args;
-use schemas::clickhouse::Generation;
 use schemas::time::text;
+use schemas::topic;
 use serde::Serialize;
 use service::clickhouse::client;
 
 use super::reading::{Part, read};
-use super::rebuild::plan::{Plan, Range};
-use super::rebuild::{Rebuild, RebuildError};
+use super::rebuild::{Range, Rebuild, Rebuilt, days, days_with};
 use crate::Config;
 use crate::decode::Record;
-use crate::log::Extent;
+use crate::log::{Extent, Log};
 use crate::sources::{Source, Sources};
-use crate::upkeep;
+use crate::store::Store;
 
 /// Which part of the log is replayed.
 #[derive(Debug, Clone, Args)]
 pub struct Replay {
     /// From the first record at or after this time of the broker's clock, or `earliest`.
-    #[arg(long, value_name = "TIME", required_unless_present_any = ["offsets", "resume"])]
+    #[arg(long, value_name = "TIME", required_unless_present = "offsets")]
     from: Option<Start>,
     /// To before the first record at or after this time; else to what is counted now.
     #[arg(long, value_name = "TIME", conflicts_with = "offsets")]
@@ -34,9 +33,6 @@ pub struct Replay {
     /// A range of one partition, such as 3:1000-2000; may be given more than once.
     #[arg(long, value_name = "PARTITION:FROM-TO", conflicts_with = "from")]
     offsets: Vec<Offsets>,
-    /// Go on with a replay that was broken off.
-    #[arg(long, conflicts_with_all = ["from", "to", "offsets"])]
-    resume: bool,
     /// Say what would be done, and do nothing.
     #[arg(long)]
     dry_run: bool,
@@ -91,149 +87,263 @@ impl FromStr for Offsets {
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     dry_run: bool,
-    plan: Plan,
+    /// What is read from the log again.
+    ranges: Vec<Range>,
+    /// Closed days, which are made again; those that are done, or else all that would be.
+    days: Vec<NaiveDate>,
+    rebuilt: Vec<Rebuilt>,
+    /// Days that are not closed, or not for an hour yet: what is missing is added to them.
+    open_days: Vec<NaiveDate>,
+    /// Rows that were added to them.
+    added: usize,
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Plan { generation, of, .. } = self.plan;
-        self.plan.fmt(f)?;
-        if self.dry_run {
-            return writeln!(f, "nothing was done");
+        let Self { dry_run, ranges, days, rebuilt, open_days, added } = self;
+        let offsets: u64 = ranges.iter().map(|range| range.to - range.from).sum();
+        writeln!(f, "{offsets} offsets are read from the log again:")?;
+        for Range { partition, from, to, .. } in ranges {
+            writeln!(f, "  partition {partition}, {from} to {to}")?;
         }
-        writeln!(f, "done: generation {generation} is current")?;
-        writeln!(f, "`processor drop-generation {of}` removes the former tables")
+        if *dry_run {
+            for day in days {
+                writeln!(f, "{day} is made again")?;
+            }
+        }
+        for day in rebuilt {
+            writeln!(f, "{day}")?;
+        }
+        if !open_days.is_empty() {
+            let days: Vec<String> = open_days.iter().map(NaiveDate::to_string).collect();
+            let days = days.join(", ");
+            if *dry_run {
+                writeln!(f, "what is missing is added to {days}, closed less than an hour ago or open")?;
+            } else {
+                writeln!(f, "{days}, closed less than an hour ago or open: {added} clicks were missing")?;
+            }
+        }
+        writeln!(f, "{}", if *dry_run { "nothing was done" } else { "done" })
     }
 }
 
-/// Replays, or goes on with what was broken off.
+/// Replays a part of the log, one day after the other.
 ///
 /// # Errors
-/// When the log does not hold the range, another replay is at work or was broken off, or an engine fails.
+/// When the log does not hold the range, another replay has begun, or an engine fails. Days that were done stay done.
 pub(super) async fn replay(config: &Config, command: &Replay) -> anyhow::Result<Outcome> {
-    let rebuild = Rebuild::new(config)?;
-    let mut attempt = 1;
-    loop {
-        let plan = match rebuild.unfinished(command.resume).await? {
-            Some(plan) => plan,
-            None => make_plan(config, &rebuild, command).await?,
-        };
-        if command.dry_run {
-            return Ok(Outcome { dry_run: true, plan });
+    let planning = Planning::new(config)?;
+    let ranges = planning.ranges(command).await?;
+    let touched = planning.touched(&ranges).await?;
+    let settled = days(config).await.context("cannot read the closed slices")?;
+    let (closed, open): (BTreeSet<NaiveDate>, BTreeSet<NaiveDate>) =
+        touched.iter().copied().partition(|day| settled.are_settled(day));
+    let mut outcome = Outcome {
+        dry_run: command.dry_run,
+        days: closed.iter().copied().collect(),
+        ranges,
+        rebuilt: Vec::new(),
+        open_days: open.iter().copied().collect(),
+        added: 0,
+    };
+    if command.dry_run {
+        return Ok(outcome);
+    }
+    let rebuild = Rebuild::begin(config).await?;
+    let done = carry_out(&planning, &rebuild, &closed, &open, &mut outcome).await;
+    rebuild.end().await?;
+    done.map(|()| outcome)
+}
+
+async fn carry_out(
+    planning: &Planning<'_>,
+    rebuild: &Rebuild<'_>,
+    closed: &BTreeSet<NaiveDate>,
+    open: &BTreeSet<NaiveDate>,
+    outcome: &mut Outcome,
+) -> anyhow::Result<()> {
+    for day in closed {
+        let ranges = planning.of_days(&outcome.ranges, *day, *day).await?;
+        let rebuilt = rebuild.day(*day, &ranges, None, "replay").await;
+        let rebuilt = rebuilt.with_context(|| {
+            format!(
+                "{day} was not made again; the days before it are done. Run it again from {day}T00:00:00Z on"
+            )
+        })?;
+        outcome.rebuilt.push(rebuilt);
+    }
+    if let (Some(first), Some(last)) = (open.first(), open.last()) {
+        for range in planning.of_days(&outcome.ranges, *first, *last).await? {
+            let added = rebuild.complete(&range, closed, *first).await;
+            outcome.added += added
+                .context("open days may still lack something; the closed days are done. Run it again")?;
         }
-        let done = if command.resume { rebuild.resume(plan).await } else { rebuild.begin(plan).await };
-        match done {
-            // Another one ended between the plan and its first step; what is to be done now, a new plan says.
-            Err(RebuildError::Changed) if attempt < ATTEMPTS => attempt += 1,
-            done => return Ok(Outcome { dry_run: false, plan: done? }),
+    }
+    Ok(())
+}
+
+/// What is known of the log and its rows when a replay begins.
+struct Planning<'a> {
+    config: &'a Config,
+    store: Store,
+    log: Log,
+}
+
+impl<'a> Planning<'a> {
+    fn new(config: &'a Config) -> anyhow::Result<Self> {
+        let kafka = &config.kafka;
+        let log = Log::new(kafka, &kafka.topic(topic::CLICKS.name), &kafka.topic(config.group))?;
+        let store = Store::new(client(&config.clickhouse), "replay".to_owned());
+        Ok(Self { config, store, log })
+    }
+
+    /// Returns what is asked for, as far as it is counted: the rest is for the live processors to do.
+    async fn ranges(&self, command: &Replay) -> anyhow::Result<Vec<Range>> {
+        let Self { store, log, .. } = self;
+        let sources = store.sources().await.context("cannot read the partitions' logs")?;
+        let mut ranges = Vec::new();
+        let partitions = log.partitions().await.context("cannot ask Kafka for the topic of clicks")?;
+        if let Some(range) = command.offsets.iter().find(|range| range.partition >= partitions) {
+            bail!("there is no partition {}: topic {} has {partitions}", range.partition, log.topic());
         }
-    }
-}
-
-/// How often a plan is made, should others come in between.
-const ATTEMPTS: usize = 5;
-
-/// What was removed.
-#[derive(Debug, Serialize)]
-pub(super) struct Dropped {
-    generation: u32,
-    existed: bool,
-}
-
-impl fmt::Display for Dropped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let done = if self.existed { "removed" } else { "there were no" };
-        writeln!(f, "{done} tables of generation {}", self.generation)
-    }
-}
-
-/// Removes the tables of a generation.
-///
-/// # Errors
-/// When it is the current one, a replay is at work, or ClickHouse does not do it.
-pub(super) async fn drop_generation(config: &Config, generation: Generation) -> anyhow::Result<Dropped> {
-    let rebuild = Rebuild::new(config)?;
-    let current = rebuild.store().current_generation().await.context("cannot read the current generation")?;
-    if generation == current {
-        return Err(RebuildError::IsCurrent(generation).into());
-    }
-    if let Some(written) = rebuild.broken_off().await?
-        && written.plan.of() == generation
-    {
-        // It may have switched already, and then takes the last rows from these tables.
-        bail!(
-            "a replay that was broken off still needs generation {generation}: `processor replay --resume` first"
-        );
-    }
-    if let Some(seconds) =
-        rebuild.store().still_read(generation).await.context("cannot read the generations")?
-    {
-        bail!(
-            "queries that began before the last switch may still read generation {generation}: wait {seconds:.0} s"
-        );
-    }
-    Ok(Dropped { generation: generation.0, existed: rebuild.remove(generation).await? })
-}
-
-async fn make_plan(config: &Config, rebuild: &Rebuild<'_>, command: &Replay) -> anyhow::Result<Plan> {
-    let (log, store) = (rebuild.log(), rebuild.store());
-    let generation = store.current_generation().await.context("cannot read the current generation")?;
-    // Before what is done: all rows of a slice that was closed by now are below that, so that they are copied before
-    // its rollup is computed. A slice that closes afterwards closes anew after the switch.
-    let tables = upkeep::Tables::new(client(&config.clickhouse));
-    let closed = tables.last_closed_slice(generation).await.context("cannot read the closed slices")?;
-    let sources = store.sources().await.context("cannot read the partitions' logs")?;
-    let (mut ranges, mut live) = (Vec::new(), BTreeMap::new());
-    let partitions = log.partitions().await.context("cannot ask Kafka for the topic of clicks")?;
-    if let Some(range) = command.offsets.iter().find(|range| range.partition >= partitions) {
-        bail!("there is no partition {}: topic {} has {partitions}", range.partition, log.topic());
-    }
-    for partition in 0..partitions {
-        let position = store.position_of(generation, &sources, partition).await;
-        let position = position.context("cannot read how far the partition is")?;
-        let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
-        // What is not done yet is for the live processors to do.
-        let done = position.map_or(0, |position| position.next);
-        live.insert(sources.of(partition), done);
-        for (from, to) in asked(config, rebuild, command, &sources, partition, extent).await? {
-            let to = to.min(done).min(extent.end);
-            for (Source { src, .. }, own) in sources.of_topic(partition) {
-                let (from, to) = (from.max(own.start), to.min(own.end));
-                if from < to {
-                    ranges.push(Range { partition, src, from, to });
+        for partition in 0..partitions {
+            let position = store.position_of(&sources, partition).await;
+            let position = position.context("cannot read how far the partition is")?;
+            let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
+            let done = position.map_or(0, |position| position.next);
+            for (from, to) in self.asked(command, &sources, partition, extent).await? {
+                let to = to.min(done).min(extent.end);
+                for (Source { src, .. }, own) in sources.of_topic(partition) {
+                    let (from, to) = (from.max(own.start), to.min(own.end));
+                    if from < to {
+                        ranges.push(Range { partition, src, from, to });
+                    }
                 }
             }
         }
+        if ranges.is_empty() {
+            bail!("nothing of what is asked for is counted: there is nothing to replay");
+        }
+        ranges.sort_unstable_by_key(|range| (range.partition, range.src, range.from));
+        Ok(ranges)
     }
-    if ranges.is_empty() {
-        bail!("nothing of what is asked for is counted: there is nothing to replay");
+
+    /// Returns the ranges of a partition, apart from each other, that are asked for.
+    async fn asked(
+        &self,
+        command: &Replay,
+        sources: &Sources,
+        partition: i32,
+        extent: Extent,
+    ) -> anyhow::Result<Vec<(u64, u64)>> {
+        if command.from.is_some() {
+            return Ok(vec![self.asked_one(command, None, sources, partition, extent).await?]);
+        }
+        let mut ranges = Vec::new();
+        for offsets in joined(&command.offsets, partition) {
+            ranges.push(self.asked_one(command, Some(offsets), sources, partition, extent).await?);
+        }
+        Ok(ranges)
     }
-    let touched = touched(config, rebuild, generation, &ranges).await?;
-    let days = rebuild.days(generation, "1").await?;
-    let closed_until = closed.and_then(|day| day.succ_opt());
-    let next = rebuild.next_generation().await?;
-    Ok(Plan::new(next, generation, ranges, live, &days, &touched, closed_until))
+
+    /// Returns one range of a partition that is asked for: these offsets, or what is between the times.
+    async fn asked_one(
+        &self,
+        command: &Replay,
+        offsets: Option<Offsets>,
+        sources: &Sources,
+        partition: i32,
+        extent: Extent,
+    ) -> anyhow::Result<(u64, u64)> {
+        // Offsets and times of a log that was replaced mean nothing in the one that took its place.
+        let had_another = sources.have_former(partition);
+        let begins = async || self.time_of(partition, extent.start, extent.end).await;
+        let at = async |time: DateTime<Utc>| self.first_at(partition, time, extent).await;
+        let (from, is_lost) = match (command.from, offsets) {
+            (_, Some(Offsets { from, .. })) => (from, from < extent.start),
+            (Some(Start::Earliest) | None, None) => (extent.start, false),
+            (Some(Start::Time(time)), None) => {
+                let was_cut = extent.start > 0 || had_another;
+                (at(time).await?, was_cut && begins().await?.is_none_or(|begins| time < begins))
+            }
+        };
+        if is_lost {
+            bail!(
+                "the log of partition {partition} begins at offset {}, {}: what is before is gone from it{}, and stays \
+                 as it is in the tables. `--from earliest` begins there",
+                extent.start,
+                begins().await?.map_or_else(|| "and has no record".to_owned(), text),
+                if had_another { " with the log that it took the place of" } else { "" }
+            );
+        }
+        let to = match (command.to, offsets) {
+            (_, Some(Offsets { to, .. })) if had_another && to > extent.end => bail!(
+                "the log of partition {partition} ends at offset {}: it took the place of another one, whose offsets \
+                 cannot be read any more; what was counted of them stays as it is in the tables",
+                extent.end
+            ),
+            (_, Some(Offsets { to, .. })) => to,
+            (Some(time), None) => at(time).await?,
+            (None, None) => extent.end,
+        };
+        Ok((from, to))
+    }
+
+    /// Returns the offset of the first record of a partition at or after a time.
+    async fn first_at(&self, partition: i32, time: DateTime<Utc>, extent: Extent) -> anyhow::Result<u64> {
+        let found = self.log.first_after(partition, time - TimeDelta::milliseconds(1)).await;
+        Ok(found.context("cannot ask Kafka for a time")?.unwrap_or(extent.end))
+    }
+
+    /// Returns the broker's time of the first record from an offset on.
+    async fn time_of(&self, partition: i32, from: u64, end: u64) -> anyhow::Result<Option<DateTime<Utc>>> {
+        let part = Part { topic: Arc::from(self.log.topic()), partition, offsets: from..end.min(from + 1) };
+        let mut records = read(&self.config.kafka, part, |message| Record::of(message).broker_ts);
+        let first = records.recv().await.transpose()?;
+        Ok(first.and_then(|times| *times.first()?))
+    }
+
+    /// Returns the broker's days that ranges have rows or records of.
+    async fn touched(&self, ranges: &[Range]) -> anyhow::Result<BTreeSet<NaiveDate>> {
+        let mut touched = BTreeSet::new();
+        for Range { partition, src, from, to } in ranges {
+            let rows = format!("src = {src} AND koff >= {from} AND koff < {to}");
+            touched.extend(days_with(self.config, &rows).await.context("cannot read the raw rows")?);
+            let first = self.time_of(*partition, *from, *to).await?;
+            let last = self.time_of(*partition, to - 1, *to).await?;
+            if let (Some(first), Some(last)) = (first, last) {
+                let days = first.min(last).date_naive().iter_days();
+                touched.extend(days.take_while(|day| *day <= first.max(last).date_naive()));
+            }
+        }
+        Ok(touched)
+    }
+
+    /// Returns the parts of ranges that have all records of some days, by what brokers' clocks differ.
+    async fn of_days(
+        &self,
+        ranges: &[Range],
+        first: NaiveDate,
+        last: NaiveDate,
+    ) -> anyhow::Result<Vec<Range>> {
+        let midnight = |day: NaiveDate| day.and_time(NaiveTime::MIN).and_utc();
+        let (begin, end) = (midnight(first) - SKEW, midnight(last) + TimeDelta::days(1) + SKEW);
+        let mut parts = Vec::new();
+        for range in ranges {
+            let extent =
+                self.log.extent(range.partition).await.context("cannot ask Kafka for the log's ends")?;
+            let from = self.first_at(range.partition, begin, extent).await?.max(range.from);
+            let to = self.first_at(range.partition, end, extent).await?.min(range.to);
+            if from < to {
+                parts.push(Range { from, to, ..range.clone() });
+            }
+        }
+        Ok(parts)
+    }
 }
 
-/// Returns the ranges of a partition, apart from each other, that are asked for.
-async fn asked(
-    config: &Config,
-    rebuild: &Rebuild<'_>,
-    command: &Replay,
-    sources: &Sources,
-    partition: i32,
-    extent: Extent,
-) -> anyhow::Result<Vec<(u64, u64)>> {
-    if command.from.is_some() {
-        return Ok(vec![asked_one(config, rebuild, command, None, sources, partition, extent).await?]);
-    }
-    let mut ranges = Vec::new();
-    for offsets in joined(&command.offsets, partition) {
-        let offsets = Some(offsets);
-        ranges.push(asked_one(config, rebuild, command, offsets, sources, partition, extent).await?);
-    }
-    Ok(ranges)
-}
+/// How far the clocks of brokers may be apart. The rows of records that this misses stay as they are.
+const SKEW: TimeDelta = TimeDelta::minutes(10);
 
 /// Returns the ranges of a partition in their order, those that meet as one.
 fn joined(offsets: &[Offsets], partition: i32) -> Vec<Offsets> {
@@ -249,103 +359,6 @@ fn joined(offsets: &[Offsets], partition: i32) -> Vec<Offsets> {
     }
     joined
 }
-
-/// Returns one range of a partition that is asked for: these offsets, or what is between the times.
-async fn asked_one(
-    config: &Config,
-    rebuild: &Rebuild<'_>,
-    command: &Replay,
-    offsets: Option<Offsets>,
-    sources: &Sources,
-    partition: i32,
-    extent: Extent,
-) -> anyhow::Result<(u64, u64)> {
-    let log = rebuild.log();
-    // Offsets and times of a log that was replaced mean nothing in the one that took its place.
-    let had_another = sources.have_former(partition);
-    let at = async |time: DateTime<Utc>| {
-        let found = log.first_after(partition, time - TimeDelta::milliseconds(1)).await;
-        Ok::<_, anyhow::Error>(found.context("cannot ask Kafka for a time")?.unwrap_or(extent.end))
-    };
-    let (from, is_lost) = match (command.from, offsets) {
-        (_, Some(Offsets { from, .. })) => (from, from < extent.start),
-        (Some(Start::Earliest) | None, None) => (extent.start, false),
-        (Some(Start::Time(time)), None) => {
-            let begins = first_time(config, rebuild, partition, extent).await?;
-            let was_cut = extent.start > 0 || had_another;
-            (at(time).await?, was_cut && begins.is_none_or(|begins| time < begins))
-        }
-    };
-    if is_lost {
-        let begins = first_time(config, rebuild, partition, extent).await?;
-        bail!(
-            "the log of partition {partition} begins at offset {}, {}: what is before is gone from it{}, and stays as \
-             it is in the tables. `--from earliest` begins there",
-            extent.start,
-            begins.map_or_else(|| "and has no record".to_owned(), text),
-            if had_another { " with the log that it took the place of" } else { "" }
-        );
-    }
-    let to = match (command.to, offsets) {
-        (_, Some(Offsets { to, .. })) if had_another && to > extent.end => bail!(
-            "the log of partition {partition} ends at offset {}: it took the place of another one, whose offsets \
-             cannot be read any more; what was counted of them stays as it is in the tables",
-            extent.end
-        ),
-        (_, Some(Offsets { to, .. })) => to,
-        (Some(time), None) => at(time).await?,
-        (None, None) => extent.end,
-    };
-    Ok((from, to))
-}
-
-async fn first_time(
-    config: &Config,
-    rebuild: &Rebuild<'_>,
-    partition: i32,
-    extent: Extent,
-) -> anyhow::Result<Option<DateTime<Utc>>> {
-    time_of(config, rebuild, partition, extent.start, extent.end).await
-}
-
-/// Returns the broker's time of the first record from an offset on.
-async fn time_of(
-    config: &Config,
-    rebuild: &Rebuild<'_>,
-    partition: i32,
-    from: u64,
-    end: u64,
-) -> anyhow::Result<Option<DateTime<Utc>>> {
-    let part = Part { topic: Arc::from(rebuild.log().topic()), partition, offsets: from..end.min(from + 1) };
-    let mut records = read(&config.kafka, part, |message| Record::of(message).broker_ts);
-    let first = records.recv().await.transpose()?;
-    Ok(first.and_then(|times| *times.first()?))
-}
-
-/// Returns the broker's days that ranges have rows or records of.
-async fn touched(
-    config: &Config,
-    rebuild: &Rebuild<'_>,
-    generation: Generation,
-    ranges: &[Range],
-) -> anyhow::Result<BTreeSet<NaiveDate>> {
-    let mut touched = BTreeSet::new();
-    for Range { partition, src, from, to } in ranges {
-        let rows = format!("src = {src} AND koff >= {from} AND koff < {to}");
-        touched.extend(rebuild.days(generation, &rows).await?);
-        let first = time_of(config, rebuild, *partition, *from, *to).await?;
-        let last = time_of(config, rebuild, *partition, to - 1, *to).await?;
-        // Broker time does not run backwards within a partition, or only a little, around the ends.
-        if let (Some(first), Some(last)) = (first, last) {
-            let (first, last) = (first.min(last) - SKEW, first.max(last) + SKEW);
-            touched.extend(first.date_naive().iter_days().take_while(|day| *day <= last.date_naive()));
-        }
-    }
-    Ok(touched)
-}
-
-/// How far the clocks of brokers may be apart.
-const SKEW: TimeDelta = TimeDelta::seconds(5);
 
 #[cfg(test)]
 mod tests {

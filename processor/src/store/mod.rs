@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
+use clickhouse::insert_formatted::InsertFormatted;
 use clickhouse::{Client, Row};
-use schemas::clickhouse::{CURRENT_GENERATION, Generation, under_epoch};
+use schemas::clickhouse::under_epoch;
 use schemas::id::LinkId;
 use schemas::message::DeletedLink;
 use schemas::row::{CLICK_STRUCTURE, CONVERSION_COLUMNS};
@@ -19,8 +20,6 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::batch::{AgainKey, BatchRow, Insertion};
-use crate::operate::rebuild::SILENCE;
-use crate::operate::rebuild::plan::Step;
 
 pub use self::positions::{Position, Progress, StoredRow, Stretch};
 
@@ -43,9 +42,6 @@ const CLOCKS_DIFFER: TimeDelta = TimeDelta::minutes(5);
 /// How often older statements are looked for while they are waited for.
 pub(crate) const WAIT_OUT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Seconds for which the tables of a former generation are still read after a switch: more than any query may take.
-const READ_ON: f64 = 60.0;
-
 /// Ids looked up by one statement: its text stays well below `max_query_size`.
 const IDS_PER_LOOK_UP: usize = 500;
 
@@ -64,9 +60,7 @@ pub enum StoreError {
 #[derive(Debug, thiserror::Error)]
 pub enum InsertError {
     /// A condition of the statement does not hold; no row was stored.
-    #[error(
-        "another processor owns this partition now, other tables are current, or ClickHouse is an older copy"
-    )]
+    #[error("another processor owns this partition now, or ClickHouse is an older copy")]
     Fenced,
     /// Whether the rows are stored is not known.
     #[error(transparent)]
@@ -206,32 +200,11 @@ impl Store {
         Ok(())
     }
 
-    /// Returns for how many seconds queries may still read the tables of a generation that is not current any more:
-    /// they read which one is current first, and the rows then.
-    pub async fn still_read(&self, generation: Generation) -> Result<Option<f64>, StoreError> {
-        let sql = "SELECT ? - (toFloat64(now64(3)) - toFloat64(max(generations.at))) FROM generations \
-                   HAVING countIf(generations.generation = ?) > 0";
-        let query = self.client.query(sql).bind(READ_ON).bind(generation.0);
-        let left: Option<f64> = in_time(query.fetch_optional()).await?;
-        Ok(left.filter(|seconds| *seconds > 0.0))
-    }
-
-    /// Returns the generation of tables that is current.
-    ///
-    /// A switch raises the epoch of every source after its row, so whoever reads this under an epoch that is still
-    /// the highest has read what stands.
-    pub async fn current_generation(&self) -> Result<Generation, StoreError> {
-        in_time(self.client.query(CURRENT_GENERATION).fetch_one()).await.map(Generation)
-    }
-
-    /// Returns whether somebody is at work on the switch to another generation of tables, so that live sources are
-    /// taken from their owners for a moment.
-    pub async fn is_switching(&self) -> Result<bool, StoreError> {
-        let sql = "SELECT argMax(step, rebuilds.at) = ? AND toFloat64(now64(3)) - toFloat64(max(rebuilds.at)) < ? \
-                   FROM rebuilds GROUP BY generation ORDER BY generation DESC LIMIT 1";
-        let query = self.client.query(sql).bind(Step::RolledUp.name()).bind(SILENCE);
-        let is_switching: Option<u8> = in_time(query.fetch_optional()).await?;
-        Ok(is_switching == Some(1))
+    /// Returns what ClickHouse's clock says.
+    pub(crate) async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
+        let millis: i64 =
+            in_time(self.client.query("SELECT toUnixTimestamp64Milli(now64(3))").fetch_one()).await?;
+        Ok(DateTime::from_timestamp_millis(millis).unwrap_or_default())
     }
 
     /// Returns the deleted links that were added since a time in milliseconds of ClickHouse's clock, and when.
@@ -277,28 +250,25 @@ impl Store {
     }
 
     /// Counts the rows of a source.
-    pub async fn rows(&self, generation: Generation, src: u32) -> Result<u64, StoreError> {
-        let sql = format!("SELECT count() FROM {} WHERE src = ?", generation.clicks());
-        in_time(self.client.query(&sql).bind(src).fetch_one()).await
+    pub async fn rows(&self, src: u32) -> Result<u64, StoreError> {
+        in_time(self.client.query("SELECT count() FROM clicks WHERE src = ?").bind(src).fetch_one()).await
     }
 
     /// Returns the marked clicks of a partition that were stored since `since`, the oldest first, at most `limit`: also
     /// those of former logs, because a first copy may have been on its way when the log was replaced.
     pub async fn marked_since(
         &self,
-        generation: Generation,
         partition: i32,
         since: DateTime<Utc>,
         limit: usize,
     ) -> Result<Vec<(String, DateTime<Utc>)>, StoreError> {
         let newest_first: Vec<(String, i64)> = in_time(
             self.client
-                .query(&format!(
-                    "SELECT click_id, toUnixTimestamp64Milli(broker_ts) FROM {} \
+                .query(
+                    "SELECT click_id, toUnixTimestamp64Milli(broker_ts) FROM clicks \
                      WHERE bitAnd(src, 65535) = ? AND again AND broker_ts >= fromUnixTimestamp64Milli(?, 'UTC') \
                      ORDER BY src DESC, koff DESC LIMIT ?",
-                    generation.clicks()
-                ))
+                )
                 .bind(partition)
                 .bind(since.timestamp_millis())
                 .bind(limit)
@@ -310,9 +280,15 @@ impl Store {
     }
 
     /// Returns which of these clicks, all marked `again`, are stored, in whichever partition and however old.
-    pub async fn stored(
+    pub async fn stored(&self, clicks: &[&BatchRow]) -> Result<HashSet<String>, StoreError> {
+        self.stored_in("clicks", "1", clicks).await
+    }
+
+    /// Returns which of these clicks, all marked `again`, are rows of a table for which a condition holds.
+    pub(crate) async fn stored_in(
         &self,
-        generation: Generation,
+        table: &str,
+        condition: &str,
         clicks: &[&BatchRow],
     ) -> Result<HashSet<String>, StoreError> {
         let mut clicks: Vec<_> = clicks
@@ -341,8 +317,7 @@ impl Store {
                  PREWHERE (workspace_id, link_id) IN ({links}) \
                  AND occurred_at BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC') \
                  AND (occurred_at = broker_ts OR toUnixTimestamp64Milli(occurred_at) IN ({times})) \
-                 WHERE click_id IN ?",
-                table = generation.clicks(),
+                 WHERE {condition} AND click_id IN ?",
                 times = list(millis.iter()),
             );
             let query = self.client.query(&sql).bind(first).bind(last).bind(ids);
@@ -353,26 +328,40 @@ impl Store {
 
     /// Inserts rows of one source and one table partition under an epoch, behind what is stored: all of them, or none.
     ///
-    /// Without `after` they go into tables that nobody reads yet.
+    /// # Errors
+    /// [`InsertError::Fenced`] is a clear no: of another owner, or because ClickHouse was replaced by an older copy. After
+    /// [`InsertError::Doubtful`] only reading the rows back tells.
+    pub async fn insert(&self, right: Right, after: After, insertion: &Insertion) -> Result<(), InsertError> {
+        let condition = right.guard() + &after.is_there(right.src);
+        let insert = self
+            .insert_into("clicks", &condition)
+            .with_setting("query_id", right.statement_id())
+            .with_setting("insert_deduplication_token", after.token(right.src));
+        outcome_of(send(insert, insertion).await)
+    }
+
+    /// Inserts rows that are missing among those of a source, under an epoch: all of them, or none.
     ///
     /// # Errors
-    /// [`InsertError::Fenced`] is a clear no: of another owner, because other tables have become current, or because
-    /// ClickHouse was replaced by an older copy. After [`InsertError::Doubtful`] only reading the rows back tells.
-    pub async fn insert(
+    /// As those of [`Store::insert`].
+    pub(crate) async fn insert_missing(
         &self,
-        generation: Generation,
         right: Right,
-        after: Option<After>,
         insertion: &Insertion,
     ) -> Result<(), InsertError> {
-        let mut insert = self
-            .client
-            .insert_formatted_with(insert_statement(generation, right, after))
-            .with_setting("query_id", right.statement_id());
-        if let Some(after) = after {
-            insert = insert.with_setting("insert_deduplication_token", after.token(right.src));
-        }
-        let mut insert = insert
+        let insert =
+            self.insert_into("clicks", &right.guard()).with_setting("query_id", right.statement_id());
+        outcome_of(send(insert, insertion).await)
+    }
+
+    /// Inserts rows of one day into a staging table: all of them, or none.
+    pub(crate) async fn insert_staged(&self, table: &str, insertion: &Insertion) -> Result<(), StoreError> {
+        send(self.insert_into(table, "1"), insertion).await
+    }
+
+    fn insert_into(&self, table: &str, condition: &str) -> InsertFormatted {
+        self.client
+            .insert_formatted_with(insert_statement(table, condition))
             // An insert that ClickHouse gathers with others would be answered for, and fenced, with them.
             .with_setting("async_insert", "0")
             // One block, and so one part: no parallel writers, and no cut below what a batch can hold.
@@ -382,38 +371,29 @@ impl Store {
             .with_setting("min_insert_block_size_bytes", BLOCK_BYTES)
             // Should a batch ever span two table partitions, it is refused as a whole instead of stored by halves.
             .with_setting("max_partitions_per_insert_block", "1")
-            .with_setting("wait_end_of_query", "1");
-        let outcome = in_time(async {
-            insert.send(insertion.body.clone()).await?;
-            insert.end().await
-        })
-        .await;
-        outcome_of(outcome)
+            .with_setting("wait_end_of_query", "1")
     }
+}
+
+async fn send(mut insert: InsertFormatted, insertion: &Insertion) -> Result<(), StoreError> {
+    in_time(async {
+        insert.send(insertion.body.clone()).await?;
+        insert.end().await
+    })
+    .await
 }
 
 /// More rows and bytes than any batch has; see [`crate::batch::Limits`].
 const BLOCK_ROWS: &str = "1048576";
 const BLOCK_BYTES: &str = "1073741824";
 
-fn insert_statement(generation: Generation, right: Right, after: Option<After>) -> String {
+fn insert_statement(table: &str, condition: &str) -> String {
     let columns = list(columns());
     let structure = CLICK_STRUCTURE.replace('\'', "\\'");
-    let live = after.map_or_else(String::new, |after| is_current(generation) + &after.is_there(right.src));
     format!(
         "INSERT INTO {table} ({columns}) SELECT {columns} FROM input('{structure}') \
-         WHERE {guard}{live} FORMAT RowBinary",
-        table = generation.clicks(),
-        guard = right.guard(),
+         WHERE {condition} FORMAT RowBinary"
     )
-}
-
-/// The condition, after another one, that lets live rows go into the current tables only.
-///
-/// Whoever takes a partition while others are switched to reads which tables are current, and it may be the former
-/// ones for that moment. What it stored there would be missing in the new ones until it is copied.
-fn is_current(generation: Generation) -> String {
-    format!(" AND throwIf(({CURRENT_GENERATION}) != {generation}) = 0")
 }
 
 /// Tells a statement that was refused by its guard from one of which nothing is known.
@@ -457,8 +437,6 @@ pub(crate) async fn within<T>(
 
 #[cfg(test)]
 mod tests {
-    use schemas::row::REBUILD;
-
     use super::*;
 
     #[test]
@@ -472,16 +450,12 @@ mod tests {
     fn an_insert_carries_its_guard_and_what_it_follows() {
         let as_of = DateTime::from_timestamp_millis(1_790_000_000_123);
         let (right, after) = (Right { src: 65_536, epoch: 7 }, After { koff: Some(41), as_of });
-        let sql = insert_statement(Generation(3), right, Some(after));
-        assert!(sql.starts_with("INSERT INTO clicks_3 ("), "{sql}");
+        let sql = insert_statement("clicks", &(right.guard() + &after.is_there(right.src)));
+        assert!(sql.starts_with("INSERT INTO clicks ("), "{sql}");
         assert!(sql.contains("SELECT max(epoch) FROM owners WHERE src = 65536) != 7"), "{sql}");
         assert!(sql.contains("DateTime64(3, \\'UTC\\')"), "{sql}");
-        assert!(sql.contains("FROM generations) != 3"), "{sql}");
         assert!(sql.contains("WHERE src = 65536) < fromUnixTimestamp64Milli(1790000000123, 'UTC')"), "{sql}");
         assert_eq!(after.token(65_536), "clicks-65536-41");
         assert_eq!(After::default().token(65_536), "clicks-65536-none");
-        // New tables are filled before they are current.
-        let sql = insert_statement(Generation(3), Right { src: REBUILD, epoch: 7 }, None);
-        assert!(!sql.contains("FROM generations") && !sql.contains("progress"), "{sql}");
     }
 }

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use clickhouse::Row;
-use schemas::clickhouse::{Generation, under_epoch};
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -139,8 +138,8 @@ impl Store {
     }
 
     /// Returns how far a source is.
-    pub async fn position(&self, generation: Generation, source: Source) -> Result<Position, StoreError> {
-        let last_row = self.last_row(generation, source.src).await?;
+    pub async fn position(&self, source: Source) -> Result<Position, StoreError> {
+        let last_row = self.last_row(source.src).await?;
         let query = self
             .client
             .query(
@@ -160,18 +159,17 @@ impl Store {
     /// Returns how far a partition is with the log that it has; `None` before it had one.
     pub async fn position_of(
         &self,
-        generation: Generation,
         sources: &Sources,
         partition: i32,
     ) -> Result<Option<Position>, StoreError> {
         match sources.last(partition) {
-            Some(source) => self.position(generation, source).await.map(Some),
+            Some(source) => self.position(source).await.map(Some),
             None => Ok(None),
         }
     }
 
     /// Finds the last row of a source.
-    async fn last_row(&self, generation: Generation, src: u32) -> Result<Option<StoredRow>, StoreError> {
+    async fn last_row(&self, src: u32) -> Result<Option<StoredRow>, StoreError> {
         // The last days first, which is enough for a source that is at work. A row of the first of them proves nothing:
         // the one behind it may be of the day before, by another broker's clock.
         let lately = "broker_ts >= now64(3) - INTERVAL 3 DAY";
@@ -179,9 +177,8 @@ impl Store {
         for (among, proof) in [(lately, proves), ("1", "1")] {
             let sql = format!(
                 "SELECT koff, click_id, toUnixTimestamp64Milli(broker_ts) AS millis FROM ( \
-                     SELECT koff, click_id, broker_ts FROM {} WHERE src = ? AND {among} ORDER BY koff DESC LIMIT 1 \
-                 ) WHERE {proof}",
-                generation.clicks()
+                     SELECT koff, click_id, broker_ts FROM clicks WHERE src = ? AND {among} ORDER BY koff DESC LIMIT 1 \
+                 ) WHERE {proof}"
             );
             let row = in_time(self.client.query(&sql).bind(src).fetch_optional()).await?;
             if row.is_some() {
@@ -195,19 +192,16 @@ impl Store {
     /// first one behind that.
     pub async fn row_near(
         &self,
-        generation: Generation,
         src: u32,
         (above, below): (Option<u64>, u64),
         near: u64,
     ) -> Result<Option<StoredRow>, StoreError> {
-        let sql = format!(
-            "SELECT koff, click_id, toUnixTimestamp64Milli(broker_ts) AS millis FROM {} \
-             WHERE src = ? AND koff >= ? AND koff < ? ORDER BY koff > ?, if(koff > ?, koff - ?, ? - koff) LIMIT 1",
-            generation.clicks()
-        );
         let query = self
             .client
-            .query(&sql)
+            .query(
+                "SELECT koff, click_id, toUnixTimestamp64Milli(broker_ts) AS millis FROM clicks \
+                 WHERE src = ? AND koff >= ? AND koff < ? ORDER BY koff > ?, if(koff > ?, koff - ?, ? - koff) LIMIT 1",
+            )
             .bind(src)
             .bind(above.map_or(0, |above| above + 1))
             .bind(below)
@@ -228,7 +222,7 @@ impl Store {
             .query(&format!(
                 "INSERT INTO stretches (src, first, next, broker_ts) \
                  SELECT ?, ?, ?, fromUnixTimestamp64Milli(?, 'UTC') WHERE {}",
-                under_epoch(right.src, right.epoch)
+                right.guard()
             ))
             .bind(right.src)
             .bind(stretch.first)
@@ -239,13 +233,10 @@ impl Store {
         outcome_of(in_time(insert.execute()).await)
     }
 
-    /// Returns up to when the clicks of these sources are counted, as far as somebody has said so.
-    pub async fn progress(&self, sources: &[u32]) -> Result<BTreeMap<u32, DateTime<Utc>>, StoreError> {
-        let sql = format!(
-            "SELECT src, toUnixTimestamp64Milli(max(as_of)) FROM progress WHERE src IN ({}) GROUP BY src",
-            list(sources.iter())
-        );
-        let rows: Vec<(u32, i64)> = in_time(self.client.query(&sql).fetch_all()).await?;
+    /// Returns up to when the clicks of each source are counted, as far as somebody has said so.
+    pub async fn progress(&self) -> Result<BTreeMap<u32, DateTime<Utc>>, StoreError> {
+        const SQL: &str = "SELECT src, toUnixTimestamp64Milli(max(as_of)) FROM progress GROUP BY src";
+        let rows: Vec<(u32, i64)> = in_time(self.client.query(SQL).fetch_all()).await?;
         let counted = |(src, millis)| Some((src, DateTime::from_timestamp_millis(millis)?));
         Ok(rows.into_iter().filter_map(counted).collect())
     }

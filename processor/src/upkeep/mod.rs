@@ -3,29 +3,30 @@
 //!
 //! One process does it at a time: the one that [`crate::intake`] says. As that is not certain, each of its inserts
 //! is fenced as those of clicks are, under an epoch of its own: whoever raises it sees the tables as they will stay,
-//! and what a former owner still sends is refused. What was broken off has written rows of a version that was never
-//! put in force; they count nothing, and are removed.
+//! and what a former owner still sends is refused. What was interrupted has written rows of a version that was never
+//! activated; they count nothing, and are removed.
 
 mod purge;
 mod retention;
 mod slices;
 mod tables;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::NaiveDate;
 use metrics::counter;
-use schemas::clickhouse::Generation;
-use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::row::UPKEEP;
 use service::Shutdown;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use uuid::Uuid;
+
+use self::slices::closed_with;
 
 pub(crate) use retention::first_kept;
 pub use tables::Tables;
 
+use crate::clock::{Clock, ClocksDiffer};
 use crate::log::{Log, LogError};
 use crate::store::{InsertError, Store, StoreError};
 
@@ -43,6 +44,8 @@ pub struct Schedule {
     pub purge: Duration,
     /// How often rows that no plan shows any more are removed, and deleted ones taken off the disk.
     pub retention: Duration,
+    /// How long after another version became active the former one may still be read: longer than any query may take.
+    pub read_on: Duration,
 }
 
 impl Default for Schedule {
@@ -52,11 +55,16 @@ impl Default for Schedule {
             slice_delay: Duration::from_secs(600),
             purge: Duration::from_secs(600),
             retention: Duration::from_secs(24 * 3600),
+            read_on: Duration::from_secs(60),
         }
     }
 }
 
-/// Why upkeep was broken off; it begins again.
+/// Milliseconds that a command rests at the longest after somebody else has taken upkeep over: at first, and ever.
+const FIRST_REST: u64 = 2_000;
+const LONGEST_REST: u64 = 30_000;
+
+/// Why upkeep was interrupted; it begins again.
 #[derive(Debug, thiserror::Error)]
 pub enum UpkeepError {
     /// ClickHouse did not do it, or it is not known whether it did.
@@ -65,13 +73,16 @@ pub enum UpkeepError {
     /// Kafka did not say which partitions there are.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// It is not certain what time it is.
+    #[error(transparent)]
+    Clocks(#[from] ClocksDiffer),
     /// Another process has upkeep to do.
     #[error("another processor has taken upkeep over")]
     Fenced,
     /// The rollups that were computed do not have the clicks that the raw rows have.
     #[error("the rollups of version {version} have other clicks than the raw rows: {found}")]
     Unequal {
-        /// The version, which was not put in force.
+        /// The version, which was not activated.
         version: u64,
         /// What was counted.
         found: String,
@@ -111,50 +122,58 @@ pub struct Upkeep {
     schedule: Schedule,
     purged: Option<Instant>,
     expired: Option<Instant>,
-    /// Whether rows may be there of versions that were never put in force.
-    litter: bool,
+    /// Since when rows may be there of versions that nobody reads.
+    litter: Option<Instant>,
 }
 
 impl Upkeep {
     fn new(store: Store, tables: Tables, log: Log, schedule: Schedule) -> Self {
-        Self { store, tables, log, schedule, purged: None, expired: None, litter: true }
+        Self { store, tables, log, schedule, purged: None, expired: None, litter: None }
     }
 
     /// Does what is due, again and again.
     async fn work(&mut self) {
         tracing::info!("upkeep is this processor's to do");
         // The former owner may have been killed anywhere.
-        self.litter = true;
+        self.note_litter();
         let mut ticks = interval(self.schedule.look);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             if let Err(error) = self.round().await {
-                self.litter = true;
+                self.note_litter();
                 counter!("hopline_processor_upkeep_failures_total").increment(1);
-                tracing::warn!(error = &error as &dyn std::error::Error, "upkeep was broken off: {error}");
+                tracing::warn!(error = &error as &dyn std::error::Error, "upkeep was interrupted: {error}");
                 sleep(AFTER_FAILURE).await;
             }
         }
     }
 
     async fn round(&mut self) -> Result<(), UpkeepError> {
-        let generation = self.store.current_generation().await?;
-        while self.close_next(generation).await? {}
+        let now = Clock::read(&self.store).await?.agreed()?;
+        while self.close_next(now).await? {}
+        while self.close_again().await? {}
         if is_due(self.purged, self.schedule.purge) {
-            self.purge(generation).await?;
+            self.purge().await?;
             self.purged = Some(Instant::now());
         }
-        if self.litter {
-            self.remove_litter(generation).await?;
-            self.litter = false;
+        // Who began to read a version before another one became active still reads it.
+        if self.litter.is_some_and(|since| since.elapsed() > self.schedule.read_on) {
+            self.remove_litter().await?;
+            self.litter = None;
         }
         if is_due(self.expired, self.schedule.retention) {
-            self.expire(generation).await?;
-            self.erase(generation).await?;
+            self.expire(now.date_naive()).await?;
+            // Operators' commands leave former versions, too.
+            self.note_litter();
+            self.erase().await?;
             self.expired = Some(Instant::now());
         }
         Ok(())
+    }
+
+    fn note_litter(&mut self) {
+        self.litter = Some(Instant::now());
     }
 
     /// Raises the epoch of upkeep, and returns it when nothing is written under an older one any more.
@@ -172,34 +191,49 @@ impl From<InsertError> for UpkeepError {
     }
 }
 
-/// Computes the rollups of slices in tables that are being made, and puts them in force, one slice after the other.
+/// When a slice is closed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// When its clicks have changed since it was closed.
+    Changed,
+    /// Whatever its clicks are.
+    Always,
+}
+
+/// Closes a slice again, if it is closed.
 ///
 /// # Errors
 /// When ClickHouse does not do it, or what was computed is not what the raw rows have.
-pub(crate) async fn roll_up(
+pub(crate) async fn close_again(
     store: Store,
     tables: Tables,
     log: Log,
-    generation: Generation,
-    slices: &BTreeSet<NaiveDate>,
+    slice: NaiveDate,
+    when: When,
 ) -> Result<(), UpkeepError> {
     let upkeep = Upkeep::new(store, tables, log, Schedule::default());
-    for slice in slices {
-        loop {
-            let version = upkeep.take().await?;
-            let run = Run { generation, scope: Scope::All, version, slices: vec![*slice] };
-            match upkeep.run(&run).await {
-                // The processor that has upkeep to do has taken it back, and rests for a while after this.
-                Err(UpkeepError::Fenced) => {}
-                outcome => {
-                    outcome?;
-                    break;
-                }
-            }
+    let mut longest = FIRST_REST;
+    loop {
+        // A processor that has upkeep to do may have been faster.
+        if when == When::Changed && !upkeep.tables.changed_slices().await?.contains(&slice) {
+            return Ok(());
         }
-        tracing::info!(%slice, "computed the rollups of {slice}");
+        let slices = closed_with(slice, upkeep.tables.last_closed_slice().await?);
+        if slices.is_empty() {
+            return Ok(());
+        }
+        let version = upkeep.take().await?;
+        match upkeep.run(&upkeep.run_of(version, slices).await?).await {
+            // Somebody else has taken upkeep over: a processor, which rests after it was refused, or another command. Of
+            // two that took it from each other at once, none would ever come to an end.
+            Err(UpkeepError::Fenced) => {
+                let (_, random) = Uuid::now_v7().as_u64_pair();
+                sleep(Duration::from_millis(random % longest)).await;
+                longest = (2 * longest).min(LONGEST_REST);
+            }
+            outcome => return outcome,
+        }
     }
-    Ok(())
 }
 
 fn is_due(done: Option<Instant>, every: Duration) -> bool {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Days, NaiveDate};
 use metrics::counter;
-use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{Run, Scope, fold_of_month};
 use schemas::id::WorkspaceId;
 use uuid::Uuid;
@@ -19,33 +18,37 @@ const LINKS: usize = 1_000;
 /// Open slices, and this many closed ones before them, are searched for clicks that came after their link's purge.
 const RECENT_SLICES: u64 = 2;
 
+/// Days that were made again within so many days are searched, too: a link may have been purged right before its rows
+/// came back with the others of its day.
+const REBUILT: u64 = 2;
+
 impl Upkeep {
     /// Removes what is left of deleted links.
     ///
-    /// The workspaces' own rollups are computed again without them first, from the raw rows: these go last, so a
-    /// purge that was broken off finds them again.
-    pub(super) async fn purge(&mut self, generation: Generation) -> Result<(), UpkeepError> {
+    /// The workspaces' own rollups are computed again without them first, from the raw rows: these go last, so an
+    /// interrupted purge finds them again.
+    pub(super) async fn purge(&mut self) -> Result<(), UpkeepError> {
         loop {
-            let links = self.tables.links_to_purge(generation).await?;
+            let links = self.tables.links_to_purge().await?;
             if links.is_empty() {
                 return Ok(());
             }
             let version = self.take().await?;
-            for (workspace, slices) in self.tables.slices_of_links(generation, &links).await? {
+            for (workspace, slices) in self.tables.slices_of_links(&links).await? {
                 let scope = Scope::Workspace(workspace);
                 // The rows that this version replaces have the links' visitors in them.
-                self.litter = true;
-                let slices = slices.into_iter().collect();
-                self.run(&Run { generation, scope, version, slices }).await?;
+                self.note_litter();
+                // Whether a slice is closed again, the blocks say that it was closed with, and not this.
+                let slices = slices.into_iter().map(|slice| (slice, 0)).collect();
+                self.run(&Run { scope, version, slices }).await?;
             }
             let condition = format!("link_id IN ({})", list(&links));
-            let tables = [generation.counts(), generation.breakdowns(), "conversions".to_owned()];
             let mut rows = 0;
-            self.tables.keep_positions(&generation.clicks(), &condition).await?;
-            for table in tables.into_iter().chain([generation.clicks()]) {
-                rows += self.tables.delete(&table, &condition).await?;
+            self.tables.keep_positions(&condition).await?;
+            for table in ["counts", "breakdowns", "conversions", "clicks"] {
+                rows += self.tables.delete(table, &condition).await?;
             }
-            self.tables.insert_purges(generation, &links).await?;
+            self.tables.insert_purges(&links).await?;
             counter!("hopline_processor_purged_links_total").increment(links.len() as u64);
             tracing::info!(links = links.len(), rows, "removed the rows of {} deleted links", links.len());
             if links.len() < LINKS {
@@ -57,21 +60,20 @@ impl Upkeep {
 
 impl Tables {
     /// Returns deleted links that were not purged yet, or that have rows again.
-    async fn links_to_purge(&self, generation: Generation) -> Result<Vec<Uuid>, StoreError> {
-        let Generation(number) = generation;
-        let last_closed = self.last_closed_slice(generation).await?;
+    async fn links_to_purge(&self) -> Result<Vec<Uuid>, StoreError> {
+        let last_closed = self.last_closed_slice().await?;
         let recent = last_closed.and_then(|last| last.checked_sub_days(Days::new(RECENT_SLICES)));
         let sql = format!(
             "SELECT DISTINCT toString(link_id) FROM \
              (SELECT link_id FROM deleted_links \
-              WHERE link_id NOT IN (SELECT link_id FROM purges WHERE generation = {number}) LIMIT {LINKS} \
-              UNION ALL SELECT link_id FROM {clicks} \
-              WHERE toDate(broker_ts) >= '{recent}' \
+              WHERE link_id NOT IN (SELECT link_id FROM purges) LIMIT {LINKS} \
+              UNION ALL SELECT link_id FROM clicks \
+              WHERE (toDate(broker_ts) >= '{recent}' \
+                     OR toDate(broker_ts) IN (SELECT day FROM rebuilds WHERE at > now() - INTERVAL {REBUILT} DAY)) \
                 AND link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id \
               UNION ALL SELECT link_id FROM conversions \
               WHERE link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id) LIMIT {LINKS}",
             recent = recent.unwrap_or(DateTime::UNIX_EPOCH.date_naive()),
-            clicks = generation.clicks(),
         );
         let links: Vec<String> = self.in_time(self.query(&sql).fetch_all()).await?;
         Ok(links.iter().filter_map(|link| link.parse().ok()).collect())
@@ -80,17 +82,15 @@ impl Tables {
     /// Returns the closed slices whose rollups have clicks of these links, by workspace.
     async fn slices_of_links(
         &self,
-        generation: Generation,
         links: &[Uuid],
     ) -> Result<BTreeMap<WorkspaceId, BTreeSet<NaiveDate>>, StoreError> {
         let sql = format!(
             "SELECT toString(workspace_id), toString(toDate(broker_ts) AS slice), toString(toDate(occurred_at) AS day) \
-             FROM {} WHERE link_id IN ({}) GROUP BY workspace_id, slice, day",
-            generation.clicks(),
+             FROM clicks WHERE link_id IN ({}) GROUP BY workspace_id, slice, day",
             list(links),
         );
         let rows: Vec<(String, String, String)> = self.in_time(self.query(&sql).fetch_all()).await?;
-        let closed = self.last_closed_slice(generation).await?;
+        let closed = self.last_closed_slice().await?;
         let mut touched: BTreeMap<WorkspaceId, BTreeSet<NaiveDate>> = BTreeMap::new();
         for (workspace, slice, day) in &rows {
             let (Ok(workspace), Ok(slice), Ok(day)) =
@@ -108,11 +108,9 @@ impl Tables {
         Ok(touched)
     }
 
-    async fn insert_purges(&self, generation: Generation, links: &[Uuid]) -> Result<(), StoreError> {
-        let Generation(number) = generation;
-        let values: Vec<String> =
-            links.iter().map(|link| format!("({number}, '{link}', now64(3))")).collect();
-        let sql = format!("INSERT INTO purges (generation, link_id, at) VALUES {}", values.join(", "));
+    async fn insert_purges(&self, links: &[Uuid]) -> Result<(), StoreError> {
+        let values: Vec<String> = links.iter().map(|link| format!("('{link}', now64(3))")).collect();
+        let sql = format!("INSERT INTO purges (link_id, at) VALUES {}", values.join(", "));
         self.in_time(self.query(&sql).execute()).await
     }
 }

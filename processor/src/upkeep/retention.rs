@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{Datelike as _, Days, NaiveDate, Utc};
-use schemas::clickhouse::Generation;
+use chrono::{Datelike as _, Days, NaiveDate};
 use uuid::Uuid;
 
 use super::tables::Tables;
@@ -24,22 +23,20 @@ const WORKSPACES: usize = 2_000;
 
 impl Upkeep {
     /// Removes the rows that are older than what each workspace could see, and a grace beyond.
-    pub(super) async fn expire(&self, generation: Generation) -> Result<(), UpkeepError> {
-        let today = Utc::now().date_naive();
+    pub(super) async fn expire(&self, today: NaiveDate) -> Result<(), UpkeepError> {
         let windows = self.tables.windows().await?;
         let Some(largest) = windows.keys().max().copied() else {
             // Nobody has said what plans show, so nothing is known to be too old.
             return Ok(());
         };
         let kept = first_kept(today, largest);
-        for (table, time) in derived(generation) {
-            self.remove(&table, &format!("{time} < '{kept}'")).await?;
+        for (table, time) in DERIVED {
+            self.remove(table, &format!("{time} < '{kept}'")).await?;
         }
         // Whole partitions, which costs nothing.
-        let clicks = generation.clicks();
-        for partition in self.tables.partitions_before(&clicks, kept).await? {
-            self.tables.keep_positions(&clicks, &format!("toDate(broker_ts) = '{partition}'")).await?;
-            self.tables.drop_partition(&clicks, &partition).await?;
+        for partition in self.tables.partitions_before("clicks", kept).await? {
+            self.tables.keep_positions(&format!("toDate(broker_ts) = '{partition}'")).await?;
+            self.tables.drop_partition("clicks", &partition).await?;
             tracing::info!(partition, "dropped the clicks of {partition}");
         }
         for (days, workspaces) in windows.range(..largest) {
@@ -47,24 +44,24 @@ impl Upkeep {
             for workspaces in workspaces.chunks(WORKSPACES) {
                 let ids: Vec<String> = workspaces.iter().map(|id| format!("toUUID('{id}')")).collect();
                 let of_these = format!("workspace_id IN ({})", ids.join(", "));
-                for (table, time) in derived(generation) {
-                    self.remove(&table, &format!("{of_these} AND {time} < '{kept}'")).await?;
+                for (table, time) in DERIVED {
+                    self.remove(table, &format!("{of_these} AND {time} < '{kept}'")).await?;
                 }
                 // Last: while the raw rows are there, the others can be computed again.
                 let old = format!("{of_these} AND toDate(broker_ts) < '{kept}'");
-                self.tables.keep_positions(&clicks, &old).await?;
-                self.remove(&clicks, &old).await?;
+                self.tables.keep_positions(&old).await?;
+                self.remove("clicks", &old).await?;
             }
         }
         Ok(())
     }
 
     /// Takes everything that was deleted since the last time off the disk.
-    pub(super) async fn erase(&self, generation: Generation) -> Result<(), UpkeepError> {
-        for (table, _) in derived(generation) {
-            self.tables.erase(&table).await?;
+    pub(super) async fn erase(&self) -> Result<(), UpkeepError> {
+        for (table, _) in DERIVED {
+            self.tables.erase(table).await?;
         }
-        Ok(self.tables.erase(&generation.clicks()).await?)
+        Ok(self.tables.erase("clicks").await?)
     }
 
     async fn remove(&self, table: &str, old: &str) -> Result<(), UpkeepError> {
@@ -77,13 +74,8 @@ impl Upkeep {
 }
 
 /// The tables with what is derived from clicks, and by which day their rows are old.
-fn derived(generation: Generation) -> [(String, &'static str); 3] {
-    [
-        (generation.counts(), "slice"),
-        (generation.breakdowns(), "slice"),
-        ("conversions".to_owned(), "toDate(occurred_at)"),
-    ]
-}
+const DERIVED: [(&str, &str); 3] =
+    [("counts", "slice"), ("breakdowns", "slice"), ("conversions", "toDate(occurred_at)")];
 
 /// Returns the first day that is kept for a window of so many days: the first of a month.
 pub(crate) fn first_kept(today: NaiveDate, window: u32) -> NaiveDate {

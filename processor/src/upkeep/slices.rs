@@ -1,28 +1,28 @@
 //! Closing the slices of the rollups.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use chrono::{DateTime, Days, NaiveDate, Utc};
-use metrics::{gauge, histogram};
-use schemas::clickhouse::Generation;
-use schemas::clickhouse::rollup::{self, Run, Scope};
+use metrics::{counter, gauge, histogram};
+use schemas::clickhouse::rollup::{Run, Scope, fold_of_month, may_be_read};
 
 use super::{Upkeep, UpkeepError};
 
 impl Upkeep {
     /// Closes the next slice that can be closed, and the empty ones behind it; returns whether there was one.
-    pub(super) async fn close_next(&self, generation: Generation) -> Result<bool, UpkeepError> {
-        if self.next_slices(generation).await?.is_empty() {
+    pub(super) async fn close_next(&self, now: DateTime<Utc>) -> Result<bool, UpkeepError> {
+        if self.next_slices(now).await?.is_empty() {
             return Ok(false);
         }
         let version = self.take().await?;
         // Asked again: a former owner may have closed it until just before the epoch was raised.
-        let slices = self.next_slices(generation).await?;
+        let slices = self.next_slices(now).await?;
         let (Some(first), Some(last)) = (slices.first().copied(), slices.last().copied()) else {
             return Ok(false);
         };
         let started = Instant::now();
-        self.run(&Run { generation, scope: Scope::All, version, slices }).await?;
+        self.run(&self.run_of(version, slices).await?).await?;
         let seconds = started.elapsed().as_secs_f64();
         histogram!("hopline_processor_rollup_seconds").record(seconds);
         gauge!("hopline_processor_closed_until_seconds").set(end_of(last).timestamp() as f64);
@@ -30,44 +30,66 @@ impl Upkeep {
         Ok(true)
     }
 
-    /// Computes rollups, and puts them in force when they have exactly the clicks of the raw rows.
+    /// Closes the first slice again whose clicks have changed since it was closed: by a click that came later than any
+    /// should, or because its day was made again by somebody who was killed behind that. Returns whether there was one.
+    pub(super) async fn close_again(&mut self) -> Result<bool, UpkeepError> {
+        let Some(slice) = self.tables.changed_slices().await?.pop_first() else { return Ok(false) };
+        let slices = closed_with(slice, self.tables.last_closed_slice().await?);
+        let version = self.take().await?;
+        self.note_litter();
+        self.run(&self.run_of(version, slices).await?).await?;
+        counter!("hopline_processor_slices_closed_again_total").increment(1);
+        tracing::info!(%slice, version, "closed slice {slice} again: its clicks have changed since");
+        Ok(true)
+    }
+
+    /// Returns a run that closes slices as they are now.
+    pub(super) async fn run_of(
+        &self,
+        version: u64,
+        slices: impl IntoIterator<Item = NaiveDate>,
+    ) -> Result<Run, UpkeepError> {
+        // Before anything is computed: what comes from now on shows.
+        let blocks = self.tables.last_blocks().await?;
+        let block = |slice| (slice, blocks.get(&slice).copied().unwrap_or(-1));
+        Ok(Run { scope: Scope::All, version, slices: slices.into_iter().map(block).collect() })
+    }
+
+    /// Computes rollups, and activates them when they have exactly the clicks of the raw rows.
     pub(super) async fn run(&self, run: &Run) -> Result<(), UpkeepError> {
         let statements = run.statements();
-        let Some((in_force, computing)) = statements.split_last() else { return Ok(()) };
+        let Some((activate, computing)) = statements.split_last() else { return Ok(()) };
         for statement in computing {
             self.tables.insert(statement, run.version).await?;
         }
         if let Some(found) = self.tables.difference(run).await? {
             return Err(UpkeepError::Unequal { version: run.version, found });
         }
-        self.tables.insert(in_force, run.version).await
+        self.tables.insert(activate, run.version).await
     }
 
-    /// Removes rows of versions that were not put in force.
+    /// Removes rows of versions that nobody reads: another one is active since a while, or they never were.
     ///
-    /// Nobody can put them in force any more: a version is an epoch, and a higher one was raised.
-    pub(super) async fn remove_litter(&self, generation: Generation) -> Result<(), UpkeepError> {
+    /// Nobody can activate them any more: a version is an epoch, and a higher one was raised.
+    pub(super) async fn remove_litter(&self) -> Result<(), UpkeepError> {
         let epoch = self.take().await?;
-        let litter = format!("NOT ({}) AND version < {epoch}", rollup::in_force(generation));
-        for table in [generation.counts(), generation.breakdowns()] {
-            let rows = self.tables.delete(&table, &litter).await?;
+        let litter = format!("NOT {} AND version < {epoch}", may_be_read(self.schedule.read_on));
+        for table in ["counts", "breakdowns"] {
+            let rows = self.tables.delete(table, &litter).await?;
             if rows > 0 {
-                tracing::info!(
-                    table,
-                    rows,
-                    "removed {rows} rows that were never in force or are not any more"
-                );
+                tracing::info!(table, rows, "removed {rows} rows that are not active");
             }
         }
         Ok(())
     }
 
     /// Returns the slices to be closed by one run: one that has rows and those without behind it, as far as every
-    /// partition is beyond their ends.
-    async fn next_slices(&self, generation: Generation) -> Result<Vec<NaiveDate>, UpkeepError> {
-        let Some(first) = self.tables.first_open_slice(generation).await? else { return Ok(Vec::new()) };
+    /// partition, and the clock, are beyond their ends.
+    async fn next_slices(&self, now: DateTime<Utc>) -> Result<Vec<NaiveDate>, UpkeepError> {
+        let Some(first) = self.tables.first_open_slice().await? else { return Ok(Vec::new()) };
         let Some(counted) = self.counted_until().await? else { return Ok(Vec::new()) };
-        let next_with_rows = self.tables.slice_with_rows_after(generation, first).await?;
+        let counted = counted.min(now);
+        let next_with_rows = self.tables.slice_with_rows_after(first).await?;
         let delay = self.schedule.slice_delay;
         Ok(first
             .iter_days()
@@ -79,11 +101,18 @@ impl Upkeep {
     /// Returns up to when the clicks of all partitions are counted; `None` while one has never said so.
     async fn counted_until(&self) -> Result<Option<DateTime<Utc>>, UpkeepError> {
         let partitions = self.log.partitions().await?;
-        let (progress, sources) = (self.tables.progress().await?, self.store.sources().await?);
+        let (progress, sources) = (self.store.progress().await?, self.store.sources().await?);
         let counted: Option<Vec<DateTime<Utc>>> =
             (0..partitions).map(|partition| progress.get(&sources.of(partition)).copied()).collect();
         Ok(counted.and_then(|counted| counted.into_iter().min()))
     }
+}
+
+/// Returns the slices that are closed again with one: itself, and the one of its month's last day, which has a fold of all
+/// its days.
+pub(crate) fn closed_with(slice: NaiveDate, last_closed: Option<NaiveDate>) -> BTreeSet<NaiveDate> {
+    let is_closed = |slice: &NaiveDate| last_closed.is_some_and(|last| *slice <= last);
+    [slice, fold_of_month(slice)].into_iter().filter(is_closed).collect()
 }
 
 /// Returns when a broker's day is over.

@@ -1,22 +1,25 @@
 //! The statements of upkeep.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use chrono::{DateTime, NaiveDate, Utc};
+use chrono::NaiveDate;
+use clickhouse::error::Error;
 use clickhouse::{Client, Row};
-use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{DIMENSIONS, Run, Scope};
 use schemas::row::UPKEEP;
 use serde::Deserialize;
 use uuid::Uuid;
 
 use super::UpkeepError;
-use crate::store::{Right, StoreError, outcome_of, within};
+use crate::store::{InsertError, Right, StoreError, outcome_of, within};
 
 /// How long ClickHouse may take for one statement of upkeep before its answer counts as lost.
 const TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// ClickHouse's code of `QUERY_WAS_CANCELLED`.
+const CANCELLED: &str = "Code: 394.";
 
 /// Memory at which an aggregation goes on on the disk.
 const MEMORY: &str = "268435456";
@@ -61,7 +64,15 @@ impl Tables {
     pub(super) async fn insert(&self, sql: &str, epoch: u64) -> Result<(), UpkeepError> {
         let id = Right { src: UPKEEP, epoch }.statement_id();
         let outcome = self.in_time(self.query(sql).with_setting("query_id", id).execute()).await;
-        Ok(outcome_of(outcome)?)
+        match outcome_of(outcome) {
+            // Whoever takes upkeep over kills what is under way. Whether it was done does not matter: it counts nothing.
+            Err(InsertError::Doubtful(StoreError::Clickhouse(Error::BadResponse(text))))
+                if text.starts_with(CANCELLED) =>
+            {
+                Err(UpkeepError::Fenced)
+            }
+            outcome => Ok(outcome?),
+        }
     }
 
     /// Takes rows out of a table, if there are any: no query sees them from now on, and
@@ -79,12 +90,12 @@ impl Tables {
     }
 
     /// Keeps the positions of sources whose last raw clicks are about to be removed: they go on behind them all the same.
-    pub(super) async fn keep_positions(&self, clicks: &str, condition: &str) -> Result<(), StoreError> {
+    pub(crate) async fn keep_positions(&self, condition: &str) -> Result<(), StoreError> {
         let sql = format!(
             "INSERT INTO stretches (src, first, next, broker_ts) \
              SELECT src, if(countIf(stays) = 0, 0, maxIf(koff, stays) + 1), max(koff) + 1, argMax(broker_ts, koff) \
-             FROM (SELECT src, koff, broker_ts, NOT ({condition}) AS stays FROM {clicks} \
-                   WHERE src IN (SELECT src FROM {clicks} WHERE {condition})) \
+             FROM (SELECT src, koff, broker_ts, NOT ({condition}) AS stays FROM clicks \
+                   WHERE src IN (SELECT src FROM clicks WHERE {condition})) \
              GROUP BY src HAVING NOT argMax(stays, koff)"
         );
         self.in_time(self.query(&sql).execute()).await
@@ -105,40 +116,29 @@ impl Tables {
     }
 
     /// Returns the last closed slice.
-    pub(crate) async fn last_closed_slice(
-        &self,
-        generation: Generation,
-    ) -> Result<Option<NaiveDate>, StoreError> {
-        let (slices, zero) = (generation.slices(), Uuid::nil());
+    pub(crate) async fn last_closed_slice(&self) -> Result<Option<NaiveDate>, StoreError> {
+        let zero = Uuid::nil();
         self.day(&format!(
-            "SELECT toString(maxOrNull(slice)) FROM {slices} WHERE workspace_id = toUUID('{zero}')"
+            "SELECT toString(maxOrNull(slice)) FROM slices WHERE workspace_id = toUUID('{zero}')"
         ))
         .await
     }
 
     /// Returns the slice behind the last closed one, or else the first one that has rows.
-    pub(super) async fn first_open_slice(
-        &self,
-        generation: Generation,
-    ) -> Result<Option<NaiveDate>, StoreError> {
-        match self.last_closed_slice(generation).await? {
+    pub(super) async fn first_open_slice(&self) -> Result<Option<NaiveDate>, StoreError> {
+        match self.last_closed_slice().await? {
             Some(last) => Ok(last.succ_opt()),
-            None => {
-                let clicks = generation.clicks();
-                self.day(&format!("SELECT toString(minOrNull(toDate(broker_ts))) FROM {clicks}")).await
-            }
+            None => self.day("SELECT toString(minOrNull(toDate(broker_ts))) FROM clicks").await,
         }
     }
 
     /// Returns the first slice behind another one that has rows.
     pub(super) async fn slice_with_rows_after(
         &self,
-        generation: Generation,
         slice: NaiveDate,
     ) -> Result<Option<NaiveDate>, StoreError> {
-        let clicks = generation.clicks();
         self.day(&format!(
-            "SELECT toString(minOrNull(toDate(broker_ts))) FROM {clicks} WHERE toDate(broker_ts) > '{slice}'"
+            "SELECT toString(minOrNull(toDate(broker_ts))) FROM clicks WHERE toDate(broker_ts) > '{slice}'"
         ))
         .await
     }
@@ -148,18 +148,40 @@ impl Tables {
         Ok(day.and_then(|day| day.parse().ok()))
     }
 
-    /// Returns up to when the clicks of each source are counted.
-    pub(crate) async fn progress(&self) -> Result<BTreeMap<u32, DateTime<Utc>>, StoreError> {
-        const SQL: &str = "SELECT src, toUnixTimestamp64Milli(max(as_of)) FROM progress GROUP BY src";
-        let rows: Vec<(u32, i64)> = self.in_time(self.query(SQL).fetch_all()).await?;
-        let counted = |(src, millis)| Some((src, DateTime::from_timestamp_millis(millis)?));
-        Ok(rows.into_iter().filter_map(counted).collect())
+    /// Returns the number of the last block of clicks of each day that has any: each insert has a higher one, and so
+    /// have the rows that take the place of others.
+    pub async fn last_blocks(&self) -> Result<BTreeMap<NaiveDate, i64>, StoreError> {
+        const SQL: &str = "SELECT partition, max(max_block_number) FROM system.parts \
+                           WHERE database = currentDatabase() AND table = 'clicks' AND active GROUP BY partition";
+        self.blocks(SQL).await
+    }
+
+    /// Returns the closed slices whose last block of clicks is another one than when they were closed.
+    pub(super) async fn changed_slices(&self) -> Result<BTreeSet<NaiveDate>, StoreError> {
+        let zero = Uuid::nil();
+        let closed = format!(
+            "SELECT toString(slice), argMax(last_block, version) FROM slices WHERE workspace_id = toUUID('{zero}') \
+             GROUP BY slice"
+        );
+        let (closed, blocks) = (self.blocks(&closed).await?, self.last_blocks().await?);
+        // Of a day that has none any more, retention has removed them.
+        let has_changed = |slice: &NaiveDate, closed| blocks.get(slice).is_some_and(|block| *block != closed);
+        Ok(closed
+            .into_iter()
+            .filter(|(slice, closed)| has_changed(slice, *closed))
+            .map(|(slice, _)| slice)
+            .collect())
+    }
+
+    async fn blocks(&self, sql: &str) -> Result<BTreeMap<NaiveDate, i64>, StoreError> {
+        let rows: Vec<(String, i64)> = self.in_time(self.query(sql).fetch_all()).await?;
+        Ok(rows.into_iter().filter_map(|(day, block)| Some((day.parse().ok()?, block))).collect())
     }
 
     /// Returns what is unequal between the raw rows of a run's slices and what the run has computed of them.
     pub(super) async fn difference(&self, run: &Run) -> Result<Option<String>, StoreError> {
         let zero = Uuid::nil();
-        let days: Vec<String> = run.slices.iter().map(|slice| format!("'{slice}'")).collect();
+        let days: Vec<String> = run.slices.keys().map(|slice| format!("'{slice}'")).collect();
         let days = days.join(", ");
         let (raw, computed) = match run.scope {
             Scope::All => ("1".to_owned(), format!("link_id != toUUID('{zero}')")),
@@ -168,18 +190,15 @@ impl Tables {
                 (own.clone(), format!("{own} AND link_id = toUUID('{zero}')"))
             }
         };
-        let Run { generation, version, .. } = run;
+        let version = run.version;
         let sql = format!(
-            "SELECT assumeNotNull((SELECT count() FROM {clicks} WHERE toDate(broker_ts) IN ({days}) AND {raw} \
+            "SELECT assumeNotNull((SELECT count() FROM clicks WHERE toDate(broker_ts) IN ({days}) AND {raw} \
                      AND link_id NOT IN (SELECT link_id FROM deleted_links))) AS raw, \
-                    assumeNotNull((SELECT sum(clicks) FROM {counts} WHERE slice IN ({days}) AND {computed} \
+                    assumeNotNull((SELECT sum(clicks) FROM counts WHERE slice IN ({days}) AND {computed} \
                      AND version = {version} AND unit = 'hour')) AS counted, \
-                    (SELECT groupArray(clicks) FROM (SELECT sum(clicks) AS clicks FROM {breakdowns} \
+                    (SELECT groupArray(clicks) FROM (SELECT sum(clicks) AS clicks FROM breakdowns \
                      WHERE slice IN ({days}) AND {computed} AND version = {version} AND unit = 'day' \
-                     GROUP BY dimension)) AS broken_down",
-            clicks = generation.clicks(),
-            counts = generation.counts(),
-            breakdowns = generation.breakdowns(),
+                     GROUP BY dimension)) AS broken_down"
         );
         let Compared { raw, counted, broken_down } = self.in_time(self.query(&sql).fetch_one()).await?;
         let dimensions = if raw == 0 { 0 } else { DIMENSIONS.len() };

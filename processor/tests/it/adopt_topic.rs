@@ -10,7 +10,6 @@ use processor::ownership::Claim;
 use processor::store::{After, InsertError, Right, Store};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
-use schemas::clickhouse::Generation;
 use schemas::row::source;
 use schemas::topic;
 use tests::engines::{Isolated, isolated};
@@ -65,7 +64,7 @@ async fn says(processor: &Processor, status: u16, text: &str) {
 }
 
 async fn sources(isolated: &Isolated) -> String {
-    isolated.clickhouse("SELECT arraySort(groupUniqArray(src)) FROM clicks_1").await.trim().to_owned()
+    isolated.clickhouse("SELECT arraySort(groupUniqArray(src)) FROM clicks").await.trim().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -132,7 +131,7 @@ async fn a_wiped_topic_is_counted_from_its_start_beside_what_was_counted() {
     }
     operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
     assert_equal(&isolated).await;
-    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks_2";
+    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks";
     assert_eq!(isolated.clickhouse(rows).await.trim(), "181\t181\t181");
 }
 
@@ -154,7 +153,7 @@ async fn processors_that_run_notice_a_wiped_topic_and_go_on_once_it_is_adopted()
     edge.send_many("new", 60).await;
     says(&processor, 503, "adopt-topic").await;
     assert_eq!(isolated.clickhouse(as_of).await, said);
-    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_1").await.trim(), "600");
+    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks").await.trim(), "600");
 
     operate(&isolated, &["adopt-topic"]).await.unwrap();
     counted_exactly(&isolated, 660).await;
@@ -181,14 +180,14 @@ async fn one_partition_is_adopted_and_the_others_are_left_alone() {
     isolated.clickhouse(FORMER).await;
     isolated
         .clickhouse(
-            "INSERT INTO clicks_1 (click_id, src, koff, broker_ts) SETTINGS async_insert = 0 \
+            "INSERT INTO clicks (click_id, src, koff, broker_ts) SETTINGS async_insert = 0 \
              SELECT 'foreign', 65536, 1000, now64(3)",
         )
         .await;
     edge.send_many("click", 60).await;
     let processor = Processor::start(&isolated).await;
     says(&processor, 503, "partition 0 of topic").await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id != 'foreign'", 50).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id != 'foreign'", 50).await;
     let outcome = operate(&isolated, &["adopt-topic"]).await.unwrap();
     let is_adopted = |partition: &serde_json::Value| !partition["evidence"].is_null();
     let adopted: Vec<bool> = outcome["partitions"].as_array().unwrap().iter().map(is_adopted).collect();
@@ -206,11 +205,11 @@ async fn whoever_does_not_know_of_an_adoption_stores_nothing_under_the_former_so
     let src = source(1, 0);
     isolated.clickhouse(FORMER).await;
     let right = Right { src, epoch: store.raise_epoch(src).await.unwrap() };
-    let after = Some(After::default());
-    store.insert(Generation::FIRST, right, after, &insertion(src, 0..10)).await.unwrap();
+    let after = After::default();
+    store.insert(right, after, &insertion(src, 0..10)).await.unwrap();
     edge.send(0, &click("new")).await;
     operate(&isolated, &["adopt-topic"]).await.unwrap();
-    let refused = store.insert(Generation::FIRST, right, after, &insertion(src, 10..20)).await.unwrap_err();
+    let refused = store.insert(right, after, &insertion(src, 10..20)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
     // Nor does it get the right back.
     let config = config(&isolated);
@@ -262,7 +261,7 @@ async fn an_adoption_that_is_killed_at_any_step_is_done_by_the_next() {
     }
     // One has its new log, the others are refused.
     let processor = Processor::start(&isolated).await;
-    counted(&isolated, "SELECT count() FROM clicks_1", 610).await;
+    counted(&isolated, "SELECT count() FROM clicks", 610).await;
     says(&processor, 503, "adopt-topic").await;
     operate(&isolated, &["adopt-topic"]).await.unwrap();
     counted_exactly(&isolated, 660).await;

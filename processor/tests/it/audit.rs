@@ -1,5 +1,7 @@
 //! The audit says that what is equal is equal, and names what is not.
 
+use std::collections::BTreeSet;
+
 use chrono::{Days, NaiveDate, Utc};
 use processor::log::Log;
 use processor::operate::audit::audit;
@@ -8,7 +10,6 @@ use processor::ownership::Claim;
 use processor::store::Store;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
-use schemas::clickhouse::Generation;
 use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::id::LinkId;
 use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
@@ -19,7 +20,7 @@ use tests::eventually;
 use tokio_util::sync::CancellationToken;
 
 use crate::clicks::{Edge, SOON, again, click, counted, counted_exactly};
-use crate::processor::{Processor, config, program};
+use crate::processor::{Processor, config, operate, program};
 use crate::rollups::{link, random_clicks, recent_month, store, workspace};
 use crate::upkeep::{eager, write};
 
@@ -54,7 +55,7 @@ async fn differences(isolated: &Isolated) -> Report {
 async fn close(isolated: &Isolated, slices: &[NaiveDate]) {
     let store = Store::new(service::clickhouse::client(&config(isolated).clickhouse), "test".to_owned());
     let version = store.raise_epoch(UPKEEP).await.unwrap();
-    let run = Run { generation: Generation::FIRST, scope: Scope::All, version, slices: slices.to_vec() };
+    let run = Run { scope: Scope::All, version, slices: slices.iter().map(|slice| (*slice, -1)).collect() };
     for statement in run.statements() {
         isolated.clickhouse(&statement).await;
     }
@@ -93,9 +94,9 @@ async fn what_is_counted_is_equal_with_repeats_dead_letters_and_deleted_links() 
     let mut gone = click("gone");
     gone.link_id = link(77);
     edge.send(1, &gone).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'gone'", 1).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'gone'", 1).await;
     delete(&isolated, link(77)).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'gone'", 0).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'gone'", 0).await;
     edge.send(1, &gone).await;
     all_done(&isolated).await;
 
@@ -144,31 +145,31 @@ async fn a_row_that_is_missing_doubled_changed_or_made_up_is_found_and_named() {
     let link = click("any").link_id;
 
     // One fault at a time, each mended before the next.
-    isolated.clickhouse("CREATE TABLE sound AS clicks_1").await;
-    isolated.clickhouse("INSERT INTO sound SELECT * FROM clicks_1").await;
+    isolated.clickhouse("CREATE TABLE sound AS clicks").await;
+    isolated.clickhouse("INSERT INTO sound SELECT * FROM clicks").await;
     for (fault, kind, src, offset) in [
-        ("DELETE FROM clicks_1 WHERE src = 65537 AND koff = 7", Kind::MissingRow, 65_537, 7),
+        ("DELETE FROM clicks WHERE src = 65537 AND koff = 7", Kind::MissingRow, 65_537, 7),
         (
-            "INSERT INTO clicks_1 SELECT * FROM sound WHERE src = 65538 AND koff = 3",
+            "INSERT INTO clicks SELECT * FROM sound WHERE src = 65538 AND koff = 3",
             Kind::DoubledRow,
             65_538,
             3,
         ),
         (
-            "INSERT INTO clicks_1 SELECT * REPLACE (65541 AS src, 20 AS koff) \
+            "INSERT INTO clicks SELECT * REPLACE (65541 AS src, 20 AS koff) \
              FROM (SELECT * FROM sound WHERE src = 65538 AND koff = 3)",
             Kind::RowWithoutRecord,
             65_541,
             20,
         ),
         (
-            "ALTER TABLE clicks_1 UPDATE visitor = 5 WHERE src = 65539 AND koff = 2 SETTINGS mutations_sync = 1",
+            "ALTER TABLE clicks UPDATE visitor = 5 WHERE src = 65539 AND koff = 2 SETTINGS mutations_sync = 1",
             Kind::OtherRow,
             65_539,
             2,
         ),
         (
-            "INSERT INTO clicks_1 SELECT * REPLACE (131072 AS src, 4 AS koff) FROM sound WHERE click_id = 'marked'",
+            "INSERT INTO clicks SELECT * REPLACE (131072 AS src, 4 AS koff) FROM sound WHERE click_id = 'marked'",
             Kind::DoubledClick,
             131_072,
             4,
@@ -181,8 +182,8 @@ async fn a_row_that_is_missing_doubled_changed_or_made_up_is_found_and_named() {
         assert_eq!((found.src, found.offset), (Some(src), Some(offset)), "{report}");
         assert_eq!(found.link_id, Some(link), "{report}");
         assert!([began, Utc::now()].map(|at| Some(at.date_naive())).contains(&found.day), "{report}");
-        isolated.clickhouse("TRUNCATE TABLE clicks_1").await;
-        isolated.clickhouse("INSERT INTO clicks_1 SELECT * FROM sound").await;
+        isolated.clickhouse("TRUNCATE TABLE clicks").await;
+        isolated.clickhouse("INSERT INTO clicks SELECT * FROM sound").await;
         assert_equal(&isolated).await;
     }
 }
@@ -215,7 +216,7 @@ async fn a_rollup_that_is_not_what_its_rows_say_is_found_and_named() {
     let total: u64 = report.classes.values().map(|totals| totals.counted).sum();
     assert_eq!(total, 2_000);
 
-    for table in ["counts_1", "breakdowns_1"] {
+    for table in ["counts", "breakdowns"] {
         isolated.clickhouse(&format!("CREATE TABLE sound_{table} AS {table}")).await;
         isolated.clickhouse(&format!("INSERT INTO sound_{table} SELECT * FROM {table}")).await;
     }
@@ -226,20 +227,20 @@ async fn a_rollup_that_is_not_what_its_rows_say_is_found_and_named() {
         format!("ALTER TABLE {table} UPDATE {change} WHERE unit = '{unit}' AND {of} {settings}")
     };
     for (table, fault) in [
-        ("counts_1", update("counts_1", "hour", &wanted, "clicks = clicks + 1")),
-        ("counts_1", update("counts_1", "month", &wanted, "clicks = clicks + 1")),
-        ("counts_1", format!("DELETE FROM counts_1 WHERE {wanted} AND unit = 'day'")),
+        ("counts", update("counts", "hour", &wanted, "clicks = clicks + 1")),
+        ("counts", update("counts", "month", &wanted, "clicks = clicks + 1")),
+        ("counts", format!("DELETE FROM counts WHERE {wanted} AND unit = 'day'")),
         (
-            "counts_1",
+            "counts",
             update(
-                "counts_1",
+                "counts",
                 "day",
                 &wanted,
                 "visitors = arrayReduce('uniqCombined64State(17)', [toUInt64(1)])",
             ),
         ),
-        ("breakdowns_1", update("breakdowns_1", "day", &wanted, "clicks = clicks + 1")),
-        ("breakdowns_1", update("breakdowns_1", "month", whole, "clicks = clicks + 5")),
+        ("breakdowns", update("breakdowns", "day", &wanted, "clicks = clicks + 1")),
+        ("breakdowns", update("breakdowns", "month", whole, "clicks = clicks + 5")),
     ] {
         isolated.clickhouse(&fault).await;
         let report = differences(&isolated).await;
@@ -255,6 +256,17 @@ async fn a_rollup_that_is_not_what_its_rows_say_is_found_and_named() {
         isolated.clickhouse(&format!("INSERT INTO {table} SELECT * FROM sound_{table}")).await;
         assert_equal(&isolated).await;
     }
+
+    // The clicks are there, so the rollups can be computed again.
+    isolated.clickhouse(&update("breakdowns", "day", &wanted, "clicks = clicks + 1")).await;
+    let days: BTreeSet<String> =
+        differences(&isolated).await.differences.iter().map(|found| found.day.unwrap().to_string()).collect();
+    let command: Vec<&str> = ["close-again"].into_iter().chain(days.iter().map(String::as_str)).collect();
+    operate(&isolated, &command).await.unwrap();
+    assert_equal(&isolated).await;
+    let today = Utc::now().date_naive().to_string();
+    let refused = operate(&isolated, &["close-again", &today]).await.unwrap_err().to_string();
+    assert!(refused.contains("is not closed yet"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -274,7 +286,7 @@ async fn a_click_that_no_plan_shows_any_more_is_expired_also_when_nobody_has_sai
     .await;
     edge.send(0, &click("now")).await;
     let processor = Processor::start(&isolated).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'now'", 1).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'now'", 1).await;
     all_done(&isolated).await;
     processor.stop().await;
     let records = assert_equal(&isolated).await.sources[0].rows;
@@ -283,7 +295,7 @@ async fn a_click_that_no_plan_shows_any_more_is_expired_also_when_nobody_has_sai
     let workspace = workspace(1).uuid();
     isolated.clickhouse(&format!("INSERT INTO retention VALUES ('{workspace}', 30, now64(3))")).await;
     let processor = Processor::start_with(eager(&isolated)).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE broker_ts < now() - 86400", 0).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE broker_ts < now() - 86400", 0).await;
     processor.stop().await;
     let report = assert_equal(&isolated).await;
     let source = &report.sources[0];

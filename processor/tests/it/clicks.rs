@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::future_producer::Delivery;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
@@ -55,6 +57,22 @@ impl<'a> Edge<'a> {
         self.write(partition, &click.encode(), None).await.offset
     }
 
+    /// Writes a click to a partition as the broker would have taken it then; the topic has to believe the producer.
+    pub(crate) async fn send_at(&self, partition: i32, click: &Click, time: DateTime<Utc>) {
+        let click = Click { occurred_at: time, ..click.clone() };
+        self.write(partition, &click.encode(), Some(time)).await;
+    }
+
+    /// Makes the topic believe the times of those who write to it.
+    pub(crate) async fn set_times(&self) {
+        let admin: AdminClient<DefaultClientContext> = self.isolated.kafka().create().unwrap();
+        let topic = self.isolated.topic(topic::CLICKS);
+        let change = AlterConfig::new(ResourceSpecifier::Topic(&topic))
+            .set("message.timestamp.type", "CreateTime")
+            .set("retention.ms", "-1");
+        admin.alter_configs(&[change], &AdminOptions::new()).await.unwrap().remove(0).unwrap();
+    }
+
     /// Writes clicks with the ids `<name>-<number>`, spread over all partitions.
     pub(crate) async fn send_many(&self, name: &str, count: usize) {
         join_all((0..count).map(|number| async move {
@@ -77,7 +95,7 @@ pub(crate) async fn counted(isolated: &Isolated, query: &str, expected: impl ToS
 
 /// Waits until this many clicks are rows, and shows that no click and no position is there twice.
 pub(crate) async fn counted_exactly(isolated: &Isolated, clicks: usize) {
-    counted(isolated, "SELECT uniqExact(click_id) FROM clicks_1", clicks).await;
-    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks_1";
+    counted(isolated, "SELECT uniqExact(click_id) FROM clicks", clicks).await;
+    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks";
     assert_eq!(isolated.clickhouse(rows).await.trim(), format!("{clicks}\t{clicks}\t{clicks}"));
 }

@@ -27,7 +27,7 @@ async fn a_click_is_a_row_with_everything_in_its_column() {
             "SELECT workspace_id, link_id, toUnixTimestamp64Milli(occurred_at) AS millis, click_id, slug, class, \
              toString(visitor) AS visitor, country, device_type, browser, os, referrer, utm_source, utm_medium, \
              utm_campaign, utm_term, utm_content, external_click_id, user_agent, purpose, again, src, \
-             toString(koff) AS koff, broker_ts >= occurred_at AS later FROM clicks_1 FORMAT JSONEachRow",
+             toString(koff) AS koff, broker_ts >= occurred_at AS later FROM clicks FORMAT JSONEachRow",
         )
         .await;
     let row: serde_json::Value = serde_json::from_str(&row).unwrap();
@@ -145,7 +145,7 @@ async fn a_day_boundary_cuts_the_batch() {
     // Every insert is refused by ClickHouse if it spans two partitions of the table.
     let processor = Processor::start(&isolated).await;
     counted_exactly(&isolated, sent).await;
-    let days = "SELECT countIf(toDate(broker_ts) = '2026-11-11'), uniqExact(_partition_id) > 1 FROM clicks_1";
+    let days = "SELECT countIf(toDate(broker_ts) = '2026-11-11'), uniqExact(_partition_id) > 1 FROM clicks";
     assert_eq!(isolated.clickhouse(days).await.trim(), "4\t1");
     processor.stop().await;
 }
@@ -170,7 +170,7 @@ async fn every_partition_says_up_to_when_its_clicks_are_counted() {
     // A click is counted when as_of has passed its time.
     Edge::new(&isolated).send(2, &click("one")).await;
     counted_exactly(&isolated, 1).await;
-    let passed = "SELECT max(as_of) > (SELECT max(broker_ts) FROM clicks_1) FROM progress WHERE src = 65538";
+    let passed = "SELECT max(as_of) > (SELECT max(broker_ts) FROM clicks) FROM progress WHERE src = 65538";
     counted(&isolated, passed, 1).await;
 
     let metrics = processor.metrics().await;

@@ -171,12 +171,8 @@ async fn a_dead_letter_that_is_resubmitted_twice_counts_once() {
     assert_eq!(records(), 2);
     assert_eq!(resubmit(&["--topic", "clicks"]).await, [1, 2, 1, 0]);
     assert_eq!(records(), 3);
-    counted(
-        &isolated,
-        "SELECT count() FROM clicks_1 WHERE click_id = 'late' AND src % 65536 = 3 AND again",
-        1,
-    )
-    .await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'late' AND src % 65536 = 3 AND again", 1)
+        .await;
     assert_eq!(resubmit(&["--all"]).await, [1, 2, 1, 0]);
     edge.send(3, &click("behind")).await;
     counted_exactly(&isolated, 3).await;

@@ -34,7 +34,7 @@ impl Drop for Program {
 }
 
 async fn rows(isolated: &Isolated) -> usize {
-    isolated.clickhouse("SELECT count() FROM clicks_1").await.trim().parse().unwrap()
+    isolated.clickhouse("SELECT count() FROM clicks").await.trim().parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

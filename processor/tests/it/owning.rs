@@ -9,9 +9,8 @@ use rdkafka::Timestamp;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
 use schemas::message::Message as _;
-use schemas::row::source;
 use schemas::topic;
-use tests::engines::{Isolated, counting_on, isolated};
+use tests::engines::{counting_on, isolated};
 use tests::eventually;
 use tests::faults::own_kafka_and_folder;
 use tests::proxy::Proxy;
@@ -20,7 +19,6 @@ use crate::adopt_topic::FORMER;
 use crate::audit::{assert_equal, with_given_times};
 use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
 use crate::processor::{Processor, config, operate};
-use crate::upkeep::processors_store;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processors_on_the_same_partitions_never_store_a_click_twice() {
@@ -71,7 +69,7 @@ async fn without_the_check_of_their_epochs_two_processors_on_the_same_partitions
     eventually("a click is there twice", SOON, async || {
         edge.send_many(&format!("more-{sent}"), 60).await;
         sent += 60;
-        let repeats = isolated.clickhouse("SELECT count() - uniqExact(src, koff) FROM clicks_1").await;
+        let repeats = isolated.clickhouse("SELECT count() - uniqExact(src, koff) FROM clicks").await;
         if repeats.trim() == "0" { Err(sent) } else { Ok(()) }
     })
     .await;
@@ -128,8 +126,8 @@ async fn another_topic_is_refused_and_the_refusal_says_what_to_do_until_the_form
     })
     .await;
     // Other partitions are counted; of this one nothing is.
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE src = 65537", 1).await;
-    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_1 WHERE src = 65536").await.trim(), "0");
+    counted(&isolated, "SELECT count() FROM clicks WHERE src = 65537", 1).await;
+    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks WHERE src = 65536").await.trim(), "0");
     isolated.clickhouse("DELETE FROM sources WHERE reason = 'test'").await;
     counted_exactly(&isolated, 11).await;
     processor.stop().await;
@@ -139,7 +137,7 @@ async fn another_topic_is_refused_and_the_refusal_says_what_to_do_until_the_form
 fn lost_rows(offsets: std::ops::Range<u64>) -> String {
     let (first, count) = (offsets.start, offsets.end - offsets.start);
     format!(
-        "INSERT INTO clicks_1 (click_id, src, koff, broker_ts) SETTINGS async_insert = 0 \
+        "INSERT INTO clicks (click_id, src, koff, broker_ts) SETTINGS async_insert = 0 \
          SELECT concat('lost-', toString(number)), 65536, {first} + number, now64(3) FROM numbers({count})"
     )
 }
@@ -186,11 +184,11 @@ async fn a_log_that_was_cut_goes_on_as_another_one_by_itself_also_when_it_has_gr
         edge.send(0, &click("last")).await;
         counted_exactly(&isolated, 10 + 5 + grown + 5).await;
         processor.stop().await;
-        assert_eq!(isolated.clickhouse("SELECT max(src) FROM clicks_1").await.trim(), "131072");
+        assert_eq!(isolated.clickhouse("SELECT max(src) FROM clicks").await.trim(), "131072");
         // What is read again of the log is of both its parts.
         operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
         assert_equal(&isolated).await;
-        let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks_2";
+        let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks";
         let all = 10 + 5 + grown + 5;
         assert_eq!(isolated.clickhouse(rows).await.trim(), format!("{all}\t{all}\t{all}"));
     }
@@ -233,7 +231,7 @@ async fn a_partition_that_a_broker_has_from_an_older_copy_is_noticed_by_whoever_
         edge.send(0, &click(&format!("new-{number}"))).await;
     }
     counted_exactly(&isolated, 35).await;
-    let last = "SELECT src, min(koff), count() FROM clicks_1 GROUP BY src ORDER BY src";
+    let last = "SELECT src, min(koff), count() FROM clicks GROUP BY src ORDER BY src";
     assert_eq!(isolated.clickhouse(last).await.trim(), "65536\t0\t15\n131072\t10\t20");
     processor.stop().await;
     let report = assert_equal(&isolated).await;
@@ -249,17 +247,17 @@ async fn a_clickhouse_that_came_back_from_an_older_copy_gets_the_rest_from_the_l
         edge.send_many("before", 300).await;
         counted_exactly(&isolated, 300).await;
         // The copy is of this moment.
-        for table in ["clicks_1", "progress", "stretches"] {
+        for table in ["clicks", "progress", "stretches"] {
             isolated.clickhouse(&format!("CREATE TABLE copy_of_{table} CLONE AS {table}")).await;
         }
         edge.send_many("after", 600).await;
         counted_exactly(&isolated, 900).await;
-        let said = "SELECT min(as_of) > (SELECT max(broker_ts) FROM clicks_1) FROM progress FINAL";
+        let said = "SELECT min(as_of) > (SELECT max(broker_ts) FROM clicks) FROM progress FINAL";
         counted(&isolated, said, 1).await;
         if let Some(processor) = processor.take_if(|_| !is_running) {
             processor.stop().await;
         }
-        for table in ["clicks_1", "progress", "stretches"] {
+        for table in ["clicks", "progress", "stretches"] {
             isolated.clickhouse(&format!("EXCHANGE TABLES {table} AND copy_of_{table}")).await;
         }
         let processor = match processor {
@@ -286,38 +284,4 @@ async fn a_partition_that_was_added_is_known_to_whoever_had_looked_before() {
     admin.create_partitions([&more], &AdminOptions::new()).await.unwrap().remove(0).unwrap();
     let extent = eventually("it is known", SOON, async || log.extent(added).await).await;
     assert_eq!(extent, Extent { start: 0, end: 0 });
-}
-
-/// The processor of an [`Isolated`] with one click of partition 0 counted, and then the partition taken from it.
-async fn fenced(isolated: &Isolated) -> (Processor, u64) {
-    let edge = Edge::new(isolated);
-    let processor = Processor::start(isolated).await;
-    edge.send(0, &click("before")).await;
-    counted_exactly(isolated, 1).await;
-    let epoch = processors_store(isolated).raise_epoch(source(1, 0)).await.unwrap();
-    edge.send(0, &click("after")).await;
-    (processor, epoch)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_was_fenced_for_a_switch_stays_away_until_it_is_over() {
-    let (switching, other) = (isolated().await, isolated().await);
-    let at_work = |step: &str, seconds: u32| {
-        format!("INSERT INTO rebuilds SELECT 2, '{step}', '{{}}', now64(3) + {seconds}")
-    };
-    switching.clickhouse(&at_work("rolled_up", 3_600)).await;
-    let (away, epoch) = fenced(&switching).await;
-    // Where nobody switches, a partition is taken again after a while: twice as long passes here.
-    let (back, _) = fenced(&other).await;
-    counted_exactly(&other, 2).await;
-    processors_store(&other).raise_epoch(source(1, 0)).await.unwrap();
-    Edge::new(&other).send(0, &click("once more")).await;
-    counted_exactly(&other, 3).await;
-    let highest = format!("SELECT max(epoch) FROM owners WHERE src = {}", source(1, 0));
-    assert_eq!(switching.clickhouse(&highest).await.trim(), epoch.to_string());
-
-    switching.clickhouse(&at_work("switched", 3_601)).await;
-    counted_exactly(&switching, 2).await;
-    away.stop().await;
-    back.stop().await;
 }

@@ -1,7 +1,6 @@
 //! A recount changes what User-Agents say and nothing else, whatever it is killed at.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,13 +10,12 @@ use processor::operate::audit::report::Kind;
 use schemas::message::Click;
 use serde_json::{Value, json};
 use tests::engines::{Isolated, isolated};
-use tests::eventually;
-use tests::processor::kill_after;
+use tests::processor::{Step, kill_at};
 
 use crate::audit::assert_equal;
-use crate::clicks::{Edge, SOON, again, click, counted};
+use crate::clicks::{Edge, again, click, counted};
 use crate::processor::{Processor, config, operate, program};
-use crate::replay::{all_done, delete, watch};
+use crate::replay::{all_done, delete, moment, two_days, two_hours_pass, watch};
 use crate::rollups::{link, random_clicks, recent_month, store};
 use crate::upkeep::{all_closed, eager};
 
@@ -54,25 +52,31 @@ fn by(id: &str, user_agent: Option<&str>) -> Click {
     Click { user_agent: user_agent.map(str::to_owned), purpose: None, ..click(id) }
 }
 
-/// Clicks of closed slices that the log does not hold any more, and clicks of two browsers, and of none, in the log.
+/// 600 clicks of closed slices that the log does not hold any more; and in the log 300 of two closed days, of two
+/// browsers and of none. The slices are closed, two hours ago.
 async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
+    edge.set_times().await;
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     store(isolated, &random_clicks(first, 4, 600)).await;
     for number in 0..300 {
         let user_agent = [Some(FIREFOX), Some(CHROME), None][number % 3];
         let click = by(&format!("sent-{number}"), user_agent);
-        edge.send(number as i32 % 6, &click).await;
+        let at = moment(two_days()[number / 150], number as i64);
+        edge.send_at(number as i32 % 6, &click, at).await;
         if number % 7 == 0 {
-            edge.send(number as i32 % 6, &again(&click)).await;
+            edge.send_at(number as i32 % 6, &again(&click), at).await;
         }
     }
     edge.write(2, b"no click", None).await;
+    all_done(isolated).await;
+    all_closed(isolated).await;
+    two_hours_pass(isolated).await;
 }
 
 /// The classes of the clicks whose ids begin so: people's, programs', previews.
-async fn classes(isolated: &Isolated, generation: u32, prefix: &str) -> String {
+async fn classes(isolated: &Isolated, prefix: &str) -> String {
     let classes = ["human", "bot", "preview"].map(|class| format!("countIf(class = '{class}')")).join(", ");
-    let sql = format!("SELECT {classes} FROM clicks_{generation} WHERE startsWith(click_id, '{prefix}')");
+    let sql = format!("SELECT {classes} FROM clicks WHERE startsWith(click_id, '{prefix}')");
     isolated.clickhouse(&sql).await.trim().to_owned()
 }
 
@@ -84,12 +88,11 @@ async fn a_recount_changes_classes_while_live_clicks_go_on_and_a_replay_keeps_th
     let processor = Processor::start_with(eager(&isolated)).await;
     let mut gone = by("gone", Some(FIREFOX));
     gone.link_id = link(5);
-    edge.send(1, &gone).await;
+    edge.set_times().await;
+    edge.send_at(1, &gone, moment(two_days()[0], 0)).await;
     counted_clicks(&isolated, &edge).await;
-    all_done(&isolated).await;
     delete(&isolated, link(5)).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'gone'", 0).await;
-    all_closed(&isolated).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'gone'", 0).await;
     let before = assert_equal(&isolated).await;
 
     let refused = operate(&isolated, &["recount"]).await.unwrap_err().to_string();
@@ -121,49 +124,48 @@ async fn a_recount_changes_classes_while_live_clicks_go_on_and_a_replay_keeps_th
         sent
     };
     let recount = async {
-        operate(&isolated, &lists.with(&["recount"])).await.unwrap();
+        counted(&isolated, "SELECT count() > 0 FROM clicks WHERE startsWith(click_id, 'live-')", 1).await;
+        let done = operate(&isolated, &lists.with(&["recount"])).await.unwrap();
+        assert_eq!(done["open_days"], json!([Utc::now().date_naive().to_string()]), "{done}");
         stop.store(true, Ordering::Relaxed);
     };
     let (sent, ()) = tokio::join!(live, recount);
     assert!(watch.await.unwrap() > 10);
     all_done(&isolated).await;
     let report = assert_equal(&isolated).await;
-    assert_eq!((report.generation, report.closed_until), (2, before.closed_until));
-    assert_eq!(classes(&isolated, 2, "sent-").await, "200\t100\t0");
-    assert_eq!(classes(&isolated, 2, "click-").await, "0\t0\t600");
-    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_2 WHERE click_id = 'gone'").await.trim(), "0");
-    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks_2";
+    assert_eq!(report.closed_until, before.closed_until);
+    assert_eq!(classes(&isolated, "sent-").await, "200\t100\t0");
+    assert_eq!(classes(&isolated, "click-").await, "0\t0\t600");
+    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks WHERE click_id = 'gone'").await.trim(), "0");
+    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks";
     let all = 900 + sent;
     assert_eq!(isolated.clickhouse(rows).await.trim(), format!("{all}\t{all}\t{all}"));
     let changed: u64 = report.sources.iter().map(|source| source.reclassified).sum();
     assert!(changed >= 200, "{report}");
-    // Clicks that came meanwhile say what their edge has read.
-    let live = classes(&isolated, 2, "live-").await;
-    let people: u64 = live.split('\t').next().unwrap().parse().unwrap();
-    assert!(people > 0, "{live}");
-    let dry = operate(&isolated, &lists.with(&["recount", "--dry-run"])).await.unwrap();
-    assert_eq!(dry["clicks"], people, "{dry}");
+    // Clicks of the open day say what their edge has read.
+    assert_eq!(classes(&isolated, "live-").await, format!("{sent}\t0\t0"));
 
     // The log says what the edges have said, and the recount still holds.
-    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    let replayed = operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    assert!(replayed["rebuilt"].as_array().unwrap().iter().all(|day| day["changed"] == false), "{replayed}");
     assert_equal(&isolated).await;
-    assert_eq!(classes(&isolated, 3, "sent-").await, "200\t100\t0");
-    assert_eq!(classes(&isolated, 3, "live-").await, live);
-
-    operate(&isolated, &lists.with(&["recount"])).await.unwrap();
-    assert_equal(&isolated).await;
-    assert_eq!(classes(&isolated, 4, "live-").await, format!("0\t{sent}\t0"));
+    assert_eq!(classes(&isolated, "sent-").await, "200\t100\t0");
     let nothing = operate(&isolated, &lists.with(&["recount"])).await.unwrap();
-    assert_eq!((&nothing["clicks"], &nothing["plan"]), (&json!(0), &Value::Null));
+    assert_eq!((&nothing["clicks"], &nothing["days"]), (&json!(0), &json!([])));
+
+    // By the rules of before, everything is as it was.
+    operate(&isolated, &["recount", "--built-in"]).await.unwrap();
+    assert_equal(&isolated).await;
+    assert_eq!(classes(&isolated, "sent-").await, "300\t0\t0");
     processor.stop().await;
 
     // A class that was changed by nobody's recount is a difference.
     let change =
-        "ALTER TABLE clicks_4 UPDATE class = 'human' WHERE click_id = 'sent-3' SETTINGS mutations_sync = 1";
+        "ALTER TABLE clicks UPDATE class = 'preview' WHERE click_id = 'sent-3' SETTINGS mutations_sync = 1";
     isolated.clickhouse(change).await;
     let report = audit(&config(&isolated)).await.unwrap();
     assert_eq!(report.differences[0].kind, Kind::OtherRow, "{report}");
-    assert!(report.differences[0].detail.contains("bot"), "{report}");
+    assert!(report.differences[0].detail.contains("preview"), "{report}");
 }
 
 /// Referrers as older edges have stored them, and what they become.
@@ -197,24 +199,25 @@ async fn a_recount_drops_www_from_stored_referrers() {
         let rows = isolated.clickhouse(&sql).await;
         rows.lines().map(|row| row.split_once('\t').unwrap().1.to_owned()).collect::<Vec<_>>()
     };
-    older("clicks_1").await;
+    older("clicks").await;
     let processor = Processor::start_with(eager(&isolated)).await;
     all_closed(&isolated).await;
+    two_hours_pass(&isolated).await;
     assert_equal(&isolated).await;
 
     let dry = operate(&isolated, &["recount", "--built-in", "--dry-run"]).await.unwrap();
     assert_eq!(dry["referrers"], 600 * 3 / 8, "{dry}");
     operate(&isolated, &["recount", "--built-in"]).await.unwrap();
-    assert_eq!(referrers("clicks_2").await, REFERRERS.map(|(_, becomes)| becomes));
+    assert_eq!(referrers("clicks").await, REFERRERS.map(|(_, becomes)| becomes));
     assert_equal(&isolated).await;
     let nothing = operate(&isolated, &["recount", "--built-in"]).await.unwrap();
-    assert_eq!((&nothing["referrers"], &nothing["plan"]), (&json!(0), &Value::Null));
+    assert_eq!((&nothing["referrers"], &nothing["days"]), (&json!(0), &json!([])));
 
     // Referrers alone are a reason to recount.
-    older("clicks_2").await;
+    older("clicks").await;
     let again = operate(&isolated, &["recount", "--built-in"]).await.unwrap();
     assert_eq!((&again["clicks"], &again["referrers"]), (&json!(0), &json!(225)), "{again}");
-    assert_eq!(referrers("clicks_3").await, REFERRERS.map(|(_, becomes)| becomes));
+    assert_eq!(referrers("clicks").await, REFERRERS.map(|(_, becomes)| becomes));
     assert_equal(&isolated).await;
     processor.stop().await;
     for (stored, becomes) in REFERRERS {
@@ -223,37 +226,26 @@ async fn a_recount_drops_www_from_stored_referrers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_recount_that_is_killed_at_any_step_is_taken_up_again() {
+async fn a_recount_that_is_killed_at_any_step_is_started_again() {
     let isolated = isolated().await;
     let lists = Lists::new(&isolated);
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
     counted_clicks(&isolated, &edge).await;
-    all_done(&isolated).await;
-    all_closed(&isolated).await;
     let stop = Arc::new(AtomicBool::new(false));
     let watch = watch(&isolated, &stop);
-
-    let mut recount = program(&isolated, &lists.with(&["recount"])).stdout(Stdio::null()).spawn().unwrap();
-    for step in ["planned", "copied", "rolled_up"] {
-        kill_after(&isolated, step, &mut recount).await;
-        eventually("it counts as dead", SOON, async || {
-            let refused = operate(&isolated, &lists.with(&["recount"])).await.unwrap_err().to_string();
-            if refused.contains("was broken off") { Ok(()) } else { Err(refused) }
-        })
-        .await;
-        edge.send(3, &by(&format!("live-{step}"), Some(CHROME))).await;
-        recount = program(&isolated, &["recount", "--resume"]).stdout(Stdio::null()).spawn().unwrap();
+    for (round, step) in Step::ALL.into_iter().enumerate() {
+        // There and back.
+        let rules = if round % 2 == 0 { lists.with(&["recount"]) } else { vec!["recount", "--built-in"] };
+        let becomes = if round % 2 == 0 { "200\t100\t0" } else { "300\t0\t0" };
+        kill_at(&isolated, step, program(&isolated, &rules)).await;
+        edge.send(3, &by(&format!("live-{round}"), Some(CHROME))).await;
+        operate(&isolated, &rules).await.unwrap();
+        assert_eq!(classes(&isolated, "sent-").await, becomes);
+        all_done(&isolated).await;
+        assert_equal(&isolated).await;
     }
-    let ended = tokio::time::timeout(2 * SOON, recount.wait()).await.unwrap().unwrap();
-    assert!(ended.success(), "{ended}");
     stop.store(true, Ordering::Relaxed);
     assert!(watch.await.unwrap() > 10);
-    all_done(&isolated).await;
-    let report = assert_equal(&isolated).await;
-    assert_eq!(report.generation, 2);
-    assert_eq!(classes(&isolated, 2, "sent-").await, "200\t100\t0");
-    assert_eq!(classes(&isolated, 2, "click-").await, "0\t0\t600");
-    assert_eq!(classes(&isolated, 2, "live-").await, "3\t0\t0");
     processor.stop().await;
 }

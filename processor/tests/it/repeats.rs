@@ -19,9 +19,9 @@ async fn a_click_sent_again_counts_once_and_one_that_never_arrived_counts() {
     edge.send(0, &again(&click("lost"))).await;
     // The last one in the partition: when it is a row, the others are decided.
     edge.send(0, &click("last")).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'last'", 1).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'last'", 1).await;
     counted_exactly(&isolated, 3).await;
-    assert_eq!(isolated.clickhouse("SELECT click_id FROM clicks_1 WHERE again").await.trim(), "lost");
+    assert_eq!(isolated.clickhouse("SELECT click_id FROM clicks WHERE again").await.trim(), "lost");
     processor.stop().await;
 }
 
@@ -35,12 +35,12 @@ async fn a_repeat_is_found_when_the_edges_clock_runs_ahead_however_far() {
         edge.send(0, &early).await;
         let processor = Processor::start(&isolated).await;
         counted_exactly(&isolated, 1).await;
-        let times = isolated.clickhouse("SELECT occurred_at = broker_ts FROM clicks_1").await;
+        let times = isolated.clickhouse("SELECT occurred_at = broker_ts FROM clicks").await;
         assert_eq!(times.trim(), "1", "the row has the broker's time, the message has another");
 
         edge.send(0, &again(&early)).await;
         edge.send(0, &click("last")).await;
-        counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'last'", 1).await;
+        counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'last'", 1).await;
         counted_exactly(&isolated, 2).await;
         processor.stop().await;
     }
@@ -57,14 +57,14 @@ async fn a_first_copy_that_arrives_second_is_dropped_also_after_a_restart() {
     counted_exactly(&isolated, 2).await;
     edge.send(0, &one).await;
     edge.send(0, &click("between")).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'between'", 1).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'between'", 1).await;
     counted_exactly(&isolated, 3).await;
     processor.stop().await;
 
     edge.send(0, &two).await;
     edge.send(0, &click("last")).await;
     let processor = Processor::start(&isolated).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'last'", 1).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'last'", 1).await;
     counted_exactly(&isolated, 4).await;
     processor.stop().await;
 }

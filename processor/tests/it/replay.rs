@@ -1,17 +1,20 @@
 //! A replay changes nothing, whatever it is killed at, and brings back what was lost.
 
+use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use chrono::Utc;
+use chrono::{DateTime, Days, NaiveDate, TimeDelta, Utc};
 use processor::operate::lag::lag;
 use schemas::id::LinkId;
 use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
 use schemas::topic;
+use serde_json::json;
 use tests::engines::{Isolated, isolated};
 use tests::eventually;
-use tests::processor::kill_after;
+use tests::processor::{Step, freeze, kill_at, wake};
+use tokio::process::Child;
 use tokio::task::JoinHandle;
 
 use crate::audit::assert_equal;
@@ -19,12 +22,6 @@ use crate::clicks::{Edge, SOON, again, click, counted};
 use crate::processor::{Processor, config, operate, program};
 use crate::rollups::{link, random_clicks, recent_month, store};
 use crate::upkeep::{all_closed, eager, write};
-
-/// Starts a command and kills it soon after a step.
-async fn start_and_kill_after(isolated: &Isolated, command: &[&str], step: &str) {
-    let mut replay = program(isolated, command).stdout(Stdio::null()).spawn().unwrap();
-    kill_after(isolated, step, &mut replay).await;
-}
 
 /// Waits until everything on the topic is done.
 pub(crate) async fn all_done(isolated: &Isolated) {
@@ -35,28 +32,53 @@ pub(crate) async fn all_done(isolated: &Isolated) {
     .await;
 }
 
-/// Makes the last switch look a minute older, after which nobody reads the former tables.
-pub(crate) async fn a_minute_passes(isolated: &Isolated) {
-    isolated
-        .clickhouse("ALTER TABLE generations UPDATE at = at - 61 WHERE 1 SETTINGS mutations_sync = 1")
-        .await;
+/// Makes the slices look as if they had been closed two hours ago.
+pub(crate) async fn two_hours_pass(isolated: &Isolated) {
+    isolated.clickhouse("ALTER TABLE slices UPDATE at = at - 7200 WHERE 1 SETTINGS mutations_sync = 1").await;
 }
 
-/// Clicks of closed slices that the log does not hold any more, and clicks, repeats and what is no click in the log.
+/// Two neighbouring days of the broker that are over.
+pub(crate) fn two_days() -> [NaiveDate; 2] {
+    let today = Utc::now().date_naive();
+    [5, 4].map(|ago| today.checked_sub_days(Days::new(ago)).unwrap())
+}
+
+/// A moment of a day.
+pub(crate) fn moment(day: NaiveDate, minute: i64) -> DateTime<Utc> {
+    day.and_time(chrono::NaiveTime::MIN).and_utc() + TimeDelta::minutes(minute)
+}
+
+/// 600 clicks of closed slices that the log does not hold any more; and in the log 240 of two closed days and 60 of this
+/// one, with repeats and what is no click. All slices that can be are closed, two hours ago.
 async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
+    edge.set_times().await;
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     store(isolated, &random_clicks(first, 4, 600)).await;
-    let sent: Vec<_> = (0..300).map(|number| click(&format!("sent-{number}"))).collect();
-    for (number, click) in sent.iter().enumerate() {
-        edge.send(number as i32 % 6, click).await;
+    for (number, day) in two_days().into_iter().enumerate() {
+        for minute in 0..120 {
+            let (partition, at) = (minute as i32 % 6, moment(day, minute * 12));
+            let click = click(&format!("day-{number}-{minute}"));
+            edge.send_at(partition, &click, at).await;
+            if minute % 7 == 0 {
+                // The last ones of a day come on the next one.
+                edge.send_at(partition, &again(&click), at + TimeDelta::minutes(30)).await;
+            }
+        }
     }
-    for (number, click) in sent.iter().enumerate().step_by(7) {
-        edge.send(number as i32 % 6, &again(click)).await;
+    for number in 0..60 {
+        let click = click(&format!("sent-{number}"));
+        edge.send(number % 6, &click).await;
+        if number % 7 == 0 {
+            edge.send(number % 6, &again(&click)).await;
+        }
     }
     edge.write(2, b"no click", None).await;
+    all_done(isolated).await;
+    all_closed(isolated).await;
+    two_hours_pass(isolated).await;
 }
 
-/// Reads the counts of the current generation again and again until told to stop, as queries do.
+/// Reads the counts again and again until told to stop, as queries do.
 ///
 /// Those of [`counted_clicks`] must never change, and live ones never become fewer.
 pub(crate) fn watch(isolated: &Isolated, stop: &Arc<AtomicBool>) -> JoinHandle<usize> {
@@ -64,25 +86,43 @@ pub(crate) fn watch(isolated: &Isolated, stop: &Arc<AtomicBool>) -> JoinHandle<u
     tokio::spawn(async move {
         let (mut rounds, mut live) = (0, 0);
         while !stop.load(Ordering::Relaxed) {
-            let generation = isolated.clickhouse("SELECT max(generation) FROM generations").await;
-            let generation = generation.trim();
             let counts = isolated
-                .clickhouse(&format!(
+                .clickhouse(
                     "SELECT countIf(NOT startsWith(click_id, 'live-')), \
                      uniqExactIf(click_id, NOT startsWith(click_id, 'live-')), \
                      countIf(startsWith(click_id, 'live-')), uniqExactIf(click_id, startsWith(click_id, 'live-')) \
-                     FROM clicks_{generation}"
-                ))
+                     FROM clicks",
+                )
                 .await;
             let counts: Vec<u64> = counts.split_whitespace().map(|count| count.parse().unwrap()).collect();
-            assert_eq!(counts[..2], [900, 900], "in generation {generation}");
-            assert_eq!(counts[2], counts[3], "in generation {generation}");
-            assert!(counts[2] >= live, "{} after {live} in generation {generation}", counts[2]);
+            assert_eq!(counts[..2], [900, 900]);
+            assert_eq!(counts[2], counts[3]);
+            assert!(counts[2] >= live, "{} after {live}", counts[2]);
             live = counts[2];
             rounds += 1;
         }
         rounds
     })
+}
+
+async fn staging_tables(isolated: &Isolated) -> String {
+    let sql =
+        "SELECT count() FROM system.tables WHERE database = currentDatabase() AND name LIKE '%staging%'";
+    isolated.clickhouse(sql).await.trim().to_owned()
+}
+
+/// Removes rows that are not the last ones of their sources: behind those, a processor would go on.
+async fn lose(isolated: &Isolated, condition: &str) {
+    let last = isolated.clickhouse(
+        "SELECT groupArray((src, last)) FROM (SELECT src, max(koff) AS last FROM clicks GROUP BY src)",
+    );
+    let last = last.await.replace('[', "(").replace(']', ")");
+    isolated
+        .clickhouse(&format!(
+            "DELETE FROM clicks WHERE src < 131072 AND (src, koff) NOT IN {} AND {condition}",
+            last.trim()
+        ))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,9 +131,9 @@ async fn a_replay_changes_no_count_while_live_clicks_go_on() {
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
     counted_clicks(&isolated, &edge).await;
-    all_done(&isolated).await;
-    all_closed(&isolated).await;
     let before = assert_equal(&isolated).await;
+    let slices = "SELECT max(version) FROM slices";
+    let version = isolated.clickhouse(slices).await;
 
     let stop = Arc::new(AtomicBool::new(false));
     let watch = watch(&isolated, &stop);
@@ -108,8 +148,15 @@ async fn a_replay_changes_no_count_while_live_clicks_go_on() {
     let replays = async {
         for range in [&["--from", "earliest"][..], &["--offsets", "1:3-30", "--offsets", "4:0-1"]] {
             let dry = operate(&isolated, &[&["replay", "--dry-run"], range].concat()).await.unwrap();
-            assert_eq!(dry["dry_run"], true);
-            operate(&isolated, &[&["replay"], range].concat()).await.unwrap();
+            assert_eq!((&dry["dry_run"], &dry["rebuilt"]), (&json!(true), &json!([])));
+            let done = operate(&isolated, &[&["replay"], range].concat()).await.unwrap();
+            assert_eq!(done["added"], 0, "{done}");
+            let rebuilt: Vec<_> = done["rebuilt"].as_array().unwrap().iter().collect();
+            let days: Vec<_> = rebuilt.iter().map(|day| day["day"].as_str().unwrap()).collect();
+            for day in two_days() {
+                assert!(days.contains(&&*day.to_string()), "{done}");
+            }
+            assert!(rebuilt.iter().all(|day| day["changed"] == false), "{done}");
         }
         stop.store(true, Ordering::Relaxed);
     };
@@ -118,76 +165,55 @@ async fn a_replay_changes_no_count_while_live_clicks_go_on() {
     assert!(sent > 10);
     all_done(&isolated).await;
     let after = assert_equal(&isolated).await;
-    assert_eq!(after.generation, 3);
     assert_eq!(after.closed_until, before.closed_until);
-    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks_3";
+    assert_eq!(isolated.clickhouse(slices).await, version, "nothing was closed again");
+    let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks";
     let all = 900 + sent;
     assert_eq!(isolated.clickhouse(rows).await.trim(), format!("{all}\t{all}\t{all}"));
-    // Former tables can go when nobody reads them any more, the current ones cannot.
-    let early = operate(&isolated, &["drop-generation", "2"]).await.unwrap_err().to_string();
-    assert!(early.contains("may still read generation 2: wait "), "{early}");
-    a_minute_passes(&isolated).await;
-    operate(&isolated, &["drop-generation", "2"]).await.unwrap();
-    operate(&isolated, &["drop-generation", "1"]).await.unwrap();
-    assert_eq!(isolated.clickhouse("EXISTS TABLE clicks_1").await.trim(), "0");
-    let refused = operate(&isolated, &["drop-generation", "3"]).await.unwrap_err();
-    assert!(refused.to_string().contains("is the current one"), "{refused}");
+    assert_eq!(staging_tables(&isolated).await, "0");
     processor.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_lost_comes_back_and_a_deleted_link_does_not() {
+async fn what_was_lost_comes_back_what_is_there_twice_goes_and_a_deleted_link_does_not_come_back() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
+    edge.set_times().await;
     let mut gone = click("gone");
     gone.link_id = link(5);
-    edge.send(1, &gone).await;
+    edge.send_at(1, &gone, moment(two_days()[0], 0)).await;
     counted_clicks(&isolated, &edge).await;
-    all_done(&isolated).await;
+    let before = assert_equal(&isolated).await;
     delete(&isolated, link(5)).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'gone'", 0).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'gone'", 0).await;
     processor.stop().await;
-    // What is behind the last row, the processor would count by itself.
-    let last = isolated.clickhouse(
-        "SELECT groupArray((src, last)) FROM (SELECT src, max(koff) AS last FROM clicks_1 GROUP BY src)",
-    );
-    let last = last.await.replace('[', "(").replace(']', ")");
+    lose(&isolated, "1").await;
+    // Of what a day has twice, the log tells which one is right.
+    let day = two_days()[1];
     isolated
-        .clickhouse(&format!("DELETE FROM clicks_1 WHERE src < 131072 AND (src, koff) NOT IN {last}"))
+        .clickhouse(&format!(
+            "INSERT INTO clicks SELECT * FROM clicks WHERE toDate(broker_ts) = '{day}' LIMIT 3"
+        ))
         .await;
 
-    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    let done = operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    assert!(done["added"].as_u64().unwrap() > 40, "{done}");
     let report = assert_equal(&isolated).await;
     assert_eq!(report.sources.iter().map(|source| source.rows).sum::<u64>(), 300);
     assert_eq!(report.sources[1].deleted, 1);
-    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_2 WHERE click_id = 'gone'").await.trim(), "0");
+    assert_eq!(report.classes["human"].rows, before.classes["human"].rows - 1);
+    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks WHERE click_id = 'gone'").await.trim(), "0");
 
     // Of tables of which nothing is left, everything that the log has is counted again by whoever takes its partitions.
-    for table in ["clicks_2", "counts_2", "breakdowns_2", "slices_2"] {
+    for table in ["clicks", "counts", "breakdowns", "slices"] {
         isolated.clickhouse(&format!("TRUNCATE TABLE {table}")).await;
     }
     let processor = Processor::start_with(eager(&isolated)).await;
-    counted(&isolated, "SELECT count() FROM clicks_2", 300).await;
+    counted(&isolated, "SELECT count() FROM clicks", 300).await;
     edge.send(0, &click("last")).await;
-    counted(&isolated, "SELECT count() FROM clicks_2 WHERE click_id = 'last'", 1).await;
-    processor.stop().await;
-    assert_equal(&isolated).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_was_idle_goes_on_after_its_former_tables_are_gone() {
-    let isolated = isolated().await;
-    let edge = Edge::new(&isolated);
-    let processor = Processor::start_with(eager(&isolated)).await;
-    edge.send_many("click", 60).await;
-    all_done(&isolated).await;
-    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
-    a_minute_passes(&isolated).await;
-    operate(&isolated, &["drop-generation", "1"]).await.unwrap();
-    // Marked, so that it is looked up before anything is inserted.
-    edge.send(5, &again(&click("late"))).await;
-    counted(&isolated, "SELECT count() FROM clicks_2 WHERE click_id = 'late'", 1).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'last'", 1).await;
+    all_closed(&isolated).await;
     processor.stop().await;
     assert_equal(&isolated).await;
 }
@@ -198,87 +224,44 @@ async fn two_replays_at_once_leave_every_count_as_it_was() {
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
     counted_clicks(&isolated, &edge).await;
-    all_done(&isolated).await;
+    lose(&isolated, "koff % 3 = 0").await;
     let replay = async || operate(&isolated, &["replay", "--from", "earliest"]).await;
     let (one, other) = tokio::join!(replay(), replay());
     assert!(one.is_ok() || other.is_ok(), "{one:?}, {other:?}");
-    let generation = isolated.clickhouse("SELECT max(generation) FROM generations").await;
-    let rows = format!("SELECT count(), uniqExact(click_id) FROM clicks_{}", generation.trim());
-    assert_eq!(isolated.clickhouse(&rows).await.trim(), "900\t900");
-    processor.stop().await;
+    let rows = "SELECT count(), uniqExact(click_id) FROM clicks";
+    assert_eq!(isolated.clickhouse(rows).await.trim(), "900\t900");
     assert_equal(&isolated).await;
+    processor.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_was_counted_for_a_lost_click_counts_once_when_the_log_brings_the_first_one_back() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
+    edge.set_times().await;
     let processor = Processor::start_with(eager(&isolated)).await;
-    let (before, meanwhile) = (click("before"), click("meanwhile"));
-    for click in [&before, &meanwhile] {
-        edge.send(1, click).await;
-    }
+    let [day, next] = two_days();
+    let (closed, open) = (click("closed"), click("open"));
+    edge.send_at(1, &closed, moment(day, 60)).await;
+    edge.send(1, &open).await;
     all_done(&isolated).await;
-    isolated.clickhouse("DELETE FROM clicks_1 WHERE click_id IN ('before', 'meanwhile')").await;
-    edge.send(1, &again(&before)).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'before'", 1).await;
+    isolated.clickhouse("DELETE FROM clicks WHERE click_id IN ('closed', 'open')").await;
+    edge.send_at(1, &again(&closed), moment(next, 60)).await;
+    edge.send(1, &again(&open)).await;
+    let rows = "SELECT count() FROM clicks WHERE again AND click_id IN ('closed', 'open')";
+    counted(&isolated, rows, 2).await;
     all_done(&isolated).await;
+    all_closed(&isolated).await;
+    two_hours_pass(&isolated).await;
 
-    start_and_kill_after(&isolated, &["replay", "--offsets", "1:0-2"], "planned").await;
-    // Live, it is a row of the former tables.
-    edge.send(1, &again(&meanwhile)).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'meanwhile'", 1).await;
-    eventually("the killed one counts as dead", SOON, async || {
-        operate(&isolated, &["replay", "--resume"]).await.map_err(|error| error.to_string())
-    })
-    .await;
-    all_done(&isolated).await;
-    let rows = "SELECT click_id, count() FROM clicks_2 GROUP BY click_id ORDER BY click_id";
-    assert_eq!(isolated.clickhouse(rows).await.trim(), "before\t1\nmeanwhile\t1");
-    processor.stop().await;
+    operate(&isolated, &["replay", "--offsets", "1:0-2"]).await.unwrap();
+    counted(&isolated, rows, 2).await;
+    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks").await.trim(), "2");
     assert_equal(&isolated).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_that_was_given_up_leaves_its_number_to_nobody() {
-    let isolated = isolated().await;
-    let edge = Edge::new(&isolated);
-    let processor = Processor::start_with(eager(&isolated)).await;
-    counted_clicks(&isolated, &edge).await;
-    all_done(&isolated).await;
-    start_and_kill_after(&isolated, &["replay", "--from", "earliest"], "planned").await;
-    eventually("it counts as dead", SOON, async || {
-        operate(&isolated, &["drop-generation", "2"]).await.map_err(|error| error.to_string())
-    })
-    .await;
-    let done = operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
-    assert_eq!(done["plan"]["generation"], 3);
-    assert_eq!(isolated.clickhouse("SELECT max(generation) FROM generations").await.trim(), "3");
-    assert_eq!(isolated.clickhouse("EXISTS TABLE clicks_2").await.trim(), "0");
-    processor.stop().await;
-    assert_equal(&isolated).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_former_tables_of_a_replay_that_is_not_done_are_kept() {
-    let isolated = isolated().await;
-    let edge = Edge::new(&isolated);
-    let processor = Processor::start_with(eager(&isolated)).await;
-    edge.send_many("click", 60).await;
-    all_done(&isolated).await;
     operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
-    // As if it had been killed right after the switch.
-    isolated.clickhouse("DELETE FROM rebuilds WHERE step = 'switched'").await;
-    eventually("it counts as dead", SOON, async || {
-        let refused = operate(&isolated, &["drop-generation", "1"]).await.unwrap_err().to_string();
-        if refused.contains("still needs generation 1") { Ok(()) } else { Err(refused) }
-    })
-    .await;
-    operate(&isolated, &["replay", "--resume"]).await.unwrap();
-    a_minute_passes(&isolated).await;
-    operate(&isolated, &["drop-generation", "1"]).await.unwrap();
-    processor.stop().await;
+    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks").await.trim(), "2");
     assert_equal(&isolated).await;
+    processor.stop().await;
 }
 
 pub(crate) async fn delete(isolated: &Isolated, link: LinkId) {
@@ -287,38 +270,76 @@ pub(crate) async fn delete(isolated: &Isolated, link: LinkId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_that_is_killed_at_any_step_is_taken_up_again() {
+async fn a_replay_that_is_killed_at_any_step_is_started_again() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
     counted_clicks(&isolated, &edge).await;
-    all_done(&isolated).await;
-    all_closed(&isolated).await;
-    let stop = Arc::new(AtomicBool::new(false));
-    let watch = watch(&isolated, &stop);
-
-    let mut command = &["replay", "--from", "earliest"][..];
-    for step in ["planned", "copied", "filled", "rolled_up"] {
-        start_and_kill_after(&isolated, command, step).await;
-        command = &["replay", "--resume"];
-        // A second one is refused as long as the first may be alive, and a new one as long as it is not done.
-        let refused = operate(&isolated, &["replay", "--resume"]).await.unwrap_err();
-        assert!(refused.to_string().contains("another replay is at work"), "{refused}");
-        eventually("it counts as dead", SOON, async || {
-            let refused =
-                operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap_err().to_string();
-            if refused.contains("was broken off") { Ok(()) } else { Err(refused) }
-        })
+    for (round, step) in Step::ALL.into_iter().enumerate() {
+        lose(&isolated, "koff % 2 = 1").await;
+        kill_at(&isolated, step, program(&isolated, &["replay", "--from", "earliest"])).await;
+        edge.send(3, &click(&format!("live-{round}"))).await;
+        operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+        assert_eq!(staging_tables(&isolated).await, "0");
+        counted(
+            &isolated,
+            "SELECT count(), uniqExact(click_id) FROM clicks",
+            format!("{0}\t{0}", 901 + round),
+        )
         .await;
-        edge.send(3, &click(&format!("live-{step}"))).await;
+        all_done(&isolated).await;
+        assert_equal(&isolated).await;
     }
-    operate(&isolated, command).await.unwrap();
-    stop.store(true, Ordering::Relaxed);
-    assert!(watch.await.unwrap() > 10);
-    all_done(&isolated).await;
+    processor.stop().await;
+}
+
+/// Starts a replay of everything, and freezes it when it has rows in its staging table.
+async fn frozen_replay(isolated: &Isolated) -> Child {
+    let replay = program(isolated, &["replay", "--from", "earliest"]).stdout(Stdio::null()).spawn().unwrap();
+    let staged = "SELECT sum(total_rows) > 0 FROM system.tables WHERE database = currentDatabase() \
+                  AND name LIKE 'clicks_staging_%'";
+    while isolated.clickhouse(staged).await.trim() != "1" {}
+    freeze(&replay);
+    replay
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_that_wakes_up_after_another_one_has_begun_does_nothing_any_more() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    counted_clicks(&isolated, &edge).await;
+    lose(&isolated, "koff % 2 = 1").await;
+    let mut frozen = frozen_replay(&isolated).await;
+    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    let made = isolated.clickhouse("SELECT count() FROM rebuilds").await;
+    let before = assert_equal(&isolated).await;
+    wake(&frozen);
+    assert!(!frozen.wait().await.unwrap().success());
+    assert_eq!(isolated.clickhouse("SELECT count() FROM rebuilds").await, made);
+    assert_eq!(assert_equal(&isolated).await.classes, before.classes);
+    assert_eq!(staging_tables(&isolated).await, "0");
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_is_deleted_and_purged_during_a_replay_does_not_come_back() {
+    let isolated = isolated().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    counted_clicks(&isolated, &edge).await;
+    let gone = click("any").link_id;
+    lose(&isolated, "koff % 2 = 1").await;
+    let mut frozen = frozen_replay(&isolated).await;
+    let of_gone = format!("SELECT count() FROM clicks WHERE link_id = toUUID('{}')", gone.uuid());
+    delete(&isolated, gone).await;
+    counted(&isolated, &of_gone, 0).await;
+    counted(&isolated, "SELECT count() FROM purges", 1).await;
+    wake(&frozen);
+    assert!(frozen.wait().await.unwrap().success());
+    assert_eq!(isolated.clickhouse(&of_gone).await.trim(), "0");
     let report = assert_equal(&isolated).await;
-    assert_eq!(report.generation, 2);
-    counted(&isolated, "SELECT count() FROM clicks_2 WHERE startsWith(click_id, 'live-')", 4).await;
+    assert_eq!(report.classes.values().map(|class| class.counted).sum::<u64>(), 600, "{report}");
     processor.stop().await;
 }
 
@@ -342,8 +363,9 @@ async fn a_range_that_the_log_has_lost_is_refused_with_where_the_log_begins() {
         let refused = operate(&isolated, &[&["replay"], range].concat()).await.unwrap_err().to_string();
         assert!(refused.contains("partition 3 begins at offset 4, 20"), "{refused}");
     }
-    assert_eq!(isolated.clickhouse("SELECT count() FROM rebuilds").await.trim(), "0");
-    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    let days: BTreeSet<String> = BTreeSet::from([Utc::now().date_naive().to_string()]);
+    let done = operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    assert_eq!((&done["open_days"], &done["added"]), (&json!(days), &json!(0)), "{done}");
     assert_equal(&isolated).await;
-    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_2").await.trim(), "60");
+    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks").await.trim(), "60");
 }

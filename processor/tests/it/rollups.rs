@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Datelike as _, Days, NaiveDate, TimeDelta, Timelike as _, Utc};
-use schemas::clickhouse::rollup::{DIMENSIONS, fold_of_month, in_force};
-use schemas::clickhouse::{Generation, PRECISION};
+use schemas::clickhouse::PRECISION;
+use schemas::clickhouse::rollup::{DIMENSIONS, fold_of_month, is_active};
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::{Class, Click};
 use schemas::row::{CLICK_STRUCTURE, ClickRow, source};
@@ -87,7 +87,7 @@ pub(crate) async fn store(isolated: &Isolated, rows: &[ClickRow]) {
     rows.iter().for_each(|row| row.write_row_binary(&mut bytes));
     let structure = CLICK_STRUCTURE.replace('\'', "\\'");
     let insert = format!(
-        "INSERT INTO clicks_1 SELECT * FROM input('{structure}') \
+        "INSERT INTO clicks SELECT * FROM input('{structure}') \
          SETTINGS max_partitions_per_insert_block = 0 FORMAT RowBinary"
     );
     isolated.clickhouse_insert(&insert, bytes).await;
@@ -161,21 +161,21 @@ fn starts(
     starts
 }
 
-/// Reads the rollups that are in force.
+/// Reads the active rollups.
 pub(crate) async fn found(isolated: &Isolated) -> Rollups {
     let of_counts = format!(
         "SELECT 'counts', toString(workspace_id), toString(link_id), toString(class), \
          concat(unit, ' ', formatDateTime(start, '%F %T', 'UTC')), '', '', toString(slice), sum(clicks), \
-         uniqCombined64Merge({PRECISION})(visitors) FROM counts_1 WHERE {} \
+         uniqCombined64Merge({PRECISION})(visitors) FROM counts WHERE {} \
          GROUP BY workspace_id, link_id, class, unit, start, slice FORMAT JSONCompactStringsEachRow",
-        in_force(Generation::FIRST)
+        is_active()
     );
     let of_breakdowns = format!(
         "SELECT 'breakdowns', toString(workspace_id), toString(link_id), toString(class), \
          concat(unit, ' ', toString(start), ' 00:00:00'), dimension, value, toString(slice), sum(clicks), \
-         uniqCombined64Merge({PRECISION})(visitors) FROM breakdowns_1 WHERE {} \
+         uniqCombined64Merge({PRECISION})(visitors) FROM breakdowns WHERE {} \
          GROUP BY workspace_id, link_id, class, unit, start, dimension, value, slice FORMAT JSONCompactStringsEachRow",
-        in_force(Generation::FIRST)
+        is_active()
     );
     let mut found = Rollups::new();
     for query in [of_counts, of_breakdowns] {
@@ -189,7 +189,7 @@ pub(crate) async fn found(isolated: &Isolated) -> Rollups {
     found
 }
 
-/// Shows that the rollups in force are those of these clicks.
+/// Shows that the active rollups are those of these clicks.
 pub(crate) async fn assert_rollups(isolated: &Isolated, rows: &[ClickRow], closed: NaiveDate) {
     let (expected, found) = (expected(rows, closed), found(isolated).await);
     for (key, value) in &expected {

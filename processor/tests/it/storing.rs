@@ -4,7 +4,6 @@ use chrono::{TimeDelta, Utc};
 use processor::batch::{Batcher, Insertion, Limits};
 use processor::sources::Source;
 use processor::store::{After, InsertError, Progress, Right, Store, Stretch};
-use schemas::clickhouse::Generation;
 use schemas::row::{ClickRow, source};
 use tests::engines::{Isolated, isolated};
 
@@ -25,18 +24,12 @@ pub(crate) fn insertion(src: u32, offsets: std::ops::Range<u64>) -> Insertion {
 }
 
 /// Inserts rows as a lane does that knows of none before.
-async fn insert(
-    store: &Store,
-    generation: Generation,
-    src: u32,
-    epoch: u64,
-    insertion: &Insertion,
-) -> Result<(), InsertError> {
-    store.insert(generation, Right { src, epoch }, Some(After::default()), insertion).await
+async fn insert(store: &Store, src: u32, epoch: u64, insertion: &Insertion) -> Result<(), InsertError> {
+    store.insert(Right { src, epoch }, After::default(), insertion).await
 }
 
 async fn rows(isolated: &Isolated) -> String {
-    isolated.clickhouse("SELECT count() FROM clicks_1").await.trim().to_owned()
+    isolated.clickhouse("SELECT count() FROM clicks").await.trim().to_owned()
 }
 
 #[tokio::test]
@@ -45,11 +38,11 @@ async fn a_batch_of_any_size_becomes_one_part() {
     let store = store(&isolated, "one");
     let src = source(1, 0);
     let epoch = store.raise_epoch(src).await.unwrap();
-    insert(&store, Generation::FIRST, src, epoch, &insertion(src, 0..120_000)).await.unwrap();
+    insert(&store, src, epoch, &insertion(src, 0..120_000)).await.unwrap();
     let parts = isolated
         .clickhouse(
             "SELECT count(), sum(rows), max(level) FROM system.parts \
-             WHERE database = currentDatabase() AND table = 'clicks_1'",
+             WHERE database = currentDatabase() AND table = 'clicks'",
         )
         .await;
     assert_eq!(parts.trim(), "1\t120000\t0");
@@ -62,20 +55,19 @@ async fn an_insert_under_an_old_epoch_stores_nothing() {
     let (src, other) = (source(1, 0), source(1, 1));
     let old = former.raise_epoch(src).await.unwrap();
     let elsewhere = former.raise_epoch(other).await.unwrap();
-    insert(&former, Generation::FIRST, src, old, &insertion(src, 0..10)).await.unwrap();
+    insert(&former, src, old, &insertion(src, 0..10)).await.unwrap();
     let new = current.raise_epoch(src).await.unwrap();
     assert!(new > old);
 
-    let refused =
-        insert(&former, Generation::FIRST, src, old, &insertion(src, 10..100_000)).await.unwrap_err();
+    let refused = insert(&former, src, old, &insertion(src, 10..100_000)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
     assert_eq!(rows(&isolated).await, "10");
-    insert(&current, Generation::FIRST, src, new, &insertion(src, 10..20)).await.unwrap();
+    insert(&current, src, new, &insertion(src, 10..20)).await.unwrap();
     // The other source is its own.
-    insert(&former, Generation::FIRST, other, elsewhere, &insertion(other, 0..1)).await.unwrap();
+    insert(&former, other, elsewhere, &insertion(other, 0..1)).await.unwrap();
     assert_eq!(rows(&isolated).await, "21");
     let log = Source { src, topic_id: uuid::Uuid::nil(), first_offset: 0 };
-    let position = current.position(Generation::FIRST, log).await.unwrap();
+    let position = current.position(log).await.unwrap();
     assert_eq!((position.next, position.last_row.map(|row| row.koff)), (20, Some(19)));
 }
 
@@ -88,21 +80,20 @@ async fn an_insert_into_an_older_copy_stores_nothing() {
     let as_of = schemas::time::to_millis(Utc::now());
     store.write_progress(&[Progress { src, as_of, known: None }]).await.unwrap();
     let after = After { koff: None, as_of: Some(as_of) };
-    store.insert(Generation::FIRST, right, Some(after), &insertion(src, 0..10)).await.unwrap();
+    store.insert(right, after, &insertion(src, 0..10)).await.unwrap();
     // As if what was written last were not there: its owner knows that it was.
     isolated.clickhouse("TRUNCATE TABLE progress").await;
     let before = as_of - TimeDelta::seconds(60);
     store.write_progress(&[Progress { src, as_of: before, known: None }]).await.unwrap();
-    let refused =
-        store.insert(Generation::FIRST, right, Some(after), &insertion(src, 10..20)).await.unwrap_err();
+    let refused = store.insert(right, after, &insertion(src, 10..20)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
     assert_eq!(rows(&isolated).await, "10");
     // Nor does its owner make up for it.
     let later = Progress { src, as_of: as_of + TimeDelta::seconds(1), known: Some(as_of) };
     store.write_progress(&[later]).await.unwrap();
-    assert_eq!(store.progress(&[src]).await.unwrap(), [(src, before)].into());
+    assert_eq!(store.progress().await.unwrap(), [(src, before)].into());
     store.write_progress(&[Progress { src, as_of, known: Some(before) }]).await.unwrap();
-    assert_eq!(store.progress(&[src]).await.unwrap(), [(src, as_of)].into());
+    assert_eq!(store.progress().await.unwrap(), [(src, as_of)].into());
 }
 
 /// On replicas the token of an insert lets one follow a row. On one server the guard does, and the token nothing.
@@ -115,7 +106,7 @@ async fn on_one_server_the_token_of_an_insert_is_without_effect() {
     let after = After { koff: Some(41), as_of: None };
     for first in [42, 52] {
         let rows = insertion(src, first..first + 10);
-        store.insert(Generation::FIRST, right, Some(after), &rows).await.unwrap();
+        store.insert(right, after, &rows).await.unwrap();
     }
     assert_eq!(rows(&isolated).await, "20");
 }
@@ -127,40 +118,22 @@ async fn a_source_goes_on_behind_what_was_dropped_and_what_was_removed() {
     let src = source(1, 0);
     let right = Right { src, epoch: store.raise_epoch(src).await.unwrap() };
     let log = Source { src, topic_id: uuid::Uuid::nil(), first_offset: 7 };
-    let next = async || store.position(Generation::FIRST, log).await.unwrap().next;
+    let next = async || store.position(log).await.unwrap().next;
     assert_eq!(next().await, 7);
-    insert(&store, Generation::FIRST, src, right.epoch, &insertion(src, 7..10)).await.unwrap();
+    insert(&store, src, right.epoch, &insertion(src, 7..10)).await.unwrap();
     assert_eq!(next().await, 10);
     let stretch = |first, next| Stretch { first, next, broker_ts: None };
     for (stretch, reached) in [(stretch(10, 15), 15), (stretch(10, 18), 18), (stretch(30, 40), 18)] {
         store.insert_stretch(right, stretch).await.unwrap();
         assert_eq!(next().await, reached);
     }
-    isolated.clickhouse("DELETE FROM clicks_1 WHERE 1").await;
+    isolated.clickhouse("DELETE FROM clicks WHERE 1").await;
     assert_eq!(next().await, 7);
     store.insert_stretch(right, stretch(0, 10)).await.unwrap();
     assert_eq!(next().await, 18);
     store.raise_epoch(src).await.unwrap();
     let refused = store.insert_stretch(right, stretch(18, 20)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
-}
-
-#[tokio::test]
-async fn live_rows_are_refused_by_tables_that_are_not_current() {
-    let isolated = isolated().await;
-    let store = store(&isolated, "one");
-    let src = source(1, 0);
-    let epoch = store.raise_epoch(src).await.unwrap();
-    insert(&store, Generation::FIRST, src, epoch, &insertion(src, 0..10)).await.unwrap();
-    for statement in Generation(2).statements() {
-        isolated.clickhouse(&statement).await;
-    }
-    isolated.clickhouse("INSERT INTO generations SELECT 2, now64(3), 'test'").await;
-    let refused = insert(&store, Generation::FIRST, src, epoch, &insertion(src, 10..20)).await.unwrap_err();
-    assert!(matches!(refused, InsertError::Fenced), "{refused}");
-    insert(&store, Generation(2), src, epoch, &insertion(src, 10..20)).await.unwrap();
-    assert_eq!(isolated.clickhouse("SELECT count() FROM clicks_2").await.trim(), "10");
-    assert_eq!(rows(&isolated).await, "10");
 }
 
 #[tokio::test]

@@ -5,10 +5,10 @@ use std::time::Duration;
 use chrono::{Days, NaiveDate, TimeDelta, Utc};
 use processor::Config;
 use processor::store::Store;
+use processor::upkeep::Tables;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
-use schemas::clickhouse::Generation;
-use schemas::clickhouse::rollup::{Run, Scope, in_force};
+use schemas::clickhouse::rollup::{Run, Scope, is_active};
 use schemas::id::LinkId;
 use schemas::message::{Conversion, DeletedLink, LinkRecord, Message as _, Version};
 use schemas::row::{ClickRow, UPKEEP};
@@ -24,7 +24,12 @@ use crate::rollups::{assert_rollups, link, random_clicks, recent_month, store, w
 
 /// A processor whose upkeep does not let a test wait.
 pub(crate) fn eager(isolated: &Isolated) -> Config {
-    Config { upkeep_look: Duration::from_millis(200), purge_seconds: 1, ..config(isolated) }
+    Config {
+        upkeep_look: Duration::from_millis(200),
+        purge_seconds: 1,
+        read_on: Duration::from_secs(1),
+        ..config(isolated)
+    }
 }
 
 fn yesterday() -> NaiveDate {
@@ -39,7 +44,7 @@ pub(crate) async fn all_closed(isolated: &Isolated) -> NaiveDate {
     // A dozen statements each, with a sync to the disk.
     eventually("all slices are closed", 4 * SOON, async || {
         closed = (Utc::now() - TimeDelta::minutes(11)).date_naive().pred_opt().unwrap();
-        let last = "SELECT toString(max(slice)) FROM slices_1 WHERE toUInt128(workspace_id) = 0";
+        let last = "SELECT toString(max(slice)) FROM slices WHERE toUInt128(workspace_id) = 0";
         let last = isolated.clickhouse(last).await.trim().to_owned();
         if last == closed.to_string() { Ok(()) } else { Err(last) }
     })
@@ -47,14 +52,17 @@ pub(crate) async fn all_closed(isolated: &Isolated) -> NaiveDate {
     closed
 }
 
-pub(crate) fn processors_store(isolated: &Isolated) -> Store {
+fn processors_store(isolated: &Isolated) -> Store {
     Store::new(service::clickhouse::client(&config(isolated).clickhouse), "test".to_owned())
 }
 
 /// Runs the first statements of a run under an epoch of its own, as a process that is killed then would have.
-async fn broken_off(isolated: &Isolated, scope: Scope, slices: &[NaiveDate], statements: usize) -> usize {
+async fn interrupted(isolated: &Isolated, scope: Scope, slices: &[NaiveDate], statements: usize) -> usize {
     let version = processors_store(isolated).raise_epoch(UPKEEP).await.unwrap();
-    let run = Run { generation: Generation::FIRST, scope, version, slices: slices.to_vec() };
+    let blocks =
+        Tables::new(service::clickhouse::client(&config(isolated).clickhouse)).last_blocks().await.unwrap();
+    let slices = slices.iter().map(|slice| (*slice, blocks.get(slice).copied().unwrap_or(-1)));
+    let run = Run { scope, version, slices: slices.collect() };
     let all = run.statements();
     for statement in all.iter().take(statements) {
         isolated.clickhouse(statement).await;
@@ -86,8 +94,8 @@ async fn a_slice_is_not_closed_before_every_partition_is_beyond_it() {
     let rounds = "SELECT count() > 0 FROM progress WHERE as_of > now64(3) - 1";
     counted(&isolated, rounds, 1).await;
     processor.stop().await;
-    assert_eq!(isolated.clickhouse("SELECT count() FROM slices_1").await.trim(), "0");
-    assert_eq!(isolated.clickhouse("SELECT count() FROM counts_1").await.trim(), "0");
+    assert_eq!(isolated.clickhouse("SELECT count() FROM slices").await.trim(), "0");
+    assert_eq!(isolated.clickhouse("SELECT count() FROM counts").await.trim(), "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,34 +105,34 @@ async fn a_run_that_was_killed_anywhere_counts_nothing_and_its_rows_go() {
     let slice = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     let rows = random_clicks(slice, 1, 500);
     store(&isolated, &rows).await;
-    let statements = broken_off(&isolated, Scope::All, &[slice], 0).await;
+    let statements = interrupted(&isolated, Scope::All, &[slice], 0).await;
     assert_eq!(statements, 23);
     for killed_after in 1..statements {
-        broken_off(&isolated, Scope::All, &[slice], killed_after).await;
-        let rows = "SELECT count() FROM slices_1";
+        interrupted(&isolated, Scope::All, &[slice], killed_after).await;
+        let rows = "SELECT count() FROM slices";
         assert_eq!(isolated.clickhouse(rows).await.trim(), "0", "killed after {killed_after}");
     }
     let processor = Processor::start_with(eager(&isolated)).await;
     let closed = all_closed(&isolated).await;
     assert_rollups(&isolated, &rows, closed).await;
-    for table in ["counts_1", "breakdowns_1"] {
-        let litter = format!("SELECT count() FROM {table} WHERE NOT ({})", in_force(Generation::FIRST));
+    for table in ["counts", "breakdowns"] {
+        let litter = format!("SELECT count() FROM {table} WHERE NOT ({})", is_active());
         counted(&isolated, &litter, 0).await;
     }
     assert_rollups(&isolated, &rows, closed).await;
 
-    // A purge's run, too: what was in force stays in force until its last statement.
+    // A purge's run, too: what was active stays active until its last statement.
     for killed_after in [1, 11, 22] {
-        broken_off(&isolated, Scope::Workspace(workspace(1)), &[slice], killed_after).await;
+        interrupted(&isolated, Scope::Workspace(workspace(1)), &[slice], killed_after).await;
         assert_rollups(&isolated, &rows, closed).await;
     }
-    broken_off(&isolated, Scope::Workspace(workspace(1)), &[slice], statements).await;
+    interrupted(&isolated, Scope::Workspace(workspace(1)), &[slice], statements).await;
     assert_rollups(&isolated, &rows, closed).await;
     processor.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_puts_a_slice_in_force_may_be_lost_or_its_answer() {
+async fn what_activates_a_slice_may_be_lost_or_its_answer() {
     for fault in [Fault::SwallowAnswer, Fault::CutRequest] {
         let isolated = isolated().await;
         // Three days, since in the first minutes of a day the last of them is not closed yet.
@@ -142,7 +150,7 @@ async fn what_puts_a_slice_in_force_may_be_lost_or_its_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_that_both_do_upkeep_put_no_row_in_force_twice() {
+async fn two_that_both_do_upkeep_close_no_slice_twice() {
     let isolated = isolated().await;
     let first = yesterday().checked_sub_days(Days::new(12)).unwrap();
     let rows = random_clicks(first, 12, 3_000);
@@ -155,7 +163,7 @@ async fn two_that_both_do_upkeep_put_no_row_in_force_twice() {
     let owners = format!("SELECT uniqExact(owner) FROM owners WHERE src = {UPKEEP}");
     counted(&isolated, &owners, 2).await;
     assert_rollups(&isolated, &rows, closed).await;
-    let closings = "SELECT count() = uniqExact(slice) FROM slices_1";
+    let closings = "SELECT count() = uniqExact(slice) FROM slices";
     assert_eq!(isolated.clickhouse(closings).await.trim(), "1", "each slice was closed once");
     one.stop().await;
     rival.stop().await;
@@ -176,7 +184,7 @@ async fn delete(isolated: &Isolated, link: LinkId) {
 async fn rows_of(isolated: &Isolated, link: LinkId) -> String {
     let of_link = format!("link_id = toUUID('{}')", link.uuid());
     let count = |table: &str| format!("(SELECT count() FROM {table} WHERE {of_link})");
-    let tables = ["clicks_1", "counts_1", "breakdowns_1", "conversions"].map(count).join(", ");
+    let tables = ["clicks", "counts", "breakdowns", "conversions"].map(count).join(", ");
     isolated.clickhouse(&format!("SELECT {tables}")).await.trim().to_owned()
 }
 
@@ -214,10 +222,10 @@ async fn a_deleted_links_rows_are_gone_from_every_table_and_never_come_back() {
     .await;
     let left: Vec<ClickRow> = rows.iter().filter(|row| !of_gone(row)).cloned().collect();
     assert!(left.len() < rows.len());
-    // No row of its workspace has its visitors, not even one that is no longer in force.
+    // No row of its workspace has its visitors, not even one that is not active any more.
     counted(&isolated, "SELECT count() FROM purges", 1).await;
     assert_rollups(&isolated, &left, closed).await;
-    let litter = format!("SELECT count() FROM counts_1 WHERE NOT ({})", in_force(Generation::FIRST));
+    let litter = format!("SELECT count() FROM counts WHERE NOT ({})", is_active());
     counted(&isolated, &litter, 0).await;
 
     // A click that was on its way, and one that a replay brings: dropped by the lane.
@@ -226,7 +234,7 @@ async fn a_deleted_links_rows_are_gone_from_every_table_and_never_come_back() {
     (late.link_id, late.workspace_id) = (gone, converted.click.workspace_id);
     edge.send(0, &late).await;
     edge.send(0, &click("last")).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE click_id = 'last'", 1).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'last'", 1).await;
     assert_eq!(rows_of(&isolated, gone).await, "0\t0\t0\t0");
     // A conversion of it that comes late is not stored, the next one is.
     write(&isolated, topic::CONVERSIONS, "key", &conversion(converted).encode()).await;
@@ -237,7 +245,55 @@ async fn a_deleted_links_rows_are_gone_from_every_table_and_never_come_back() {
     let mut slipped = converted.clone();
     (slipped.koff, slipped.broker_ts) = (9_999_999, Utc::now());
     store(&isolated, &[slipped]).await;
-    counted(&isolated, "SELECT count() FROM clicks_1 WHERE koff = 9999999", 0).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE koff = 9999999", 0).await;
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slice_whose_clicks_have_changed_is_closed_again_also_after_a_purge() {
+    let isolated = isolated().await;
+    // A month's last day folds the month, so the slice before it is in two rollups.
+    let last = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
+    let day = last.pred_opt().unwrap();
+    let mut rows = random_clicks(day, 2, 1_000);
+    store(&isolated, &rows).await;
+    let config = Config { read_on: Duration::from_secs(3_600), ..eager(&isolated) };
+    let processor = Processor::start_with(config).await;
+    let closed = all_closed(&isolated).await;
+    delete(&isolated, link(11)).await;
+    counted(&isolated, "SELECT count() FROM purges", 1).await;
+    rows.retain(|row| row.click.link_id != link(11));
+    assert_rollups(&isolated, &rows, closed).await;
+    // What a report has begun to read, it reads to its end.
+    let workspaces = "SELECT version, sum(clicks) FROM counts WHERE toUInt128(link_id) = 0 GROUP BY version ORDER BY version";
+    let before = isolated.clickhouse(workspaces).await;
+
+    let mut late = rows.iter().find(|row| row.broker_ts.date_naive() == day).unwrap().clone();
+    (late.koff, late.click.click_id) = (9_999_999, "late".to_owned());
+    store(&isolated, &[late.clone()]).await;
+    rows.push(late);
+    eventually("the slice is closed again", SOON, async || {
+        let versions = isolated.clickhouse(workspaces).await;
+        let active = "SELECT uniqExact(version) FROM slices WHERE toUInt128(workspace_id) = 0 GROUP BY slice \
+                      HAVING uniqExact(version) > 1";
+        let again = isolated.clickhouse(active).await;
+        if again == "2\n2\n" && versions.starts_with(&before) { Ok(()) } else { Err((again, versions)) }
+    })
+    .await;
+    assert_rollups(&isolated, &rows, closed).await;
+    let metrics = processor.metrics().await;
+    let is_told = |line: &str| {
+        line.starts_with("hopline_processor_slices_closed_again_total ") && !line.ends_with(" 0")
+    };
+    assert!(metrics.lines().any(is_told), "{metrics}");
+    processor.stop().await;
+
+    // When nobody can read it any more, it goes.
+    let processor = Processor::start_with(eager(&isolated)).await;
+    for table in ["counts", "breakdowns"] {
+        counted(&isolated, &format!("SELECT count() FROM {table} WHERE NOT ({})", is_active()), 0).await;
+    }
+    assert_rollups(&isolated, &rows, closed).await;
     processor.stop().await;
 }
 
@@ -259,7 +315,7 @@ async fn rows_go_a_month_after_their_plan_stopped_to_show_them() {
         rows.extend(clicks);
     }
     let slices: Vec<NaiveDate> = ages.iter().map(|age| day(*age)).collect();
-    broken_off(&isolated, Scope::All, &slices, usize::MAX).await;
+    interrupted(&isolated, Scope::All, &slices, usize::MAX).await;
     // Workspace 0 shows 30 days, 1 has shown 365 until lately, of 2 nobody has said anything.
     for (number, days, ago) in [(0, 30, 0), (1, 365, 20), (1, 30, 0)] {
         let workspace = workspace(number).uuid();
@@ -276,22 +332,21 @@ async fn rows_go_a_month_after_their_plan_stopped_to_show_them() {
     let kept: Vec<ClickRow> = rows.iter().filter(|row| is_kept(row)).cloned().collect();
     assert!(kept.len() < rows.len());
     let processor = Processor::start_with(eager(&isolated)).await;
-    let all = "SELECT count() FROM clicks_1 WHERE NOT startsWith(click_id, 'sent')".to_owned();
+    let all = "SELECT count() FROM clicks WHERE NOT startsWith(click_id, 'sent')".to_owned();
     counted(&isolated, &all, kept.len()).await;
-    for (table, time) in [("counts_1", "slice"), ("breakdowns_1", "slice"), ("clicks_1", "toDate(broker_ts)")]
-    {
+    for (table, time) in [("counts", "slice"), ("breakdowns", "slice"), ("clicks", "toDate(broker_ts)")] {
         let old = format!(
             "SELECT countIf({time} < if(workspace_id = toUUID('{}'), toDate('{short}'), toDate('{long}'))) FROM {table}",
             workspace(0).uuid()
         );
         counted(&isolated, &old, 0).await;
     }
-    let raw = "SELECT count() FROM clicks_1";
+    let raw = "SELECT count() FROM clicks";
     assert_eq!(isolated.clickhouse(raw).await.trim(), kept.len().to_string());
     let masked = "SELECT count() FROM system.parts WHERE database = currentDatabase() AND active \
                   AND has_lightweight_delete";
     counted(&isolated, masked, 0).await;
-    let by_hour = "SELECT sum(clicks) FROM counts_1 WHERE unit = 'hour' AND toUInt128(link_id) = 0";
+    let by_hour = "SELECT sum(clicks) FROM counts WHERE unit = 'hour' AND toUInt128(link_id) = 0";
     assert_eq!(isolated.clickhouse(by_hour).await.trim(), kept.len().to_string());
     processor.stop().await;
 }

@@ -1,14 +1,15 @@
 //! The statements that compute rollups from raw rows.
 //!
-//! A run writes rows under a version that no other run has, and its last statement puts that version in force. What
-//! a run that was broken off has left is in force nowhere, so it counts nothing.
+//! A run writes rows under a version that no other run has, and its last statement activates that version. What an
+//! interrupted run has left is active nowhere, so it counts nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use chrono::{Datelike as _, Days, Months, NaiveDate};
 use uuid::Uuid;
 
-use super::{Generation, PRECISION, under_epoch, without_comments};
+use super::{PRECISION, under_epoch, without_comments};
 use crate::id::WorkspaceId;
 use crate::row::UPKEEP;
 
@@ -30,12 +31,12 @@ const COUNTS: &str = include_str!("../../clickhouse/rollup/counts.sql");
 const MONTH_OF_COUNTS: &str = include_str!("../../clickhouse/rollup/month_of_counts.sql");
 const BREAKDOWNS: &str = include_str!("../../clickhouse/rollup/breakdowns.sql");
 const MONTH_OF_BREAKDOWNS: &str = include_str!("../../clickhouse/rollup/month_of_breakdowns.sql");
-const IN_FORCE: &str = include_str!("../../clickhouse/rollup/in_force.sql");
+const ACTIVE: &str = include_str!("../../clickhouse/rollup/active.sql");
 
-/// The versions of slices that were ever in force.
-const KNOWN: &str = "SELECT workspace_id, slice, version FROM {slices}";
+/// The versions of slices that were ever active.
+const KNOWN: &str = "SELECT workspace_id, slice, version FROM slices";
 
-/// What a run is about to put in force beside them.
+/// What a run is about to activate beside them.
 const PENDING: &str =
     "UNION ALL SELECT toUUID('{workspace}'), toDate(arrayJoin([{run_slices}])), toUInt64({version})";
 
@@ -53,25 +54,23 @@ pub enum Scope {
 /// One computation of the rollups of some slices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// The tables.
-    pub generation: Generation,
     /// Whose rows.
     pub scope: Scope,
     /// The epoch under which it writes, and the version of what it writes.
     pub version: u64,
-    /// Which slices.
-    pub slices: Vec<NaiveDate>,
+    /// Which slices, each with the number of the last block of clicks that it has; -1 where it has none.
+    pub slices: BTreeMap<NaiveDate, i64>,
 }
 
 impl Run {
-    /// Returns the statements in their order; the last one puts what the others wrote in force.
+    /// Returns the statements in their order; the last one activates what the others wrote.
     ///
     /// Each is refused when somebody else has raised the epoch of upkeep.
     pub fn statements(&self) -> Vec<String> {
         let mut statements = vec![self.render(COUNTS, "")];
         statements.extend(DIMENSIONS.iter().map(|dimension| self.render(BREAKDOWNS, dimension)));
         // A month is folded from its days, so those of every slice come first.
-        if self.slices.iter().any(|slice| ends_month(*slice)) {
+        if self.slices.keys().any(|slice| ends_month(*slice)) {
             statements.push(self.render(MONTH_OF_COUNTS, ""));
             statements.extend(DIMENSIONS.iter().map(|dimension| self.render(MONTH_OF_BREAKDOWNS, dimension)));
         }
@@ -93,19 +92,18 @@ impl Run {
             Scope::Workspace(_) => format!("{scope} AND link_id = toUUID('{zero}')"),
         };
         let folds: BTreeSet<NaiveDate> =
-            self.slices.iter().copied().filter(|slice| ends_month(*slice)).collect();
+            self.slices.keys().copied().filter(|slice| ends_month(*slice)).collect();
+        let blocks: Vec<String> =
+            self.slices.iter().map(|(slice, block)| format!("('{slice}', {block})")).collect();
         let text = |day: Option<&NaiveDate>| day.map(NaiveDate::to_string).unwrap_or_default();
         let mut sql = without_comments(template);
         for (name, value) in [
             // Those that have placeholders of their own come first.
-            ("in_force", without_comments(IN_FORCE)),
+            ("active", without_comments(ACTIVE)),
             ("known", format!("{KNOWN} {PENDING}")),
-            ("counts", self.generation.counts()),
-            ("breakdowns", self.generation.breakdowns()),
-            ("clicks", self.generation.clicks()),
-            ("slices", self.generation.slices()),
             ("guard", under_epoch(UPKEEP, self.version)),
-            ("run_slices", dates(&self.slices)),
+            ("run_slices", dates(self.slices.keys())),
+            ("run_blocks", blocks.join(", ")),
             ("folds", dates(&folds)),
             ("first_fold", text(folds.first())),
             ("last_fold", text(folds.last())),
@@ -124,12 +122,24 @@ impl Run {
     }
 }
 
-/// Returns the condition that holds for the rollup rows of a generation which are in force.
-pub fn in_force(generation: Generation) -> String {
-    without_comments(IN_FORCE)
-        .replace("{known}", KNOWN)
-        .replace("{slices}", &generation.slices())
-        .replace("{zero}", &Uuid::nil().to_string())
+/// Returns the condition that holds for the rollup rows which are active.
+pub fn is_active() -> String {
+    active_of(KNOWN)
+}
+
+/// Returns the condition that holds for the rollup rows which a query may still read that began at most so long ago.
+pub fn may_be_read(ago: Duration) -> String {
+    let since = format!("now64(3) - INTERVAL {} MILLISECOND", ago.as_millis());
+    let then = active_of(&format!("{KNOWN} WHERE slices.at <= {since}"));
+    format!(
+        "({} OR {then} OR version IN (SELECT version FROM slices WHERE slices.at > {since}))",
+        is_active()
+    )
+}
+
+fn active_of(known: &str) -> String {
+    let sql = without_comments(ACTIVE).replace("{known}", known).replace("{zero}", &Uuid::nil().to_string());
+    format!("({sql})")
 }
 
 fn dates<'a>(days: impl IntoIterator<Item = &'a NaiveDate>) -> String {
@@ -155,8 +165,8 @@ mod tests {
     use super::*;
 
     fn run(scope: Scope, slices: &[&str]) -> Run {
-        let slices = slices.iter().map(|slice| slice.parse().unwrap()).collect();
-        Run { generation: Generation(4), scope, version: 77, slices }
+        let slices = slices.iter().map(|slice| (slice.parse().unwrap(), 5)).collect();
+        Run { scope, version: 77, slices }
     }
 
     #[test]
@@ -177,7 +187,7 @@ mod tests {
                 );
             }
         }
-        assert!(!in_force(Generation(4)).contains('{'), "{}", in_force(Generation(4)));
+        assert!(!may_be_read(Duration::ZERO).contains('{'), "{}", may_be_read(Duration::ZERO));
     }
 
     #[test]

@@ -29,11 +29,8 @@ pub const fn partition_of(src: u32) -> u16 {
 
 /// The source of what upkeep writes, in the table of owners: it is fenced as the inserts of a partition are.
 ///
-/// No partition has it: Kafka's clusters do not hold 65,536 of one topic, and generations count from 1.
+/// No partition has it: Kafka's clusters do not hold 65,536 of one topic, and logs count from 1.
 pub const UPKEEP: u32 = source(u16::MAX, u16::MAX);
-
-/// The source of what a replay writes into tables that nobody reads yet; see [`UPKEEP`].
-pub const REBUILD: u32 = source(u16::MAX, u16::MAX - 1);
 
 /// A click and its position in the log: the pair (`src`, `koff`) is in the table once or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -67,7 +67,7 @@ pub(crate) async fn breakdown(
     };
     let window = [question.window];
     let rollup = Rollup {
-        table: snapshot.generation.breakdowns(),
+        table: "breakdowns",
         condition: format!("dimension = '{column}'"),
         units: Unit::OF_BREAKDOWNS,
         start: |millis| format!("toDate({})", millis / DAY),

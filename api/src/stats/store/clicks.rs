@@ -2,8 +2,6 @@
 
 use clickhouse::Row;
 use clickhouse::error::Result;
-use schemas::clickhouse::CURRENT_GENERATION;
-use schemas::clickhouse::Generation;
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -96,7 +94,6 @@ impl NewestFirst {
         question: &Question<'_>,
         limit: usize,
     ) -> Result<Vec<ClickRow>> {
-        let generation: Generation = desk.query(CURRENT_GENERATION).fetch_one().await.map(Generation)?;
         let mut rows = Vec::new();
         while rows.len() < limit {
             let (until, condition) = match self.next {
@@ -110,7 +107,7 @@ impl NewestFirst {
             };
             let from = until.min(self.now).saturating_sub(self.span).max(question.window.start);
             let wanted = limit - rows.len();
-            let found = read(desk, generation, question, from, &condition, wanted).await?;
+            let found = read(desk, question, from, &condition, wanted).await?;
             if found.len() == wanted {
                 let oldest = found.last().map_or(from, |row| row.at);
                 self.span = (until.min(self.now) - oldest).saturating_mul(2).max(LEAST_SPAN);
@@ -127,7 +124,6 @@ impl NewestFirst {
 
 async fn read(
     desk: &Desk,
-    generation: Generation,
     question: &Question<'_>,
     from: i64,
     before: &str,
@@ -139,12 +135,11 @@ async fn read(
                 toString(class) AS class, toString(country) AS country, toString(device_type) AS device_type,
                 toString(browser) AS browser, toString(os) AS os, referrer, utm_source, utm_medium,
                 utm_campaign, utm_term, utm_content, external_click_id
-         FROM {clicks}
+         FROM clicks
          WHERE workspace_id = toUUID('{workspace}') AND {of} AND {class} AND occurred_at >= {from} AND {before}
            AND broker_ts >= {from}
          ORDER BY occurred_at DESC, src DESC, koff DESC
          LIMIT {limit}",
-        clicks = generation.clicks(),
         workspace = question.workspace,
         of = question.of.of_raw(),
         class = question.classes.condition(),

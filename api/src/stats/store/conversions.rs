@@ -4,13 +4,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use clickhouse::Row;
 use clickhouse::error::Result;
-use schemas::clickhouse::{CURRENT_GENERATION, Generation};
 use schemas::message::Class;
 use serde::Deserialize;
 use uuid::Uuid;
 
 use super::desk::Desk;
-use super::snapshot::Snapshot;
 use super::source::{Classes, Question, any_of, instant, quoted};
 use crate::stats::pieces::Range;
 
@@ -31,8 +29,8 @@ struct LinkRow {
 }
 
 /// Counts the conversions whose clicks are asked about.
-pub(crate) async fn conversions(desk: &Desk, snapshot: &Snapshot, question: &Question<'_>) -> Result<u64> {
-    Ok(conversions_by_link(desk, snapshot, question).await?.into_values().sum())
+pub(crate) async fn conversions(desk: &Desk, question: &Question<'_>) -> Result<u64> {
+    Ok(conversions_by_link(desk, question).await?.into_values().sum())
 }
 
 /// Counts the conversions whose clicks are asked about, by link; a link without any may be left out.
@@ -42,11 +40,7 @@ pub(crate) async fn conversions(desk: &Desk, snapshot: &Snapshot, question: &Que
 ///
 /// For one class this reads time and class of every click between the first and the last that converted, which no
 /// rollup has.
-pub(crate) async fn conversions_by_link(
-    desk: &Desk,
-    snapshot: &Snapshot,
-    question: &Question<'_>,
-) -> Result<HashMap<Uuid, u64>> {
+pub(crate) async fn conversions_by_link(desk: &Desk, question: &Question<'_>) -> Result<HashMap<Uuid, u64>> {
     if question.window.is_empty() {
         return Ok(HashMap::new());
     }
@@ -66,11 +60,10 @@ pub(crate) async fn conversions_by_link(
     let within = any_of(&[Range { start, end: last + 1 }], "occurred_at", instant);
     // Time and class before the id, which decides: hardly a row is left when it comes to the wide column.
     let looked_up = format!(
-        "SELECT link_id AS link, uniqExact(click_id) AS count FROM {clicks}
+        "SELECT link_id AS link, uniqExact(click_id) AS count FROM clicks
          PREWHERE {of} AND {within} AND broker_ts >= {start} AND {condition}
               AND occurred_at IN (SELECT occurred_at FROM conversions WHERE {of} AND {within})
          WHERE click_id IN (SELECT click_id FROM conversions WHERE {of} AND {within}) GROUP BY link",
-        clicks = snapshot.generation.clicks(),
         start = instant(start),
     );
     let looked_up = desk.query(&looked_up).fetch_all::<LinkRow>().await?;
@@ -118,15 +111,13 @@ pub(crate) async fn are_of_class(
     clicks: &[Converted<'_>],
 ) -> Result<Vec<bool>> {
     let Some(first) = clicks.iter().map(|click| click.at).min() else { return Ok(Vec::new()) };
-    let generation: Generation = desk.query(CURRENT_GENERATION).fetch_one().await.map(Generation)?;
     let LookedUp { condition, are_of_class } = LookedUp::of(class);
     let list = |literals: BTreeSet<String>| Vec::from_iter(literals).join(", ");
     let sql = format!(
-        "SELECT DISTINCT click_id FROM {table}
+        "SELECT DISTINCT click_id FROM clicks
          PREWHERE workspace_id = toUUID('{workspace}') AND link_id IN ({links}) AND occurred_at IN ({times})
               AND broker_ts >= {first} AND {condition}
          WHERE click_id IN ({ids})",
-        table = generation.clicks(),
         links = list(clicks.iter().map(|click| format!("toUUID('{}')", click.link)).collect()),
         times = list(clicks.iter().map(|click| instant(click.at)).collect()),
         first = instant(first),

@@ -1,12 +1,10 @@
 //! Where queries are asked: in turn, and within bounds of time, memory and threads.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use clickhouse::Client;
 use clickhouse::error::{Error, Result};
 use clickhouse::query::Query;
-use schemas::clickhouse::{CURRENT_GENERATION, Generation};
 use service::http::ApiError;
 use uuid::Uuid;
 
@@ -27,8 +25,6 @@ pub(crate) struct Desk {
     client: Client,
     turns: Turns,
     bound: Duration,
-    /// The current generation of tables as far as is known; 0 is: not at all.
-    generation: AtomicU32,
     pub(super) recent: Recent,
 }
 
@@ -71,13 +67,7 @@ impl Desk {
         let client = settings
             .into_iter()
             .fold(client.clone(), |client, (name, value)| client.with_setting(name, value.to_string()));
-        Self {
-            client,
-            turns: Turns::new(per_workspace, ALL_TURNS),
-            bound,
-            generation: AtomicU32::new(0),
-            recent: Recent::default(),
-        }
+        Self { client, turns: Turns::new(per_workspace, ALL_TURNS), bound, recent: Recent::default() }
     }
 
     /// Does what a request needs of ClickHouse when it is the workspace's turn.
@@ -111,19 +101,5 @@ impl Desk {
     /// A query, to the letter.
     pub(super) fn query(&self, sql: &str) -> Query {
         self.client.query_raw(sql)
-    }
-
-    /// The current generation, as far as this process knows without asking; then the answer to the first question
-    /// must tell whether it still is.
-    pub(super) async fn generation(&self) -> Result<Generation> {
-        match self.generation.load(Ordering::Relaxed) {
-            0 => self.query(CURRENT_GENERATION).fetch_one().await.map(Generation),
-            known => Ok(Generation(known)),
-        }
-    }
-
-    /// Remembers the current generation, or that it is to be asked for.
-    pub(super) fn remember(&self, generation: Option<Generation>) {
-        self.generation.store(generation.map_or(0, |Generation(number)| number), Ordering::Relaxed);
     }
 }

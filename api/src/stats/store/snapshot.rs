@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use clickhouse::Row;
 use clickhouse::error::Result;
-use schemas::clickhouse::Generation;
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -16,30 +15,27 @@ use super::source::Question;
 /// Milliseconds of a day.
 pub(super) const DAY: i64 = 86_400_000;
 
-/// Which tables are current, how far the rollups reach, and up to when every click is there.
+/// How far the rollups reach, and up to when every click is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    pub(super) generation: Generation,
     /// The first day of the broker that the rollups do not have, in days since 1970; 0 when they have none.
     pub(super) closed_until: u16,
-    /// The version in force of each closed slice, from the first day that is asked about on, ascending.
+    /// The active version of each closed slice, from the first day that is asked about on, ascending.
     pub(super) versions: Vec<(u16, u64)>,
     /// Every click that the broker had taken by then is in the tables; not known before the first processor ran.
     pub(crate) as_of: Option<DateTime<Utc>>,
 }
 
-/// A row of one of the four tables that the state is in; what `number`, `value` and `closes` are depends on which.
+/// A row of one of the three tables that the state is in; what `number`, `value` and `closes` are depends on which.
 #[derive(Row, Deserialize)]
 struct StateRow {
-    /// One of [`GENERATION`], [`SOURCE`], [`SLICE`], [`LOG`].
+    /// One of [`SOURCE`], [`SLICE`], [`LOG`].
     of: u8,
     number: u32,
     value: i64,
     closes: bool,
 }
 
-/// `number` is the generation that is current.
-const GENERATION: u8 = 0;
 /// `number` is a source, and it is complete until `value`, in milliseconds since 1970.
 const SOURCE: u8 = 1;
 /// `number` is a day of the broker, `value` the newest version of its slice.
@@ -61,93 +57,61 @@ pub(super) struct Recent(Mutex<Option<State>>);
 /// The rows that were there when they were asked for.
 struct State {
     asked_at: Instant,
-    generation: Generation,
     rows: Arc<[StateRow]>,
 }
 
 impl Recent {
-    fn of(&self, generation: Generation) -> Option<Arc<[StateRow]>> {
+    fn last(&self) -> Option<Arc<[StateRow]>> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = |state: &&State| state.generation == generation && state.asked_at.elapsed() < RECENT;
-        last.as_ref().filter(fresh).map(|state| Arc::clone(&state.rows))
+        last.as_ref().filter(|state| state.asked_at.elapsed() < RECENT).map(|state| Arc::clone(&state.rows))
     }
 
-    fn keep(&self, asked_at: Instant, generation: Generation, rows: Arc<[StateRow]>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(State { asked_at, generation, rows });
+    fn keep(&self, asked_at: Instant, rows: Arc<[StateRow]>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(State { asked_at, rows });
     }
 }
 
 impl Snapshot {
     /// Reads the state for a question.
     ///
-    /// A query that follows finds at least the rows that this state promises: a slice is closed, and a version comes
-    /// into force, after its rows are stored.
+    /// A query that follows finds at least the rows that this state promises: a slice is closed, and a version becomes
+    /// active, after its rows are stored.
     pub(crate) async fn read(desk: &Desk, question: &Question<'_>) -> Result<Self> {
-        let mut generation = desk.generation().await?;
-        loop {
-            match Self::of_generation(desk, generation, question).await {
-                Ok((snapshot, current)) if current == generation => {
-                    desk.remember(Some(generation));
-                    return Ok(snapshot);
-                }
-                Ok((_, current)) => generation = current,
-                Err(error) => {
-                    // Perhaps because the tables of a former generation are gone.
-                    desk.remember(None);
-                    let current = desk.generation().await?;
-                    if current == generation {
-                        return Err(error);
-                    }
-                    generation = current;
-                }
-            }
-        }
-    }
-
-    /// The state by the slices of one generation, and which generation is current.
-    async fn of_generation(
-        desk: &Desk,
-        generation: Generation,
-        question: &Question<'_>,
-    ) -> Result<(Self, Generation)> {
         let first_day = question.window.start.div_euclid(DAY);
         let of_slices = question.of.of_slices(question.workspace);
         let is_everyones = of_slices.iter().all(Uuid::is_nil);
-        if is_everyones && let Some(rows) = desk.recent.of(generation) {
-            return Ok(Self::of_rows(&rows, generation, first_day));
+        if is_everyones && let Some(rows) = desk.recent.last() {
+            return Ok(Self::of_rows(&rows, first_day));
         }
         let asked_at = Instant::now();
         let of_slices: Vec<String> = of_slices.iter().map(|id| format!("toUUID('{id}')")).collect();
-        // One statement of four plain reads: subqueries in its columns would be run one after another.
+        // One statement of three plain reads: subqueries in its columns would be run one after another.
         let sql = format!(
-            "SELECT toUInt8({GENERATION}) AS of, toUInt32(max(generation)) AS number, toInt64(0) AS value, false AS closes
-             FROM generations
-             UNION ALL
-             SELECT {SOURCE}, toUInt32(src), toUnixTimestamp64Milli(max(as_of)), false FROM progress GROUP BY src
+            "SELECT toUInt8({SOURCE}) AS of, toUInt32(src) AS number, toUnixTimestamp64Milli(max(as_of)) AS value,
+                    false AS closes
+             FROM progress GROUP BY src
              UNION ALL
              SELECT {LOG}, toUInt32(max(src)), toInt64(0), false
              FROM sources GROUP BY bitAnd(src, 65535) HAVING argMax(first_offset, src) < {NO_LOG}
              UNION ALL
              SELECT {SLICE}, toUInt32(toUInt16(slice)), toInt64(max(version)), toBool(max(workspace_id = {none}))
-             FROM {table}
+             FROM slices
              WHERE workspace_id IN ({workspaces})
              GROUP BY slice",
             workspaces = of_slices.join(", "),
             none = "toUUID('00000000-0000-0000-0000-000000000000')",
-            table = generation.slices(),
         );
         let rows = desk.query(&sql).with_setting("max_threads", "1").fetch_all::<StateRow>().await?;
         let rows: Arc<[StateRow]> = rows.into();
         if is_everyones {
-            desk.recent.keep(asked_at, generation, Arc::clone(&rows));
+            desk.recent.keep(asked_at, Arc::clone(&rows));
         }
-        Ok(Self::of_rows(&rows, generation, first_day))
+        Ok(Self::of_rows(&rows, first_day))
     }
 
-    /// Puts the rows together; returns the state, and which generation is current.
-    fn of_rows(rows: &[StateRow], generation: Generation, first_day: i64) -> (Self, Generation) {
+    /// Puts the rows together.
+    fn of_rows(rows: &[StateRow], first_day: i64) -> Self {
         let those = |kind| rows.iter().filter(move |row| row.of == kind);
-        let current = those(GENERATION).map(|row| row.number).max().unwrap_or_default();
         // A log that was replaced has nothing to come; one of which nothing is said yet may have much.
         let counted =
             |log: &StateRow| those(SOURCE).find(|row| row.number == log.number).map(|row| row.value);
@@ -163,6 +127,6 @@ impl Snapshot {
             .collect();
         versions.sort_unstable();
         let as_of = as_of.and_then(DateTime::from_timestamp_millis);
-        (Self { generation, closed_until, versions, as_of }, Generation(current))
+        Self { closed_until, versions, as_of }
     }
 }

@@ -73,7 +73,7 @@ impl Of<'_> {
         }
     }
 
-    /// The workspaces of table `slices` whose rows say which version is in force: those of the workspace itself are
+    /// The workspaces of table `slices` whose rows say which version is active: those of the workspace itself are
     /// for its rows as one.
     pub(super) fn of_slices(&self, workspace: Uuid) -> Vec<Uuid> {
         match self {
@@ -138,7 +138,7 @@ impl Key {
 
 /// A rollup, and what is particular to it.
 pub(super) struct Rollup {
-    pub(super) table: String,
+    pub(super) table: &'static str,
     /// The condition on its rows beside those that every rollup has.
     pub(super) condition: String,
     /// Its units, the coarsest first.
@@ -175,7 +175,7 @@ impl Question<'_> {
         let mut branches = Vec::new();
         let closed_slices = self.of_rollup(snapshot, closed_until, rollup, key, &pieces, with_visitors);
         branches.extend(closed_slices);
-        let raw = |when: String| self.of_raw(snapshot, key, &when, with_visitors);
+        let raw = |when: String| self.of_raw(key, &when, with_visitors);
         if let Some(first) = pieces.edges.first() {
             branches.push(raw(format!(
                 "broker_ts >= {} AND broker_ts < {} AND {}",
@@ -225,7 +225,7 @@ impl Question<'_> {
         Some(format!(
             "SELECT {key} AS k, clicks AS n{visitors} FROM {table}
              WHERE workspace_id = toUUID('{workspace}') AND {of} AND {condition} AND {class} AND ({units})
-               AND slice >= toDate({first}) AND slice < toDate({closed_until}) AND {in_force}{only}",
+               AND slice >= toDate({first}) AND slice < toDate({closed_until}) AND {active}{only}",
             key = key_of_row,
             visitors = if with_visitors { ", visitors AS v" } else { "" },
             table = rollup.table,
@@ -234,20 +234,19 @@ impl Question<'_> {
             condition = rollup.condition,
             class = self.classes.condition(),
             first = day_of(self.window.start),
-            in_force = in_force(&snapshot.versions),
+            active = are_active(&snapshot.versions),
             only = key.condition(&key.of_rollup),
         ))
     }
 
     /// The raw rows of some part of time.
-    fn of_raw(&self, snapshot: &Snapshot, key: &Key, when: &str, with_visitors: bool) -> String {
+    fn of_raw(&self, key: &Key, when: &str, with_visitors: bool) -> String {
         let visitors = format!(", uniqCombined64State({PRECISION})(visitor) AS v");
         let rows = format!(
-            "SELECT {key} AS k, count() AS n{visitors} FROM {table}
+            "SELECT {key} AS k, count() AS n{visitors} FROM clicks
              WHERE workspace_id = toUUID('{workspace}') AND {of} AND {class} AND {when}{only} GROUP BY k",
             key = key.of_raw,
             visitors = if with_visitors { &visitors } else { "" },
-            table = snapshot.generation.clicks(),
             workspace = self.workspace,
             of = self.of.of_raw(),
             class = self.classes.condition(),
@@ -278,8 +277,8 @@ fn whole_units(pieces: &Pieces, rollup: &Rollup) -> Option<String> {
     (!units.is_empty()).then(|| format!("({})", units.join(" OR ")))
 }
 
-/// The condition that picks the version in force of each slice: one version for nearly all, and the exceptions.
-fn in_force(versions: &[(u16, u64)]) -> String {
+/// The condition that picks the active version of each slice: one version for nearly all, and the exceptions.
+fn are_active(versions: &[(u16, u64)]) -> String {
     let mut sorted: Vec<u64> = versions.iter().map(|(_, version)| *version).collect();
     sorted.sort_unstable();
     let common = sorted.chunk_by(|one, other| one == other).max_by_key(|same| same.len());
@@ -321,13 +320,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_versions_in_force_are_one_and_the_exceptions() {
-        assert_eq!(in_force(&[(1, 1), (2, 1)]), "version = 1");
+    fn the_active_versions_are_one_and_the_exceptions() {
+        assert_eq!(are_active(&[(1, 1), (2, 1)]), "version = 1");
         assert_eq!(
-            in_force(&[(1, 1), (2, 7), (3, 1), (4, 9)]),
+            are_active(&[(1, 1), (2, 7), (3, 1), (4, 9)]),
             "version = transform(toUInt16(slice), [2, 4], [7, 9], toUInt64(1))"
         );
-        assert_eq!(in_force(&[]), "version = 0");
+        assert_eq!(are_active(&[]), "version = 0");
     }
 
     #[test]

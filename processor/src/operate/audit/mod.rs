@@ -6,7 +6,7 @@
 //!   what the record and the recounts since say, or a dead letter, a repeat of a row, or a deleted link's; and each row of
 //!   that range has its record. Both are read in the order of their offsets, side by side.
 //! - No position and no click that was sent again has two rows, also where the log does not reach any more.
-//! - The rollups in force of every closed slice are what its raw rows say.
+//! - The active rollups of every closed slice are what its raw rows say.
 //!
 //! Rows of logs that were replaced since, and of what was cut off a log, have nothing to be compared with; they are named,
 //! and part of the second and the third comparison.
@@ -24,7 +24,6 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use chrono::{NaiveDate, Utc};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use schemas::clickhouse::Generation;
 use schemas::topic;
 use service::clickhouse::client;
 use uuid::Uuid;
@@ -59,13 +58,11 @@ pub async fn audit(config: &Config) -> anyhow::Result<Report> {
     let store = Store::new(client(&config.clickhouse), "audit".to_owned());
     let mut attempt = 1;
     loop {
-        let generation = store.current_generation().await.context("cannot read the current generation")?;
-        let tables = Tables::new(client(&config.clickhouse), generation);
+        let tables = Tables::new(client(&config.clickhouse));
         let before = tables.fingerprint().await.context("cannot read the tables")?;
         let mut report = Audit { config, store: &store, tables }.run().await?;
-        report.generation = generation.0;
         report.equal = report.difference_count == 0;
-        let tables = Tables::new(client(&config.clickhouse), generation);
+        let tables = Tables::new(client(&config.clickhouse));
         let is_one_state = tables.fingerprint().await.context("cannot read the tables")? == before;
         // The first difference may be a purge that was half way when the audit began, so it is looked at again.
         if report.equal || attempt >= ATTEMPTS || (attempt > 1 && is_one_state) {
@@ -74,16 +71,6 @@ pub async fn audit(config: &Config) -> anyhow::Result<Report> {
         tracing::info!("found {} differences, reading everything once more", report.difference_count);
         attempt += 1;
     }
-}
-
-/// Compares the raw rows and the rollups of a generation that nobody may have switched to yet.
-pub(crate) async fn audit_tables(config: &Config, generation: Generation) -> anyhow::Result<Report> {
-    let store = Store::new(client(&config.clickhouse), "audit".to_owned());
-    let tables = Tables::new(client(&config.clickhouse), generation);
-    let mut report = Report { generation: generation.0, ..Report::default() };
-    Audit { config, store: &store, tables }.compare_tables(&[], &mut report).await?;
-    report.equal = report.difference_count == 0;
-    Ok(report)
 }
 
 struct Audit<'a> {
@@ -176,7 +163,7 @@ impl Audit<'_> {
                 log.topic()
             );
         }
-        let position = self.store.position_of(self.tables.generation, sources, partition).await;
+        let position = self.store.position_of(sources, partition).await;
         let position = position.context("cannot read how far the partition is")?;
         let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
         let Some(Position { next: done, .. }) = position else {

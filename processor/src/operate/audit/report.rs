@@ -16,8 +16,6 @@ const DESCRIBED: usize = 100;
 pub struct Report {
     /// Whether everything that was compared is equal.
     pub equal: bool,
-    /// The generation of tables that was looked at.
-    pub generation: u32,
     /// The log against the raw rows, by source.
     pub sources: Vec<Source>,
     /// Rows of logs that were replaced or cut since: they count, and have no log to be compared with.
@@ -153,7 +151,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.equal { "equal" } else { "UNEQUAL" };
-        writeln!(f, "{verdict} (tables of generation {})", self.generation)?;
+        writeln!(f, "{verdict}")?;
         writeln!(f, "log = rows + dead letters + repeats + deleted links' + expired + unexplained")?;
         for source in &self.sources {
             let Source { partition, from, to, behind, records, rows, .. } = source;
@@ -172,7 +170,7 @@ impl fmt::Display for Report {
                  stay counted"
             )?;
         }
-        writeln!(f, "raw rows = rollups in force + open slices")?;
+        writeln!(f, "raw rows = active rollups + open slices")?;
         for (class, Totals { rows, counted }) in &self.classes {
             writeln!(f, "  {class}: {rows} = {counted}")?;
         }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use chrono::{DateTime, NaiveDate};
 use clickhouse::query::RowCursor;
 use clickhouse::{Client, Row};
-use schemas::clickhouse::rollup::{DIMENSIONS, in_force};
-use schemas::clickhouse::{EXACT_VISITORS, Generation, PRECISION};
+use schemas::clickhouse::rollup::{DIMENSIONS, is_active};
+use schemas::clickhouse::{EXACT_VISITORS, PRECISION};
 use schemas::id::{LinkId, WorkspaceId};
 use serde::Deserialize;
 use uuid::Uuid;
@@ -95,39 +95,35 @@ struct Unequal {
 /// What must stay the same while an audit reads, for it to have seen one state of the tables.
 #[derive(Debug, Clone, PartialEq, Eq, Row, Deserialize)]
 pub(super) struct Fingerprint {
-    generation: u32,
+    rebuilds: u64,
     slices: u64,
     purges: u64,
     deleted: u64,
 }
 
-/// Reads the tables of one generation.
+/// Reads the tables.
 #[derive(Clone)]
 pub(super) struct Tables {
     client: Client,
-    pub(super) generation: Generation,
     /// The workspaces whose own rollups still have clicks that their raw rows are not counted for.
     pub(super) awaiting_purge: Vec<Uuid>,
 }
 
 impl Tables {
-    pub(super) fn new(client: Client, generation: Generation) -> Self {
+    pub(super) fn new(client: Client) -> Self {
         let client = client
             .with_setting("max_threads", "2")
             .with_setting("max_bytes_before_external_group_by", MEMORY)
             .with_setting("max_bytes_before_external_sort", MEMORY);
-        Self { client, generation, awaiting_purge: Vec::new() }
+        Self { client, awaiting_purge: Vec::new() }
     }
 
     pub(super) async fn fingerprint(&self) -> Result<Fingerprint, StoreError> {
-        let sql = format!(
-            "SELECT assumeNotNull((SELECT max(generation) FROM generations)) AS generation, \
-                    assumeNotNull((SELECT count() FROM {})) AS slices, \
+        const SQL: &str = "SELECT assumeNotNull((SELECT count() FROM rebuilds)) AS rebuilds, \
+                    assumeNotNull((SELECT count() FROM slices)) AS slices, \
                     assumeNotNull((SELECT count() FROM purges)) AS purges, \
-                    assumeNotNull((SELECT count() FROM deleted_links)) AS deleted",
-            self.generation.slices()
-        );
-        in_time(self.query(&sql).fetch_one()).await
+                    assumeNotNull((SELECT count() FROM deleted_links)) AS deleted";
+        in_time(self.query(SQL).fetch_one()).await
     }
 
     /// Returns the rows of a range of a source's offsets, in their order.
@@ -136,8 +132,7 @@ impl Tables {
             "SELECT koff, workspace_id, link_id, toUnixTimestamp64Milli(occurred_at) AS millis, visitor, \
                     toString(class) AS kind, toString(device_type) AS device, toString(browser) AS program, \
                     toString(os) AS system, click_id \
-             FROM {} WHERE src = {src} AND koff >= {from} AND koff < {to} ORDER BY koff",
-            self.generation.clicks()
+             FROM clicks WHERE src = {src} AND koff >= {from} AND koff < {to} ORDER BY koff"
         );
         Ok(self.query(&sql).fetch()?)
     }
@@ -148,10 +143,8 @@ impl Tables {
         for (Log { src, .. }, Range { end, .. }) in logs {
             condition += &format!(" AND NOT (src = {src} AND koff < {end})");
         }
-        let sql = format!(
-            "SELECT src, min(koff), count() FROM {} WHERE {condition} GROUP BY src ORDER BY src",
-            self.generation.clicks(),
-        );
+        let sql =
+            format!("SELECT src, min(koff), count() FROM clicks WHERE {condition} GROUP BY src ORDER BY src");
         let rows: Vec<(u32, u64, u64)> = in_time(self.query(&sql).fetch_all()).await?;
         Ok(rows.into_iter().map(|(src, from, rows)| Former { src, from, rows }).collect())
     }
@@ -167,9 +160,8 @@ impl Tables {
             .map(|(workspace, link)| format!("(toUUID('{workspace}'), toUUID('{link}'))"))
             .collect();
         let sql = format!(
-            "SELECT click_id AS id, max(again) AS marked FROM {} PREWHERE (workspace_id, link_id) IN ({}) \
+            "SELECT click_id AS id, max(again) AS marked FROM clicks PREWHERE (workspace_id, link_id) IN ({}) \
              WHERE click_id IN ? GROUP BY click_id",
-            self.generation.clicks(),
             links.join(", "),
         );
         in_time(self.client.query(&sql).bind(ids).fetch_all()).await
@@ -187,8 +179,7 @@ impl Tables {
         let sql = format!(
             "SELECT src AS source, koff AS offset, any(workspace_id) AS workspace, any(link_id) AS link, \
                     toString(toDate(any(broker_ts))) AS day, count() AS copies, any(click_id) AS id \
-             FROM {} WHERE {outside} GROUP BY src, koff HAVING copies > 1 ORDER BY src, koff LIMIT {LIMIT}",
-            self.generation.clicks()
+             FROM clicks WHERE {outside} GROUP BY src, koff HAVING copies > 1 ORDER BY src, koff LIMIT {LIMIT}"
         );
         self.doubled(&sql, Kind::DoubledRow).await
     }
@@ -198,11 +189,10 @@ impl Tables {
         let sql = format!(
             "SELECT max(src) AS source, argMax(koff, src) AS offset, workspace_id AS workspace, link_id AS link, \
                     toString(toDate(max(broker_ts))) AS day, count() AS copies, any(click_id) AS id \
-             FROM {clicks} \
-             WHERE (workspace_id, link_id) IN (SELECT workspace_id, link_id FROM {clicks} WHERE again) \
+             FROM clicks \
+             WHERE (workspace_id, link_id) IN (SELECT workspace_id, link_id FROM clicks WHERE again) \
              GROUP BY workspace_id, link_id, sipHash128(click_id) HAVING copies > 1 AND max(again) \
-               AND uniqExact(src, koff) > 1 LIMIT {LIMIT}",
-            clicks = self.generation.clicks()
+               AND uniqExact(src, koff) > 1 LIMIT {LIMIT}"
         );
         self.doubled(&sql, Kind::DoubledClick).await
     }
@@ -222,20 +212,17 @@ impl Tables {
 
     /// Returns the workspaces that have rows of deleted links.
     pub(super) async fn workspaces_awaiting_purge(&self) -> Result<Vec<Uuid>, StoreError> {
-        let sql = format!(
-            "SELECT DISTINCT toString(workspace_id) FROM {} \
-             WHERE link_id IN (SELECT link_id FROM deleted_links)",
-            self.generation.clicks()
-        );
-        let workspaces: Vec<String> = in_time(self.query(&sql).fetch_all()).await?;
+        const SQL: &str = "SELECT DISTINCT toString(workspace_id) FROM clicks \
+                           WHERE link_id IN (SELECT link_id FROM deleted_links)";
+        let workspaces: Vec<String> = in_time(self.query(SQL).fetch_all()).await?;
         Ok(workspaces.iter().filter_map(|workspace| workspace.parse().ok()).collect())
     }
 
     /// Returns the first day that is not closed; `None` while no slice is.
     pub(super) async fn closed_until(&self) -> Result<Option<NaiveDate>, StoreError> {
-        let (slices, zero) = (self.generation.slices(), Uuid::nil());
+        let zero = Uuid::nil();
         let sql = format!(
-            "SELECT toString(maxOrNull(slice) + 1) FROM {slices} WHERE workspace_id = toUUID('{zero}')"
+            "SELECT toString(maxOrNull(slice) + 1) FROM slices WHERE workspace_id = toUUID('{zero}')"
         );
         let day: Option<String> = in_time(self.query(&sql).fetch_one()).await?;
         Ok(day.and_then(|day| day.parse().ok()))
@@ -245,11 +232,9 @@ impl Tables {
     pub(super) async fn slices(&self, until: NaiveDate) -> Result<BTreeMap<NaiveDate, u64>, StoreError> {
         let sql = format!(
             "SELECT toString(day), sum(n) FROM (\
-               SELECT toDate(broker_ts) AS day, count() AS n FROM {clicks} WHERE toDate(broker_ts) < '{until}' \
+               SELECT toDate(broker_ts) AS day, count() AS n FROM clicks WHERE toDate(broker_ts) < '{until}' \
                GROUP BY day UNION ALL \
-               SELECT DISTINCT slice AS day, toUInt64(0) AS n FROM {counts} WHERE slice < '{until}') GROUP BY day",
-            clicks = self.generation.clicks(),
-            counts = self.generation.counts(),
+               SELECT DISTINCT slice AS day, toUInt64(0) AS n FROM counts WHERE slice < '{until}') GROUP BY day",
         );
         let rows: Vec<(String, u64)> = in_time(self.query(&sql).fetch_all()).await?;
         Ok(rows.into_iter().filter_map(|(day, rows)| Some((day.parse().ok()?, rows))).collect())
@@ -259,35 +244,32 @@ impl Tables {
     pub(super) async fn unequal_slices(&self, slices: &[NaiveDate]) -> Result<Vec<Difference>, StoreError> {
         let zero = Uuid::nil();
         let days: Vec<String> = slices.iter().map(|slice| format!("'{slice}'")).collect();
-        let (days, in_force) = (days.join(", "), in_force(self.generation));
+        let (days, active) = (days.join(", "), is_active());
         let raw = |value: &str, keys: &str| {
             format!(
                 "SELECT toUInt8(0) AS side, '' AS dim, val, key.1 AS per, day, workspace_id AS workspace, key.2 AS link, \
                         kind, key.3 AS since, n, v \
                  FROM (SELECT workspace_id, link_id, toString(class) AS kind, toStartOfHour(occurred_at) AS hour, \
                               toDate(broker_ts) AS day, {value} AS val, count() AS n, uniqCombined64State({PRECISION})(visitor) AS v \
-                       FROM {clicks} WHERE toDate(broker_ts) IN ({days}) AND {NOT_DELETED} \
+                       FROM clicks WHERE toDate(broker_ts) IN ({days}) AND {NOT_DELETED} \
                        GROUP BY workspace_id, link_id, kind, hour, day, val) \
                  ARRAY JOIN arrayFlatten(arrayMap(of -> [{keys}], [link_id, toUUID('{zero}')])) AS key",
-                clicks = self.generation.clicks(),
             )
         };
         let counts = format!(
             "{} UNION ALL SELECT toUInt8(1), '', '', toString(unit), slice, workspace_id, link_id, toString(class), \
                     start, clicks, visitors \
-             FROM {} WHERE unit IN ('hour', 'day') AND slice IN ({days}) AND {in_force} AND {NOT_DELETED}",
+             FROM counts WHERE unit IN ('hour', 'day') AND slice IN ({days}) AND {active} AND {NOT_DELETED}",
             raw("''", "('hour', of, hour), ('day', of, toStartOfDay(hour))"),
-            self.generation.counts(),
         );
         let mut unequal = self.unequal(&counts).await?;
         for dimension in DIMENSIONS {
             let breakdowns = format!(
                 "{} UNION ALL SELECT toUInt8(1), '', value, 'day', slice, workspace_id, link_id, toString(class), \
                         toDateTime(start, 'UTC'), clicks, visitors \
-                 FROM {} WHERE dimension = '{dimension}' AND unit = 'day' AND slice IN ({days}) AND {in_force} \
+                 FROM breakdowns WHERE dimension = '{dimension}' AND unit = 'day' AND slice IN ({days}) AND {active} \
                    AND {NOT_DELETED}",
                 raw(&format!("toString({dimension})"), "('day', of, toStartOfDay(hour))"),
-                self.generation.breakdowns(),
             );
             let found = self.unequal(&breakdowns).await?;
             unequal.extend(found.into_iter().map(|difference| Difference {
@@ -300,7 +282,7 @@ impl Tables {
 
     /// Compares the months that are over with the days that they are of.
     pub(super) async fn unequal_months(&self, until: NaiveDate) -> Result<Vec<Difference>, StoreError> {
-        let in_force = in_force(self.generation);
+        let active = is_active();
         let of = |table: &str, value: &str, dimension: &str| {
             format!(
                 "SELECT if(unit = 'day', toUInt8(0), toUInt8(1)) AS side, {dimension} AS dim, {value} AS val, \
@@ -308,11 +290,11 @@ impl Tables {
                         toString(class) AS kind, toDateTime(toStartOfMonth(start), 'UTC') AS since, clicks AS n, \
                         visitors AS v \
                  FROM {table} WHERE unit IN ('day', 'month') AND toLastDayOfMonth(start) < '{until}' \
-                   AND slice < '{until}' AND {in_force} AND {NOT_DELETED}"
+                   AND slice < '{until}' AND {active} AND {NOT_DELETED}"
             )
         };
-        let mut unequal = self.unequal(&of(&self.generation.counts(), "''", "''")).await?;
-        let breakdowns = of(&self.generation.breakdowns(), "value", "toString(dimension)");
+        let mut unequal = self.unequal(&of("counts", "''", "''")).await?;
+        let breakdowns = of("breakdowns", "value", "toString(dimension)");
         unequal.extend(self.unequal(&breakdowns).await?);
         Ok(unequal)
     }
@@ -351,13 +333,11 @@ impl Tables {
         let sql = format!(
             "SELECT kind, sum(raw), sum(rolled) FROM (\
                SELECT toString(class) AS kind, count() AS raw, countIf(toDate(broker_ts) >= '{until}') AS rolled \
-               FROM {clicks} WHERE {NOT_DELETED} AND {settled} GROUP BY kind UNION ALL \
-               SELECT toString(class) AS kind, toUInt64(0), sum(clicks) FROM {counts} \
-               WHERE link_id = toUUID('{zero}') AND slice < '{until}' AND {in_force} AND {settled} \
+               FROM clicks WHERE {NOT_DELETED} AND {settled} GROUP BY kind UNION ALL \
+               SELECT toString(class) AS kind, toUInt64(0), sum(clicks) FROM counts \
+               WHERE link_id = toUUID('{zero}') AND slice < '{until}' AND {active} AND {settled} \
                  AND unit = if(toLastDayOfMonth(start) < '{until}', 'month', 'day') GROUP BY kind) GROUP BY kind",
-            clicks = self.generation.clicks(),
-            counts = self.generation.counts(),
-            in_force = in_force(self.generation),
+            active = is_active(),
             settled = format!("NOT has(CAST([{}], 'Array(UUID)'), workspace_id)", waiting.join(", ")),
         );
         let rows: Vec<(String, u64, u64)> = in_time(self.query(&sql).fetch_all()).await?;

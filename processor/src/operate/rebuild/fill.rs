@@ -1,102 +1,110 @@
-//! Reading ranges of the log into new tables, as a lane would.
+//! Reading a range of the log again, as a lane would.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use chrono::NaiveDate;
 use rdkafka::message::BorrowedMessage;
-use service::clickhouse::client;
+use schemas::row::ClickRow;
 
-use super::plan::{Plan, Range};
-use super::{Rebuild, RebuildError};
-use crate::batch::Batcher;
+use super::{Range, Rebuild, RebuildError};
+use crate::batch::{Batch, Batcher};
 use crate::decode::{Record, decode};
 use crate::deleted_links::DeletedLinks;
-use crate::lane::Dropped;
 use crate::operate::reading::{Part, read};
-use crate::operate::recount::applied::Applied;
-use crate::repeats::{self, MEMORY_IDS, Remembered};
-use crate::store::Right;
+use crate::repeats::{self, Dropped, Remembered};
+use crate::store::InsertError;
 
 /// Least time between two lines about how far it is.
 const TELL: Duration = Duration::from_secs(5);
 
-impl Rebuild<'_> {
-    /// Reads what a plan says; ranges that are filled already, or the first part of one, are not read again.
-    pub(super) async fn fill(&self, right: Right, plan: &Plan) -> Result<(), RebuildError> {
-        let recounts = Applied::read(&client(&self.config.clickhouse)).await?;
-        for range in &plan.ranges {
-            self.fill_range(right, plan, &recounts, range).await?;
-        }
-        Ok(())
-    }
+/// How often a source is taken from its owner to add what is missing among its rows.
+const ATTEMPTS: usize = 20;
 
-    async fn fill_range(
-        &self,
-        right: Right,
-        plan: &Plan,
-        recounts: &Applied,
-        range: &Range,
-    ) -> Result<(), RebuildError> {
-        let Range { partition, src, from, to } = *range;
-        let clicks = plan.generation().clicks();
-        self.is_of_its_log(range).await?;
-        // A batch is stored whole or not at all, so behind the last row nothing is.
-        let start = self.tables.filled(&clicks, src, from, to).await?.unwrap_or(from);
+impl Rebuild<'_> {
+    /// Reads the clicks of a day among a range into the staging table.
+    pub(super) async fn fill(&self, day: NaiveDate, range: &Range) -> Result<(), RebuildError> {
+        let Range { partition, src, from, .. } = *range;
         let mut filling = Filling {
             rebuild: self,
-            right,
-            plan,
-            batcher: Batcher::new(self.config.batch),
+            day,
             remembered: Remembered::default(),
-            kept: self.tables.kept_marked(&clicks, src, from, to).await?,
+            kept: HashSet::new(),
             deleted_links: DeletedLinks::default(),
         };
-        for (click_id, broker_ts) in self.tables.marked_before(&clicks, src, start, MEMORY_IDS).await? {
-            filling.remembered.admit(&click_id, broker_ts);
+        for (of, koff, click_id, broker_ts) in self.staging.marked(day, partition).await? {
+            if (of, koff) < (src, from) {
+                filling.remembered.admit(&click_id, broker_ts);
+            }
+            filling.kept.insert(click_id);
         }
-        let part = Part { topic: Arc::clone(&self.clicks), partition, offsets: start..to };
+        let mut batcher = Batcher::new(self.config.batch);
+        let mut log = self.open(range).await?;
+        while let Some(clicks) = log.next().await? {
+            for mut row in clicks {
+                if row.broker_ts.date_naive() != day {
+                    continue;
+                }
+                self.recounts.apply(&mut row);
+                if batcher.is_full() {
+                    filling.store(batcher.cut()).await?;
+                }
+                batcher.push(row);
+            }
+        }
+        filling.store(batcher.cut()).await?;
+        self.is_still_of_its_log(range).await
+    }
+
+    /// Adds what is missing among the rows of a range, but for those of some days; returns how many rows, and of which
+    /// days.
+    pub(super) async fn add_missing(
+        &self,
+        range: &Range,
+        except: &BTreeSet<NaiveDate>,
+        first_day: NaiveDate,
+    ) -> Result<(usize, BTreeSet<NaiveDate>), RebuildError> {
+        let marked = self.staging.marked_since(first_day, range.partition).await?;
+        let mut adding = Adding {
+            rebuild: self,
+            range,
+            marked: marked.into_iter().map(|(_, _, click_id, _)| click_id).collect(),
+            deleted_links: DeletedLinks::default(),
+            rows: 0,
+            days: BTreeSet::new(),
+        };
+        let mut batcher = Batcher::new(self.config.batch);
+        let mut log = self.open(range).await?;
+        while let Some(clicks) = log.next().await? {
+            for row in clicks {
+                if except.contains(&row.broker_ts.date_naive()) {
+                    continue;
+                }
+                if batcher.is_full() || !batcher.accepts(&row) {
+                    adding.add(batcher.cut()).await?;
+                }
+                batcher.push(row);
+            }
+        }
+        adding.add(batcher.cut()).await?;
+        self.is_still_of_its_log(range).await?;
+        Ok((adding.rows, adding.days))
+    }
+
+    /// Begins to read a range of the log.
+    async fn open(&self, range: &Range) -> Result<Clicks, RebuildError> {
+        self.is_of_its_log(range).await?;
+        let Range { partition, src, from, to } = *range;
+        let part = Part { topic: Arc::clone(&self.clicks), partition, offsets: from..to };
         // What is no click has its dead letter.
         let take = move |message: &BorrowedMessage<'_>| decode(src, &Record::of(message)).ok();
-        let mut log = read(&self.config.kafka, part, take);
-        let (began, mut told) = (Instant::now(), Instant::now());
-        let mut read = 0_u64;
-        while let Some(chunk) = log.recv().await {
-            let chunk = chunk?;
-            read += chunk.len() as u64;
-            for mut row in chunk.into_iter().flatten() {
-                recounts.apply(&mut row);
-                if filling.batcher.is_full() || !filling.batcher.accepts(&row) {
-                    filling.flush().await?;
-                }
-                filling.batcher.push(row);
-            }
-            if told.elapsed() >= TELL {
-                told = Instant::now();
-                let per_second = read as f64 / began.elapsed().as_secs_f64();
-                let left = (to - start).saturating_sub(read);
-                tracing::info!(
-                    partition,
-                    read,
-                    left,
-                    per_second,
-                    "partition {partition}: read {read}, {left} left, {per_second:.0} a second"
-                );
-            }
-        }
-        filling.flush().await?;
-        self.is_of_its_log(range).await?;
-        // Had retention come in between, the range would be short of its beginning.
-        let extent = self.log.extent(partition).await?;
-        if extent.start > start {
-            return Err(RebuildError::LogBegins { partition, from: start, start: extent.start });
-        }
-        Ok(())
+        let chunks = read(&self.config.kafka, part, take);
+        let now = Instant::now();
+        Ok(Clicks { chunks, partition, offsets: to - from, read: 0, began: now, told: now })
     }
-}
 
-impl Rebuild<'_> {
-    /// Refuses to read from a log that has taken the place of the one which a range was planned for, or was cut since.
+    /// Refuses to read from a log that has taken the place of the one which a range is of, or was cut since.
     async fn is_of_its_log(&self, range: &Range) -> Result<(), RebuildError> {
         let Range { partition, src, to, .. } = *range;
         let sources = self.store.sources().await?;
@@ -108,43 +116,145 @@ impl Rebuild<'_> {
             Err(RebuildError::FormerLog { partition })
         }
     }
+
+    /// Refuses a range that was not read as a whole: the log was replaced meanwhile, or retention has cut it.
+    async fn is_still_of_its_log(&self, range: &Range) -> Result<(), RebuildError> {
+        let Range { partition, from, .. } = *range;
+        self.is_of_its_log(range).await?;
+        let start = self.log.extent(partition).await?.start;
+        if start > from { Err(RebuildError::LogBegins { partition, from, start }) } else { Ok(()) }
+    }
 }
 
-/// A range that is being filled.
+/// The clicks of a range of the log, as they are read.
+struct Clicks {
+    chunks: tokio::sync::mpsc::Receiver<Result<Vec<Option<ClickRow>>, crate::operate::reading::ReadError>>,
+    partition: i32,
+    offsets: u64,
+    read: u64,
+    began: Instant,
+    told: Instant,
+}
+
+impl Clicks {
+    async fn next(&mut self) -> Result<Option<impl Iterator<Item = ClickRow> + use<>>, RebuildError> {
+        let Some(chunk) = self.chunks.recv().await.transpose()? else { return Ok(None) };
+        self.read += chunk.len() as u64;
+        if self.told.elapsed() >= TELL {
+            self.told = Instant::now();
+            let Self { partition, read, .. } = *self;
+            let per_second = read as f64 / self.began.elapsed().as_secs_f64();
+            let left = self.offsets.saturating_sub(read);
+            tracing::info!(
+                partition,
+                read,
+                left,
+                per_second,
+                "partition {partition}: read {read}, {left} left, {per_second:.0} a second"
+            );
+        }
+        Ok(Some(chunk.into_iter().flatten()))
+    }
+}
+
+/// A day that is being filled.
 struct Filling<'a> {
     rebuild: &'a Rebuild<'a>,
-    right: Right,
-    plan: &'a Plan,
-    batcher: Batcher,
+    day: NaiveDate,
     remembered: Remembered,
-    /// Marked clicks that were taken over. Had their first copies been lost, they were counted in their place.
+    /// Marked clicks that stay. Had their first copies been lost, they were counted in their place.
     kept: HashSet<String>,
     deleted_links: DeletedLinks,
 }
 
 impl Filling<'_> {
-    async fn flush(&mut self) -> Result<(), RebuildError> {
-        let Some(batch) = self.batcher.cut() else { return Ok(()) };
-        let Rebuild { store, .. } = self.rebuild;
+    async fn store(&mut self, batch: Option<Batch>) -> Result<(), RebuildError> {
+        let Some(batch) = batch else { return Ok(()) };
+        let Rebuild { store, staging, .. } = self.rebuild;
         self.deleted_links.refresh(store).await?;
-        let generation = self.plan.generation();
         let asked = repeats::to_look_up(batch.rows(), &self.remembered);
-        let stored =
-            if asked.is_empty() { Default::default() } else { store.stored(generation, &asked).await? };
-        let mut repeats = repeats::find(batch.rows(), &self.remembered, &stored);
-        if !self.kept.is_empty() {
-            let kept = batch.rows().iter().enumerate().filter(|(_, row)| self.kept.contains(&row.click_id));
-            repeats.extend(kept.map(|(place, _)| place));
-            repeats.sort_unstable();
-            repeats.dedup();
+        let mut stored = HashSet::new();
+        if !asked.is_empty() {
+            let other_days = format!("toDate(broker_ts) != '{}'", self.day);
+            stored = store.stored_in("clicks", &other_days, &asked).await?;
+            stored.extend(store.stored_in(staging.table(), "1", &asked).await?);
         }
+        let repeats = repeats::find(batch.rows(), &self.remembered, &stored);
+        let repeats = with_all(&batch, repeats, |id| self.kept.contains(id));
         let dropped = Dropped::new(batch.rows(), &repeats, &self.deleted_links);
         if let Some(insertion) = batch.insertion(&dropped.places) {
-            store.insert(generation, self.right, None, &insertion).await?;
+            store.insert_staged(staging.table(), &insertion).await?;
         }
         for row in dropped.admitted(batch.rows()) {
             self.remembered.admit(&row.click_id, row.broker_ts);
         }
         Ok(())
     }
+}
+
+/// Rows that are being added to those of days that are not closed for long.
+struct Adding<'a> {
+    rebuild: &'a Rebuild<'a>,
+    range: &'a Range,
+    /// The marked clicks that are stored.
+    marked: HashSet<String>,
+    deleted_links: DeletedLinks,
+    rows: usize,
+    days: BTreeSet<NaiveDate>,
+}
+
+impl Adding<'_> {
+    async fn add(&mut self, batch: Option<Batch>) -> Result<(), RebuildError> {
+        let Some(batch) = batch else { return Ok(()) };
+        if batch.insertion(&self.not_missing(&batch).await?.places).is_none() {
+            return Ok(());
+        }
+        let (src, partition) = (self.range.src, self.range.partition);
+        let store = &self.rebuild.store;
+        for _ in 0..ATTEMPTS {
+            // Now nobody adds anything; whoever has the partition takes it again when it has something to store.
+            let right = store.fence(src).await?;
+            let dropped = self.not_missing(&batch).await?;
+            let Some(insertion) = batch.insertion(&dropped.places) else { return Ok(()) };
+            match store.insert_missing(right, &insertion).await {
+                Ok(()) => {
+                    self.marked.extend(dropped.admitted(batch.rows()).map(|row| row.click_id.clone()));
+                    self.days.extend(batch.rows().first().map(|row| row.broker_ts.date_naive()));
+                    self.rows += insertion.rows;
+                    tracing::info!(partition, rows = insertion.rows, "added {} rows", insertion.rows);
+                    return Ok(());
+                }
+                Err(InsertError::Fenced) => tracing::info!(partition, "a processor took it, trying again"),
+                // Whether it was done, the rows say when nobody adds any.
+                Err(InsertError::Doubtful(error)) => tracing::warn!(partition, "trying again: {error}"),
+            }
+        }
+        Err(RebuildError::NotAdded { partition })
+    }
+
+    /// Tells the rows of a batch that are there, or are not to be there.
+    async fn not_missing(&self, batch: &Batch) -> Result<Dropped, RebuildError> {
+        let Rebuild { store, staging, .. } = self.rebuild;
+        self.deleted_links.refresh(store).await?;
+        let none = Remembered::default();
+        let asked = repeats::to_look_up(batch.rows(), &none);
+        let stored = if asked.is_empty() { HashSet::new() } else { store.stored(&asked).await? };
+        let repeats = repeats::find(batch.rows(), &none, &stored);
+        let first = batch.rows().first().map_or(0, |row| row.koff);
+        let there = staging.stored(self.range.src, first, batch.next()).await?;
+        let repeats = with_all(batch, repeats, |id| self.marked.contains(id));
+        let mut dropped = Dropped::new(batch.rows(), &repeats, &self.deleted_links);
+        let rows = batch.rows().iter().enumerate();
+        dropped.places.extend(rows.filter(|(_, row)| there.contains(&row.koff)).map(|(place, _)| place));
+        dropped.places.sort_unstable();
+        dropped.places.dedup();
+        Ok(dropped)
+    }
+}
+
+/// Adds to the places of repeats, ascending, those of the clicks for whose ids a condition holds.
+fn with_all(batch: &Batch, repeats: Vec<usize>, is_repeat: impl Fn(&str) -> bool) -> Vec<usize> {
+    let more = batch.rows().iter().enumerate().filter(|(_, row)| is_repeat(&row.click_id));
+    let all: BTreeSet<usize> = more.map(|(place, _)| place).chain(repeats).collect();
+    all.into_iter().collect()
 }

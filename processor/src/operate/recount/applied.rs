@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use chrono::NaiveDate;
 use clickhouse::Client;
-use schemas::clickhouse::CURRENT_GENERATION;
 use schemas::message::Class;
 use schemas::row::ClickRow;
-use serde::Deserialize;
 use uuid::Uuid;
 
 use super::store::in_time;
@@ -34,52 +33,39 @@ impl Reading {
     }
 }
 
-/// The recounts that the current tables have been through, the oldest first.
+/// The recounts that days have been through.
 #[derive(Debug, Default)]
-pub(crate) struct Applied(Vec<Recount>);
-
-#[derive(Debug)]
-struct Recount {
-    /// It was of the clicks of these sources below these offsets.
-    before: BTreeMap<u32, u64>,
-    /// What it has changed, by User-Agent and purpose.
-    readings: HashMap<String, HashMap<String, Reading>>,
-}
-
-/// What of the plan of a rebuild is needed here.
-#[derive(Deserialize)]
-struct Planned {
-    #[serde(default)]
-    recount: Option<Uuid>,
-    live: BTreeMap<u32, u64>,
+pub(crate) struct Applied {
+    /// What each has changed, by User-Agent and purpose.
+    readings: HashMap<Uuid, HashMap<String, HashMap<String, Reading>>>,
+    /// Those of each day, the oldest first.
+    days: BTreeMap<NaiveDate, Vec<Uuid>>,
 }
 
 impl Applied {
-    /// Reads them; a recount that was never switched to has changed nothing.
+    /// Reads them.
     pub(crate) async fn read(client: &Client) -> Result<Self, StoreError> {
-        // The current generation is made of all former ones, so each plan that was switched to is in it.
-        let sql = format!(
-            "SELECT argMax(plan, rebuilds.at) FROM rebuilds \
-             WHERE generation IN (SELECT generation FROM generations) AND generation <= ({CURRENT_GENERATION}) \
-             GROUP BY generation ORDER BY generation"
-        );
-        let plans: Vec<String> = in_time(client.query(&sql).fetch_all()).await?;
+        const DAYS: &str = "SELECT toString(day), toString(recount) FROM rebuilds \
+                            WHERE recount != toUUID('00000000-0000-0000-0000-000000000000') ORDER BY rebuilds.at";
+        const READINGS: &str = "SELECT toString(recount), user_agent, purpose, toString(class), \
+                                       toString(device_type), toString(browser), toString(os) FROM recounts \
+                                WHERE recounts.recount IN (SELECT recount FROM rebuilds)";
         let mut applied = Self::default();
-        for plan in plans {
-            // What cannot be read is of a newer version, which has no reason to be asked by this one.
-            let Ok(Planned { recount: Some(recount), live }) = serde_json::from_str(&plan) else { continue };
-            let sql = format!(
-                "SELECT user_agent, purpose, toString(class), toString(device_type), toString(browser), toString(os) \
-                 FROM recounts WHERE recount = toUUID('{recount}')"
-            );
-            let rows: Vec<(String, String, String, String, String, String)> =
-                in_time(client.query(&sql).fetch_all()).await?;
-            let mut readings: HashMap<String, HashMap<String, Reading>> = HashMap::new();
-            for (user_agent, purpose, class, device_type, browser, os) in rows {
-                let reading = Reading { class, device_type, browser, os };
-                readings.entry(user_agent).or_default().insert(purpose, reading);
+        let rows: Vec<(String, String)> = in_time(client.query(DAYS).fetch_all()).await?;
+        for (day, recount) in rows {
+            if let (Ok(day), Ok(recount)) = (day.parse(), recount.parse()) {
+                applied.days.entry(day).or_default().push(recount);
             }
-            applied.0.push(Recount { before: live, readings });
+        }
+        let mut rows =
+            client.query(READINGS).fetch::<(String, String, String, String, String, String, String)>()?;
+        while let Some((recount, user_agent, purpose, class, device_type, browser, os)) =
+            in_time(rows.next()).await?
+        {
+            let Ok(recount) = recount.parse() else { continue };
+            let reading = Reading { class, device_type, browser, os };
+            let readings = applied.readings.entry(recount).or_default();
+            readings.entry(user_agent).or_default().insert(purpose, reading);
         }
         Ok(applied)
     }
@@ -87,11 +73,10 @@ impl Applied {
     /// Gives a click of the log what recounts have made of it, and returns whether that is something else.
     pub(crate) fn apply(&self, row: &mut ClickRow) -> bool {
         let Some(user_agent) = &row.click.user_agent else { return false };
+        let Some(recounts) = self.days.get(&row.broker_ts.date_naive()) else { return false };
         let purpose = row.click.purpose.as_deref().unwrap_or_default();
-        let of_row =
-            |recount: &&Recount| recount.before.get(&row.src).is_some_and(|before| row.koff < *before);
-        let mut readings = self.0.iter().rev().filter(of_row);
-        let reading = readings.find_map(|recount| recount.readings.get(user_agent)?.get(purpose));
+        let reading = |recount| self.readings.get(recount)?.get(user_agent)?.get(purpose);
+        let reading = recounts.iter().rev().find_map(reading);
         let Some(reading) = reading.filter(|reading| **reading != Reading::of(row)) else { return false };
         let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let click = &mut row.click;
@@ -109,44 +94,41 @@ fn class(name: &str) -> Option<Class> {
 
 #[cfg(test)]
 mod tests {
-    use chrono::Utc;
+    use chrono::{DateTime, Utc};
 
     use super::*;
     use crate::batch::tests::row;
 
-    fn recount(before: u64, class: &str) -> Recount {
-        let reading = Reading {
-            class: class.to_owned(),
-            device_type: "other".to_owned(),
-            browser: String::new(),
-            os: String::new(),
-        };
-        let of_purpose = HashMap::from([(String::new(), reading)]);
-        Recount {
-            before: BTreeMap::from([(65_536, before)]),
-            readings: HashMap::from([("agent".to_owned(), of_purpose)]),
-        }
-    }
-
     #[test]
-    fn the_last_recount_of_a_position_counts_and_later_clicks_stay_as_they_are() {
-        let applied = Applied(vec![recount(10, "bot"), recount(20, "preview")]);
-        let read = |koff: u64, user_agent: Option<&str>| {
-            let mut row = row(koff, "click", false, Utc::now());
+    fn the_last_recount_of_a_day_that_read_a_user_agent_counts_and_other_days_stay_as_they_are() {
+        let reading = |class: &str| {
+            let class = class.to_owned();
+            let reading =
+                Reading { class, device_type: "other".to_owned(), browser: String::new(), os: String::new() };
+            HashMap::from([(String::new(), reading)])
+        };
+        let (first, last) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let readings = HashMap::from([
+            (first, HashMap::from([("one".to_owned(), reading("bot")), ("both".to_owned(), reading("bot"))])),
+            (last, HashMap::from([("both".to_owned(), reading("preview"))])),
+        ]);
+        let day = |text: &str| text.parse::<NaiveDate>().unwrap();
+        let days = BTreeMap::from([(day("2026-11-20"), vec![first, last]), (day("2026-11-21"), vec![first])]);
+        let applied = Applied { readings, days };
+        let read = |day: &str, user_agent: Option<&str>| {
+            let at: DateTime<Utc> = format!("{day}T12:00:00Z").parse().unwrap();
+            let mut row = row(7, "click", false, at);
             row.click.user_agent = user_agent.map(str::to_owned);
             row.click.purpose = None;
             let changed = applied.apply(&mut row);
             assert_eq!(changed, row.click.class != Class::Human);
             row.click.class
         };
-        assert_eq!(read(5, Some("agent")), Class::Preview);
-        assert_eq!(read(15, Some("agent")), Class::Preview);
-        assert_eq!(read(20, Some("agent")), Class::Human);
-        assert_eq!(read(5, Some("another")), Class::Human);
-        assert_eq!(read(5, None), Class::Human);
-        let first = Applied(vec![recount(10, "bot")]);
-        let mut late = row(10, "click", false, Utc::now());
-        late.click.user_agent = Some("agent".to_owned());
-        assert!(!first.apply(&mut late));
+        assert_eq!(read("2026-11-20", Some("both")), Class::Preview);
+        assert_eq!(read("2026-11-20", Some("one")), Class::Bot);
+        assert_eq!(read("2026-11-21", Some("both")), Class::Bot);
+        assert_eq!(read("2026-11-22", Some("both")), Class::Human);
+        assert_eq!(read("2026-11-20", Some("another")), Class::Human);
+        assert_eq!(read("2026-11-20", None), Class::Human);
     }
 }

@@ -1,5 +1,4 @@
-//! `processor recount`: what stored clicks say by the present rules, in tables that then take the place of the current
-//! ones.
+//! `processor recount`: what stored clicks say by the present rules, a day after the other.
 //!
 //! Of a click its User-Agent and purpose are kept, and by these class, kind of device, browser and operating system are
 //! read again. Country and visitor cannot be: the address is not kept. A click without a User-Agent stays as it is:
@@ -8,8 +7,8 @@
 //! Referrers lose their `www.`, which clicks have that were stored before edges left it out.
 //!
 //! Every distinct pair of a User-Agent and a purpose is read once. Where the reading is not what rows say, it is written
-//! to table `recounts`, under a number that the plan of the rebuild names. So whoever takes the rebuild up again does
-//! the same, and audit and replay make of the log what the recount has made of the rows.
+//! to table `recounts`, and each day that was made again by it names it in table `rebuilds`. So audit and replay make of
+//! the log what the recount has made of the rows. Killed, it is started again: it finds what is still different.
 
 pub(crate) mod applied;
 mod store;
@@ -21,7 +20,6 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use chrono::{DateTime, NaiveDate};
 use clap::Args;
-use schemas::clickhouse::Generation;
 use schemas::id::{LinkId, WorkspaceId};
 use serde::Serialize;
 use service::agent::{Agents, Class};
@@ -31,16 +29,12 @@ use uuid::Uuid;
 
 use self::applied::Reading;
 use self::store::{Scanned, Tables, in_time};
-use super::rebuild::Rebuild;
-use super::rebuild::plan::Plan;
+use super::rebuild::{Rebuild, Rebuilt, days};
 use crate::Config;
 use crate::upkeep;
 
 /// Differences that are printed for people; JSON has all.
 const SHOWN: usize = 50;
-
-/// Above every offset of Kafka's.
-const NO_END: u64 = i64::MAX as u64;
 
 /// Least time between two lines about how far it is.
 const TELL: Duration = Duration::from_secs(5);
@@ -51,9 +45,6 @@ pub struct Recount {
     /// Read with the small built-in table instead of the lists in HOPLINE_DATA_DIR.
     #[arg(long)]
     built_in: bool,
-    /// Go on with a recount that was broken off.
-    #[arg(long, conflicts_with_all = ["built_in", "dry_run"])]
-    resume: bool,
     /// Say what would change, by link and class, and do nothing.
     #[arg(long)]
     dry_run: bool,
@@ -74,8 +65,12 @@ pub(super) struct Outcome {
     referrers: u64,
     /// Clicks of another class, by link.
     differences: Vec<Difference>,
-    /// How the new tables are made; none where nothing changes.
-    plan: Option<Plan>,
+    /// The days on which something changes.
+    days: BTreeSet<NaiveDate>,
+    /// Those that were made again.
+    rebuilt: Vec<Rebuilt>,
+    /// Days with clicks that stay as they are: they are open, or were closed less than an hour ago.
+    open_days: BTreeSet<NaiveDate>,
 }
 
 /// Clicks of a link that are of another class by the present rules.
@@ -90,7 +85,7 @@ struct Difference {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { dry_run, rules, clicks, referrers, differences, plan } = self;
+        let Self { dry_run, rules, clicks, referrers, differences, days, rebuilt, open_days } = self;
         writeln!(f, "by {rules}: {clicks} clicks are read differently")?;
         writeln!(f, "{referrers} referrers lose their www.")?;
         let mut classes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
@@ -106,37 +101,35 @@ impl fmt::Display for Outcome {
         if differences.len() > SHOWN {
             writeln!(f, "    and {} more; --json has all", differences.len() - SHOWN)?;
         }
-        let Some(plan) = plan else { return writeln!(f, "there is nothing to recount") };
-        plan.fmt(f)?;
-        if *dry_run {
-            return writeln!(f, "nothing was done");
+        for day in rebuilt {
+            writeln!(f, "{day}")?;
         }
-        writeln!(f, "done: generation {} is current", plan.generation())?;
-        writeln!(f, "`processor drop-generation {}` removes the former tables", plan.of())
+        if !open_days.is_empty() {
+            let days: Vec<String> = open_days.iter().map(NaiveDate::to_string).collect();
+            let days = days.join(", ");
+            writeln!(f, "{days}, closed less than an hour ago or open, can be read again later")?;
+        }
+        match (days.len(), dry_run) {
+            (0, _) => writeln!(f, "there is nothing to recount"),
+            (days, true) => writeln!(f, "{days} days would be made again; nothing was done"),
+            (days, false) => writeln!(f, "done: {days} days were made again"),
+        }
     }
 }
 
-/// Recounts, or goes on with what was broken off.
+/// Recounts.
 ///
 /// # Errors
-/// When there are no rules to read by, a rebuild is at work or was broken off, or an engine fails.
+/// When there are no rules to read by, another rebuild has begun, or an engine fails. Days that were done stay done.
 pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Result<Outcome> {
-    let rebuild = Rebuild::new(config)?;
-    if let Some(plan) = rebuild.unfinished(command.resume).await? {
-        let plan = rebuild.resume(plan).await?;
-        let rules = "the rules of the recount that was broken off".to_owned();
-        return Ok(Outcome {
-            dry_run: false,
-            rules,
-            clicks: 0,
-            referrers: 0,
-            differences: Vec::new(),
-            plan: Some(plan),
-        });
-    }
     let agents = rules(config, command)?;
-    let planning = Planning::new(config, &rebuild).await?;
-    let found = planning.scan(&agents).await?;
+    let tables = Tables::new(client(&config.clickhouse));
+    let settled = days(config).await.context("cannot read the closed slices")?;
+    let blocks = upkeep::Tables::new(client(&config.clickhouse)).last_blocks().await;
+    let with_rows = blocks.context("cannot read the days of the raw rows")?.into_keys();
+    let (scanned, open_days): (BTreeSet<NaiveDate>, BTreeSet<NaiveDate>) =
+        with_rows.partition(|day| settled.are_settled(day));
+    let found = scan(&tables, &scanned, &agents).await?;
     let differences =
         found.differences.into_iter().map(|((workspace, link, was, becomes), clicks)| Difference {
             workspace_id: WorkspaceId::from_uuid(workspace),
@@ -151,20 +144,31 @@ pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Resul
         clicks: found.clicks,
         referrers: found.referrers,
         differences: differences.collect(),
-        plan: None,
+        days: found.days,
+        rebuilt: Vec::new(),
+        open_days,
     };
-    if found.days.is_empty() {
+    if command.dry_run || outcome.days.is_empty() {
         return Ok(outcome);
     }
     let recount = Uuid::now_v7();
-    let mut plan = planning.plan(&found.days).recounting(recount);
-    if !command.dry_run {
-        let readings: Vec<_> = found.readings.into_iter().collect();
-        planning.tables.write(recount, &readings).await.context("cannot write what the recount changes")?;
-        plan = rebuild.begin(plan).await?;
+    let readings: Vec<_> = found.readings.into_iter().collect();
+    tables.write(recount, &readings).await.context("cannot write what the recount changes")?;
+    let rebuild = Rebuild::begin(config).await?;
+    let mut done = Ok(());
+    for day in &outcome.days {
+        match rebuild.day(*day, &[], Some(recount), "recount").await {
+            Ok(rebuilt) => outcome.rebuilt.push(rebuilt),
+            Err(error) => {
+                done = Err(error).with_context(|| {
+                    format!("{day} was not read again; the days before it are done. Run it again")
+                });
+                break;
+            }
+        }
     }
-    outcome.plan = Some(plan);
-    Ok(outcome)
+    rebuild.end().await?;
+    done.map(|()| outcome)
 }
 
 fn rules(config: &Config, command: &Recount) -> anyhow::Result<Agents> {
@@ -232,70 +236,27 @@ fn read(agents: &Agents, user_agent: &str, purpose: &str) -> Reading {
     }
 }
 
-/// What is known when a recount begins: it is of the clicks that are stored by then.
-struct Planning {
-    tables: Tables,
-    /// The number of the tables to be made, and of those that are read.
-    next: Generation,
-    generation: Generation,
-    closed_until: Option<NaiveDate>,
-    /// The recount is of the clicks of these sources below these offsets.
-    live: BTreeMap<u32, u64>,
-    /// The broker's days that have rows.
-    days: BTreeSet<NaiveDate>,
-}
-
-impl Planning {
-    async fn new(config: &Config, rebuild: &Rebuild<'_>) -> anyhow::Result<Self> {
-        let (log, store) = (rebuild.log(), rebuild.store());
-        let generation = store.current_generation().await.context("cannot read the current generation")?;
-        // Before what is done, as for a replay: all rows of a slice that was closed by now are below that.
-        let closed = upkeep::Tables::new(client(&config.clickhouse)).last_closed_slice(generation).await;
-        let closed = closed.context("cannot read the closed slices")?;
-        let sources = store.sources().await.context("cannot read the partitions' logs")?;
-        let mut live = BTreeMap::new();
-        for partition in 0..log.partitions().await.context("cannot ask Kafka for the topic of clicks")? {
-            let position = store.position_of(generation, &sources, partition).await;
-            let position = position.context("cannot read how far the partition is")?;
-            live.insert(sources.of(partition), position.map_or(0, |position| position.next));
-        }
-        let tables = Tables::new(client(&config.clickhouse));
-        // Nothing comes from former logs any more, so all of theirs is of the recount. What no source here has is not:
-        // partitions may be added, and logs replaced, while it runs.
-        for src in tables.sources(generation).await.context("cannot read the sources of the raw rows")? {
-            live.entry(src).or_insert(NO_END);
-        }
-        let closed_until = closed.and_then(|day| day.succ_opt());
-        let days = rebuild.days(generation, "1").await?;
-        let next = rebuild.next_generation().await?;
-        Ok(Self { tables, next, generation, closed_until, live, days })
+/// Reads what the clicks of some days say.
+async fn scan(tables: &Tables, days: &BTreeSet<NaiveDate>, agents: &Agents) -> anyhow::Result<Found> {
+    let mut found = Found::default();
+    if days.is_empty() {
+        return Ok(found);
     }
-
-    fn plan(&self, touched: &BTreeSet<NaiveDate>) -> Plan {
-        let Self { next, generation, closed_until, live, days, .. } = self;
-        Plan::new(*next, *generation, Vec::new(), live.clone(), days, touched, *closed_until)
-    }
-
-    async fn scan(&self, agents: &Agents) -> anyhow::Result<Found> {
-        let mut found = Found::default();
-        let condition = self.plan(&BTreeSet::new()).is_copied();
-        let referrers = self
-            .tables
-            .referrers_with_www(self.generation, &condition)
-            .await
-            .context("cannot read the referrers of the raw rows")?;
-        found.referrers = referrers.iter().map(|(_, clicks)| clicks).sum();
-        found.touch(referrers.iter().map(|(day, _)| *day));
-        let mut rows = self.tables.scan(self.generation, &condition)?;
-        let (mut clicks, mut told) = (0_u64, Instant::now());
-        while let Some(scanned) = in_time(rows.next()).await.context("cannot read the raw rows")? {
-            clicks += scanned.clicks;
-            found.add(scanned, agents);
-            if told.elapsed() >= TELL {
-                told = Instant::now();
-                tracing::info!(clicks, "read the User-Agents of {clicks} clicks so far");
-            }
+    let days: Vec<String> = days.iter().map(|day| format!("'{day}'")).collect();
+    let condition = format!("toDate(broker_ts) IN ({})", days.join(", "));
+    let referrers =
+        tables.referrers_with_www(&condition).await.context("cannot read the referrers of the raw rows")?;
+    found.referrers = referrers.iter().map(|(_, clicks)| clicks).sum();
+    found.touch(referrers.iter().map(|(day, _)| *day));
+    let mut rows = tables.scan(&condition)?;
+    let (mut clicks, mut told) = (0_u64, Instant::now());
+    while let Some(scanned) = in_time(rows.next()).await.context("cannot read the raw rows")? {
+        clicks += scanned.clicks;
+        found.add(scanned, agents);
+        if told.elapsed() >= TELL {
+            told = Instant::now();
+            tracing::info!(clicks, "read the User-Agents of {clicks} clicks so far");
         }
-        Ok(found)
     }
+    Ok(found)
 }

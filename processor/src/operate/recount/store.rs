@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use clickhouse::query::RowCursor;
 use clickhouse::{Client, Row};
-use schemas::clickhouse::Generation;
 use schemas::referrer::WITHOUT_WWW;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -68,46 +67,31 @@ impl Tables {
         Self { client }
     }
 
-    /// Returns the sources that have rows.
-    pub(super) async fn sources(&self, generation: Generation) -> Result<Vec<u32>, StoreError> {
-        let sql = format!("SELECT DISTINCT src FROM {}", generation.clicks());
-        in_time(self.client.query(&sql).fetch_all()).await
-    }
-
     /// Returns what the clicks for which a condition holds say, by link; those without a User-Agent say nothing.
-    pub(super) fn scan(
-        &self,
-        generation: Generation,
-        condition: &str,
-    ) -> Result<RowCursor<Scanned>, StoreError> {
+    pub(super) fn scan(&self, condition: &str) -> Result<RowCursor<Scanned>, StoreError> {
         let sql = format!(
             "SELECT workspace_id AS workspace, link_id AS link, user_agent, toString(purpose) AS why, \
                     toString(class) AS kind, toString(device_type) AS device, toString(browser) AS program, \
                     toString(os) AS system, groupUniqArray(toUInt16(toDate(broker_ts))) AS days, count() AS clicks \
-             FROM {} WHERE user_agent != '' AND {condition} \
+             FROM clicks WHERE user_agent != '' AND {condition} \
                AND link_id NOT IN (SELECT link_id FROM deleted_links) \
-             GROUP BY workspace, link, user_agent, why, kind, device, program, system",
-            generation.clicks()
+             GROUP BY workspace, link, user_agent, why, kind, device, program, system"
         );
         Ok(self.client.query(&sql.replace('?', "??")).fetch()?)
     }
 
     /// Returns how many of the clicks for which a condition holds have a referrer with `www.`, by the broker's day, in days
     /// since 1970.
-    pub(super) async fn referrers_with_www(
-        &self,
-        generation: Generation,
-        condition: &str,
-    ) -> Result<Vec<(u16, u64)>, StoreError> {
+    pub(super) async fn referrers_with_www(&self, condition: &str) -> Result<Vec<(u16, u64)>, StoreError> {
         let sql = format!(
-            "SELECT toUInt16(toDate(broker_ts)) AS day, count() FROM {} \
-             WHERE referrer != {WITHOUT_WWW} AND {condition} GROUP BY day",
-            generation.clicks()
+            "SELECT toUInt16(toDate(broker_ts)) AS day, count() FROM clicks \
+             WHERE referrer != {WITHOUT_WWW} AND {condition} AND link_id NOT IN (SELECT link_id FROM deleted_links) \
+             GROUP BY day"
         );
         in_time(self.client.query(&sql).fetch_all()).await
     }
 
-    /// Writes what a recount makes of User-Agents with their purposes; it counts for nothing until a plan names it.
+    /// Writes what a recount makes of User-Agents with their purposes; it counts for nothing until a day was made by it.
     pub(super) async fn write(
         &self,
         recount: Uuid,

@@ -73,7 +73,7 @@ impl Stage {
 
     /// How many rows there are. ClickHouse must be there.
     async fn rows(&self) -> usize {
-        count(&self.engines, "SELECT count() FROM clicks_1").await
+        count(&self.engines, "SELECT count() FROM clicks").await
     }
 
     /// Waits until there are more rows.

@@ -79,12 +79,12 @@ pub(crate) enum Command {
     /// Read the log of clicks again (`processor replay`)
     #[command(disable_help_flag = true)]
     Replay(Passed),
+    /// Compute the rollups of closed days again (`processor close-again`)
+    #[command(disable_help_flag = true)]
+    CloseAgain(Passed),
     /// Apply the current rules of classes and devices to stored clicks (`processor recount`)
     #[command(disable_help_flag = true)]
     Recount(Passed),
-    /// Remove the tables that a replay or a recount has replaced (`processor drop-generation`)
-    #[command(disable_help_flag = true)]
-    DropGeneration(Passed),
     /// Print a topic's messages, one JSON object per line
     #[command(
         after_help = "Examples:\n  ./dev topic clicks --max 3\n  ./dev topic links --follow | jq .value"

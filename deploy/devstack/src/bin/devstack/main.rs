@@ -71,7 +71,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::DeadLetters(passed) => operate(&folder, PROCESSOR, "dead-letters", passed).await?,
         Command::Replay(passed) => operate(&folder, PROCESSOR, "replay", passed).await?,
         Command::Recount(passed) => operate(&folder, PROCESSOR, "recount", passed).await?,
-        Command::DropGeneration(passed) => operate(&folder, PROCESSOR, "drop-generation", passed).await?,
+        Command::CloseAgain(passed) => operate(&folder, PROCESSOR, "close-again", passed).await?,
         Command::Topic(options) => topic::print(&folder, &options).await?,
         Command::Start { service } => {
             control::send(&folder, &Request::Start { name: service.clone() }).await?;

@@ -1,6 +1,6 @@
 -- Clicks and visitors by each value of each dimension, by the day and the month (UTC) of the click.
--- Slices, versions, months and the link of all zeros as in counts_{n}.
-CREATE TABLE IF NOT EXISTS breakdowns_{n}
+-- Slices, versions, months and the link of all zeros as in counts.
+CREATE TABLE IF NOT EXISTS breakdowns
 (
     workspace_id UUID,
     -- country device_type browser os referrer utm_source utm_medium utm_campaign utm_term utm_content

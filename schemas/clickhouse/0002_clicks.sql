@@ -1,6 +1,6 @@
 -- Every click, once: the pair (src, koff) is its position in the log.
 -- A batch goes in as one block of one table partition, so it becomes one part: all of it or nothing.
-CREATE TABLE IF NOT EXISTS clicks_{n}
+CREATE TABLE IF NOT EXISTS clicks
 (
     workspace_id UUID,
     link_id UUID,
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS clicks_{n}
     purpose LowCardinality(String),
     -- Whether the click was sent as a possible repeat.
     again Bool,
-    -- Topic generation (high half) and partition (low half).
+    -- The number of the log, see table sources.
     src UInt32,
     koff UInt64 CODEC(Delta(8), ZSTD(1)),
     -- The broker's clock; never runs backwards within a source.

@@ -1,10 +1,10 @@
 -- Clicks and visitors by the hour, the day and the month (UTC) of the click.
--- A row speaks for the clicks that the broker took on one day, the slice; of several versions of a slice one is in
--- force, see slices_{n}. The link of all zeros is the whole workspace.
+-- A row speaks for the clicks that the broker took on one day, the slice; of several versions of a slice one is
+-- active, see slices. The link of all zeros is the whole workspace.
 -- Months are different: while a month lasts it has no rows. The slice of its last day folds the days of all slices
 -- up to then into one row, so that a year is twelve states to merge and not 365; later slices add a row for what
 -- comes late. A month may be read from its own rows once the slice of its last day is closed.
-CREATE TABLE IF NOT EXISTS counts_{n}
+CREATE TABLE IF NOT EXISTS counts
 (
     workspace_id UUID,
     unit Enum8('hour' = 1, 'day' = 2, 'month' = 3),
