@@ -1,12 +1,12 @@
 //! Chosen moments: a statement is held on its way to ClickHouse, and meanwhile its sender dies, hangs or gives up.
 
-use nix::sys::signal::Signal;
 use tests::clicks::{Clicks, Plan};
 use tests::counted::{all_counted, is_exact};
 use tests::engines::{Isolated, counting};
 use tests::eventually;
 use tests::processor::Processor;
 use tests::proxy::{CLICKS, Fate, Moment, OWNERS, Proxy};
+use tests::signals::{freeze, wake};
 
 use crate::traffic::LONG;
 
@@ -71,7 +71,7 @@ async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
     grows(engines, ROWS).await;
     proxy.set(CLICKS, Moment::Before);
     proxy.holds().await;
-    first.signal(Signal::SIGSTOP);
+    freeze(&first.server);
 
     let takes = number(engines, TAKES).await;
     let second = Processor::start(engines).await;
@@ -88,7 +88,7 @@ async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
     proxy.release(Fate::GoesOn);
     let answer = proxy.answer().await;
     let repeats = number(engines, "SELECT count() - uniqExact(src, koff) FROM clicks").await;
-    first.signal(Signal::SIGCONT);
+    wake(&first.server);
     let more = Clicks::start(engines, Plan::at(300));
     more.more(300).await;
     let mut both = more.stop().await;

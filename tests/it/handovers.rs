@@ -1,11 +1,10 @@
 //! Slugs that move between links while two APIs fight over who publishes: the edge ends where Postgres is.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tests::deployment::Deployment;
 use tests::eventually;
+use tests::signals::{freeze, wake};
 
 use crate::traffic::LONG;
 
@@ -20,13 +19,13 @@ async fn slugs_end_at_the_right_link_while_publishers_are_stopped_and_woken() {
         // One of them publishes. It hangs, and the other one is to take over.
         let stopped = if round % 2 == 0 { &deployment.api } else { &other };
         let asked = (round % 2 == 0).then_some(other_url.as_str());
-        signal(stopped, Signal::SIGSTOP);
+        freeze(stopped);
         for pair in 0..4 {
             let (left, right) = (format!("l-{round}-{pair}"), format!("r-{round}-{pair}"));
             expected.extend(hand_over(&deployment, asked, &left, &right).await);
         }
         follows(&deployment, &expected).await;
-        signal(stopped, Signal::SIGCONT);
+        wake(stopped);
     }
     follows(&deployment, &expected).await;
 
@@ -96,9 +95,4 @@ async fn follows(deployment: &Deployment, expected: &[(String, Option<String>)])
         })
         .await;
     }
-}
-
-fn signal(server: &devstack::Server, signal: Signal) {
-    let pid = server.pid().unwrap();
-    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
 }

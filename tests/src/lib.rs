@@ -18,6 +18,7 @@ pub mod log;
 pub mod processor;
 pub mod proxy;
 pub mod receiver;
+pub mod signals;
 pub mod tally;
 
 pub use eventually::eventually;

@@ -7,9 +7,7 @@ use std::time::Duration;
 use devstack::process::{Launch, Memory, Stopped, tail};
 use devstack::scratch::Scratch;
 use devstack::{Probe, Server, ports};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 use crate::deployment::binary;
 use crate::engines::{Isolated, http_client};
@@ -120,15 +118,6 @@ impl Processor {
         Memory::of(self.server.pid().unwrap()).unwrap().resident
     }
 
-    /// Sends it a signal.
-    ///
-    /// # Panics
-    /// When it does not run.
-    pub fn signal(&self, signal: Signal) {
-        let pid = self.server.pid().unwrap();
-        kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
-    }
-
     /// Stops it with SIGTERM.
     ///
     /// # Panics
@@ -192,27 +181,6 @@ pub async fn kill_at(engines: &Isolated, step: Step, mut command: Command) {
     });
     found.await.unwrap_or_else(|_| panic!("no {step:?}"));
     running.kill().await.unwrap();
-}
-
-/// Lets a command do nothing until [`wake`].
-///
-/// # Panics
-/// When it has ended.
-pub fn freeze(command: &Child) {
-    send(command, Signal::SIGSTOP);
-}
-
-/// Lets a command go on.
-///
-/// # Panics
-/// When it has ended.
-pub fn wake(command: &Child) {
-    send(command, Signal::SIGCONT);
-}
-
-fn send(command: &Child, signal: Signal) {
-    let pid = command.id().expect("the command runs");
-    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
 }
 
 /// Runs `processor audit`, and holds that it finds everything equal.

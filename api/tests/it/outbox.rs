@@ -1,14 +1,17 @@
 //! What changes reaches Kafka.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use reqwest::Method;
 use schemas::message::{LinkRecord, Message as _};
 use schemas::topic;
 use serde_json::{Value, json};
-use tests::engines::isolated;
+use tests::engines::{Isolated, isolated, topics_on};
 use tests::eventually;
+use tests::faults::own_kafka;
 use tests::log::{Record, records};
+use tests::signals::{freeze, wake};
 
 use crate::server::{Server, config, text};
 
@@ -71,6 +74,40 @@ async fn two_instances_publish_each_change_once() {
     assert_eq!(other.send_as(&key, Method::POST, "/api/links", Some(body)).await.status, 201);
     assert_eq!(told(&other, topic::LINKS, 21).await.len(), 21);
     drop(engines);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_publisher_keeps_its_lock_while_kafka_hangs() {
+    let kafka = own_kafka().await;
+    let topics = topics_on(kafka.url()).await;
+    let Isolated { kafka_brokers, topic_prefix, .. } = topics;
+    let server = Server::start_on(Isolated { kafka_brokers, topic_prefix, ..isolated().await }).await;
+    let link = json!({"name": "a", "destination": "https://example.com"});
+    server.create_link(link.clone()).await;
+    told(&server, topic::LINKS, 1).await;
+    let mut postgres = server.engines.postgres().await;
+    let publisher = "SELECT a.pid, a.state_change::text FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+                     WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database()";
+    let (holder, _): (i32, String) = sqlx::query_as(publisher).fetch_one(&mut postgres).await.unwrap();
+
+    freeze(&kafka);
+    server.create_link(link).await;
+    // It asks again and again, and nobody else has the lock.
+    let mut asked = BTreeSet::new();
+    eventually("the session is kept awake", LONG, async || {
+        let (pid, at): (i32, String) = sqlx::query_as(publisher).fetch_one(&mut postgres).await.unwrap();
+        assert_eq!(pid, holder);
+        asked.insert(at);
+        if asked.len() > 3 { Ok(()) } else { Err(asked.len()) }
+    })
+    .await;
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox").fetch_one(&mut postgres).await.unwrap();
+    assert!(left > 0, "Kafka hangs");
+    wake(&kafka);
+    told(&server, topic::LINKS, 2).await;
+    let (pid, _): (i32, String) = sqlx::query_as(publisher).fetch_one(&mut postgres).await.unwrap();
+    assert_eq!(pid, holder);
+    server.stop().await;
 }
 
 /// Waits until the topic has `count` records and the outbox is empty.

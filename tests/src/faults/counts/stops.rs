@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
-
 use super::super::{at_random, progress};
 use super::Stage;
 use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
 use crate::processor::Processor;
+use crate::signals::{freeze, wake};
 
 /// How many stops, under which load.
 #[derive(Debug, Clone, Copy)]
@@ -33,10 +32,10 @@ pub async fn counts_stops(plan: Stops) -> Exact {
     for stop in 1..=plan.stops {
         stage.more_rows().await;
         let held = &pair[stop as usize % 2];
-        held.signal(Signal::SIGSTOP);
+        freeze(&held.server);
         // The length is the input of this test.
         tokio::time::sleep(at_random(HELD)).await;
-        held.signal(Signal::SIGCONT);
+        wake(&held.server);
         let rows = stage.rows().await;
         progress(&format!(
             "stop {stop} of {}: {} clicks written, {rows} rows",

@@ -2,15 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use devstack::Server;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use super::super::progress;
 use super::{ARRIVED, SOME, Stage, delivering, receiver};
 use crate::arrivals::{Arrivals, Interruption};
 use crate::engines::Isolated;
 use crate::eventually;
+use crate::signals::{freeze, wake};
 
 /// How many times one hangs, under which load.
 #[derive(Debug, Clone, Copy)]
@@ -34,17 +31,17 @@ pub async fn webhook_freezes(engines: Isolated, plan: WebhookFreezes) -> Arrival
     other.start().await.unwrap();
     let load = stage.load(plan.connections, plan.rate);
     let mut interruptions = Vec::new();
-    for freeze in 1..=plan.freezes {
+    for round in 1..=plan.freezes {
         delivering(&receiver, SOME).await;
-        let held = if freeze % 2 == 0 { &other } else { &stage.deployment.dispatcher };
+        let held = if round % 2 == 0 { &other } else { &stage.deployment.dispatcher };
         let freezing = async {
-            signal(held, Signal::SIGSTOP);
+            freeze(held);
             all_move_on(&stage).await;
-            signal(held, Signal::SIGCONT);
+            wake(held);
         };
         interruptions.push(Interruption::of(freezing).await);
         progress(&format!(
-            "freeze {freeze} of {}: {} clicks answered, {} requests",
+            "freeze {round} of {}: {} clicks answered, {} requests",
             plan.freezes,
             load.answered(),
             receiver.count()
@@ -80,9 +77,4 @@ async fn positions(stage: &Stage) -> BTreeMap<i32, i64> {
             .await
             .unwrap();
     rows.into_iter().collect()
-}
-
-fn signal(server: &Server, signal: Signal) {
-    let pid = server.pid().unwrap();
-    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
 }
