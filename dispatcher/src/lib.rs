@@ -3,10 +3,10 @@
 //! | Step | Module |
 //! |---|---|
 //! | clicks and link events, matched with endpoints, into the queue | `enqueue` |
-//! | sent at once, or claimed when it is their turn | `handover`, `deliver`, `slots`, `gates`, `timers` |
-//! | one attempt | `attempt`, `sign`, `guard` |
-//! | what came of it | `outcomes`, `retry`, `store` |
-//! | what dead dispatchers left, what is too old | `presence`, `cleaning` |
+//! | whose they are, also after a dispatcher has died | `leases` |
+//! | sent when it is their turn, and tried again | `deliver` |
+//! | what is too old, removed | `cleaning` |
+//! | every statement | `store` |
 //!
 //! Every event is delivered at least once, under one id and one body for life: each step can be repeated from
 //! what the step before it made durable. A repeat reaches a receiver only when, after a request
@@ -18,16 +18,8 @@ mod cleaning;
 mod config;
 mod deliver;
 mod enqueue;
-mod gates;
-mod guard;
-mod handover;
-mod outcomes;
-mod presence;
-mod retry;
-mod sign;
-mod slots;
+mod leases;
 mod store;
-mod timers;
 
 pub use config::{Config, Tuning};
 
@@ -37,7 +29,10 @@ use schemas::topic;
 use service::{Health, Shutdown, destination::DestinationRules, metrics::Metrics, process};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-use crate::{attempt::Sender, guard::Guard, handover::Handover};
+use crate::{
+    deliver::{Guard, Sender},
+    leases::handover::Handover,
+};
 
 /// Connections of one process to Postgres.
 const POOL_CONNECTIONS: u32 = 8;
@@ -63,7 +58,7 @@ pub async fn run(
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     let pool = service::postgres::pool(&config.postgres, "dispatcher", POOL_CONNECTIONS);
     let rules = DestinationRules::new(config.webhook_allow, Some(&config.public_url))
-        .denying(guard::interface_addresses());
+        .denying(deliver::interface_addresses());
     let guard = Guard::new(rules).context("cannot set up the client of webhook endpoints")?;
     let sender = Sender::new(guard, config.secret_keys, config.tuning.attempt_deadline);
     allow_open_files();
@@ -89,7 +84,7 @@ pub async fn run(
     });
     let (present, options, stop) = (pool.clone(), config.postgres.url.options().clone(), shutdown.clone());
     tasks.spawn(async move {
-        presence::watch_over(present, options, numbered, stop).await;
+        leases::watch_over(present, options, numbered, stop).await;
         Ok(())
     });
     let (cleaned, stop) = (pool.clone(), shutdown.clone());

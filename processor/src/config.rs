@@ -2,13 +2,19 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process;
 use std::time::Duration;
 
-use service::{clickhouse::ClickhouseConfig, kafka::KafkaConfig, process::Settings};
+use rdkafka::error::KafkaError;
+use schemas::topic;
+use service::clickhouse::{ClickhouseConfig, client};
+use service::{kafka::KafkaConfig, process::Settings};
 
-use crate::batch::Limits;
+use crate::clickhouse::Store;
 use crate::operate::Command;
-use crate::upkeep::Schedule;
+use crate::pipeline::batch::Limits;
+use crate::pipeline::log::Log;
+use crate::upkeep::{Schedule, Tables};
 
 /// The consumer group, without the deployment's prefix.
 pub const GROUP: &str = "hopline-processor";
@@ -86,6 +92,24 @@ impl Config {
             read_on: self.read_on,
             ..Schedule::default()
         }
+    }
+
+    /// The topic of clicks as the group sees it.
+    ///
+    /// # Errors
+    /// When librdkafka refuses the settings.
+    pub(crate) fn log(&self) -> Result<Log, KafkaError> {
+        Log::new(&self.kafka, &self.kafka.topic(topic::CLICKS.name), &self.kafka.topic(self.group))
+    }
+
+    /// The tables of clicks; `what` names this process among their owners.
+    pub(crate) fn store(&self, what: &str) -> Store {
+        Store::new(client(&self.clickhouse), format!("{what} {}", process::id()))
+    }
+
+    /// The tables, for upkeep.
+    pub(crate) fn tables(&self) -> Tables {
+        Tables::new(client(&self.clickhouse))
     }
 }
 

@@ -7,23 +7,22 @@ use futures_util::{FutureExt as _, TryFutureExt as _};
 use schemas::topic;
 use service::clickhouse::client;
 use service::http::serve_operations;
+use service::kafka::{self, DeadLetters};
 use service::metrics::Metrics;
-use service::{Health, Shutdown, clickhouse, kafka};
+use service::{Health, Shutdown, clickhouse};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::Config;
-use crate::consume::consume;
-use crate::dead_letter::DeadLetters;
-use crate::deleted_links::DeletedLinks;
-use crate::intake;
-use crate::lane::Tools;
-use crate::lanes::Lanes;
-use crate::log::Log;
-use crate::progress::write_progress;
-use crate::store::Store;
-use crate::upkeep::{Tables, upkeep};
+use crate::clickhouse::Store;
+use crate::pipeline::consume::consume;
+use crate::pipeline::deleted_links::DeletedLinks;
+use crate::pipeline::intake;
+use crate::pipeline::lane::Tools;
+use crate::pipeline::lanes::Lanes;
+use crate::pipeline::progress::write_progress;
+use crate::upkeep::upkeep;
 
 /// Runs the processor until the stop is requested and its inserts in flight are finished.
 ///
@@ -45,7 +44,8 @@ pub async fn run(
 
     let clicks = config.kafka.topic(topic::CLICKS.name);
     let group = config.kafka.topic(config.group);
-    let topics = vec![clicks.clone(), config.kafka.topic(topic::DEAD_LETTERS.name)];
+    let letters = config.kafka.topic(topic::DEAD_LETTERS.name);
+    let topics = vec![clicks.clone(), letters.clone()];
     let client = client(&config.clickhouse);
     tokio::spawn(clickhouse::watch(client.clone(), clickhouse_check, shutdown.clone()));
     tokio::spawn({
@@ -58,13 +58,14 @@ pub async fn run(
     });
 
     let owner = format!("{} {}", std::process::id(), Uuid::now_v7());
-    let store = Store::new(client.clone(), owner);
-    let log = Log::new(&config.kafka, &clicks, &group).context("cannot make a client of Kafka")?;
-    let dead_letters = DeadLetters::new(&config.kafka, topic::CLICKS, "click.v1")
+    let store = Store::new(client, owner);
+    let log = config.log().context("cannot make a client of Kafka")?;
+    let dead_letters = DeadLetters::new(&config.kafka, letters, "processor-dead-letters")
         .context("cannot make a producer of Kafka")?;
     let deleted_links = DeletedLinks::default();
     tokio::spawn(deleted_links.clone().follow(store.clone(), shutdown.clone()));
-    let tools = Tools { store: store.clone(), dead_letters, deleted_links, limits: config.batch };
+    let (topic, limits) = (clicks.clone(), config.batch);
+    let tools = Tools { topic, store: store.clone(), dead_letters, deleted_links, limits };
     let intake_tools = intake::Tools {
         store: store.clone(),
         dead_letters: tools.dead_letters.clone(),
@@ -73,7 +74,7 @@ pub async fn run(
     let lanes = Arc::new(Lanes::new(tools, log.clone()));
     let (upkeep_held, held) = watch::channel(false);
     let upkeep =
-        upkeep(store.clone(), Tables::new(client), log.clone(), config.schedule(), held, shutdown.clone());
+        upkeep(store.clone(), config.tables(), log.clone(), config.schedule(), held, shutdown.clone());
     let upkeep_group = format!("{group}-upkeep");
     let taking_in = intake::intake(&config.kafka, &upkeep_group, &intake_tools, upkeep_held, &shutdown);
 

@@ -10,9 +10,8 @@ use ::tests::{engines::Isolated, log::for_each_record};
 use anyhow::{Context as _, ensure};
 use chrono::DateTime;
 use processor::{
-    batch::{Batcher, Insertion, Limits},
-    sources::Sources,
-    store::{After, Right, Store},
+    clickhouse::{After, Insertion, Right, Store, sources::Sources},
+    pipeline::batch::{Batcher, Limits},
 };
 use schemas::{
     message::{Click, Message as _},

@@ -1,87 +1,37 @@
-//! Messages that cannot be read, as records of topic `dead-letters`.
+//! Messages that cannot be read, on their way to topic `dead-letters`.
 
-use rdkafka::{
-    Message as _,
-    error::KafkaResult,
-    message::{Header, OwnedHeaders, OwnedMessage},
-    producer::{DeliveryFuture, FutureProducer, FutureRecord},
-};
-use schemas::{message::DecodeError, topic};
-use service::kafka::{Context, KafkaConfig};
+use rdkafka::{Message as _, error::KafkaResult, message::OwnedMessage};
+use schemas::message::{DeadLetter, DecodeError};
+use service::kafka::DeadLetters;
 
-/// The largest record that the topic takes: more than any message, because headers come on top.
-const MAX_BYTES: &str = "2097152";
-
-/// A message that cannot be read, and why.
-pub(super) struct DeadLetter<'a> {
+/// A message that cannot be read, and what is said of it.
+pub(super) struct Unreadable<'a> {
     message: &'a OwnedMessage,
-    /// The record's key, so that a second copy can be told.
-    position: String,
-    reason: String,
-    schema: &'static str,
+    letter: DeadLetter,
 }
 
-impl<'a> DeadLetter<'a> {
+impl<'a> Unreadable<'a> {
     /// Wraps a message; `schema` is what its bytes should have been.
     pub(super) fn new(message: &'a OwnedMessage, error: &DecodeError, schema: &'static str) -> Self {
-        let position = format!("{}/{}/{}", message.topic(), message.partition(), message.offset());
+        let letter = DeadLetter {
+            topic: message.topic().to_owned(),
+            // Kafka's offsets are never negative.
+            position: Some((message.partition(), u64::try_from(message.offset()).unwrap_or(0))),
+            log: None,
+            reason: error.to_string(),
+            schema: schema.to_owned(),
+            key: message.key().map(<[u8]>::to_vec),
+        };
+        let position = letter.record_key();
         tracing::warn!(position, schema, "dead letter at {position}: {error}");
         metrics::counter!("hopline_dead_letters_total", "schema" => schema).increment(1);
-        Self { message, position, reason: error.to_string(), schema }
+        Self { message, letter }
     }
 
-    /// Where the message came from, its key, and why it is here.
-    fn headers(&self) -> OwnedHeaders {
-        let (partition, offset) = (self.message.partition().to_string(), self.message.offset().to_string());
-        let mut headers = OwnedHeaders::new();
-        for (key, value) in [
-            ("topic", self.message.topic()),
-            ("partition", &partition),
-            ("offset", &offset),
-            ("reason", &self.reason),
-            ("schema", self.schema),
-        ] {
-            headers = headers.insert(Header { key, value: Some(value) });
-        }
-        headers.insert(Header { key: "key", value: self.message.key() })
-    }
-}
-
-/// Writes dead letters.
-pub(super) struct DeadLetters {
-    topic: String,
-    producer: FutureProducer<Context>,
-}
-
-impl DeadLetters {
-    /// Makes a producer.
-    ///
-    /// # Errors
-    /// When librdkafka refuses the settings.
-    pub(super) fn new(kafka: &KafkaConfig) -> KafkaResult<Self> {
-        let producer = kafka
-            .client_config("dispatcher-dead-letters")
-            .set("enable.idempotence", "true")
-            .set("acks", "all")
-            .set("message.max.bytes", MAX_BYTES)
-            .create_with_context(Context::default())?;
-        Ok(Self { topic: kafka.topic(topic::DEAD_LETTERS.name), producer })
-    }
-
-    /// Writes dead letters and waits until Kafka has them all.
-    pub(super) async fn write(&self, letters: &[DeadLetter<'_>]) -> KafkaResult<()> {
-        let send = |letter: &DeadLetter<'_>| {
-            let record = FutureRecord::to(&self.topic)
-                .key(&letter.position)
-                .payload(letter.message.payload().unwrap_or_default())
-                .headers(letter.headers());
-            self.producer.send_result(record).map_err(|(error, _)| error)
-        };
-        let written = letters.iter().map(send).collect::<KafkaResult<Vec<DeliveryFuture>>>()?;
-        for one in written {
-            // Without an answer the producer is gone.
-            one.await.map_err(|_| rdkafka::error::KafkaError::Canceled)?.map_err(|(error, _)| error)?;
-        }
-        Ok(())
+    /// Writes it as a dead letter, and returns when Kafka has it.
+    pub(super) async fn write(&self, dead_letters: &DeadLetters) -> KafkaResult<()> {
+        let Self { message, letter } = self;
+        let value = message.payload().unwrap_or_default();
+        dead_letters.write(&letter.record_key(), letter.headers(), value).await
     }
 }

@@ -18,6 +18,7 @@ use std::{
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use futures_util::future::try_join_all;
 use rdkafka::{
     Message as _,
     error::{KafkaError, KafkaResult},
@@ -28,22 +29,21 @@ use schemas::{
     message::{Click, DecodeError, LinkEvent, Message as _},
     topic,
 };
-use service::{Check, Shutdown, kafka::KafkaConfig};
+use service::{
+    Check, Shutdown,
+    kafka::{DeadLetters, KafkaConfig},
+};
 use sqlx::PgPool;
 use tokio::{task::spawn_blocking, time::sleep};
 use uuid::Uuid;
 
 use self::{
-    consumer::Consumer,
-    dead_letter::{DeadLetter, DeadLetters},
-    endpoints::Endpoints,
-    event::Event,
-    liveness::Liveness,
+    consumer::Consumer, dead_letter::Unreadable, endpoints::Endpoints, event::Event, liveness::Liveness,
     position::go_on,
 };
 use crate::{
     attempt::Claimed,
-    handover::{Handover, Offer},
+    leases::handover::{Handover, Offer},
     store::{self, Fenced, Lease, Move, NewDelivery, Partition, Position},
 };
 
@@ -78,7 +78,11 @@ pub(crate) async fn enqueue(
     let mut enqueue = Enqueue {
         consumer: topics.consumer(&kafka)?,
         topics,
-        dead_letters: DeadLetters::new(&kafka)?,
+        dead_letters: DeadLetters::new(
+            &kafka,
+            kafka.topic(topic::DEAD_LETTERS.name),
+            "dispatcher-dead-letters",
+        )?,
         pool,
         handover,
         known: (0, Endpoints::default()),
@@ -179,7 +183,7 @@ struct Enqueue {
 #[derive(Default)]
 struct Batch<'a> {
     deliveries: Vec<NewDelivery>,
-    letters: Vec<DeadLetter<'a>>,
+    unreadable: Vec<Unreadable<'a>>,
     /// The offset to read next of each partition.
     reached: BTreeMap<Partition, i64>,
     /// The time of the last record.
@@ -287,7 +291,7 @@ impl Enqueue {
                     // The second of two in one transaction would be granted a permit and never use it.
                     batch.deliveries.extend(deliveries.filter(|one| seen.insert(one.delivery_id)));
                 }
-                Err((error, schema)) => batch.letters.push(DeadLetter::new(message, &error, schema)),
+                Err((error, schema)) => batch.unreadable.push(Unreadable::new(message, &error, schema)),
             }
             batch.reached.insert(partition, message.offset() + 1);
             batch.accepted_at = Some(broker_time(message));
@@ -297,7 +301,7 @@ impl Enqueue {
 
     /// Inserts what one transaction holds, moves the positions with it, and hands over what can be sent at once.
     async fn insert(&mut self, batch: Batch<'_>) -> Result<(), EnqueueError> {
-        let Batch { mut deliveries, letters, reached, accepted_at } = batch;
+        let Batch { mut deliveries, unreadable, reached, accepted_at } = batch;
         let moves: Vec<Move> = reached
             .into_iter()
             .filter_map(|(partition, next)| {
@@ -308,7 +312,7 @@ impl Enqueue {
         if moves.is_empty() {
             return Ok(());
         }
-        self.dead_letters.write(&letters).await?;
+        try_join_all(unreadable.iter().map(|one| one.write(&self.dead_letters))).await?;
         let Offer { grants, lease } = self.ask(&mut deliveries).await;
         let inserted = match store::insert(&self.pool, &deliveries, &moves, lease).await {
             Ok(Ok(inserted)) => inserted,

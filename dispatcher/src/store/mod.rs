@@ -19,6 +19,6 @@ pub(crate) use enqueue::{
 };
 pub(crate) use health::Health;
 pub(crate) use presence::{bury, dead, register};
-pub(crate) use queue::{Lease, Waiting, backlog, claim, release};
+pub(crate) use queue::{Grant, Lease, Waiting, backlog, claim, release};
 pub(crate) use settle::{Finished, Settled, settle};
 pub(crate) use streaks::DISABLED_AT;

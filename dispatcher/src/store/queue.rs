@@ -8,7 +8,7 @@ use sqlx::{PgPool, Row as _, postgres::PgRow};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::{attempt::Claimed, slots::Grant};
+use crate::attempt::Claimed;
 
 /// A lease that is about to be taken.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +21,17 @@ pub(crate) struct Lease {
     pub(crate) lasts: Duration,
     /// A moment before it begins, by this process's clock: it may begin later, when Postgres is slow, but not sooner.
     pub(crate) since: Instant,
+}
+
+/// Permits for an endpoint's next claim, taken already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Whose deliveries to claim.
+    pub(crate) endpoint_id: EndpointId,
+    /// How many at most.
+    pub(crate) slots: usize,
+    /// How many of them may be first attempts.
+    pub(crate) firsts: usize,
 }
 
 /// An endpoint with deliveries that are due and not leased.

@@ -4,7 +4,6 @@
 //! has confirmed, and deletes a segment when that is all of it. Nothing else ends a click's stay in the spool: a
 //! record that Kafka refused or whose fate is unknown is sent again, marked as a possible repeat.
 
-mod again;
 mod measures;
 mod partitions;
 mod producer;

@@ -14,10 +14,11 @@ use rdkafka::{
     error::{KafkaError, RDKafkaErrorCode},
     producer::Producer as _,
 };
+use schemas::message::mark_again;
 use service::Check;
 
 use super::{
-    Partitions, again,
+    Partitions,
     measures::Metrics,
     producer::{Producer, hand_over, serve_reports},
     progress::{Passed, Progress, Standing},
@@ -256,7 +257,7 @@ impl Shipper {
                 if standing != Standing::Confirmed {
                     let Record { partition, key, value, .. } = found.record;
                     let again = standing == Standing::Again;
-                    let value = if again { again::marked(value) } else { value.into() };
+                    let value = if again { mark_again(value) } else { value.into() };
                     let ticket = Ticket::new(ordinal, found.index);
                     match hand_over(producer, &self.topic, ticket, partition, key, &value) {
                         Ok(()) => {}
@@ -371,7 +372,7 @@ impl Shipper {
 
 /// Prepares a refused record for its next try.
 fn retry(mut record: Failed, partitions: &Partitions) -> Retry {
-    record.value = again::marked(&record.value).into_owned();
+    record.value = mark_again(&record.value).into_owned();
     // Chosen while Kafka was down, by a guess. A partition that does not exist cannot hold the original.
     if matches!(
         record.code,

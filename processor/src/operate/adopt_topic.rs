@@ -6,7 +6,7 @@
 //!
 //! One row says so, and it goes in under the epoch of the source that it ends, as the inserts of that source do. Whoever
 //! had the partition until then is refused by that epoch, takes the partition again, and reads which source it has now;
-//! see [`crate::ownership`]. So there is no half of an adoption: killed anywhere, it is done for some partitions and not
+//! see [`crate::pipeline::ownership`]. So there is no half of an adoption: killed anywhere, it is done for some partitions and not
 //! for others, and doing it again does the rest. Nobody has to stop for it.
 
 use std::fmt;
@@ -15,15 +15,13 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use schemas::row::partition_of;
 use schemas::time::text;
-use schemas::topic;
 use serde::Serialize;
-use service::clickhouse::client;
 use uuid::Uuid;
 
 use crate::Config;
-use crate::log::{Extent, Log};
-use crate::sources::{NO_LOG, Source, Sources};
-use crate::store::{InsertError, Store, StoredRow};
+use crate::clickhouse::sources::{NO_LOG, Source, Sources};
+use crate::clickhouse::{InsertError, Store, StoredRow};
+use crate::pipeline::log::{Extent, Log};
 
 /// How often a source is fenced anew because a processor has taken it back in between.
 const ATTEMPTS: usize = 20;
@@ -148,9 +146,8 @@ struct Adoption {
 
 impl Adoption {
     async fn new(config: &Config) -> anyhow::Result<Self> {
-        let kafka = &config.kafka;
-        let log = Log::new(kafka, &kafka.topic(topic::CLICKS.name), &kafka.topic(config.group))?;
-        let store = Store::new(client(&config.clickhouse), format!("adopt-topic {}", std::process::id()));
+        let log = config.log()?;
+        let store = config.store("adopt-topic");
         let count = log.partitions().await.context("cannot ask Kafka for the topic of clicks")?;
         if count == 0 {
             bail!("there is no topic {}: `api migrate` makes it", log.topic());

@@ -5,13 +5,9 @@ use std::fmt;
 use anyhow::Context as _;
 use chrono::{DateTime, TimeDelta, Utc};
 use schemas::time::text;
-use schemas::topic;
 use serde::Serialize;
-use service::clickhouse::client;
 
 use crate::Config;
-use crate::log::Log;
-use crate::store::Store;
 
 /// How far the clicks of all partitions are counted.
 #[derive(Debug, Serialize)]
@@ -52,9 +48,8 @@ pub struct Lag {
 /// # Errors
 /// When Kafka or ClickHouse does not answer.
 pub async fn lag(config: &Config) -> anyhow::Result<Lags> {
-    let kafka = &config.kafka;
-    let log = Log::new(kafka, &kafka.topic(topic::CLICKS.name), &kafka.topic(config.group))?;
-    let store = Store::new(client(&config.clickhouse), "lag".to_owned());
+    let log = config.log()?;
+    let store = config.store("lag");
     let progress = store.progress().await.context("cannot read the progress")?;
     let sources = store.sources().await.context("cannot read the partitions' logs")?;
     let mut partitions = Vec::new();

@@ -9,17 +9,15 @@ use anyhow::{Context as _, bail};
 use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
 use clap::Args;
 use schemas::time::text;
-use schemas::topic;
 use serde::Serialize;
-use service::clickhouse::client;
 
 use super::reading::{Part, read};
-use super::rebuild::{Range, Rebuild, Rebuilt, days, days_with};
+use super::rebuild::{Range, Rebuild, Rebuilt};
 use crate::Config;
-use crate::decode::Record;
-use crate::log::{Extent, Log};
-use crate::sources::{Source, Sources};
-use crate::store::Store;
+use crate::clickhouse::Store;
+use crate::clickhouse::sources::{Source, Sources};
+use crate::pipeline::decode::Record;
+use crate::pipeline::log::{Extent, Log};
 
 /// Which part of the log is replayed.
 #[derive(Debug, Clone, Args)]
@@ -132,10 +130,10 @@ impl fmt::Display for Outcome {
 /// # Errors
 /// When the log does not hold the range, another replay has begun, or an engine fails. Days that were done stay done.
 pub(super) async fn replay(config: &Config, command: &Replay) -> anyhow::Result<Outcome> {
-    let planning = Planning::new(config)?;
+    let planning = Planning { config, store: config.store("replay"), log: config.log()? };
     let ranges = planning.ranges(command).await?;
     let touched = planning.touched(&ranges).await?;
-    let settled = days(config).await.context("cannot read the closed slices")?;
+    let settled = config.tables().days().await.context("cannot read the closed slices")?;
     let (closed, open): (BTreeSet<NaiveDate>, BTreeSet<NaiveDate>) =
         touched.iter().copied().partition(|day| settled.are_settled(day));
     let mut outcome = Outcome {
@@ -149,7 +147,7 @@ pub(super) async fn replay(config: &Config, command: &Replay) -> anyhow::Result<
     if command.dry_run {
         return Ok(outcome);
     }
-    let rebuild = Rebuild::begin(config).await?;
+    let rebuild = Rebuild::begin(config, planning.store.clone(), planning.log.clone()).await?;
     let done = carry_out(&planning, &rebuild, &closed, &open, &mut outcome).await;
     rebuild.end().await?;
     done.map(|()| outcome)
@@ -189,14 +187,7 @@ struct Planning<'a> {
     log: Log,
 }
 
-impl<'a> Planning<'a> {
-    fn new(config: &'a Config) -> anyhow::Result<Self> {
-        let kafka = &config.kafka;
-        let log = Log::new(kafka, &kafka.topic(topic::CLICKS.name), &kafka.topic(config.group))?;
-        let store = Store::new(client(&config.clickhouse), "replay".to_owned());
-        Ok(Self { config, store, log })
-    }
-
+impl Planning<'_> {
     /// Returns what is asked for, as far as it is counted: the rest is for the live processors to do.
     async fn ranges(&self, command: &Replay) -> anyhow::Result<Vec<Range>> {
         let Self { store, log, .. } = self;
@@ -258,7 +249,7 @@ impl<'a> Planning<'a> {
         // Offsets and times of a log that was replaced mean nothing in the one that took its place.
         let had_another = sources.have_former(partition);
         let begins = async || self.time_of(partition, extent.start, extent.end).await;
-        let at = async |time: DateTime<Utc>| self.first_at(partition, time, extent).await;
+        let at = async |time: DateTime<Utc>| self.first_at(partition, time, extent.end).await;
         let (from, is_lost) = match (command.from, offsets) {
             (_, Some(Offsets { from, .. })) => (from, from < extent.start),
             (Some(Start::Earliest) | None, None) => (extent.start, false),
@@ -289,10 +280,10 @@ impl<'a> Planning<'a> {
         Ok((from, to))
     }
 
-    /// Returns the offset of the first record of a partition at or after a time.
-    async fn first_at(&self, partition: i32, time: DateTime<Utc>, extent: Extent) -> anyhow::Result<u64> {
+    /// Returns the offset of the first record of a partition at or after a time, or `end` if there is none.
+    async fn first_at(&self, partition: i32, time: DateTime<Utc>, end: u64) -> anyhow::Result<u64> {
         let found = self.log.first_after(partition, time - TimeDelta::milliseconds(1)).await;
-        Ok(found.context("cannot ask Kafka for a time")?.unwrap_or(extent.end))
+        Ok(found.context("cannot ask Kafka for a time")?.unwrap_or(end))
     }
 
     /// Returns the broker's time of the first record from an offset on.
@@ -306,9 +297,10 @@ impl<'a> Planning<'a> {
     /// Returns the broker's days that ranges have rows or records of.
     async fn touched(&self, ranges: &[Range]) -> anyhow::Result<BTreeSet<NaiveDate>> {
         let mut touched = BTreeSet::new();
+        let tables = self.config.tables();
         for Range { partition, src, from, to } in ranges {
             let rows = format!("src = {src} AND koff >= {from} AND koff < {to}");
-            touched.extend(days_with(self.config, &rows).await.context("cannot read the raw rows")?);
+            touched.extend(tables.days_with(&rows).await.context("cannot read the raw rows")?);
             let first = self.time_of(*partition, *from, *to).await?;
             let last = self.time_of(*partition, to - 1, *to).await?;
             if let (Some(first), Some(last)) = (first, last) {
@@ -330,10 +322,8 @@ impl<'a> Planning<'a> {
         let (begin, end) = (midnight(first) - SKEW, midnight(last) + TimeDelta::days(1) + SKEW);
         let mut parts = Vec::new();
         for range in ranges {
-            let extent =
-                self.log.extent(range.partition).await.context("cannot ask Kafka for the log's ends")?;
-            let from = self.first_at(range.partition, begin, extent).await?.max(range.from);
-            let to = self.first_at(range.partition, end, extent).await?.min(range.to);
+            let from = self.first_at(range.partition, begin, range.to).await?.max(range.from);
+            let to = self.first_at(range.partition, end, range.to).await?.min(range.to);
             if from < to {
                 parts.push(Range { from, to, ..range.clone() });
             }

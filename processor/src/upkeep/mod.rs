@@ -1,7 +1,7 @@
 //! What is done to the tables beside inserting clicks: slices of the rollups are closed, deleted links' rows are
 //! removed, and so are rows that no plan shows any more.
 //!
-//! One process does it at a time: the one that [`crate::intake`] says. As that is not certain, each of its inserts
+//! One process does it at a time: the one that [`crate::pipeline::intake`] says. As that is not certain, each of its inserts
 //! is fenced as those of clicks are, under an epoch of its own: whoever raises it sees the tables as they will stay,
 //! and what a former owner still sends is refused. What was interrupted has written rows of a version that was never
 //! activated; they count nothing, and are removed.
@@ -21,14 +21,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use uuid::Uuid;
 
-use self::slices::closed_with;
-
 pub(crate) use retention::first_kept;
 pub use tables::Tables;
 
-use crate::clock::{Clock, ClocksDiffer};
-use crate::log::{Log, LogError};
-use crate::store::{InsertError, Store, StoreError};
+use crate::clickhouse::clock::{Clock, ClocksDiffer};
+use crate::clickhouse::{InsertError, Store, StoreError};
+use crate::pipeline::log::{Log, LogError};
 
 /// How long upkeep rests after a failure; a former owner hears meanwhile that it is one.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -176,9 +174,8 @@ impl Upkeep {
         self.litter = Some(Instant::now());
     }
 
-    /// Raises the epoch of upkeep, and returns it when nothing is written under an older one any more.
     async fn take(&self) -> Result<u64, UpkeepError> {
-        Ok(self.store.fence(UPKEEP).await?.epoch)
+        Ok(take(&self.store).await?)
     }
 }
 
@@ -205,25 +202,18 @@ pub(crate) enum When {
 /// # Errors
 /// When ClickHouse does not do it, or what was computed is not what the raw rows have.
 pub(crate) async fn close_again(
-    store: Store,
-    tables: Tables,
-    log: Log,
+    store: &Store,
+    tables: &Tables,
     slice: NaiveDate,
     when: When,
 ) -> Result<(), UpkeepError> {
-    let upkeep = Upkeep::new(store, tables, log, Schedule::default());
     let mut longest = FIRST_REST;
     loop {
         // A processor that has upkeep to do may have been faster.
-        if when == When::Changed && !upkeep.tables.changed_slices().await?.contains(&slice) {
+        if when == When::Changed && !tables.changed_slices().await?.contains(&slice) {
             return Ok(());
         }
-        let slices = closed_with(slice, upkeep.tables.last_closed_slice().await?);
-        if slices.is_empty() {
-            return Ok(());
-        }
-        let version = upkeep.take().await?;
-        match upkeep.run(&upkeep.run_of(version, slices).await?).await {
+        match tables.close_again(take(store).await?, slice).await {
             // Somebody else has taken upkeep over: a processor, which rests after it was refused, or another command. Of
             // two that took it from each other at once, none would ever come to an end.
             Err(UpkeepError::Fenced) => {
@@ -234,6 +224,11 @@ pub(crate) async fn close_again(
             outcome => return outcome,
         }
     }
+}
+
+/// Raises the epoch of upkeep, and returns it when nothing is written under an older one any more.
+async fn take(store: &Store) -> Result<u64, StoreError> {
+    Ok(store.fence(UPKEEP).await?.epoch)
 }
 
 fn is_due(done: Option<Instant>, every: Duration) -> bool {

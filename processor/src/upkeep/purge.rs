@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::tables::Tables;
 use super::{Upkeep, UpkeepError};
-use crate::store::StoreError;
+use crate::clickhouse::StoreError;
 
 /// Links of one purge at most: their ids stay well below `max_query_size`.
 const LINKS: usize = 1_000;
@@ -40,7 +40,7 @@ impl Upkeep {
                 self.note_litter();
                 // Whether a slice is closed again, the blocks say that it was closed with, and not this.
                 let slices = slices.into_iter().map(|slice| (slice, 0)).collect();
-                self.run(&Run { scope, version, slices }).await?;
+                self.tables.run(&Run { scope, version, slices }).await?;
             }
             let condition = format!("link_id IN ({})", list(&links));
             let mut rows = 0;
@@ -75,7 +75,7 @@ impl Tables {
               WHERE link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id) LIMIT {LINKS}",
             recent = recent.unwrap_or(DateTime::UNIX_EPOCH.date_naive()),
         );
-        let links: Vec<String> = self.in_time(self.query(&sql).fetch_all()).await?;
+        let links: Vec<String> = self.statements.fetch_all(&sql).await?;
         Ok(links.iter().filter_map(|link| link.parse().ok()).collect())
     }
 
@@ -89,7 +89,7 @@ impl Tables {
              FROM clicks WHERE link_id IN ({}) GROUP BY workspace_id, slice, day",
             list(links),
         );
-        let rows: Vec<(String, String, String)> = self.in_time(self.query(&sql).fetch_all()).await?;
+        let rows: Vec<(String, String, String)> = self.statements.fetch_all(&sql).await?;
         let closed = self.last_closed_slice().await?;
         let mut touched: BTreeMap<WorkspaceId, BTreeSet<NaiveDate>> = BTreeMap::new();
         for (workspace, slice, day) in &rows {
@@ -111,7 +111,7 @@ impl Tables {
     async fn insert_purges(&self, links: &[Uuid]) -> Result<(), StoreError> {
         let values: Vec<String> = links.iter().map(|link| format!("('{link}', now64(3))")).collect();
         let sql = format!("INSERT INTO purges (link_id, at) VALUES {}", values.join(", "));
-        self.in_time(self.query(&sql).execute()).await
+        self.statements.execute(&sql).await
     }
 }
 

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::tables::Tables;
 use super::{Upkeep, UpkeepError};
-use crate::store::StoreError;
+use crate::clickhouse::StoreError;
 
 /// How long rows stay after a plan has stopped to show them, so that an upgrade brings them back.
 const GRACE: u64 = 30;
@@ -90,7 +90,7 @@ impl Tables {
             "SELECT toString(workspace_id), max(days) FROM retention \
              WHERE at >= now() - INTERVAL {WINDOWS} DAY GROUP BY workspace_id"
         );
-        let rows: Vec<(String, u32)> = self.in_time(self.query(&sql).fetch_all()).await?;
+        let rows: Vec<(String, u32)> = self.statements.fetch_all(&sql).await?;
         let mut windows: BTreeMap<u32, Vec<Uuid>> = BTreeMap::new();
         for (workspace, days) in rows {
             windows.entry(days).or_default().extend(workspace.parse::<Uuid>());
@@ -104,12 +104,12 @@ impl Tables {
             "SELECT DISTINCT partition FROM system.parts WHERE database = currentDatabase() AND active \
              AND table = '{table}' AND partition < '{day}' ORDER BY partition"
         );
-        self.in_time(self.query(&sql).fetch_all()).await
+        self.statements.fetch_all(&sql).await
     }
 
     async fn drop_partition(&self, table: &str, partition: &str) -> Result<(), StoreError> {
         let sql = format!("ALTER TABLE {table} DROP PARTITION '{partition}'");
-        self.in_time(self.query(&sql).execute()).await
+        self.statements.execute(&sql).await
     }
 }
 

@@ -7,7 +7,7 @@ use chrono::{DateTime, Days, NaiveDate, Utc};
 use metrics::{counter, gauge, histogram};
 use schemas::clickhouse::rollup::{Run, Scope, fold_of_month, may_be_read};
 
-use super::{Upkeep, UpkeepError};
+use super::{Tables, Upkeep, UpkeepError};
 
 impl Upkeep {
     /// Closes the next slice that can be closed, and the empty ones behind it; returns whether there was one.
@@ -22,7 +22,7 @@ impl Upkeep {
             return Ok(false);
         };
         let started = Instant::now();
-        self.run(&self.run_of(version, slices).await?).await?;
+        self.tables.close(version, slices).await?;
         let seconds = started.elapsed().as_secs_f64();
         histogram!("hopline_processor_rollup_seconds").record(seconds);
         gauge!("hopline_processor_closed_until_seconds").set(end_of(last).timestamp() as f64);
@@ -34,38 +34,12 @@ impl Upkeep {
     /// should, or because its day was made again by somebody who was killed behind that. Returns whether there was one.
     pub(super) async fn close_again(&mut self) -> Result<bool, UpkeepError> {
         let Some(slice) = self.tables.changed_slices().await?.pop_first() else { return Ok(false) };
-        let slices = closed_with(slice, self.tables.last_closed_slice().await?);
-        let version = self.take().await?;
         self.note_litter();
-        self.run(&self.run_of(version, slices).await?).await?;
+        let version = self.take().await?;
+        self.tables.close_again(version, slice).await?;
         counter!("hopline_processor_slices_closed_again_total").increment(1);
         tracing::info!(%slice, version, "closed slice {slice} again: its clicks have changed since");
         Ok(true)
-    }
-
-    /// Returns a run that closes slices as they are now.
-    pub(super) async fn run_of(
-        &self,
-        version: u64,
-        slices: impl IntoIterator<Item = NaiveDate>,
-    ) -> Result<Run, UpkeepError> {
-        // Before anything is computed: what comes from now on shows.
-        let blocks = self.tables.last_blocks().await?;
-        let block = |slice| (slice, blocks.get(&slice).copied().unwrap_or(-1));
-        Ok(Run { scope: Scope::All, version, slices: slices.into_iter().map(block).collect() })
-    }
-
-    /// Computes rollups, and activates them when they have exactly the clicks of the raw rows.
-    pub(super) async fn run(&self, run: &Run) -> Result<(), UpkeepError> {
-        let statements = run.statements();
-        let Some((activate, computing)) = statements.split_last() else { return Ok(()) };
-        for statement in computing {
-            self.tables.insert(statement, run.version).await?;
-        }
-        if let Some(found) = self.tables.difference(run).await? {
-            return Err(UpkeepError::Unequal { version: run.version, found });
-        }
-        self.tables.insert(activate, run.version).await
     }
 
     /// Removes rows of versions that nobody reads: another one is active since a while, or they never were.
@@ -108,11 +82,40 @@ impl Upkeep {
     }
 }
 
-/// Returns the slices that are closed again with one: itself, and the one of its month's last day, which has a fold of all
-/// its days.
-pub(crate) fn closed_with(slice: NaiveDate, last_closed: Option<NaiveDate>) -> BTreeSet<NaiveDate> {
-    let is_closed = |slice: &NaiveDate| last_closed.is_some_and(|last| *slice <= last);
-    [slice, fold_of_month(slice)].into_iter().filter(is_closed).collect()
+impl Tables {
+    /// Closes a slice again, and that of its month's last day, which has a fold of all its days, as far as they are closed.
+    pub(super) async fn close_again(&self, version: u64, slice: NaiveDate) -> Result<(), UpkeepError> {
+        let Some(last_closed) = self.last_closed_slice().await? else { return Ok(()) };
+        let slices: BTreeSet<NaiveDate> =
+            [slice, fold_of_month(slice)].into_iter().filter(|slice| *slice <= last_closed).collect();
+        self.close(version, slices).await
+    }
+
+    /// Closes slices with the clicks that they have now.
+    async fn close(
+        &self,
+        version: u64,
+        slices: impl IntoIterator<Item = NaiveDate>,
+    ) -> Result<(), UpkeepError> {
+        // Before anything is computed: what comes from now on shows.
+        let blocks = self.last_blocks().await?;
+        let block = |slice| (slice, blocks.get(&slice).copied().unwrap_or(-1));
+        let slices = slices.into_iter().map(block).collect();
+        self.run(&Run { scope: Scope::All, version, slices }).await
+    }
+
+    /// Computes rollups, and activates them when they have exactly the clicks of the raw rows.
+    pub(super) async fn run(&self, run: &Run) -> Result<(), UpkeepError> {
+        let statements = run.statements();
+        let Some((activate, computing)) = statements.split_last() else { return Ok(()) };
+        for statement in computing {
+            self.insert(statement, run.version).await?;
+        }
+        if let Some(found) = self.difference(run).await? {
+            return Err(UpkeepError::Unequal { version: run.version, found });
+        }
+        self.insert(activate, run.version).await
+    }
 }
 
 /// Returns when a broker's day is over.

@@ -1,8 +1,6 @@
 //! The statements of upkeep.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::time::Duration;
 
 use chrono::NaiveDate;
 use clickhouse::error::Error;
@@ -13,16 +11,11 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::UpkeepError;
-use crate::store::{InsertError, Right, StoreError, outcome_of, within};
-
-/// How long ClickHouse may take for one statement of upkeep before its answer counts as lost.
-const TIMEOUT: Duration = Duration::from_secs(1800);
+use crate::clickhouse::statements::{Statements, in_time};
+use crate::clickhouse::{InsertError, Right, StoreError, outcome_of};
 
 /// ClickHouse's code of `QUERY_WAS_CANCELLED`.
 const CANCELLED: &str = "Code: 394.";
-
-/// Memory at which an aggregation goes on on the disk.
-const MEMORY: &str = "268435456";
 
 /// The clicks of a run's slices, counted in three tables.
 #[derive(Row, Deserialize)]
@@ -32,38 +25,39 @@ struct Compared {
     broken_down: Vec<u64>,
 }
 
-/// Access to the tables for upkeep.
-#[derive(Clone)]
-pub struct Tables {
-    client: Client,
+/// Days of the broker, as a rebuild treats them.
+#[derive(Debug)]
+pub(crate) struct Days {
+    last_closed: Option<NaiveDate>,
+    lately: BTreeSet<NaiveDate>,
 }
 
-impl fmt::Debug for Tables {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Tables").finish_non_exhaustive()
+impl Days {
+    /// Returns whether a day was closed an hour ago or longer, so that nothing comes to it any more.
+    pub(crate) fn are_settled(&self, day: &NaiveDate) -> bool {
+        self.last_closed.is_some_and(|last| *day <= last) && !self.lately.contains(day)
     }
+}
+
+/// Access to the tables for upkeep.
+#[derive(Debug, Clone)]
+pub struct Tables {
+    pub(super) statements: Statements,
 }
 
 impl Tables {
     /// Makes an access with a client of its own settings.
     pub fn new(client: Client) -> Self {
-        let client = client
-            .with_setting("async_insert", "0")
-            .with_setting("wait_end_of_query", "1")
-            // Closing a slice has time, and those who ask for counts have not.
-            .with_setting("max_threads", "2")
-            .with_setting("max_bytes_before_external_group_by", MEMORY)
-            // A run writes to as many partitions as its slices are of.
-            .with_setting("max_partitions_per_insert_block", "0")
-            .with_setting("mutations_sync", "1")
-            .with_setting("lightweight_deletes_sync", "1");
-        Self { client }
+        // A run writes to as many partitions as its slices are of.
+        let client = client.with_setting("max_partitions_per_insert_block", "0");
+        Self { statements: Statements::new(client) }
     }
 
     /// Runs a guarded insert under an epoch.
     pub(super) async fn insert(&self, sql: &str, epoch: u64) -> Result<(), UpkeepError> {
         let id = Right { src: UPKEEP, epoch }.statement_id();
-        let outcome = self.in_time(self.query(sql).with_setting("query_id", id).execute()).await;
+        let insert = self.statements.query(sql).with_setting("query_id", id);
+        let outcome = in_time(insert.with_setting("wait_end_of_query", "1").execute()).await;
         match outcome_of(outcome) {
             // Whoever takes upkeep over kills what is under way. Whether it was done does not matter: it counts nothing.
             Err(InsertError::Doubtful(StoreError::Clickhouse(Error::BadResponse(text))))
@@ -81,10 +75,10 @@ impl Tables {
     /// A mask is written and not the table: to write parts of many gigabytes anew for each purge would be too much.
     pub(super) async fn delete(&self, table: &str, condition: &str) -> Result<u64, StoreError> {
         let count = format!("SELECT count() FROM {table} WHERE {condition}");
-        let rows: u64 = self.in_time(self.query(&count).fetch_one()).await?;
+        let rows: u64 = self.statements.fetch_one(&count).await?;
         if rows > 0 {
             let delete = format!("DELETE FROM {table} WHERE {condition}");
-            self.in_time(self.query(&delete).execute()).await?;
+            self.statements.execute(&delete).await?;
         }
         Ok(rows)
     }
@@ -98,7 +92,7 @@ impl Tables {
                    WHERE src IN (SELECT src FROM clicks WHERE {condition})) \
              GROUP BY src HAVING NOT argMax(stays, koff)"
         );
-        self.in_time(self.query(&sql).execute()).await
+        self.statements.execute(&sql).await
     }
 
     /// Takes the rows that were deleted from a table off the disk.
@@ -107,10 +101,10 @@ impl Tables {
             "SELECT count() FROM system.parts WHERE database = currentDatabase() AND table = '{table}' AND active \
              AND has_lightweight_delete"
         );
-        let masked: u64 = self.in_time(self.query(&masked).fetch_one()).await?;
+        let masked: u64 = self.statements.fetch_one(&masked).await?;
         if masked > 0 {
             tracing::info!(table, parts = masked, "writing {masked} parts anew without their deleted rows");
-            self.in_time(self.query(&format!("ALTER TABLE {table} APPLY DELETED MASK")).execute()).await?;
+            self.statements.execute(&format!("ALTER TABLE {table} APPLY DELETED MASK")).await?;
         }
         Ok(())
     }
@@ -143,8 +137,30 @@ impl Tables {
         .await
     }
 
+    /// Returns which days are closed, and which of them not for long.
+    pub(crate) async fn days(&self) -> Result<Days, StoreError> {
+        let zero = Uuid::nil();
+        let lately = format!(
+            "SELECT toString(slice) FROM slices WHERE workspace_id = toUUID('{zero}') GROUP BY slice \
+             HAVING min(slices.at) > now64(3) - INTERVAL 1 HOUR"
+        );
+        let last_closed = self.last_closed_slice().await?;
+        Ok(Days { last_closed, lately: self.days_of(&lately).await? })
+    }
+
+    /// Returns the days that have rows for which a condition holds.
+    pub(crate) async fn days_with(&self, condition: &str) -> Result<BTreeSet<NaiveDate>, StoreError> {
+        self.days_of(&format!("SELECT DISTINCT toString(toDate(broker_ts)) FROM clicks WHERE {condition}"))
+            .await
+    }
+
+    async fn days_of(&self, sql: &str) -> Result<BTreeSet<NaiveDate>, StoreError> {
+        let days: Vec<String> = self.statements.fetch_all(sql).await?;
+        Ok(days.iter().filter_map(|day| day.parse().ok()).collect())
+    }
+
     async fn day(&self, sql: &str) -> Result<Option<NaiveDate>, StoreError> {
-        let day: Option<String> = self.in_time(self.query(sql).fetch_one()).await?;
+        let day: Option<String> = self.statements.fetch_one(sql).await?;
         Ok(day.and_then(|day| day.parse().ok()))
     }
 
@@ -174,7 +190,7 @@ impl Tables {
     }
 
     async fn blocks(&self, sql: &str) -> Result<BTreeMap<NaiveDate, i64>, StoreError> {
-        let rows: Vec<(String, i64)> = self.in_time(self.query(sql).fetch_all()).await?;
+        let rows: Vec<(String, i64)> = self.statements.fetch_all(sql).await?;
         Ok(rows.into_iter().filter_map(|(day, block)| Some((day.parse().ok()?, block))).collect())
     }
 
@@ -200,23 +216,11 @@ impl Tables {
                      WHERE slice IN ({days}) AND {computed} AND version = {version} AND unit = 'day' \
                      GROUP BY dimension)) AS broken_down"
         );
-        let Compared { raw, counted, broken_down } = self.in_time(self.query(&sql).fetch_one()).await?;
+        let Compared { raw, counted, broken_down } = self.statements.fetch_one(&sql).await?;
         let dimensions = if raw == 0 { 0 } else { DIMENSIONS.len() };
         let equal = raw == counted
             && broken_down.len() == dimensions
             && broken_down.iter().all(|clicks| *clicks == raw);
         Ok((!equal).then(|| format!("{raw} raw, {counted} by hour, {broken_down:?} by dimension")))
-    }
-
-    /// Prepares a statement of ours, which has no placeholders.
-    pub(super) fn query(&self, sql: &str) -> clickhouse::query::Query {
-        self.client.query(&sql.replace('?', "??"))
-    }
-
-    pub(super) async fn in_time<T>(
-        &self,
-        statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
-    ) -> Result<T, StoreError> {
-        within(TIMEOUT, statement).await
     }
 }

@@ -3,11 +3,11 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use processor::log::Log;
+use processor::clickhouse::{After, InsertError, Right, Store};
 use processor::operate::audit::report::Former;
 use processor::operate::lag::lag;
-use processor::ownership::Claim;
-use processor::store::{After, InsertError, Right, Store};
+use processor::pipeline::log::Log;
+use processor::pipeline::ownership::Claim;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use schemas::row::source;

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use chrono::{Days, NaiveDate, Utc};
-use processor::log::Log;
+use processor::clickhouse::Store;
 use processor::operate::audit::audit;
 use processor::operate::audit::report::{Kind, Report};
-use processor::ownership::Claim;
-use processor::store::Store;
+use processor::pipeline::log::Log;
+use processor::pipeline::ownership::Claim;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use schemas::clickhouse::rollup::{Run, Scope};

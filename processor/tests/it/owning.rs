@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use chrono::{TimeDelta, Utc};
-use processor::log::{Extent, Log};
 use processor::operate::audit::report::Former;
+use processor::pipeline::log::{Extent, Log};
 use rdkafka::Timestamp;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
@@ -269,6 +269,21 @@ async fn a_clickhouse_that_came_back_from_an_older_copy_gets_the_rest_from_the_l
         processor.stop().await;
         assert_equal(&isolated).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_said_to_be_counted_while_nobody_has_taken_a_partition_that_kafka_has() {
+    let isolated = isolated().await;
+    let processor = Processor::start(&isolated).await;
+    let is_written = "SELECT max(as_of) > now64(3) - 2 FROM progress";
+    counted(&isolated, is_written, 1).await;
+    // As if the last partition had been added just now.
+    isolated.clickhouse("DELETE FROM sources WHERE bitAnd(src, 65535) = 5").await;
+    counted(&isolated, "SELECT max(as_of) < now64(3) - 5 FROM progress", 1).await;
+    processor.stop().await;
+    let processor = Processor::start(&isolated).await;
+    counted(&isolated, is_written, 1).await;
+    processor.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

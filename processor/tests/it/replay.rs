@@ -13,7 +13,8 @@ use schemas::topic;
 use serde_json::json;
 use tests::engines::{Isolated, isolated};
 use tests::eventually;
-use tests::processor::{Step, freeze, kill_at, wake};
+use tests::processor::{Step, kill_at};
+use tests::signals::{freeze, wake};
 use tokio::process::Child;
 use tokio::task::JoinHandle;
 

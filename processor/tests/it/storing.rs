@@ -1,9 +1,10 @@
 //! What the statements promise: one part, all or nothing, and nothing under an old epoch.
 
 use chrono::{TimeDelta, Utc};
-use processor::batch::{Batcher, Insertion, Limits};
-use processor::sources::Source;
-use processor::store::{After, InsertError, Progress, Right, Store, Stretch};
+use processor::clickhouse::Insertion;
+use processor::clickhouse::sources::Source;
+use processor::clickhouse::{After, InsertError, Progress, Right, Store, Stretch};
+use processor::pipeline::batch::{Batcher, Limits};
 use schemas::row::{ClickRow, source};
 use tests::engines::{Isolated, isolated};
 

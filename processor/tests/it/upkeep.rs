@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{Days, NaiveDate, TimeDelta, Utc};
 use processor::Config;
-use processor::store::Store;
+use processor::clickhouse::Store;
 use processor::upkeep::Tables;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;

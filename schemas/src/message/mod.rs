@@ -3,15 +3,19 @@
 //! Changes within a version are additive: unknown fields are ignored, new ones are optional. A golden file of
 //! every version ever written stays in `fixtures/`, and a test reads each. Anything else is a new version.
 
+mod again;
 mod click;
 mod conversion;
+mod dead_letter;
 mod delivery;
 mod link;
 mod link_event;
 mod text;
 
+pub use again::mark_again;
 pub use click::{Class, Click};
 pub use conversion::Conversion;
+pub use dead_letter::DeadLetter;
 pub use delivery::{MAX_ATTEMPTS, delivery_id};
 pub use link::{DeletedLink, EdgeToken, ForwardQuery, Link, LinkRecord};
 pub use link_event::{LinkEvent, LinkEventKind};

@@ -4,20 +4,21 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use chrono::{DateTime, NaiveDate, Utc};
 use rdkafka::Message as _;
-use rdkafka::message::{BorrowedMessage, Headers as _};
 use schemas::id::LinkId;
+use schemas::message::DeadLetter;
 use schemas::row::{ClickRow, FIRST_LOG, source};
 use service::kafka::KafkaConfig;
 use uuid::Uuid;
 
 use super::report::{Difference, Kind, Report, Source};
-use super::store::{Stored, Tables, in_time};
-use crate::dead_letter::GENERATION;
-use crate::decode::{Poison, Record, decode};
-use crate::deleted_links::DeletedLinks;
+use super::store::{Stored, Tables};
+use crate::clickhouse::Store;
+use crate::clickhouse::statements::next;
 use crate::operate::reading::{Part, read};
 use crate::operate::recount::applied::{Applied, Reading};
-use crate::store::Store;
+use crate::pipeline::dead_letter;
+use crate::pipeline::decode::{Poison, Record, decode};
+use crate::pipeline::deleted_links::DeletedLinks;
 
 /// Clicks without a row that are looked for elsewhere by one statement.
 const LOOK_UP: usize = 500;
@@ -83,7 +84,7 @@ impl Compare<'_> {
             Logged { offset: record.offset, broker_ts: record.broker_ts, click: decode(src, &record) }
         });
         let mut comparison = Comparison { with: self, source, report: Report::default(), unseen: Vec::new() };
-        let mut row = in_time(rows.next()).await?;
+        let mut row = next(&mut rows).await?;
         let mut first = None;
         while let Some(chunk) = log.recv().await {
             for logged in chunk? {
@@ -96,7 +97,7 @@ impl Compare<'_> {
                         // Below what the log's start is by now, nothing can be said.
                         comparison.without_record(&stored);
                     }
-                    row = in_time(rows.next()).await?;
+                    row = next(&mut rows).await?;
                 }
                 comparison.judge(logged, &found);
                 if comparison.unseen.len() >= LOOK_UP {
@@ -106,7 +107,7 @@ impl Compare<'_> {
         }
         while let Some(stored) = row {
             comparison.without_record(&stored);
-            row = in_time(rows.next()).await?;
+            row = next(&mut rows).await?;
         }
         comparison.look_up().await?;
         Ok((comparison.source, comparison.report))
@@ -249,18 +250,18 @@ fn is_of(row: &Stored, click: &ClickRow) -> bool {
 /// Reads the positions of the dead letters of a topic.
 pub(super) async fn letters(kafka: &KafkaConfig, parts: Vec<Part>, clicks: &str) -> anyhow::Result<Letters> {
     let mut letters = Letters::default();
-    let prefix = format!("{clicks}/");
     for part in parts {
         let was_cut = part.offsets.start > 0;
         let read_up_to = part.offsets.is_empty().then(Utc::now);
-        let prefix = prefix.clone();
+        let topic = clicks.to_owned();
         let mut log = read(kafka, part, move |message| {
             let written = message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis);
-            let key = message.key().and_then(|key| std::str::from_utf8(key).ok());
-            let generation = header(message, GENERATION).and_then(|text| text.parse().ok());
-            let position = key.and_then(|key| key.strip_prefix(&prefix)).and_then(position);
-            let of = |(partition, offset)| (source(generation.unwrap_or(FIRST_LOG), partition), offset);
-            (written, position.map(of))
+            let DeadLetter { position, log, .. } =
+                Some(dead_letter::read(message)).filter(|letter| letter.topic == topic).unwrap_or_default();
+            let of = |(partition, offset)| {
+                Some((source(log.unwrap_or(FIRST_LOG), u16::try_from(partition).ok()?), offset))
+            };
+            (written, position.and_then(of))
         });
         let mut oldest = read_up_to;
         while let Some(chunk) = log.recv().await {
@@ -274,15 +275,4 @@ pub(super) async fn letters(kafka: &KafkaConfig, parts: Vec<Part>, clicks: &str)
         }
     }
     Ok(letters)
-}
-
-fn header<'a>(message: &'a BorrowedMessage<'_>, name: &str) -> Option<&'a str> {
-    let value = message.headers()?.iter().find(|header| header.key == name)?.value?;
-    std::str::from_utf8(value).ok()
-}
-
-/// Reads `<partition>/<offset>`.
-fn position(text: &str) -> Option<(u16, u64)> {
-    let (partition, offset) = text.split_once('/')?;
-    Some((partition.parse().ok()?, offset.parse().ok()?))
 }

@@ -32,13 +32,13 @@ use self::log::{Compare, Kept, Letters, letters};
 use self::report::{Difference, Kind, Report, Source};
 use self::store::Tables;
 use crate::Config;
-use crate::deleted_links::DeletedLinks;
-use crate::log::Log;
+use crate::clickhouse::sources::Sources;
+use crate::clickhouse::{Position, Store};
 use crate::operate::reading::Part;
 use crate::operate::recount::applied::Applied;
-use crate::sources::Sources;
-use crate::store::{Position, Store};
-use crate::upkeep::{self, first_kept};
+use crate::pipeline::deleted_links::DeletedLinks;
+use crate::pipeline::log::Log;
+use crate::upkeep::first_kept;
 
 /// Sources that are compared at a time.
 const SOURCES: usize = 3;
@@ -55,7 +55,7 @@ const ATTEMPTS: usize = 3;
 /// # Errors
 /// When one of them could not be read, so that nothing is known.
 pub async fn audit(config: &Config) -> anyhow::Result<Report> {
-    let store = Store::new(client(&config.clickhouse), "audit".to_owned());
+    let store = config.store("audit");
     let mut attempt = 1;
     loop {
         let tables = Tables::new(client(&config.clickhouse));
@@ -104,7 +104,7 @@ impl Audit<'_> {
     async fn compare_log(&self, report: &mut Report) -> anyhow::Result<Vec<(u32, u64, u64)>> {
         let Self { config, store, tables } = self;
         let clicks: Arc<str> = config.kafka.topic(topic::CLICKS.name).into();
-        let log = Log::new(&config.kafka, &clicks, &config.kafka.topic(config.group))?;
+        let log = config.log()?;
         let partitions = log.partitions().await.context("cannot ask Kafka for the topic of clicks")?;
         let current = store.sources().await.context("cannot read the partitions' logs")?;
         let mut sources = Vec::new();
@@ -118,9 +118,8 @@ impl Audit<'_> {
         let deleted_links = DeletedLinks::default();
         deleted_links.refresh(store).await.context("cannot read the deleted links")?;
         let kept = self.kept().await?;
-        let recounts = Applied::read(&client(&config.clickhouse))
-            .await
-            .context("cannot read what recounts have changed")?;
+        let recounts =
+            Applied::read(&tables.statements).await.context("cannot read what recounts have changed")?;
         let compare = &Compare {
             kafka: &config.kafka,
             store,
@@ -180,7 +179,7 @@ impl Audit<'_> {
                 extent.end
             );
         }
-        let of_source = |(source, own): (crate::sources::Source, Range<u64>)| {
+        let of_source = |(source, own): (crate::clickhouse::sources::Source, Range<u64>)| {
             let (from, to) = (own.start.max(extent.start), own.end.min(done));
             let is_last = own.end == u64::MAX;
             let behind = if is_last { extent.end - done } else { 0 };
@@ -208,7 +207,7 @@ impl Audit<'_> {
 
     /// Returns from which day on rows are kept.
     async fn kept(&self) -> anyhow::Result<Kept> {
-        let tables = upkeep::Tables::new(client(&self.config.clickhouse));
+        let tables = self.config.tables();
         let windows = tables.windows().await.context("cannot read the windows of plans")?;
         let today = Utc::now().date_naive();
         let of_all = windows.keys().max().map(|largest| first_kept(today, *largest));

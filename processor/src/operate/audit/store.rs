@@ -1,9 +1,7 @@
 //! Every statement of an audit. They only read.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::ops::Range;
-use std::time::Duration;
 
 use chrono::{DateTime, NaiveDate};
 use clickhouse::query::RowCursor;
@@ -15,15 +13,10 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::report::{Difference, Former, Kind, Totals};
+use crate::clickhouse::StoreError;
+use crate::clickhouse::sources::Source as Log;
+use crate::clickhouse::statements::{Statements, in_time};
 use crate::operate::recount::applied::Reading;
-use crate::sources::Source as Log;
-use crate::store::{StoreError, within};
-
-/// How long ClickHouse may take for one statement.
-const TIMEOUT: Duration = Duration::from_secs(1800);
-
-/// Memory at which sorting and grouping go on on the disk.
-const MEMORY: &str = "268435456";
 
 /// Differences that one statement describes at most.
 const LIMIT: usize = 100;
@@ -104,18 +97,14 @@ pub(super) struct Fingerprint {
 /// Reads the tables.
 #[derive(Clone)]
 pub(super) struct Tables {
-    client: Client,
+    pub(super) statements: Statements,
     /// The workspaces whose own rollups still have clicks that their raw rows are not counted for.
     pub(super) awaiting_purge: Vec<Uuid>,
 }
 
 impl Tables {
     pub(super) fn new(client: Client) -> Self {
-        let client = client
-            .with_setting("max_threads", "2")
-            .with_setting("max_bytes_before_external_group_by", MEMORY)
-            .with_setting("max_bytes_before_external_sort", MEMORY);
-        Self { client, awaiting_purge: Vec::new() }
+        Self { statements: Statements::new(client), awaiting_purge: Vec::new() }
     }
 
     pub(super) async fn fingerprint(&self) -> Result<Fingerprint, StoreError> {
@@ -123,7 +112,7 @@ impl Tables {
                     assumeNotNull((SELECT count() FROM slices)) AS slices, \
                     assumeNotNull((SELECT count() FROM purges)) AS purges, \
                     assumeNotNull((SELECT count() FROM deleted_links)) AS deleted";
-        in_time(self.query(SQL).fetch_one()).await
+        self.statements.fetch_one(SQL).await
     }
 
     /// Returns the rows of a range of a source's offsets, in their order.
@@ -134,7 +123,7 @@ impl Tables {
                     toString(os) AS system, click_id \
              FROM clicks WHERE src = {src} AND koff >= {from} AND koff < {to} ORDER BY koff"
         );
-        Ok(self.query(&sql).fetch()?)
+        self.statements.fetch(&sql)
     }
 
     /// Returns how many rows each source has that are in none of these logs.
@@ -145,7 +134,7 @@ impl Tables {
         }
         let sql =
             format!("SELECT src, min(koff), count() FROM clicks WHERE {condition} GROUP BY src ORDER BY src");
-        let rows: Vec<(u32, u64, u64)> = in_time(self.query(&sql).fetch_all()).await?;
+        let rows: Vec<(u32, u64, u64)> = self.statements.fetch_all(&sql).await?;
         Ok(rows.into_iter().map(|(src, from, rows)| Former { src, from, rows }).collect())
     }
 
@@ -164,7 +153,7 @@ impl Tables {
              WHERE click_id IN ? GROUP BY click_id",
             links.join(", "),
         );
-        in_time(self.client.query(&sql).bind(ids).fetch_all()).await
+        in_time(self.statements.client.query(&sql).bind(ids).fetch_all()).await
     }
 
     /// Finds positions that have more than one row, outside of what is compared with the log.
@@ -198,7 +187,7 @@ impl Tables {
     }
 
     async fn doubled(&self, sql: &str, kind: Kind) -> Result<Vec<Difference>, StoreError> {
-        let rows: Vec<Doubled> = in_time(self.query(sql).fetch_all()).await?;
+        let rows: Vec<Doubled> = self.statements.fetch_all(sql).await?;
         let difference = |row: Doubled| Difference {
             src: Some(row.source),
             offset: Some(row.offset),
@@ -214,7 +203,7 @@ impl Tables {
     pub(super) async fn workspaces_awaiting_purge(&self) -> Result<Vec<Uuid>, StoreError> {
         const SQL: &str = "SELECT DISTINCT toString(workspace_id) FROM clicks \
                            WHERE link_id IN (SELECT link_id FROM deleted_links)";
-        let workspaces: Vec<String> = in_time(self.query(SQL).fetch_all()).await?;
+        let workspaces: Vec<String> = self.statements.fetch_all(SQL).await?;
         Ok(workspaces.iter().filter_map(|workspace| workspace.parse().ok()).collect())
     }
 
@@ -224,7 +213,7 @@ impl Tables {
         let sql = format!(
             "SELECT toString(maxOrNull(slice) + 1) FROM slices WHERE workspace_id = toUUID('{zero}')"
         );
-        let day: Option<String> = in_time(self.query(&sql).fetch_one()).await?;
+        let day: Option<String> = self.statements.fetch_one(&sql).await?;
         Ok(day.and_then(|day| day.parse().ok()))
     }
 
@@ -236,7 +225,7 @@ impl Tables {
                GROUP BY day UNION ALL \
                SELECT DISTINCT slice AS day, toUInt64(0) AS n FROM counts WHERE slice < '{until}') GROUP BY day",
         );
-        let rows: Vec<(String, u64)> = in_time(self.query(&sql).fetch_all()).await?;
+        let rows: Vec<(String, u64)> = self.statements.fetch_all(&sql).await?;
         Ok(rows.into_iter().filter_map(|(day, rows)| Some((day.parse().ok()?, rows))).collect())
     }
 
@@ -317,7 +306,7 @@ impl Tables {
                     > if(raw_visitors < {EXACT_VISITORS}, 0, raw_visitors / 1000) \
              ORDER BY day, workspace, link, per, since LIMIT {LIMIT}"
         );
-        let rows: Vec<Unequal> = in_time(self.query(&sql).fetch_all()).await?;
+        let rows: Vec<Unequal> = self.statements.fetch_all(&sql).await?;
         Ok(rows.into_iter().map(Unequal::describe).collect())
     }
 
@@ -340,13 +329,8 @@ impl Tables {
             active = is_active(),
             settled = format!("NOT has(CAST([{}], 'Array(UUID)'), workspace_id)", waiting.join(", ")),
         );
-        let rows: Vec<(String, u64, u64)> = in_time(self.query(&sql).fetch_all()).await?;
+        let rows: Vec<(String, u64, u64)> = self.statements.fetch_all(&sql).await?;
         Ok(rows.into_iter().map(|(class, rows, counted)| (class, Totals { rows, counted })).collect())
-    }
-
-    /// Prepares a statement of ours, which has no placeholders.
-    fn query(&self, sql: &str) -> clickhouse::query::Query {
-        self.client.query(&sql.replace('?', "??"))
     }
 }
 
@@ -368,11 +352,4 @@ impl Unequal {
             ..Difference::new(Kind::Rollup, detail)
         }
     }
-}
-
-/// Waits for a statement's result, but not for ever.
-pub(super) async fn in_time<T>(
-    statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
-) -> Result<T, StoreError> {
-    within(TIMEOUT, statement).await
 }

@@ -5,8 +5,11 @@ use std::str::FromStr;
 
 use chrono::{DateTime, Utc};
 use rdkafka::Message as _;
-use rdkafka::message::{BorrowedMessage, Headers as _};
+use rdkafka::message::BorrowedMessage;
+use schemas::message::DeadLetter;
 use serde::{Serialize, Serializer};
+
+use crate::pipeline::dead_letter;
 
 /// Where a record is in a topic that is known: partition and offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,23 +65,18 @@ pub(super) struct Letter {
 
 impl Letter {
     pub(super) fn read(message: &BorrowedMessage<'_>) -> Self {
-        let header = |name: &str| {
-            let headers = message.headers()?;
-            headers.iter().find(|header| header.key == name)?.value.map(<[u8]>::to_vec)
-        };
-        let text = |name: &str| String::from_utf8_lossy(&header(name).unwrap_or_default()).into_owned();
-        let source = format!("{}/{}", text("partition"), text("offset")).parse().ok();
+        let DeadLetter { topic, position, reason, schema, key, .. } = dead_letter::read(message);
         let payload = message.payload().unwrap_or_default().to_vec();
         // Kafka's offsets are never negative.
         let offset = u64::try_from(message.offset()).unwrap_or(0);
         Self {
             place: Place { partition: message.partition(), offset },
             written_at: message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis),
-            topic: text("topic"),
-            source,
-            reason: text("reason"),
-            schema: text("schema"),
-            key: header("key"),
+            topic,
+            source: position.map(|(partition, offset)| Place { partition, offset }),
+            reason,
+            schema,
+            key,
             payload_bytes: payload.len(),
             payload: Some(payload),
         }

@@ -16,7 +16,7 @@ use self::letter::{Letter, Place};
 use super::Answer;
 use super::reading::{Part, read};
 use crate::Config;
-use crate::log::Log;
+use crate::pipeline::log::Log;
 
 /// Lists, shows and resubmits dead letters.
 #[derive(Debug, Clone, Args)]

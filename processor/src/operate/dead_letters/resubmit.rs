@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use futures_util::future::try_join_all;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
-use schemas::message::{Click, Conversion, DecodeError, LinkEvent, Message as _};
+use schemas::message::{Click, Conversion, DecodeError, LinkEvent, Message as _, mark_again};
 use schemas::topic;
 use serde::Serialize;
 use service::kafka::Context;
@@ -136,7 +136,7 @@ fn bytes_to_send(letter: &Letter, prefix: &str) -> Result<Vec<u8>, Left> {
     let bytes = letter.payload.as_deref().unwrap_or_default();
     let known = |topic: topic::Topic| letter.topic.strip_prefix(prefix) == Some(topic.name);
     let decoded = if known(topic::CLICKS) {
-        return Click::decode(bytes).map_err(Left::Unreadable).and_then(|_| marked(bytes));
+        return Click::decode(bytes).map(|_| mark_again(bytes).into_owned()).map_err(Left::Unreadable);
     } else if known(topic::CONVERSIONS) {
         Conversion::decode(bytes).map(drop)
     } else if known(topic::LINK_EVENTS) {
@@ -146,15 +146,6 @@ fn bytes_to_send(letter: &Letter, prefix: &str) -> Result<Vec<u8>, Left> {
         return Err(Left::Refused);
     };
     decoded.map(|()| bytes.to_vec()).map_err(Left::Unreadable)
-}
-
-/// Marks a click, and keeps fields of it that this build does not know.
-fn marked(click: &[u8]) -> Result<Vec<u8>, Left> {
-    let malformed = |error| Left::Unreadable(DecodeError::Malformed(error));
-    let mut fields: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(click).map_err(malformed)?;
-    fields.insert("again".to_owned(), true.into());
-    serde_json::to_vec(&fields).map_err(malformed)
 }
 
 #[cfg(test)]

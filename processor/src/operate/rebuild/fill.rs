@@ -1,20 +1,21 @@
 //! Reading a range of the log again, as a lane would.
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::NaiveDate;
+use chrono::{NaiveDate, NaiveTime, TimeDelta};
 use rdkafka::message::BorrowedMessage;
 use schemas::row::ClickRow;
+use tokio::sync::mpsc::Receiver;
 
 use super::{Range, Rebuild, RebuildError};
-use crate::batch::{Batch, Batcher};
-use crate::decode::{Record, decode};
-use crate::deleted_links::DeletedLinks;
-use crate::operate::reading::{Part, read};
-use crate::repeats::{self, Dropped, Remembered};
-use crate::store::InsertError;
+use crate::clickhouse::InsertError;
+use crate::operate::reading::{Part, ReadError, read};
+use crate::operate::recount::applied::Applied;
+use crate::pipeline::batch::{Batch, BatchRow, Batcher};
+use crate::pipeline::decode::{Record, decode};
+use crate::pipeline::deleted_links::DeletedLinks;
+use crate::pipeline::repeats::{self, Dropped, Remembered};
 
 /// Least time between two lines about how far it is.
 const TELL: Duration = Duration::from_secs(5);
@@ -39,6 +40,7 @@ impl Rebuild<'_> {
             }
             filling.kept.insert(click_id);
         }
+        let recounts = self.recounts.get_or_try_init(|| Applied::read(&self.staging.statements)).await?;
         let mut batcher = Batcher::new(self.config.batch);
         let mut log = self.open(range).await?;
         while let Some(clicks) = log.next().await? {
@@ -46,7 +48,7 @@ impl Rebuild<'_> {
                 if row.broker_ts.date_naive() != day {
                     continue;
                 }
-                self.recounts.apply(&mut row);
+                recounts.apply(&mut row);
                 if batcher.is_full() {
                     filling.store(batcher.cut()).await?;
                 }
@@ -65,11 +67,13 @@ impl Rebuild<'_> {
         except: &BTreeSet<NaiveDate>,
         first_day: NaiveDate,
     ) -> Result<(usize, BTreeSet<NaiveDate>), RebuildError> {
-        let marked = self.staging.marked_since(first_day, range.partition).await?;
+        // A click is sent again within a day.
+        let since = first_day.and_time(NaiveTime::MIN).and_utc() - TimeDelta::days(1);
+        let marked = self.store.marked_since(range.partition, since, None).await?;
         let mut adding = Adding {
             rebuild: self,
             range,
-            marked: marked.into_iter().map(|(_, _, click_id, _)| click_id).collect(),
+            marked: marked.into_iter().map(|(click_id, _)| click_id).collect(),
             deleted_links: DeletedLinks::default(),
             rows: 0,
             days: BTreeSet::new(),
@@ -96,7 +100,7 @@ impl Rebuild<'_> {
     async fn open(&self, range: &Range) -> Result<Clicks, RebuildError> {
         self.is_of_its_log(range).await?;
         let Range { partition, src, from, to } = *range;
-        let part = Part { topic: Arc::clone(&self.clicks), partition, offsets: from..to };
+        let part = Part { topic: self.log.topic().into(), partition, offsets: from..to };
         // What is no click has its dead letter.
         let take = move |message: &BorrowedMessage<'_>| decode(src, &Record::of(message)).ok();
         let chunks = read(&self.config.kafka, part, take);
@@ -128,7 +132,7 @@ impl Rebuild<'_> {
 
 /// The clicks of a range of the log, as they are read.
 struct Clicks {
-    chunks: tokio::sync::mpsc::Receiver<Result<Vec<Option<ClickRow>>, crate::operate::reading::ReadError>>,
+    chunks: Receiver<Result<Vec<Option<ClickRow>>, ReadError>>,
     partition: i32,
     offsets: u64,
     read: u64,
@@ -173,14 +177,11 @@ impl Filling<'_> {
         let Rebuild { store, staging, .. } = self.rebuild;
         self.deleted_links.refresh(store).await?;
         let asked = repeats::to_look_up(batch.rows(), &self.remembered);
-        let mut stored = HashSet::new();
-        if !asked.is_empty() {
-            let other_days = format!("toDate(broker_ts) != '{}'", self.day);
-            stored = store.stored_in("clicks", &other_days, &asked).await?;
-            stored.extend(store.stored_in(staging.table(), "1", &asked).await?);
-        }
+        let other_days = format!("toDate(broker_ts) != '{}'", self.day);
+        let mut stored = store.stored_in("clicks", &other_days, &asked).await?;
+        stored.extend(store.stored_in(staging.table(), "1", &asked).await?);
         let repeats = repeats::find(batch.rows(), &self.remembered, &stored);
-        let repeats = with_all(&batch, repeats, |id| self.kept.contains(id));
+        let repeats = with_all(&batch, repeats, |row| self.kept.contains(&row.click_id));
         let dropped = Dropped::new(batch.rows(), &repeats, &self.deleted_links);
         if let Some(insertion) = batch.insertion(&dropped.places) {
             store.insert_staged(staging.table(), &insertion).await?;
@@ -238,23 +239,19 @@ impl Adding<'_> {
         self.deleted_links.refresh(store).await?;
         let none = Remembered::default();
         let asked = repeats::to_look_up(batch.rows(), &none);
-        let stored = if asked.is_empty() { HashSet::new() } else { store.stored(&asked).await? };
+        let stored = store.stored(&asked).await?;
         let repeats = repeats::find(batch.rows(), &none, &stored);
         let first = batch.rows().first().map_or(0, |row| row.koff);
         let there = staging.stored(self.range.src, first, batch.next()).await?;
-        let repeats = with_all(batch, repeats, |id| self.marked.contains(id));
-        let mut dropped = Dropped::new(batch.rows(), &repeats, &self.deleted_links);
-        let rows = batch.rows().iter().enumerate();
-        dropped.places.extend(rows.filter(|(_, row)| there.contains(&row.koff)).map(|(place, _)| place));
-        dropped.places.sort_unstable();
-        dropped.places.dedup();
-        Ok(dropped)
+        let is_there = |row: &BatchRow| there.contains(&row.koff) || self.marked.contains(&row.click_id);
+        let not_missing = with_all(batch, repeats, is_there);
+        Ok(Dropped::new(batch.rows(), &not_missing, &self.deleted_links))
     }
 }
 
-/// Adds to the places of repeats, ascending, those of the clicks for whose ids a condition holds.
-fn with_all(batch: &Batch, repeats: Vec<usize>, is_repeat: impl Fn(&str) -> bool) -> Vec<usize> {
-    let more = batch.rows().iter().enumerate().filter(|(_, row)| is_repeat(&row.click_id));
+/// Adds to the places of repeats, ascending, those of the rows for which a condition holds.
+fn with_all(batch: &Batch, repeats: Vec<usize>, holds: impl Fn(&BatchRow) -> bool) -> Vec<usize> {
+    let more = batch.rows().iter().enumerate().filter(|(_, row)| holds(row));
     let all: BTreeSet<usize> = more.map(|(place, _)| place).chain(repeats).collect();
     all.into_iter().collect()
 }

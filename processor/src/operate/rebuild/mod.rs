@@ -14,20 +14,19 @@ mod staging;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 
 use chrono::NaiveDate;
-use schemas::topic;
 use serde::Serialize;
 use service::clickhouse::client;
+use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use self::staging::Staging;
 use super::reading::ReadError;
 use super::recount::applied::Applied;
 use crate::Config;
-use crate::log::{Log, LogError};
-use crate::store::{Store, StoreError};
+use crate::clickhouse::{Store, StoreError};
+use crate::pipeline::log::{Log, LogError};
 use crate::upkeep::{self, UpkeepError};
 
 /// How often a day is put together anew because clicks came to it meanwhile.
@@ -42,8 +41,6 @@ pub(crate) enum RebuildError {
     Log(#[from] LogError),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("cannot make a client of Kafka: {0}")]
-    Kafka(#[from] rdkafka::error::KafkaError),
     #[error("the rollups could not be computed: {0}")]
     Upkeep(#[from] UpkeepError),
     #[error("the log no longer holds partition {partition} from offset {from}: it begins at {start}")]
@@ -84,24 +81,11 @@ pub(crate) struct Rebuilt {
 impl fmt::Display for Rebuilt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { day, before, after, changed } = self;
-        match changed {
-            false => write!(f, "{day}: {after} clicks, all as they were"),
-            true => write!(f, "{day}: {after} clicks, it had {before}"),
+        if *changed {
+            write!(f, "{day}: {after} clicks, it had {before}")
+        } else {
+            write!(f, "{day}: {after} clicks, all as they were")
         }
-    }
-}
-
-/// Days of the broker, as a rebuild treats them.
-#[derive(Debug)]
-pub(crate) struct Days {
-    last_closed: Option<NaiveDate>,
-    lately: BTreeSet<NaiveDate>,
-}
-
-impl Days {
-    /// Returns whether a day was closed an hour ago or longer, so that nothing comes to it any more.
-    pub(crate) fn are_settled(&self, day: &NaiveDate) -> bool {
-        self.last_closed.is_some_and(|last| *day <= last) && !self.lately.contains(day)
     }
 }
 
@@ -111,22 +95,16 @@ pub(crate) struct Rebuild<'a> {
     store: Store,
     upkeep: upkeep::Tables,
     log: Log,
-    clicks: Arc<str>,
     staging: Staging,
-    recounts: Applied,
+    /// What recounts have made of clicks, as soon as the log is read.
+    recounts: OnceCell<Applied>,
 }
 
 impl<'a> Rebuild<'a> {
     /// Begins; who was at work on another one does nothing any more.
-    pub(crate) async fn begin(config: &'a Config) -> Result<Self, RebuildError> {
-        let kafka = &config.kafka;
-        let clicks: Arc<str> = kafka.topic(topic::CLICKS.name).into();
-        let store = Store::new(client(&config.clickhouse), format!("rebuild {}", std::process::id()));
-        let upkeep = upkeep::Tables::new(client(&config.clickhouse));
-        let log = Log::new(kafka, &clicks, &kafka.topic(config.group))?;
+    pub(crate) async fn begin(config: &'a Config, store: Store, log: Log) -> Result<Self, RebuildError> {
         let staging = Staging::new(client(&config.clickhouse)).await?;
-        let recounts = Applied::read(&client(&config.clickhouse)).await?;
-        Ok(Self { config, store, upkeep, log, clicks, staging, recounts })
+        Ok(Self { config, store, upkeep: config.tables(), log, staging, recounts: OnceCell::new() })
     }
 
     /// Ends, and removes what was of use only for this.
@@ -153,7 +131,7 @@ impl<'a> Rebuild<'a> {
             let rebuilt = Rebuilt { day, before: stored.rows, after: made.rows, changed: made != stored };
             if rebuilt.changed {
                 self.staging.note(day, reason, recount).await?;
-                self.upkeep.keep_positions(&self.staging.is_lacking(day)).await?;
+                self.upkeep.keep_positions(&self.staging.is_behind(day).await?).await?;
                 if self.last_block(day).await? != block {
                     tracing::info!(%day, "clicks of {day} came in between, making it once more");
                     continue;
@@ -186,19 +164,6 @@ impl<'a> Rebuild<'a> {
     }
 
     async fn close_again(&self, day: NaiveDate) -> Result<(), UpkeepError> {
-        let (store, tables, log) = (self.store.clone(), self.upkeep.clone(), self.log.clone());
-        upkeep::close_again(store, tables, log, day, upkeep::When::Changed).await
+        upkeep::close_again(&self.store, &self.upkeep, day, upkeep::When::Changed).await
     }
-}
-
-/// Returns the days that have rows for which a condition holds.
-pub(crate) async fn days_with(config: &Config, condition: &str) -> Result<BTreeSet<NaiveDate>, StoreError> {
-    staging::days_with(&client(&config.clickhouse), condition).await
-}
-
-/// Returns which days of the broker are closed, and which of them not for long.
-pub(crate) async fn days(config: &Config) -> Result<Days, StoreError> {
-    let last_closed = upkeep::Tables::new(client(&config.clickhouse)).last_closed_slice().await?;
-    let lately = staging::closed_lately(&client(&config.clickhouse)).await?;
-    Ok(Days { last_closed, lately })
 }

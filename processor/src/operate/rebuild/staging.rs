@@ -1,8 +1,6 @@
 //! The statements of a rebuild.
 
-use std::collections::{BTreeSet, HashSet};
-use std::future::Future;
-use std::time::Duration;
+use std::collections::HashSet;
 
 use chrono::{DateTime, NaiveDate, Utc};
 use clickhouse::{Client, Row};
@@ -11,13 +9,8 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::{Range, RebuildError};
-use crate::store::{StoreError, within};
-
-/// How long ClickHouse may take for one statement.
-const TIMEOUT: Duration = Duration::from_secs(3_600);
-
-/// Memory at which grouping goes on on the disk.
-const MEMORY: &str = "268435456";
+use crate::clickhouse::StoreError;
+use crate::clickhouse::statements::Statements;
 
 /// What the names of staging tables begin with.
 const PREFIX: &str = "clicks_staging_";
@@ -32,32 +25,24 @@ pub(super) struct Content {
 
 /// The staging table of one attempt, and the tables around it.
 pub(super) struct Staging {
-    client: Client,
+    pub(super) statements: Statements,
     table: String,
 }
 
 impl Staging {
     /// Makes a staging table, and removes those of others: who was at work on one does nothing any more.
     pub(super) async fn new(client: Client) -> Result<Self, StoreError> {
-        let client = client
-            .with_setting("async_insert", "0")
-            .with_setting("wait_end_of_query", "1")
-            .with_setting("max_threads", "2")
-            .with_setting("max_insert_threads", "1")
-            .with_setting("max_bytes_before_external_group_by", MEMORY)
-            .with_setting("mutations_sync", "1")
-            .with_setting("lightweight_deletes_sync", "1")
-            .with_setting("max_execution_time", TIMEOUT.as_secs().to_string());
-        let staging = Self { client, table: format!("{PREFIX}{}", Uuid::now_v7().simple()) };
+        let statements = Statements::new(client);
+        let staging = Self { statements, table: format!("{PREFIX}{}", Uuid::now_v7().simple()) };
         let others = format!(
             "SELECT name FROM system.tables WHERE database = currentDatabase() AND startsWith(name, '{PREFIX}')"
         );
-        let others: Vec<String> = staging.in_time(staging.query(&others).fetch_all()).await?;
+        let others: Vec<String> = staging.statements.fetch_all(&others).await?;
         for table in others {
             tracing::warn!("removing {table}, which another replay or recount has left, or still works on");
-            staging.execute(&format!("DROP TABLE IF EXISTS {table} SYNC")).await?;
+            staging.statements.execute(&format!("DROP TABLE IF EXISTS {table} SYNC")).await?;
         }
-        staging.execute(&format!("CREATE TABLE {} AS clicks", staging.table)).await?;
+        staging.statements.execute(&format!("CREATE TABLE {} AS clicks", staging.table)).await?;
         Ok(staging)
     }
 
@@ -68,7 +53,7 @@ impl Staging {
 
     /// Removes the table.
     pub(super) async fn drop(&self) -> Result<(), StoreError> {
-        self.execute(&format!("DROP TABLE IF EXISTS {} SYNC", self.table)).await
+        self.statements.execute(&format!("DROP TABLE IF EXISTS {} SYNC", self.table)).await
     }
 
     /// Puts the rows of a day into the table that are not of these ranges, changed by a recount; nothing else is in it
@@ -86,15 +71,15 @@ impl Staging {
         if let Some(recount) = recount {
             rows = recounted(&rows, recount);
         }
-        self.execute(&format!("TRUNCATE TABLE {}", self.table)).await?;
-        self.execute(&format!("INSERT INTO {} {rows}", self.table)).await
+        self.statements.execute(&format!("TRUNCATE TABLE {}", self.table)).await?;
+        self.statements.execute(&format!("INSERT INTO {} {rows}", self.table)).await
     }
 
     /// Returns what the table has, and what the day has.
     pub(super) async fn contents(&self, day: NaiveDate) -> Result<(Content, Content), StoreError> {
         let of = async |from: String| {
             let sql = format!("SELECT count() AS rows, sum(cityHash64(*)) AS hash FROM {from}");
-            self.in_time(self.query(&sql).fetch_one()).await
+            self.statements.fetch_one(&sql).await
         };
         let stored =
             of(format!("(SELECT * FROM clicks WHERE toDate(broker_ts) = '{day}' AND {NOT_DELETED})"));
@@ -105,11 +90,11 @@ impl Staging {
     pub(super) async fn audit(&self, day: NaiveDate) -> Result<(), RebuildError> {
         let table = &self.table;
         let sql = format!("SELECT count() FROM {table} WHERE toDate(broker_ts) != '{day}'");
-        let others: u64 = self.in_time(self.query(&sql).fetch_one()).await?;
+        let others: u64 = self.statements.fetch_one(&sql).await?;
         let sql = format!(
             "SELECT count() FROM (SELECT 1 FROM {table} GROUP BY src, koff HAVING count() > 1 LIMIT 100)"
         );
-        let doubled: u64 = self.in_time(self.query(&sql).fetch_one()).await?;
+        let doubled: u64 = self.statements.fetch_one(&sql).await?;
         if others + doubled > 0 {
             return Err(RebuildError::Unequal { day, others, doubled });
         }
@@ -130,22 +115,31 @@ impl Staging {
             recount.unwrap_or_default(),
             self.table
         );
-        self.execute(&sql).await
+        self.statements.execute(&sql).await
     }
 
-    /// Returns the condition for the rows of a day that are not in the table.
-    pub(super) fn is_lacking(&self, day: NaiveDate) -> String {
-        format!("toDate(broker_ts) = '{day}' AND (src, koff) NOT IN (SELECT src, koff FROM {})", self.table)
+    /// Returns the condition for the rows of a day that are behind the table's last ones of their sources.
+    pub(super) async fn is_behind(&self, day: NaiveDate) -> Result<String, StoreError> {
+        let sql = format!("SELECT src, max(koff) FROM {} GROUP BY src", self.table);
+        let last: Vec<(u32, u64)> = self.statements.fetch_all(&sql).await?;
+        let mut condition = format!("toDate(broker_ts) = '{day}'");
+        for (src, koff) in last {
+            condition += &format!(" AND NOT (src = {src} AND koff <= {koff})");
+        }
+        Ok(condition)
     }
 
     /// Puts the table's rows of a day in the place of those that were there; then removes those of links that were
     /// deleted meanwhile.
     pub(super) async fn replace(&self, day: NaiveDate) -> Result<(), StoreError> {
-        self.execute(&format!("ALTER TABLE clicks REPLACE PARTITION '{day}' FROM {}", self.table)).await?;
-        self.execute(&format!(
-            "DELETE FROM clicks IN PARTITION '{day}' WHERE link_id IN (SELECT link_id FROM deleted_links)"
-        ))
-        .await
+        self.statements
+            .execute(&format!("ALTER TABLE clicks REPLACE PARTITION '{day}' FROM {}", self.table))
+            .await?;
+        self.statements
+            .execute(&format!(
+                "DELETE FROM clicks IN PARTITION '{day}' WHERE link_id IN (SELECT link_id FROM deleted_links)"
+            ))
+            .await
     }
 
     /// Returns the marked clicks of a partition, the oldest first, and where each is: those in the table, and those in
@@ -156,38 +150,15 @@ impl Staging {
         day: NaiveDate,
         partition: i32,
     ) -> Result<Vec<(u32, u64, String, DateTime<Utc>)>, StoreError> {
-        let rows = format!(
-            "SELECT src, koff, click_id, broker_ts FROM clicks WHERE again AND toDate(broker_ts) != '{day}' \
-               AND toDate(broker_ts) >= toDate('{day}') - 1 \
-             UNION ALL SELECT src, koff, click_id, broker_ts FROM {} WHERE again",
+        let sql = format!(
+            "SELECT src, koff, click_id, toUnixTimestamp64Milli(broker_ts) FROM (\
+               SELECT src, koff, click_id, broker_ts FROM clicks WHERE again AND toDate(broker_ts) != '{day}' \
+                 AND toDate(broker_ts) >= toDate('{day}') - 1 \
+               UNION ALL SELECT src, koff, click_id, broker_ts FROM {} WHERE again) \
+             WHERE bitAnd(src, 65535) = {partition} ORDER BY src, koff",
             self.table
         );
-        self.marked_among(&rows, partition).await
-    }
-
-    /// Returns the marked clicks of a partition from a day on, the oldest first, and where each is.
-    pub(super) async fn marked_since(
-        &self,
-        day: NaiveDate,
-        partition: i32,
-    ) -> Result<Vec<(u32, u64, String, DateTime<Utc>)>, StoreError> {
-        let rows = format!(
-            "SELECT src, koff, click_id, broker_ts FROM clicks WHERE again \
-               AND toDate(broker_ts) >= toDate('{day}') - 1"
-        );
-        self.marked_among(&rows, partition).await
-    }
-
-    async fn marked_among(
-        &self,
-        rows: &str,
-        partition: i32,
-    ) -> Result<Vec<(u32, u64, String, DateTime<Utc>)>, StoreError> {
-        let sql = format!(
-            "SELECT src, koff, click_id, toUnixTimestamp64Milli(broker_ts) FROM ({rows}) \
-             WHERE bitAnd(src, 65535) = {partition} ORDER BY src, koff"
-        );
-        let rows: Vec<(u32, u64, String, i64)> = self.in_time(self.query(&sql).fetch_all()).await?;
+        let rows: Vec<(u32, u64, String, i64)> = self.statements.fetch_all(&sql).await?;
         let timed = |(src, koff, id, millis)| Some((src, koff, id, DateTime::from_timestamp_millis(millis)?));
         Ok(rows.into_iter().filter_map(timed).collect())
     }
@@ -195,45 +166,8 @@ impl Staging {
     /// Returns at which offsets of a range a source has rows.
     pub(super) async fn stored(&self, src: u32, from: u64, to: u64) -> Result<HashSet<u64>, StoreError> {
         let sql = format!("SELECT koff FROM clicks WHERE src = {src} AND koff >= {from} AND koff < {to}");
-        Ok(self.in_time(self.query(&sql).fetch_all()).await?.into_iter().collect())
+        Ok(self.statements.fetch_all(&sql).await?.into_iter().collect())
     }
-
-    async fn execute(&self, sql: &str) -> Result<(), StoreError> {
-        self.in_time(self.query(sql).execute()).await
-    }
-
-    /// Prepares a statement of ours, which has no placeholders.
-    fn query(&self, sql: &str) -> clickhouse::query::Query {
-        self.client.query(&sql.replace('?', "??"))
-    }
-
-    async fn in_time<T>(
-        &self,
-        statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
-    ) -> Result<T, StoreError> {
-        within(TIMEOUT, statement).await
-    }
-}
-
-/// Returns the days that were closed within the last hour.
-pub(super) async fn closed_lately(client: &Client) -> Result<BTreeSet<NaiveDate>, StoreError> {
-    let zero = Uuid::nil();
-    let sql = format!(
-        "SELECT toString(slice) FROM slices WHERE workspace_id = toUUID('{zero}') GROUP BY slice \
-         HAVING min(slices.at) > now64(3) - INTERVAL 1 HOUR"
-    );
-    days_of(client, &sql).await
-}
-
-/// Returns the days that have rows for which a condition holds.
-pub(super) async fn days_with(client: &Client, condition: &str) -> Result<BTreeSet<NaiveDate>, StoreError> {
-    let sql = format!("SELECT DISTINCT toString(toDate(broker_ts)) FROM clicks WHERE {condition}");
-    days_of(client, &sql).await
-}
-
-async fn days_of(client: &Client, sql: &str) -> Result<BTreeSet<NaiveDate>, StoreError> {
-    let days: Vec<String> = within(TIMEOUT, client.query(sql).fetch_all()).await?;
-    Ok(days.iter().filter_map(|day| day.parse().ok()).collect())
 }
 
 const NOT_DELETED: &str = "link_id NOT IN (SELECT link_id FROM deleted_links)";

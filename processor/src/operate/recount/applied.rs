@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use chrono::NaiveDate;
-use clickhouse::Client;
 use schemas::message::Class;
 use schemas::row::ClickRow;
 use uuid::Uuid;
 
-use super::store::in_time;
-use crate::store::StoreError;
+use crate::clickhouse::StoreError;
+use crate::clickhouse::statements::{Statements, next};
 
 /// What a click's User-Agent and purpose say by some rules. A text that is empty is not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,23 +43,23 @@ pub(crate) struct Applied {
 
 impl Applied {
     /// Reads them.
-    pub(crate) async fn read(client: &Client) -> Result<Self, StoreError> {
+    pub(crate) async fn read(statements: &Statements) -> Result<Self, StoreError> {
         const DAYS: &str = "SELECT toString(day), toString(recount) FROM rebuilds \
                             WHERE recount != toUUID('00000000-0000-0000-0000-000000000000') ORDER BY rebuilds.at";
         const READINGS: &str = "SELECT toString(recount), user_agent, purpose, toString(class), \
                                        toString(device_type), toString(browser), toString(os) FROM recounts \
                                 WHERE recounts.recount IN (SELECT recount FROM rebuilds)";
         let mut applied = Self::default();
-        let rows: Vec<(String, String)> = in_time(client.query(DAYS).fetch_all()).await?;
+        let rows: Vec<(String, String)> = statements.fetch_all(DAYS).await?;
         for (day, recount) in rows {
             if let (Ok(day), Ok(recount)) = (day.parse(), recount.parse()) {
                 applied.days.entry(day).or_default().push(recount);
             }
         }
         let mut rows =
-            client.query(READINGS).fetch::<(String, String, String, String, String, String, String)>()?;
+            statements.fetch::<(String, String, String, String, String, String, String)>(READINGS)?;
         while let Some((recount, user_agent, purpose, class, device_type, browser, os)) =
-            in_time(rows.next()).await?
+            next(&mut rows).await?
         {
             let Ok(recount) = recount.parse() else { continue };
             let reading = Reading { class, device_type, browser, os };
@@ -97,7 +96,7 @@ mod tests {
     use chrono::{DateTime, Utc};
 
     use super::*;
-    use crate::batch::tests::row;
+    use crate::pipeline::batch::tests::row;
 
     #[test]
     fn the_last_recount_of_a_day_that_read_a_user_agent_counts_and_other_days_stay_as_they_are() {

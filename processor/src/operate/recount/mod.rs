@@ -28,10 +28,10 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::applied::Reading;
-use self::store::{Scanned, Tables, in_time};
-use super::rebuild::{Rebuild, Rebuilt, days};
+use self::store::{Scanned, Tables};
+use super::rebuild::{Rebuild, Rebuilt};
 use crate::Config;
-use crate::upkeep;
+use crate::clickhouse::statements::next;
 
 /// Differences that are printed for people; JSON has all.
 const SHOWN: usize = 50;
@@ -124,8 +124,9 @@ impl fmt::Display for Outcome {
 pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Result<Outcome> {
     let agents = rules(config, command)?;
     let tables = Tables::new(client(&config.clickhouse));
-    let settled = days(config).await.context("cannot read the closed slices")?;
-    let blocks = upkeep::Tables::new(client(&config.clickhouse)).last_blocks().await;
+    let upkeep = config.tables();
+    let settled = upkeep.days().await.context("cannot read the closed slices")?;
+    let blocks = upkeep.last_blocks().await;
     let with_rows = blocks.context("cannot read the days of the raw rows")?.into_keys();
     let (scanned, open_days): (BTreeSet<NaiveDate>, BTreeSet<NaiveDate>) =
         with_rows.partition(|day| settled.are_settled(day));
@@ -154,7 +155,7 @@ pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Resul
     let recount = Uuid::now_v7();
     let readings: Vec<_> = found.readings.into_iter().collect();
     tables.write(recount, &readings).await.context("cannot write what the recount changes")?;
-    let rebuild = Rebuild::begin(config).await?;
+    let rebuild = Rebuild::begin(config, config.store("recount"), config.log()?).await?;
     let mut done = Ok(());
     for day in &outcome.days {
         match rebuild.day(*day, &[], Some(recount), "recount").await {
@@ -250,7 +251,7 @@ async fn scan(tables: &Tables, days: &BTreeSet<NaiveDate>, agents: &Agents) -> a
     found.touch(referrers.iter().map(|(day, _)| *day));
     let mut rows = tables.scan(&condition)?;
     let (mut clicks, mut told) = (0_u64, Instant::now());
-    while let Some(scanned) = in_time(rows.next()).await.context("cannot read the raw rows")? {
+    while let Some(scanned) = next(&mut rows).await.context("cannot read the raw rows")? {
         clicks += scanned.clicks;
         found.add(scanned, agents);
         if told.elapsed() >= TELL {

@@ -1,8 +1,5 @@
 //! The statements of a recount.
 
-use std::future::Future;
-use std::time::Duration;
-
 use bytes::Bytes;
 use clickhouse::query::RowCursor;
 use clickhouse::{Client, Row};
@@ -11,13 +8,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::applied::Reading;
-use crate::store::{StoreError, within};
-
-/// How long ClickHouse may take for one statement, or for the next rows of one.
-const TIMEOUT: Duration = Duration::from_secs(1_800);
-
-/// Memory at which grouping goes on on the disk.
-const MEMORY: &str = "268435456";
+use crate::clickhouse::StoreError;
+use crate::clickhouse::statements::{Statements, in_time};
 
 /// Readings that one insert writes.
 const READINGS: usize = 20_000;
@@ -54,17 +46,12 @@ struct Written<'a> {
 
 /// Access to the tables.
 pub(super) struct Tables {
-    client: Client,
+    statements: Statements,
 }
 
 impl Tables {
     pub(super) fn new(client: Client) -> Self {
-        let client = client
-            .with_setting("async_insert", "0")
-            .with_setting("wait_end_of_query", "0")
-            .with_setting("max_threads", "2")
-            .with_setting("max_bytes_before_external_group_by", MEMORY);
-        Self { client }
+        Self { statements: Statements::new(client) }
     }
 
     /// Returns what the clicks for which a condition holds say, by link; those without a User-Agent say nothing.
@@ -77,7 +64,7 @@ impl Tables {
                AND link_id NOT IN (SELECT link_id FROM deleted_links) \
              GROUP BY workspace, link, user_agent, why, kind, device, program, system"
         );
-        Ok(self.client.query(&sql.replace('?', "??")).fetch()?)
+        self.statements.fetch(&sql)
     }
 
     /// Returns how many of the clicks for which a condition holds have a referrer with `www.`, by the broker's day, in days
@@ -88,7 +75,7 @@ impl Tables {
              WHERE referrer != {WITHOUT_WWW} AND {condition} AND link_id NOT IN (SELECT link_id FROM deleted_links) \
              GROUP BY day"
         );
-        in_time(self.client.query(&sql).fetch_all()).await
+        self.statements.fetch_all(&sql).await
     }
 
     /// Writes what a recount makes of User-Agents with their purposes; it counts for nothing until a day was made by it.
@@ -108,6 +95,7 @@ impl Tables {
                 lines.push(b'\n');
             }
             let mut insert = self
+                .statements
                 .client
                 .insert_formatted_with("INSERT INTO recounts FORMAT JSONEachRow")
                 .with_setting("wait_end_of_query", "1");
@@ -119,11 +107,4 @@ impl Tables {
         }
         Ok(())
     }
-}
-
-/// Waits for a statement's result, but not for ever.
-pub(super) async fn in_time<T>(
-    statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
-) -> Result<T, StoreError> {
-    within(TIMEOUT, statement).await
 }

@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 
 /// Returns a click's message with `again` set.
 ///
-/// Field by field and not as a [`Click`](schemas::message::Click): what an older or newer build left behind keeps
+/// Field by field and not as a [`Click`](super::Click): what an older or newer build left behind keeps
 /// whatever this one does not know. What is no JSON object goes on as it is, to become a dead letter.
-pub(super) fn marked(value: &[u8]) -> Cow<'_, [u8]> {
+pub fn mark_again(value: &[u8]) -> Cow<'_, [u8]> {
     let Ok(mut click) = serde_json::from_slice::<Map<String, Value>>(value) else {
         return Cow::Borrowed(value);
     };
@@ -18,22 +18,21 @@ pub(super) fn marked(value: &[u8]) -> Cow<'_, [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use schemas::message::{Click, Message as _};
-
     use super::*;
+    use crate::message::{Click, Message as _};
 
     #[test]
     fn a_marked_click_is_the_same_click_again() {
-        let bare = include_bytes!("../../../schemas/fixtures/click.v1.bare.json").trim_ascii();
+        let bare = include_bytes!("../../fixtures/click.v1.bare.json").trim_ascii();
         let click = Click::decode(bare).unwrap();
         let expected = Click { again: true, ..click };
-        assert_eq!(marked(bare), expected.encode());
-        assert_eq!(marked(&marked(bare)), expected.encode());
+        assert_eq!(mark_again(bare), expected.encode());
+        assert_eq!(mark_again(&mark_again(bare)), expected.encode());
     }
 
     #[test]
     fn what_cannot_be_read_goes_on_as_it_is() {
-        assert_eq!(marked(b"[1]"), &b"[1]"[..]);
-        assert_eq!(marked(b"\xff"), &b"\xff"[..]);
+        assert_eq!(mark_again(b"[1]"), &b"[1]"[..]);
+        assert_eq!(mark_again(b"\xff"), &b"\xff"[..]);
     }
 }

@@ -19,16 +19,16 @@ use schemas::message::{Conversion, DeletedLink, EdgeToken, LinkRecord, Message a
 use schemas::row::write_conversion;
 use schemas::topic;
 use service::Shutdown;
-use service::kafka::{Context, KafkaConfig};
+use service::kafka::{Context, DeadLetters, KafkaConfig};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::dead_letter::{DeadLetter, DeadLetters};
-use crate::decode::{Poison, Record};
-use crate::deleted_links::DeletedLinks;
-use crate::retry::{Stopped, until_done};
-use crate::store::Store;
+use crate::clickhouse::Store;
+use crate::pipeline::dead_letter::{self, Unreadable};
+use crate::pipeline::decode::{Poison, Record};
+use crate::pipeline::deleted_links::DeletedLinks;
+use crate::pipeline::retry::{Stopped, until_done};
 
 /// How long a record waits for others to share its insert.
 const AGE: Duration = Duration::from_millis(500);
@@ -47,7 +47,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct Tools {
     /// The tables.
     pub store: Store,
-    /// The topic of what could not be read, for any source.
+    /// The topic of what could not be read.
     pub dead_letters: DeadLetters,
     /// Whose conversions are not stored.
     pub deleted_links: DeletedLinks,
@@ -69,7 +69,7 @@ pub async fn intake(
     let context = Assignments { links: links.clone(), upkeep, log: Context::default() };
     let consumer: StreamConsumer<Assignments> = settings(kafka, group).create_with_context(context)?;
     consumer.subscribe(&[&links, &conversions])?;
-    let mut gathered = Gathered::new(kafka, tools, links);
+    let mut gathered = Gathered::new(links);
     loop {
         let due = async {
             match gathered.started {
@@ -124,26 +124,21 @@ fn settings(kafka: &KafkaConfig, group: &str) -> rdkafka::ClientConfig {
 /// Records on their way into their tables, and what is behind them.
 struct Gathered {
     links: String,
-    link_letters: DeadLetters,
-    conversion_letters: DeadLetters,
     deleted: Vec<DeletedLink>,
     conversions: Vec<Conversion>,
-    /// What could not be read, and whether it came from `links`.
-    letters: Vec<(bool, i32, DeadLetter)>,
+    unreadable: Vec<Unreadable>,
     next: TopicPartitionList,
     records: usize,
     started: Option<Instant>,
 }
 
 impl Gathered {
-    fn new(kafka: &KafkaConfig, tools: &Tools, links: String) -> Self {
+    fn new(links: String) -> Self {
         Self {
             links,
-            link_letters: tools.dead_letters.of(kafka, topic::LINKS, "link.v1"),
-            conversion_letters: tools.dead_letters.of(kafka, topic::CONVERSIONS, "conversion.v1"),
             deleted: Vec::new(),
             conversions: Vec::new(),
-            letters: Vec::new(),
+            unreadable: Vec::new(),
             next: TopicPartitionList::new(),
             records: 0,
             started: None,
@@ -156,7 +151,8 @@ impl Gathered {
         let is_link = topic == self.links;
         let read = if is_link { self.add_link(&record) } else { self.add_conversion(&record) };
         if let Err(poison) = read {
-            self.letters.push((is_link, partition, DeadLetter::new(&record, &poison)));
+            let schema = if is_link { "link.v1" } else { "conversion.v1" };
+            self.unreadable.push(Unreadable::new(topic, schema, partition, &record, &poison));
         }
         let next = Offset::Offset(offset + 1);
         match self.next.find_partition(topic, partition) {
@@ -197,13 +193,7 @@ impl Gathered {
         shutdown: &Shutdown,
     ) -> Result<(), Stopped> {
         let stop = shutdown.token();
-        for (is_link, partition, letter) in &self.letters {
-            let letters = if *is_link { &self.link_letters } else { &self.conversion_letters };
-            until_done("write a dead letter", *partition, &stop, || letters.deliver(*partition, letter))
-                .await?;
-            counter!("hopline_processor_dead_letters_total").increment(1);
-            tracing::warn!(partition, offset = letter.offset, "wrote a dead letter: {}", letter.reason);
-        }
+        dead_letter::write(&self.unreadable, &tools.dead_letters, &stop).await?;
         if !self.deleted.is_empty() {
             let insert = || tools.store.insert_deleted_links(&self.deleted);
             until_done("store deleted links", 0, &stop, insert).await?;
@@ -229,7 +219,7 @@ impl Gathered {
         }
         self.deleted.clear();
         self.conversions.clear();
-        self.letters.clear();
+        self.unreadable.clear();
         self.next = TopicPartitionList::new();
         self.records = 0;
         self.started = None;

@@ -6,7 +6,10 @@ use std::collections::{HashMap, HashSet};
 use schemas::id::{EndpointId, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{attempt::Claimed, slots::Grant, store::Lease};
+use crate::{
+    attempt::Claimed,
+    store::{Grant, Lease},
+};
 
 /// Batches on their way.
 const CAPACITY: usize = 16;

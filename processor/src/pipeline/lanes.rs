@@ -8,29 +8,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::chunk::Chunk;
-use crate::lane::{Lane, Tools};
-use crate::log::Log;
-use crate::ownership::Claim;
+use crate::clickhouse::Right;
+use crate::pipeline::chunk::Chunk;
+use crate::pipeline::lane::{Lane, Tools};
+use crate::pipeline::log::Log;
+use crate::pipeline::ownership::Claim;
 
 /// Bytes waiting in a lane at which its partition is paused; it resumes at half of it.
 const INBOX_BYTES: usize = 4 << 20;
 
-/// What a lane lets others know.
-#[derive(Debug)]
-pub struct Status {
-    queued_bytes: AtomicUsize,
-    phase: Mutex<Phase>,
-    /// Up to when ClickHouse has said that the source's clicks are counted.
-    as_of: Mutex<Option<DateTime<Utc>>>,
-    seek: Mutex<Option<Seek>>,
-    lost: Notify,
+/// What a lane lets others know, all at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// How far it is with its partition.
+    pub phase: Phase,
+    /// What it was to be given last.
+    pub seek: Option<Seek>,
 }
 
 /// A lane's wish to be given the records from an offset on.
@@ -46,18 +45,37 @@ pub struct Seek {
 #[derive(Debug)]
 pub enum Inbound {
     /// Records of the partition.
-    Chunk(Chunk),
+    Chunk(Chunk, Queued),
     /// What follows is what the [`Seek`] of this number asked for.
     Sought(u64),
 }
 
-impl Inbound {
-    /// The memory that it takes, as it was counted when it came in.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Chunk(chunk) => chunk.memory(),
-            Self::Sought(_) => 0,
-        }
+/// What a lane is let know about what it has done, each with the right that it had.
+#[derive(Debug, Default)]
+pub struct News {
+    /// Up to when ClickHouse has said that its clicks are counted.
+    pub counted: Option<(Right, DateTime<Utc>)>,
+    /// Kafka or ClickHouse has less than the lane has done.
+    pub lost: Option<Right>,
+}
+
+impl News {
+    /// Returns up to when ClickHouse has said so, if it has.
+    pub fn as_of(&self, right: Right) -> Option<DateTime<Utc>> {
+        self.counted.filter(|(counted, _)| *counted == right).map(|(_, as_of)| as_of)
+    }
+}
+
+/// The memory that records take until they are out of a lane.
+#[derive(Debug)]
+pub struct Queued {
+    bytes: usize,
+    of_lane: Arc<AtomicUsize>,
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.of_lane.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -68,8 +86,10 @@ pub enum Phase {
     Taking,
     /// It owns the partition.
     Owned {
-        /// The source that its clicks have.
-        src: u32,
+        /// What it inserts with.
+        right: Right,
+        /// Up to when its clicks are counted, as ClickHouse is known to have said.
+        as_of: Option<DateTime<Utc>>,
         /// Everything below this offset is done.
         next: u64,
         /// The broker's time of the last row that is done, if there was one.
@@ -79,85 +99,31 @@ pub enum Phase {
     Refused(String),
 }
 
-impl Status {
-    fn new() -> Self {
-        Self {
-            queued_bytes: AtomicUsize::new(0),
-            phase: Mutex::new(Phase::Taking),
-            as_of: Mutex::default(),
-            seek: Mutex::default(),
-            lost: Notify::new(),
-        }
-    }
-
-    /// Returns how far the lane is.
-    pub fn phase(&self) -> Phase {
-        self.lock().clone()
-    }
-
-    /// Notes that the lane has no right to insert. One that was refused stays so until it has the right.
-    pub fn taking(&self) {
-        let mut phase = self.lock();
-        if !matches!(*phase, Phase::Refused(_)) {
-            *phase = Phase::Taking;
-        }
-    }
-
-    /// Notes that the lane has taken the partition, up to when its clicks are counted as ClickHouse says, and that
-    /// everything below `next` is done.
-    pub fn taken(&self, src: u32, next: u64, broker_ts: Option<DateTime<Utc>>, as_of: Option<DateTime<Utc>>) {
-        *self.as_of.lock().unwrap_or_else(PoisonError::into_inner) = as_of;
-        self.owned(src, next, broker_ts);
-    }
-
-    /// Returns up to when ClickHouse is known to have said that the source's clicks are counted.
-    pub fn as_of(&self) -> Option<DateTime<Utc>> {
-        *self.as_of.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes that the lane owns the partition and that everything below `next` is done.
-    ///
-    /// Without a new `broker_ts` the former one of the same source stands.
-    pub fn owned(&self, src: u32, next: u64, broker_ts: Option<DateTime<Utc>>) {
-        let mut phase = self.lock();
-        let former = match &*phase {
-            Phase::Owned { src: former, broker_ts, .. } if *former == src => *broker_ts,
-            _ => None,
-        };
-        *phase = Phase::Owned { src, next, broker_ts: broker_ts.or(former) };
-    }
-
-    /// Asks for the records from an offset on.
-    pub fn seek(&self, seek: Seek) {
-        *self.seek.lock().unwrap_or_else(PoisonError::into_inner) = Some(seek);
-    }
-
-    /// Returns when Kafka or ClickHouse has less than the lane has done.
-    pub async fn lost(&self) {
-        self.lost.notified().await;
-    }
-
-    /// Notes that the partition cannot be taken.
-    pub fn refuse(&self, reason: String) {
-        *self.lock() = Phase::Refused(reason);
-    }
-
-    /// Notes that the lane has taken so many bytes out of its inbox.
-    pub fn taken_out(&self, bytes: usize) {
-        self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 struct Open {
-    status: Arc<Status>,
+    state: watch::Receiver<State>,
+    news: watch::Sender<News>,
     inbox: UnboundedSender<Inbound>,
     stop: CancellationToken,
     task: JoinHandle<()>,
+    queued_bytes: Arc<AtomicUsize>,
     paused: bool,
+    /// The number of the last seek that was done.
+    sought: u64,
+}
+
+impl Open {
+    fn phase(&self) -> Phase {
+        let mut phase = self.state.borrow().phase.clone();
+        if let Phase::Owned { right, as_of, .. } = &mut phase {
+            *as_of = self.news.borrow().as_of(*right).max(*as_of);
+        }
+        phase
+    }
+
+    /// Returns the seek that is still to be done.
+    fn seek(&self) -> Option<Seek> {
+        self.state.borrow().seek.filter(|seek| seek.number > self.sought)
+    }
 }
 
 /// The lanes of the assigned partitions.
@@ -189,13 +155,15 @@ impl Lanes {
     }
 
     fn spawn(&self, partition: i32) -> Open {
-        let status = Arc::new(Status::new());
+        let (states, state) = watch::channel(State { phase: Phase::Taking, seek: None });
         let stop = CancellationToken::new();
         let (inbox, receiver) = unbounded_channel();
         let claim = Claim::new(partition, self.tools.store.clone(), self.log.clone(), stop.clone());
-        let lane =
-            Lane::new(partition, Arc::clone(&self.tools), claim, Arc::clone(&status), receiver, stop.clone());
-        Open { status, inbox, stop, task: self.runtime.spawn(lane.run()), paused: false }
+        let (news, told) = watch::channel(News::default());
+        let tools = Arc::clone(&self.tools);
+        let lane = Lane::new(partition, tools, claim, states, told, receiver, stop.clone());
+        let task = self.runtime.spawn(lane.run());
+        Open { state, news, inbox, stop, task, queued_bytes: Arc::default(), paused: false, sought: 0 }
     }
 
     /// Gives records to their lane, and returns whether the partition is to be paused.
@@ -204,10 +172,11 @@ impl Lanes {
         // A partition that was given back meanwhile is another's, who reads them again.
         let Some(lane) = open.get_mut(&chunk.partition()) else { return false };
         let bytes = chunk.memory();
-        let queued = lane.status.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let all = lane.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let queued = Queued { bytes, of_lane: Arc::clone(&lane.queued_bytes) };
         // A lane closes its inbox only when it is stopped, and then its records are another's.
-        let _ = lane.inbox.send(Inbound::Chunk(chunk));
-        let pause = queued >= INBOX_BYTES && !lane.paused;
+        let _ = lane.inbox.send(Inbound::Chunk(chunk, queued));
+        let pause = all >= INBOX_BYTES && !lane.paused;
         lane.paused |= pause;
         pause
     }
@@ -216,9 +185,7 @@ impl Lanes {
     pub fn resumable(&self) -> Vec<i32> {
         self.open()
             .iter_mut()
-            .filter(|(_, lane)| {
-                lane.paused && lane.status.queued_bytes.load(Ordering::Relaxed) < INBOX_BYTES / 2
-            })
+            .filter(|(_, lane)| lane.paused && lane.queued_bytes.load(Ordering::Relaxed) < INBOX_BYTES / 2)
             .map(|(partition, lane)| {
                 lane.paused = false;
                 *partition
@@ -228,45 +195,35 @@ impl Lanes {
 
     /// Returns the partitions that have to be read from an offset on.
     pub fn seeks(&self) -> Vec<(i32, Seek)> {
-        let wish = |lane: &Open| *lane.status.seek.lock().unwrap_or_else(PoisonError::into_inner);
-        self.open().iter().filter_map(|(partition, lane)| Some((*partition, wish(lane)?))).collect()
+        self.open().iter().filter_map(|(partition, lane)| Some((*partition, lane.seek()?))).collect()
     }
 
     /// Tells a lane that the records which it is given from now on are those that it asked for.
     pub fn sought(&self, partition: i32, seek: Seek) {
-        if let Some(lane) = self.open().get(&partition) {
-            let mut wish = lane.status.seek.lock().unwrap_or_else(PoisonError::into_inner);
-            // It may have asked for something else meanwhile.
-            if *wish == Some(seek) {
-                *wish = None;
-            }
+        if let Some(lane) = self.open().get_mut(&partition) {
+            lane.sought = seek.number;
+            // As with records.
             let _ = lane.inbox.send(Inbound::Sought(seek.number));
         }
     }
 
-    /// Tells a lane that Kafka or ClickHouse has less than the lane has done.
-    pub fn lose(&self, partition: i32) {
+    /// Tells a lane up to when ClickHouse has said that its clicks are counted.
+    pub fn tell_counted(&self, partition: i32, right: Right, as_of: DateTime<Utc>) {
         if let Some(lane) = self.open().get(&partition) {
-            lane.status.lost.notify_one();
+            lane.news.send_modify(|news| news.counted = Some((right, as_of)));
         }
     }
 
-    /// Returns up to when ClickHouse is known to have said that a partition's clicks are counted.
-    pub fn as_of(&self, partition: i32) -> Option<DateTime<Utc>> {
-        self.open().get(&partition)?.status.as_of()
-    }
-
-    /// Notes up to when ClickHouse has said so now.
-    pub fn wrote_as_of(&self, partition: i32, as_of: DateTime<Utc>) {
+    /// Tells a lane that Kafka or ClickHouse has less than it has done.
+    pub fn tell_lost(&self, partition: i32, right: Right) {
         if let Some(lane) = self.open().get(&partition) {
-            let mut known = lane.status.as_of.lock().unwrap_or_else(PoisonError::into_inner);
-            *known = (*known).max(Some(as_of));
+            lane.news.send_modify(|news| news.lost = Some(right));
         }
     }
 
     /// Returns each partition and how far it is.
     pub fn phases(&self) -> Vec<(i32, Phase)> {
-        self.open().iter().map(|(partition, lane)| (*partition, lane.status.phase())).collect()
+        self.open().iter().map(|(partition, lane)| (*partition, lane.phase())).collect()
     }
 
     /// Returns the partitions whose lanes have ended although nobody stopped them: they have panicked.
@@ -291,13 +248,13 @@ impl Lanes {
             lane.stop.cancel();
         }
         let (closed, tasks): (Vec<_>, Vec<_>) =
-            closing.into_iter().map(|(partition, lane)| ((partition, lane.status), lane.task)).unzip();
+            closing.into_iter().map(|(partition, lane)| ((partition, lane.state), lane.task)).unzip();
         let aborts: Vec<_> = tasks.iter().map(JoinHandle::abort_handle).collect();
         if self.runtime.block_on(async { timeout_at(deadline, join_all(tasks)).await }).is_err() {
             tracing::warn!("gave partitions back with an insert in flight");
             aborts.iter().for_each(tokio::task::AbortHandle::abort);
         }
-        closed.into_iter().map(|(partition, status)| (partition, status.phase())).collect()
+        closed.into_iter().map(|(partition, state)| (partition, state.borrow().phase.clone())).collect()
     }
 
     fn open(&self) -> MutexGuard<'_, BTreeMap<i32, Open>> {

@@ -49,13 +49,21 @@ impl Backoff {
             let Self { what, partition, attempts, .. } = *self;
             tracing::warn!(partition, attempts, "cannot {what}, trying again: {error}");
         }
-        let pause = self.pause;
-        self.pause = (pause * 2).min(LONGEST_PAUSE);
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => Err(Stopped),
-            () = sleep(pause) => Ok(()),
-        }
+        let time = self.pause;
+        self.pause = (time * 2).min(LONGEST_PAUSE);
+        pause(time, stop).await
+    }
+}
+
+/// Waits for some time.
+///
+/// # Errors
+/// [`Stopped`] when `stop` is cancelled meanwhile.
+pub async fn pause(time: Duration, stop: &CancellationToken) -> Result<(), Stopped> {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => Err(Stopped),
+        () = sleep(time) => Ok(()),
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
-use crate::decode::{Record, decode};
+use crate::pipeline::decode::{Record, decode};
 
 /// How long Kafka may take for one answer.
 const TIMEOUT: Duration = Duration::from_secs(5);

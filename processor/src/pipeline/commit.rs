@@ -7,7 +7,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::lanes::Phase;
+use crate::pipeline::lanes::Phase;
 
 /// The offsets that this process has committed.
 #[derive(Debug)]

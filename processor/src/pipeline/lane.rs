@@ -4,7 +4,6 @@
 //! takes its partition it asks for the log from where ClickHouse is; with a batch at hand that begins there, it goes on
 //! with that.
 
-use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +11,23 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use metrics::{counter, histogram};
 use schemas::row::log_of;
+use service::kafka::DeadLetters;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::batch::{Batch, Batcher, Insertion, Limits};
-use crate::chunk::Chunk;
-use crate::dead_letter::{DeadLetter, DeadLetters};
-use crate::decode::borrow;
-use crate::deleted_links::DeletedLinks;
-use crate::lanes::{Inbound, Seek, Status};
-use crate::ownership::{Claim, Ownership, TakeError, WrongLog};
-use crate::repeats::{self, Dropped, Remembered};
-use crate::retry::{Backoff, Stopped, until_done};
-use crate::store::{After, InsertError, Right, Store, StoreError, StoredRow, Stretch};
+use crate::clickhouse::{After, InsertError, Insertion, Right, Store, StoreError, StoredRow, Stretch};
+use crate::pipeline::batch::{Batch, Batcher, Limits};
+use crate::pipeline::chunk::Chunk;
+use crate::pipeline::dead_letter::{self, Unreadable};
+use crate::pipeline::decode::borrow;
+use crate::pipeline::deleted_links::DeletedLinks;
+use crate::pipeline::lanes::{Inbound, News, Phase, Seek, State};
+use crate::pipeline::ownership::{Claim, Ownership, TakeError, WrongLog};
+use crate::pipeline::repeats::{self, Dropped, Remembered};
+use crate::pipeline::retry::{Backoff, Stopped, pause, until_done};
 
 /// How long a lane waits after it was fenced: longer than a consumer's heartbeat interval, so that a process
 /// which Kafka has thrown out of the group hears of it, and gives the partition back, before it takes it again.
@@ -38,6 +39,8 @@ const AFTER_REFUSED: Duration = Duration::from_secs(10);
 /// What a lane works with.
 #[derive(Debug)]
 pub struct Tools {
+    /// The topic of clicks, by its full name.
+    pub topic: String,
     /// The tables.
     pub store: Store,
     /// The topic of what is no click.
@@ -46,17 +49,6 @@ pub struct Tools {
     pub deleted_links: DeletedLinks,
     /// When batches are cut.
     pub limits: Limits,
-}
-
-/// What a lane was waiting for.
-#[derive(Debug)]
-enum Heard {
-    /// Records of its partition.
-    Chunk(Chunk),
-    /// What follows is what the seek of this number asked for.
-    Sought(u64),
-    /// The time has come to store what is at hand.
-    Deadline,
 }
 
 /// Why a lane does not go on where it is.
@@ -91,11 +83,10 @@ pub struct Lane {
     partition: i32,
     tools: Arc<Tools>,
     claim: Claim,
-    status: Arc<Status>,
+    state: watch::Sender<State>,
+    news: watch::Receiver<News>,
     inbox: UnboundedReceiver<Inbound>,
     stop: CancellationToken,
-    /// How often records were asked for from an offset on.
-    seeks: u64,
     /// When the last records came in.
     received_at: Instant,
 }
@@ -113,12 +104,14 @@ struct Owned {
     last_koff: Option<u64>,
     /// The broker's time of the last stored row.
     stored_until: Option<DateTime<Utc>>,
+    /// Up to when ClickHouse said that its clicks are counted when it was taken.
+    as_of: Option<DateTime<Utc>>,
     remembered: Remembered,
 }
 
 impl From<Ownership> for Owned {
     fn from(ownership: Ownership) -> Self {
-        let Ownership { right, topic_id, position, remembered, .. } = ownership;
+        let Ownership { right, topic_id, position, as_of, remembered } = ownership;
         let last_row = position.last_row.as_ref();
         Self {
             right,
@@ -127,12 +120,17 @@ impl From<Ownership> for Owned {
             stretch_begins: position.stretch_begins(),
             last_koff: last_row.map(|row| row.koff),
             stored_until: last_row.and_then(StoredRow::broker_ts),
+            as_of,
             remembered,
         }
     }
 }
 
 impl Owned {
+    fn phase(&self) -> Phase {
+        Phase::Owned { right: self.right, as_of: self.as_of, next: self.next, broker_ts: self.stored_until }
+    }
+
     /// The stretch without rows that ends with a batch.
     fn stretch_to_end(&self, batch: &Batch) -> Stretch {
         Stretch { first: self.stretch_begins, next: batch.next(), broker_ts: batch.last_broker_ts() }
@@ -145,11 +143,12 @@ impl Lane {
         partition: i32,
         tools: Arc<Tools>,
         claim: Claim,
-        status: Arc<Status>,
+        state: watch::Sender<State>,
+        news: watch::Receiver<News>,
         inbox: UnboundedReceiver<Inbound>,
         stop: CancellationToken,
     ) -> Self {
-        Self { partition, tools, claim, status, inbox, stop, seeks: 0, received_at: Instant::now() }
+        Self { partition, tools, claim, state, news, inbox, stop, received_at: Instant::now() }
     }
 
     /// Works until it is stopped; an insert in flight is finished first.
@@ -159,16 +158,14 @@ impl Lane {
             match self.work().await {
                 Interrupted::Stopped => return,
                 Interrupted::Refused(wrong) => {
-                    self.status.refuse(wrong.to_string());
+                    self.enter(Phase::Refused(wrong.to_string()));
                     // Once: it is looked at again and again, and the check says it all the time.
                     if !std::mem::replace(&mut told, true) {
                         tracing::error!(partition = self.partition, "{wrong}");
                     }
                     // The inbox stays open and fills up, so that the consumer stops fetching the partition.
-                    tokio::select! {
-                        biased;
-                        () = self.stop.cancelled() => return,
-                        () = sleep(AFTER_REFUSED) => {}
+                    if pause(AFTER_REFUSED, &self.stop).await.is_err() {
+                        return;
                     }
                 }
                 Interrupted::Again => {}
@@ -188,21 +185,19 @@ impl Lane {
 
     async fn count(&mut self, owned: &mut Owned) -> Result<Infallible, Interrupted> {
         let mut batcher = Batcher::new(self.tools.limits);
-        self.seeks += 1;
-        self.status.seek(Seek { to: owned.next, number: self.seeks });
+        let number = self.seek(owned.next);
         let mut is_seeking = true;
         // The offset that the next record should have.
         let mut expected = owned.next;
         loop {
-            let chunk = match self.receive(batcher.deadline()).await? {
-                Heard::Chunk(chunk) if !is_seeking => Some(chunk),
-                // It is of before.
-                Heard::Chunk(_) => None,
-                Heard::Sought(number) => {
-                    is_seeking &= number != self.seeks;
+            let chunk = match self.receive(owned.right, batcher.deadline()).await? {
+                // While it seeks they are of before.
+                Some(Inbound::Chunk(chunk, _)) => Some(chunk).filter(|_| !is_seeking),
+                Some(Inbound::Sought(sought)) => {
+                    is_seeking &= sought != number;
                     None
                 }
-                Heard::Deadline => None,
+                None => None,
             };
             for record in chunk.iter().flat_map(Chunk::records) {
                 if record.offset < expected {
@@ -235,7 +230,9 @@ impl Lane {
                     Err(poison) => Some(poison),
                 };
                 if let Some(poison) = poison {
-                    batcher.push_dead_letter(DeadLetter::new(&record, &poison).of(log_of(owned.right.src)));
+                    let topic = &self.tools.topic;
+                    let record = Unreadable::new(topic, "click.v1", self.partition, &record, &poison);
+                    batcher.push_unreadable(record.of_log(log_of(owned.right.src)));
                 }
                 if batcher.is_full() {
                     self.flush(owned, &mut batcher).await?;
@@ -247,8 +244,12 @@ impl Lane {
         }
     }
 
-    /// Waits for records, at the longest until the deadline of the batch at hand.
-    async fn receive(&mut self, deadline: Option<Instant>) -> Result<Heard, Interrupted> {
+    /// Waits for records; returns `None` at the deadline of the batch at hand.
+    async fn receive(
+        &mut self,
+        right: Right,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Inbound>, Interrupted> {
         let age = async {
             match deadline {
                 Some(deadline) => sleep_until(deadline).await,
@@ -258,18 +259,12 @@ impl Lane {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => Err(Interrupted::Stopped),
-            () = self.status.lost() => Err(Interrupted::Again),
+            Ok(_) = self.news.wait_for(|news| news.lost == Some(right)) => Err(Interrupted::Again),
             received = self.inbox.recv() => {
-                let inbound = received.ok_or(Stopped)?;
-                // Whatever becomes of it, it is out.
-                self.status.taken_out(inbound.bytes());
                 self.received_at = Instant::now();
-                Ok(match inbound {
-                    Inbound::Chunk(chunk) => Heard::Chunk(chunk),
-                    Inbound::Sought(number) => Heard::Sought(number),
-                })
+                Ok(Some(received.ok_or(Stopped)?))
             }
-            () = age => Ok(Heard::Deadline),
+            () = age => Ok(None),
         }
     }
 
@@ -294,15 +289,13 @@ impl Lane {
 
     /// Takes the partition.
     async fn take(&mut self) -> Result<Owned, Interrupted> {
-        self.status.taking();
+        self.enter_taking();
         // A lane that knows none yet would bring back what was purged.
         let Tools { store, deleted_links, .. } = &*self.tools;
         until_done("read the deleted links", self.partition, &self.stop, || deleted_links.refresh(store))
             .await?;
-        let ownership = self.claim.take().await?;
-        let as_of = ownership.as_of;
-        let owned = Owned::from(ownership);
-        self.status.taken(owned.right.src, owned.next, owned.stored_until, as_of);
+        let owned = Owned::from(self.claim.take().await?);
+        self.enter(owned.phase());
         Ok(owned)
     }
 
@@ -329,7 +322,8 @@ impl Lane {
 
     /// Stores a batch.
     async fn store(&mut self, owned: &mut Owned, batch: &mut Batch) -> Result<(), Interrupted> {
-        self.bury(batch).await?;
+        // Nothing behind it counts as done before.
+        dead_letter::write(batch.unreadable(), &self.tools.dead_letters, &self.stop).await?;
         let mut backoff = Backoff::new("insert a batch", self.partition);
         loop {
             // What somebody else has stored meanwhile is not stored again.
@@ -345,7 +339,8 @@ impl Lane {
             let started = Instant::now();
             let outcome = match &insertion {
                 Some(insertion) => {
-                    let after = After { koff: owned.last_koff, as_of: self.status.as_of() };
+                    let as_of = self.news.borrow().as_of(owned.right).max(owned.as_of);
+                    let after = After { koff: owned.last_koff, as_of };
                     self.tools.store.insert(owned.right, after, insertion).await
                 }
                 None if batch.next() <= owned.next => Ok(()),
@@ -395,33 +390,10 @@ impl Lane {
         }
     }
 
-    /// Delivers what is no click; nothing behind it counts as done before.
-    async fn bury(&self, batch: &Batch) -> Result<(), Stopped> {
-        let deliveries = batch.dead_letters().iter().map(|letter| {
-            until_done("write a dead letter", self.partition, &self.stop, || {
-                self.tools.dead_letters.deliver(self.partition, letter)
-            })
-        });
-        for (delivered, letter) in
-            futures_util::future::join_all(deliveries).await.into_iter().zip(batch.dead_letters())
-        {
-            delivered?;
-            counter!("hopline_processor_dead_letters_total").increment(1);
-            tracing::warn!(
-                partition = self.partition,
-                offset = letter.offset,
-                reason = letter.reason,
-                "wrote a dead letter: {}",
-                letter.reason
-            );
-        }
-        Ok(())
-    }
-
     /// Finds the rows that are not stored: those of deleted links, and repeats.
     async fn find_dropped(&self, owned: &Owned, batch: &Batch) -> Result<Dropped, StoreError> {
         let asked = repeats::to_look_up(batch.rows(), &owned.remembered);
-        let stored = if asked.is_empty() { HashSet::new() } else { self.tools.store.stored(&asked).await? };
+        let stored = self.tools.store.stored(&asked).await?;
         let repeats = repeats::find(batch.rows(), &owned.remembered, &stored);
         Ok(Dropped::new(batch.rows(), &repeats, &self.tools.deleted_links))
     }
@@ -435,12 +407,8 @@ impl Lane {
             epoch,
             "an insert was refused: partition {partition} has a newer owner, or ClickHouse is an older copy"
         );
-        self.status.taking();
-        tokio::select! {
-            biased;
-            () = self.stop.cancelled() => return Err(Interrupted::Stopped),
-            () = sleep(AFTER_FENCED) => {}
-        }
+        self.enter_taking();
+        pause(AFTER_FENCED, &self.stop).await?;
         self.take_again(owned).await
     }
 
@@ -457,6 +425,29 @@ impl Lane {
         }
         owned.next = owned.next.max(batch.next());
         owned.stored_until = batch.rows().last().map(|row| row.broker_ts).or(owned.stored_until);
-        self.status.owned(owned.right.src, owned.next, owned.stored_until);
+        self.enter(owned.phase());
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.state.send_modify(|state| state.phase = phase);
+    }
+
+    /// Says that the lane has no right to insert. One that was refused stays so until it has the right.
+    fn enter_taking(&self) {
+        self.state.send_modify(|state| {
+            if !matches!(state.phase, Phase::Refused(_)) {
+                state.phase = Phase::Taking;
+            }
+        });
+    }
+
+    /// Asks for the records from an offset on, and returns the number of this wish.
+    fn seek(&self, to: u64) -> u64 {
+        let mut number = 0;
+        self.state.send_modify(|state| {
+            number = state.seek.map_or(0, |last| last.number) + 1;
+            state.seek = Some(Seek { to, number });
+        });
+        number
     }
 }

@@ -17,6 +17,8 @@ use tokio::time::Instant;
 
 use pool::Pool;
 
+use crate::store::Grant;
+
 /// Permits of an endpoint about which nothing is known: enough to learn, and few when a thousand are new at once.
 const UNKNOWN: usize = 1;
 
@@ -65,17 +67,6 @@ pub(crate) enum Standing {
 
 impl Standing {
     const ALL: [Self; 3] = [Self::Proven, Self::Unknown, Self::Failing];
-}
-
-/// Permits for an endpoint's next claim, taken already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grant {
-    /// Whose deliveries to claim.
-    pub(crate) endpoint_id: EndpointId,
-    /// How many at most.
-    pub(crate) slots: usize,
-    /// How many of them may be first attempts.
-    pub(crate) firsts: usize,
 }
 
 /// What a claim brought.

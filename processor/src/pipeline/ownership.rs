@@ -17,15 +17,14 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use metrics::counter;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::log::{Extent, Found, Log};
-use crate::repeats::{MEMORY, MEMORY_IDS, Remembered};
-use crate::retry::{Stopped, until_done};
-use crate::sources::{Source, Sources, first_source};
-use crate::store::{InsertError, Position, Right, Store, StoredRow, WAIT_OUT_INTERVAL};
+use crate::clickhouse::sources::{Source, Sources, first_source};
+use crate::clickhouse::{InsertError, Position, Right, Store, StoredRow, WAIT_OUT_INTERVAL};
+use crate::pipeline::log::{Extent, Found, Log};
+use crate::pipeline::repeats::{MEMORY, MEMORY_IDS, Remembered};
+use crate::pipeline::retry::{Stopped, pause, until_done};
 
 /// How long after a record was missed it is looked for again before its log counts as cut: a broker that has just come
 /// back, or become the leader, may show less than it has.
@@ -124,7 +123,7 @@ impl Claim {
             let extent = self.extent().await?;
             if !self.is_there(&position, extent).await? {
                 if !std::mem::replace(&mut looked_before, true) {
-                    self.pause(SECOND_LOOK).await?;
+                    pause(SECOND_LOOK, stop).await?;
                     continue;
                 }
                 let first_offset = self.agreed(&sources, extent).await?;
@@ -174,15 +173,7 @@ impl Claim {
             if !std::mem::replace(&mut told, true) {
                 tracing::info!(partition, running, "waiting for {running} inserts of a former owner to end");
             }
-            self.pause(WAIT_OUT_INTERVAL).await?;
-        }
-    }
-
-    async fn pause(&self, time: Duration) -> Result<(), Stopped> {
-        tokio::select! {
-            biased;
-            () = self.stop.cancelled() => Err(Stopped),
-            () = sleep(time) => Ok(()),
+            pause(WAIT_OUT_INTERVAL, stop).await?;
         }
     }
 
@@ -314,7 +305,7 @@ impl Claim {
         let last = position.last_row.as_ref().and_then(StoredRow::broker_ts);
         let since = last.unwrap_or_else(Utc::now) - MEMORY;
         let marked = until_done("read the marked clicks of the last hour", *partition, stop, || {
-            store.marked_since(*partition, since, MEMORY_IDS)
+            store.marked_since(*partition, since, Some(MEMORY_IDS))
         })
         .await?;
         let mut remembered = Remembered::default();

@@ -7,10 +7,10 @@ use metrics::gauge;
 use service::{Check, Shutdown};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::clock::Clock;
-use crate::lanes::{Lanes, Phase};
-use crate::log::{Log, LogError};
-use crate::store::{Progress, Store, StoreError};
+use crate::clickhouse::clock::Clock;
+use crate::clickhouse::{Progress, Right, Store, StoreError};
+use crate::pipeline::lanes::{Lanes, Phase};
+use crate::pipeline::log::{Log, LogError};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -78,26 +78,25 @@ async fn is_all_taken(log: &Log, store: &Store) -> Result<bool, ProgressError> {
 /// What was written before is read first: a ClickHouse that has less of it is an older copy, and has fewer rows too.
 async fn write(counted: &[Counted], lanes: &Lanes, store: &Store) -> Result<(), StoreError> {
     let there = store.progress().await?;
-    let (known, lost): (Vec<_>, Vec<_>) = counted
-        .iter()
-        .map(|counted| (counted, lanes.as_of(counted.partition)))
-        .partition(|(counted, known)| there.get(&counted.src).copied() >= *known);
-    for (Counted { partition, .. }, _) in lost {
+    let (known, lost): (Vec<&Counted>, Vec<_>) =
+        counted.iter().partition(|counted| there.get(&counted.right.src).copied() >= counted.known);
+    for Counted { partition, right, .. } in lost {
         tracing::warn!(
             partition,
             "ClickHouse has less of partition {partition} than it had, taking it again"
         );
-        lanes.lose(*partition);
+        lanes.tell_lost(*partition, *right);
     }
     if known.is_empty() {
         return Ok(());
     }
-    let row =
-        |(counted, known): &(&Counted, _)| Progress { src: counted.src, as_of: counted.as_of, known: *known };
-    let rows: Vec<Progress> = known.iter().map(row).collect();
-    store.write_progress(&rows).await?;
-    for (Counted { partition, as_of, .. }, _) in known {
-        lanes.wrote_as_of(*partition, *as_of);
+    let row = |counted: &&Counted| {
+        let Counted { right, as_of, known, .. } = **counted;
+        Progress { src: right.src, as_of, known }
+    };
+    store.write_progress(&known.iter().map(row).collect::<Vec<_>>()).await?;
+    for Counted { partition, right, as_of, known } in known {
+        lanes.tell_counted(*partition, *right, known.map_or(*as_of, |known| known.max(*as_of)));
     }
     Ok(())
 }
@@ -127,23 +126,26 @@ fn state(phases: &[(i32, Phase)], clock: Option<Clock>, check: &Check) {
 #[derive(Debug)]
 struct Counted {
     partition: i32,
-    src: u32,
+    right: Right,
     as_of: DateTime<Utc>,
+    /// What ClickHouse is known to have said already.
+    known: Option<DateTime<Utc>>,
 }
 
 /// Measures the lag of each owned partition, and returns up to when its clicks are counted.
 async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log, clock: Clock) -> Vec<Counted> {
     let mut counted = Vec::new();
     for (partition, phase) in phases {
-        let Phase::Owned { src, next, broker_ts } = phase else { continue };
+        let Phase::Owned { right, as_of: known, next, broker_ts } = phase else { continue };
+        let (partition, right, known) = (*partition, *right, *known);
         let asked_at = Utc::now().min(clock.clickhouse);
-        let caught_up = match log.extent(*partition).await {
+        let caught_up = match log.extent(partition).await {
             Ok(extent) => {
                 let lag = extent.end.saturating_sub(*next);
                 gauge!("hopline_processor_lag_offsets", "partition" => partition.to_string()).set(lag as f64);
                 if extent.end < *next {
                     // It was cut, or is another one, and nothing of it is counted yet.
-                    lanes.lose(*partition);
+                    lanes.tell_lost(partition, right);
                 }
                 extent.end == *next
             }
@@ -153,7 +155,7 @@ async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log, clock: Clock
             }
         };
         let as_of = if caught_up { Some(asked_at) } else { broker_ts.map(|ts| ts.min(clock.clickhouse)) };
-        counted.extend(as_of.map(|as_of| Counted { partition: *partition, src: *src, as_of }));
+        counted.extend(as_of.map(|as_of| Counted { partition, right, as_of, known }));
     }
     counted
 }

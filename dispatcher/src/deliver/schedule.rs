@@ -21,15 +21,18 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::{
-    attempt::{Claimed, Outcome, Sender, Target},
-    config::Tuning,
+use super::{
     gates::{Gate, Gates},
-    handover::{Message, Offer},
     outcomes::{self, Finish, Written},
-    slots::{Bounds, Claim, Grant, Permit, Slots},
-    store::{self, Lease, Waiting},
+    send::Sender,
+    slots::{Bounds, Claim, Permit, Slots},
     timers::Timers,
+};
+use crate::{
+    attempt::{Claimed, Outcome, Target},
+    config::Tuning,
+    leases::handover::{Message, Offer},
+    store::{self, Grant, Lease, Waiting},
 };
 
 /// How often Postgres is asked what is due. It finds what nobody else tells: redeliveries, test events, and what

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::batch::BatchRow;
-use crate::deleted_links::DeletedLinks;
+use crate::clickhouse::Sought;
+use crate::pipeline::batch::BatchRow;
+use crate::pipeline::deleted_links::DeletedLinks;
 
 /// How long a marked id is remembered, by the broker's clock: longer than an edge keeps a record in flight.
 pub const MEMORY: TimeDelta = TimeDelta::hours(1);
@@ -47,8 +48,8 @@ impl Remembered {
 }
 
 /// Returns the rows whose ids have to be looked up among the stored clicks.
-pub fn to_look_up<'a>(rows: &'a [BatchRow], remembered: &Remembered) -> Vec<&'a BatchRow> {
-    rows.iter().filter(|row| row.again.is_some() && !remembered.has(&row.click_id)).collect()
+pub fn to_look_up<'a>(rows: &'a [BatchRow], remembered: &Remembered) -> Vec<Sought<'a>> {
+    rows.iter().filter_map(BatchRow::sought).filter(|sought| !remembered.has(sought.click_id)).collect()
 }
 
 /// Returns the places of the repeats, ascending; `stored` are the ids that the look-up found.
@@ -122,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::batch::{Batcher, Limits, tests::row};
+    use crate::pipeline::batch::{Batcher, Limits, tests::row};
 
     fn now() -> DateTime<Utc> {
         "2026-11-21T12:00:00Z".parse().unwrap()
@@ -207,7 +208,7 @@ mod tests {
                 let rows = rows(&log[start..end]);
                 start = end;
                 let asked = to_look_up(&rows, &remembered);
-                let found = asked.iter().map(|row| row.click_id.clone()).filter(|id| table.contains(id)).collect();
+                let found = asked.iter().map(|sought| sought.click_id.to_owned()).filter(|id| table.contains(id)).collect();
                 let repeats = find(&rows, &remembered, &found);
                 for (place, row) in rows.iter().enumerate() {
                     if repeats.contains(&place) {

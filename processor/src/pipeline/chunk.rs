@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use rdkafka::message::BorrowedMessage;
 
-use crate::decode::Record;
+use crate::pipeline::decode::Record;
 
 /// Bytes of keys and values at which a chunk is full.
 const BYTES: usize = 64 << 10;

@@ -17,9 +17,9 @@ use service::kafka::{Context, KafkaConfig};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::chunk::Chunk;
-use crate::commit::Commits;
-use crate::lanes::Lanes;
+use crate::pipeline::chunk::Chunk;
+use crate::pipeline::commit::Commits;
+use crate::pipeline::lanes::Lanes;
 
 /// How long one poll waits for a record, and so the longest until a paused partition is resumed.
 const POLL: Duration = Duration::from_millis(20);

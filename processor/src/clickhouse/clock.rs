@@ -5,7 +5,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::store::{Store, StoreError};
+use crate::clickhouse::{Store, StoreError};
 
 /// How far this machine's clock may be from ClickHouse's.
 const TOLERANCE: TimeDelta = TimeDelta::minutes(1);
@@ -16,7 +16,7 @@ pub struct Clock {
     /// What ClickHouse's clock said, after this was asked for and before it was answered.
     pub clickhouse: DateTime<Utc>,
     /// By how much this machine's is ahead at least; negative where it is behind.
-    pub ahead: TimeDelta,
+    ahead: TimeDelta,
 }
 
 /// Two clocks are so far apart that nothing is done by either.

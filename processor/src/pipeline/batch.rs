@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
-use schemas::id::{LinkId, WorkspaceId};
+use schemas::id::LinkId;
 use schemas::row::ClickRow;
 use tokio::time::Instant;
 
-use crate::dead_letter::DeadLetter;
+use crate::clickhouse::{AgainKey, Insertion, Sought};
+use crate::pipeline::dead_letter::Unreadable;
 
 /// When a batch is cut, besides at a border of the table's partitions.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Rows of a batch at most. One insert must carry it as one block; see [`crate::store`].
+    /// Rows of a batch at most. One insert must carry it as one block; see [`crate::clickhouse`].
     pub rows: usize,
     /// Bytes at most, of rows and dead letters together, give or take the last one.
     pub bytes: usize,
@@ -37,17 +38,6 @@ impl Default for Limits {
     }
 }
 
-/// What a click marked `again` is looked up by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AgainKey {
-    /// The click's workspace.
-    pub workspace_id: WorkspaceId,
-    /// The click's link.
-    pub link_id: LinkId,
-    /// The edge's clock, as the message has it: the row may say the broker's instead.
-    pub edge_time: DateTime<Utc>,
-}
-
 /// A row of a batch: its bytes are a range of the batch's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchRow {
@@ -65,6 +55,14 @@ pub struct BatchRow {
     end: usize,
 }
 
+impl BatchRow {
+    /// Returns what the click is looked up by, if it may be a repeat.
+    pub fn sought(&self) -> Option<Sought<'_>> {
+        let Self { again, click_id, broker_ts, .. } = self;
+        again.map(|key| Sought { key, click_id, broker_ts: *broker_ts })
+    }
+}
+
 /// The table partition of a row, as `toDate(broker_ts)` computes it.
 fn day(broker_ts: DateTime<Utc>) -> NaiveDate {
     broker_ts.date_naive()
@@ -76,7 +74,7 @@ pub struct Batcher {
     limits: Limits,
     rows: Vec<BatchRow>,
     body: Vec<u8>,
-    dead_letters: Vec<DeadLetter>,
+    unreadable: Vec<Unreadable>,
     dead_bytes: usize,
     next: u64,
     last_broker_ts: Option<DateTime<Utc>>,
@@ -90,7 +88,7 @@ impl Batcher {
             limits,
             rows: Vec::new(),
             body: Vec::new(),
-            dead_letters: Vec::new(),
+            unreadable: Vec::new(),
             dead_bytes: 0,
             next: 0,
             last_broker_ts: None,
@@ -125,10 +123,10 @@ impl Batcher {
     }
 
     /// Adds a message that is no row; it is delivered before the batch counts as done.
-    pub fn push_dead_letter(&mut self, letter: DeadLetter) {
-        self.dead_bytes += letter.payload.len();
-        (self.next, self.last_broker_ts) = (letter.offset + 1, letter.broker_ts);
-        self.dead_letters.push(letter);
+    pub fn push_unreadable(&mut self, record: Unreadable) {
+        self.dead_bytes += record.payload.len();
+        (self.next, self.last_broker_ts) = (record.offset + 1, record.broker_ts);
+        self.unreadable.push(record);
         self.deadline.get_or_insert_with(|| Instant::now() + self.limits.age);
     }
 
@@ -149,7 +147,7 @@ impl Batcher {
         Some(Batch {
             rows: std::mem::take(&mut self.rows),
             body: std::mem::take(&mut self.body).into(),
-            dead_letters: std::mem::take(&mut self.dead_letters),
+            unreadable: std::mem::take(&mut self.unreadable),
             next: self.next,
             last_broker_ts: self.last_broker_ts,
         })
@@ -181,20 +179,9 @@ impl Batcher {
 pub struct Batch {
     rows: Vec<BatchRow>,
     body: Bytes,
-    dead_letters: Vec<DeadLetter>,
+    unreadable: Vec<Unreadable>,
     next: u64,
     last_broker_ts: Option<DateTime<Utc>>,
-}
-
-/// The bytes of one insert.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Insertion {
-    /// Rows in ClickHouse's `RowBinary`.
-    pub body: Bytes,
-    /// How many rows.
-    pub rows: usize,
-    /// The offset of the last one.
-    pub last_koff: u64,
 }
 
 impl Batch {
@@ -204,8 +191,8 @@ impl Batch {
     }
 
     /// Returns the messages that are no rows.
-    pub fn dead_letters(&self) -> &[DeadLetter] {
-        &self.dead_letters
+    pub fn unreadable(&self) -> &[Unreadable] {
+        &self.unreadable
     }
 
     /// Returns the offset behind everything in the batch.
@@ -263,7 +250,7 @@ pub(crate) mod tests {
 
     /// A click of the fixture's link with this id, at this offset.
     pub(crate) fn row(koff: u64, click_id: &str, again: bool, broker_ts: DateTime<Utc>) -> ClickRow {
-        let mut click = Click::decode(include_bytes!("../../schemas/fixtures/click.v1.json")).unwrap();
+        let mut click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
         click.click_id = click_id.to_owned();
         click.again = again;
         ClickRow { click, src: source(1, 0), koff, broker_ts }

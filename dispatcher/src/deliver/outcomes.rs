@@ -10,10 +10,9 @@ use tokio::{
 };
 use uuid::Uuid;
 
+use super::{retry, slots::Standing};
 use crate::{
     attempt::{Claimed, Fate, Outcome},
-    retry,
-    slots::Standing,
     store::{self, Finished, Health, Settled},
 };
 

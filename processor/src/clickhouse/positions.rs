@@ -12,7 +12,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::{InsertError, Right, Store, StoreError, in_time, list, outcome_of};
-use crate::sources::{Source, Sources};
+use crate::clickhouse::sources::{Source, Sources};
 
 /// A row, and the click by which its record is known.
 #[derive(Debug, Clone, PartialEq, Eq, Row, Deserialize)]

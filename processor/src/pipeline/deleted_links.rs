@@ -12,7 +12,7 @@ use schemas::id::LinkId;
 use service::Shutdown;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::store::{Store, StoreError};
+use crate::clickhouse::{Store, StoreError};
 
 /// How often the table is asked for what is new.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -75,7 +75,7 @@ pub fn decode(src: u32, record: &Record<'_>) -> Result<ClickRow, Poison> {
 mod tests {
     use super::*;
 
-    const CLICK: &str = include_str!("../../schemas/fixtures/click.v1.json");
+    const CLICK: &str = include_str!("../../../schemas/fixtures/click.v1.json");
 
     fn record(payload: &str) -> Record<'_> {
         let broker_ts = Some("2026-11-21T12:00:00Z".parse().unwrap());

@@ -1,0 +1,163 @@
+//! Every statement that the processor runs in ClickHouse.
+
+pub mod clock;
+mod fence;
+mod positions;
+mod rows;
+pub mod sources;
+pub(crate) mod statements;
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use clickhouse::{Client, Row};
+use schemas::id::LinkId;
+use schemas::message::DeletedLink;
+use schemas::row::CONVERSION_COLUMNS;
+use serde::Deserialize;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+pub use self::fence::Right;
+pub(crate) use self::fence::WAIT_OUT_INTERVAL;
+pub use self::positions::{Position, Progress, StoredRow, Stretch};
+pub use self::rows::{After, AgainKey, Insertion, Sought};
+
+/// How long ClickHouse may take for anything before the answer counts as lost.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// ClickHouse's code of `FUNCTION_THROW_IF_VALUE_IS_NON_ZERO`, by which the guard of an insert refuses it.
+const REFUSED: &str = "Code: 395.";
+
+/// Why a statement's result is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// ClickHouse refused, or could not be reached, or broke off.
+    #[error(transparent)]
+    Clickhouse(#[from] clickhouse::error::Error),
+    /// No answer came within so long.
+    #[error("no answer from ClickHouse within {} s", .0.as_secs())]
+    Timeout(Duration),
+}
+
+/// Why an insert was not acknowledged.
+#[derive(Debug, thiserror::Error)]
+pub enum InsertError {
+    /// A condition of the statement does not hold; no row was stored.
+    #[error("another processor owns this partition now, or ClickHouse is an older copy")]
+    Fenced,
+    /// Whether the rows are stored is not known.
+    #[error(transparent)]
+    Doubtful(StoreError),
+}
+
+#[derive(Row, Deserialize)]
+struct AddedLink {
+    #[serde(with = "clickhouse::serde::uuid")]
+    link_id: Uuid,
+    added_at: i64,
+}
+
+/// Access to the tables of clicks.
+#[derive(Clone)]
+pub struct Store {
+    client: Client,
+    /// Which process this is, for people who read the table of owners.
+    owner: String,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Store").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Makes a store whose name among the owners is `owner`.
+    pub fn new(client: Client, owner: String) -> Self {
+        Self { client, owner }
+    }
+
+    /// Returns what ClickHouse's clock says.
+    pub(crate) async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
+        let millis: i64 =
+            in_time(self.client.query("SELECT toUnixTimestamp64Milli(now64(3))").fetch_one()).await?;
+        Ok(DateTime::from_timestamp_millis(millis).unwrap_or_default())
+    }
+
+    /// Returns the deleted links that were added since a time in milliseconds of ClickHouse's clock, and when.
+    pub async fn deleted_links(&self, since: i64) -> Result<Vec<(LinkId, i64)>, StoreError> {
+        let rows: Vec<AddedLink> = in_time(
+            self.client
+                .query(
+                    "SELECT link_id, toUnixTimestamp64Milli(added_at) AS added_at FROM deleted_links \
+                     WHERE deleted_links.added_at >= fromUnixTimestamp64Milli(?, 'UTC')",
+                )
+                .bind(since)
+                .fetch_all(),
+        )
+        .await?;
+        Ok(rows.into_iter().map(|row| (LinkId::from_uuid(row.link_id), row.added_at)).collect())
+    }
+
+    /// Stores deleted links; one that is there already stays as it is.
+    pub async fn insert_deleted_links(&self, links: &[DeletedLink]) -> Result<(), StoreError> {
+        let values = list(links.iter().map(|link| {
+            let deleted_at = link.deleted_at.timestamp_millis();
+            format!("('{}', fromUnixTimestamp64Milli({deleted_at}, 'UTC'))", link.id.uuid())
+        }));
+        let insert = self
+            .client
+            .query(&format!("INSERT INTO deleted_links (link_id, deleted_at) VALUES {values}"))
+            .with_setting("async_insert", "0");
+        in_time(insert.execute()).await
+    }
+
+    /// Stores rows of conversions, each as [`schemas::row::write_conversion`] writes it.
+    pub async fn insert_conversions(&self, rows: Bytes) -> Result<(), StoreError> {
+        let mut insert = self
+            .client
+            .insert_formatted_with(format!("INSERT INTO conversions ({CONVERSION_COLUMNS}) FORMAT RowBinary"))
+            .with_setting("async_insert", "0")
+            .with_setting("wait_end_of_query", "1");
+        in_time(async {
+            insert.send(rows).await?;
+            insert.end().await
+        })
+        .await
+    }
+}
+
+/// Tells a statement that was refused by its guard from one of which nothing is known.
+pub(crate) fn outcome_of(outcome: Result<(), StoreError>) -> Result<(), InsertError> {
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(StoreError::Clickhouse(clickhouse::error::Error::BadResponse(text)))
+            if text.starts_with(REFUSED) =>
+        {
+            Err(InsertError::Fenced)
+        }
+        Err(error) => Err(InsertError::Doubtful(error)),
+    }
+}
+
+fn list(items: impl Iterator<Item = impl fmt::Display>) -> String {
+    items.map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+async fn in_time<T>(
+    statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
+) -> Result<T, StoreError> {
+    within(TIMEOUT, statement).await
+}
+
+/// Waits for a statement's result, but not for ever.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    statement: impl Future<Output = Result<T, clickhouse::error::Error>>,
+) -> Result<T, StoreError> {
+    Ok(timeout(limit, statement).await.map_err(|_| StoreError::Timeout(limit))??)
+}
