@@ -82,11 +82,16 @@ pub(crate) async fn take_to_edit(transaction: &mut PgConnection, caller: &Caller
 /// began. The queue is for fairness: Postgres lets those who share a row past one who waits to take it, so a storm of
 /// writes would keep a plan from ever changing. Advisory locks are given in the order in which they are asked for.
 async fn hold(transaction: &mut PgConnection, query: &'static str, account: Uuid) -> sqlx::Result<Plan> {
+    let plan: String =
+        sqlx::query_scalar(query).bind(account).bind(queue(account)).fetch_one(transaction).await?;
+    plan.parse().map_err(|unknown| sqlx::Error::Decode(Box::new(unknown)))
+}
+
+/// Returns the advisory lock that is an account's queue.
+pub(crate) fn queue(account: Uuid) -> i64 {
     // Random bits below the variant's `10`, so as a number below zero, where no other advisory lock of ours is.
     let (_, queue) = account.as_u64_pair();
-    let plan: String =
-        sqlx::query_scalar(query).bind(account).bind(queue.cast_signed()).fetch_one(transaction).await?;
-    plan.parse().map_err(|unknown| sqlx::Error::Decode(Box::new(unknown)))
+    queue.cast_signed()
 }
 
 /// How many links were locked and unlocked.

@@ -20,7 +20,7 @@ use sqlx::postgres::PgListener;
 use sqlx::{Connection as _, PgConnection, PgPool};
 
 /// The channel on which a committed change wakes the publisher.
-const CHANNEL: &str = "hopline_outbox";
+pub(crate) const CHANNEL: &str = "hopline_outbox";
 
 /// Held by the one publisher of all instances. An arbitrary constant: "outbox" as ASCII.
 const ADVISORY_LOCK: i64 = 0x6f75_7462_6f78;
@@ -65,12 +65,7 @@ pub(crate) async fn enqueue_all(
     transaction: &mut PgConnection,
     messages: impl IntoIterator<Item = Outgoing>,
 ) -> sqlx::Result<()> {
-    let (mut topics, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    for Outgoing { topic, key, value } in messages {
-        topics.push(topic.name);
-        keys.push(key);
-        values.push(value);
-    }
+    let (topics, keys, values) = columns(messages);
     // Postgres sends the notification when the transaction commits, and once however often it is asked.
     sqlx::query(
         "WITH queued AS (
@@ -89,6 +84,13 @@ pub(crate) async fn enqueue_all(
     .execute(transaction)
     .await?;
     Ok(())
+}
+
+/// Returns the topics, keys and values of messages, for a statement that puts them into the outbox.
+pub(crate) fn columns(
+    messages: impl IntoIterator<Item = Outgoing>,
+) -> (Vec<&'static str>, Vec<String>, Vec<Vec<u8>>) {
+    messages.into_iter().map(|Outgoing { topic, key, value }| (topic.name, key, value)).collect()
 }
 
 /// Publishes the outbox until shutdown; failures are logged, shown by `check`, and tried again.

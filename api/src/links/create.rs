@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::fields::{Checked, Fields};
 use super::room::Room;
-use super::store::{self, Inserted, LinkRow, Told};
+use super::store::{self, LinkRow, Told};
 use super::{FullLink, LinkObject, slug};
 use crate::App;
 use crate::auth::{Caller, Editor};
@@ -39,6 +39,16 @@ async fn create_once(
     checked: &Checked,
     app: &App,
 ) -> Result<Answer, ApiError> {
+    // Nothing has to be claimed or counted before: one statement does it, and where it does not, the others say why.
+    if named.is_none()
+        && app.plans.link_cap(caller.plan).is_none()
+        && caller.require_edit(caller.plan).is_ok()
+    {
+        let (row, told) = draw(checked, caller, app);
+        if store::insert(&app.pool, caller.account, caller.plan, &row, told).await.map_err(database)? {
+            return created(&row, app);
+        }
+    }
     let (mut transaction, mut room) = Room::begin(app, caller).await?;
     if let Some(named) = named
         && let Some(answer) = named.claim(&mut transaction).await?
@@ -71,22 +81,30 @@ pub(super) async fn insert(
     app: &App,
 ) -> Result<LinkRow, ApiError> {
     room.check()?;
-    let mut row = new_row(checked, caller.workspace, caller.user);
     for _ in 0..DRAWS {
-        row.slug = checked.slug.clone().unwrap_or_else(|| slug::draw(&mut rand::rng()));
-        let data = LinkObject::new(&row, app).event_data(None);
-        let told = Told { kind: LinkEventKind::Created, data };
-        match store::insert(transaction, &row, told).await.map_err(database)? {
-            Inserted::Done => {
-                room.take();
-                return Ok(row);
-            }
-            Inserted::ExternalIdTaken => return Err(super::external_id_taken()),
-            Inserted::SlugTaken if checked.slug.is_some() => return Err(super::slug_taken(&row.slug)),
-            Inserted::SlugTaken => {}
+        let (row, told) = draw(checked, caller, app);
+        // An error would end the transaction; this way the next link of the same request can still be made.
+        let inserted = store::insert(&mut *transaction, caller.account, room.plan(), &row, told).await;
+        if inserted.map_err(database)? {
+            room.take();
+            return Ok(row);
+        }
+        let external_id = row.external_id.as_deref();
+        if store::has_external_id(transaction, row.workspace_id, external_id).await.map_err(database)? {
+            return Err(super::external_id_taken());
+        }
+        if checked.slug.is_some() {
+            return Err(super::slug_taken(&row.slug));
         }
     }
     Err(ApiError::internal(NoFreeSlug))
+}
+
+/// Makes the row of a link, with a slug that was drawn if none is asked for, and what is told of it.
+fn draw(checked: &Checked, caller: &Caller, app: &App) -> (LinkRow, Told) {
+    let row = new_row(checked, caller.workspace, caller.user);
+    let data = LinkObject::new(&row, app).event_data(None);
+    (row, Told { kind: LinkEventKind::Created, data })
 }
 
 /// Makes links of fields that passed [`Fields::check_new`], many with one statement, in the transaction at hand.
@@ -104,10 +122,8 @@ pub(super) async fn insert_all(
     let links: Vec<_> = together
         .iter()
         .map(|checked| {
-            let mut row = new_row(checked, caller.workspace, caller.user);
-            row.slug = checked.slug.clone().unwrap_or_else(|| slug::draw(&mut rand::rng()));
-            let data = LinkObject::new(&row, app).event_data(None);
-            (row, data)
+            let (row, told) = draw(checked, caller, app);
+            (row, told.data)
         })
         .collect();
     let inserted = store::insert_all(transaction, &links).await.map_err(database)?;
@@ -138,7 +154,7 @@ fn new_row(checked: &Checked, workspace: Uuid, user: Uuid) -> LinkRow {
         id: Uuid::now_v7(),
         workspace_id: workspace,
         user_id: user,
-        slug: String::new(),
+        slug: checked.slug.clone().unwrap_or_else(|| slug::draw(&mut rand::rng())),
         name: checked.name.clone().unwrap_or_default(),
         destination: checked.destination.clone().unwrap_or_default(),
         is_active: checked.is_active.unwrap_or(true),

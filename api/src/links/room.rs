@@ -57,6 +57,11 @@ impl Room {
         Ok((transaction, room))
     }
 
+    /// The plan, which the transaction holds.
+    pub(super) fn plan(&self) -> Plan {
+        self.plan
+    }
+
     /// Whether there is room for so many.
     pub(super) fn has(&self, links: usize) -> bool {
         i64::try_from(links).is_ok_and(|links| links <= self.left)

@@ -15,7 +15,9 @@ use sqlx::{PgConnection, PgExecutor};
 use uuid::Uuid;
 
 use super::fields::Checked;
+use crate::locks;
 use crate::outbox::{self, Outgoing};
+use crate::plan::Plan;
 
 mod page;
 
@@ -82,25 +84,37 @@ pub(super) struct Told {
     pub(super) data: serde_json::Value,
 }
 
-/// What became of a new link.
-pub(super) enum Inserted {
-    Done,
-    SlugTaken,
-    ExternalIdTaken,
-}
-
-/// Inserts a link and tells the edges and the receivers. What is taken changes nothing.
+/// Inserts a link and tells the edges and the receivers, all with one statement; returns whether it did.
+///
+/// It does nothing where the account's plan is another one, which it holds as [`locks::share`] does, or where the slug or
+/// the external id is taken.
 pub(super) async fn insert(
-    transaction: &mut PgConnection,
+    executor: impl PgExecutor<'_>,
+    account: Uuid,
+    plan: Plan,
     link: &LinkRow,
     told: Told,
-) -> sqlx::Result<Inserted> {
-    // An error would end the transaction; this way the next link of the same request can still be made.
-    let inserted = sqlx::query(
-        "INSERT INTO links (id, workspace_id, user_id, slug, name, destination, is_active, redirect_status,
-                            forward_query, append_click_id, expires_at, external_id, tags, created_at, updated_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
-         ON CONFLICT DO NOTHING",
+) -> sqlx::Result<bool> {
+    let (topics, keys, values) = outbox::columns(messages(link, &link.record(), told));
+    sqlx::query_scalar(
+        "WITH queue AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($17)),
+              held AS MATERIALIZED (
+             SELECT a.plan FROM queue CROSS JOIN accounts a WHERE a.id = $16 FOR SHARE OF a
+         ), link AS (
+             INSERT INTO links (id, workspace_id, user_id, slug, name, destination, is_active, redirect_status,
+                                forward_query, append_click_id, expires_at, external_id, tags, created_at, updated_at)
+             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15 FROM held WHERE held.plan = $18
+             ON CONFLICT DO NOTHING
+             RETURNING id
+         ), queued AS (
+             INSERT INTO outbox (topic, key, value)
+             SELECT topic, key, value
+             FROM link
+             CROSS JOIN unnest($19::text[], $20::text[], $21::bytea[]) WITH ORDINALITY AS m (topic, key, value, place)
+             ORDER BY place
+             RETURNING seq
+         )
+         SELECT count(pg_notify($22, '')) > 0 FROM queued",
     )
     .bind(link.id)
     .bind(link.workspace_id)
@@ -117,19 +131,28 @@ pub(super) async fn insert(
     .bind(&link.tags)
     .bind(link.created_at)
     .bind(link.updated_at)
-    .execute(&mut *transaction)
-    .await?;
-    if inserted.rows_affected() == 1 {
-        tell(transaction, link, &link.record(), told).await?;
-        return Ok(Inserted::Done);
-    }
-    let external_id_is_taken: bool =
-        sqlx::query_scalar("SELECT EXISTS (SELECT FROM links WHERE workspace_id = $1 AND external_id = $2)")
-            .bind(link.workspace_id)
-            .bind(&link.external_id)
-            .fetch_one(transaction)
-            .await?;
-    Ok(if external_id_is_taken { Inserted::ExternalIdTaken } else { Inserted::SlugTaken })
+    .bind(account)
+    .bind(locks::queue(account))
+    .bind(plan.as_str())
+    .bind(topics)
+    .bind(keys)
+    .bind(values)
+    .bind(outbox::CHANNEL)
+    .fetch_one(executor)
+    .await
+}
+
+/// Returns whether another link of a workspace has this external id.
+pub(super) async fn has_external_id(
+    transaction: &mut PgConnection,
+    workspace: Uuid,
+    external_id: Option<&str>,
+) -> sqlx::Result<bool> {
+    sqlx::query_scalar("SELECT EXISTS (SELECT FROM links WHERE workspace_id = $1 AND external_id = $2)")
+        .bind(workspace)
+        .bind(external_id)
+        .fetch_one(transaction)
+        .await
 }
 
 /// Inserts links, tells the edges and the receivers of those that could be, and returns their ids: what is taken, by
