@@ -96,7 +96,7 @@ pub async fn run(
 
     let partitions = Arc::new(Partitions::default());
     let publisher = Publisher::start(&config.kafka, Arc::clone(&spool), Arc::clone(&partitions), kafka)?;
-    let intake = Arc::new(Intake::new(spool, partitions, kept));
+    let intake = Arc::new(Intake::new(spool, Arc::clone(&partitions), kept));
     let intake_watch = intake.watch(Duration::from_millis(config.spool_sync_milliseconds.into()))?;
     let links = Links::default();
     let snapshot_file = config.snapshot_file.clone().unwrap_or_else(|| config.spool_dir.join(SNAPSHOT));
@@ -130,7 +130,7 @@ pub async fn run(
         trusted_proxies: config.trusted_proxies.clone(),
         counts: Counts::default(),
     });
-    let edge_clicks = Arc::new(EdgeClicks::new(&edge, config.click_id_key_since, &config.kafka)?);
+    let edge_clicks = Arc::new(EdgeClicks::new(&edge, config.click_id_key_since, &config.kafka, partitions)?);
     // Redirects first: they are what has to be fast.
     let routes = any_of([redirect::routes(&edge), edge_clicks::route(&edge_clicks)]);
     service::http::serve_around(HandOver, listener, routes, config.limits, shutdown.clone()).await;

@@ -33,6 +33,7 @@ use warp::{Filter as _, Rejection};
 use crate::{
     click::Visit,
     links::{Caller, Presented, Target},
+    publish::Partitions,
     redirect::Edge,
 };
 use identity::Identity;
@@ -121,12 +122,13 @@ impl EdgeClicks {
         edge: &Arc<Edge>,
         key_since: Option<DateTime<Utc>>,
         config: &KafkaConfig,
+        partitions: Arc<Partitions>,
     ) -> anyhow::Result<Self> {
         let count = |outcome| counter!("hopline_edge_clicks_total", "outcome" => outcome);
         Ok(Self {
             edge: Arc::clone(edge),
             key_since,
-            publisher: Publisher::new(config)?,
+            publisher: Publisher::new(config, partitions)?,
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
             counts: Counts {
                 accepted: count("accepted"),

@@ -32,10 +32,13 @@ impl Partitions {
         (time.div_euclid(SLICE) + i64::from(self.offset)).rem_euclid(self.count().into()) as i32
     }
 
-    /// Returns the partition of a click id: any, evenly, and always the same while their number stays.
+    /// Returns the partition of a click id: always the same, so that one processor sees every copy of a click.
+    ///
+    /// Of partitions that were added since the topic was created it is none: a copy from before would be elsewhere.
     pub fn of(&self, click_id: &[u8]) -> i32 {
+        let count = self.count().min(topic::CLICKS.partitions);
         // The remainder is below a count that is an i32.
-        (crc32fast::hash(click_id) % self.count().unsigned_abs()) as i32
+        (crc32fast::hash(click_id) % count.unsigned_abs()) as i32
     }
 
     fn count(&self) -> i32 {
@@ -66,6 +69,16 @@ mod tests {
             counts[usize::try_from(partitions.of(format!("click {number}").as_bytes())).unwrap()] += 1;
         }
         assert!(counts.iter().all(|count| (900..1_100).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_click_id_keeps_its_partition_when_partitions_are_added() {
+        let (before, after) = (Partitions::default(), Partitions::default());
+        after.set(100);
+        for number in 0..100 {
+            let id = format!("click {number}");
+            assert_eq!(before.of(id.as_bytes()), after.of(id.as_bytes()));
+        }
     }
 
     #[test]
