@@ -30,6 +30,7 @@ pub const DIMENSIONS: [&str; 10] = [
 const COUNTS: &str = include_str!("../../clickhouse/rollup/counts.sql");
 const MONTH_OF_COUNTS: &str = include_str!("../../clickhouse/rollup/month_of_counts.sql");
 const BREAKDOWNS: &str = include_str!("../../clickhouse/rollup/breakdowns.sql");
+const DAYS_OF_BREAKDOWNS: &str = include_str!("../../clickhouse/rollup/days_of_breakdowns.sql");
 const MONTH_OF_BREAKDOWNS: &str = include_str!("../../clickhouse/rollup/month_of_breakdowns.sql");
 const ACTIVE: &str = include_str!("../../clickhouse/rollup/active.sql");
 
@@ -80,12 +81,15 @@ impl Run {
 
     fn render(&self, template: &str, dimension: &str) -> String {
         let zero = Uuid::nil();
+        let of_workspace = format!("toUUID('{zero}')");
         let (workspace, links, scope) = match self.scope {
-            Scope::All => (zero, format!("[link_id, toUUID('{zero}')]"), "1".to_owned()),
+            Scope::All => (zero, vec!["link_id", &of_workspace], "1".to_owned()),
             Scope::Workspace(id) => {
-                (id.uuid(), format!("[toUUID('{zero}')]"), format!("workspace_id = toUUID('{}')", id.uuid()))
+                (id.uuid(), vec![&*of_workspace], format!("workspace_id = toUUID('{}')", id.uuid()))
             }
         };
+        let days = without_comments(DAYS_OF_BREAKDOWNS);
+        let days: Vec<String> = links.iter().map(|link| days.replace("{link}", link)).collect();
         // What a run of one workspace folds are its own rows, not its links'.
         let folded = match self.scope {
             Scope::All => scope.clone(),
@@ -101,6 +105,7 @@ impl Run {
             // Those that have placeholders of their own come first.
             ("active", without_comments(ACTIVE)),
             ("known", format!("{KNOWN} {PENDING}")),
+            ("days", days.join(" UNION ALL ")),
             ("guard", under_epoch(UPKEEP, self.version)),
             ("run_slices", dates(self.slices.keys())),
             ("run_blocks", blocks.join(", ")),
@@ -108,7 +113,7 @@ impl Run {
             ("first_fold", text(folds.first())),
             ("last_fold", text(folds.last())),
             ("dimension", dimension.to_owned()),
-            ("links", links),
+            ("links", format!("[{}]", links.join(", "))),
             ("scope", scope),
             ("folded", folded),
             ("workspace", workspace.to_string()),
