@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use schemas::clickhouse::MIGRATIONS;
 use schemas::topic;
 use sqlx::{Connection as _, Executor as _, PgConnection};
@@ -56,6 +56,19 @@ impl Isolated {
     /// A connection to this test's Postgres database.
     pub async fn postgres(&self) -> PgConnection {
         PgConnection::connect(&self.database_url).await.unwrap()
+    }
+
+    /// Makes the topic of clicks keep the times that it is given, instead of the broker's, and the records however old.
+    ///
+    /// # Panics
+    /// When Kafka refuses.
+    pub async fn keep_given_times(&self) {
+        let admin: AdminClient<_> = self.kafka().create().unwrap();
+        let clicks = self.topic(topic::CLICKS);
+        let change = AlterConfig::new(ResourceSpecifier::Topic(&clicks))
+            .set("message.timestamp.type", "CreateTime")
+            .set("retention.ms", "-1");
+        admin.alter_configs(&[change], &AdminOptions::new()).await.unwrap().remove(0).unwrap();
     }
 
     /// Removes the topics, for a program that runs on a Kafka which outlives it.

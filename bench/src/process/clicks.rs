@@ -7,8 +7,6 @@ use anyhow::{Context as _, bail, ensure};
 use chrono::Utc;
 use rdkafka::{
     ClientConfig,
-    admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier},
-    client::DefaultClientContext,
     error::{KafkaError, RDKafkaErrorCode},
     producer::{BaseProducer, BaseRecord, Producer as _},
 };
@@ -144,7 +142,7 @@ pub(super) enum Times {
 pub(super) async fn write(engines: &Isolated, count: u64, times: Times) -> anyhow::Result<()> {
     let engines = engines.clone();
     if let Times::Past(_) = times {
-        believe_times(&engines).await?;
+        engines.keep_given_times().await;
     }
     spawn_blocking(move || {
         let midnight = Utc::now().date_naive().and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis();
@@ -183,18 +181,6 @@ pub(super) async fn write(engines: &Isolated, count: u64, times: Times) -> anyho
         Ok(())
     })
     .await?
-}
-
-/// Makes the topic believe the times of those who write to it.
-async fn believe_times(engines: &Isolated) -> anyhow::Result<()> {
-    let admin: AdminClient<DefaultClientContext> = engines.kafka().create()?;
-    let topic = engines.topic(topic::CLICKS);
-    let change = AlterConfig::new(ResourceSpecifier::Topic(&topic))
-        .set("message.timestamp.type", "CreateTime")
-        .set("retention.ms", "-1");
-    let changed = admin.alter_configs(&[change], &AdminOptions::new()).await?;
-    ensure!(changed.iter().all(Result::is_ok), "Kafka does not change the topic: {changed:?}");
-    Ok(())
 }
 
 #[cfg(test)]

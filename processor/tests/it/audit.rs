@@ -8,8 +8,6 @@ use processor::operate::audit::audit;
 use processor::operate::audit::report::{Kind, Report};
 use processor::pipeline::log::Log;
 use processor::pipeline::ownership::Claim;
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
 use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::id::LinkId;
 use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
@@ -272,7 +270,7 @@ async fn a_rollup_that_is_not_what_its_rows_say_is_found_and_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_click_that_no_plan_shows_any_more_is_expired_also_when_nobody_has_said_what_its_workspace_shows() {
     let isolated = isolated().await;
-    with_given_times(&isolated).await;
+    isolated.keep_given_times().await;
     let edge = Edge::new(&isolated);
     let old = Utc::now().checked_sub_days(Days::new(200)).unwrap();
     eventually("the given time is kept", SOON, async || {
@@ -300,18 +298,6 @@ async fn a_click_that_no_plan_shows_any_more_is_expired_also_when_nobody_has_sai
     let report = assert_equal(&isolated).await;
     let source = &report.sources[0];
     assert!(source.expired > 0 && source.rows + source.expired == records, "{report}");
-}
-
-/// Makes the topic of clicks keep the times that it is given, instead of the broker's, and the records however old.
-pub(crate) async fn with_given_times(isolated: &Isolated) {
-    let clicks = isolated.topic(topic::CLICKS);
-    let admin: AdminClient<DefaultClientContext> = isolated.kafka().create().unwrap();
-    let alter = AlterConfig::new(ResourceSpecifier::Topic(&clicks))
-        .set("message.timestamp.type", "CreateTime")
-        .set("retention.ms", "-1");
-    for result in admin.alter_configs([&alter], &AdminOptions::new()).await.unwrap() {
-        result.unwrap();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

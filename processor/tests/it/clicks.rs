@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::future_producer::Delivery;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
@@ -61,16 +59,6 @@ impl<'a> Edge<'a> {
     pub(crate) async fn send_at(&self, partition: i32, click: &Click, time: DateTime<Utc>) {
         let click = Click { occurred_at: time, ..click.clone() };
         self.write(partition, &click.encode(), Some(time)).await;
-    }
-
-    /// Makes the topic believe the times of those who write to it.
-    pub(crate) async fn set_times(&self) {
-        let admin: AdminClient<DefaultClientContext> = self.isolated.kafka().create().unwrap();
-        let topic = self.isolated.topic(topic::CLICKS);
-        let change = AlterConfig::new(ResourceSpecifier::Topic(&topic))
-            .set("message.timestamp.type", "CreateTime")
-            .set("retention.ms", "-1");
-        admin.alter_configs(&[change], &AdminOptions::new()).await.unwrap().remove(0).unwrap();
     }
 
     /// Writes clicks with the ids `<name>-<number>`, spread over all partitions.

@@ -4,10 +4,7 @@ use std::collections::BTreeSet;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use rdkafka::Timestamp;
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
 use schemas::message::Message as _;
-use schemas::topic;
 use tests::engines::isolated;
 use tests::eventually;
 
@@ -117,14 +114,8 @@ async fn processors_that_join_and_leave_count_every_click_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_day_boundary_cuts_the_batch() {
     let isolated = isolated().await;
-    let clicks = isolated.topic(topic::CLICKS);
     // The test sets the time that otherwise the broker sets.
-    let admin: AdminClient<DefaultClientContext> = isolated.kafka().create().unwrap();
-    let alter =
-        AlterConfig::new(ResourceSpecifier::Topic(&clicks)).set("message.timestamp.type", "CreateTime");
-    for result in admin.alter_configs([&alter], &AdminOptions::new()).await.unwrap() {
-        result.unwrap();
-    }
+    isolated.keep_given_times().await;
     let edge = Edge::new(&isolated);
     let boundary: DateTime<Utc> = "2026-11-12T00:00:00Z".parse().unwrap();
     let (mut sent, mut before) = (0, 0);

@@ -16,7 +16,7 @@ use tests::faults::own_kafka_and_folder;
 use tests::proxy::Proxy;
 
 use crate::adopt_topic::FORMER;
-use crate::audit::{assert_equal, with_given_times};
+use crate::audit::assert_equal;
 use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
 use crate::processor::{Processor, config, operate};
 
@@ -80,7 +80,7 @@ async fn without_the_check_of_their_epochs_two_processors_on_the_same_partitions
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_whose_times_step_back_is_the_one_that_its_rows_came_from() {
     let isolated = isolated().await;
-    with_given_times(&isolated).await;
+    isolated.keep_given_times().await;
     let edge = Edge::new(&isolated);
     let now = Utc::now();
     let sent = std::cell::Cell::new(0);

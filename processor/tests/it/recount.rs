@@ -55,7 +55,7 @@ fn by(id: &str, user_agent: Option<&str>) -> Click {
 /// 600 clicks of closed slices that the log does not hold any more; and in the log 300 of two closed days, of two
 /// browsers and of none. The slices are closed, two hours ago.
 async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
-    edge.set_times().await;
+    isolated.keep_given_times().await;
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     store(isolated, &random_clicks(first, 4, 600)).await;
     for number in 0..300 {
@@ -88,7 +88,7 @@ async fn a_recount_changes_classes_while_live_clicks_go_on_and_a_replay_keeps_th
     let processor = Processor::start_with(eager(&isolated)).await;
     let mut gone = by("gone", Some(FIREFOX));
     gone.link_id = link(5);
-    edge.set_times().await;
+    isolated.keep_given_times().await;
     edge.send_at(1, &gone, moment(two_days()[0], 0)).await;
     counted_clicks(&isolated, &edge).await;
     delete(&isolated, link(5)).await;

@@ -52,7 +52,7 @@ pub(crate) fn moment(day: NaiveDate, minute: i64) -> DateTime<Utc> {
 /// 600 clicks of closed slices that the log does not hold any more; and in the log 240 of two closed days and 60 of this
 /// one, with repeats and what is no click. All slices that can be are closed, two hours ago.
 async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
-    edge.set_times().await;
+    isolated.keep_given_times().await;
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     store(isolated, &random_clicks(first, 4, 600)).await;
     for (number, day) in two_days().into_iter().enumerate() {
@@ -180,7 +180,7 @@ async fn what_was_lost_comes_back_what_is_there_twice_goes_and_a_deleted_link_do
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
-    edge.set_times().await;
+    isolated.keep_given_times().await;
     let mut gone = click("gone");
     gone.link_id = link(5);
     edge.send_at(1, &gone, moment(two_days()[0], 0)).await;
@@ -239,7 +239,7 @@ async fn two_replays_at_once_leave_every_count_as_it_was() {
 async fn a_copy_that_was_counted_for_a_lost_click_counts_once_when_the_log_brings_the_first_one_back() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
-    edge.set_times().await;
+    isolated.keep_given_times().await;
     let processor = Processor::start_with(eager(&isolated)).await;
     let [day, next] = two_days();
     let (closed, open) = (click("closed"), click("open"));
