@@ -126,7 +126,7 @@ async fn publish_as_the_only_one(
     }
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
-    let producer = fenced_producer(kafka).await?;
+    let producer = session.keep_until(fenced_producer(kafka)).await?;
     tracing::info!("Publishing the outbox");
     check.ready();
     while !shutdown.requested() {

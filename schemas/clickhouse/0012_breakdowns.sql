@@ -1,5 +1,5 @@
 -- Clicks and visitors by each value of each dimension, by the day and the month (UTC) of the click.
--- Slices, versions, months and the link of all zeros as in counts.
+-- Slices, versions, months and the link of all zeros as in counts; what comes late to a month is a row for each of its days.
 CREATE TABLE IF NOT EXISTS breakdowns
 (
     workspace_id UUID,

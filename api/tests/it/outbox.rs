@@ -87,7 +87,8 @@ async fn the_publisher_keeps_its_lock_while_kafka_hangs() {
     told(&server, topic::LINKS, 1).await;
     let mut postgres = server.engines.postgres().await;
     let publisher = "SELECT a.pid, a.state_change::text FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-                     WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database()";
+                     WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database()
+                       AND (l.classid::bigint << 32 | l.objid::bigint) = x'6f7574626f78'::bigint";
     let (holder, _): (i32, String) = sqlx::query_as(publisher).fetch_one(&mut postgres).await.unwrap();
 
     freeze(&kafka);

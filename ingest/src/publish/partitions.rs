@@ -34,7 +34,8 @@ impl Partitions {
 
     /// Returns the partition of a click id: always the same, so that one processor sees every copy of a click.
     ///
-    /// Of partitions that were added since the topic was created it is none: a copy from before would be elsewhere.
+    /// Of a topic with at least as many partitions as we create it with, it is one of those: were it one that was added
+    /// since, a copy from before would be elsewhere.
     pub fn of(&self, click_id: &[u8]) -> i32 {
         let count = self.count().min(topic::CLICKS.partitions);
         // The remainder is below a count that is an i32.

@@ -99,7 +99,7 @@ impl Store {
         &self,
         partition: i32,
         since: DateTime<Utc>,
-        limit: Option<usize>,
+        limit: usize,
     ) -> Result<Vec<(String, DateTime<Utc>)>, StoreError> {
         let newest_first: Vec<(String, i64)> = in_time(
             self.client
@@ -110,7 +110,7 @@ impl Store {
                 )
                 .bind(partition)
                 .bind(since.timestamp_millis())
-                .bind(limit.unwrap_or(u32::MAX as usize))
+                .bind(limit)
                 .fetch_all(),
         )
         .await?;

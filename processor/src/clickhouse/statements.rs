@@ -63,9 +63,10 @@ impl Statements {
         in_time(self.query(sql).fetch_all()).await
     }
 
-    /// Returns the rows of an answer one after the other; see [`next`].
+    /// Returns the rows of an answer one after the other, each in time; see [`next`].
     pub(crate) fn fetch<T: RowOwned>(&self, sql: &str) -> Result<RowCursor<T>, StoreError> {
-        Ok(self.query(sql).fetch()?)
+        // However long they are read: whoever reads them may have something else to wait for.
+        Ok(self.query(sql).with_setting("max_execution_time", "0").fetch()?)
     }
 }
 

@@ -305,7 +305,7 @@ impl Claim {
         let last = position.last_row.as_ref().and_then(StoredRow::broker_ts);
         let since = last.unwrap_or_else(Utc::now) - MEMORY;
         let marked = until_done("read the marked clicks of the last hour", *partition, stop, || {
-            store.marked_since(*partition, since, Some(MEMORY_IDS))
+            store.marked_since(*partition, since, MEMORY_IDS)
         })
         .await?;
         let mut remembered = Remembered::default();

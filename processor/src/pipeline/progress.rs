@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use metrics::gauge;
+use schemas::time::to_millis;
 use service::{Check, Shutdown};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -138,7 +139,8 @@ async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log, clock: Clock
     for (partition, phase) in phases {
         let Phase::Owned { right, as_of: known, next, broker_ts } = phase else { continue };
         let (partition, right, known) = (*partition, *right, *known);
-        let asked_at = Utc::now().min(clock.clickhouse);
+        // As the table keeps it: with less it would be missed in the next round.
+        let asked_at = to_millis(Utc::now()).min(clock.clickhouse);
         let caught_up = match log.extent(partition).await {
             Ok(extent) => {
                 let lag = extent.end.saturating_sub(*next);

@@ -25,7 +25,7 @@ struct Compared {
     broken_down: Vec<u64>,
 }
 
-/// Days of the broker, as a rebuild treats them.
+/// Which days of the broker are closed.
 #[derive(Debug)]
 pub(crate) struct Days {
     last_closed: Option<NaiveDate>,
@@ -199,27 +199,29 @@ impl Tables {
         let zero = Uuid::nil();
         let days: Vec<String> = run.slices.keys().map(|slice| format!("'{slice}'")).collect();
         let days = days.join(", ");
-        let (raw, computed) = match run.scope {
-            Scope::All => ("1".to_owned(), format!("link_id != toUUID('{zero}')")),
+        // Breakdowns of links and of workspaces are grouped each for themselves; hours are of one.
+        let (own, computed, groups) = match run.scope {
+            Scope::All => ("1".to_owned(), format!("link_id != toUUID('{zero}')"), 2),
             Scope::Workspace(id) => {
                 let own = format!("workspace_id = toUUID('{}')", id.uuid());
-                (own.clone(), format!("{own} AND link_id = toUUID('{zero}')"))
+                (own.clone(), format!("{own} AND link_id = toUUID('{zero}')"), 1)
             }
         };
+        let breakdowns = if groups == 2 { &own } else { &computed };
         let version = run.version;
         let sql = format!(
-            "SELECT assumeNotNull((SELECT count() FROM clicks WHERE toDate(broker_ts) IN ({days}) AND {raw} \
+            "SELECT assumeNotNull((SELECT count() FROM clicks WHERE toDate(broker_ts) IN ({days}) AND {own} \
                      AND link_id NOT IN (SELECT link_id FROM deleted_links))) AS raw, \
                     assumeNotNull((SELECT sum(clicks) FROM counts WHERE slice IN ({days}) AND {computed} \
                      AND version = {version} AND unit = 'hour')) AS counted, \
                     (SELECT groupArray(clicks) FROM (SELECT sum(clicks) AS clicks FROM breakdowns \
-                     WHERE slice IN ({days}) AND {computed} AND version = {version} AND unit = 'day' \
-                     GROUP BY dimension)) AS broken_down"
+                     WHERE slice IN ({days}) AND {breakdowns} AND version = {version} AND unit = 'day' \
+                     GROUP BY dimension, link_id = toUUID('{zero}'))) AS broken_down"
         );
         let Compared { raw, counted, broken_down } = self.statements.fetch_one(&sql).await?;
-        let dimensions = if raw == 0 { 0 } else { DIMENSIONS.len() };
+        let expected = if raw == 0 { 0 } else { groups * DIMENSIONS.len() };
         let equal = raw == counted
-            && broken_down.len() == dimensions
+            && broken_down.len() == expected
             && broken_down.iter().all(|clicks| *clicks == raw);
         Ok((!equal).then(|| format!("{raw} raw, {counted} by hour, {broken_down:?} by dimension")))
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
-use chrono::{NaiveDate, NaiveTime, TimeDelta};
+use chrono::NaiveDate;
 use rdkafka::message::BorrowedMessage;
 use schemas::row::ClickRow;
 use tokio::sync::mpsc::Receiver;
@@ -67,13 +67,11 @@ impl Rebuild<'_> {
         except: &BTreeSet<NaiveDate>,
         first_day: NaiveDate,
     ) -> Result<(usize, BTreeSet<NaiveDate>), RebuildError> {
-        // A click is sent again within a day.
-        let since = first_day.and_time(NaiveTime::MIN).and_utc() - TimeDelta::days(1);
-        let marked = self.store.marked_since(range.partition, since, None).await?;
+        let marked = self.staging.marked_since(first_day, range.partition).await?;
         let mut adding = Adding {
             rebuild: self,
             range,
-            marked: marked.into_iter().map(|(click_id, _)| click_id).collect(),
+            marked: marked.into_iter().collect(),
             deleted_links: DeletedLinks::default(),
             rows: 0,
             days: BTreeSet::new(),

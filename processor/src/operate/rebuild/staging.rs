@@ -163,6 +163,19 @@ impl Staging {
         Ok(rows.into_iter().filter_map(timed).collect())
     }
 
+    /// Returns the marked clicks of a partition that are stored, from the day before another one on.
+    pub(super) async fn marked_since(
+        &self,
+        day: NaiveDate,
+        partition: i32,
+    ) -> Result<Vec<String>, StoreError> {
+        let sql = format!(
+            "SELECT click_id FROM clicks WHERE again AND toDate(broker_ts) >= toDate('{day}') - 1 \
+               AND bitAnd(src, 65535) = {partition}"
+        );
+        self.statements.fetch_all(&sql).await
+    }
+
     /// Returns at which offsets of a range a source has rows.
     pub(super) async fn stored(&self, src: u32, from: u64, to: u64) -> Result<HashSet<u64>, StoreError> {
         let sql = format!("SELECT koff FROM clicks WHERE src = {src} AND koff >= {from} AND koff < {to}");
