@@ -7,6 +7,7 @@ use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedHeaders, Headers as _};
+use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 use schemas::topic::Topic;
 
@@ -94,8 +95,12 @@ pub fn for_each_record(isolated: &Isolated, topic: Topic, mut each: impl FnMut(R
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 ended.insert(partition);
             }
+            // The consumer connects again by itself: the broker may have been frozen or restarted just now.
+            Some(Err(KafkaError::MessageConsumption(
+                RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::BrokerTransportFailure,
+            )))
+            | None => continue,
             Some(Err(error)) => panic!("{name}: {error}"),
-            None => continue,
         }
         heard = Instant::now();
     }
