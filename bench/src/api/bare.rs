@@ -20,7 +20,10 @@ use sha2::{Digest as _, Sha256};
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
-use super::{PAGE, stage::Stage};
+use super::{
+    PAGE,
+    stage::{PLAN, Stage},
+};
 
 /// The newest links of a workspace. The API puts it together from pieces, so no test holds it to the API's text.
 const PAGE_OF_LINKS: &str =
@@ -37,21 +40,26 @@ const COUNTERS: &str = "SELECT link_id, count() AS total, uniqCombined64(17)(vis
                AND broker_ts <= fromUnixTimestamp64Milli(?, 'UTC')
              GROUP BY link_id";
 
-/// What anybody would write first. The API does it, the outbox and the lock of the account with one statement.
-const INSERT_LINK: &str = "INSERT INTO links (id, workspace_id, user_id, slug, name, destination, is_active, redirect_status,
-                            forward_query, append_click_id, expires_at, external_id, tags, created_at, updated_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
-         ON CONFLICT DO NOTHING";
-
-/// From `api/src/outbox.rs`.
-const ENQUEUE: &str = "WITH queued AS (
+/// From `api/src/links/store.rs`.
+const INSERT_LINK: &str =
+        "WITH queue AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($17)),
+              held AS MATERIALIZED (
+             SELECT a.plan FROM queue CROSS JOIN accounts a WHERE a.id = $16 FOR SHARE OF a
+         ), link AS (
+             INSERT INTO links (id, workspace_id, user_id, slug, name, destination, is_active, redirect_status,
+                                forward_query, append_click_id, expires_at, external_id, tags, created_at, updated_at)
+             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15 FROM held WHERE held.plan = $18
+             ON CONFLICT DO NOTHING
+             RETURNING id
+         ), queued AS (
              INSERT INTO outbox (topic, key, value)
              SELECT topic, key, value
-             FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY AS m (topic, key, value, place)
+             FROM link
+             CROSS JOIN unnest($19::text[], $20::text[], $21::bytea[]) WITH ORDINALITY AS m (topic, key, value, place)
              ORDER BY place
              RETURNING seq
          )
-         SELECT pg_notify($4, '') FROM queued LIMIT 1";
+         SELECT count(pg_notify($22, '')) > 0 FROM queued";
 
 /// From `api/src/auth.rs`.
 const LOOK_UP_AND_COUNT: &str = "
@@ -98,6 +106,7 @@ const LATEST_MILLIS: i64 = 7_258_118_400_000;
 pub(super) struct Bare {
     postgres: PgConnection,
     clickhouse: clickhouse::Client,
+    account: Uuid,
     workspace: Uuid,
     user: Uuid,
     key_sha256: Vec<u8>,
@@ -122,8 +131,13 @@ impl Bare {
         .bind(limit()?)
         .fetch_all(&mut postgres)
         .await?;
+        let account = sqlx::query_scalar("SELECT account_id FROM workspaces WHERE id = $1")
+            .bind(stage.workspace)
+            .fetch_one(&mut postgres)
+            .await?;
         Ok(Self {
             postgres,
+            account,
             clickhouse: service::clickhouse::client(&ClickhouseConfig {
                 url: engines.clickhouse_url.parse()?,
             }),
@@ -174,14 +188,15 @@ impl Bare {
             .context("the key is not there")
     }
 
-    /// A link and what the outbox says of it, in one transaction.
+    /// A link and what the outbox says of it, in one statement.
     pub(super) async fn create(&mut self) -> anyhow::Result<()> {
         let id = Uuid::now_v7();
         let slug = id.simple().to_string().split_off(22);
         let now = schemas::time::to_millis(Utc::now());
         let messages = messages(id, self.workspace, &slug, now);
-        let mut transaction = self.postgres.begin().await?;
-        let inserted = sqlx::query(INSERT_LINK)
+        let key = LinkId::from_uuid(id).to_string();
+        let (_, queue) = self.account.as_u64_pair();
+        let inserted: bool = sqlx::query_scalar(INSERT_LINK)
             .bind(id)
             .bind(self.workspace)
             .bind(self.user)
@@ -197,18 +212,17 @@ impl Bare {
             .bind(Vec::<String>::new())
             .bind(now)
             .bind(now)
-            .execute(&mut *transaction)
-            .await?;
-        ensure!(inserted.rows_affected() == 1, "slug {slug} is taken");
-        let key = LinkId::from_uuid(id).to_string();
-        sqlx::query(ENQUEUE)
+            .bind(self.account)
+            .bind(queue.cast_signed())
+            .bind(PLAN)
             .bind(&[LINKS.name, LINK_EVENTS.name][..])
             .bind(&[key.clone(), key][..])
             .bind(&messages[..])
             .bind("hopline_outbox")
-            .execute(&mut *transaction)
+            .fetch_one(&mut self.postgres)
             .await?;
-        Ok(transaction.commit().await?)
+        ensure!(inserted, "slug {slug} is taken");
+        Ok(())
     }
 
     /// Closes the connections: a database that is in use cannot be removed.
@@ -281,7 +295,7 @@ mod tests {
     #[test]
     fn the_statements_are_those_of_the_api() {
         for (statement, source) in [
-            (ENQUEUE, include_str!("../../../api/src/outbox.rs")),
+            (INSERT_LINK, include_str!("../../../api/src/links/store.rs")),
             (LOOK_UP_AND_COUNT, include_str!("../../../api/src/auth.rs")),
         ] {
             assert!(source.contains(statement), "the API has another statement now than {statement}");

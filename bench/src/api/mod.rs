@@ -97,7 +97,7 @@ async fn measure(options: &Options, engines: &Isolated) -> anyhow::Result<Report
     let create = http::post("/api/links", &stage.key, stage::NEW_LINK);
     let create_latency = compare(
         options,
-        Comparison::new("create", "INSERT of link and outbox", Judged::P50, 2.0),
+        Comparison::new("create", "its one statement", Judged::P50, 2.0),
         &mut stage,
         async || connection.ask(&create, 201).await.map(drop),
         async || bare.create().await,

@@ -16,6 +16,9 @@ use super::server::Server;
 pub(super) const NEW_LINK: &str =
     r#"{"name":"A link of the bench","destination":"https://shop.example.com/landing"}"#;
 
+/// The account's plan: it has no cap of links, so nothing is counted when one is made.
+pub(super) const PLAN: &str = "business";
+
 /// How long what a round has left in the outbox may take to Kafka.
 const DRAIN: Duration = Duration::from_secs(60);
 
@@ -32,7 +35,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// Makes an account and so many links of it, numbered from 0 as in [`link`] and created in this order.
     pub(crate) async fn set(engines: &Isolated, api: &Server, links: u32) -> anyhow::Result<Self> {
-        let account = api.admin(&["create-account", "--name", "Bench", "--plan", "business"]).await?;
+        let account = api.admin(&["create-account", "--name", "Bench", "--plan", PLAN]).await?;
         let workspace = text(&account, "workspace_id")?;
         let created = api.admin(&["create-key", "--workspace", workspace, "--scope", "read,write"]).await?;
         let key = text(&created, "key")?.to_owned();

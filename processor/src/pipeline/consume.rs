@@ -64,7 +64,12 @@ pub async fn consume(
     shutdown: Shutdown,
 ) -> Result<(), ConsumeError> {
     let context = Assignments { lanes, commits: Commits::new(topic.to_owned()), log: Context::default() };
-    let consumer: Consumer = settings(kafka, group).create_with_context(context)?;
+    let tunable = [
+        // Memory that fetched records may take before they are polled.
+        ("queued.max.messages.kbytes", "8192"),
+        ("fetch.queue.backoff.ms", "20"),
+    ];
+    let consumer: Consumer = settings(kafka, "processor", group, &tunable).create_with_context(context)?;
     consumer.subscribe(&[topic])?;
     let (ended, end) = oneshot::channel();
     let topic = topic.to_owned();
@@ -82,19 +87,23 @@ pub async fn consume(
 
 type Consumer = BaseConsumer<Assignments>;
 
-fn settings(kafka: &KafkaConfig, group: &str) -> rdkafka::ClientConfig {
-    let mut config = kafka.client_config("processor");
-    // What an operator may tune.
-    for (name, value) in [
+/// Returns the settings of a consumer in a group, whose offsets are committed by hand; an operator may tune what `tunable`
+/// and this name.
+pub(crate) fn settings(
+    kafka: &KafkaConfig,
+    client: &str,
+    group: &str,
+    tunable: &[(&str, &str)],
+) -> rdkafka::ClientConfig {
+    let mut config = kafka.client_config(client);
+    let of_all = [
         // The least that brokers allow by default: after a kill, partitions wait this long for their next owner.
         ("session.timeout.ms", "6000"),
         ("heartbeat.interval.ms", "2000"),
-        // Memory that fetched records may take before they are polled.
-        ("queued.max.messages.kbytes", "8192"),
-        ("fetch.queue.backoff.ms", "20"),
         // New partitions, and a topic that was missing, are noticed within this time.
         ("topic.metadata.refresh.interval.ms", "10000"),
-    ] {
+    ];
+    for (name, value) in of_all.iter().chain(tunable).copied() {
         if config.get(name).is_none() {
             config.set(name, value);
         }

@@ -25,6 +25,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::clickhouse::Store;
+use crate::pipeline::consume::settings;
 use crate::pipeline::dead_letter::{self, Unreadable};
 use crate::pipeline::decode::{Poison, Record};
 use crate::pipeline::deleted_links::DeletedLinks;
@@ -67,7 +68,9 @@ pub async fn intake(
 ) -> Result<(), KafkaError> {
     let (links, conversions) = (kafka.topic(topic::LINKS.name), kafka.topic(topic::CONVERSIONS.name));
     let context = Assignments { links: links.clone(), upkeep, log: Context::default() };
-    let consumer: StreamConsumer<Assignments> = settings(kafka, group).create_with_context(context)?;
+    let tunable = [("queued.max.messages.kbytes", "4096")];
+    let consumer: StreamConsumer<Assignments> =
+        settings(kafka, "processor-intake", group, &tunable).create_with_context(context)?;
     consumer.subscribe(&[&links, &conversions])?;
     let mut gathered = Gathered::new(links);
     loop {
@@ -97,28 +100,6 @@ pub async fn intake(
     // Leaving the group waits for its coordinator.
     let _ = spawn_blocking(move || drop(consumer)).await;
     Ok(())
-}
-
-fn settings(kafka: &KafkaConfig, group: &str) -> rdkafka::ClientConfig {
-    let mut config = kafka.client_config("processor-intake");
-    for (name, value) in [
-        ("session.timeout.ms", "6000"),
-        ("heartbeat.interval.ms", "2000"),
-        ("queued.max.messages.kbytes", "4096"),
-        ("topic.metadata.refresh.interval.ms", "10000"),
-    ] {
-        if config.get(name).is_none() {
-            config.set(name, value);
-        }
-    }
-    config
-        .set("group.id", group)
-        .set("partition.assignment.strategy", "cooperative-sticky")
-        .set("isolation.level", "read_committed")
-        .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false")
-        .set("auto.offset.reset", "earliest");
-    config
 }
 
 /// Records on their way into their tables, and what is behind them.

@@ -173,10 +173,6 @@ impl Upkeep {
     fn note_litter(&mut self) {
         self.litter = Some(Instant::now());
     }
-
-    async fn take(&self) -> Result<u64, UpkeepError> {
-        Ok(take(&self.store).await?)
-    }
 }
 
 impl From<InsertError> for UpkeepError {

@@ -9,7 +9,7 @@ use schemas::id::WorkspaceId;
 use uuid::Uuid;
 
 use super::tables::Tables;
-use super::{Upkeep, UpkeepError};
+use super::{Upkeep, UpkeepError, take};
 use crate::clickhouse::StoreError;
 
 /// Links of one purge at most: their ids stay well below `max_query_size`.
@@ -33,7 +33,7 @@ impl Upkeep {
             if links.is_empty() {
                 return Ok(());
             }
-            let version = self.take().await?;
+            let version = take(&self.store).await?;
             for (workspace, slices) in self.tables.slices_of_links(&links).await? {
                 let scope = Scope::Workspace(workspace);
                 // The rows that this version replaces have the links' visitors in them.

@@ -7,7 +7,7 @@ use chrono::{DateTime, Days, NaiveDate, Utc};
 use metrics::{counter, gauge, histogram};
 use schemas::clickhouse::rollup::{Run, Scope, fold_of_month, may_be_read};
 
-use super::{Tables, Upkeep, UpkeepError};
+use super::{Tables, Upkeep, UpkeepError, take};
 
 impl Upkeep {
     /// Closes the next slice that can be closed, and the empty ones behind it; returns whether there was one.
@@ -15,7 +15,7 @@ impl Upkeep {
         if self.next_slices(now).await?.is_empty() {
             return Ok(false);
         }
-        let version = self.take().await?;
+        let version = take(&self.store).await?;
         // Asked again: a former owner may have closed it until just before the epoch was raised.
         let slices = self.next_slices(now).await?;
         let (Some(first), Some(last)) = (slices.first().copied(), slices.last().copied()) else {
@@ -35,7 +35,7 @@ impl Upkeep {
     pub(super) async fn close_again(&mut self) -> Result<bool, UpkeepError> {
         let Some(slice) = self.tables.changed_slices().await?.pop_first() else { return Ok(false) };
         self.note_litter();
-        let version = self.take().await?;
+        let version = take(&self.store).await?;
         self.tables.close_again(version, slice).await?;
         counter!("hopline_processor_slices_closed_again_total").increment(1);
         tracing::info!(%slice, version, "closed slice {slice} again: its clicks have changed since");
@@ -46,7 +46,7 @@ impl Upkeep {
     ///
     /// Nobody can activate them any more: a version is an epoch, and a higher one was raised.
     pub(super) async fn remove_litter(&self) -> Result<(), UpkeepError> {
-        let epoch = self.take().await?;
+        let epoch = take(&self.store).await?;
         let litter = format!("NOT {} AND version < {epoch}", may_be_read(self.schedule.read_on));
         for table in ["counts", "breakdowns"] {
             let rows = self.tables.delete(table, &litter).await?;

@@ -199,27 +199,26 @@ impl Tables {
         let zero = Uuid::nil();
         let days: Vec<String> = run.slices.keys().map(|slice| format!("'{slice}'")).collect();
         let days = days.join(", ");
-        // Breakdowns of links and of workspaces are grouped each for themselves; hours are of one.
-        let (own, computed, groups) = match run.scope {
-            Scope::All => ("1".to_owned(), format!("link_id != toUUID('{zero}')"), 2),
+        // Hours of links and of workspaces are of the same groups, and those of breakdowns are not.
+        let (own, hours, breakdowns) = match run.scope {
+            Scope::All => ("1".to_owned(), format!("link_id != toUUID('{zero}')"), 2 * DIMENSIONS.len()),
             Scope::Workspace(id) => {
                 let own = format!("workspace_id = toUUID('{}')", id.uuid());
-                (own.clone(), format!("{own} AND link_id = toUUID('{zero}')"), 1)
+                (own.clone(), format!("{own} AND link_id = toUUID('{zero}')"), DIMENSIONS.len())
             }
         };
-        let breakdowns = if groups == 2 { &own } else { &computed };
         let version = run.version;
         let sql = format!(
             "SELECT assumeNotNull((SELECT count() FROM clicks WHERE toDate(broker_ts) IN ({days}) AND {own} \
                      AND link_id NOT IN (SELECT link_id FROM deleted_links))) AS raw, \
-                    assumeNotNull((SELECT sum(clicks) FROM counts WHERE slice IN ({days}) AND {computed} \
+                    assumeNotNull((SELECT sum(clicks) FROM counts WHERE slice IN ({days}) AND {hours} \
                      AND version = {version} AND unit = 'hour')) AS counted, \
                     (SELECT groupArray(clicks) FROM (SELECT sum(clicks) AS clicks FROM breakdowns \
-                     WHERE slice IN ({days}) AND {breakdowns} AND version = {version} AND unit = 'day' \
+                     WHERE slice IN ({days}) AND {own} AND version = {version} AND unit = 'day' \
                      GROUP BY dimension, link_id = toUUID('{zero}'))) AS broken_down"
         );
         let Compared { raw, counted, broken_down } = self.statements.fetch_one(&sql).await?;
-        let expected = if raw == 0 { 0 } else { groups * DIMENSIONS.len() };
+        let expected = if raw == 0 { 0 } else { breakdowns };
         let equal = raw == counted
             && broken_down.len() == expected
             && broken_down.iter().all(|clicks| *clicks == raw);
