@@ -18,6 +18,7 @@ mod handovers;
 mod imports;
 mod kills;
 mod pipeline;
+mod power_loss;
 mod stops;
 mod traffic;
 mod webhooks_changes;

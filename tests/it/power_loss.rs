@@ -1,0 +1,124 @@
+//! The machine of a small deployment loses power: Kafka's log ends where the disk had it, and so does what the edge
+//! noted about it.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::Duration;
+
+use chrono::Utc;
+use schemas::topic::CLICKS;
+use tests::edge::Edge;
+use tests::engines::{Isolated, counting_on};
+use tests::faults::{own_kafka_and_folder, progress};
+use tests::load::{Answer, Load};
+use tests::processor::{self, Processor};
+use tests::{eventually, links};
+
+use crate::traffic::LONG;
+
+/// How much of the log a power loss takes here. The broker brings its log onto the disk each second, and the edge keeps
+/// what Kafka has confirmed for 2 s.
+const LOST: Duration = Duration::from_millis(1_500);
+
+/// Cuts what a partition has got since some moment off its log, and returns how many records that were.
+///
+/// The format is Kafka's record batch, version 2: the length of what follows is at byte 8, the last offset within the
+/// batch at 23, the time of its newest record at 35.
+fn cut_since(partition: &Path, millis: i64) -> u64 {
+    let mut lost = 0;
+    for entry in fs::read_dir(partition).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "log") {
+            continue;
+        }
+        let bytes = fs::read(&path).unwrap();
+        let number = |at: usize| i32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+        let (mut at, mut end) = (0, None);
+        while at < bytes.len() {
+            if i64::from_be_bytes(bytes[at + 35..at + 43].try_into().unwrap()) >= millis {
+                end.get_or_insert(at);
+                lost += u64::try_from(number(at + 23)).unwrap() + 1;
+            }
+            at += 12 + usize::try_from(number(at + 8)).unwrap();
+        }
+        if let Some(end) = end {
+            File::options().write(true).open(&path).unwrap().set_len(end as u64).unwrap();
+        }
+    }
+    lost
+}
+
+/// The click ids of all rows, ascending.
+async fn rows(engines: &Isolated) -> Vec<String> {
+    let ids = engines.clickhouse("SELECT click_id FROM clicks ORDER BY click_id").await;
+    ids.lines().map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answered_click_is_a_row_once_after_a_power_loss() {
+    let (kafka, folder) = own_kafka_and_folder().await;
+    let engines =
+        counting_on(kafka.url(), &std::env::var("CLICKHOUSE_URL").unwrap(), CLICKS.partitions).await;
+    let slugs = links::publish(&engines, 20);
+    let edge = Edge::start(&engines, &[]).await;
+    edge.knows(&slugs[19]).await;
+    let processor = Processor::start(&engines).await;
+    let segments = || -> HashSet<String> {
+        let names = fs::read_dir(edge.spool()).unwrap().map(|entry| entry.unwrap().file_name());
+        names
+            .map(|name| name.to_string_lossy().into_owned())
+            .filter(|name| name.ends_with(".clicks"))
+            .collect()
+    };
+    let load = Load::start(edge.address, &slugs, 4, Some(300));
+    load.answers(1).await;
+    let first = segments();
+    assert!(!first.is_empty());
+    // Until the edge has given back what Kafka confirmed first: that is gone for good.
+    eventually("the first segments are deleted", LONG, async || {
+        let now = segments();
+        if first.is_disjoint(&now) { Ok(()) } else { Err(now) }
+    })
+    .await;
+    load.answers(600).await;
+
+    let at = Utc::now().timestamp_millis();
+    tokio::join!(kafka.kill(), edge.server.kill(), processor.server.kill());
+    let log = load.stop().await;
+    let since = at - i64::try_from(LOST.as_millis()).unwrap();
+    let partitions =
+        (0..CLICKS.partitions).map(|number| folder.join(format!("{}-{number}", engines.topic(CLICKS))));
+    let lost: u64 = partitions.map(|partition| cut_since(&partition, since)).sum();
+    progress(&format!("{} clicks answered, {lost} of Kafka's records lost", log.answers.len()));
+    assert!(lost > 0, "nothing was lost");
+    // The edge writes down what is confirmed without syncing it.
+    for entry in fs::read_dir(edge.spool()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "confirmed") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+
+    kafka.start().await.unwrap();
+    edge.server.start().await.unwrap();
+    processor.server.start().await.unwrap();
+    edge.ships_everything().await;
+    let answered: HashSet<&str> = log.answers.iter().map(|Answer { click_id, .. }| &**click_id).collect();
+    let counted = eventually("every answered click is a row", LONG, async || {
+        let rows = rows(&engines).await;
+        let there: HashSet<&str> = rows.iter().map(String::as_str).collect();
+        let missing = answered.iter().filter(|id| !there.contains(*id)).count();
+        if missing == 0 { Ok(rows) } else { Err(missing) }
+    })
+    .await;
+    processor.stop().await;
+    processor::audit(&engines).await;
+    let rows = rows(&engines).await;
+    assert_eq!(rows.len(), counted.len());
+    let distinct: HashSet<&String> = rows.iter().collect();
+    assert_eq!(rows.len(), distinct.len(), "a click is a row twice");
+    let strangers = (rows.len() - answered.len()) as u64;
+    assert!(strangers <= log.unanswered, "{strangers} rows of nobody, {} without an answer", log.unanswered);
+    edge.stop().await;
+}
