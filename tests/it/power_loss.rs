@@ -105,6 +105,13 @@ async fn every_answered_click_is_a_row_once_after_a_power_loss() {
     processor.server.start().await.unwrap();
     edge.ships_everything().await;
     let answered: HashSet<&str> = log.answers.iter().map(|Answer { click_id, .. }| &**click_id).collect();
+    // Also what nobody was answered, and what comes again.
+    eventually("everything is counted", LONG, async || {
+        let output = processor::command(&engines, &["lag", "--json"]).output().await.unwrap();
+        let lag: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        if lag["offsets"] == 0 { Ok(()) } else { Err(lag) }
+    })
+    .await;
     let counted = eventually("every answered click is a row", LONG, async || {
         let rows = rows(&engines).await;
         let there: HashSet<&str> = rows.iter().map(String::as_str).collect();
