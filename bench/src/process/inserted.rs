@@ -50,8 +50,8 @@ pub(super) fn encode(engines: &Isolated) -> anyhow::Result<Bodies> {
         if !batcher.accepts(&row) {
             cut(partition, batcher);
         }
-        batcher.push(row);
-        if batcher.is_full() {
+        batcher.push(&row);
+        if batcher.is_full(1) {
             cut(partition, batcher);
         }
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use schemas::id::LinkId;
-use schemas::row::ClickRow;
+use schemas::row::{ClickRow, RowBytes};
 use tokio::time::Instant;
 
 use crate::clickhouse::{AgainKey, Insertion, Sought};
@@ -18,9 +18,11 @@ pub struct Limits {
     pub rows: usize,
     /// Bytes at most, of rows and dead letters together, give or take the last one.
     pub bytes: usize,
+    /// Bytes at most of the batches of all lanes together, each of which has an equal part of them.
+    pub bytes_of_all: usize,
     /// How long a click waits for others to share its insert.
     pub age: Duration,
-    /// The same for a click that is late already: an insert costs ClickHouse nearly as much for few rows as for many.
+    /// The same for a click that is late already: large parts are merged less often than small ones.
     pub age_behind: Duration,
 }
 
@@ -30,36 +32,55 @@ const BEHIND: TimeDelta = TimeDelta::seconds(1);
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            rows: 24_000,
-            bytes: 8 << 20,
+            rows: 64_000,
+            bytes: 24 << 20,
+            bytes_of_all: 144 << 20,
             age: Duration::from_millis(200),
-            age_behind: Duration::from_secs(1),
+            age_behind: Duration::from_secs(2),
         }
     }
 }
 
-/// A row of a batch: its bytes are a range of the batch's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BatchRow {
-    /// Offset within the partition.
-    pub koff: u64,
-    /// The click's link.
-    pub link_id: LinkId,
-    /// The click's id.
-    pub click_id: String,
-    /// Set when the click may be a repeat.
-    pub again: Option<AgainKey>,
-    /// The broker's clock.
-    pub broker_ts: DateTime<Utc>,
-    start: usize,
-    end: usize,
+/// A row of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchRow<'a> {
+    bytes: RowBytes<'a>,
+    /// The edge's clock, of a click that may be a repeat.
+    again: Option<DateTime<Utc>>,
 }
 
-impl BatchRow {
+impl<'a> BatchRow<'a> {
+    /// Offset within the partition.
+    pub fn koff(self) -> u64 {
+        self.bytes.koff()
+    }
+
+    /// The click's link.
+    pub fn link_id(self) -> LinkId {
+        self.bytes.link_id()
+    }
+
+    /// The click's id.
+    pub fn click_id(self) -> &'a str {
+        self.bytes.click_id()
+    }
+
+    /// The broker's clock.
+    pub fn broker_ts(self) -> DateTime<Utc> {
+        self.bytes.broker_ts()
+    }
+
+    /// Returns whether the click may be a repeat.
+    pub fn is_marked(self) -> bool {
+        self.again.is_some()
+    }
+
     /// Returns what the click is looked up by, if it may be a repeat.
-    pub fn sought(&self) -> Option<Sought<'_>> {
-        let Self { again, click_id, broker_ts, .. } = self;
-        again.map(|key| Sought { key, click_id, broker_ts: *broker_ts })
+    pub fn sought(self) -> Option<Sought<'a>> {
+        let Self { bytes, again } = self;
+        let (workspace_id, link_id) = (bytes.workspace_id(), bytes.link_id());
+        let key = AgainKey { workspace_id, link_id, edge_time: again? };
+        Some(Sought { key, click_id: bytes.click_id(), broker_ts: bytes.broker_ts() })
     }
 }
 
@@ -68,12 +89,22 @@ fn day(broker_ts: DateTime<Utc>) -> NaiveDate {
     broker_ts.date_naive()
 }
 
+/// Rows in one piece of memory.
+#[derive(Debug, Default)]
+struct Rows<B> {
+    body: B,
+    /// Where each row ends in the body.
+    ends: Vec<usize>,
+    /// The places of those that may be repeats, ascending, and the edge's clock of each.
+    marked: Vec<(usize, DateTime<Utc>)>,
+}
+
 /// Gathers what will be a [`Batch`].
 #[derive(Debug)]
 pub struct Batcher {
     limits: Limits,
-    rows: Vec<BatchRow>,
-    body: Vec<u8>,
+    rows: Rows<Vec<u8>>,
+    day: Option<NaiveDate>,
     unreadable: Vec<Unreadable>,
     dead_bytes: usize,
     next: u64,
@@ -86,8 +117,8 @@ impl Batcher {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            rows: Vec::new(),
-            body: Vec::new(),
+            rows: Rows::default(),
+            day: None,
             unreadable: Vec::new(),
             dead_bytes: 0,
             next: 0,
@@ -100,22 +131,20 @@ impl Batcher {
     ///
     /// A batch over two partitions would be two parts, and a crash between them would store half of it.
     pub fn accepts<S>(&self, row: &ClickRow<S>) -> bool {
-        self.rows.last().is_none_or(|last| day(last.broker_ts) == day(row.broker_ts))
+        self.day.is_none_or(|of_last| of_last == day(row.broker_ts))
     }
 
     /// Adds a row that [`Batcher::accepts`].
-    pub fn push<S: AsRef<str>>(&mut self, row: ClickRow<S>) {
-        let start = self.body.len();
-        row.write_row_binary(&mut self.body);
-        let ClickRow { click, koff, broker_ts, .. } = row;
-        let again = click.again.then_some(AgainKey {
-            workspace_id: click.workspace_id,
-            link_id: click.link_id,
-            edge_time: click.occurred_at,
-        });
+    pub fn push<S: AsRef<str>>(&mut self, row: &ClickRow<S>) {
+        let Rows { body, ends, marked } = &mut self.rows;
+        row.write_row_binary(body);
+        if row.click.again {
+            marked.push((ends.len(), row.click.occurred_at));
+        }
+        ends.push(body.len());
+        let ClickRow { koff, broker_ts, .. } = *row;
+        self.day = Some(day(broker_ts));
         (self.next, self.last_broker_ts) = (koff + 1, Some(broker_ts));
-        let (link_id, click_id) = (click.link_id, click.click_id.as_ref().to_owned());
-        self.rows.push(BatchRow { koff, link_id, click_id, again, broker_ts, start, end: self.body.len() });
         self.deadline.get_or_insert_with(|| {
             let is_late = Utc::now() - broker_ts > BEHIND;
             Instant::now() + if is_late { self.limits.age_behind } else { self.limits.age }
@@ -130,9 +159,11 @@ impl Batcher {
         self.deadline.get_or_insert_with(|| Instant::now() + self.limits.age);
     }
 
-    /// Returns whether a limit of size is reached.
-    pub fn is_full(&self) -> bool {
-        self.rows.len() >= self.limits.rows || self.body.len() + self.dead_bytes >= self.limits.bytes
+    /// Returns whether a limit of size is reached by one of so many that gather.
+    pub fn is_full(&self, gathering: usize) -> bool {
+        let Limits { rows, bytes, bytes_of_all, .. } = self.limits;
+        let bytes = bytes.min(bytes_of_all / gathering.max(1));
+        self.rows.ends.len() >= rows || self.rows.body.len() + self.dead_bytes >= bytes
     }
 
     /// Returns when the batch is to be cut however small it is; `None` while it is empty.
@@ -143,10 +174,11 @@ impl Batcher {
     /// Takes out what was gathered; `None` when there is nothing.
     pub fn cut(&mut self) -> Option<Batch> {
         self.deadline.take()?;
-        self.dead_bytes = 0;
+        (self.dead_bytes, self.day) = (0, None);
+        let Rows { body, ends, marked } = std::mem::take(&mut self.rows);
         Some(Batch {
-            rows: std::mem::take(&mut self.rows),
-            body: std::mem::take(&mut self.body).into(),
+            rows: Rows { body: body.into(), ends, marked },
+            stored: 0,
             unreadable: std::mem::take(&mut self.unreadable),
             next: self.next,
             last_broker_ts: self.last_broker_ts,
@@ -158,7 +190,7 @@ impl Batcher {
     /// Batches follow each other in a lane, and blocks of this size, freed and asked for again on many threads, would
     /// leave the heap full of holes.
     pub fn reuse(&mut self, batch: Batch) {
-        let Batch { mut rows, body, .. } = batch;
+        let Rows { body, mut ends, mut marked } = batch.rows;
         // A connection may not have let go of it yet.
         if self.deadline.is_some() || !body.is_unique() {
             return;
@@ -168,26 +200,44 @@ impl Batcher {
         if body.len() < body.capacity() / 2 {
             return;
         }
-        rows.clear();
         body.clear();
-        (self.rows, self.body) = (rows, body);
+        ends.clear();
+        marked.clear();
+        self.rows = Rows { body, ends, marked };
     }
 }
 
 /// Rows of one table partition in the order of their offsets, and the dead letters between them.
 #[derive(Debug)]
 pub struct Batch {
-    rows: Vec<BatchRow>,
-    body: Bytes,
+    rows: Rows<Bytes>,
+    /// How many of the rows, from the first on, are known to be stored.
+    stored: usize,
     unreadable: Vec<Unreadable>,
     next: u64,
     last_broker_ts: Option<DateTime<Utc>>,
 }
 
 impl Batch {
-    /// Returns the rows, in the order of their offsets.
-    pub fn rows(&self) -> &[BatchRow] {
-        &self.rows
+    /// Returns the rows that are not known to be stored, in the order of their offsets.
+    pub fn rows(&self) -> impl DoubleEndedIterator<Item = BatchRow<'_>> + ExactSizeIterator {
+        (self.stored..self.rows.ends.len()).map(|place| self.row(place))
+    }
+
+    fn row(&self, place: usize) -> BatchRow<'_> {
+        let Rows { body, ends, marked } = &self.rows;
+        let again = marked.binary_search_by_key(&place, |(place, _)| *place).ok().map(|at| marked[at].1);
+        BatchRow { bytes: RowBytes(&body[self.start(place)..ends[place]]), again }
+    }
+
+    /// Returns where a row begins in the body.
+    fn start(&self, place: usize) -> usize {
+        place.checked_sub(1).map_or(0, |before| self.rows.ends[before])
+    }
+
+    /// Returns whether any of the rows may be a repeat.
+    pub fn has_marked(&self) -> bool {
+        !self.rows.marked.is_empty()
     }
 
     /// Returns the messages that are no rows.
@@ -207,32 +257,33 @@ impl Batch {
 
     /// Leaves out the rows below an offset, because they are known to be stored.
     pub fn skip_below(&mut self, offset: u64) {
-        let first = self.rows.partition_point(|row| row.koff < offset);
-        self.rows.drain(..first);
+        let below = self.rows().take_while(|row| row.koff() < offset).count();
+        self.stored += below;
     }
 
-    /// Returns the bytes of the rows, without those at the given places (ascending); `None` when no row is left.
+    /// Returns the bytes of the rows, without those at the given places of [`Batch::rows`] (ascending); `None` when no
+    /// row is left.
     pub fn insertion(&self, dropped: &[usize]) -> Option<Insertion> {
-        let rows = self.rows.len() - dropped.len();
-        let (first, last) = (self.rows.first()?, self.rows.last()?);
+        let rows = self.rows().len() - dropped.len();
         if rows == 0 {
             return None;
         }
-        // Rows are only ever taken off the front, so what is between the first and the last is all of it.
+        // Rows are only ever taken off the front, so what is behind them is all of it.
         if dropped.is_empty() {
+            let last_koff = self.rows().next_back()?.koff();
             return Some(Insertion {
-                body: self.body.slice(first.start..last.end),
+                body: self.rows.body.slice(self.start(self.stored)..),
                 rows,
-                last_koff: last.koff,
+                last_koff,
             });
         }
-        let mut body = Vec::with_capacity(last.end - first.start);
-        let mut last_koff = first.koff;
+        let mut body = Vec::with_capacity(self.rows.body.len() - self.start(self.stored));
+        let mut last_koff = 0;
         let mut dropped = dropped.iter().peekable();
-        for (place, row) in self.rows.iter().enumerate() {
+        for (place, row) in self.rows().enumerate() {
             if dropped.next_if(|next| **next == place).is_none() {
-                body.extend_from_slice(&self.body[row.start..row.end]);
-                last_koff = row.koff;
+                body.extend_from_slice(row.bytes.0);
+                last_koff = row.koff();
             }
         }
         Some(Insertion { body: body.into(), rows, last_koff })
@@ -270,7 +321,7 @@ pub(crate) mod tests {
         for (before, after) in [(before_midnight, midnight), (midnight, before_midnight)] {
             let mut batcher = batcher();
             assert!(batcher.accepts(&row(1, "a", false, before)));
-            batcher.push(row(1, "a", false, before));
+            batcher.push(&row(1, "a", false, before));
             assert!(batcher.accepts(&row(2, "b", false, before)));
             assert!(!batcher.accepts(&row(2, "b", false, after)));
             batcher.cut().unwrap();
@@ -278,7 +329,7 @@ pub(crate) mod tests {
         }
         let (this, next_year) = (at("2026-11-30T00:00:00Z"), at("2027-11-30T00:00:00Z"));
         let mut batcher = batcher();
-        batcher.push(row(1, "a", false, this));
+        batcher.push(&row(1, "a", false, this));
         assert!(!batcher.accepts(&row(2, "b", false, next_year)));
     }
 
@@ -286,44 +337,48 @@ pub(crate) mod tests {
     fn a_batch_is_full_by_rows_or_by_bytes() {
         let now = at("2026-11-21T00:00:00Z");
         let mut by_rows = Batcher::new(Limits { rows: 2, ..Limits::default() });
-        by_rows.push(row(1, "a", false, now));
-        assert!(!by_rows.is_full());
-        by_rows.push(row(2, "b", false, now));
-        assert!(by_rows.is_full());
+        by_rows.push(&row(1, "a", false, now));
+        assert!(!by_rows.is_full(1));
+        by_rows.push(&row(2, "b", false, now));
+        assert!(by_rows.is_full(1));
 
         let mut by_bytes = Batcher::new(Limits { bytes: 1, ..Limits::default() });
-        assert!(!by_bytes.is_full());
-        by_bytes.push(row(1, "a", false, now));
-        assert!(by_bytes.is_full());
+        assert!(!by_bytes.is_full(1));
+        by_bytes.push(&row(1, "a", false, now));
+        assert!(by_bytes.is_full(1));
+
+        let mut one_of_many = Batcher::new(Limits { bytes_of_all: 10_000, ..Limits::default() });
+        one_of_many.push(&row(1, "a", false, now));
+        assert!(!one_of_many.is_full(1) && one_of_many.is_full(100));
     }
 
     #[test]
     fn the_memory_of_a_batch_that_is_done_is_the_next_ones_unless_it_is_much_too_large() {
         let now = at("2026-11-21T00:00:00Z");
         let mut batcher = batcher();
-        (0..1_000).for_each(|koff| batcher.push(row(koff, "a", false, now)));
+        (0..1_000).for_each(|koff| batcher.push(&row(koff, "a", false, now)));
         let full = batcher.cut().unwrap();
-        let memory = full.body.as_ptr();
+        let memory = full.rows.body.as_ptr();
         batcher.reuse(full);
         assert!(batcher.cut().is_none(), "nothing of it is left");
-        batcher.push(row(1_000, "b", false, now));
+        batcher.push(&row(1_000, "b", false, now));
         let small = batcher.cut().unwrap();
-        assert_eq!((small.body.as_ptr(), small.rows.len(), small.next), (memory, 1, 1_001));
+        assert_eq!((small.rows.body.as_ptr(), small.rows().len(), small.next), (memory, 1, 1_001));
         assert_eq!(small.insertion(&[]).unwrap().body, {
             let mut alone = Batcher::new(Limits::default());
-            alone.push(row(1_000, "b", false, now));
-            alone.cut().unwrap().body
+            alone.push(&row(1_000, "b", false, now));
+            alone.cut().unwrap().rows.body
         });
         batcher.reuse(small);
-        assert_eq!((batcher.body.capacity(), batcher.rows.capacity()), (0, 0));
+        assert_eq!((batcher.rows.body.capacity(), batcher.rows.ends.capacity()), (0, 0));
         // What somebody still reads is not written over, nor what came in meanwhile.
-        (0..1_000).for_each(|koff| batcher.push(row(koff, "c", false, now)));
+        (0..1_000).for_each(|koff| batcher.push(&row(koff, "c", false, now)));
         let read = batcher.cut().unwrap();
-        let (reader, before) = (read.body.clone(), read.body.to_vec());
+        let (reader, before) = (read.rows.body.clone(), read.rows.body.to_vec());
         batcher.reuse(read);
-        batcher.push(row(1_000, "d", false, now));
+        batcher.push(&row(1_000, "d", false, now));
         assert_eq!(reader, before);
-        assert_ne!(batcher.cut().unwrap().body.as_ptr(), reader.as_ptr());
+        assert_ne!(batcher.cut().unwrap().rows.body.as_ptr(), reader.as_ptr());
     }
 
     #[tokio::test(start_paused = true)]
@@ -333,9 +388,9 @@ pub(crate) mod tests {
         assert_eq!(batcher.deadline(), None);
         assert!(batcher.cut().is_none());
         let start = Instant::now();
-        batcher.push(row(1, "a", false, now));
+        batcher.push(&row(1, "a", false, now));
         tokio::time::advance(Duration::from_millis(150)).await;
-        batcher.push(row(2, "b", false, now));
+        batcher.push(&row(2, "b", false, now));
         assert_eq!(batcher.deadline(), Some(start + Duration::from_millis(200)));
         batcher.cut().unwrap();
         assert_eq!(batcher.deadline(), None);
@@ -345,11 +400,11 @@ pub(crate) mod tests {
     async fn rows_that_are_late_already_wait_longer_for_others() {
         let mut batcher = batcher();
         let start = Instant::now();
-        batcher.push(row(1, "a", false, Utc::now() - TimeDelta::minutes(5)));
-        batcher.push(row(2, "b", false, Utc::now()));
-        assert_eq!(batcher.deadline(), Some(start + Duration::from_secs(1)));
+        batcher.push(&row(1, "a", false, Utc::now() - TimeDelta::minutes(5)));
+        batcher.push(&row(2, "b", false, Utc::now()));
+        assert_eq!(batcher.deadline(), Some(start + Duration::from_secs(2)));
         batcher.cut().unwrap();
-        batcher.push(row(3, "c", false, Utc::now()));
+        batcher.push(&row(3, "c", false, Utc::now()));
         assert_eq!(batcher.deadline(), Some(start + Duration::from_millis(200)));
     }
 
@@ -363,7 +418,7 @@ pub(crate) mod tests {
             let now = at("2026-11-21T00:00:00Z");
             let rows: Vec<ClickRow> = (0..count).map(|koff| row(koff, &format!("click-{koff}"), false, now)).collect();
             let mut batcher = batcher();
-            rows.iter().cloned().for_each(|row| batcher.push(row));
+            rows.iter().for_each(|row| batcher.push(row));
             let mut batch = batcher.cut().unwrap();
             batch.skip_below(skip);
             let dropped: Vec<usize> = (0..batch.rows().len()).filter(|place| !keep[*place]).collect();
@@ -396,14 +451,14 @@ pub(crate) mod tests {
                 if !batcher.accepts(&row) {
                     batches.extend(batcher.cut());
                 }
-                batcher.push(row);
+                batcher.push(&row);
             }
             batches.extend(batcher.cut());
             let mut offsets = Vec::new();
             for batch in &batches {
-                let days: std::collections::BTreeSet<_> = batch.rows().iter().map(|row| day(row.broker_ts)).collect();
+                let days: std::collections::BTreeSet<_> = batch.rows().map(|row| day(row.broker_ts())).collect();
                 prop_assert_eq!(days.len(), 1);
-                offsets.extend(batch.rows().iter().map(|row| row.koff));
+                offsets.extend(batch.rows().map(BatchRow::koff));
             }
             prop_assert_eq!(offsets, (0..hours.len() as u64).collect::<Vec<_>>());
         }

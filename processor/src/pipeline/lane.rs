@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::clickhouse::{After, InsertError, Insertion, Right, Store, StoreError, StoredRow, Stretch};
-use crate::pipeline::batch::{Batch, Batcher, Limits};
+use crate::pipeline::batch::{Batch, BatchRow, Batcher, Limits};
 use crate::pipeline::chunk::Chunk;
 use crate::pipeline::dead_letter::{self, Unreadable};
 use crate::pipeline::decode::borrow;
@@ -199,6 +199,8 @@ impl Lane {
                 }
                 None => None,
             };
+            // Each lane has the tools, and who opens lanes.
+            let gathering = Arc::strong_count(&self.tools) - 1;
             for record in chunk.iter().flat_map(Chunk::records) {
                 if record.offset < expected {
                     // The log ended before what was asked for, or ends there now, so its reader began again below.
@@ -224,7 +226,7 @@ impl Lane {
                         if !batcher.accepts(&row) {
                             self.flush(owned, &mut batcher).await?;
                         }
-                        batcher.push(row);
+                        batcher.push(&row);
                         None
                     }
                     Err(poison) => Some(poison),
@@ -234,7 +236,7 @@ impl Lane {
                     let record = Unreadable::new(topic, "click.v1", self.partition, &record, &poison);
                     batcher.push_unreadable(record.of_log(log_of(owned.right.src)));
                 }
-                if batcher.is_full() {
+                if batcher.is_full(gathering) {
                     self.flush(owned, &mut batcher).await?;
                 }
             }
@@ -392,10 +394,10 @@ impl Lane {
 
     /// Finds the rows that are not stored: those of deleted links, and repeats.
     async fn find_dropped(&self, owned: &Owned, batch: &Batch) -> Result<Dropped, StoreError> {
-        let asked = repeats::to_look_up(batch.rows(), &owned.remembered);
+        let asked = repeats::to_look_up(batch, &owned.remembered);
         let stored = self.tools.store.stored(&asked).await?;
-        let repeats = repeats::find(batch.rows(), &owned.remembered, &stored);
-        Ok(Dropped::new(batch.rows(), &repeats, &self.tools.deleted_links))
+        let repeats = repeats::find(batch, &owned.remembered, &stored);
+        Ok(Dropped::new(batch, &repeats, &self.tools.deleted_links))
     }
 
     /// Waits long enough to hear that the partition is somebody else's, then takes it again.
@@ -417,14 +419,14 @@ impl Lane {
         let repeats = dropped.places.len() - dropped.deleted;
         counter!("hopline_processor_repeats_dropped_total").increment(repeats as u64);
         counter!("hopline_processor_deleted_dropped_total").increment(dropped.deleted as u64);
-        for row in dropped.admitted(batch.rows()) {
-            owned.remembered.admit(&row.click_id, row.broker_ts);
+        for row in dropped.admitted(batch) {
+            owned.remembered.admit(row.click_id(), row.broker_ts());
         }
         if let Some(Insertion { last_koff, .. }) = stored {
             (owned.last_koff, owned.stretch_begins) = (Some(*last_koff), last_koff + 1);
         }
         owned.next = owned.next.max(batch.next());
-        owned.stored_until = batch.rows().last().map(|row| row.broker_ts).or(owned.stored_until);
+        owned.stored_until = batch.rows().next_back().map(BatchRow::broker_ts).or(owned.stored_until);
         self.enter(owned.phase());
     }
 

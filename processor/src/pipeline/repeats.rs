@@ -9,7 +9,7 @@ use std::sync::Arc;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::clickhouse::Sought;
-use crate::pipeline::batch::BatchRow;
+use crate::pipeline::batch::{Batch, BatchRow};
 use crate::pipeline::deleted_links::DeletedLinks;
 
 /// How long a marked id is remembered, by the broker's clock: longer than an edge keeps a record in flight.
@@ -48,32 +48,34 @@ impl Remembered {
 }
 
 /// Returns the rows whose ids have to be looked up among the stored clicks.
-pub fn to_look_up<'a>(rows: &'a [BatchRow], remembered: &Remembered) -> Vec<Sought<'a>> {
-    rows.iter().filter_map(BatchRow::sought).filter(|sought| !remembered.has(sought.click_id)).collect()
+pub fn to_look_up<'a>(batch: &'a Batch, remembered: &Remembered) -> Vec<Sought<'a>> {
+    batch.rows().filter_map(BatchRow::sought).filter(|sought| !remembered.has(sought.click_id)).collect()
 }
 
 /// Returns the places of the repeats, ascending; `stored` are the ids that the look-up found.
-pub fn find(rows: &[BatchRow], remembered: &Remembered, stored: &HashSet<String>) -> Vec<usize> {
-    let marked: HashMap<&str, usize> = rows
-        .iter()
-        .enumerate()
-        .filter(|(_, row)| row.again.is_some())
-        // Of several places the first stays: `collect` would keep the last one.
-        .rev()
-        .map(|(place, row)| (row.click_id.as_str(), place))
-        .collect();
-    if marked.is_empty() && remembered.ids.is_empty() {
+pub fn find(batch: &Batch, remembered: &Remembered, stored: &HashSet<String>) -> Vec<usize> {
+    if !batch.has_marked() && remembered.ids.is_empty() {
         return Vec::new();
     }
+    let marked: HashMap<&str, usize> = batch
+        .rows()
+        .enumerate()
+        .filter(|(_, row)| row.is_marked())
+        // Of several places the first stays: `collect` would keep the last one.
+        .rev()
+        .map(|(place, row)| (row.click_id(), place))
+        .collect();
     // Ids of unmarked rows that a marked one repeats or is repeated by; other unmarked rows are not compared.
     let mut admitted: HashSet<&str> = HashSet::new();
     let mut repeats = Vec::new();
-    for (place, row) in rows.iter().enumerate() {
-        let id = row.click_id.as_str();
-        let is_repeat = match row.again {
-            Some(_) => remembered.has(id) || stored.contains(id) || admitted.contains(id),
-            None => remembered.has(id) || marked.get(id).is_some_and(|first| *first < place),
-        };
+    for (place, row) in batch.rows().enumerate() {
+        let id = row.click_id();
+        let is_repeat = remembered.has(id)
+            || if row.is_marked() {
+                stored.contains(id) || admitted.contains(id)
+            } else {
+                marked.get(id).is_some_and(|first| *first < place)
+            };
         if is_repeat {
             repeats.push(place);
         } else if marked.contains_key(id) {
@@ -93,12 +95,12 @@ pub(crate) struct Dropped {
 
 impl Dropped {
     /// Tells them by the places of the repeats, ascending, and by the deleted links.
-    pub(crate) fn new(rows: &[BatchRow], repeats: &[usize], deleted_links: &DeletedLinks) -> Self {
+    pub(crate) fn new(batch: &Batch, repeats: &[usize], deleted_links: &DeletedLinks) -> Self {
         let mut dropped = Self { places: Vec::new(), deleted: 0 };
         let mut repeats = repeats.iter().peekable();
-        for (place, row) in rows.iter().enumerate() {
+        for (place, row) in batch.rows().enumerate() {
             let is_repeat = repeats.next_if(|next| **next == place).is_some();
-            let is_deleted = deleted_links.contain(row.link_id);
+            let is_deleted = deleted_links.contain(row.link_id());
             dropped.deleted += usize::from(is_deleted);
             if is_repeat || is_deleted {
                 dropped.places.push(place);
@@ -108,13 +110,14 @@ impl Dropped {
     }
 
     /// Returns the rows that are stored and marked: a first copy of one may still come.
-    pub(crate) fn admitted<'a>(&'a self, rows: &'a [BatchRow]) -> impl Iterator<Item = &'a BatchRow> {
+    pub(crate) fn admitted<'a>(&'a self, batch: &'a Batch) -> impl Iterator<Item = BatchRow<'a>> {
         let mut dropped = self.places.iter().peekable();
-        rows.iter()
+        batch
+            .rows()
             .enumerate()
             .filter(move |(place, _)| dropped.next_if(|next| *next == place).is_none())
             .map(|(_, row)| row)
-            .filter(|row| row.again.is_some())
+            .filter(|row| row.is_marked())
     }
 }
 
@@ -130,13 +133,13 @@ mod tests {
     }
 
     /// Rows with these ids, where a `+` in front marks a click sent again.
-    fn rows(ids: &[impl AsRef<str>]) -> Vec<BatchRow> {
+    fn rows(ids: &[impl AsRef<str>]) -> Batch {
         let mut batcher = Batcher::new(Limits::default());
         for (koff, id) in ids.iter().enumerate() {
             let id = id.as_ref();
-            batcher.push(row(koff as u64, id.trim_start_matches('+'), id.starts_with('+'), now()));
+            batcher.push(&row(koff as u64, id.trim_start_matches('+'), id.starts_with('+'), now()));
         }
-        batcher.cut().unwrap().rows().to_vec()
+        batcher.cut().unwrap()
     }
 
     fn stored(ids: &[&str]) -> HashSet<String> {
@@ -210,13 +213,13 @@ mod tests {
                 let asked = to_look_up(&rows, &remembered);
                 let found = asked.iter().map(|sought| sought.click_id.to_owned()).filter(|id| table.contains(id)).collect();
                 let repeats = find(&rows, &remembered, &found);
-                for (place, row) in rows.iter().enumerate() {
+                for (place, row) in rows.rows().enumerate() {
                     if repeats.contains(&place) {
                         continue;
                     }
-                    prop_assert!(table.insert(row.click_id.clone()), "{} twice in {log:?}", row.click_id);
-                    if row.again.is_some() {
-                        remembered.admit(&row.click_id, row.broker_ts);
+                    prop_assert!(table.insert(row.click_id().to_owned()), "{} twice in {log:?}", row.click_id());
+                    if row.is_marked() {
+                        remembered.admit(row.click_id(), row.broker_ts());
                     }
                 }
             }

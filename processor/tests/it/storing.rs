@@ -16,10 +16,15 @@ fn store(isolated: &Isolated, owner: &str) -> Store {
 }
 
 pub(crate) fn insertion(src: u32, offsets: std::ops::Range<u64>) -> Insertion {
-    let mut batcher = Batcher::new(Limits { rows: usize::MAX, bytes: usize::MAX, ..Limits::default() });
+    let mut batcher = Batcher::new(Limits {
+        rows: usize::MAX,
+        bytes: usize::MAX,
+        bytes_of_all: usize::MAX,
+        ..Limits::default()
+    });
     let click = click("click");
     for koff in offsets {
-        batcher.push(ClickRow { click: click.clone(), src, koff, broker_ts: Utc::now() });
+        batcher.push(&ClickRow { click: click.clone(), src, koff, broker_ts: Utc::now() });
     }
     batcher.cut().unwrap().insertion(&[]).unwrap()
 }

@@ -2,7 +2,8 @@
 
 use chrono::{DateTime, Utc};
 
-use super::row_binary::{millis, optional_text, text, uuid};
+use super::row_binary::{array, millis, optional_text, read_text, read_uuid, text, uuid};
+use crate::id::{LinkId, WorkspaceId};
 use crate::message::Click;
 use crate::referrer::without_www;
 
@@ -92,6 +93,43 @@ impl<S: AsRef<str>> ClickRow<S> {
     }
 }
 
+/// The bytes that [`ClickRow::write_row_binary`] has written, and what can be read off them without reading all.
+///
+/// Its methods panic when they are of something else.
+#[derive(Debug, Clone, Copy)]
+pub struct RowBytes<'a>(pub &'a [u8]);
+
+impl<'a> RowBytes<'a> {
+    /// Bytes before the click's id: two UUIDs and a time.
+    const CLICK_ID: usize = 40;
+
+    /// The click's workspace.
+    pub fn workspace_id(self) -> WorkspaceId {
+        WorkspaceId::from_uuid(read_uuid(self.0))
+    }
+
+    /// The click's link.
+    pub fn link_id(self) -> LinkId {
+        LinkId::from_uuid(read_uuid(&self.0[16..]))
+    }
+
+    /// The click's id.
+    pub fn click_id(self) -> &'a str {
+        read_text(&self.0[Self::CLICK_ID..])
+    }
+
+    /// Offset within the partition.
+    pub fn koff(self) -> u64 {
+        u64::from_le_bytes(array(self.0, self.0.len() - 16))
+    }
+
+    /// The broker's clock.
+    pub fn broker_ts(self) -> DateTime<Utc> {
+        let millis = i64::from_le_bytes(array(self.0, self.0.len() - 8));
+        DateTime::from_timestamp_millis(millis).unwrap_or_default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,5 +163,16 @@ mod tests {
         assert_eq!(tail[0], 1, "again");
         assert_eq!(tail[1..5], 0x0001_0003_u32.to_le_bytes());
         assert_eq!(tail[5..13], 42_u64.to_le_bytes());
+    }
+
+    #[test]
+    fn what_is_read_off_the_bytes_is_what_was_written() {
+        let (row, mut bytes) = (row(), Vec::new());
+        row.write_row_binary(&mut bytes);
+        let read = RowBytes(&bytes);
+        assert_eq!(read.workspace_id(), row.click.workspace_id);
+        assert_eq!(read.link_id(), row.click.link_id);
+        assert_eq!(read.click_id(), row.click.click_id);
+        assert_eq!((read.koff(), read.broker_ts()), (row.koff, row.broker_ts));
     }
 }

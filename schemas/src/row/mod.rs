@@ -7,5 +7,5 @@ mod click;
 mod conversion;
 mod row_binary;
 
-pub use click::{CLICK_STRUCTURE, ClickRow, FIRST_LOG, UPKEEP, log_of, partition_of, source};
+pub use click::{CLICK_STRUCTURE, ClickRow, FIRST_LOG, RowBytes, UPKEEP, log_of, partition_of, source};
 pub use conversion::{CONVERSION_COLUMNS, write_conversion};

@@ -32,6 +32,32 @@ pub(super) fn optional_text(out: &mut Vec<u8>, value: Option<&impl AsRef<str>>) 
     text(out, value.map(AsRef::as_ref).unwrap_or_default());
 }
 
+/// Reads what [`uuid`] has written.
+pub(super) fn read_uuid(bytes: &[u8]) -> Uuid {
+    let half = |at| u64::from_le_bytes(array(bytes, at));
+    Uuid::from_u64_pair(half(0), half(8))
+}
+
+/// Reads what [`text`] has written.
+pub(super) fn read_text(bytes: &[u8]) -> &str {
+    let (mut len, mut at) = (0, 0);
+    loop {
+        len |= usize::from(bytes[at] & 0x7f) << (7 * at);
+        at += 1;
+        if bytes[at - 1] < 0x80 {
+            break;
+        }
+    }
+    str::from_utf8(&bytes[at..at + len]).unwrap_or_default()
+}
+
+/// Copies the bytes of a number.
+pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,12 +68,15 @@ mod tests {
         text(&mut out, &"x".repeat(300));
         assert_eq!(&out[..3], &[0xac, 0x02, b'x']);
         assert_eq!(out.len(), 302);
+        assert_eq!(read_text(&out).len(), 300);
     }
 
     #[test]
     fn a_uuid_is_two_little_endian_halves_the_high_one_first() {
         let mut out = Vec::new();
-        uuid(&mut out, Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff));
+        let value = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+        uuid(&mut out, value);
+        assert_eq!(read_uuid(&out), value);
         assert_eq!(
             out,
             [0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x00, 0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa, 0x99, 0x88]

@@ -49,10 +49,10 @@ impl Rebuild<'_> {
                     continue;
                 }
                 recounts.apply(&mut row);
-                if batcher.is_full() {
+                if batcher.is_full(1) {
                     filling.store(batcher.cut()).await?;
                 }
-                batcher.push(row);
+                batcher.push(&row);
             }
         }
         filling.store(batcher.cut()).await?;
@@ -83,10 +83,10 @@ impl Rebuild<'_> {
                 if except.contains(&row.broker_ts.date_naive()) {
                     continue;
                 }
-                if batcher.is_full() || !batcher.accepts(&row) {
+                if batcher.is_full(1) || !batcher.accepts(&row) {
                     adding.add(batcher.cut()).await?;
                 }
-                batcher.push(row);
+                batcher.push(&row);
             }
         }
         adding.add(batcher.cut()).await?;
@@ -174,18 +174,18 @@ impl Filling<'_> {
         let Some(batch) = batch else { return Ok(()) };
         let Rebuild { store, staging, .. } = self.rebuild;
         self.deleted_links.refresh(store).await?;
-        let asked = repeats::to_look_up(batch.rows(), &self.remembered);
+        let asked = repeats::to_look_up(&batch, &self.remembered);
         let other_days = format!("toDate(broker_ts) != '{}'", self.day);
         let mut stored = store.stored_in("clicks", &other_days, &asked).await?;
         stored.extend(store.stored_in(staging.table(), "1", &asked).await?);
-        let repeats = repeats::find(batch.rows(), &self.remembered, &stored);
-        let repeats = with_all(&batch, repeats, |row| self.kept.contains(&row.click_id));
-        let dropped = Dropped::new(batch.rows(), &repeats, &self.deleted_links);
+        let repeats = repeats::find(&batch, &self.remembered, &stored);
+        let repeats = with_all(&batch, repeats, |row| self.kept.contains(row.click_id()));
+        let dropped = Dropped::new(&batch, &repeats, &self.deleted_links);
         if let Some(insertion) = batch.insertion(&dropped.places) {
             store.insert_staged(staging.table(), &insertion).await?;
         }
-        for row in dropped.admitted(batch.rows()) {
-            self.remembered.admit(&row.click_id, row.broker_ts);
+        for row in dropped.admitted(&batch) {
+            self.remembered.admit(row.click_id(), row.broker_ts());
         }
         Ok(())
     }
@@ -217,8 +217,8 @@ impl Adding<'_> {
             let Some(insertion) = batch.insertion(&dropped.places) else { return Ok(()) };
             match store.insert_missing(right, &insertion).await {
                 Ok(()) => {
-                    self.marked.extend(dropped.admitted(batch.rows()).map(|row| row.click_id.clone()));
-                    self.days.extend(batch.rows().first().map(|row| row.broker_ts.date_naive()));
+                    self.marked.extend(dropped.admitted(&batch).map(|row| row.click_id().to_owned()));
+                    self.days.extend(batch.rows().next().map(|row| row.broker_ts().date_naive()));
                     self.rows += insertion.rows;
                     tracing::info!(partition, rows = insertion.rows, "added {} rows", insertion.rows);
                     return Ok(());
@@ -236,20 +236,21 @@ impl Adding<'_> {
         let Rebuild { store, staging, .. } = self.rebuild;
         self.deleted_links.refresh(store).await?;
         let none = Remembered::default();
-        let asked = repeats::to_look_up(batch.rows(), &none);
+        let asked = repeats::to_look_up(batch, &none);
         let stored = store.stored(&asked).await?;
-        let repeats = repeats::find(batch.rows(), &none, &stored);
-        let first = batch.rows().first().map_or(0, |row| row.koff);
+        let repeats = repeats::find(batch, &none, &stored);
+        let first = batch.rows().next().map_or(0, BatchRow::koff);
         let there = staging.stored(self.range.src, first, batch.next()).await?;
-        let is_there = |row: &BatchRow| there.contains(&row.koff) || self.marked.contains(&row.click_id);
+        let is_there =
+            |row: BatchRow<'_>| there.contains(&row.koff()) || self.marked.contains(row.click_id());
         let not_missing = with_all(batch, repeats, is_there);
-        Ok(Dropped::new(batch.rows(), &not_missing, &self.deleted_links))
+        Ok(Dropped::new(batch, &not_missing, &self.deleted_links))
     }
 }
 
 /// Adds to the places of repeats, ascending, those of the rows for which a condition holds.
-fn with_all(batch: &Batch, repeats: Vec<usize>, holds: impl Fn(&BatchRow) -> bool) -> Vec<usize> {
-    let more = batch.rows().iter().enumerate().filter(|(_, row)| holds(row));
+fn with_all(batch: &Batch, repeats: Vec<usize>, holds: impl Fn(BatchRow<'_>) -> bool) -> Vec<usize> {
+    let more = batch.rows().enumerate().filter(|(_, row)| holds(*row));
     let all: BTreeSet<usize> = more.map(|(place, _)| place).chain(repeats).collect();
     all.into_iter().collect()
 }
