@@ -4,12 +4,14 @@
 //! |---|---|
 //! | permits in turn, and claims | `schedule`, `slots`, `timers` |
 //! | not more at a time than a receiver is to get | `gates` |
+//! | whether it is still to be sent, and where | `recheck` |
 //! | one request | `send`, `sign`, `guard` |
 //! | what came of it | `outcomes`, `retry` |
 
 mod gates;
 mod guard;
 mod outcomes;
+mod recheck;
 mod retry;
 mod schedule;
 mod send;

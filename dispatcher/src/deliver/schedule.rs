@@ -24,6 +24,7 @@ use uuid::Uuid;
 use super::{
     gates::{Gate, Gates},
     outcomes::{self, Finish, Written},
+    recheck::{self, Recheck, Unanswered},
     send::Sender,
     slots::{Bounds, Claim, Permit, Slots},
     timers::Timers,
@@ -81,6 +82,8 @@ pub(crate) async fn deliver(
     let (looked, mut backlogs) = mpsc::channel(1);
     let mut others = JoinSet::new();
     others.spawn(look(pool.clone(), looked));
+    let (recheck, questions) = Recheck::new();
+    others.spawn(recheck::answer(pool.clone(), questions));
     let mut writer = JoinSet::new();
     writer.spawn(outcomes::write(pool.clone(), finished, written));
     let mut deliver = Deliver {
@@ -95,6 +98,7 @@ pub(crate) async fn deliver(
         gates: Gates::new(tuning.per_endpoint, tuning.per_workspace, tuning.per_process),
         sender: Arc::new(sender),
         finish: Finish::new(finish, tuning.retry_base),
+        recheck,
         pool,
         number,
         attempts: JoinSet::new(),
@@ -172,6 +176,7 @@ struct Deliver {
     gates: Gates,
     sender: Arc<Sender>,
     finish: Finish,
+    recheck: Recheck,
     pool: PgPool,
     number: watch::Receiver<Option<i32>>,
     /// Attempts in flight; they end with this.
@@ -312,7 +317,7 @@ impl Deliver {
                 patience: self.patience,
                 sender: Arc::clone(&self.sender),
                 target: target.cloned(),
-                pool: self.pool.clone(),
+                recheck: self.recheck.clone(),
             };
             self.attempts.spawn(attempt.make(delivery, self.finish.clone()));
         }
@@ -372,7 +377,7 @@ struct Attempt {
     sender: Arc<Sender>,
     /// None when nobody is there to get it.
     target: Option<Arc<Target>>,
-    pool: PgPool,
+    recheck: Recheck,
 }
 
 impl Attempt {
@@ -386,10 +391,12 @@ impl Attempt {
             return finish.send(delivery, Outcome::Unsent, Duration::ZERO).await;
         };
         if delivery.leased_at.elapsed() > FRESH {
-            match timeout_at(latest, store::target_of(&self.pool, &delivery)).await {
+            match timeout_at(latest, self.recheck.target(&delivery)).await {
                 Ok(Ok(Some(now))) => target = Arc::new(now),
                 Ok(Ok(None)) => return finish.send(delivery, Outcome::Withdrawn, Duration::ZERO).await,
-                Ok(Err(_)) | Err(_) => return finish.send(delivery, Outcome::Unsent, Duration::ZERO).await,
+                Ok(Err(Unanswered)) | Err(_) => {
+                    return finish.send(delivery, Outcome::Unsent, Duration::ZERO).await;
+                }
             }
         }
         let begun = Instant::now();

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use chrono::{DateTime, Utc};
 use schemas::id::{EndpointId, WorkspaceId};
 use sqlx::{PgPool, Row as _, postgres::PgRow};
+use uuid::Uuid;
 
-use crate::attempt::{Claimed, SealedSecret, Target};
+use crate::attempt::{SealedSecret, Target};
 
 /// An enabled endpoint of a workspace whose plan has webhooks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,24 +74,28 @@ pub(crate) async fn targets(
     rows.iter().map(|row| Ok((EndpointId::from_uuid(row.try_get("id")?), target(row)?))).collect()
 }
 
-/// Reads where a delivery goes now; none when its endpoint is as in [`targets`] or has another epoch, and when the
-/// delivery is leased to somebody else by now.
-pub(crate) async fn target_of(pool: &PgPool, delivery: &Claimed) -> sqlx::Result<Option<Target>> {
-    let row = sqlx::query(
-        "SELECT e.url, e.epoch, e.secret_key_id, e.secret_sealed,
+/// Reads where deliveries go now, by their ids, each given with its lease. One is missing when its endpoint is as in
+/// [`targets`] or has another epoch, and when it is leased to somebody else by now.
+pub(crate) async fn targets_of(
+    pool: &PgPool,
+    leases: &[(Uuid, Uuid)],
+) -> sqlx::Result<HashMap<Uuid, Target>> {
+    let (ids, tokens): (Vec<Uuid>, Vec<Uuid>) = leases.iter().copied().unzip();
+    let rows = sqlx::query(
+        "SELECT d.delivery_id, e.url, e.epoch, e.secret_key_id, e.secret_sealed,
                 CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_key_id END AS previous_key_id,
                 CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_sealed END AS previous_sealed
-         FROM webhook_deliveries d
+         FROM unnest($1::uuid[], $2::uuid[]) AS l (delivery_id, lease_token)
+         JOIN webhook_deliveries d ON d.delivery_id = l.delivery_id AND d.lease_token = l.lease_token
          JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.epoch = d.epoch AND e.status = 'enabled'
          JOIN workspaces w ON w.id = e.workspace_id
-         JOIN accounts a ON a.id = w.account_id AND a.plan IN ('agency', 'business')
-         WHERE d.delivery_id = $1 AND d.lease_token = $2",
+         JOIN accounts a ON a.id = w.account_id AND a.plan IN ('agency', 'business')",
     )
-    .bind(delivery.delivery_id)
-    .bind(delivery.lease_token)
-    .fetch_optional(pool)
+    .bind(ids)
+    .bind(tokens)
+    .fetch_all(pool)
     .await?;
-    row.as_ref().map(target).transpose()
+    rows.iter().map(|row| Ok((row.try_get("delivery_id")?, target(row)?))).collect()
 }
 
 fn target(row: &PgRow) -> sqlx::Result<Target> {

@@ -13,7 +13,7 @@ mod settle;
 mod streaks;
 
 pub(crate) use cleaning::clean;
-pub(crate) use endpoints::{Endpoint, enabled_endpoints, endpoints_version, target_of, targets};
+pub(crate) use endpoints::{Endpoint, enabled_endpoints, endpoints_version, targets, targets_of};
 pub(crate) use enqueue::{
     Fenced, Move, NewDelivery, Partition, Position, add_positions, insert, move_positions, positions,
 };
