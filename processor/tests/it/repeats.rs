@@ -1,6 +1,7 @@
 //! Clicks that were sent again.
 
-use chrono::TimeDelta;
+use chrono::{TimeDelta, Utc};
+use schemas::message::{Click, Message as _};
 use tests::engines::isolated;
 
 use crate::clicks::{Edge, again, click, counted, counted_exactly};
@@ -44,6 +45,22 @@ async fn a_repeat_is_found_when_the_edges_clock_runs_ahead_however_far() {
         counted_exactly(&isolated, 2).await;
         processor.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_is_found_when_it_comes_after_the_time_to_which_the_edges_clock_had_run_ahead() {
+    let isolated = isolated().await;
+    isolated.keep_given_times().await;
+    let edge = Edge::new(&isolated);
+    let first = Utc::now() - TimeDelta::days(9);
+    let early = Click { occurred_at: first + TimeDelta::hours(25), ..click("from-the-future") };
+    edge.write(0, &early.encode(), Some(first)).await;
+    edge.write(0, &again(&early).encode(), Some(first + TimeDelta::days(8))).await;
+    edge.send(0, &click("last")).await;
+    let processor = Processor::start(&isolated).await;
+    counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'last'", 1).await;
+    counted_exactly(&isolated, 2).await;
+    processor.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
