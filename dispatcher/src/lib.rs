@@ -57,6 +57,10 @@ pub async fn run(
     let enqueueing = health.check("enqueue");
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     let pool = service::postgres::pool(&config.postgres, "dispatcher", POOL_CONNECTIONS);
+    // The queue is empty at one moment and has 100,000 rows at the next: a plan that was kept from then would read it all
+    // for each batch.
+    let options = pool.connect_options().as_ref().clone();
+    pool.set_connect_options(options.options([("plan_cache_mode", "force_custom_plan")]));
     let rules = DestinationRules::new(config.webhook_allow, Some(&config.public_url))
         .denying(deliver::interface_addresses());
     let guard = Guard::new(rules).context("cannot set up the client of webhook endpoints")?;

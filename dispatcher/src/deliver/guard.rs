@@ -27,8 +27,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an idle connection is kept for the next delivery; less than common servers keep theirs.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Idle connections that are kept to one host.
-const MAX_IDLE: usize = 32;
+/// Idle connections that are kept to one host: many endpoints may share one.
+const MAX_IDLE: usize = 256;
 
 /// Look-ups at once of names that resolved lately. Each one blocks a thread, of which the runtime has 512 for all.
 const KNOWN_NAMES: usize = 128;

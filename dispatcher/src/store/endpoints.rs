@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use schemas::id::{EndpointId, WorkspaceId};
-use sqlx::{PgPool, Row as _, postgres::PgRow};
+use sqlx::{AssertSqlSafe, PgPool, Row as _, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::attempt::{SealedSecret, Target};
@@ -53,25 +53,29 @@ pub(crate) async fn enabled_endpoints(pool: &PgPool) -> sqlx::Result<Vec<Endpoin
         .collect()
 }
 
+/// Where the deliveries of an endpoint go now, beside each row of `one`: looked up by its key, for a plan that joins all
+/// endpoints costs more than what is asked for.
+const TARGET: &str = "CROSS JOIN LATERAL (
+    SELECT e.url, e.epoch, e.secret_key_id, e.secret_sealed,
+           CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_key_id END AS previous_key_id,
+           CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_sealed END AS previous_sealed
+    FROM webhook_endpoints e
+    JOIN workspaces w ON w.id = e.workspace_id
+    JOIN accounts a ON a.id = w.account_id
+    WHERE e.id = one.endpoint_id AND e.status = 'enabled' AND a.plan IN ('agency', 'business')
+    LIMIT 1
+) AS target";
+
 /// Reads where endpoints' deliveries go now; one that is deleted, disabled or without a plan that has webhooks
 /// is missing.
 pub(crate) async fn targets(
     pool: &PgPool,
     endpoints: &[EndpointId],
 ) -> sqlx::Result<HashMap<EndpointId, Target>> {
-    let rows = sqlx::query(
-        "SELECT e.id, e.url, e.epoch, e.secret_key_id, e.secret_sealed,
-                CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_key_id END AS previous_key_id,
-                CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_sealed END AS previous_sealed
-         FROM webhook_endpoints e
-         JOIN workspaces w ON w.id = e.workspace_id
-         JOIN accounts a ON a.id = w.account_id
-         WHERE e.id = ANY($1) AND e.status = 'enabled' AND a.plan IN ('agency', 'business')",
-    )
-    .bind(endpoints.iter().map(|endpoint| endpoint.uuid()).collect::<Vec<_>>())
-    .fetch_all(pool)
-    .await?;
-    rows.iter().map(|row| Ok((EndpointId::from_uuid(row.try_get("id")?), target(row)?))).collect()
+    let sql = format!("SELECT * FROM unnest($1::uuid[]) AS one (endpoint_id) {TARGET}");
+    let ids: Vec<Uuid> = endpoints.iter().map(|endpoint| endpoint.uuid()).collect();
+    let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(pool).await?;
+    rows.iter().map(|row| Ok((EndpointId::from_uuid(row.try_get("endpoint_id")?), target(row)?))).collect()
 }
 
 /// Reads where deliveries go now, by their ids, each given with its lease. One is missing when its endpoint is as in
@@ -81,20 +85,14 @@ pub(crate) async fn targets_of(
     leases: &[(Uuid, Uuid)],
 ) -> sqlx::Result<HashMap<Uuid, Target>> {
     let (ids, tokens): (Vec<Uuid>, Vec<Uuid>) = leases.iter().copied().unzip();
-    let rows = sqlx::query(
-        "SELECT d.delivery_id, e.url, e.epoch, e.secret_key_id, e.secret_sealed,
-                CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_key_id END AS previous_key_id,
-                CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_sealed END AS previous_sealed
-         FROM unnest($1::uuid[], $2::uuid[]) AS l (delivery_id, lease_token)
-         JOIN webhook_deliveries d ON d.delivery_id = l.delivery_id AND d.lease_token = l.lease_token
-         JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.epoch = d.epoch AND e.status = 'enabled'
-         JOIN workspaces w ON w.id = e.workspace_id
-         JOIN accounts a ON a.id = w.account_id AND a.plan IN ('agency', 'business')",
-    )
-    .bind(ids)
-    .bind(tokens)
-    .fetch_all(pool)
-    .await?;
+    let sql = format!(
+        "SELECT one.delivery_id, target.*
+         FROM unnest($1::uuid[], $2::uuid[]) AS lease (delivery_id, token)
+         JOIN webhook_deliveries one ON one.delivery_id = lease.delivery_id AND one.lease_token = lease.token
+         {TARGET}
+         WHERE target.epoch = one.epoch"
+    );
+    let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).bind(tokens).fetch_all(pool).await?;
     rows.iter().map(|row| Ok((row.try_get("delivery_id")?, target(row)?))).collect()
 }
 

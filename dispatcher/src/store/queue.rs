@@ -76,6 +76,8 @@ pub(crate) async fn backlog(pool: &PgPool) -> sqlx::Result<Vec<Waiting>> {
          ) AS first ON true
          WHERE retry.due_at IS NOT NULL OR first.due_at IS NOT NULL",
     )
+    // The plan of a statement without parameters is kept whatever `plan_cache_mode` says.
+    .persistent(false)
     .fetch_all(pool)
     .await?;
     rows.iter()
@@ -101,7 +103,10 @@ fn waited(row: &PgRow, column: &str) -> sqlx::Result<Option<Duration>> {
 pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx::Result<Vec<Claimed>> {
     let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let rows = sqlx::query(
-        "WITH due AS (
+        "UPDATE webhook_deliveries d
+         SET lease_until = now() + make_interval(secs => $4), lease_token = $5, leased_by = $6
+         -- An array, for how many there are is not known to the planner: a join would read the whole queue.
+         WHERE d.delivery_id = ANY (ARRAY(
              SELECT one.delivery_id
              FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS granted (endpoint_id, slots, firsts)
              CROSS JOIN LATERAL (
@@ -122,10 +127,7 @@ pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx
                  ) AS firsts
                  LIMIT granted.slots
              ) AS one
-         )
-         UPDATE webhook_deliveries d
-         SET lease_until = now() + make_interval(secs => $4), lease_token = $5, leased_by = $6
-         FROM due WHERE d.delivery_id = due.delivery_id
+         ))
          RETURNING d.delivery_id, d.endpoint_id, d.workspace_id, d.epoch, d.event, d.body, d.created_at,
                    d.is_remembered, d.is_redelivery, d.attempts",
     )
