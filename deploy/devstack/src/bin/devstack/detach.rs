@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Starts the stack in a new session and shows what it prints until it is ready or has failed.
 pub(crate) async fn up(folder: &Folder, options: &Up) -> anyhow::Result<ExitCode> {
-    if folder.try_lock()?.is_none() {
+    if folder.is_running()? {
         let status = status::of(folder).await?;
         say(&status.table());
         if status.ready {

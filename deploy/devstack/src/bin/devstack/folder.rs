@@ -4,7 +4,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use devstack::{Kind, postgres, readiness};
@@ -15,6 +16,9 @@ use crate::state::{DEMO, SECRETS, STATE, State};
 
 /// How long a supervisor that said goodbye may hold its lock.
 const UNLOCK: Duration = Duration::from_secs(60);
+
+/// How long those that only ask whether a stack runs may keep the lock from one that starts.
+const GLANCE: Duration = Duration::from_millis(500);
 
 /// The repository and its `.dev`.
 #[derive(Debug, Clone)]
@@ -94,6 +98,22 @@ impl Folder {
     ///
     /// The kernel gives it back however its holder ends, so a stale lock file means nothing.
     pub(crate) fn try_lock(&self) -> anyhow::Result<Option<File>> {
+        let until = Instant::now() + GLANCE;
+        loop {
+            let taken = self.lock(File::try_lock)?;
+            if taken.is_some() || Instant::now() >= until {
+                return Ok(taken);
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Tells whether a stack runs. That shares the lock with others that ask, for a moment.
+    pub(crate) fn is_running(&self) -> anyhow::Result<bool> {
+        Ok(self.lock(File::try_lock_shared)?.is_none())
+    }
+
+    fn lock(&self, with: fn(&File) -> Result<(), TryLockError>) -> anyhow::Result<Option<File>> {
         let path = self.path.join("lock");
         let file = OpenOptions::new()
             .create(true)
@@ -102,7 +122,7 @@ impl Folder {
             .write(true)
             .open(&path)
             .with_context(|| format!("could not open {}", path.display()))?;
-        match file.try_lock() {
+        match with(&file) {
             Ok(()) => Ok(Some(file)),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => {
@@ -113,7 +133,7 @@ impl Folder {
 
     /// Waits until no stack runs any more.
     pub(crate) async fn await_unlocked(&self) -> anyhow::Result<()> {
-        let free = || async { self.try_lock()?.map(drop).ok_or_else(|| "it still runs".into()) };
+        let free = || async { if self.is_running()? { Err("it still runs".into()) } else { Ok(()) } };
         Ok(readiness::until("the end of the stack", UNLOCK, free).await?)
     }
 
@@ -224,8 +244,23 @@ mod tests {
         let held = folder.try_lock().unwrap();
         assert!(held.is_some());
         assert!(folder.try_lock().unwrap().is_none());
+        assert!(folder.is_running().unwrap());
         drop(held);
         assert!(folder.try_lock().unwrap().is_some());
+    }
+
+    #[test]
+    fn who_asks_whether_a_stack_runs_keeps_none_from_starting() {
+        let scratch = Scratch::new("folder").unwrap();
+        let folder = Folder::of(scratch.path()).unwrap();
+        let asking = folder.lock(File::try_lock_shared).unwrap();
+        assert!(asking.is_some() && !folder.is_running().unwrap());
+        let asked = std::thread::spawn(move || {
+            sleep(GLANCE / 10);
+            drop(asking);
+        });
+        assert!(folder.try_lock().unwrap().is_some());
+        asked.join().unwrap();
     }
 
     #[test]

@@ -93,7 +93,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 }
 
 async fn down(folder: &Folder) -> anyhow::Result<()> {
-    if folder.try_lock()?.is_some() {
+    if !folder.is_running()? {
         say("the stack is not running");
         return Ok(());
     }

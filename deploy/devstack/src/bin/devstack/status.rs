@@ -51,7 +51,7 @@ pub(crate) struct Service {
 
 /// Asks the running stack, or describes one that does not run.
 pub(crate) async fn of(folder: &Folder) -> anyhow::Result<Status> {
-    if folder.try_lock()?.is_none() {
+    if folder.is_running()? {
         return Ok(serde_json::from_value(control::send(folder, &Request::Status).await?)?);
     }
     let demo = folder.read::<Demo>(DEMO)?;
