@@ -3,8 +3,13 @@
 //! Those that ask while a statement is under way share the next one. When thousands wait for their turn, a statement for
 //! each would be most of what a delivery costs.
 
+use std::{collections::HashMap, time::Duration};
+
 use sqlx::PgPool;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 use uuid::Uuid;
 
 use crate::{
@@ -14,6 +19,10 @@ use crate::{
 
 /// Deliveries of one statement.
 const BATCH: usize = 1_000;
+
+/// How long a statement may take: those who ask wait for 2.5 seconds at most, and one connection that is dead must not
+/// hold up the others.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Asks again about deliveries.
 #[derive(Clone)]
@@ -50,19 +59,58 @@ impl Recheck {
 pub(super) async fn answer(pool: PgPool, mut questions: mpsc::Receiver<Question>) {
     let mut batch = Vec::with_capacity(BATCH);
     while questions.recv_many(&mut batch, BATCH).await > 0 {
+        // Who has stopped waiting has given its lease back.
+        batch.retain(|question| !question.reply.is_closed());
+        if batch.is_empty() {
+            continue;
+        }
         let leases: Vec<(Uuid, Uuid)> =
             batch.iter().map(|question| (question.delivery_id, question.lease_token)).collect();
-        match store::targets_of(&pool, &leases).await {
-            Ok(mut targets) => {
-                for question in batch.drain(..) {
-                    // One that waited for too long is not there any more.
-                    let _ = question.reply.send(targets.remove(&question.delivery_id));
-                }
+        match timeout(STATEMENT_TIMEOUT, store::targets_of(&pool, &leases)).await {
+            Ok(Ok(targets)) => reply(batch.drain(..), targets),
+            Ok(Err(error)) => {
+                tracing::warn!("cannot read where {} deliveries go: {error}", leases.len());
+                batch.clear();
             }
-            Err(error) => {
-                tracing::warn!("cannot read where {} deliveries go: {error}", batch.len());
+            Err(_) => {
+                tracing::warn!("Postgres does not say where {} deliveries go", leases.len());
                 batch.clear();
             }
         }
+    }
+}
+
+/// Gives each lease its own answer: a delivery may be leased anew while a question under its former lease still waits.
+fn reply(questions: impl Iterator<Item = Question>, mut targets: HashMap<(Uuid, Uuid), Target>) {
+    for Question { delivery_id, lease_token, reply } in questions {
+        // One that waited for too long is not there any more.
+        let _ = reply.send(targets.remove(&(delivery_id, lease_token)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attempt::SealedSecret;
+
+    #[test]
+    fn a_question_under_a_former_lease_does_not_take_the_answer_of_the_present_one() {
+        let (delivery_id, former, present) = (Uuid::from_u128(1), Uuid::from_u128(2), Uuid::from_u128(3));
+        let (questions, mut answers): (Vec<_>, Vec<_>) = [former, present]
+            .map(|lease_token| {
+                let (reply, answer) = oneshot::channel();
+                (Question { delivery_id, lease_token, reply }, answer)
+            })
+            .into_iter()
+            .unzip();
+        let target = Target {
+            url: "https://receiver.example".to_owned(),
+            epoch: 1,
+            secret: SealedSecret { key_id: 0, bytes: Vec::new() },
+            previous_secret: None,
+        };
+        reply(questions.into_iter(), HashMap::from([((delivery_id, present), target)]));
+        assert!(answers[0].try_recv().unwrap().is_none());
+        assert!(answers[1].try_recv().unwrap().is_some());
     }
 }

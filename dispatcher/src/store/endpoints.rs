@@ -78,22 +78,22 @@ pub(crate) async fn targets(
     rows.iter().map(|row| Ok((EndpointId::from_uuid(row.try_get("endpoint_id")?), target(row)?))).collect()
 }
 
-/// Reads where deliveries go now, by their ids, each given with its lease. One is missing when its endpoint is as in
-/// [`targets`] or has another epoch, and when it is leased to somebody else by now.
+/// Reads where deliveries go now, each by its id and its lease's token. One is missing when its endpoint is as in
+/// [`targets`] or has another epoch, and when another lease has begun since.
 pub(crate) async fn targets_of(
     pool: &PgPool,
     leases: &[(Uuid, Uuid)],
-) -> sqlx::Result<HashMap<Uuid, Target>> {
+) -> sqlx::Result<HashMap<(Uuid, Uuid), Target>> {
     let (ids, tokens): (Vec<Uuid>, Vec<Uuid>) = leases.iter().copied().unzip();
     let sql = format!(
-        "SELECT one.delivery_id, target.*
+        "SELECT lease.*, target.*
          FROM unnest($1::uuid[], $2::uuid[]) AS lease (delivery_id, token)
          JOIN webhook_deliveries one ON one.delivery_id = lease.delivery_id AND one.lease_token = lease.token
          {TARGET}
          WHERE target.epoch = one.epoch"
     );
     let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).bind(tokens).fetch_all(pool).await?;
-    rows.iter().map(|row| Ok((row.try_get("delivery_id")?, target(row)?))).collect()
+    rows.iter().map(|row| Ok(((row.try_get("delivery_id")?, row.try_get("token")?), target(row)?))).collect()
 }
 
 fn target(row: &PgRow) -> sqlx::Result<Target> {

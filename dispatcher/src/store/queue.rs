@@ -97,13 +97,15 @@ fn waited(row: &PgRow, column: &str) -> sqlx::Result<Option<Duration>> {
     Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
 }
 
-/// Leases deliveries that are due, for each endpoint at most what it was granted; retries before first attempts.
+/// Leases deliveries that are due, for each endpoint at most what it was granted; retries before first attempts, and the
+/// oldest first.
 ///
 /// No two callers get the same delivery while its lease lasts.
 pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx::Result<Vec<Claimed>> {
     let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let rows = sqlx::query(
-        "UPDATE webhook_deliveries d
+        "WITH claimed AS (
+         UPDATE webhook_deliveries d
          SET lease_until = now() + make_interval(secs => $4), lease_token = $5, leased_by = $6
          -- An array, for how many there are is not known to the planner: a join would read the whole queue.
          WHERE d.delivery_id = ANY (ARRAY(
@@ -128,8 +130,10 @@ pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx
                  LIMIT granted.slots
              ) AS one
          ))
-         RETURNING d.delivery_id, d.endpoint_id, d.workspace_id, d.epoch, d.event, d.body, d.created_at,
-                   d.is_remembered, d.is_redelivery, d.attempts",
+         RETURNING d.*)
+         SELECT delivery_id, endpoint_id, workspace_id, epoch, event, body, created_at, is_remembered, is_redelivery,
+                attempts
+         FROM claimed ORDER BY is_retry DESC, due_at",
     )
     .bind(grants.iter().map(|grant| grant.endpoint_id.uuid()).collect::<Vec<_>>())
     .bind(grants.iter().map(|grant| count(grant.slots)).collect::<Vec<_>>())
