@@ -15,8 +15,9 @@ use super::{InsertError, Right, Store, StoreError, in_time, list, outcome_of};
 /// A row has the earlier one of the edge's clock and the broker's, so the row of a click from a clock that ran ahead is
 /// before the time in its message. Copies that come before that time are looked for however far the clock ran ahead, see
 /// [`CLOCKS_DIFFER`]; so a click counts twice only when its edge's clock ran ahead by more than this, and the edge sent it
-/// again after that time.
-const CLOCK_AHEAD: TimeDelta = TimeDelta::days(7);
+/// again after that time, or within those minutes before it. A look-up reads the times of this many days of the links, so
+/// more of them would make each look-up slower.
+const CLOCK_AHEAD: TimeDelta = TimeDelta::days(2);
 
 /// How far ahead of the broker's clock the time in a message is at least for the edge's clock to have run ahead: how far
 /// is not known then, and the row is looked for at any time before.

@@ -18,7 +18,8 @@ pub struct Limits {
     pub rows: usize,
     /// Bytes at most, of rows and dead letters together, give or take the last one.
     pub bytes: usize,
-    /// Bytes at most of the batches of all lanes together, each of which has an equal part of them.
+    /// Bytes at most of the batches of all lanes together, each of which has an equal part of them. A batch of which
+    /// rows are dropped is copied for its insert, so it takes up to twice its size while that lasts.
     pub bytes_of_all: usize,
     /// How long a click waits for others to share its insert.
     pub age: Duration,
@@ -26,8 +27,8 @@ pub struct Limits {
     pub age_behind: Duration,
 }
 
-/// How old a click is, by the broker's clock and this machine's, to count as late.
-const BEHIND: TimeDelta = TimeDelta::seconds(1);
+/// How old a click is, by the broker's clock and this machine's, to count as late: more than the clocks may differ.
+const BEHIND: TimeDelta = TimeDelta::seconds(5);
 
 impl Default for Limits {
     fn default() -> Self {

@@ -60,7 +60,8 @@ impl ClickRow {
 /// Reads the clicks of a window from the newest to the oldest, a batch at a time.
 ///
 /// The order is not that of the table, so a batch looks at a part of time that probably has just enough, and at the
-/// one before when it had not: time and memory of a query depend on the batch and not on the window.
+/// one before when it had not: time and memory of a query depend on the batch, and on the clicks of the hours that it
+/// looks at, because the table is ordered by the hour; not on the window.
 #[derive(Debug)]
 pub(crate) struct NewestFirst {
     /// The first instant that is not looked at any more, or the place after which to go on.
