@@ -1,18 +1,17 @@
-//! What every answer of the API carries, whatever its route does: the headers of limits, of CORS, and `Allow`.
+//! What every answer of the API carries, whatever its route does: the headers of limits and of CORS.
 
-use http::header::{ALLOW, CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
-use http::{HeaderName, HeaderValue, Request, StatusCode};
+use http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderName, HeaderValue, Request};
 use service::http::Around;
 use warp::reply::{Reply as _, Response};
 
+use crate::dashboard;
 use crate::limits::{AddressLimits, Visit};
-use crate::surface::{Resource, resource_at};
-use crate::{cors, dashboard};
+use crate::web::cors;
 
 /// What is known of a request before it is answered.
 pub(crate) struct Visited {
     visit: Visit,
-    resource: Option<&'static Resource>,
     is_dashboard: bool,
 }
 
@@ -26,11 +25,11 @@ impl Around for Answers {
         let visit = self.0.visit(request);
         request.extensions_mut().insert(visit.clone());
         let path = request.uri().path();
-        Visited { visit, resource: resource_at(path), is_dashboard: dashboard::is_at(path) }
+        Visited { visit, is_dashboard: dashboard::is_at(path) }
     }
 
     fn after(&self, visited: Visited, response: &mut Response) {
-        let Visited { visit, resource, is_dashboard } = visited;
+        let Visited { visit, is_dashboard } = visited;
         // Neither a key nor an open route: an unknown path, a preflight, a body that was refused before. The files of
         // the dashboard's page are free, like those of any site.
         if !is_dashboard
@@ -42,7 +41,6 @@ impl Around for Answers {
             *response = refusal.into_response();
             response.headers_mut().extend(id.map(|id| (name, id)));
         }
-        let status = response.status();
         let headers = response.headers_mut();
         if let Some(budget) = visit.budget() {
             budget.write(headers);
@@ -53,11 +51,6 @@ impl Around for Answers {
             headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         } else {
             cors::open(headers);
-        }
-        if status == StatusCode::METHOD_NOT_ALLOWED
-            && let Some(resource) = resource
-        {
-            headers.insert(ALLOW, cors::methods(resource));
         }
     }
 }

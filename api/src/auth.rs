@@ -1,8 +1,7 @@
 //! Who calls: a key or a member who is signed in, the workspace, and the plan as it is at this request.
 //!
-//! The operations of a workspace are at two places: below `/api`, where a key says which workspace, and below
-//! `/app/api/workspaces/{id}`, where the path says it and a session must be of a member of its account. The routes and
-//! their handlers are the same; only [`caller`] looks at the place.
+//! The operations of a workspace are mounted twice: below `/api`, where a key says which workspace, and below
+//! `/app/api/workspaces/{id}`, where the path names it and the session must belong to a member of its account.
 
 use chrono::{DateTime, Utc};
 use http::HeaderMap;
@@ -11,15 +10,15 @@ use schemas::id::WorkspaceId;
 use service::http::ApiError;
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
-use warp::path::FullPath;
-use warp::{Filter, Rejection};
 
 use crate::App;
 use crate::error::database;
 use crate::keys;
-use crate::limits::{Budget, Visit};
+use crate::limits::Budget;
 use crate::plan::Plan;
-use crate::sessions::{self, Presented, presented};
+use crate::sessions;
+use crate::web::operation::{Access, Principal};
+use crate::web::request::{self, Head, Request};
 
 /// A caller with a valid key or a session.
 #[derive(Debug, Clone, Copy)]
@@ -112,37 +111,46 @@ impl Caller {
     }
 }
 
-/// Extracts the caller; answers 401 to anyone else, 429 to who asks too often. A request with a key is counted for its
-/// account, one of a session for the member.
-pub(crate) fn caller(app: &App) -> impl Filter<Extract = (Caller,), Error = Rejection> + Clone + use<> {
-    let app = app.clone();
-    warp::path::full().and(presented()).and_then(move |path: FullPath, presented: Presented| {
-        let app = app.clone();
-        async move {
-            let caller = match sessions::workspace_in(path.as_str()) {
-                Some(workspace) => of_session(&app, &presented, workspace).await,
-                None => of_key(&app, &presented.headers, &presented.visit).await,
-            };
-            caller.map_err(warp::reject::custom)
+impl Principal for Caller {
+    const ACCESS: Access = Access::Caller;
+
+    /// Answers 401 to anyone else, 429 to a caller that asks too often. A request with a key counts for its account,
+    /// one of a session for the member.
+    async fn admit(request: &mut Request) -> Result<Self, ApiError> {
+        match &request.credentials {
+            request::Credentials::SessionIn(workspace) => {
+                of_session(&request.app, &request.head, workspace).await
+            }
+            request::Credentials::Key | request::Credentials::Session => {
+                of_key(&request.app, &request.head).await
+            }
         }
-    })
+    }
 }
 
-/// Extracts a caller that may write: the scope of a key is looked at before the plan.
-pub(crate) fn writer(app: &App) -> impl Filter<Extract = (Writer,), Error = Rejection> + Clone + use<> {
-    caller(app).and_then(|caller: Caller| async move { caller.may_write().map_err(warp::reject::custom) })
+impl Principal for Writer {
+    const ACCESS: Access = Access::Writer;
+
+    /// The scope of a key is checked before the plan.
+    async fn admit(request: &mut Request) -> Result<Self, ApiError> {
+        Caller::admit(request).await?.may_write()
+    }
 }
 
-/// Extracts a caller that may change links: the scope of a key is looked at before the plan.
-pub(crate) fn editor(app: &App) -> impl Filter<Extract = (Editor,), Error = Rejection> + Clone + use<> {
-    caller(app).and_then(|caller: Caller| async move { caller.may_edit().map_err(warp::reject::custom) })
+impl Principal for Editor {
+    const ACCESS: Access = Access::Editor;
+
+    /// The scope of a key is checked before the plan.
+    async fn admit(request: &mut Request) -> Result<Self, ApiError> {
+        Caller::admit(request).await?.may_edit()
+    }
 }
 
 /// The member whose session it is, in a workspace of the member's account; any other one is not found.
-async fn of_session(app: &App, presented: &Presented, workspace: &str) -> Result<Caller, ApiError> {
+async fn of_session(app: &App, head: &Head, workspace: &str) -> Result<Caller, ApiError> {
     // What is no id names nothing, and that is found out after who asks.
     let workspace = workspace.parse().map_or(Uuid::nil(), WorkspaceId::uuid);
-    let member = sessions::member_of(app, presented, Some(workspace)).await?;
+    let member = sessions::member_of(app, head, Some(workspace)).await?;
     Ok(Caller {
         workspace: member
             .workspace
@@ -187,7 +195,7 @@ const LOOK_UP_AND_COUNT: &str = "
     FROM caller LEFT JOIN counted ON true";
 
 /// A missing, unknown, malformed, revoked or expired key is one and the same answer.
-async fn of_key(app: &App, headers: &HeaderMap, visit: &Visit) -> Result<Caller, ApiError> {
+async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller, ApiError> {
     // A malformed key is looked up too: an answer that came sooner would tell it from an unknown one.
     let digest = keys::digest(presented_key(headers).unwrap_or_default());
     let (plans, limits): (Vec<&str>, Vec<Option<i64>>) =

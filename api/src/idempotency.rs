@@ -18,9 +18,10 @@ use sha2::{Digest as _, Sha256};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 use warp::reply::Response;
-use warp::{Filter, Rejection};
 
 use crate::error::database;
+use crate::web::operation;
+use crate::web::request::{Argument, Request};
 
 /// The header.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -53,11 +54,10 @@ impl IdempotencyKey {
     }
 }
 
-/// Extracts the key, if there is one; answers 400 to one that cannot be used.
-pub(crate) fn idempotency_key() -> impl Filter<Extract = (Option<IdempotencyKey>,), Error = Rejection> + Clone
-{
-    warp::header::headers_cloned()
-        .and_then(|headers: HeaderMap| async move { read(&headers).map_err(warp::reject::custom) })
+impl Argument for Option<IdempotencyKey> {
+    async fn take(request: &mut Request) -> Result<Self, ApiError> {
+        read(&request.head.headers)
+    }
 }
 
 fn read(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiError> {
@@ -102,9 +102,11 @@ impl Answer {
     pub(crate) fn value<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         serde_json::from_str(self.body.get()).map_err(ApiError::internal)
     }
+}
 
-    /// The answer as it is sent.
-    pub(crate) fn into_response(self) -> Response {
+/// An answer has the status that it was first given with.
+impl operation::Answer for Answer {
+    fn respond(self, _: StatusCode) -> Response {
         let mut response = json(self.status, &self.body);
         // A path of ours is always a header value.
         if let Some(location) = self.location.and_then(|path| path.try_into().ok()) {

@@ -8,7 +8,6 @@ mod auth;
 mod clicks;
 mod config;
 mod conversions;
-mod cors;
 mod csv;
 mod dashboard;
 mod dates;
@@ -30,8 +29,8 @@ mod retention;
 mod routes;
 mod sessions;
 mod stats;
-mod surface;
 mod usage;
+mod web;
 mod webhooks;
 mod workspaces;
 
@@ -148,6 +147,17 @@ pub async fn administer(config: &Config, admin: Admin) -> anyhow::Result<String>
 }
 
 pub use admin::Admin;
+pub use web::operation::Access;
+
+/// Lists the operations below `/app/api`: method, path with names in braces, who may call.
+pub fn dashboard_operations() -> Vec<(http::Method, String, Access)> {
+    let in_workspace = routes::of_workspace().into_iter().chain(routes::of_members());
+    let in_workspace =
+        in_workspace.map(|row| (row.method, format!("workspaces/{{workspace}}/{}", row.path), row.access));
+    let of_sessions =
+        routes::of_sessions().into_iter().map(|row| (row.method, row.path.to_owned(), row.access));
+    in_workspace.chain(of_sessions).collect()
+}
 
 fn click_id_keys(config: &Config) -> ClickIdKeys {
     let (id, key) = config.click_id_keys.current();

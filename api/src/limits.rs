@@ -20,6 +20,9 @@ use service::http::{ApiError, Peer, client_address};
 use uuid::Uuid;
 use warp::{Filter, Rejection};
 
+use crate::web::operation::{Access, Principal};
+use crate::web::request;
+
 /// Buckets that addresses share: the memory that any number of addresses can use.
 ///
 /// An address falls into a bucket by a hash that is drawn at each start, so nobody can choose whose bucket to fill.
@@ -213,11 +216,15 @@ pub(crate) fn visit() -> impl Filter<Extract = (Visit,), Error = Rejection> + Co
     warp::ext::get::<Visit>()
 }
 
-/// Lets a request without a key through while its address has a budget left.
-pub(crate) fn within_address_limit() -> impl Filter<Extract = (), Error = Rejection> + Copy {
-    visit()
-        .and_then(|visit: Visit| async move { visit.charge_address().map_err(warp::reject::custom) })
-        .untuple_one()
+/// A caller that shows neither a key nor a session, within what its address may ask.
+pub(crate) struct Anyone;
+
+impl Principal for Anyone {
+    const ACCESS: Access = Access::Anyone;
+
+    async fn admit(request: &mut request::Request) -> Result<Self, ApiError> {
+        request.head.visit.charge_address().map(|()| Self)
+    }
 }
 
 #[cfg(test)]

@@ -39,32 +39,27 @@ fn text(body: &'static str, content_type: &'static str) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
-    use crate::surface::RESOURCES;
+    use crate::routes::{of_anyone, of_workspace};
+    use crate::web::operation::{Access, Operation};
 
     #[test]
-    fn the_document_has_every_resource_with_its_methods_and_no_other() {
+    fn the_document_has_every_operation_with_its_status_and_no_other() {
         let document: Value = serde_json::from_str(DOCUMENT).unwrap();
-        let documented: BTreeSet<(String, String)> = document["paths"]
-            .as_object()
-            .unwrap()
-            .iter()
-            .flat_map(|(path, operations)| {
-                let methods = operations.as_object().unwrap().keys().map(|method| method.to_uppercase());
-                methods.map(|method| (path.trim_start_matches('/').to_owned(), method))
-            })
-            .collect();
-        let served: BTreeSet<(String, String)> = RESOURCES
-            .iter()
-            .flat_map(|resource| {
-                resource.methods.iter().map(|method| (resource.path.to_owned(), (*method).to_owned()))
-            })
-            .collect();
-        assert_eq!(documented, served);
+        let operations: Vec<Operation> = of_workspace().into_iter().chain(of_anyone()).collect();
+        let paths = document["paths"].as_object().unwrap();
+        assert_eq!(
+            paths.values().map(|path| path.as_object().unwrap().len()).sum::<usize>(),
+            operations.len()
+        );
+        for Operation { method, path, access, status, .. } in operations {
+            let described = &document["paths"][format!("/{path}")][method.as_str().to_lowercase()];
+            assert!(described["responses"].get(status.as_str()).is_some(), "{method} /{path}");
+            let needs_no_key = described["security"] == json!([]);
+            assert_eq!(needs_no_key, access == Access::Anyone, "{method} /{path}");
+        }
     }
 
     #[test]

@@ -1,491 +1,122 @@
-//! Every route of the API on one screen.
+//! Every operation of the API: its method and path, who may call it, its handler, and the status of a success.
 
-use http::{HeaderMap, StatusCode};
-use serde::Serialize;
+use std::sync::Arc;
+
+use http::StatusCode;
+use service::http::Route;
 use service::http::route::any_of;
-use service::http::{ApiError, BODY_LIMIT, Route, json, json_body, query};
-use warp::reply::Response;
-use warp::{Filter, Reply as _};
+use warp::Filter as _;
 
-use crate::App;
-use crate::auth::{caller, editor, writer};
-use crate::idempotency::{Answer, idempotency_key};
-use crate::limits::within_address_limit;
-use crate::openapi::openapi;
-use crate::{clicks, conversions, cors, dashboard, links, live, stats, usage, webhooks};
+use crate::auth::{Caller, Editor, Writer};
+use crate::limits::Anyone;
+use crate::sessions::{Member, Owner, SentByPage};
+use crate::web::mount::{Table, mount};
+use crate::web::operation::{Operation, delete, get, patch, post, put};
+use crate::web::request::Credentials;
+use crate::{App, clicks, conversions, dashboard, links, live, members, openapi, sessions};
+use crate::{stats, usage, webhooks, workspaces};
+
+const OK: StatusCode = StatusCode::OK;
+const CREATED: StatusCode = StatusCode::CREATED;
+const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
+const NO_CONTENT: StatusCode = StatusCode::NO_CONTENT;
+
+/// The operations of a workspace, for its keys and for members.
+#[rustfmt::skip]
+pub(crate) fn of_workspace() -> Vec<Operation> {
+    vec![
+        get::<Caller, _>   ("links",                                     links::list,                 OK),
+        post::<Editor, _>  ("links",                                     links::create,               CREATED),
+        post::<Editor, _>  ("links/bulk",                                links::bulk,                 OK),
+        put::<Editor, _>   ("links/upsert",                              links::upsert,               OK),
+        get::<Caller, _>   ("links/{id}",                                links::show,                 OK),
+        patch::<Editor, _> ("links/{id}",                                links::update,               OK),
+        delete::<Editor, _>("links/{id}",                                links::delete,               NO_CONTENT),
+        get::<Caller, _>   ("links/{id}/qr",                             links::qr,                   OK),
+        get::<Caller, _>   ("links/{id}/stats",                          stats::show,                 OK),
+        get::<Caller, _>   ("links/{id}/stats/{dimension}",              stats::breakdown,            OK),
+        get::<Caller, _>   ("links/{id}/clicks",                         clicks::clicks,              OK),
+        get::<Caller, _>   ("links/{id}/conversions",                    conversions::list,           OK),
+        get::<Caller, _>   ("links/{id}/live",                           live::live,                  OK),
+        get::<Caller, _>   ("stats",                                     stats::show,                 OK),
+        get::<Caller, _>   ("stats/{dimension}",                         stats::breakdown,            OK),
+        get::<Caller, _>   ("clicks",                                    clicks::clicks,              OK),
+        get::<Caller, _>   ("conversions",                               conversions::list,           OK),
+        get::<Caller, _>   ("live",                                      live::live,                  OK),
+        get::<Writer, _>   ("webhooks",                                  webhooks::list,              OK),
+        post::<Writer, _>  ("webhooks",                                  webhooks::create,            CREATED),
+        get::<Writer, _>   ("webhooks/{id}",                             webhooks::show,              OK),
+        patch::<Writer, _> ("webhooks/{id}",                             webhooks::update,            OK),
+        delete::<Writer, _>("webhooks/{id}",                             webhooks::delete,            NO_CONTENT),
+        post::<Writer, _>  ("webhooks/{id}/rotate-secret",               webhooks::rotate_secret,     OK),
+        get::<Writer, _>   ("webhooks/{id}/failures",                    webhooks::failures,          OK),
+        get::<Writer, _>   ("webhooks/{id}/deliveries/{delivery_id}",    webhooks::delivery,          OK),
+        post::<Writer, _>  ("webhooks/{id}/test",                        webhooks::send_test,         ACCEPTED),
+        post::<Writer, _>  ("webhooks/{id}/redeliver",                   webhooks::redeliver,         ACCEPTED),
+        get::<Caller, _>   ("usage",                                     usage::usage,                OK),
+    ]
+}
+
+/// The operations for anyone: a click id is all that a conversion needs.
+#[rustfmt::skip]
+pub(crate) fn of_anyone() -> Vec<Operation> {
+    vec![
+        post::<Anyone, _>  ("conversions",                               conversions::create,         CREATED),
+    ]
+}
+
+/// The operations of a workspace that only members have.
+#[rustfmt::skip]
+pub(crate) fn of_members() -> Vec<Operation> {
+    vec![
+        get::<Caller, _>   ("keys",                                      dashboard::keys::list,       OK),
+        post::<Caller, _>  ("keys",                                      dashboard::keys::create,     CREATED),
+        delete::<Caller, _>("keys/{id}",                                 dashboard::keys::revoke,     NO_CONTENT),
+        get::<Caller, _>   ("tags",                                      dashboard::names::tags,      OK),
+        get::<Caller, _>   ("slugs/{slug}",                              dashboard::names::slug,      OK),
+        get::<Caller, _>   ("sparklines",                                stats::sparklines,           OK),
+        post::<Writer, _>  ("webhooks/{id}/enable",                      webhooks::enable,            OK),
+        get::<Caller, _>   ("links/export",                              links::export,               OK),
+        post::<Editor, _>  ("links/import",                              links::import,               OK),
+        get::<Caller, _>   ("links/import/{id}",                         links::show_import,          OK),
+        get::<Caller, _>   ("links/import/{id}/refused",                 links::refused_of_import,    OK),
+    ]
+}
+
+/// The operations of the dashboard that belong to no workspace.
+#[rustfmt::skip]
+pub(crate) fn of_sessions() -> Vec<Operation> {
+    vec![
+        get::<Anyone, _>     ("setup",                                   sessions::is_needed,         OK),
+        post::<SentByPage, _>("setup",                                   sessions::set_up,            OK),
+        post::<SentByPage, _>("sign-in",                                 sessions::sign_in,           OK),
+        post::<SentByPage, _>("sign-out",                                sessions::sign_out,          NO_CONTENT),
+        post::<Member, _>    ("sign-out-everywhere",                     sessions::sign_out_everywhere, NO_CONTENT),
+        get::<Member, _>     ("session",                                 sessions::show,              OK),
+        get::<Member, _>     ("members",                                 members::list,               OK),
+        post::<Owner, _>     ("members",                                 members::create,             CREATED),
+        delete::<Owner, _>   ("members/{id}",                            members::remove,             NO_CONTENT),
+        get::<Member, _>     ("workspaces",                              workspaces::list,            OK),
+        post::<Owner, _>     ("workspaces",                              workspaces::create,          CREATED),
+    ]
+}
 
 /// The API under `/api/v1` and, for ever the same, under `/api`; and the dashboard under `/app`.
 pub(crate) fn routes(app: &App) -> Route {
-    let of_workspace = of_workspace(app);
-    let operations = any_of([
-        of_workspace.clone(),
-        // For anyone who holds a click id
-        create_conversion(app),
-        // For programs and people who want to know more
-        openapi(),
-        // For browsers of other sites
-        cors::preflight(),
-    ]);
+    let public = Arc::new(Table::new(of_workspace().into_iter().chain(of_anyone())));
+    let workspace = Arc::new(Table::new(of_workspace().into_iter().chain(of_members())));
+    let sessions = Arc::new(Table::new(of_sessions()));
     any_of([
-        warp::path!("api" / "v1" / ..).and(operations.clone()).boxed(),
-        warp::path!("api" / ..).and(operations).boxed(),
-        dashboard::routes(app, of_workspace),
+        mount(warp::path!("api" / "v1" / ..).map(|| Credentials::Key), &public, app),
+        mount(warp::path!("api" / ..).map(|| Credentials::Key), &public, app),
+        warp::path!("api" / "v1" / ..).and(openapi::openapi()).boxed(),
+        warp::path!("api" / ..).and(openapi::openapi()).boxed(),
+        mount(
+            warp::path!("app" / "api" / "workspaces" / String / ..).map(Credentials::SessionIn),
+            &workspace,
+            app,
+        ),
+        mount(warp::path!("app" / "api" / ..).map(|| Credentials::Session), &sessions, app),
+        dashboard::page::routes(),
     ])
-}
-
-/// The operations of a workspace, for a key of it or, at the dashboard, for a member.
-fn of_workspace(app: &App) -> Route {
-    any_of([
-        create_link(app),
-        create_links(app),
-        upsert_link(app),
-        list_links(app),
-        show_link(app),
-        show_qr(app),
-        update_link(app),
-        delete_link(app),
-        create_webhook(app),
-        list_webhooks(app),
-        show_webhook(app),
-        update_webhook(app),
-        delete_webhook(app),
-        rotate_webhook_secret(app),
-        list_webhook_failures(app),
-        show_webhook_delivery(app),
-        test_webhook(app),
-        redeliver_webhook(app),
-        show_usage(app),
-        show_link_stats(app),
-        show_link_breakdown(app),
-        list_link_clicks(app),
-        list_link_conversions(app),
-        show_stats(app),
-        show_breakdown(app),
-        list_clicks(app),
-        list_conversions(app),
-        show_live(app),
-        show_link_live(app),
-    ])
-}
-
-/// `POST /links`
-fn create_link(app: &App) -> Route {
-    warp::path!("links")
-        .and(warp::post())
-        .and(editor(app))
-        .and(idempotency_key())
-        .and(json_body(BODY_LIMIT))
-        .and(with(app))
-        .then(links::create)
-        .map(written)
-        .boxed()
-}
-
-/// `POST /links/bulk`
-fn create_links(app: &App) -> Route {
-    warp::path!("links" / "bulk")
-        .and(warp::post())
-        .and(editor(app))
-        .and(idempotency_key())
-        .and(json_body(BODY_LIMIT))
-        .and(with(app))
-        .then(links::bulk)
-        .map(written)
-        .boxed()
-}
-
-/// `PUT /links/upsert`
-fn upsert_link(app: &App) -> Route {
-    warp::path!("links" / "upsert")
-        .and(warp::put())
-        .and(editor(app))
-        .and(json_body(BODY_LIMIT))
-        .and(with(app))
-        .then(links::upsert)
-        .map(written)
-        .boxed()
-}
-
-/// `GET /links`
-fn list_links(app: &App) -> Route {
-    warp::path!("links")
-        .and(warp::get())
-        .and(caller(app))
-        .and(query())
-        .and(with(app))
-        .then(async |caller, page, app| links::list(page, caller, app).await)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /links/{id}`
-fn show_link(app: &App) -> Route {
-    warp::path!("links" / String)
-        .and(warp::get())
-        .and(caller(app))
-        .and(query())
-        .and(with(app))
-        .then(async |id: String, caller, dates, app| links::show(known(&id)?, dates, caller, app).await)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /links/{id}/qr`
-fn show_qr(app: &App) -> Route {
-    warp::path!("links" / String / "qr")
-        .and(warp::get())
-        .and(caller(app))
-        .and(query())
-        .and(with(app))
-        .then(async |id: String, caller, look, app| links::qr(known(&id)?, look, caller, app).await)
-        .map(|result: Result<links::Qr, ApiError>| {
-            result.map_or_else(ApiError::into_response, links::Qr::into_response)
-        })
-        .boxed()
-}
-
-/// `PATCH /links/{id}`
-fn update_link(app: &App) -> Route {
-    warp::path!("links" / String)
-        .and(warp::patch())
-        .and(editor(app))
-        .and(json_body(BODY_LIMIT))
-        .and(with(app))
-        .then(async |id: String, writer, fields, app| links::update(known(&id)?, writer, fields, app).await)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `DELETE /links/{id}`
-fn delete_link(app: &App) -> Route {
-    warp::path!("links" / String)
-        .and(warp::delete())
-        .and(editor(app))
-        .and(with(app))
-        .then(async |id: String, writer, app| links::delete(known(&id)?, writer, app).await)
-        .map(no_content)
-        .boxed()
-}
-
-/// `POST /webhooks`
-fn create_webhook(app: &App) -> Route {
-    warp::path!("webhooks")
-        .and(warp::post())
-        .and(writer(app))
-        .and(json_body(BODY_LIMIT))
-        .and(with(app))
-        .then(webhooks::create)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::CREATED, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /webhooks`
-fn list_webhooks(app: &App) -> Route {
-    warp::path!("webhooks")
-        .and(warp::get())
-        .and(query())
-        .and(writer(app))
-        .and(with(app))
-        .then(webhooks::list)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /webhooks/{id}`
-fn show_webhook(app: &App) -> Route {
-    warp::path!("webhooks" / String)
-        .and(warp::get())
-        .and(writer(app))
-        .and(with(app))
-        .then(async |id: String, writer, app| webhooks::show(known(&id)?, writer, app).await)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `PATCH /webhooks/{id}`
-fn update_webhook(app: &App) -> Route {
-    warp::path!("webhooks" / String)
-        .and(warp::patch())
-        .and(writer(app))
-        .and(json_body(BODY_LIMIT))
-        .and(with(app))
-        .then(async |id: String, writer, changes, app| {
-            webhooks::update(known(&id)?, writer, changes, app).await
-        })
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `DELETE /webhooks/{id}`
-fn delete_webhook(app: &App) -> Route {
-    warp::path!("webhooks" / String)
-        .and(warp::delete())
-        .and(writer(app))
-        .and(with(app))
-        .then(async |id: String, writer, app| webhooks::delete(known(&id)?, writer, app).await)
-        .map(no_content)
-        .boxed()
-}
-
-/// `POST /webhooks/{id}/rotate-secret`
-fn rotate_webhook_secret(app: &App) -> Route {
-    warp::path!("webhooks" / String / "rotate-secret")
-        .and(warp::post())
-        .and(writer(app))
-        .and(with(app))
-        .then(async |id: String, writer, app| webhooks::rotate_secret(known(&id)?, writer, app).await)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /webhooks/{id}/failures`
-fn list_webhook_failures(app: &App) -> Route {
-    warp::path!("webhooks" / String / "failures")
-        .and(warp::get())
-        .and(query())
-        .and(writer(app))
-        .and(with(app))
-        .then(async |id: String, page, writer, app| webhooks::failures(known(&id)?, page, writer, app).await)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /webhooks/{id}/deliveries/{delivery_id}`
-fn show_webhook_delivery(app: &App) -> Route {
-    warp::path!("webhooks" / String / "deliveries" / String)
-        .and(warp::get())
-        .and(writer(app))
-        .and(with(app))
-        .then(async |id: String, delivery: String, writer, app| {
-            webhooks::delivery(known(&id)?, known(&delivery)?, writer, app).await
-        })
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `POST /webhooks/{id}/test`
-fn test_webhook(app: &App) -> Route {
-    warp::path!("webhooks" / String / "test")
-        .and(warp::post())
-        .and(writer(app))
-        .and(with(app))
-        .then(async |id: String, writer, app| webhooks::send_test(known(&id)?, writer, app).await)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::ACCEPTED, result.as_ref()))
-        .boxed()
-}
-
-/// `POST /webhooks/{id}/redeliver`
-fn redeliver_webhook(app: &App) -> Route {
-    warp::path!("webhooks" / String / "redeliver")
-        .and(warp::post())
-        .and(writer(app))
-        .and(json_body(BODY_LIMIT))
-        .and(with(app))
-        .then(async |id: String, writer, selection, app| {
-            webhooks::redeliver(known(&id)?, writer, selection, app).await
-        })
-        .map(|result: Result<_, ApiError>| answer(StatusCode::ACCEPTED, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /usage`
-fn show_usage(app: &App) -> Route {
-    warp::path!("usage")
-        .and(warp::get())
-        .and(caller(app))
-        .and(with(app))
-        .then(usage::usage)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /links/{id}/stats`
-fn show_link_stats(app: &App) -> Route {
-    warp::path!("links" / String / "stats")
-        .and(warp::get())
-        .and(caller(app))
-        .and(query())
-        .and(with(app))
-        .then(async |id: String, caller, asked, app| stats::show(Some(known(&id)?), asked, caller, app).await)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /links/{id}/stats/{dimension}`
-fn show_link_breakdown(app: &App) -> Route {
-    warp::path!("links" / String / "stats" / String)
-        .and(warp::get())
-        .and(caller(app))
-        .and(query())
-        .and(with(app))
-        .then(async |id: String, dimension, caller, asked, app| {
-            stats::breakdown(Some(known(&id)?), dimension, asked, caller, app).await
-        })
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /links/{id}/clicks`
-fn list_link_clicks(app: &App) -> Route {
-    warp::path!("links" / String / "clicks")
-        .and(warp::get())
-        .and(caller(app))
-        .and(format())
-        .and(query())
-        .and(with(app))
-        .then(async |id: String, caller, format, asked, app| {
-            clicks::clicks(Some(known(&id)?), format, asked, caller, app).await
-        })
-        .map(exported)
-        .boxed()
-}
-
-/// `GET /links/{id}/conversions`
-fn list_link_conversions(app: &App) -> Route {
-    warp::path!("links" / String / "conversions")
-        .and(warp::get())
-        .and(caller(app))
-        .and(query())
-        .and(with(app))
-        .then(async |id: String, caller, asked, app| {
-            conversions::list(Some(known(&id)?), asked, caller, app).await
-        })
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /stats`
-fn show_stats(app: &App) -> Route {
-    warp::path!("stats")
-        .and(warp::get())
-        .and(caller(app))
-        .and(query())
-        .and(with(app))
-        .then(async |caller, asked, app| stats::show(None, asked, caller, app).await)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /stats/{dimension}`
-fn show_breakdown(app: &App) -> Route {
-    warp::path!("stats" / String)
-        .and(warp::get())
-        .and(caller(app))
-        .and(query())
-        .and(with(app))
-        .then(async |dimension, caller, asked, app| {
-            stats::breakdown(None, dimension, asked, caller, app).await
-        })
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /clicks`
-fn list_clicks(app: &App) -> Route {
-    warp::path!("clicks")
-        .and(warp::get())
-        .and(caller(app))
-        .and(format())
-        .and(query())
-        .and(with(app))
-        .then(async |caller, format, asked, app| clicks::clicks(None, format, asked, caller, app).await)
-        .map(exported)
-        .boxed()
-}
-
-/// `GET /conversions`
-fn list_conversions(app: &App) -> Route {
-    warp::path!("conversions")
-        .and(warp::get())
-        .and(caller(app))
-        .and(query())
-        .and(with(app))
-        .then(async |caller, asked, app| conversions::list(None, asked, caller, app).await)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::OK, result.as_ref()))
-        .boxed()
-}
-
-/// `GET /live`
-fn show_live(app: &App) -> Route {
-    warp::path!("live")
-        .and(warp::get())
-        .and(caller(app))
-        .and(warp::header::headers_cloned())
-        .and(with(app))
-        .then(async |caller, headers, app| live::live(None, headers, caller, app).await)
-        .map(streamed)
-        .boxed()
-}
-
-/// `GET /links/{id}/live`
-fn show_link_live(app: &App) -> Route {
-    warp::path!("links" / String / "live")
-        .and(warp::get())
-        .and(caller(app))
-        .and(warp::header::headers_cloned())
-        .and(with(app))
-        .then(async |id: String, caller, headers, app| {
-            live::live(Some(known(&id)?), headers, caller, app).await
-        })
-        .map(streamed)
-        .boxed()
-}
-
-/// `POST /conversions`
-fn create_conversion(app: &App) -> Route {
-    warp::path!("conversions")
-        .and(warp::post())
-        .and(within_address_limit())
-        .and(warp::header::headers_cloned().map(|headers: HeaderMap| conversions::from_request(&headers)))
-        .and(json_body(BODY_LIMIT))
-        .and(with(app))
-        .then(conversions::create)
-        .map(|result: Result<_, ApiError>| answer(StatusCode::CREATED, result.as_ref()))
-        .boxed()
-}
-
-/// Extracts the state.
-pub(crate) fn with(
-    app: &App,
-) -> impl Filter<Extract = (App,), Error = std::convert::Infallible> + Clone + use<> {
-    let app = app.clone();
-    warp::any().map(move || app.clone())
-}
-
-/// The form that the `Accept` header asks for.
-fn format() -> impl Filter<Extract = (clicks::Format,), Error = std::convert::Infallible> + Copy {
-    warp::header::headers_cloned().map(|headers: HeaderMap| clicks::Format::accepted(&headers))
-}
-
-/// The id of a path. What is no id at all names nothing, so it is not found, like an id of somebody else's.
-pub(crate) fn known<I: std::str::FromStr>(text: &str) -> Result<I, ApiError> {
-    text.parse().map_err(|_| ApiError::not_found("There is nothing with this id in this workspace."))
-}
-
-/// The answer of a value, or the refusal.
-pub(crate) fn answer<T: Serialize>(status: StatusCode, result: Result<&T, &ApiError>) -> Response {
-    match result {
-        Ok(value) => json(status, value),
-        Err(error) => error.clone().into_response(),
-    }
-}
-
-fn exported(result: Result<clicks::Answer, ApiError>) -> Response {
-    result.map_or_else(ApiError::into_response, clicks::Answer::into_response)
-}
-
-fn streamed(result: Result<live::Stream, ApiError>) -> Response {
-    result.map_or_else(ApiError::into_response, live::Stream::into_response)
-}
-
-fn written(result: Result<Answer, ApiError>) -> Response {
-    result.map_or_else(ApiError::into_response, Answer::into_response)
-}
-
-/// The answer of what has nothing to say, or the refusal.
-pub(crate) fn no_content(result: Result<(), ApiError>) -> Response {
-    match result {
-        Ok(()) => StatusCode::NO_CONTENT.into_response(),
-        Err(error) => error.into_response(),
-    }
 }

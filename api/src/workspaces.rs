@@ -13,6 +13,7 @@ use crate::error::database;
 use crate::faults::{Faults, check_text};
 use crate::locks;
 use crate::sessions::{Member, Owner};
+use crate::web::request::Json;
 
 /// Longest name, in characters.
 const MAX_NAME: usize = 200;
@@ -69,7 +70,11 @@ pub(crate) async fn list(member: Member, app: App) -> Result<Workspaces, ApiErro
 }
 
 /// Creates a workspace of the owner's account.
-pub(crate) async fn create(Owner(owner): Owner, new: New, app: App) -> Result<Workspace, ApiError> {
+pub(crate) async fn create(
+    Owner(owner): Owner,
+    Json(new): Json<New>,
+    app: App,
+) -> Result<Workspace, ApiError> {
     let name = new.name.trim();
     let mut faults = Faults::default();
     faults.note("name", check_text(name, MAX_NAME));

@@ -66,8 +66,12 @@ fn routes(entered: Arc<Notify>, release: Arc<Notify>) -> Route {
         .boxed();
     let names = warp::path!("names")
         .and(warp::post())
-        .and(http::json_body::<Named>(BODY_LIMIT))
-        .map(|named: Named| Response::new(named.name.into()))
+        .and(warp::header::headers_cloned())
+        .and(warp::body::stream())
+        .then(|headers, body| async move { http::read_json::<Named, _>(&headers, body, BODY_LIMIT).await })
+        .map(|named: Result<Named, ApiError>| {
+            named.map_or_else(ApiError::into_response, |named| Response::new(named.name.into()))
+        })
         .boxed();
     let broken = warp::path!("broken")
         .and(warp::get())

@@ -1,8 +1,8 @@
 //! Exports: every click of a window, written as it is read.
 
 use futures_util::stream;
-use http::HeaderValue;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
 use service::http::ApiError;
 use tokio::sync::mpsc;
 use warp::Reply as _;
@@ -13,6 +13,7 @@ use super::{Click, Format};
 use crate::App;
 use crate::stats::Subject;
 use crate::stats::store::{ClickRow, NewestFirst, Silence};
+use crate::web::operation::Answer;
 
 /// Clicks of one query, a few megabytes; also the most that ClickHouse looks up after it has put them in order.
 const BATCH: usize = 10_000;
@@ -57,9 +58,10 @@ impl Export {
         });
         Ok(Self { format, chunks })
     }
+}
 
-    /// The response.
-    pub(crate) fn into_response(self) -> Response {
+impl Answer for Export {
+    fn respond(self, _: StatusCode) -> Response {
         let Self { format, mut chunks } = self;
         let chunks = stream::poll_fn(move |context| chunks.poll_recv(context));
         let mut response = warp::reply::stream(chunks).into_response();

@@ -3,9 +3,11 @@
 use http::HeaderMap;
 use http::header::ACCEPT;
 use serde::Deserialize;
+use service::http::ApiError;
 
 use super::Click;
 use crate::csv;
+use crate::web::request::{Argument, Request};
 
 /// What an answer is written as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -69,6 +71,13 @@ impl Format {
             Self::Csv => r#"attachment; filename="clicks.csv""#,
             Self::JsonLines => r#"attachment; filename="clicks.ndjson""#,
         }
+    }
+}
+
+/// The form that the `Accept` header asks for.
+impl Argument for Format {
+    async fn take(request: &mut Request) -> Result<Self, ApiError> {
+        Ok(Self::accepted(&request.head.headers))
     }
 }
 

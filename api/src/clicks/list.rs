@@ -13,6 +13,8 @@ use crate::auth::Caller;
 use crate::page::{decode_cursor, encode_cursor, parse_limit};
 use crate::stats::store::{Classes, NewestFirst, Position};
 use crate::stats::{Asked, Subject};
+use crate::web::operation;
+use crate::web::request::Query;
 
 /// A page of clicks.
 #[derive(Debug, Serialize)]
@@ -36,12 +38,11 @@ pub(crate) enum Answer {
     Export(Export),
 }
 
-impl Answer {
-    /// The response.
-    pub(crate) fn into_response(self) -> Response {
+impl operation::Answer for Answer {
+    fn respond(self, status: StatusCode) -> Response {
         match self {
-            Self::Page(page) => json(StatusCode::OK, &page),
-            Self::Export(export) => export.into_response(),
+            Self::Page(page) => json(status, &page),
+            Self::Export(export) => export.respond(status),
         }
     }
 }
@@ -49,10 +50,10 @@ impl Answer {
 /// Answers with a page of a link's clicks, or without a link of the whole workspace's; or with all of them, where the
 /// form asked for is one for exports.
 pub(crate) async fn clicks(
+    caller: Caller,
     link: Option<LinkId>,
     format: Format,
-    query: Parameters,
-    caller: Caller,
+    Query(query): Query<Parameters>,
     app: App,
 ) -> Result<Answer, ApiError> {
     let asked = Asked {

@@ -10,7 +10,7 @@ use schemas::message;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use format::Format;
-pub(crate) use list::{Answer, clicks};
+pub(crate) use list::clicks;
 
 use crate::stats::store::ClickRow;
 

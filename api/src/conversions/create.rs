@@ -13,6 +13,8 @@ use super::store::{self, ConversionRow, Outcome};
 use crate::App;
 use crate::error::database;
 use crate::faults::Faults;
+use crate::limits::Anyone;
+use crate::web::request::{Argument, Json, Request};
 
 /// Longest personal field, in bytes.
 const MAX_FIELD: usize = 500;
@@ -34,8 +36,14 @@ pub(crate) struct Page {
     url: Option<String>,
 }
 
+impl Argument for Page {
+    async fn take(request: &mut Request) -> Result<Self, ApiError> {
+        Ok(from_request(&request.head.headers))
+    }
+}
+
 /// Reads `Origin` and `Referer`. What is not a URL is as if it were not there.
-pub(crate) fn from_request(headers: &HeaderMap) -> Page {
+fn from_request(headers: &HeaderMap) -> Page {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let parsed = |text: Option<&str>| text.and_then(|text| Url::parse(text).ok());
     let referer = text(REFERER).filter(|text| text.len() <= 2048);
@@ -63,7 +71,12 @@ struct Conversion {
 }
 
 /// Registers a conversion of a click.
-pub(crate) async fn create(page: Page, body: NewConversion, app: App) -> Result<Registered, ApiError> {
+pub(crate) async fn create(
+    _: Anyone,
+    page: Page,
+    Json(body): Json<NewConversion>,
+    app: App,
+) -> Result<Registered, ApiError> {
     let click_id = body.click_id.filter(|id| !id.is_empty()).ok_or_else(|| {
         ApiError::invalid_field(
             "click_id",

@@ -14,6 +14,7 @@ use crate::error::database;
 use crate::page::{decode_cursor, encode_cursor, parse_limit};
 use crate::stats::store::{Classes, Converted, are_of_class};
 use crate::stats::{Asked, Subject};
+use crate::web::request::Query;
 
 /// Most conversions whose classes one query looks up.
 const LARGEST_BATCH: usize = 4_000;
@@ -82,9 +83,9 @@ enum Cursor {
 
 /// Answers with a page of a link's conversions, or without one of the whole workspace's, the newest click first.
 pub(crate) async fn list(
-    link: Option<LinkId>,
-    query: Parameters,
     caller: Caller,
+    link: Option<LinkId>,
+    Query(query): Query<Parameters>,
     app: App,
 ) -> Result<Conversions, ApiError> {
     let limit = parse_limit(query.limit.as_deref())?;

@@ -4,5 +4,5 @@ mod create;
 mod list;
 mod store;
 
-pub(crate) use create::{create, from_request};
+pub(crate) use create::create;
 pub(crate) use list::list;

@@ -15,13 +15,14 @@ use crate::dates::parse_instant;
 use crate::error::database;
 use crate::faults::{Faults, check_text};
 use crate::keys::{DEFAULT_NAME, Plain};
+use crate::web::request::Json;
 
 /// Longest name, in characters.
 const MAX_NAME: usize = 200;
 
 /// A key as members see it, without its value.
 #[derive(Debug, Serialize)]
-pub(super) struct Key {
+pub(crate) struct Key {
     pub(super) id: KeyId,
     pub(super) name: String,
     pub(super) prefix: String,
@@ -38,14 +39,14 @@ pub(super) struct Key {
 
 /// All keys of a workspace.
 #[derive(Debug, Serialize)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     keys: Vec<Key>,
 }
 
 /// The body.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct New {
+pub(crate) struct New {
     #[serde(default)]
     name: String,
     scope: Scope,
@@ -62,19 +63,19 @@ enum Scope {
 
 /// The key, and its value for the only time.
 #[derive(Serialize)]
-pub(super) struct Created {
+pub(crate) struct Created {
     #[serde(flatten)]
     shown: Key,
     key: String,
 }
 
 /// Answers with the keys of a workspace, the newest first, revoked ones too.
-pub(super) async fn list(caller: Caller, app: App) -> Result<Keys, ApiError> {
+pub(crate) async fn list(caller: Caller, app: App) -> Result<Keys, ApiError> {
     Ok(Keys { keys: store::keys(&app.pool, caller.workspace).await.map_err(database)? })
 }
 
 /// Creates a key. On every plan: what a key may do is decided when it is used.
-pub(super) async fn create(caller: Caller, new: New, app: App) -> Result<Created, ApiError> {
+pub(crate) async fn create(caller: Caller, Json(new): Json<New>, app: App) -> Result<Created, ApiError> {
     let name = Some(new.name.trim()).filter(|name| !name.is_empty()).unwrap_or(DEFAULT_NAME);
     let mut faults = Faults::default();
     faults.note("name", check_text(name, MAX_NAME));
@@ -123,7 +124,7 @@ pub(super) async fn create(caller: Caller, new: New, app: App) -> Result<Created
 }
 
 /// Revokes a key; the next request with it is rejected, for ever.
-pub(super) async fn revoke(id: KeyId, caller: Caller, app: App) -> Result<(), ApiError> {
+pub(crate) async fn revoke(caller: Caller, id: KeyId, app: App) -> Result<(), ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     if !store::revoke_key(&mut transaction, caller.workspace, id).await.map_err(database)? {
         return Err(ApiError::not_found("There is no such key in this workspace."));

@@ -8,28 +8,29 @@ use crate::App;
 use crate::auth::Caller;
 use crate::error::database;
 use crate::links::{SlugFault, check_slug};
+use crate::web::request::Segment;
 
 /// Every tag of a workspace.
 #[derive(Debug, Serialize)]
-pub(super) struct Tags {
+pub(crate) struct Tags {
     tags: Vec<String>,
 }
 
 /// Whether a link could have a slug.
 #[derive(Debug, Serialize)]
-pub(super) struct Slug {
+pub(crate) struct Slug {
     available: bool,
     /// Why not.
     reason: Option<&'static str>,
 }
 
 /// Answers with the tags of a workspace, sorted.
-pub(super) async fn tags(caller: Caller, app: App) -> Result<Tags, ApiError> {
+pub(crate) async fn tags(caller: Caller, app: App) -> Result<Tags, ApiError> {
     Ok(Tags { tags: store::tags(&app.pool, caller.workspace).await.map_err(database)? })
 }
 
 /// Answers whether a slug is free at this moment; only its link's creation can hold it.
-pub(super) async fn slug(slug: String, _: Caller, app: App) -> Result<Slug, ApiError> {
+pub(crate) async fn slug(_: Caller, Segment(slug): Segment, app: App) -> Result<Slug, ApiError> {
     let reason = match check_slug(&slug) {
         Err(SlugFault::Reserved) => Some("reserved"),
         Err(SlugFault::Malformed(_)) => Some("malformed"),

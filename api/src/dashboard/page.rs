@@ -2,18 +2,23 @@
 
 use std::collections::HashMap;
 use std::io::Write as _;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    IF_NONE_MATCH, REFERRER_POLICY, VARY,
+    IF_NONE_MATCH, LOCATION, REFERRER_POLICY, VARY,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rust_embed::RustEmbed;
+use service::http::Route;
+use service::http::route::any_of;
 use sha2::{Digest as _, Sha256};
+use warp::path::Tail;
 use warp::reply::Response;
+use warp::{Filter as _, Reply as _};
 
 /// In the program where it is built for release, read from the folder at the start where not.
 #[derive(RustEmbed)]
@@ -43,9 +48,42 @@ With Node 20.19 or later, build it, and then the program again:
 Everything else of the API works without it.
 ";
 
+/// The page at `/app` and every path below it that is not below `/app/api`, and the way there from `/`.
+pub(crate) fn routes() -> Route {
+    any_of([show_page(), redirect()])
+}
+
+/// `GET /`
+fn redirect() -> Route {
+    warp::path::end()
+        .and(warp::get().or(warp::head()).unify())
+        .map(|| {
+            let mut response = StatusCode::SEE_OTHER.into_response();
+            response.headers_mut().insert(LOCATION, HeaderValue::from_static("/app"));
+            response
+        })
+        .boxed()
+}
+
+/// `GET /app` and everything below it that is not below `/app/api`
+fn show_page() -> Route {
+    let page = Arc::new(Page::built());
+    warp::path("app")
+        .and(warp::path::tail())
+        .and_then(|tail: Tail| async move {
+            // A path that is not found there is answered in JSON.
+            let is_api = tail.as_str() == "api" || tail.as_str().starts_with("api/");
+            if is_api { Err(warp::reject::not_found()) } else { Ok(tail) }
+        })
+        .and(warp::get().or(warp::head()).unify())
+        .and(warp::header::headers_cloned())
+        .map(move |tail: Tail, headers: HeaderMap| page.answer(tail.as_str(), &headers))
+        .boxed()
+}
+
 /// The page's files by their paths.
 #[derive(Debug)]
-pub(super) struct Page(HashMap<String, File>);
+struct Page(HashMap<String, File>);
 
 #[derive(Debug)]
 struct File {

@@ -14,6 +14,7 @@ use crate::App;
 use crate::auth::{Caller, Editor};
 use crate::error::{database, despite_deadlocks};
 use crate::idempotency::{Answer, IdempotencyKey, NamedRequest};
+use crate::web::request::Json;
 
 /// Most entries of a request.
 const MAX_LINKS: usize = 100;
@@ -50,7 +51,7 @@ enum Outcome {
 pub(crate) async fn bulk(
     Editor(caller): Editor,
     key: Option<IdempotencyKey>,
-    body: NewLinks,
+    Json(body): Json<NewLinks>,
     app: App,
 ) -> Result<Answer, ApiError> {
     if !(1..=MAX_LINKS).contains(&body.links.len()) {

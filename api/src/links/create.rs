@@ -15,6 +15,7 @@ use crate::App;
 use crate::auth::{Caller, Editor};
 use crate::error::{database, despite_deadlocks};
 use crate::idempotency::{Answer, IdempotencyKey, NamedRequest};
+use crate::web::request::Json;
 
 /// How often a generated slug is drawn again. With a million links in use a draw collides once in a million.
 const DRAWS: usize = 8;
@@ -23,7 +24,7 @@ const DRAWS: usize = 8;
 pub(crate) async fn create(
     Editor(caller): Editor,
     key: Option<IdempotencyKey>,
-    fields: Fields,
+    Json(fields): Json<Fields>,
     app: App,
 ) -> Result<Answer, ApiError> {
     let named =

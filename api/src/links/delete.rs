@@ -16,7 +16,7 @@ use crate::locks;
 /// Removes a link, locked or not. Its slug is free again; its clicks are not the next link's.
 ///
 /// The room it leaves unlocks the oldest locked link of the account.
-pub(crate) async fn delete(id: LinkId, Editor(caller): Editor, app: App) -> Result<(), ApiError> {
+pub(crate) async fn delete(Editor(caller): Editor, id: LinkId, app: App) -> Result<(), ApiError> {
     despite_deadlocks(|| delete_once(id, &caller, &app)).await
 }
 

@@ -1,8 +1,8 @@
 //! `GET …/links/export`, of the dashboard alone
 
 use futures_util::stream;
-use http::HeaderValue;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
 use service::http::ApiError;
 use tokio::sync::mpsc;
 use warp::Reply as _;
@@ -14,6 +14,7 @@ use crate::App;
 use crate::auth::Caller;
 use crate::csv;
 use crate::error::database;
+use crate::web::operation::Answer;
 
 /// Links of one query.
 const BATCH: usize = 1_000;
@@ -50,9 +51,10 @@ impl Export {
     pub(super) const fn new(chunks: mpsc::Receiver<sqlx::Result<Vec<u8>>>, name: &'static str) -> Self {
         Self { chunks, name }
     }
+}
 
-    /// The response.
-    pub(crate) fn into_response(self) -> Response {
+impl Answer for Export {
+    fn respond(self, _: StatusCode) -> Response {
         let Self { mut chunks, name } = self;
         let mut response =
             warp::reply::stream(stream::poll_fn(move |context| chunks.poll_recv(context))).into_response();

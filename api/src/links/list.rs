@@ -19,6 +19,7 @@ use crate::error::database;
 use crate::faults::check_text;
 use crate::page::parse_limit;
 use crate::stats::store::Classes;
+use crate::web::request::Query;
 
 /// Longest text that can be searched for, in characters.
 const MAX_SEARCH: usize = 200;
@@ -73,7 +74,7 @@ struct Shown {
 }
 
 /// Answers with a page of the workspace's links and their counters.
-pub(crate) async fn list(page: Page, caller: Caller, app: App) -> Result<Links, ApiError> {
+pub(crate) async fn list(caller: Caller, Query(page): Query<Page>, app: App) -> Result<Links, ApiError> {
     let now = schemas::time::to_millis(Utc::now());
     let limit = parse_limit(page.limit.as_deref())?;
     let sort = Sort::parse(page.sort.as_deref())?;

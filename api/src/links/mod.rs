@@ -32,7 +32,7 @@ pub(crate) use delete::delete;
 pub(crate) use export::{Export, export};
 pub(crate) use import::{import, refused_of_import, show_import, work as work_imports_off};
 pub(crate) use list::list;
-pub(crate) use qr::{Qr, qr};
+pub(crate) use qr::qr;
 pub(crate) use show::show;
 pub(crate) use slug::{Fault as SlugFault, check_kind as check_slug};
 pub(crate) use update::update;

@@ -1,6 +1,7 @@
 //! `GET /links/{id}/qr`
 
-use http::{HeaderValue, header::CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
 use qrcode::{Color, EcLevel, QrCode};
 use schemas::id::LinkId;
 use serde::Deserialize;
@@ -9,6 +10,8 @@ use warp::reply::Response;
 
 use crate::App;
 use crate::auth::Caller;
+use crate::web::operation::Answer;
+use crate::web::request::Query;
 
 /// Light modules around the code that readers need, on each side (ISO/IEC 18004).
 const QUIET_ZONE: usize = 4;
@@ -32,9 +35,8 @@ pub(crate) struct Qr {
     image: Vec<u8>,
 }
 
-impl Qr {
-    /// The image as it is sent.
-    pub(crate) fn into_response(self) -> Response {
+impl Answer for Qr {
+    fn respond(self, _: StatusCode) -> Response {
         let mut response = Response::new(self.image.into());
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(self.media_type));
         response
@@ -42,7 +44,12 @@ impl Qr {
 }
 
 /// Answers with the QR code of a link's short URL.
-pub(crate) async fn qr(id: LinkId, look: Look, caller: Caller, app: App) -> Result<Qr, ApiError> {
+pub(crate) async fn qr(
+    caller: Caller,
+    id: LinkId,
+    Query(look): Query<Look>,
+    app: App,
+) -> Result<Qr, ApiError> {
     let size = parse_size(look.size.as_deref())?;
     let draw = match look.format.as_deref() {
         None | Some("svg") => svg,

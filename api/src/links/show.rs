@@ -11,6 +11,7 @@ use super::{FullLink, LinkObject};
 use crate::App;
 use crate::auth::Caller;
 use crate::dates::Window;
+use crate::web::request::Query;
 
 /// The query: the window of the counters.
 #[derive(Debug, Deserialize)]
@@ -21,7 +22,12 @@ pub(crate) struct Dates {
 }
 
 /// Answers with a link and its counters.
-pub(crate) async fn show(id: LinkId, dates: Dates, caller: Caller, app: App) -> Result<FullLink, ApiError> {
+pub(crate) async fn show(
+    caller: Caller,
+    id: LinkId,
+    Query(dates): Query<Dates>,
+    app: App,
+) -> Result<FullLink, ApiError> {
     let (start, end) = (dates.start_date.as_deref(), dates.end_date.as_deref());
     let window = Window::parse(start, end, app.plans.retention_days(caller.plan), Utc::now())?;
     let row = super::require(&app, caller.workspace, id).await?;

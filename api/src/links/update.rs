@@ -13,12 +13,13 @@ use crate::App;
 use crate::auth::{Caller, Editor};
 use crate::error::{database, despite_deadlocks, violates};
 use crate::locks;
+use crate::web::request::Json;
 
 /// Changes the fields that are given and answers with the link. A change that changes nothing tells nobody.
 pub(crate) async fn update(
-    id: LinkId,
     Editor(caller): Editor,
-    fields: Fields,
+    id: LinkId,
+    Json(fields): Json<Fields>,
     app: App,
 ) -> Result<FullLink, ApiError> {
     let checked = fields.check(&app.public_url)?;

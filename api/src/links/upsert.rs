@@ -11,12 +11,17 @@ use crate::App;
 use crate::auth::{Caller, Editor};
 use crate::error::{database, despite_deadlocks};
 use crate::idempotency::Answer;
+use crate::web::request::Json;
 
 /// How often the link is looked for again, each time because another request made it in between.
 const ATTEMPTS: usize = 5;
 
 /// Creates the link of an external id, or changes the one that is there, and answers with it.
-pub(crate) async fn upsert(Editor(caller): Editor, fields: Fields, app: App) -> Result<Answer, ApiError> {
+pub(crate) async fn upsert(
+    Editor(caller): Editor,
+    Json(fields): Json<Fields>,
+    app: App,
+) -> Result<Answer, ApiError> {
     let Some(external_id) = fields.external_id.clone().flatten() else {
         return Err(ApiError::invalid_field("external_id", "is required"));
     };

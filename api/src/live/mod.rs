@@ -11,4 +11,4 @@ mod stream;
 
 pub(crate) use follow::follow;
 pub(crate) use hub::Hub;
-pub(crate) use stream::{Stream, live};
+pub(crate) use stream::live;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, StatusCode};
 use schemas::id::LinkId;
 use service::http::ApiError;
 use tokio::sync::mpsc;
@@ -19,6 +19,8 @@ use super::hub::Listening;
 use crate::App;
 use crate::auth::Caller;
 use crate::links;
+use crate::web::operation::Answer;
+use crate::web::request::Head;
 
 /// How often something is sent where nothing happens, so that no proxy takes the stream for dead; and how often it is
 /// looked whether the caller may still listen.
@@ -39,9 +41,8 @@ const COMMENT: &str = ":\n\n";
 /// Events on their way.
 pub(crate) struct Stream(mpsc::Receiver<Bytes>);
 
-impl Stream {
-    /// The response.
-    pub(crate) fn into_response(self) -> Response {
+impl Answer for Stream {
+    fn respond(self, _: StatusCode) -> Response {
         let Self(mut chunks) = self;
         let chunks = stream::poll_fn(move |context| {
             chunks.poll_recv(context).map(|chunk| chunk.map(Ok::<Bytes, Infallible>))
@@ -61,9 +62,9 @@ impl Stream {
 ///
 /// A stream that is asked for with the id of the last event begins with what happened since, as far as it is known.
 pub(crate) async fn live(
-    link: Option<LinkId>,
-    headers: HeaderMap,
     caller: Caller,
+    link: Option<LinkId>,
+    Head { headers, .. }: Head,
     app: App,
 ) -> Result<Stream, ApiError> {
     let link = match link {

@@ -14,6 +14,7 @@ use crate::audit;
 use crate::error::{database, violates};
 use crate::faults::Faults;
 use crate::sessions::{Owner, Password, check_password, draw_password};
+use crate::web::request::Json;
 
 /// The body.
 #[derive(Deserialize)]
@@ -56,7 +57,7 @@ pub(crate) struct Created {
 }
 
 /// Creates a member who can sign in, with a password that is given or drawn.
-pub(crate) async fn create(Owner(owner): Owner, new: New, app: App) -> Result<Created, ApiError> {
+pub(crate) async fn create(Owner(owner): Owner, Json(new): Json<New>, app: App) -> Result<Created, ApiError> {
     let (name, email) = (new.name.trim(), new.email.trim());
     let mut faults = Faults::default();
     if !name.is_empty() {

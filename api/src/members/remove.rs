@@ -12,7 +12,7 @@ use crate::locks;
 use crate::sessions::{self, Owner};
 
 /// Removes a member, whose sessions end at once. Links that the member made stay.
-pub(crate) async fn remove(id: UserId, Owner(owner): Owner, app: App) -> Result<(), ApiError> {
+pub(crate) async fn remove(Owner(owner): Owner, id: UserId, app: App) -> Result<(), ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     // Two owners who remove each other must not both succeed.
     locks::take(&mut transaction, owner.account).await.map_err(database)?;

@@ -15,38 +15,26 @@ mod throttle;
 
 use std::time::Duration;
 
-use http::{HeaderMap, Method};
 use service::Shutdown;
 use service::http::ApiError;
 use sqlx::PgPool;
 use uuid::Uuid;
-use warp::{Filter, Rejection};
 
 pub(crate) use cookie::Cookie;
 pub(crate) use password::{Hashing, Password, check as check_password, draw as draw_password};
 pub(crate) use setup::{announce, is_needed, set_up, token as setup_token};
 pub(crate) use show::show;
-pub(crate) use sign_in::{SignedIn, sign_in, sign_out, sign_out_everywhere};
+pub(crate) use sign_in::{sign_in, sign_out, sign_out_everywhere};
 pub(crate) use store::{end_all, is_valid};
 
 use crate::App;
 use crate::error::database;
-use crate::limits::{Visit, visit};
 use crate::plan::Plan;
-
-/// Where the operations of a workspace are, in front of its id.
-const WORKSPACES: &str = "/app/api/workspaces/";
+use crate::web::operation::{Access, Principal};
+use crate::web::request::{Head, Request};
 
 /// How often ended sessions are removed; they are refused from their end on.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(600);
-
-/// What a request shows of who asks.
-#[derive(Clone)]
-pub(crate) struct Presented {
-    pub(crate) method: Method,
-    pub(crate) headers: HeaderMap,
-    pub(crate) visit: Visit,
-}
 
 /// A member who is signed in.
 #[derive(Debug, Clone)]
@@ -66,59 +54,49 @@ pub(crate) struct Member {
 #[derive(Debug, Clone)]
 pub(crate) struct Owner(pub(crate) Member);
 
-/// Extracts what the request shows.
-pub(crate) fn presented() -> impl Filter<Extract = (Presented,), Error = Rejection> + Clone {
-    warp::method().and(warp::header::headers_cloned()).and(visit()).map(|method, headers, visit| Presented {
-        method,
-        headers,
-        visit,
-    })
+/// A request without a session that the dashboard's own page sent, as far as a browser tells.
+pub(crate) struct SentByPage(pub(crate) Head);
+
+impl Principal for SentByPage {
+    const ACCESS: Access = Access::Anyone;
+
+    /// Answers 403 to what another site's page may have sent, 429 to an address that asks too often.
+    async fn admit(request: &mut Request) -> Result<Self, ApiError> {
+        let Request { app, head, .. } = request;
+        head.visit.charge_address()?;
+        origin::check(&head.method, &head.headers, app.dashboard_url.as_ref())?;
+        Ok(Self(head.clone()))
+    }
 }
 
-/// Lets through what this page sent, or nobody's page; answers 403 to what another site's page may have sent.
-pub(crate) fn own_page(app: &App) -> impl Filter<Extract = (Presented,), Error = Rejection> + Clone + use<> {
-    let app = app.clone();
-    presented().and_then(move |presented: Presented| {
-        let checked = origin::check(&presented.method, &presented.headers, app.dashboard_url.as_ref());
-        async move { checked.map(|()| presented).map_err(warp::reject::custom) }
-    })
+impl Principal for Member {
+    const ACCESS: Access = Access::Member;
+
+    async fn admit(request: &mut Request) -> Result<Self, ApiError> {
+        member_of(&request.app, &request.head, None).await
+    }
 }
 
-/// Extracts the member; answers 401 to anyone else.
-pub(crate) fn member(app: &App) -> impl Filter<Extract = (Member,), Error = Rejection> + Clone + use<> {
-    let app = app.clone();
-    presented().and_then(move |presented: Presented| {
-        let app = app.clone();
-        async move { member_of(&app, &presented, None).await.map_err(warp::reject::custom) }
-    })
-}
+impl Principal for Owner {
+    const ACCESS: Access = Access::Owner;
 
-/// Extracts an owner; answers 403 to other members.
-pub(crate) fn owner(app: &App) -> impl Filter<Extract = (Owner,), Error = Rejection> + Clone + use<> {
-    member(app).and_then(|member: Member| async move {
+    /// Answers 403 to other members.
+    async fn admit(request: &mut Request) -> Result<Self, ApiError> {
+        let member = Member::admit(request).await?;
         if member.is_owner {
-            return Ok(Owner(member));
+            return Ok(Self(member));
         }
-        Err(warp::reject::custom(ApiError::forbidden("Only an owner of the account can do this.")))
-    })
-}
-
-/// The text that stands for a workspace's id in a path of the dashboard.
-pub(crate) fn workspace_in(path: &str) -> Option<&str> {
-    path.strip_prefix(WORKSPACES).and_then(|rest| rest.split('/').next())
+        Err(ApiError::forbidden("Only an owner of the account can do this."))
+    }
 }
 
 /// The member whose session the request shows, and whether a workspace is of the member's account.
 ///
 /// # Errors
 /// 403 for a change that another site's page may have sent, 401 without a session, 429 to who asks too often.
-pub(crate) async fn member_of(
-    app: &App,
-    presented: &Presented,
-    workspace: Option<Uuid>,
-) -> Result<Member, ApiError> {
-    origin::check(&presented.method, &presented.headers, app.dashboard_url.as_ref())?;
-    let found = match cookie::token(&presented.headers) {
+pub(crate) async fn member_of(app: &App, head: &Head, workspace: Option<Uuid>) -> Result<Member, ApiError> {
+    origin::check(&head.method, &head.headers, app.dashboard_url.as_ref())?;
+    let found = match cookie::token(&head.headers) {
         Some(token) => {
             let digest = cookie::digest(token);
             store::find(app, &digest, workspace).await.map_err(database)?
@@ -126,10 +104,10 @@ pub(crate) async fn member_of(
         None => None,
     };
     let Some(member) = found else {
-        presented.visit.charge_address()?;
+        head.visit.charge_address()?;
         return Err(ApiError::unauthorized("Sign in first."));
     };
-    presented.visit.charge_member(member.user)?;
+    head.visit.charge_member(member.user)?;
     Ok(member)
 }
 
@@ -144,26 +122,6 @@ pub(crate) async fn sweep(pool: PgPool, shutdown: Shutdown) {
         tokio::select! {
             () = tokio::time::sleep(SWEEP_INTERVAL) => {}
             () = shutdown.wait() => return,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_path_of_a_workspace_names_one() {
-        assert_eq!(workspace_in("/app/api/workspaces/wsp_1/links"), Some("wsp_1"));
-        assert_eq!(workspace_in("/app/api/workspaces/wsp_1"), Some("wsp_1"));
-        for path in [
-            "/api/links",
-            "/api/v1/links",
-            "/app/api/workspaces",
-            "/app/api/session",
-            "//app/api/workspaces/a",
-        ] {
-            assert_eq!(workspace_in(path), None, "{path}");
         }
     }
 }

@@ -12,11 +12,13 @@ use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
 use super::sign_in::{SignedIn, begin};
-use super::{Password, Presented, check_password, keyed};
+use super::{Password, SentByPage, check_password, keyed};
 use crate::App;
 use crate::error::{database, violates};
 use crate::faults::Faults;
+use crate::limits::Anyone;
 use crate::members;
+use crate::web::request::Json;
 
 /// Held by the one request that sets up. An arbitrary constant: "setup" as ASCII.
 const ADVISORY_LOCK: i64 = 0x73_6574_7570;
@@ -41,13 +43,17 @@ pub(crate) struct FirstOwner {
 }
 
 /// Answers whether nobody can sign in yet.
-pub(crate) async fn is_needed(app: App) -> Result<Needed, ApiError> {
+pub(crate) async fn is_needed(_: Anyone, app: App) -> Result<Needed, ApiError> {
     let mut connection = app.pool.acquire().await.map_err(database)?;
     Ok(Needed { needed: nobody_can_sign_in(&mut connection).await.map_err(database)? })
 }
 
 /// Lets the owner of the first account sign in, and makes an account where there is none.
-pub(crate) async fn set_up(presented: Presented, owner: FirstOwner, app: App) -> Result<SignedIn, ApiError> {
+pub(crate) async fn set_up(
+    SentByPage(head): SentByPage,
+    Json(owner): Json<FirstOwner>,
+    app: App,
+) -> Result<SignedIn, ApiError> {
     if !bool::from(owner.token.trim().as_bytes().ct_eq(token(&app).as_bytes())) {
         return Err(ApiError::forbidden("The set-up token is wrong. The log of api shows the right one."));
     }
@@ -74,7 +80,7 @@ pub(crate) async fn set_up(presented: Presented, owner: FirstOwner, app: App) ->
         Err(error) => return Err(database(error)),
     };
     transaction.commit().await.map_err(database)?;
-    begin(&app, &presented, user, &hash).await
+    begin(&app, &head, user, &hash).await
 }
 
 /// What proves that somebody operates this deployment. All its instances have the same one.

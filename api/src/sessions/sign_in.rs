@@ -1,17 +1,22 @@
 //! `POST /app/api/sign-in`, `/sign-out` and `/sign-out-everywhere`
 
+use http::StatusCode;
+use http::header::SET_COOKIE;
 use serde::Deserialize;
-use service::http::ApiError;
+use service::http::{ApiError, json};
 use uuid::Uuid;
+use warp::reply::{Reply as _, Response};
 
 use super::store::{self, Session};
 use super::throttle::Attempt;
-use super::{Cookie, Member, Password, Presented, cookie};
+use super::{Cookie, Member, Password, SentByPage, cookie};
 use crate::App;
 use crate::error::database;
 use crate::faults::check_text;
 use crate::limits::Visit;
 use crate::members::MAX_EMAIL;
+use crate::web::operation::Answer;
+use crate::web::request::{Head, Json};
 
 /// The body.
 #[derive(Deserialize)]
@@ -27,14 +32,31 @@ pub(crate) struct SignedIn {
     pub(crate) cookie: Cookie,
 }
 
+impl Answer for SignedIn {
+    fn respond(self, status: StatusCode) -> Response {
+        let mut response = json(status, &self.session);
+        response.headers_mut().insert(SET_COOKIE, self.cookie.header());
+        response
+    }
+}
+
+/// The answer that only takes a cookie away.
+impl Answer for Cookie {
+    fn respond(self, status: StatusCode) -> Response {
+        let mut response = status.into_response();
+        response.headers_mut().insert(SET_COOKIE, self.header());
+        response
+    }
+}
+
 /// Signs a member in. Nothing tells an email that nobody has from a password that is wrong, not even the time it takes.
 pub(crate) async fn sign_in(
-    presented: Presented,
-    credentials: Credentials,
+    SentByPage(head): SentByPage,
+    Json(credentials): Json<Credentials>,
     app: App,
 ) -> Result<SignedIn, ApiError> {
     let Credentials { email, password } = credentials;
-    let attempt = Attempt::count(&app, &presented.visit, &email).await?;
+    let attempt = Attempt::count(&app, &head.visit, &email).await?;
     // One folding of case for what is counted and what is looked for; and what no member can have is nobody's.
     let found = match check_text(&email, MAX_EMAIL) {
         Ok(()) => store::find_user(&app, &email.to_lowercase()).await.map_err(database)?,
@@ -45,7 +67,7 @@ pub(crate) async fn sign_in(
     let is_it = app.hashing.verify(password, hash.clone()).await?;
     let (Some(user), Some(hash), true) = (user, hash, is_it) else { return Err(wrong()) };
     attempt.succeeded(&app).await.map_err(database)?;
-    begin(&app, &presented, user, &hash).await
+    begin(&app, &head, user, &hash).await
 }
 
 fn wrong() -> ApiError {
@@ -58,12 +80,12 @@ fn wrong() -> ApiError {
 /// 401 when the password is another one by now than the one that was shown, or the member was removed.
 pub(super) async fn begin(
     app: &App,
-    presented: &Presented,
+    head: &Head,
     user: Uuid,
     password_hash: &str,
 ) -> Result<SignedIn, ApiError> {
-    let cookie = Cookie::draw(is_secure(app, &presented.visit));
-    let former = cookie::token(&presented.headers).map(cookie::digest);
+    let cookie = Cookie::draw(is_secure(app, &head.visit));
+    let former = cookie::token(&head.headers).map(cookie::digest);
     let mut transaction = app.pool.begin().await.map_err(database)?;
     let digest = cookie.digest();
     let begun = store::begin(&mut transaction, &digest, user, password_hash, former);
@@ -76,23 +98,19 @@ pub(super) async fn begin(
 }
 
 /// Ends the session that the browser has, if it has one, and takes its cookie away.
-pub(crate) async fn sign_out(presented: Presented, app: App) -> Result<Cookie, ApiError> {
-    if let Some(token) = cookie::token(&presented.headers) {
+pub(crate) async fn sign_out(SentByPage(head): SentByPage, app: App) -> Result<Cookie, ApiError> {
+    if let Some(token) = cookie::token(&head.headers) {
         let mut connection = app.pool.acquire().await.map_err(database)?;
         store::end(&mut connection, &cookie::digest(token)).await.map_err(database)?;
     }
-    Ok(Cookie::removed(is_secure(&app, &presented.visit)))
+    Ok(Cookie::removed(is_secure(&app, &head.visit)))
 }
 
 /// Ends every session of the member, this one too.
-pub(crate) async fn sign_out_everywhere(
-    member: Member,
-    presented: Presented,
-    app: App,
-) -> Result<Cookie, ApiError> {
+pub(crate) async fn sign_out_everywhere(member: Member, head: Head, app: App) -> Result<Cookie, ApiError> {
     let mut connection = app.pool.acquire().await.map_err(database)?;
     store::end_all(&mut connection, member.user).await.map_err(database)?;
-    Ok(Cookie::removed(is_secure(&app, &presented.visit)))
+    Ok(Cookie::removed(is_secure(&app, &head.visit)))
 }
 
 fn is_secure(app: &App, visit: &Visit) -> bool {

@@ -10,6 +10,7 @@ use super::{Asked, Subject};
 use crate::App;
 use crate::auth::Caller;
 use crate::page::parse_limit;
+use crate::web::request::{Query, Segment};
 
 /// The query.
 #[derive(Debug, Deserialize)]
@@ -43,10 +44,10 @@ struct Item {
 
 /// Answers with the top values of a link's clicks, or without a link of the whole workspace's.
 pub(crate) async fn breakdown(
-    link: Option<LinkId>,
-    dimension: String,
-    query: Parameters,
     caller: Caller,
+    link: Option<LinkId>,
+    Segment(dimension): Segment,
+    Query(query): Query<Parameters>,
     app: App,
 ) -> Result<Breakdown, ApiError> {
     let dimension = Dimension::parse(&dimension)?;

@@ -11,6 +11,7 @@ use super::{Asked, Subject, conversion_rate};
 use crate::App;
 use crate::auth::Caller;
 use crate::dates::Window;
+use crate::web::request::Query;
 
 /// The longest window of a series that raw rows must answer for: a month, with the hour that clocks may put back.
 const LONGEST_OF_RAW: TimeDelta = TimeDelta::hours(31 * 24 + 1);
@@ -54,9 +55,9 @@ struct Point {
 
 /// Answers with the counts of a link, or without one of the whole workspace.
 pub(crate) async fn show(
-    link: Option<LinkId>,
-    query: Parameters,
     caller: Caller,
+    link: Option<LinkId>,
+    Query(query): Query<Parameters>,
     app: App,
 ) -> Result<Stats, ApiError> {
     let asked = Asked {

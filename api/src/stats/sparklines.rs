@@ -12,6 +12,7 @@ use super::pieces::Range;
 use super::store::{self, Classes, Of, Question, Snapshot};
 use crate::App;
 use crate::auth::Caller;
+use crate::web::request::Query;
 
 /// Days of a line, today included: as many as the smallest plan keeps.
 const DAYS: i64 = 30;
@@ -37,7 +38,11 @@ pub(crate) struct Sparklines {
 }
 
 /// Answers with a line for each link that is asked about; one that is not of the workspace has no clicks in it.
-pub(crate) async fn sparklines(query: Parameters, caller: Caller, app: App) -> Result<Sparklines, ApiError> {
+pub(crate) async fn sparklines(
+    caller: Caller,
+    Query(query): Query<Parameters>,
+    app: App,
+) -> Result<Sparklines, ApiError> {
     let ids = query.ids.split(',').map(str::parse).collect::<Result<Vec<LinkId>, _>>();
     let ids = ids.map_err(|_| ApiError::invalid_field("ids", "must be link ids separated by commas"))?;
     if ids.len() > MAX_LINKS {

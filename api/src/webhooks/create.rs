@@ -13,6 +13,7 @@ use crate::auth::Writer;
 use crate::error::database;
 use crate::faults::Faults;
 use crate::locks;
+use crate::web::request::Json;
 
 /// Endpoints of one workspace, whatever its plan: each one multiplies the deliveries of every click.
 const MAX_ENDPOINTS: i64 = 20;
@@ -36,7 +37,7 @@ fn humans() -> Vec<String> {
 /// Creates an endpoint and draws its signing secret. A 21st of a workspace is rejected: 403, `PLAN_LIMIT`.
 pub(crate) async fn create(
     Writer(caller): Writer,
-    body: NewEndpoint,
+    Json(body): Json<NewEndpoint>,
     app: App,
 ) -> Result<WithSecret, ApiError> {
     let mut faults = Faults::default();

@@ -10,7 +10,7 @@ use crate::error::database;
 use crate::locks;
 
 /// Removes an endpoint. What is on its way to it is not sent any more.
-pub(crate) async fn delete(id: EndpointId, Writer(caller): Writer, app: App) -> Result<(), ApiError> {
+pub(crate) async fn delete(Writer(caller): Writer, id: EndpointId, app: App) -> Result<(), ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     locks::share_to_write(&mut transaction, caller.account).await?;
     if !store::delete(&mut transaction, caller.workspace, id.uuid()).await.map_err(database)? {

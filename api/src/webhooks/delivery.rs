@@ -60,9 +60,9 @@ impl From<DeliveryRow> for Delivery {
 
 /// Answers how a delivery went: one that is pending, one that failed within 7 days, or a test of the last 24 hours.
 pub(crate) async fn delivery(
+    Writer(caller): Writer,
     id: EndpointId,
     delivery: Uuid,
-    Writer(caller): Writer,
     app: App,
 ) -> Result<Delivery, ApiError> {
     store::find(&app.pool, caller.workspace, id.uuid()).await.map_err(database)?.ok_or_else(not_found)?;

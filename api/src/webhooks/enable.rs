@@ -12,7 +12,7 @@ use crate::error::database;
 use crate::locks;
 
 /// Enables a disabled endpoint for the events from now on and answers with it; an enabled one stays as it is.
-pub(crate) async fn enable(id: EndpointId, Writer(caller): Writer, app: App) -> Result<Endpoint, ApiError> {
+pub(crate) async fn enable(Writer(caller): Writer, id: EndpointId, app: App) -> Result<Endpoint, ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     locks::share_to_write(&mut transaction, caller.account).await?;
     store::find_for_update(&mut transaction, caller.workspace, id.uuid())

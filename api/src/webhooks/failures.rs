@@ -12,6 +12,7 @@ use crate::App;
 use crate::auth::Writer;
 use crate::error::database;
 use crate::page::{decode_cursor, encode_cursor, parse_limit};
+use crate::web::request::Query;
 
 /// The query.
 #[derive(Debug, Deserialize)]
@@ -74,9 +75,9 @@ enum Cursor {
 
 /// Answers with a page of the failed attempts of the last 7 days, newest first.
 pub(crate) async fn failures(
-    id: EndpointId,
-    query: Parameters,
     Writer(caller): Writer,
+    id: EndpointId,
+    Query(query): Query<Parameters>,
     app: App,
 ) -> Result<Failures, ApiError> {
     let limit = parse_limit(query.limit.as_deref())?;

@@ -12,6 +12,7 @@ use crate::App;
 use crate::auth::Writer;
 use crate::error::database;
 use crate::page::parse_limit;
+use crate::web::request::Query;
 
 /// The query of a list.
 #[derive(Debug, Deserialize)]
@@ -29,7 +30,11 @@ pub(crate) struct Endpoints {
 }
 
 /// Answers with a page of the workspace's endpoints.
-pub(crate) async fn list(page: Page, Writer(caller): Writer, app: App) -> Result<Endpoints, ApiError> {
+pub(crate) async fn list(
+    Writer(caller): Writer,
+    Query(page): Query<Page>,
+    app: App,
+) -> Result<Endpoints, ApiError> {
     let limit = parse_limit(page.limit.as_deref())?;
     let before = page.cursor.as_deref().map(parse_cursor).transpose()?;
     // One more than asked tells whether there is a next page.

@@ -13,6 +13,7 @@ use crate::auth::Writer;
 use crate::dates::Window;
 use crate::error::database;
 use crate::locks;
+use crate::web::request::Json;
 
 /// Most deliveries that can be named in one request.
 const MAX_IDS: usize = 1_000;
@@ -43,9 +44,9 @@ pub(crate) struct Redelivered {
 /// # Errors
 /// 400 when the endpoint is disabled, or the selection makes no sense.
 pub(crate) async fn redeliver(
-    id: EndpointId,
     Writer(caller): Writer,
-    selection: Selection,
+    id: EndpointId,
+    Json(selection): Json<Selection>,
     app: App,
 ) -> Result<Redelivered, ApiError> {
     let chosen = selection.parse()?;

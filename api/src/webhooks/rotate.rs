@@ -14,8 +14,8 @@ use crate::locks;
 /// The secret so far signs beside the new one for 24 hours, so that receivers can change over without a gap. Only one
 /// is kept: a second rotation within that time ends the first secret at once.
 pub(crate) async fn rotate_secret(
-    id: EndpointId,
     Writer(caller): Writer,
+    id: EndpointId,
     app: App,
 ) -> Result<WithSecret, ApiError> {
     let (secret, sealed) = secret::draw(&app, id.uuid())?;

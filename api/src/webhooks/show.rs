@@ -9,7 +9,7 @@ use crate::auth::Writer;
 use crate::error::database;
 
 /// Answers with an endpoint, without its secret.
-pub(crate) async fn show(id: EndpointId, Writer(caller): Writer, app: App) -> Result<Endpoint, ApiError> {
+pub(crate) async fn show(Writer(caller): Writer, id: EndpointId, app: App) -> Result<Endpoint, ApiError> {
     let row = store::find(&app.pool, caller.workspace, id.uuid()).await.map_err(database)?;
     row.map(Endpoint::from).ok_or_else(not_found)
 }

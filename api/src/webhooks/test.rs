@@ -27,7 +27,7 @@ pub(crate) struct Queued {
 ///
 /// # Errors
 /// 400 when the endpoint is disabled: nothing is sent to it.
-pub(crate) async fn send_test(id: EndpointId, Writer(caller): Writer, app: App) -> Result<Queued, ApiError> {
+pub(crate) async fn send_test(Writer(caller): Writer, id: EndpointId, app: App) -> Result<Queued, ApiError> {
     let delivery_id = Uuid::now_v7();
     let now = schemas::time::to_millis(Utc::now());
     let body = json!({

@@ -14,6 +14,7 @@ use crate::auth::Writer;
 use crate::error::database;
 use crate::faults::Faults;
 use crate::locks;
+use crate::web::request::Json;
 
 /// The body: the fields to change. None of them can be null.
 #[derive(Debug, Default, Deserialize)]
@@ -38,9 +39,9 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
 
 /// Changes the fields that are given and answers with the endpoint. A change that changes nothing tells nobody.
 pub(crate) async fn update(
-    id: EndpointId,
     Writer(caller): Writer,
-    changes: Changes,
+    id: EndpointId,
+    Json(changes): Json<Changes>,
     app: App,
 ) -> Result<Endpoint, ApiError> {
     let mut faults = Faults::default();

@@ -1,5 +1,6 @@
 //! What must let nobody in, at every route of the dashboard there is: one that is added is asked too.
 
+use api::Access;
 use reqwest::{Method, RequestBuilder};
 use schemas::id::{EndpointId, ImportId, KeyId, LinkId, UserId, WorkspaceId};
 use serde_json::{Value, json};
@@ -7,7 +8,6 @@ use uuid::Uuid;
 
 use crate::dashboard::{Browser, PASSWORD};
 use crate::server::{Answer, Server, answer, text};
-use crate::surface::{FOR_MEMBERS, OF_SESSION, RESOURCES, Resource};
 
 /// A route and the place of its ids.
 struct Route {
@@ -30,26 +30,17 @@ struct Ids {
     user: String,
 }
 
-fn of(resources: &[Resource], prefix: &str) -> Vec<Route> {
-    let routes = resources.iter().flat_map(|resource| {
-        resource.methods.iter().map(|method| Route {
-            method: method.parse().unwrap(),
-            path: format!("{prefix}{}", resource.path),
-            is_open: resource.open.contains(method),
-        })
+fn every() -> Vec<Route> {
+    let routes = api::dashboard_operations().into_iter().map(|(method, path, access)| Route {
+        method,
+        path,
+        is_open: access == Access::Anyone,
     });
     routes.collect()
 }
 
-/// Those of a workspace. What needs no key is of none.
 fn of_workspace() -> Vec<Route> {
-    let prefix = "workspaces/{workspace}/";
-    let public = of(RESOURCES, prefix).into_iter().filter(|route| !route.is_open);
-    public.chain(of(FOR_MEMBERS, prefix)).collect()
-}
-
-fn every() -> Vec<Route> {
-    of_workspace().into_iter().chain(of(OF_SESSION, "")).collect()
+    every().into_iter().filter(|route| route.path.starts_with("workspaces/{workspace}/")).collect()
 }
 
 impl Route {

@@ -33,8 +33,6 @@ mod stats_faults;
 mod stats_model;
 mod stats_retention;
 mod stats_uniques;
-#[path = "../../src/surface.rs"]
-mod surface;
 mod upsert;
 mod usage;
 mod webhook_failures;

@@ -18,15 +18,18 @@ pub const BODY_LIMIT: usize = 64 * 1024;
 /// How long a caller may take to send a body; without this, one that stops halfway holds a connection for ever.
 const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Extracts a JSON object of at most `limit` bytes as a `T`.
+/// Reads a JSON object of at most `limit` bytes as a `T`. Give `T` the attribute `serde(deny_unknown_fields)`.
 ///
-/// Rejects with an [`ApiError`]: 415 unless the type is `application/json`, 413 above the limit, 400 when it is
-/// not JSON or does not fit, naming the field. Give `T` the attribute `serde(deny_unknown_fields)`.
-pub fn json_body<T>(limit: usize) -> impl Filter<Extract = (T,), Error = Rejection> + Clone
-where
-    T: DeserializeOwned + Send + 'static,
-{
-    json_bytes(limit).and_then(|body: Bytes| async move { parse_json(&body).map_err(warp::reject::custom) })
+/// # Errors
+/// 415 unless the type is `application/json`, 413 above the limit, 400 when the body is not JSON or does not fit,
+/// naming the field.
+pub async fn read_json<T: DeserializeOwned, B: Buf>(
+    headers: &HeaderMap,
+    body: impl Stream<Item = Result<B, warp::Error>>,
+    limit: usize,
+) -> Result<T, ApiError> {
+    require_json(headers)?;
+    parse_json(&read(headers, body, limit).await?)
 }
 
 /// Extracts a body of at most `limit` bytes whose type is `application/json`, for JSON that is not always an object.
@@ -34,14 +37,7 @@ where
 /// Rejects with an [`ApiError`]: 415 for another type, 413 above the limit.
 pub fn json_bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection> + Clone {
     warp::header::headers_cloned()
-        .and_then(|headers: HeaderMap| async move {
-            if is_json(&headers) {
-                Ok(())
-            } else {
-                let error = ApiError::unsupported_media_type("Send the body as application/json.");
-                Err(warp::reject::custom(error))
-            }
-        })
+        .and_then(|headers: HeaderMap| async move { require_json(&headers).map_err(warp::reject::custom) })
         .untuple_one()
         .and(bytes(limit))
 }
@@ -75,6 +71,13 @@ pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     })?;
     json.end().map_err(|_| malformed())?;
     Ok(value)
+}
+
+fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    if is_json(headers) {
+        return Ok(());
+    }
+    Err(ApiError::unsupported_media_type("Send the body as application/json."))
 }
 
 /// Whether the body is JSON by its media type, parameters aside.

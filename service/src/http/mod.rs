@@ -16,7 +16,7 @@ pub mod route;
 mod serve;
 
 pub use around::Around;
-pub use body::{BODY_LIMIT, bytes, json_body, json_bytes, parse_json};
+pub use body::{BODY_LIMIT, bytes, json_bytes, parse_json, read_json};
 pub use client_address::client_address;
 pub use error::{ApiError, Code, FieldError};
 pub use operations::{Operations, operations, serve_operations};

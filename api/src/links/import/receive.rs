@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
-use futures_util::{Stream, StreamExt as _};
+use bytes::BytesMut;
+use futures_util::{StreamExt as _, stream};
 use http::StatusCode;
+use http::header::CONTENT_TYPE;
 use schemas::id::ImportId;
 use serde::{Deserialize, Serialize};
 use service::http::ApiError;
@@ -19,6 +20,7 @@ use crate::App;
 use crate::auth::{Caller, Editor};
 use crate::error::database;
 use crate::idempotency::{Answer, IdempotencyKey, NamedRequest};
+use crate::web::request::{Argument, Body, Query, Request};
 
 /// Largest file, in bytes.
 const MAX_FILE: usize = 512 << 20;
@@ -36,6 +38,20 @@ const MOST: i64 = 10;
 /// How long an answer waits for an import to be done: small files are, and then there is nothing to ask again.
 const WAIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// A body of CSV as it arrives.
+pub(crate) struct CsvFile(Body);
+
+impl Argument for CsvFile {
+    async fn take(request: &mut Request) -> Result<Self, ApiError> {
+        let media_type = request.head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media_type = media_type.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
+        if media_type.eq_ignore_ascii_case("text/csv") {
+            return Ok(Self(std::mem::replace(&mut request.body, stream::empty().boxed())));
+        }
+        Err(ApiError::unsupported_media_type("Send the file as text/csv."))
+    }
+}
 
 /// The query.
 #[derive(Debug, Deserialize)]
@@ -57,11 +73,11 @@ struct Begun {
 /// Receives a file and answers how far its import is. It goes on by itself, whether or not somebody asks.
 ///
 /// A file that is sent again under its key is read, and compared, and answered with the import that it began.
-pub(crate) async fn import<B: Buf>(
+pub(crate) async fn import(
     Editor(caller): Editor,
     key: Option<IdempotencyKey>,
-    parameters: Parameters,
-    body: impl Stream<Item = Result<B, warp::Error>>,
+    Query(parameters): Query<Parameters>,
+    CsvFile(body): CsvFile,
     app: App,
 ) -> Result<Report, ApiError> {
     if let Some(id) = parameters.import_id {
@@ -139,12 +155,7 @@ async fn take(
 }
 
 /// Reads a file to its end, stores it in pieces, and returns its digest; without an import it is only read.
-async fn receive<B: Buf>(
-    app: &App,
-    id: Option<ImportId>,
-    body: impl Stream<Item = Result<B, warp::Error>>,
-) -> Result<[u8; 32], ApiError> {
-    let mut body = std::pin::pin!(body);
+async fn receive(app: &App, id: Option<ImportId>, mut body: Body) -> Result<[u8; 32], ApiError> {
     let mut piece = BytesMut::with_capacity(PIECE);
     let mut sha256 = Sha256::new();
     let (mut number, mut total) = (0, 0);
@@ -160,19 +171,14 @@ async fn receive<B: Buf>(
             return Err(late());
         }
         let is_end = chunk.is_none();
-        if let Some(mut chunk) = chunk {
-            total += chunk.remaining();
+        if let Some(chunk) = chunk {
+            total += chunk.len();
             if total > MAX_FILE {
                 let message = format!("The file has more than {} MB.", MAX_FILE >> 20);
                 return Err(ApiError::payload_too_large(message));
             }
-            while chunk.has_remaining() {
-                let bytes = chunk.chunk();
-                sha256.update(bytes);
-                piece.extend_from_slice(bytes);
-                let read = bytes.len();
-                chunk.advance(read);
-            }
+            sha256.update(&chunk);
+            piece.extend_from_slice(&chunk);
         }
         if piece.len() < PIECE && !is_end {
             continue;

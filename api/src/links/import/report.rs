@@ -47,7 +47,7 @@ pub(super) struct Refusal {
 }
 
 /// Answers how far an import is.
-pub(crate) async fn show(id: ImportId, caller: Caller, app: App) -> Result<Report, ApiError> {
+pub(crate) async fn show(caller: Caller, id: ImportId, app: App) -> Result<Report, ApiError> {
     find(&app, &caller, id, None).await
 }
 
@@ -66,7 +66,7 @@ pub(super) async fn find(
 }
 
 /// Answers with all rows that were refused so far as CSV, written as it is read.
-pub(crate) async fn refused(id: ImportId, caller: Caller, app: App) -> Result<Export, ApiError> {
+pub(crate) async fn refused(caller: Caller, id: ImportId, app: App) -> Result<Export, ApiError> {
     find(&app, &caller, id, None).await?;
     let (sender, chunks) = mpsc::channel(AHEAD);
     tokio::spawn(async move {

@@ -5,14 +5,12 @@
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, ALLOW,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
-use service::http::Route;
-use warp::path::FullPath;
-use warp::{Filter as _, Reply as _, reply::Response};
+use warp::{Reply as _, reply::Response};
 
-use crate::surface::{Resource, resource_at};
+use super::operation::Access;
 
 /// Headers of an answer that a page's script may read.
 const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, X-Request-Id, Location, Content-Disposition";
@@ -26,34 +24,19 @@ pub(crate) fn open(headers: &mut HeaderMap) {
     headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
 }
 
-/// `OPTIONS` of every resource: what may be sent to it, from a page or not.
-pub(crate) fn preflight() -> Route {
-    warp::path::full()
-        .and_then(|path: FullPath| async move {
-            // The path first: asked for its method first, an unknown path would be 405 instead of 404.
-            resource_at(path.as_str()).ok_or_else(warp::reject::not_found)
-        })
-        .and(warp::options())
-        .and(warp::header::headers_cloned())
-        .map(|resource: &'static Resource, request: HeaderMap| answer(resource, &request))
-        .boxed()
-}
-
-fn answer(resource: &Resource, request: &HeaderMap) -> Response {
+/// Answers `OPTIONS`: what may be sent to a path with these methods, from a page or not.
+pub(crate) fn preflight(
+    request: &HeaderMap,
+    methods: HeaderValue,
+    access: impl Fn(&str) -> Option<Access>,
+) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
-    headers.insert(ALLOW, methods(resource));
-    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods(resource));
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
     let asked = request.get(ACCESS_CONTROL_REQUEST_METHOD).and_then(|method| method.to_str().ok());
-    let is_open = asked.is_some_and(|method| resource.open.contains(&method));
+    let is_open = asked.and_then(access) == Some(Access::Anyone);
     let allowed = if is_open { "Content-Type" } else { "Authorization, Content-Type" };
     headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
     headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from(MAX_AGE));
     response
-}
-
-/// The methods of a resource, for a header.
-pub(crate) fn methods(resource: &Resource) -> HeaderValue {
-    // Letters, commas and spaces are always a header's value.
-    HeaderValue::try_from(resource.methods.join(", ")).unwrap_or(HeaderValue::from_static("GET"))
 }
