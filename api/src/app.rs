@@ -11,11 +11,19 @@ use sqlx::PgPool;
 use tokio::sync::Notify;
 use url::Url;
 
-use crate::config::CountrySource;
-use crate::live::Hub;
+use crate::account::sessions::password::Hashing;
 use crate::plan::Plans;
-use crate::sessions::Hashing;
-use crate::stats::store::Store;
+use crate::resources::live::hub::Hub;
+use crate::store::clicks::ClickStore;
+
+/// Whose data of countries the edges have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CountrySource {
+    /// DB-IP's, which the documentation names and `./dev up` fetches.
+    DbIp,
+    /// Somebody's who asks for no link, or none.
+    Other,
+}
 
 /// The state of the API, shared by all requests. No globals.
 #[derive(Clone)]
@@ -26,7 +34,7 @@ pub(crate) struct State {
     /// Postgres: accounts, keys, links, conversions, webhook endpoints, the outbox.
     pub(crate) pool: PgPool,
     /// ClickHouse: clicks and their counts.
-    pub(crate) store: Store,
+    pub(crate) clicks: ClickStore,
     /// What each plan gives.
     pub(crate) plans: Plans,
     /// Tell real click ids from forged ones.

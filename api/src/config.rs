@@ -15,6 +15,7 @@ use service::process::Settings;
 use url::Url;
 
 use crate::admin::Admin;
+use crate::app::CountrySource;
 use crate::plan::Plans;
 
 /// Hopline's management API: links, conversions, webhook endpoints, counts.
@@ -119,15 +120,6 @@ impl AsRef<Settings> for Config {
     fn as_ref(&self) -> &Settings {
         &self.settings
     }
-}
-
-/// Whose data of countries the edges have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum CountrySource {
-    /// DB-IP's, which the documentation names and `./dev up` fetches.
-    DbIp,
-    /// Somebody's who asks for no link, or none.
-    Other,
 }
 
 impl Config {

@@ -1,40 +1,19 @@
 //! The management API: links, conversions, webhook endpoints and counts over HTTP, and the operator's commands.
 
+mod account;
 mod admin;
-mod answers;
 mod app;
-mod audit;
-mod auth;
-mod clicks;
+mod background;
 mod config;
-mod conversions;
-mod csv;
-mod dashboard;
-mod dates;
 mod error;
-mod faults;
-mod idempotency;
-mod keys;
-mod limits;
-mod links;
-mod live;
-mod locks;
-mod members;
-mod migrate;
-mod openapi;
-mod outbox;
-mod page;
 mod plan;
-mod retention;
+mod resources;
 mod routes;
-mod sessions;
-mod stats;
-mod usage;
+mod store;
 mod web;
-mod webhooks;
-mod workspaces;
 
-pub use config::{Command, Config, CountrySource};
+pub use app::CountrySource;
+pub use config::{Command, Config};
 pub use plan::{Plans, PlansFault};
 
 use anyhow::Context as _;
@@ -47,12 +26,17 @@ use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
-use crate::answers::Answers;
+use crate::account::sessions::password::Hashing;
+use crate::account::sessions::setup;
 use crate::app::{App, State};
-use crate::limits::AddressLimits;
-use crate::live::Hub;
-use crate::sessions::Hashing;
-use crate::stats::store::Store;
+use crate::background::{outbox, retention, sweep};
+use crate::resources::imports::schedule;
+use crate::resources::live::follow::follow;
+use crate::resources::live::hub::Hub;
+use crate::store::clicks::ClickStore;
+use crate::store::migrate;
+use crate::web::limits::AddressLimits;
+use crate::web::middleware::Middleware;
 
 /// Connections of one instance to Postgres.
 const POOL_CONNECTIONS: u32 = 16;
@@ -78,18 +62,18 @@ pub async fn run(
     let (postgres, kafka) = (health.check("postgres"), health.check("kafka"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     tokio::spawn(service::postgres::watch(pool.clone(), postgres, shutdown.clone()));
-    tokio::spawn(idempotency::sweep(pool.clone(), shutdown.clone()));
-    tokio::spawn(sessions::sweep(pool.clone(), shutdown.clone()));
+    tokio::spawn(sweep::sweep(pool.clone(), shutdown.clone()));
     let outbox = tokio::spawn(outbox::publish(pool.clone(), config.kafka.clone(), kafka, shutdown.clone()));
 
     let app = app(&config, pool.clone(), &clickhouse, &shutdown)?;
-    live::follow(&config.kafka, app.live.clone(), shutdown.clone())?;
+    follow(&config.kafka, app.live.clone(), shutdown.clone())?;
     let daily = retention::write_daily(pool.clone(), clickhouse, app.plans.clone(), shutdown.clone());
     tokio::spawn(daily);
-    tokio::spawn(links::work_imports_off(app.clone()));
-    tokio::spawn(sessions::announce(app.clone(), shutdown.clone()));
-    let around = Answers(AddressLimits::new(config.address_requests_per_minute, config.trusted_proxies));
-    serve_around(around, listener, routes::routes(&app), config.limits, shutdown.clone()).await;
+    tokio::spawn(schedule::run_imports(app.clone()));
+    tokio::spawn(setup::announce(app.clone(), shutdown.clone()));
+    let middleware =
+        Middleware(AddressLimits::new(config.address_requests_per_minute, config.trusted_proxies));
+    serve_around(middleware, listener, routes::routes(&app), config.limits, shutdown.clone()).await;
     // Requests are finished, so nothing more comes into the outbox from here; what is left is sent at the next start.
     outbox.await.context("the outbox publisher panicked")?;
     pool.close().await;
@@ -109,7 +93,7 @@ fn app(
     };
     Ok(App::new(State {
         pool,
-        store: Store::new(clickhouse, config.queries_per_workspace.get(), config.stats_timeout),
+        clicks: ClickStore::new(clickhouse, config.queries_per_workspace.get(), config.stats_timeout),
         plans,
         click_ids: click_id_keys(config),
         secret_keys: config.secret_keys.clone(),

@@ -7,14 +7,16 @@ use service::http::Route;
 use service::http::route::any_of;
 use warp::Filter as _;
 
-use crate::auth::{Caller, Editor, Writer};
-use crate::limits::Anyone;
-use crate::sessions::{Member, Owner, SentByPage};
+use crate::account::sessions::member::{Member, Owner, SentByPage};
+use crate::account::sessions::{setup, show as session, sign_in};
+use crate::account::{members, workspaces};
+use crate::app::App;
+use crate::resources::{clicks, conversions, imports, keys, links, live, names, stats, usage, webhooks};
+use crate::web::caller::{Anyone, Caller, Editor, Writer};
 use crate::web::mount::{Table, mount};
 use crate::web::operation::{Operation, delete, get, patch, post, put};
 use crate::web::request::Credentials;
-use crate::{App, clicks, conversions, dashboard, links, live, members, openapi, sessions};
-use crate::{stats, usage, webhooks, workspaces};
+use crate::web::{dashboard, openapi};
 
 const OK: StatusCode = StatusCode::OK;
 const CREATED: StatusCode = StatusCode::CREATED;
@@ -25,35 +27,35 @@ const NO_CONTENT: StatusCode = StatusCode::NO_CONTENT;
 #[rustfmt::skip]
 pub(crate) fn of_workspace() -> Vec<Operation> {
     vec![
-        get::<Caller, _>   ("links",                                     links::list,                 OK),
-        post::<Editor, _>  ("links",                                     links::create,               CREATED),
-        post::<Editor, _>  ("links/bulk",                                links::bulk,                 OK),
-        put::<Editor, _>   ("links/upsert",                              links::upsert,               OK),
-        get::<Caller, _>   ("links/{id}",                                links::show,                 OK),
-        patch::<Editor, _> ("links/{id}",                                links::update,               OK),
-        delete::<Editor, _>("links/{id}",                                links::delete,               NO_CONTENT),
-        get::<Caller, _>   ("links/{id}/qr",                             links::qr,                   OK),
-        get::<Caller, _>   ("links/{id}/stats",                          stats::show,                 OK),
-        get::<Caller, _>   ("links/{id}/stats/{dimension}",              stats::breakdown,            OK),
-        get::<Caller, _>   ("links/{id}/clicks",                         clicks::clicks,              OK),
-        get::<Caller, _>   ("links/{id}/conversions",                    conversions::list,           OK),
-        get::<Caller, _>   ("links/{id}/live",                           live::live,                  OK),
-        get::<Caller, _>   ("stats",                                     stats::show,                 OK),
-        get::<Caller, _>   ("stats/{dimension}",                         stats::breakdown,            OK),
-        get::<Caller, _>   ("clicks",                                    clicks::clicks,              OK),
-        get::<Caller, _>   ("conversions",                               conversions::list,           OK),
-        get::<Caller, _>   ("live",                                      live::live,                  OK),
-        get::<Writer, _>   ("webhooks",                                  webhooks::list,              OK),
-        post::<Writer, _>  ("webhooks",                                  webhooks::create,            CREATED),
-        get::<Writer, _>   ("webhooks/{id}",                             webhooks::show,              OK),
-        patch::<Writer, _> ("webhooks/{id}",                             webhooks::update,            OK),
-        delete::<Writer, _>("webhooks/{id}",                             webhooks::delete,            NO_CONTENT),
-        post::<Writer, _>  ("webhooks/{id}/rotate-secret",               webhooks::rotate_secret,     OK),
-        get::<Writer, _>   ("webhooks/{id}/failures",                    webhooks::failures,          OK),
-        get::<Writer, _>   ("webhooks/{id}/deliveries/{delivery_id}",    webhooks::delivery,          OK),
-        post::<Writer, _>  ("webhooks/{id}/test",                        webhooks::send_test,         ACCEPTED),
-        post::<Writer, _>  ("webhooks/{id}/redeliver",                   webhooks::redeliver,         ACCEPTED),
-        get::<Caller, _>   ("usage",                                     usage::usage,                OK),
+        get::<Caller, _>     ("links",                                    links::list::list,                 OK),
+        post::<Editor, _>    ("links",                                    links::create::create,             CREATED),
+        post::<Editor, _>    ("links/bulk",                               links::bulk::bulk,                 OK),
+        put::<Editor, _>     ("links/upsert",                             links::upsert::upsert,             OK),
+        get::<Caller, _>     ("links/{id}",                               links::show::show,                 OK),
+        patch::<Editor, _>   ("links/{id}",                               links::update::update,             OK),
+        delete::<Editor, _>  ("links/{id}",                               links::delete::delete,             NO_CONTENT),
+        get::<Caller, _>     ("links/{id}/qr",                            links::qr::qr,                     OK),
+        get::<Caller, _>     ("links/{id}/stats",                         stats::show::show,                 OK),
+        get::<Caller, _>     ("links/{id}/stats/{dimension}",             stats::breakdown::breakdown,       OK),
+        get::<Caller, _>     ("links/{id}/clicks",                        clicks::list::list,                OK),
+        get::<Caller, _>     ("links/{id}/conversions",                   conversions::list::list,           OK),
+        get::<Caller, _>     ("links/{id}/live",                          live::stream::live,                OK),
+        get::<Caller, _>     ("stats",                                    stats::show::show,                 OK),
+        get::<Caller, _>     ("stats/{dimension}",                        stats::breakdown::breakdown,       OK),
+        get::<Caller, _>     ("clicks",                                   clicks::list::list,                OK),
+        get::<Caller, _>     ("conversions",                              conversions::list::list,           OK),
+        get::<Caller, _>     ("live",                                     live::stream::live,                OK),
+        get::<Writer, _>     ("webhooks",                                 webhooks::list::list,              OK),
+        post::<Writer, _>    ("webhooks",                                 webhooks::create::create,          CREATED),
+        get::<Writer, _>     ("webhooks/{id}",                            webhooks::show::show,              OK),
+        patch::<Writer, _>   ("webhooks/{id}",                            webhooks::update::update,          OK),
+        delete::<Writer, _>  ("webhooks/{id}",                            webhooks::delete::delete,          NO_CONTENT),
+        post::<Writer, _>    ("webhooks/{id}/rotate-secret",              webhooks::rotate::rotate_secret,   OK),
+        get::<Writer, _>     ("webhooks/{id}/failures",                   webhooks::failures::failures,      OK),
+        get::<Writer, _>     ("webhooks/{id}/deliveries/{delivery_id}",   webhooks::delivery::delivery,      OK),
+        post::<Writer, _>    ("webhooks/{id}/test",                       webhooks::test::send_test,         ACCEPTED),
+        post::<Writer, _>    ("webhooks/{id}/redeliver",                  webhooks::redeliver::redeliver,    ACCEPTED),
+        get::<Caller, _>     ("usage",                                    usage::usage,                      OK),
     ]
 }
 
@@ -61,7 +63,7 @@ pub(crate) fn of_workspace() -> Vec<Operation> {
 #[rustfmt::skip]
 pub(crate) fn of_anyone() -> Vec<Operation> {
     vec![
-        post::<Anyone, _>  ("conversions",                               conversions::create,         CREATED),
+        post::<Anyone, _>    ("conversions",                              conversions::create::create,       CREATED),
     ]
 }
 
@@ -69,17 +71,17 @@ pub(crate) fn of_anyone() -> Vec<Operation> {
 #[rustfmt::skip]
 pub(crate) fn of_members() -> Vec<Operation> {
     vec![
-        get::<Caller, _>   ("keys",                                      dashboard::keys::list,       OK),
-        post::<Caller, _>  ("keys",                                      dashboard::keys::create,     CREATED),
-        delete::<Caller, _>("keys/{id}",                                 dashboard::keys::revoke,     NO_CONTENT),
-        get::<Caller, _>   ("tags",                                      dashboard::names::tags,      OK),
-        get::<Caller, _>   ("slugs/{slug}",                              dashboard::names::slug,      OK),
-        get::<Caller, _>   ("sparklines",                                stats::sparklines,           OK),
-        post::<Writer, _>  ("webhooks/{id}/enable",                      webhooks::enable,            OK),
-        get::<Caller, _>   ("links/export",                              links::export,               OK),
-        post::<Editor, _>  ("links/import",                              links::import,               OK),
-        get::<Caller, _>   ("links/import/{id}",                         links::show_import,          OK),
-        get::<Caller, _>   ("links/import/{id}/refused",                 links::refused_of_import,    OK),
+        get::<Caller, _>     ("keys",                                     keys::list,                        OK),
+        post::<Caller, _>    ("keys",                                     keys::create,                      CREATED),
+        delete::<Caller, _>  ("keys/{id}",                                keys::revoke,                      NO_CONTENT),
+        get::<Caller, _>     ("tags",                                     names::tags,                       OK),
+        get::<Caller, _>     ("slugs/{slug}",                             names::slug,                       OK),
+        get::<Caller, _>     ("sparklines",                               stats::sparklines::sparklines,     OK),
+        post::<Writer, _>    ("webhooks/{id}/enable",                     webhooks::enable::enable,          OK),
+        get::<Caller, _>     ("links/export",                             links::export::export,             OK),
+        post::<Editor, _>    ("links/import",                             imports::receive::import,          OK),
+        get::<Caller, _>     ("links/import/{id}",                        imports::report::show,             OK),
+        get::<Caller, _>     ("links/import/{id}/refused",                imports::report::refused,          OK),
     ]
 }
 
@@ -87,17 +89,17 @@ pub(crate) fn of_members() -> Vec<Operation> {
 #[rustfmt::skip]
 pub(crate) fn of_sessions() -> Vec<Operation> {
     vec![
-        get::<Anyone, _>     ("setup",                                   sessions::is_needed,         OK),
-        post::<SentByPage, _>("setup",                                   sessions::set_up,            OK),
-        post::<SentByPage, _>("sign-in",                                 sessions::sign_in,           OK),
-        post::<SentByPage, _>("sign-out",                                sessions::sign_out,          NO_CONTENT),
-        post::<Member, _>    ("sign-out-everywhere",                     sessions::sign_out_everywhere, NO_CONTENT),
-        get::<Member, _>     ("session",                                 sessions::show,              OK),
-        get::<Member, _>     ("members",                                 members::list,               OK),
-        post::<Owner, _>     ("members",                                 members::create,             CREATED),
-        delete::<Owner, _>   ("members/{id}",                            members::remove,             NO_CONTENT),
-        get::<Member, _>     ("workspaces",                              workspaces::list,            OK),
-        post::<Owner, _>     ("workspaces",                              workspaces::create,          CREATED),
+        get::<Anyone, _>     ("setup",                                    setup::is_needed,                  OK),
+        post::<SentByPage, _>("setup",                                    setup::set_up,                     OK),
+        post::<SentByPage, _>("sign-in",                                  sign_in::sign_in,                  OK),
+        post::<SentByPage, _>("sign-out",                                 sign_in::sign_out,                 NO_CONTENT),
+        post::<Member, _>    ("sign-out-everywhere",                      sign_in::sign_out_everywhere,      NO_CONTENT),
+        get::<Member, _>     ("session",                                  session::show,                     OK),
+        get::<Member, _>     ("members",                                  members::list::list,               OK),
+        post::<Owner, _>     ("members",                                  members::create::create,           CREATED),
+        delete::<Owner, _>   ("members/{id}",                             members::remove::remove,           NO_CONTENT),
+        get::<Member, _>     ("workspaces",                               workspaces::list,                  OK),
+        post::<Owner, _>     ("workspaces",                               workspaces::create,                CREATED),
     ]
 }
 
@@ -117,6 +119,6 @@ pub(crate) fn routes(app: &App) -> Route {
             app,
         ),
         mount(warp::path!("app" / "api" / ..).map(|| Credentials::Session), &sessions, app),
-        dashboard::page::routes(),
+        dashboard::routes(),
     ])
 }

@@ -14,8 +14,8 @@ use warp::{Filter, Rejection};
 use super::cors;
 use super::operation::Operation;
 use super::request::{Credentials, Head, Request};
-use crate::App;
-use crate::limits::visit;
+use crate::app::App;
+use crate::web::limits::visit;
 
 /// Operations by path.
 pub(crate) struct Table(Vec<Resource>);

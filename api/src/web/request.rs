@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use service::http::{ApiError, BODY_LIMIT, parse_query, read_json};
 use uuid::Uuid;
 
-use crate::App;
-use crate::limits::Visit;
+use crate::app::App;
+use crate::web::limits::Visit;
 
 /// A request for an operation.
 pub(crate) struct Request {

@@ -76,7 +76,7 @@ async fn the_tags_of_a_workspace_are_found_without_its_links() {
     let own: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
     let explain = concat!(
         "EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) ",
-        include_str!("../../src/dashboard/tags.sql")
+        include_str!("../../src/store/tags.sql")
     );
     let plan: Vec<String> =
         sqlx::query_scalar(explain).bind(own.uuid()).bind(1_000_i64).fetch_all(&mut postgres).await.unwrap();

@@ -1,0 +1,20 @@
+//! `GET /app/api/members`
+
+use serde::Serialize;
+use service::http::ApiError;
+
+use crate::account::sessions::member;
+use crate::app::App;
+use crate::error::database;
+use crate::store::members::{self, Member};
+
+/// All members.
+#[derive(Debug, Serialize)]
+pub(crate) struct Members {
+    members: Vec<Member>,
+}
+
+/// Answers with the members of the account who can sign in, the oldest first.
+pub(crate) async fn list(member: member::Member, app: App) -> Result<Members, ApiError> {
+    Ok(Members { members: members::list(&app.pool, member.account).await.map_err(database)? })
+}

@@ -1,0 +1,83 @@
+//! Members of an account: who can sign in, and sees all of its workspaces.
+
+pub(crate) mod create;
+pub(crate) mod list;
+pub(crate) mod remove;
+
+use service::http::ApiError;
+
+use crate::web::faults::check_text;
+
+/// Longest name, in characters.
+const MAX_NAME: usize = 200;
+
+/// Longest email address: the path of RFC 5321 without its angle brackets, in bytes.
+pub(crate) const MAX_EMAIL: usize = 254;
+
+/// Longest part before the @, in bytes; RFC 5321.
+const MAX_LOCAL: usize = 64;
+
+/// Says what is wrong with a member's name, or `Ok`.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    check_text(name, MAX_NAME)
+}
+
+/// Says what is wrong with an email address, or `Ok`. Whether it is somebody's, only a letter to it can tell.
+pub(crate) fn check_email(email: &str) -> Result<(), &'static str> {
+    if email.len() > MAX_EMAIL {
+        return Err("must have at most 254 bytes");
+    }
+    if email.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err("must not contain spaces or control characters");
+    }
+    let (local, domain) = email.rsplit_once('@').ok_or("must have an @, such as ada@example.com")?;
+    if local.is_empty() || local.len() > MAX_LOCAL || local.contains('@') {
+        return Err("must have 1 to 64 bytes before one @");
+    }
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.chars().all(|c| c.is_alphanumeric() || c == '-')
+    };
+    if domain.split('.').count() < 2 || !domain.split('.').all(is_label) {
+        return Err("must have a domain after the @, such as example.com");
+    }
+    Ok(())
+}
+
+/// The one answer for an email address that some account has a member of.
+pub(crate) fn email_taken() -> ApiError {
+    ApiError::email_taken("Another member already has this email address.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_email_has_a_local_part_and_a_domain() {
+        for good in ["ada@example.com", "a.b+c@mail.example.co.uk", "ü@täst.example", "o'neil@example.com"]
+        {
+            assert_eq!(check_email(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            "ada",
+            "@example.com",
+            "ada@",
+            "ada@localhost",
+            "ada@example.",
+            "ada@.com",
+            "ada@exa mple.com",
+            "ada@-example.com",
+            "a@b@example.com",
+            "ada@example.com\n",
+            "ada@[127.0.0.1]",
+            &format!("{}@example.com", "a".repeat(65)),
+            &format!("ada@{}.com", "a".repeat(250)),
+        ] {
+            assert!(check_email(bad).is_err(), "{bad}");
+        }
+    }
+}

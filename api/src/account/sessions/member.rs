@@ -1,0 +1,92 @@
+//! The members who may call the operations of the dashboard.
+
+use service::http::ApiError;
+use uuid::Uuid;
+
+use super::{cookie, origin};
+use crate::app::App;
+use crate::error::database;
+use crate::plan::Plan;
+use crate::store::sessions;
+use crate::web::operation::{Access, Principal};
+use crate::web::request::{Head, Request};
+
+/// A member who is signed in.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub(crate) user: Uuid,
+    pub(crate) account: Uuid,
+    /// The account's plan at this request.
+    pub(crate) plan: Plan,
+    /// The workspace that was asked for, if it is of the account.
+    pub(crate) workspace: Option<Uuid>,
+    /// Under which the session is kept.
+    pub(crate) digest: [u8; 32],
+    is_owner: bool,
+}
+
+/// A member who decides about members and workspaces.
+#[derive(Debug, Clone)]
+pub(crate) struct Owner(pub(crate) Member);
+
+/// A request without a session that the dashboard's own page sent, as far as a browser tells.
+pub(crate) struct SentByPage(pub(crate) Head);
+
+impl Principal for SentByPage {
+    const ACCESS: Access = Access::Anyone;
+
+    /// Answers 403 to what another site's page may have sent, 429 to an address that asks too often.
+    async fn admit(request: &mut Request) -> Result<Self, ApiError> {
+        let Request { app, head, .. } = request;
+        head.visit.charge_address()?;
+        origin::check(&head.method, &head.headers, app.dashboard_url.as_ref())?;
+        Ok(Self(head.clone()))
+    }
+}
+
+impl Principal for Member {
+    const ACCESS: Access = Access::Member;
+
+    async fn admit(request: &mut Request) -> Result<Self, ApiError> {
+        member_of(&request.app, &request.head, None).await
+    }
+}
+
+impl Principal for Owner {
+    const ACCESS: Access = Access::Owner;
+
+    /// Answers 403 to other members.
+    async fn admit(request: &mut Request) -> Result<Self, ApiError> {
+        let member = Member::admit(request).await?;
+        if member.is_owner {
+            return Ok(Self(member));
+        }
+        Err(ApiError::forbidden("Only an owner of the account can do this."))
+    }
+}
+
+/// The member whose session the request shows, and whether a workspace is of the member's account.
+///
+/// # Errors
+/// 403 for a change that another site's page may have sent, 401 without a session, 429 to who asks too often.
+pub(crate) async fn member_of(app: &App, head: &Head, workspace: Option<Uuid>) -> Result<Member, ApiError> {
+    origin::check(&head.method, &head.headers, app.dashboard_url.as_ref())?;
+    let digest = cookie::token(&head.headers).map(cookie::digest);
+    let found = match &digest {
+        Some(digest) => sessions::find(&app.pool, digest, workspace).await.map_err(database)?,
+        None => None,
+    };
+    let (Some(row), Some(digest)) = (found, digest) else {
+        head.visit.charge_address()?;
+        return Err(ApiError::unauthorized("Sign in first."));
+    };
+    head.visit.charge_member(row.user_id)?;
+    Ok(Member {
+        user: row.user_id,
+        account: row.account_id,
+        plan: row.plan,
+        workspace: row.workspace_id,
+        digest,
+        is_owner: row.role == "owner",
+    })
+}

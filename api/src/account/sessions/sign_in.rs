@@ -1,0 +1,123 @@
+//! `POST /app/api/sign-in`, `/sign-out` and `/sign-out-everywhere`
+
+use http::StatusCode;
+use http::header::SET_COOKIE;
+use serde::Deserialize;
+use service::http::{ApiError, json};
+use uuid::Uuid;
+use warp::reply::{Reply as _, Response};
+
+use super::cookie;
+use super::cookie::Cookie;
+use super::member::Member;
+use super::show::Session;
+use super::throttle::Attempt;
+use crate::account::members::MAX_EMAIL;
+use crate::account::sessions::member::SentByPage;
+use crate::account::sessions::password::Password;
+use crate::app::App;
+use crate::error::database;
+use crate::store::{members, sessions};
+use crate::web::faults::check_text;
+use crate::web::limits::Visit;
+use crate::web::operation::Answer;
+use crate::web::request::{Head, Json};
+
+/// The body.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Credentials {
+    email: String,
+    password: Password,
+}
+
+/// A session that has begun, and its cookie.
+pub(crate) struct SignedIn {
+    pub(crate) session: Session,
+    pub(crate) cookie: Cookie,
+}
+
+impl Answer for SignedIn {
+    fn respond(self, status: StatusCode) -> Response {
+        let mut response = json(status, &self.session);
+        response.headers_mut().insert(SET_COOKIE, self.cookie.header());
+        response
+    }
+}
+
+/// The answer that only takes a cookie away.
+impl Answer for Cookie {
+    fn respond(self, status: StatusCode) -> Response {
+        let mut response = status.into_response();
+        response.headers_mut().insert(SET_COOKIE, self.header());
+        response
+    }
+}
+
+/// Signs a member in. Nothing tells an email that nobody has from a password that is wrong, not even the time it takes.
+pub(crate) async fn sign_in(
+    SentByPage(head): SentByPage,
+    Json(credentials): Json<Credentials>,
+    app: App,
+) -> Result<SignedIn, ApiError> {
+    let Credentials { email, password } = credentials;
+    let attempt = Attempt::count(&app, &head.visit, &email).await?;
+    // One folding of case for what is counted and what is looked for; and what no member can have is nobody's.
+    let found = match check_text(&email, MAX_EMAIL) {
+        Ok(()) => members::find(&app.pool, &email.to_lowercase()).await.map_err(database)?,
+        Err(_) => None,
+    };
+    let (user, hash) = found.unzip();
+    let hash = hash.flatten();
+    let is_it = app.hashing.verify(password, hash.clone()).await?;
+    let (Some(user), Some(hash), true) = (user, hash, is_it) else { return Err(wrong()) };
+    attempt.succeeded(&app).await.map_err(database)?;
+    begin(&app, &head, user, &hash).await
+}
+
+fn wrong() -> ApiError {
+    ApiError::unauthorized("The email or the password is wrong.")
+}
+
+/// Begins a session under a token that nobody has seen; what the browser had before is no session any more.
+///
+/// # Errors
+/// 401 when the password is another one by now than the one that was shown, or the member was removed.
+pub(super) async fn begin(
+    app: &App,
+    head: &Head,
+    user: Uuid,
+    password_hash: &str,
+) -> Result<SignedIn, ApiError> {
+    let cookie = Cookie::draw(is_secure(app, &head.visit));
+    let former = cookie::token(&head.headers).map(cookie::digest);
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    let digest = cookie.digest();
+    let begun = sessions::begin(&mut transaction, &digest, user, password_hash, former);
+    if !begun.await.map_err(database)? {
+        return Err(wrong());
+    }
+    transaction.commit().await.map_err(database)?;
+    let session = Session::read(app, user).await.map_err(database)?;
+    Ok(SignedIn { session, cookie })
+}
+
+/// Ends the session that the browser has, if it has one, and takes its cookie away.
+pub(crate) async fn sign_out(SentByPage(head): SentByPage, app: App) -> Result<Cookie, ApiError> {
+    if let Some(token) = cookie::token(&head.headers) {
+        let mut connection = app.pool.acquire().await.map_err(database)?;
+        sessions::end(&mut connection, &cookie::digest(token)).await.map_err(database)?;
+    }
+    Ok(Cookie::removed(is_secure(&app, &head.visit)))
+}
+
+/// Ends every session of the member, this one too.
+pub(crate) async fn sign_out_everywhere(member: Member, head: Head, app: App) -> Result<Cookie, ApiError> {
+    let mut connection = app.pool.acquire().await.map_err(database)?;
+    sessions::end_all(&mut connection, member.user).await.map_err(database)?;
+    Ok(Cookie::removed(is_secure(&app, &head.visit)))
+}
+
+fn is_secure(app: &App, visit: &Visit) -> bool {
+    visit.is_tls() || app.dashboard_url.as_ref().is_some_and(|url| url.scheme() == "https")
+}

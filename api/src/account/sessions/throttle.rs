@@ -1,0 +1,61 @@
+//! How often somebody may try to sign in: by address, by email, and by both together, over all instances.
+
+use std::time::Duration;
+
+use chrono::Utc;
+use service::http::ApiError;
+
+use super::deployment_hash::deployment_hash;
+use crate::app::App;
+use crate::error::database;
+use crate::store::sign_in_attempts;
+use crate::web::limits::{Visit, network};
+
+/// Attempts in a quarter of an hour: of an address, behind which an office may be; of an email from one address; of an
+/// email from everywhere, which is more, so that a stranger at one address cannot keep its owner out.
+const OF_ADDRESS: i32 = 60;
+const OF_EMAIL_AT_ADDRESS: i32 = 10;
+const OF_EMAIL: i32 = 100;
+
+/// What an attempt counts for, as keyed hashes: of a plain address or email it could be found out which it was.
+pub(super) struct Attempt {
+    address: [u8; 32],
+    email_at_address: [u8; 32],
+    email: [u8; 32],
+}
+
+impl Attempt {
+    /// Counts an attempt before it is known whether it succeeds: of many at once, no more get through.
+    ///
+    /// # Errors
+    /// 429 when it was one too many. An address that may try no more uses up nobody's email.
+    pub(super) async fn count(app: &App, visit: &Visit, email: &str) -> Result<Self, ApiError> {
+        let network = network(visit.address()).to_be_bytes();
+        let email = email.to_lowercase();
+        let both = [&network[..], email.as_bytes()].concat();
+        let attempt = Self {
+            address: deployment_hash(app, "sign-in address", &network),
+            email_at_address: deployment_hash(app, "sign-in email at address", &both),
+            email: deployment_hash(app, "sign-in email", email.as_bytes()),
+        };
+        count(app, &attempt.address, OF_ADDRESS).await?;
+        count(app, &attempt.email_at_address, OF_EMAIL_AT_ADDRESS).await?;
+        count(app, &attempt.email, OF_EMAIL).await?;
+        Ok(attempt)
+    }
+
+    /// Takes the attempt back: it was the right password.
+    pub(super) async fn succeeded(self, app: &App) -> sqlx::Result<()> {
+        sign_in_attempts::take_back(&app.pool, &self.address, [&self.email, &self.email_at_address]).await
+    }
+}
+
+async fn count(app: &App, who: &[u8; 32], most: i32) -> Result<(), ApiError> {
+    let (attempts, until) = sign_in_attempts::count(&app.pool, who).await.map_err(database)?;
+    if attempts <= most {
+        return Ok(());
+    }
+    let wait = (until - Utc::now()).to_std().unwrap_or(Duration::from_secs(1));
+    Err(ApiError::rate_limited("Too many attempts to sign in. Wait a while and try again.")
+        .with_retry_after(wait))
+}

@@ -1,0 +1,73 @@
+//! `GET` and `POST /app/api/workspaces`
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use service::http::ApiError;
+
+use crate::account::sessions::member::{Member, Owner};
+use crate::app::App;
+use crate::error::database;
+use crate::store::workspaces::{Kind, Workspace};
+use crate::store::{accounts, audit, workspaces};
+use crate::web::faults::{Faults, check_text};
+use crate::web::request::Json;
+
+/// Longest name, in characters.
+const MAX_NAME: usize = 200;
+
+/// Workspaces that an account's owners may make; the operator's command goes beyond.
+const MOST: i64 = 100;
+
+/// All of an account.
+#[derive(Debug, Serialize)]
+pub(crate) struct Workspaces {
+    workspaces: Vec<Workspace>,
+}
+
+/// The body.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct New {
+    name: String,
+    kind: Kind,
+}
+
+/// Answers with the workspaces of the member's account, the oldest first.
+pub(crate) async fn list(member: Member, app: App) -> Result<Workspaces, ApiError> {
+    let mut connection = app.pool.acquire().await.map_err(database)?;
+    Ok(Workspaces {
+        workspaces: workspaces::of_account(&mut connection, member.account).await.map_err(database)?,
+    })
+}
+
+/// Creates a workspace of the owner's account.
+pub(crate) async fn create(
+    Owner(owner): Owner,
+    Json(new): Json<New>,
+    app: App,
+) -> Result<Workspace, ApiError> {
+    let name = new.name.trim();
+    let mut faults = Faults::default();
+    faults.note("name", check_text(name, MAX_NAME));
+    faults.into_result()?;
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    // Two that count at once would both find the last place.
+    accounts::take(&mut transaction, owner.account).await.map_err(database)?;
+    if workspaces::count(&mut transaction, owner.account).await.map_err(database)? >= MOST {
+        return Err(ApiError::plan_limit(format!("An account can have at most {MOST} workspaces.")));
+    }
+    let created =
+        workspaces::insert(&mut transaction, owner.account, name, new.kind).await.map_err(database)?;
+    let details = json!({ "name": name, "kind": new.kind.as_str() });
+    audit::record(
+        &mut transaction,
+        &audit::member(owner.user),
+        "create-workspace",
+        &created.id.to_string(),
+        details,
+    )
+    .await
+    .map_err(database)?;
+    transaction.commit().await.map_err(database)?;
+    Ok(created)
+}

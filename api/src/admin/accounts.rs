@@ -1,0 +1,141 @@
+//! Accounts, their members, workspaces and plans.
+
+use anyhow::anyhow;
+use schemas::id::{AccountId, UserId, WorkspaceId};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::trail::record;
+use crate::account::quota::{self, Settled};
+use crate::app::App;
+use crate::error::violates;
+use crate::plan::Plan;
+use crate::resources::usage::Usage;
+use crate::store::members::NewMember;
+use crate::store::workspaces::Kind;
+use crate::store::{accounts, endpoints, members, workspaces};
+
+/// Creates an account, its owner and its personal workspace.
+pub(super) async fn create_account(
+    pool: &PgPool,
+    name: &str,
+    plan: Plan,
+) -> sqlx::Result<(AccountId, WorkspaceId)> {
+    let mut transaction = pool.begin().await?;
+    let (account, _) = accounts::insert(&mut transaction, name, plan).await?;
+    let workspace = workspaces::insert(&mut transaction, account, name, Kind::Personal).await?.id;
+    let account = AccountId::from_uuid(account);
+    let details = json!({ "name": name, "plan": plan.as_str(), "workspace_id": workspace });
+    record(&mut transaction, "create-account", &account.to_string(), details).await?;
+    transaction.commit().await?;
+    Ok((account, workspace))
+}
+
+/// Creates a workspace; `None` when there is no such account.
+pub(super) async fn create_workspace(
+    pool: &PgPool,
+    account: AccountId,
+    name: &str,
+    kind: Kind,
+) -> sqlx::Result<Option<WorkspaceId>> {
+    let mut transaction = pool.begin().await?;
+    if accounts::find(&mut transaction, account.uuid()).await?.is_none() {
+        return Ok(None);
+    }
+    let workspace = workspaces::insert(&mut transaction, account.uuid(), name, kind).await?.id;
+    let details = json!({ "account_id": account, "name": name, "kind": kind.as_str() });
+    record(&mut transaction, "create-workspace", &workspace.to_string(), details).await?;
+    transaction.commit().await?;
+    Ok(Some(workspace))
+}
+
+/// Creates a member who can sign in; `None` when there is no such account.
+///
+/// # Errors
+/// When another member has the email address, too.
+pub(super) async fn create_user(pool: &PgPool, user: &NewMember<'_>) -> anyhow::Result<Option<UserId>> {
+    let id = UserId::from_uuid(user.id);
+    let mut transaction = pool.begin().await?;
+    if accounts::find(&mut transaction, user.account).await?.is_none() {
+        return Ok(None);
+    }
+    match members::insert(&mut transaction, user).await {
+        Err(error) if violates(&error, "users_email") => {
+            return Err(anyhow!("--email: another member has the address {}", user.email));
+        }
+        inserted => inserted?,
+    }
+    let account = AccountId::from_uuid(user.account);
+    let details = json!({ "account_id": account, "email": user.email, "role": user.role.as_str() });
+    record(&mut transaction, "create-user", &id.to_string(), details).await?;
+    transaction.commit().await?;
+    Ok(Some(id))
+}
+
+/// Gives a member a password and ends the member's sessions; `None` when no member has the email address.
+pub(super) async fn reset_password(pool: &PgPool, email: &str, hash: &str) -> sqlx::Result<Option<UserId>> {
+    let mut transaction = pool.begin().await?;
+    let Some(id) = members::set_password(&mut transaction, email, hash).await? else { return Ok(None) };
+    record(&mut transaction, "reset-password", &id.to_string(), json!({})).await?;
+    transaction.commit().await?;
+    Ok(Some(id))
+}
+
+/// Gives an account a plan, and locks and unlocks links for it; `None` when there is no such account.
+///
+/// Returns the former plan. The same plan again settles the links by what the plan gives now.
+pub(super) async fn set_plan(
+    app: &App,
+    account: AccountId,
+    plan: Plan,
+) -> sqlx::Result<Option<(Plan, Settled)>> {
+    let mut transaction = app.pool.begin().await?;
+    let former = match accounts::take(&mut transaction, account.uuid()).await {
+        Err(sqlx::Error::RowNotFound) => return Ok(None),
+        former => former?,
+    };
+    accounts::set_plan(&mut transaction, account.uuid(), plan).await?;
+    let settled = quota::settle(&mut transaction, app, account.uuid(), plan).await?;
+    let details = json!({
+        "plan": plan.as_str(),
+        "former_plan": former.as_str(),
+        "locked": settled.locked,
+        "unlocked": settled.unlocked,
+    });
+    record(&mut transaction, "set-plan", &account.to_string(), details).await?;
+    // The plan decides whether the account's endpoints get events.
+    endpoints::raise_version(&mut transaction).await?;
+    transaction.commit().await?;
+    Ok(Some((former, settled)))
+}
+
+/// Shows an account with its members, its workspaces and how much of its plan is used; `None` when there is none.
+pub(super) async fn show_account(app: &App, account: AccountId) -> sqlx::Result<Option<Value>> {
+    let mut connection = app.pool.acquire().await?;
+    let Some(row) = accounts::find(&mut connection, account.uuid()).await? else { return Ok(None) };
+    let usage = Usage::of_account(app, &mut connection, account.uuid(), row.plan).await?;
+    let members = members::all(&mut connection, account.uuid()).await?;
+    let workspaces = workspaces::with_links(&mut connection, account.uuid()).await?;
+    let member = |(id, email, role, created_at): (Uuid, Option<String>, String, _)| {
+        json!({
+            "user_id": UserId::from_uuid(id),
+            "email": email,
+            "role": role,
+            "created_at": schemas::time::text(created_at),
+        })
+    };
+    let workspace = |(id, name, kind, links): (Uuid, String, String, i64)| json!({ "workspace_id": WorkspaceId::from_uuid(id), "name": name, "kind": kind, "links": links });
+    let mut shown = json!({
+        "account_id": account,
+        "name": row.name,
+        "created_at": schemas::time::text(row.created_at),
+    });
+    // Both are structs, so both are objects.
+    if let (Some(shown), Ok(Value::Object(usage))) = (shown.as_object_mut(), serde_json::to_value(usage)) {
+        shown.extend(usage);
+    }
+    shown["members"] = members.into_iter().map(member).collect();
+    shown["workspaces"] = workspaces.into_iter().map(workspace).collect();
+    Ok(Some(shown))
+}

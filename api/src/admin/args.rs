@@ -1,0 +1,162 @@
+//! The command line of `api admin`.
+
+use chrono::{DateTime, Utc};
+use clap::{Args, Subcommand};
+use schemas::id::{AccountId, EdgeTokenId, EndpointId, KeyId, WorkspaceId};
+
+use crate::account::token::DEFAULT_NAME;
+use crate::plan::Plan;
+use crate::store::keys::Scope;
+use crate::store::members::Role;
+use crate::store::workspaces::Kind;
+
+/// An operator's command.
+#[derive(Debug, Clone, Args)]
+pub struct Admin {
+    #[command(subcommand)]
+    pub(super) command: Command,
+
+    /// Print the answer as one line of JSON.
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(super) enum Command {
+    /// Creates an account with an owner and a personal workspace.
+    ///
+    /// Example: api admin create-account --name "Corner shop" --plan business
+    CreateAccount {
+        /// Name of the account, and of its workspace.
+        #[arg(long)]
+        name: String,
+        /// The account's plan.
+        #[arg(long, value_enum)]
+        plan: Plan,
+    },
+    /// Creates a workspace of an account.
+    ///
+    /// Example: api admin create-workspace --account acc_… --name Marketing --kind organization
+    CreateWorkspace {
+        /// The account's id.
+        #[arg(long)]
+        account: AccountId,
+        /// Name of the workspace.
+        #[arg(long)]
+        name: String,
+        /// What the workspace is for.
+        #[arg(long, value_enum)]
+        kind: Kind,
+    },
+    /// Creates a member of an account, who can sign in. Reads the password from standard input.
+    ///
+    /// Example: api admin create-user --account acc_… --email ada@example.com --password-stdin < password.txt
+    CreateUser {
+        /// The account's id.
+        #[arg(long)]
+        account: AccountId,
+        /// The member's email address; no two members of any account have the same, in whatever case.
+        #[arg(long)]
+        email: String,
+        /// The member's name.
+        #[arg(long, default_value = "")]
+        name: String,
+        /// What the member may do.
+        #[arg(long, value_enum, default_value = "member")]
+        role: Role,
+        /// Read the password from standard input: one line of 12 characters or more.
+        #[arg(long, required = true)]
+        password_stdin: bool,
+    },
+    /// Changes a member's password and signs the member out. Reads the password from standard input.
+    ///
+    /// Example: api admin reset-password --email ada@example.com --password-stdin < password.txt
+    ResetPassword {
+        /// The member's email address.
+        #[arg(long)]
+        email: String,
+        /// Read the password from standard input: one line of 12 characters or more.
+        #[arg(long, required = true)]
+        password_stdin: bool,
+    },
+    /// Prints the token that creates the owner at the dashboard, while nobody has signed in.
+    ///
+    /// Example: api admin setup-token
+    SetupToken,
+    /// Creates an API key for a workspace and prints it. It is not shown again.
+    ///
+    /// Example: api admin create-key --workspace wsp_… --name "Web shop" --scope read,write
+    CreateKey {
+        /// The workspace's id.
+        #[arg(long)]
+        workspace: WorkspaceId,
+        /// What the key is called.
+        #[arg(long, default_value = DEFAULT_NAME)]
+        name: String,
+        /// What the key may do.
+        #[arg(long, value_enum)]
+        scope: Scope,
+        /// When the key stops working, such as 2027-01-31T12:00:00Z.
+        #[arg(long)]
+        expires_at: Option<DateTime<Utc>>,
+    },
+    /// Revokes an API key for good. The next request with it is rejected.
+    ///
+    /// Example: api admin revoke-key --key-id key_…
+    RevokeKey {
+        /// The key's id, not the key.
+        #[arg(long)]
+        key_id: KeyId,
+    },
+    /// Changes an account's plan. Locks its newest links above the plan's cap, and unlocks the others.
+    ///
+    /// The plan applies from the next request on. After a change of the plans file, run it with the account's own plan.
+    ///
+    /// Example: api admin set-plan --account acc_… --plan agency
+    SetPlan {
+        /// The account's id.
+        #[arg(long)]
+        account: AccountId,
+        /// The account's plan from now on.
+        #[arg(long, value_enum)]
+        plan: Plan,
+    },
+    /// Creates a token for an external redirect edge and prints it. It is not shown again.
+    ///
+    /// Example: api admin create-edge-token
+    CreateEdgeToken {
+        /// The only workspace whose clicks the edge may send; every workspace's when absent.
+        #[arg(long)]
+        workspace: Option<WorkspaceId>,
+    },
+    /// Revokes a token of an external redirect edge.
+    ///
+    /// Example: api admin revoke-edge-token --edge-token-id edg_…
+    RevokeEdgeToken {
+        /// The token's id, not the token.
+        #[arg(long)]
+        edge_token_id: EdgeTokenId,
+    },
+    /// Publishes every link and edge token again, after Kafka has lost the topic `links`.
+    ///
+    /// Waits until Kafka has them, which needs a running API. May be interrupted and run again at any time.
+    ///
+    /// Example: api admin publish-links
+    PublishLinks,
+    /// Enables a disabled webhook endpoint. It gets the events from now on.
+    ///
+    /// Example: api admin enable-endpoint --id whe_…
+    EnableEndpoint {
+        /// The endpoint's id.
+        #[arg(long)]
+        id: EndpointId,
+    },
+    /// Shows an account: its members, its workspaces and how much of its plan is used.
+    ///
+    /// Example: api admin show-account --account acc_… --json
+    ShowAccount {
+        /// The account's id.
+        #[arg(long)]
+        account: AccountId,
+    },
+}

@@ -1,0 +1,127 @@
+//! Publishing all links again: for a topic that has lost them.
+
+use std::time::{Duration, Instant};
+
+use schemas::id::LinkId;
+use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
+use schemas::topic;
+use serde::Serialize;
+use serde_json::json;
+use service::http::ApiError;
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::trail::record;
+use crate::error::{database, despite_deadlocks};
+use crate::store::edge_tokens::EdgeTokenRow;
+use crate::store::outbox::Outgoing;
+use crate::store::{edge_tokens, links, outbox};
+
+/// Links in one transaction, which holds them while it lasts.
+const PAGE: i64 = 500;
+
+/// Messages that may wait in the outbox before more are put there.
+const WAITING: i64 = 10_000;
+
+/// Time between two looks at the outbox.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Least time between two lines about how far it is.
+const TELL: Duration = Duration::from_secs(5);
+
+/// The revision of deleted links: a link's own is not kept, and this one is above it.
+const AFTER_ALL: u64 = i64::MAX.unsigned_abs();
+
+/// How many messages were published.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Published {
+    edge_tokens: usize,
+    links: usize,
+    deleted_links: usize,
+}
+
+/// Publishes the record of every edge token, link and deleted link again, and returns when Kafka has them.
+///
+/// Records carry the revision that the link has, so that readers which know it change nothing. A link is locked until
+/// its record is in the outbox: behind one of a later revision, compaction would keep the older one.
+pub(super) async fn publish_links(pool: &PgPool) -> Result<Published, ApiError> {
+    let mut told = Instant::now();
+    let mut published = Published { edge_tokens: publish_edge_tokens(pool).await?, ..Published::default() };
+    let mut after = Some(Uuid::nil());
+    while let Some(last) = after {
+        let (count, next) = despite_deadlocks(|| publish_page(pool, last)).await?;
+        published.links += count;
+        after = next;
+        drain(pool, WAITING, &mut told, &published).await?;
+    }
+    let mut after = Some(Uuid::nil());
+    while let Some(last) = after {
+        let (count, next) = publish_deleted_page(pool, last).await?;
+        published.deleted_links += count;
+        after = next;
+        drain(pool, WAITING, &mut told, &published).await?;
+    }
+    drain(pool, 0, &mut told, &published).await?;
+    let mut connection = pool.acquire().await.map_err(database)?;
+    record(&mut connection, "publish-links", "links", json!(published)).await.map_err(database)?;
+    Ok(published)
+}
+
+async fn publish_edge_tokens(pool: &PgPool) -> Result<usize, ApiError> {
+    let mut transaction = pool.begin().await.map_err(database)?;
+    let tokens = edge_tokens::all(&mut transaction).await.map_err(database)?;
+    let messages = tokens.iter().map(EdgeTokenRow::message);
+    outbox::enqueue_all(&mut transaction, messages).await.map_err(database)?;
+    transaction.commit().await.map_err(database)?;
+    Ok(tokens.len())
+}
+
+/// Puts the links after one into the outbox; returns how many, and where to go on.
+async fn publish_page(pool: &PgPool, after: Uuid) -> Result<(usize, Option<Uuid>), ApiError> {
+    let mut transaction = pool.begin().await.map_err(database)?;
+    let links = links::page_by_id(&mut transaction, after, PAGE).await.map_err(database)?;
+    let messages = links.iter().map(|link| message(link.link_id(), &link.record()));
+    outbox::enqueue_all(&mut transaction, messages).await.map_err(database)?;
+    transaction.commit().await.map_err(database)?;
+    Ok((links.len(), links.last().map(|link| link.id)))
+}
+
+/// Puts the deleted links after one into the outbox; they never change. Returns how many, and where to go on.
+async fn publish_deleted_page(pool: &PgPool, after: Uuid) -> Result<(usize, Option<Uuid>), ApiError> {
+    let mut connection = pool.acquire().await.map_err(database)?;
+    let links = links::deleted_page_by_id(&mut connection, after, PAGE).await.map_err(database)?;
+    let messages = links.iter().map(|(id, deleted_at)| {
+        let id = LinkId::from_uuid(*id);
+        let deleted = DeletedLink { version: Version, id, revision: AFTER_ALL, deleted_at: *deleted_at };
+        message(id, &LinkRecord::Deleted(deleted))
+    });
+    outbox::enqueue_all(&mut connection, messages).await.map_err(database)?;
+    Ok((links.len(), links.last().map(|(id, _)| *id)))
+}
+
+fn message(id: LinkId, record: &LinkRecord) -> Outgoing {
+    Outgoing { topic: topic::LINKS, key: id.to_string(), value: record.encode() }
+}
+
+/// Waits until at most so many messages of those in the outbox now are left there.
+async fn drain(pool: &PgPool, most: i64, told: &mut Instant, published: &Published) -> Result<(), ApiError> {
+    let mut connection = pool.acquire().await.map_err(database)?;
+    let last = outbox::last(&mut connection).await.map_err(database)?;
+    loop {
+        let waiting = outbox::waiting(&mut connection, last).await.map_err(database)?;
+        if told.elapsed() > TELL {
+            *told = Instant::now();
+            let Published { links, deleted_links, .. } = published;
+            tracing::info!(
+                links,
+                deleted_links,
+                waiting,
+                "{links} links and {deleted_links} deleted ones; {waiting} messages wait for an API that runs"
+            );
+        }
+        if waiting <= most {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}

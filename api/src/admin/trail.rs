@@ -1,0 +1,20 @@
+//! The operator's lines of the audit trail.
+
+use serde_json::Value;
+use sqlx::PgConnection;
+
+use crate::store::audit;
+
+/// Writes a line in the name of the user of this machine.
+pub(super) async fn record(
+    transaction: &mut PgConnection,
+    action: &str,
+    subject: &str,
+    details: Value,
+) -> sqlx::Result<()> {
+    let actor = ["SUDO_USER", "USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|variable| std::env::var(variable).ok())
+        .unwrap_or_else(|| "operator".to_owned());
+    audit::record(transaction, &actor, action, subject, details).await
+}

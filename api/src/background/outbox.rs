@@ -1,0 +1,159 @@
+//! The outbox: what changes in Postgres reaches Kafka, whatever is killed in between.
+//!
+//! A change writes its rows in its own transaction. One publisher at a time, over all instances of the API,
+//! sends all visible rows in the order of `seq` in one Kafka transaction and then deletes them. It is a queue
+//! and not a cursor: a cursor would skip a row whose transaction commits after a row with a higher `seq`.
+//!
+//! A publisher that dies after the Kafka commit and before the delete leaves its rows; they are sent again.
+//! Readers are ready for that: links carry a revision, events an id, conversions a click id.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use rdkafka::error::KafkaResult;
+use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
+use service::kafka::KafkaConfig;
+use service::{Check, Shutdown};
+use sqlx::PgPool;
+use sqlx::postgres::PgListener;
+
+use crate::store::outbox::{CHANNEL, OutboxRow, PublisherSession};
+
+/// Rows in one Kafka transaction.
+const BATCH: usize = 500;
+
+/// How long to wait before trying again after a failure, and for a notification that may have been missed.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// How long one Kafka transaction may take.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a publisher waits for Kafka before it asks Postgres something, so that its session stays awake.
+const SIGN: Duration = Duration::from_secs(2);
+
+/// The least time from one Kafka transaction's begin to the next one's. A change after a pause is published at once;
+/// under load a transaction takes what came meanwhile, which costs Kafka and Postgres far less than one for each.
+const GATHERING: Duration = Duration::from_millis(20);
+
+/// Publishes the outbox until shutdown; failures are logged, shown by `check`, and tried again.
+pub(crate) async fn publish(pool: PgPool, kafka: KafkaConfig, check: Check, shutdown: Shutdown) {
+    while !shutdown.requested() {
+        let outcome = tokio::select! {
+            outcome = publish_as_the_only_one(&pool, &kafka, &check, &shutdown) => outcome,
+            () = shutdown.wait() => return,
+        };
+        if let Err(error) = outcome {
+            check.unready(format!("{error:#}"));
+            tracing::warn!(error = format!("{error:#}"), "Publishing the outbox failed; trying again");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            () = shutdown.wait() => return,
+        }
+    }
+}
+
+/// Waits to become the only publisher, then publishes until something fails.
+async fn publish_as_the_only_one(
+    pool: &PgPool,
+    kafka: &KafkaConfig,
+    check: &Check,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let mut session = PublisherSession::begin(pool).await?;
+    while !session.lock().await? {
+        // Another instance publishes: this one stands by.
+        check.ready();
+        tokio::time::sleep(PAUSE).await;
+    }
+    let mut listener = PgListener::connect_with(pool).await?;
+    listener.listen(CHANNEL).await?;
+    let producer = hold_until(&mut session, fenced_producer(kafka)).await?;
+    tracing::info!("Publishing the outbox");
+    check.ready();
+    while !shutdown.requested() {
+        let began = Instant::now();
+        match publish_batch(&mut session, &producer, kafka).await? {
+            // A missed notification costs one pause, not the message.
+            0 => drop(tokio::time::timeout(PAUSE, listener.recv()).await),
+            BATCH.. => {}
+            _ => tokio::time::sleep_until((began + GATHERING).into()).await,
+        }
+    }
+    session.close().await?;
+    Ok(())
+}
+
+/// Waits for Kafka, and keeps the lock of the session meanwhile.
+async fn hold_until<T>(
+    session: &mut PublisherSession,
+    done: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    let mut done = pin!(done);
+    loop {
+        tokio::select! {
+            done = &mut done => return done,
+            () = tokio::time::sleep(SIGN) => session.check().await?,
+        }
+    }
+}
+
+/// A transactional producer under the deployment's one id: Kafka refuses whoever held it before, so a former
+/// publisher that still believes in its lock can commit nothing.
+async fn fenced_producer(kafka: &KafkaConfig) -> anyhow::Result<FutureProducer> {
+    let mut config = kafka.client_config("api-outbox");
+    config
+        .set("transactional.id", kafka.topic("outbox"))
+        .set("transaction.timeout.ms", "30000")
+        .set("compression.type", "zstd")
+        .set("linger.ms", "0");
+    let producer: FutureProducer = config.create()?;
+    blocking(&producer, |producer| producer.init_transactions(TRANSACTION_TIMEOUT)).await?;
+    Ok(producer)
+}
+
+/// Sends all visible rows, up to a batch, and deletes them. Returns how many.
+async fn publish_batch(
+    session: &mut PublisherSession,
+    producer: &FutureProducer,
+    kafka: &KafkaConfig,
+) -> anyhow::Result<usize> {
+    session.check().await?;
+    let rows = session.oldest(BATCH).await?;
+    if rows.is_empty() {
+        return Ok(0);
+    }
+    hold_until(session, send(producer, kafka, &rows)).await?;
+    let sent: Vec<i64> = rows.iter().map(|(seq, ..)| *seq).collect();
+    session.delete(&sent).await?;
+    metrics::counter!("hopline_outbox_published_total").increment(rows.len() as u64);
+    Ok(rows.len())
+}
+
+/// Sends rows to Kafka in one transaction.
+async fn send(producer: &FutureProducer, kafka: &KafkaConfig, rows: &[OutboxRow]) -> anyhow::Result<()> {
+    producer.begin_transaction()?;
+    let mut reports = Vec::with_capacity(rows.len());
+    for (_, topic, key, value) in rows {
+        let topic = kafka.topic(topic);
+        // Queued in the order of seq; one producer keeps the order within a partition.
+        let report = producer
+            .send_result(FutureRecord::to(&topic).key(key).payload(value))
+            .map_err(|(error, _)| error)?;
+        reports.push(report);
+    }
+    for report in reports {
+        report.await?.map_err(|(error, _)| error)?;
+    }
+    blocking(producer, |producer| producer.commit_transaction(TRANSACTION_TIMEOUT)).await
+}
+
+/// Runs a call that blocks on Kafka away from the tasks that must not wait.
+async fn blocking(
+    producer: &FutureProducer,
+    call: impl FnOnce(&FutureProducer) -> KafkaResult<()> + Send + 'static,
+) -> anyhow::Result<()> {
+    let producer = producer.clone();
+    tokio::task::spawn_blocking(move || call(&producer)).await??;
+    Ok(())
+}

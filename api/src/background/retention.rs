@@ -1,0 +1,79 @@
+//! Once a day, what the plan of each workspace keeps is written where those see it who delete rows from the disk.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use chrono::{NaiveTime, Utc};
+use service::Shutdown;
+use sqlx::{Connection as _, PgConnection, PgPool};
+
+use crate::plan::{Plan, Plans};
+use crate::store::clicks::retention;
+use crate::store::clicks::retention::Kept;
+use crate::store::workspaces;
+
+/// How long to wait before looking again: after a failure, and for the next day.
+const PAUSE: Duration = Duration::from_secs(300);
+
+/// Writes the windows of all workspaces on each day (UTC) until shutdown; failures are logged and tried again.
+pub(crate) async fn write_daily(
+    pool: PgPool,
+    clickhouse: clickhouse::Client,
+    plans: Plans,
+    shutdown: Shutdown,
+) {
+    while !shutdown.requested() {
+        let outcome = tokio::select! {
+            outcome = write_once_a_day(&pool, &clickhouse, &plans) => outcome,
+            () = shutdown.wait() => return,
+        };
+        match outcome {
+            Ok(0) => {}
+            Ok(workspaces) => tracing::info!(workspaces, "Wrote what the plans keep"),
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "What the plans keep was not written"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            () = shutdown.wait() => return,
+        }
+    }
+}
+
+/// Writes the windows unless it was done today, or another instance is at it. Returns of how many workspaces.
+async fn write_once_a_day(
+    pool: &PgPool,
+    clickhouse: &clickhouse::Client,
+    plans: &Plans,
+) -> anyhow::Result<usize> {
+    // A connection of its own: the lock ends with it, however this ends.
+    let mut connection = pool.acquire().await?.detach();
+    let is_free = retention::try_lock(&mut connection).await?;
+    let written = if is_free { write(&mut connection, clickhouse, plans).await } else { Ok(0) };
+    connection.close().await?;
+    written
+}
+
+async fn write(
+    connection: &mut PgConnection,
+    clickhouse: &clickhouse::Client,
+    plans: &Plans,
+) -> anyhow::Result<usize> {
+    let now = schemas::time::to_millis(Utc::now());
+    let today = now.date_naive().and_time(NaiveTime::MIN).and_utc();
+    if retention::is_written_since(clickhouse, today).await.context("reading what was written")? {
+        return Ok(0);
+    }
+    let workspaces = workspaces::plans(connection).await?;
+    if workspaces.is_empty() {
+        return Ok(0);
+    }
+    let kept = workspaces
+        .into_iter()
+        .map(|(workspace_id, plan)| {
+            let days = u32::try_from(plans.retention_days(plan.parse::<Plan>()?))?;
+            Ok(Kept { workspace_id, days, at: now })
+        })
+        .collect::<anyhow::Result<Vec<Kept>>>()?;
+    retention::write(clickhouse, &kept).await.context("writing what the plans keep")?;
+    Ok(kept.len())
+}

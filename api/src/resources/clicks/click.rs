@@ -1,0 +1,83 @@
+//! A click as callers see it.
+
+use chrono::{DateTime, Utc};
+use schemas::id::LinkId;
+use schemas::message;
+use serde::Serialize;
+
+use crate::store::clicks::ClickRow;
+
+/// A click as callers see it: nothing of the visitor but what the request said of itself. Null is: not known.
+#[derive(Debug, Serialize)]
+pub(crate) struct Click {
+    pub(super) click_id: String,
+    pub(super) link_id: LinkId,
+    pub(super) slug: String,
+    #[serde(with = "schemas::time::millis")]
+    pub(super) occurred_at: DateTime<Utc>,
+    pub(super) class: String,
+    pub(super) country: Option<String>,
+    pub(super) device_type: Option<String>,
+    pub(super) browser: Option<String>,
+    pub(super) os: Option<String>,
+    pub(super) referrer: Option<String>,
+    pub(super) utm_source: Option<String>,
+    pub(super) utm_medium: Option<String>,
+    pub(super) utm_campaign: Option<String>,
+    pub(super) utm_term: Option<String>,
+    pub(super) utm_content: Option<String>,
+    pub(super) external_click_id: Option<String>,
+}
+
+impl From<ClickRow> for Click {
+    fn from(row: ClickRow) -> Self {
+        let known = |text: String| Some(text).filter(|text| !text.is_empty());
+        Self {
+            click_id: row.click_id,
+            link_id: LinkId::from_uuid(row.link_id),
+            slug: row.slug,
+            occurred_at: DateTime::from_timestamp_millis(row.at).unwrap_or_default(),
+            class: row.class,
+            country: known(row.country),
+            device_type: known(row.device_type),
+            browser: known(row.browser),
+            os: known(row.os),
+            referrer: known(row.referrer),
+            utm_source: known(row.utm_source),
+            utm_medium: known(row.utm_medium),
+            utm_campaign: known(row.utm_campaign),
+            utm_term: known(row.utm_term),
+            utm_content: known(row.utm_content),
+            external_click_id: known(row.external_click_id),
+        }
+    }
+}
+
+impl From<message::Click> for Click {
+    fn from(click: message::Click) -> Self {
+        Self {
+            click_id: click.click_id,
+            link_id: click.link_id,
+            slug: click.slug,
+            occurred_at: click.occurred_at,
+            class: click.class.as_str().to_owned(),
+            country: click.country,
+            device_type: click.device_type,
+            browser: click.browser,
+            os: click.os,
+            referrer: click.referrer,
+            utm_source: click.utm_source,
+            utm_medium: click.utm_medium,
+            utm_campaign: click.utm_campaign,
+            utm_term: click.utm_term,
+            utm_content: click.utm_content,
+            external_click_id: click.external_click_id,
+        }
+    }
+}
+
+/// A click of the topic as callers see it, on one line.
+pub(crate) fn json(click: message::Click) -> String {
+    // Texts, ids and times always become JSON.
+    serde_json::to_string(&Click::from(click)).unwrap_or_default()
+}

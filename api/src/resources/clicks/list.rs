@@ -1,0 +1,113 @@
+//! `GET /links/{id}/clicks` and `GET /clicks`
+
+use http::StatusCode;
+use schemas::id::LinkId;
+use serde::{Deserialize, Serialize};
+use service::http::{ApiError, json};
+use warp::reply::Response;
+
+use super::click::Click;
+use super::export::export;
+use crate::app::App;
+use crate::resources::clicks::format::Format;
+use crate::resources::stats::subject::{Asked, Subject};
+use crate::store::clicks::{Classes, NewestFirst, Position};
+use crate::web::caller::Caller;
+use crate::web::download::Download;
+use crate::web::operation;
+use crate::web::page::{decode_cursor, encode_cursor, parse_limit};
+use crate::web::request::Query;
+
+/// The query.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Parameters {
+    start_date: Option<String>,
+    end_date: Option<String>,
+    class: Option<String>,
+    limit: Option<String>,
+    cursor: Option<String>,
+    /// Another way to say what `Accept` says, for addresses that browsers follow.
+    format: Option<Format>,
+}
+
+/// A page of clicks.
+#[derive(Debug, Serialize)]
+pub(crate) struct Page {
+    clicks: Vec<Click>,
+    next_cursor: Option<String>,
+}
+
+/// The place of the last click of a page: when it happened, in milliseconds, and its position in the log.
+#[derive(Debug, Serialize, Deserialize)]
+enum Cursor {
+    #[serde(rename = "c")]
+    Clicks(i64, u32, u64),
+}
+
+/// A page, or an export on its way.
+pub(crate) enum Answer {
+    /// Complete.
+    Page(Page),
+    /// As the rows come.
+    Export(Download),
+}
+
+impl operation::Answer for Answer {
+    fn respond(self, status: StatusCode) -> Response {
+        match self {
+            Self::Page(page) => json(status, &page),
+            Self::Export(export) => export.respond(status),
+        }
+    }
+}
+
+/// Answers with a page of a link's clicks, or without a link of the whole workspace's; or with all of them, where the
+/// form asked for is one for exports.
+pub(crate) async fn list(
+    caller: Caller,
+    link: Option<LinkId>,
+    format: Format,
+    Query(query): Query<Parameters>,
+    app: App,
+) -> Result<Answer, ApiError> {
+    let asked = Asked {
+        start_date: query.start_date.as_deref(),
+        end_date: query.end_date.as_deref(),
+        class: query.class.as_deref(),
+        otherwise: Classes::HUMAN,
+    };
+    let format = query.format.unwrap_or(format);
+    if format != Format::Json {
+        for (parameter, given) in [("limit", &query.limit), ("cursor", &query.cursor)] {
+            if given.is_some() {
+                let message = "is not allowed for an export, which has all clicks of the window";
+                return Err(ApiError::invalid_field(parameter, message));
+            }
+        }
+        let subject = Subject::read(&app, &caller, link, asked).await?;
+        return export(subject, format, app).await.map(Answer::Export);
+    }
+    let limit = parse_limit(query.limit.as_deref())?;
+    let after = query.cursor.as_deref().map(parse_cursor).transpose()?;
+    let subject = Subject::read(&app, &caller, link, asked).await?;
+    let question = subject.question();
+    let queries = &app.clicks.reports;
+    let mut reader = NewestFirst::new(&question, after, subject.now.timestamp_millis());
+    // One more than asked tells whether there is a next page.
+    let batch = reader.batch(queries, &question, limit + 1);
+    let mut rows = queries.with_permit(subject.workspace, batch).await?;
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    let last = rows.last().filter(|_| has_more).map(|row| row.position());
+    let next_cursor = last.map(|Position { at, src, koff }| encode_cursor(&Cursor::Clicks(at, src, koff)));
+    Ok(Answer::Page(Page { clicks: rows.into_iter().map(Click::from).collect(), next_cursor }))
+}
+
+fn parse_cursor(text: &str) -> Result<Position, ApiError> {
+    decode_cursor(text)
+        .map(|Cursor::Clicks(at, src, koff)| Position { at, src, koff })
+        // A checksum can be made by anyone.
+        .filter(|position| (0..crate::store::clicks::pieces::END).contains(&position.at))
+        .ok_or_else(|| ApiError::invalid_field("cursor", "is not a cursor of a list of clicks"))
+}

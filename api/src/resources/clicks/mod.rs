@@ -1,0 +1,6 @@
+//! Single clicks: pages, and exports as they come.
+
+pub(crate) mod click;
+mod export;
+pub(crate) mod format;
+pub(crate) mod list;

@@ -1,0 +1,157 @@
+//! Which cell of a row is which field of a link.
+
+use service::http::ApiError;
+
+use super::tags;
+use crate::resources::links::destination::completed;
+use crate::resources::links::export;
+use crate::resources::links::fields::Fields;
+use crate::web::csv::without_apostrophe;
+use crate::web::faults::Faults;
+
+/// Longest name that is made of a destination, in characters.
+const MAX_NAME: usize = 200;
+
+/// A field, and what a header may call it: our own name first, then those of other services' exports.
+const NAMES: [(&str, &[&str]); 10] = [
+    ("name", &["name", "title"]),
+    ("destination", &["destination", "url", "long_url", "destination_url", "target_url"]),
+    ("slug", &["slug", "key", "back_half", "short_code"]),
+    ("tags", &["tags"]),
+    ("external_id", &["external_id"]),
+    ("is_active", &["is_active"]),
+    ("expires_at", &["expires_at"]),
+    ("redirect_status", &["redirect_status"]),
+    ("forward_query", &["forward_query"]),
+    ("append_click_id", &["append_click_id"]),
+];
+
+/// Where the fields are in each row; columns that are no field are left alone.
+#[derive(Debug)]
+pub(super) struct Columns {
+    places: [Option<usize>; NAMES.len()],
+    /// Whether the file is an export of ours. Its cells are taken as they are; other people and programs leave spaces
+    /// around theirs.
+    is_export: bool,
+}
+
+impl Columns {
+    /// Reads a header.
+    pub(super) fn of(header: &[String]) -> Result<Self, &'static str> {
+        let is_export = header == export::HEADER;
+        let plain = |name: &String| name.trim().to_lowercase().replace([' ', '-'], "_");
+        let header: Vec<String> = header.iter().map(plain).collect();
+        let place =
+            |names: &[&str]| names.iter().find_map(|name| header.iter().position(|cell| cell == name));
+        let places = NAMES.map(|(_, names)| place(names));
+        if places[1].is_none() {
+            return Err("must have a column \"destination\"");
+        }
+        Ok(Self { places, is_export })
+    }
+
+    /// The link that a row asks for; an empty cell is a field that is not given.
+    pub(super) fn fields(&self, row: &[String]) -> Result<Fields, ApiError> {
+        let cell = |field: &str| {
+            let place = NAMES.iter().position(|(name, _)| *name == field)?;
+            let text = row.get(self.places[place]?)?.as_str();
+            let text = without_apostrophe(if self.is_export { text } else { text.trim() });
+            (!text.is_empty()).then_some(text)
+        };
+        let owned = |field: &str| cell(field).map(str::to_owned);
+        let mut faults = Faults::default();
+        let mut flag = |field: &'static str| match cell(field).map(str::to_lowercase).as_deref() {
+            None => None,
+            Some("true" | "yes" | "1") => Some(true),
+            Some("false" | "no" | "0") => Some(false),
+            Some(_) => {
+                faults.add(field, "must be true or false");
+                None
+            }
+        };
+        let (is_active, append_click_id) = (flag("is_active"), flag("append_click_id"));
+        let redirect_status = cell("redirect_status").map(|text| text.parse().unwrap_or_default());
+        let forward_query = match cell("forward_query") {
+            None => None,
+            Some(text) => match serde_json::from_value(text.into()) {
+                Ok(mode) => Some(mode),
+                Err(_) => {
+                    faults.add("forward_query", "must be off or append");
+                    None
+                }
+            },
+        };
+        faults.into_result()?;
+        let destination = cell("destination").map(|text| completed(text).into_owned());
+        let name = owned("name").or_else(|| destination.as_deref().map(shortened));
+        let tags = cell("tags").map(tags::split);
+        Ok(Fields {
+            name,
+            destination,
+            slug: owned("slug"),
+            is_active,
+            external_id: owned("external_id").map(Some),
+            tags,
+            redirect_status,
+            forward_query,
+            append_click_id,
+            expires_at: owned("expires_at").map(Some),
+        })
+    }
+}
+
+/// A destination as a name.
+fn shortened(destination: &str) -> String {
+    destination.chars().take(MAX_NAME).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(header: &str, row: &str) -> Result<Fields, ApiError> {
+        let cells = |line: &str| line.split('|').map(str::to_owned).collect::<Vec<String>>();
+        Columns::of(&cells(header)).unwrap().fields(&cells(row))
+    }
+
+    #[test]
+    fn cells_become_fields_and_empty_ones_are_not_given() {
+        let link = fields(
+            "Slug|more|Destination|tags|is_active|expires_at|forward_query|redirect_status",
+            "a|x|https://example.com|b, c,,|No|2030-01-01T00:00:00Z|off|301",
+        )
+        .unwrap();
+        assert_eq!((link.slug.as_deref(), link.name.as_deref()), (Some("a"), Some("https://example.com")));
+        assert_eq!((link.tags, link.is_active), (Some(vec!["b".to_owned(), "c".to_owned()]), Some(false)));
+        assert_eq!((link.redirect_status, link.append_click_id), (Some(301), None));
+        assert_eq!(link.expires_at, Some(Some("2030-01-01T00:00:00Z".to_owned())));
+        let short = fields("destination|slug|name", "https://example.com").unwrap();
+        assert_eq!((short.slug, short.is_active), (None, None));
+        let empty = fields("destination|slug|name", "https://example.com||").unwrap();
+        assert_eq!((empty.slug, empty.external_id), (None, None));
+    }
+
+    #[test]
+    fn columns_of_other_services_are_known() {
+        let link = fields("Title|Long URL|back-half", "a|https://example.com|b").unwrap();
+        assert_eq!((link.name.as_deref(), link.slug.as_deref()), (Some("a"), Some("b")));
+        assert!(Columns::of(&["name".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn the_apostrophe_of_an_export_is_taken_off_again() {
+        let name =
+            |cell: &str| fields("destination|name", &format!("https://example.com|{cell}")).unwrap().name;
+        assert_eq!(name(" '=1+1 ").as_deref(), Some("=1+1"));
+        assert_eq!(name("''=1+1").as_deref(), Some("'=1+1"));
+        assert_eq!(name("'tis").as_deref(), Some("'tis"));
+    }
+
+    #[test]
+    fn a_cell_that_makes_no_sense_is_named() {
+        for (header, row) in [("is_active", "perhaps"), ("forward_query", "maybe")] {
+            let fault = fields(&format!("destination|{header}"), &format!("https://example.com|{row}"));
+            assert_eq!(fault.err().unwrap().body()["details"][0]["field"], header);
+        }
+    }
+}

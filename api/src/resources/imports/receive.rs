@@ -1,0 +1,215 @@
+//! `POST …/links/import`
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures_util::{StreamExt as _, stream};
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use schemas::id::ImportId;
+use serde::{Deserialize, Serialize};
+use service::http::ApiError;
+use sha2::{Digest as _, Sha256};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::report;
+use super::rows::Rows;
+use crate::app::App;
+use crate::error::database;
+use crate::store::imports;
+use crate::store::imports::Report;
+use crate::web::caller::{Caller, Editor};
+use crate::web::idempotency::{Answer, IdempotencyKey, NamedRequest};
+use crate::web::request::{Argument, Body, Query, Request};
+
+/// Largest file, in bytes.
+const MAX_FILE: usize = 512 << 20;
+
+/// Bytes of a piece: what is in memory of a file at a time.
+const PIECE: usize = 1 << 20;
+
+/// How long the next bytes of a file may take, and how long all of it may.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
+const FILE_TIMEOUT: Duration = Duration::from_secs(3_600);
+
+/// Imports of an account, over all its workspaces, that are not done at a time.
+const MOST: i64 = 10;
+
+/// How long an answer waits for an import to be done: small files are, and then there is nothing to ask again.
+const WAIT: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A body of CSV as it arrives.
+pub(crate) struct CsvFile(Body);
+
+impl Argument for CsvFile {
+    async fn take(request: &mut Request) -> Result<Self, ApiError> {
+        let media_type = request.head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media_type = media_type.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
+        if media_type.eq_ignore_ascii_case("text/csv") {
+            return Ok(Self(std::mem::replace(&mut request.body, stream::empty().boxed())));
+        }
+        Err(ApiError::unsupported_media_type("Send the file as text/csv."))
+    }
+}
+
+/// The query.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Parameters {
+    /// Whether only to say what would happen.
+    #[serde(default)]
+    dry_run: bool,
+    /// An import of the same file, to ask how far it is.
+    import_id: Option<ImportId>,
+}
+
+/// What is kept of an import under its idempotency key.
+#[derive(Serialize, Deserialize)]
+struct Begun {
+    import_id: ImportId,
+}
+
+/// Receives a file and answers how far its import is. It goes on by itself, whether or not somebody asks.
+///
+/// A file that is sent again under its key is read, and compared, and answered with the import that it began.
+pub(crate) async fn import(
+    Editor(caller): Editor,
+    key: Option<IdempotencyKey>,
+    Query(parameters): Query<Parameters>,
+    CsvFile(body): CsvFile,
+    app: App,
+) -> Result<Report, ApiError> {
+    if let Some(id) = parameters.import_id {
+        // A try-out has made nothing, and what goes on as an import would make nothing either.
+        report::find(&app, &caller, id, Some(parameters.dry_run)).await?;
+        // Its file is here, and it goes on by itself.
+        receive(&app, None, body).await?;
+        return settled(&app, &caller, id).await;
+    }
+    let is_known = match &key {
+        Some(key) => key.is_known(&app.pool, caller.workspace).await.map_err(database)?,
+        None => false,
+    };
+    let arriving = if is_known { None } else { Some(begin(&app, &caller, parameters.dry_run).await?) };
+    let sha256 = receive(&app, arriving.as_ref().map(|arriving| arriving.id), body).await?;
+    let named = key
+        .map(|key| NamedRequest::new(caller.workspace, key, "import links", &(parameters.dry_run, sha256)));
+    let id = take(&app, named.transpose()?.as_ref(), arriving).await?;
+    app.imports.notify_one();
+    settled(&app, &caller, id).await
+}
+
+/// An import whose file is on its way: it is forgotten, with what has come of the file, unless all of it did.
+struct Arriving {
+    id: ImportId,
+    pool: PgPool,
+    is_whole: bool,
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        if self.is_whole {
+            return;
+        }
+        // Here too when the browser has left, and its request with it. What stays when this fails counts for an hour.
+        let (pool, id) = (self.pool.clone(), self.id);
+        tokio::spawn(async move { imports::remove(&pool, id).await });
+    }
+}
+
+async fn begin(app: &App, caller: &Caller, is_dry_run: bool) -> Result<Arriving, ApiError> {
+    let id = ImportId::from_uuid(Uuid::now_v7());
+    if !imports::begin(&app.pool, id, caller.account, caller.workspace, caller.user, is_dry_run, MOST)
+        .await
+        .map_err(database)?
+    {
+        let message =
+            format!("The account already has {MOST} unfinished imports. Try again when one is done.");
+        return Err(ApiError::rate_limited(message).with_retry_after(Duration::from_secs(30)));
+    }
+    Ok(Arriving { id, pool: app.pool.clone(), is_whole: false })
+}
+
+/// Says that the whole file is there, together with the request's name, so that it begins one import. Returns that
+/// import: of the same request that came before, if one did.
+async fn take(
+    app: &App,
+    named: Option<&NamedRequest>,
+    arriving: Option<Arriving>,
+) -> Result<ImportId, ApiError> {
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    if let Some(named) = named
+        && let Some(answer) = named.claim(&mut transaction).await?
+    {
+        return Ok(answer.value::<Begun>()?.import_id);
+    }
+    // The key was known when the file began to come, and its day is over by now.
+    let Some(mut arriving) = arriving else { return Err(ApiError::unavailable("the key has expired")) };
+    imports::set_received(&mut transaction, arriving.id).await.map_err(database)?;
+    if let Some(named) = named {
+        let begun = Answer::new(StatusCode::OK, &Begun { import_id: arriving.id }, None)?;
+        named.keep(&mut transaction, &begun).await.map_err(database)?;
+    }
+    // Whether or not it is heard that it was: what was committed must not be removed.
+    arriving.is_whole = true;
+    transaction.commit().await.map_err(database)?;
+    Ok(arriving.id)
+}
+
+/// Reads a file to its end, stores it in pieces, and returns its digest; without an import it is only read.
+async fn receive(app: &App, id: Option<ImportId>, mut body: Body) -> Result<[u8; 32], ApiError> {
+    let mut piece = BytesMut::with_capacity(PIECE);
+    let mut sha256 = Sha256::new();
+    let (mut number, mut total) = (0, 0);
+    let late = || ApiError::bad_request("The file did not arrive in time.");
+    let until = tokio::time::Instant::now() + FILE_TIMEOUT;
+    loop {
+        let chunk = tokio::time::timeout(CHUNK_TIMEOUT, body.next())
+            .await
+            .map_err(|_| late())?
+            .transpose()
+            .map_err(|error| ApiError::bad_request("The file ended early.").with_source(error))?;
+        if tokio::time::Instant::now() > until {
+            return Err(late());
+        }
+        let is_end = chunk.is_none();
+        if let Some(chunk) = chunk {
+            total += chunk.len();
+            if total > MAX_FILE {
+                let message = format!("The file has more than {} MB.", MAX_FILE >> 20);
+                return Err(ApiError::payload_too_large(message));
+            }
+            sha256.update(&chunk);
+            piece.extend_from_slice(&chunk);
+        }
+        if piece.len() < PIECE && !is_end {
+            continue;
+        }
+        if let Some(id) = id {
+            if number == 0 {
+                // Before anything is done with the rest.
+                Rows::check_header(&piece).map_err(|fault| ApiError::invalid_field("header", fault))?;
+            }
+            imports::add_piece(&app.pool, id, number, &piece).await.map_err(database)?;
+            number += 1;
+        }
+        piece.clear();
+        if is_end {
+            return Ok(sha256.finalize().into());
+        }
+    }
+}
+
+/// The report when the import is done, or after a while.
+async fn settled(app: &App, caller: &Caller, id: ImportId) -> Result<Report, ApiError> {
+    let until = tokio::time::Instant::now() + WAIT;
+    loop {
+        let report = report::find(app, caller, id, None).await?;
+        if report.done || tokio::time::Instant::now() >= until {
+            return Ok(report);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

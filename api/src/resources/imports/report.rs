@@ -1,0 +1,61 @@
+//! `GET …/links/import/{id}` and `GET …/links/import/{id}/refused`
+
+use futures_util::stream;
+use schemas::id::ImportId;
+use service::http::ApiError;
+
+use crate::app::App;
+use crate::error::database;
+use crate::store::imports;
+use crate::store::imports::{Refusal, Report};
+use crate::web::caller::Caller;
+use crate::web::csv;
+use crate::web::download::Download;
+
+/// Refused rows that a report tells.
+const TOLD: i64 = 200;
+
+/// Rejected rows of one query.
+const BATCH: i64 = 2_000;
+
+/// The first line of that file.
+const HEADER: [&str; 4] = ["row", "status", "message", "content"];
+
+/// Answers how far an import is.
+pub(crate) async fn show(caller: Caller, id: ImportId, app: App) -> Result<Report, ApiError> {
+    find(&app, &caller, id, None).await
+}
+
+/// Finds how far an import of the caller's workspace is, and of its kind if one is given.
+pub(super) async fn find(
+    app: &App,
+    caller: &Caller,
+    id: ImportId,
+    is_dry_run: Option<bool>,
+) -> Result<Report, ApiError> {
+    let report = imports::report(&app.pool, caller.workspace, id, is_dry_run, TOLD);
+    report
+        .await
+        .map_err(database)?
+        .ok_or_else(|| ApiError::not_found("There is no such import in this workspace."))
+}
+
+/// Answers with all rows that were rejected so far, as CSV.
+pub(crate) async fn refused(caller: Caller, id: ImportId, app: App) -> Result<Download, ApiError> {
+    find(&app, &caller, id, None).await?;
+    let mut header = Vec::new();
+    csv::write_row(&mut header, &HEADER);
+    let chunks = stream::try_unfold(0, move |after| {
+        let app = app.clone();
+        async move {
+            let rows = imports::refusals(&app.pool, id, after, BATCH).await.map_err(database)?;
+            let Some(next) = rows.last().map(|last| last.row) else { return Ok(None) };
+            let mut chunk = Vec::new();
+            for Refusal { row, status, message, content } in &rows {
+                csv::write_row(&mut chunk, &[&row.to_string(), &status.to_string(), message, content]);
+            }
+            Ok(Some((chunk, next)))
+        }
+    });
+    Download::begin("text/csv; charset=utf-8", r#"attachment; filename="refused.csv""#, header, chunks).await
+}

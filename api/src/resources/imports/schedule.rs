@@ -1,0 +1,238 @@
+//! Which import is worked off next.
+//!
+//! Imports have turns: some rows of one, then some of the next, so that a small file does not wait for the large ones
+//! before it. One that fails waits alone, longer each time. Several instances share them: a lock says whose each is.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use sqlx::{Connection as _, PgConnection};
+use uuid::Uuid;
+
+use super::work::Work;
+use crate::app::App;
+use crate::store::imports;
+use crate::store::imports::Waiting;
+
+/// Imports that one process has open at a time; each takes some megabytes.
+const MOST_OPEN: usize = 32;
+
+/// How many of them may be dry runs, which remember the names of all their rows: 40 MB of a million.
+const MOST_DRY_RUNS: usize = 8;
+
+/// Turns after which an import gives up its place when others wait for one. It is read again from the beginning then; a
+/// dry run would begin again, and keeps its place.
+const STAY: u32 = 50;
+
+/// How long an import waits that has failed: the first time, and the longest.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// How long to wait for a new import where nobody says that there is one: it may have come to another instance.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// How often old reports are removed.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Works imports off until shutdown; failures are logged and tried again.
+pub(crate) async fn run_imports(app: App) {
+    let mut swept: Option<Instant> = None;
+    let mut later = HashMap::new();
+    while !app.shutdown.requested() {
+        let is_due = swept.is_none_or(|at| at.elapsed() > SWEEP_INTERVAL);
+        let outcome = tokio::select! {
+            outcome = work_while_any_waits(&app, &mut later, is_due) => outcome,
+            () = app.shutdown.wait() => return,
+        };
+        match outcome {
+            Ok(()) if is_due => swept = Some(Instant::now()),
+            Ok(()) => {}
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "Imports of links do not go on; trying again");
+            }
+        }
+        tokio::select! {
+            () = app.imports.notified() => {}
+            () = tokio::time::sleep(PAUSE) => {}
+            () = app.shutdown.wait() => return,
+        }
+    }
+}
+
+async fn work_while_any_waits(
+    app: &App,
+    later: &mut HashMap<Uuid, Later>,
+    is_due: bool,
+) -> anyhow::Result<()> {
+    let mut pooled = app.pool.acquire().await?;
+    if is_due {
+        // Imports go on without it.
+        if let Err(error) = imports::sweep(&mut pooled).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "Old imports of links stay for now");
+        }
+    }
+    if imports::waiting(&mut pooled).await?.is_empty() {
+        return Ok(());
+    }
+    // A connection of its own: the locks end with it, however this ends.
+    let connection = pooled.detach();
+    let mut turns = Turns { app, connection, open: HashMap::new(), had: HashMap::new(), turn: 0, later };
+    while turns.give_one().await? {}
+    turns.connection.close().await?;
+    Ok(())
+}
+
+/// An import that is left alone for a while.
+struct Later {
+    until: Instant,
+    /// How often it has failed since it last got on.
+    failures: u32,
+}
+
+struct Turns<'a> {
+    app: &'a App,
+    connection: PgConnection,
+    /// Those that this process has locked.
+    open: HashMap<Uuid, Open>,
+    /// The last turn that each has had, open or not.
+    had: HashMap<Uuid, u64>,
+    /// The number of the turn.
+    turn: u64,
+    later: &'a mut HashMap<Uuid, Later>,
+}
+
+struct Open {
+    work: Work,
+    is_dry_run: bool,
+    turns: u32,
+}
+
+impl Turns<'_> {
+    /// Gives one import a turn; false when none can have one now.
+    async fn give_one(&mut self) -> anyhow::Result<bool> {
+        let waiting = imports::waiting(&mut self.connection).await?;
+        let waits = |id: &Uuid| waiting.iter().any(|import| import.id == *id);
+        self.had.retain(|id, _| waits(id));
+        self.later.retain(|id, _| waits(id));
+        self.open_new(&waiting).await?;
+        let next = self.open.keys().min_by_key(|id| self.had.get(id)).copied();
+        let Some(id) = next else { return Ok(false) };
+        let Some(open) = self.open.get_mut(&id) else { return Ok(false) };
+        self.turn += 1;
+        self.had.insert(id, self.turn);
+        open.turns += 1;
+        match open.work.turn(self.app, &mut self.connection).await {
+            Ok(is_over) => {
+                self.later.remove(&id);
+                if is_over {
+                    self.close(id).await?;
+                }
+            }
+            Err(error) => self.put_off(id, &error).await?,
+        }
+        Ok(true)
+    }
+
+    /// Opens an import that has no place yet, if there is one; who has waited longest comes first. One and not all of
+    /// them: another instance takes the next.
+    async fn open_new(&mut self, waiting: &[Waiting]) -> anyhow::Result<()> {
+        let mut new: Vec<&Waiting> = waiting
+            .iter()
+            .filter(|import| !self.open.contains_key(&import.id) && self.is_due(import.id))
+            .collect();
+        new.sort_by_key(|import| self.had.get(&import.id));
+        for import in new {
+            let dry_runs = self.open.values().filter(|open| open.is_dry_run).count();
+            if import.is_dry_run && dry_runs >= MOST_DRY_RUNS {
+                continue;
+            }
+            if self.open.len() >= MOST_OPEN && !self.make_place().await? {
+                return Ok(());
+            }
+            if self.open(import).await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn is_due(&self, id: Uuid) -> bool {
+        self.later.get(&id).is_none_or(|later| later.until <= Instant::now())
+    }
+
+    /// Closes the import that has had a place longest, if long enough.
+    async fn make_place(&mut self) -> anyhow::Result<bool> {
+        let may_go = self.open.iter().filter(|(_, open)| !open.is_dry_run && open.turns >= STAY);
+        let Some(id) = may_go.max_by_key(|(_, open)| open.turns).map(|(id, _)| *id) else {
+            return Ok(false);
+        };
+        self.close(id).await?;
+        Ok(true)
+    }
+
+    /// Opens an import; false when it is another instance's, done by now, or fails.
+    async fn open(&mut self, import: &Waiting) -> anyhow::Result<bool> {
+        let id = import.id;
+        if !imports::try_lock(&mut self.connection, id).await? {
+            let later = self.later.entry(id).or_insert(Later { until: Instant::now(), failures: 0 });
+            later.until = Instant::now() + PAUSE;
+            return Ok(false);
+        }
+        match self.begin(id).await {
+            Ok(Some(work)) => {
+                self.open.insert(id, Open { work, is_dry_run: import.is_dry_run, turns: 0 });
+                return Ok(true);
+            }
+            // It is done since it was seen waiting.
+            Ok(None) => self.unlock(id).await?,
+            Err(error) => self.put_off(id, &error.into()).await?,
+        }
+        Ok(false)
+    }
+
+    async fn begin(&mut self, id: Uuid) -> sqlx::Result<Option<Work>> {
+        match imports::find(&mut self.connection, id).await? {
+            Some(import) => Work::begin(&mut self.connection, import).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn close(&mut self, id: Uuid) -> anyhow::Result<()> {
+        self.open.remove(&id);
+        self.unlock(id).await
+    }
+
+    async fn unlock(&mut self, id: Uuid) -> anyhow::Result<()> {
+        Ok(imports::unlock(&mut self.connection, id).await?)
+    }
+
+    /// Closes an import that has failed, and leaves it alone for a while.
+    async fn put_off(&mut self, id: Uuid, error: &anyhow::Error) -> anyhow::Result<()> {
+        // Where Postgres is away all imports wait, and none has failed.
+        self.connection.ping().await.with_context(|| format!("after import {id}: {error:#}"))?;
+        self.close(id).await?;
+        let failures = self.later.get(&id).map_or(0, |later| later.failures);
+        let wait = wait_after(failures);
+        self.later.insert(id, Later { until: Instant::now() + wait, failures: failures.saturating_add(1) });
+        let (error, wait_seconds) = (format!("{error:#}"), wait.as_secs());
+        tracing::warn!(error, import = %id, wait_seconds, "An import of links failed; it is tried again");
+        Ok(())
+    }
+}
+
+fn wait_after(failures: u32) -> Duration {
+    FIRST_WAIT.saturating_mul(2_u32.saturating_pow(failures)).min(LONGEST_WAIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_import_that_fails_waits_longer_each_time_and_never_longer_than_five_minutes() {
+        let waits = [0, 1, 2, 8, 9, 40].map(|failures| wait_after(failures).as_secs());
+        assert_eq!(waits, [1, 2, 4, 256, 300, 300]);
+    }
+}

@@ -1,0 +1,266 @@
+//! One import on its way: its rows in batches, each of which is done in one transaction.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
+
+use service::http::ApiError;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::columns::Columns;
+use super::rows::{Next, Row, Rows};
+use crate::account::quota::LinkQuota;
+use crate::app::App;
+use crate::error::{database, despite_deadlocks};
+use crate::resources::links::create;
+use crate::resources::links::fields::Checked;
+use crate::resources::links::object::{external_id_taken, slug_taken};
+use crate::store::imports::{Import, Outcome, Refusal};
+use crate::store::{imports, links};
+use crate::web::caller::Caller;
+
+/// Rows of one transaction, and transactions of one turn: some tenths of a second.
+const BATCH: usize = 500;
+const TURN: usize = 4;
+
+/// Rows that one transaction reads: of an import that goes on those at the beginning are done already, and reading past
+/// a million of them takes a while.
+const MOST_READ: usize = 20_000;
+
+/// Most rows of a file.
+const MAX_ROWS: i64 = 1_000_000;
+
+/// An import that is being worked off, by this process alone.
+pub(super) struct Work {
+    import: Import,
+    file: File,
+    /// None in a file that has no header by now: there is nothing to be done.
+    columns: Option<Columns>,
+    /// How many rows are read, the header not counted.
+    read: i64,
+    would_be: WouldBe,
+}
+
+impl Work {
+    /// Begins to work an import off, or goes on from the first row that is not done.
+    pub(super) async fn begin(connection: &mut PgConnection, mut import: Import) -> sqlx::Result<Self> {
+        if import.is_dry_run && import.created + import.failed > 0 {
+            // What the rows so far would have taken is not known any more.
+            imports::restart(connection, import.id).await?;
+            (import.created, import.failed) = (0, 0);
+        }
+        let mut file = File::new(import.id);
+        let columns = match file.next(connection).await? {
+            Some((Row { cells: Ok(header), .. }, _)) => Columns::of(&header).ok(),
+            _ => None,
+        };
+        Ok(Self { import, file, columns, read: 0, would_be: WouldBe::default() })
+    }
+
+    /// Does some rows; true when there is nothing more to do.
+    ///
+    /// After an error it cannot go on: it is begun again.
+    pub(super) async fn turn(&mut self, app: &App, connection: &mut PgConnection) -> anyhow::Result<bool> {
+        for _ in 0..TURN {
+            let (batch, is_end) = self.read_batch(app, connection).await?;
+            if !batch.is_empty() && !do_batch(app, &mut self.import, &batch, &mut self.would_be).await? {
+                // Somebody else has gone on with it.
+                return Ok(true);
+            }
+            if is_end {
+                imports::finish(connection, self.import.id).await?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads the next rows that are not done; true with the last ones.
+    async fn read_batch(
+        &mut self,
+        app: &App,
+        connection: &mut PgConnection,
+    ) -> sqlx::Result<(Vec<Entry>, bool)> {
+        let mut batch = Vec::with_capacity(BATCH);
+        let Some(columns) = &self.columns else { return Ok((batch, true)) };
+        let done = self.import.created + self.import.failed;
+        for _ in 0..MOST_READ {
+            let Some((row, mut is_end)) = self.file.next(connection).await? else {
+                return Ok((batch, true));
+            };
+            self.read += 1;
+            let is_too_many = self.read > MAX_ROWS;
+            is_end |= is_too_many;
+            if self.read > done {
+                let link = if is_too_many {
+                    Err(ApiError::payload_too_large(
+                        "The file has more than a million rows. The rest of it was not imported.",
+                    ))
+                } else {
+                    read(app, columns, row.cells)
+                };
+                batch.push(Entry { line: row.line, content: row.content, link });
+            }
+            if is_end || batch.len() == BATCH {
+                return Ok((batch, is_end));
+            }
+        }
+        Ok((batch, false))
+    }
+}
+
+/// A row, and the link that it asks for.
+struct Entry {
+    line: i64,
+    content: String,
+    link: Result<Checked, ApiError>,
+}
+
+/// The rows of a file that is in the database.
+struct File {
+    import: Uuid,
+    next_piece: i32,
+    rows: Rows,
+}
+
+impl File {
+    fn new(import: Uuid) -> Self {
+        Self { import, next_piece: 0, rows: Rows::new() }
+    }
+
+    /// The next row, and whether the rest is no CSV; none at the end.
+    async fn next(&mut self, connection: &mut PgConnection) -> sqlx::Result<Option<(Row, bool)>> {
+        loop {
+            match self.rows.next() {
+                Next::Row(row) => return Ok(Some((row, false))),
+                Next::Broken(row) => return Ok(Some((row, true))),
+                Next::End => return Ok(None),
+                Next::More => match imports::piece(connection, self.import, self.next_piece).await? {
+                    Some(bytes) => {
+                        self.rows.push(&bytes);
+                        self.next_piece += 1;
+                    }
+                    None => self.rows.end(),
+                },
+            }
+        }
+    }
+}
+
+fn read(app: &App, columns: &Columns, cells: Result<Vec<String>, &'static str>) -> Result<Checked, ApiError> {
+    let cells = cells.map_err(|fault| ApiError::bad_request(format!("The row {fault}.")))?;
+    columns.fields(&cells)?.check_new(&app.public_url)
+}
+
+/// What a dry run would have taken so far, by hashes: links of earlier batches are not there for later ones to meet.
+#[derive(Default)]
+struct WouldBe {
+    hash: RandomState,
+    names: HashSet<u64>,
+}
+
+impl WouldBe {
+    fn names(&self, row: &Checked) -> [Option<u64>; 2] {
+        let external_id = row.external_id.as_ref().and_then(Option::as_ref);
+        [
+            row.slug.as_ref().map(|slug| self.hash.hash_one(("slug", slug))),
+            external_id.map(|id| self.hash.hash_one(("id", id))),
+        ]
+    }
+
+    /// Refuses a row whose names an earlier batch would have taken.
+    fn check(&self, row: &Checked) -> Result<(), ApiError> {
+        let [slug, external_id] =
+            self.names(row).map(|name| name.is_some_and(|name| self.names.contains(&name)));
+        match (slug, external_id) {
+            (true, _) => Err(slug_taken(row.slug.as_deref().unwrap_or_default())),
+            (_, true) => Err(external_id_taken()),
+            _ => Ok(()),
+        }
+    }
+
+    fn take(&mut self, row: &Checked) {
+        self.names.extend(self.names(row).into_iter().flatten());
+    }
+}
+
+/// Does a batch of rows, and notes that they are done; false when somebody else has done so.
+async fn do_batch(
+    app: &App,
+    import: &mut Import,
+    batch: &[Entry],
+    would_be: &mut WouldBe,
+) -> Result<bool, ApiError> {
+    let (outcome, created) = {
+        let (import, would_be) = (&*import, &*would_be);
+        let done = despite_deadlocks(|| batch_once(app, import, batch, would_be)).await?;
+        let Some(done) = done else { return Ok(false) };
+        done
+    };
+    if import.is_dry_run {
+        created
+            .iter()
+            .filter_map(|place| batch[*place].link.as_ref().ok())
+            .for_each(|row| would_be.take(row));
+    }
+    import.created += outcome.created;
+    import.failed += outcome.failed;
+    Ok(true)
+}
+
+/// What the rows came to, and the places of those that became links.
+async fn batch_once(
+    app: &App,
+    import: &Import,
+    batch: &[Entry],
+    would_be: &WouldBe,
+) -> Result<Option<(Outcome, Vec<usize>)>, ApiError> {
+    let caller = Caller::of_import(import.workspace_id, import.account_id, import.user_id, import.plan);
+    let (mut transaction, mut quota) = LinkQuota::begin(app, &caller).await?;
+    if import.is_dry_run {
+        quota.assume(import.created);
+    }
+    links::queue_for_names(
+        &mut transaction,
+        caller.workspace,
+        batch.iter().flat_map(|row| &row.link).map(Checked::names),
+    )
+    .await
+    .map_err(database)?;
+    let done = import.created + import.failed;
+    let readable: Vec<Result<&Checked, ApiError>> = batch
+        .iter()
+        .map(|row| row.link.as_ref().map_err(Clone::clone).and_then(|row| would_be.check(row).map(|()| row)))
+        .collect();
+    let entries: Vec<&Checked> = readable.iter().flatten().copied().collect();
+    let mut made =
+        create::insert_all(&mut transaction, &entries, &caller, &mut quota, app).await?.into_iter();
+    let (mut outcome, mut created) = (Outcome::default(), Vec::new());
+    for (place, row) in readable.into_iter().enumerate() {
+        // There is an outcome of each that could be read.
+        match row.and_then(|_| made.next().unwrap_or(Ok(()))) {
+            Ok(()) => {
+                outcome.created += 1;
+                created.push(place);
+            }
+            Err(error) => {
+                outcome.failed += 1;
+                let Entry { line: row, ref content, .. } = batch[place];
+                let message = error.message().to_owned();
+                // Statuses have three digits.
+                let status = error.status().as_u16().cast_signed();
+                outcome.refusals.push(Refusal { row, status, message, content: content.clone() });
+            }
+        }
+    }
+    if import.is_dry_run {
+        transaction.rollback().await.map_err(database)?;
+        transaction = app.pool.begin().await.map_err(database)?;
+    }
+    let advanced = imports::advance(&mut transaction, import.id, done, &outcome).await.map_err(database)?;
+    if !advanced {
+        return Ok(None);
+    }
+    transaction.commit().await.map_err(database)?;
+    Ok(Some((outcome, created)))
+}

@@ -1,0 +1,108 @@
+//! `GET` and `POST …/keys`, `DELETE …/keys/{id}`
+
+use chrono::Utc;
+use schemas::id::KeyId;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use service::http::ApiError;
+use uuid::Uuid;
+
+use crate::account::token::{DEFAULT_NAME, Plain};
+use crate::app::App;
+use crate::error::database;
+use crate::store::keys::{Key, Scope};
+use crate::store::{audit, keys};
+use crate::web::caller::Caller;
+use crate::web::dates::parse_instant;
+use crate::web::faults::{Faults, check_text};
+use crate::web::request::Json;
+
+/// Longest name, in characters.
+const MAX_NAME: usize = 200;
+
+/// All keys of a workspace.
+#[derive(Debug, Serialize)]
+pub(crate) struct Keys {
+    keys: Vec<Key>,
+}
+
+/// The body.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct New {
+    #[serde(default)]
+    name: String,
+    scope: Scope,
+    expires_at: Option<String>,
+}
+
+/// The key, and its value for the only time.
+#[derive(Serialize)]
+pub(crate) struct Created {
+    #[serde(flatten)]
+    shown: Key,
+    key: String,
+}
+
+/// Answers with the keys of a workspace, the newest first, revoked ones too.
+pub(crate) async fn list(caller: Caller, app: App) -> Result<Keys, ApiError> {
+    Ok(Keys { keys: keys::list(&app.pool, caller.workspace).await.map_err(database)? })
+}
+
+/// Creates a key. On every plan: what a key may do is decided when it is used.
+pub(crate) async fn create(caller: Caller, Json(new): Json<New>, app: App) -> Result<Created, ApiError> {
+    let name = Some(new.name.trim()).filter(|name| !name.is_empty()).unwrap_or(DEFAULT_NAME);
+    let mut faults = Faults::default();
+    faults.note("name", check_text(name, MAX_NAME));
+    let now = schemas::time::to_millis(Utc::now());
+    let expires_at = match new.expires_at.as_deref().map(parse_instant).transpose() {
+        Ok(Some(at)) if at <= now => {
+            faults.add("expires_at", "must be in the future");
+            None
+        }
+        Ok(at) => at,
+        Err(_) => {
+            faults.add("expires_at", "must be a time such as 2027-01-31T12:00:00Z");
+            None
+        }
+    };
+    faults.into_result()?;
+    let scope = new.scope.as_str();
+    let key = Plain::api_key(&mut rand::rng());
+    let shown = Key {
+        id: KeyId::from_uuid(Uuid::now_v7()),
+        name: name.to_owned(),
+        prefix: key.display_prefix().to_owned(),
+        scope: scope.to_owned(),
+        created_at: now,
+        expires_at,
+        last_used_at: None,
+        revoked_at: None,
+    };
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    keys::insert(&mut transaction, caller.workspace, &shown, &key.digest()).await.map_err(database)?;
+    let details = json!({ "name": name, "scope": scope });
+    audit::record(
+        &mut transaction,
+        &audit::member(caller.user),
+        "create-key",
+        &shown.id.to_string(),
+        details,
+    )
+    .await
+    .map_err(database)?;
+    transaction.commit().await.map_err(database)?;
+    Ok(Created { shown, key: key.reveal().to_owned() })
+}
+
+/// Revokes a key; the next request with it is rejected, for ever.
+pub(crate) async fn revoke(caller: Caller, id: KeyId, app: App) -> Result<(), ApiError> {
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    if !keys::revoke(&mut transaction, Some(caller.workspace), id).await.map_err(database)? {
+        return Err(ApiError::not_found("There is no such key in this workspace."));
+    }
+    audit::record(&mut transaction, &audit::member(caller.user), "revoke-key", &id.to_string(), json!({}))
+        .await
+        .map_err(database)?;
+    transaction.commit().await.map_err(database)
+}

@@ -1,0 +1,127 @@
+//! Destinations: where a link may lead.
+
+use std::borrow::Cow;
+
+use url::Url;
+
+/// Longest destination, in bytes.
+const MAX_LEN: usize = 2048;
+
+/// Completes what people type, as the dashboard's form does: the name of a host without a scheme gets https.
+pub(crate) fn completed(destination: &str) -> Cow<'_, str> {
+    let host = destination.split(['/', '?', '#']).next().unwrap_or_default();
+    let (name, port) = host.split_once(':').unwrap_or((host, "0"));
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if name.contains('.') && name.split('.').all(is_label) && is_port {
+        Cow::Owned(format!("https://{destination}"))
+    } else {
+        Cow::Borrowed(destination)
+    }
+}
+
+/// Says what is wrong with a destination that a caller gave, or `Ok`.
+///
+/// The text itself is kept, not its parsed form: parsing would change percent-encodings that the caller's
+/// server may depend on.
+pub(crate) fn check(destination: &str, public_url: &Url) -> Result<(), &'static str> {
+    if destination.len() > MAX_LEN {
+        return Err("must have at most 2,048 bytes");
+    }
+    if destination.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err("must not contain spaces or control characters: percent-encode them");
+    }
+    let url =
+        Url::parse(destination).map_err(|_| "must be an absolute URL, such as https://example.com/page")?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err("must start with http:// or https://");
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("must not contain a user name or a password");
+    }
+    if is_own_host(&url, public_url) {
+        return Err("must not be on this service's own host, because the link could lead to itself");
+    }
+    Ok(())
+}
+
+fn is_own_host(url: &Url, public_url: &Url) -> bool {
+    let host = |url: &Url| url.host_str().map(|host| host.trim_end_matches('.').to_ascii_lowercase());
+    host(url) == host(public_url) && url.port_or_known_default() == public_url.port_or_known_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn public() -> Url {
+        Url::parse("https://go.example").unwrap()
+    }
+
+    #[test]
+    fn an_absolute_http_url_is_a_destination() {
+        for good in [
+            "https://example.com",
+            "http://example.com:8080/a?b=c%20d&e=%C3%A9#f",
+            "https://täst.example/",
+            "https://[2001:db8::1]/",
+            "https://www.go.example/",
+            "https://go.example:8443/",
+        ] {
+            assert_eq!(check(good, &public()), Ok(()), "{good}");
+        }
+    }
+
+    #[test]
+    fn a_host_without_a_scheme_gets_https_and_nothing_else_does() {
+        for host in
+            ["example.com", "EXAMPLE.com/x?a=b#c", "a-b.example:8080/", "1.2.3.4?x", "example.com:80#x"]
+        {
+            assert_eq!(completed(host), format!("https://{host}"));
+        }
+        for other in [
+            "https://example.com",
+            "localhost",
+            "localhost:8080",
+            "mailto:a@example.com",
+            "javascript:alert(1)",
+            "example.com:x",
+            "example.com:",
+            "example..com",
+            "exam ple.com",
+            "user@example.com",
+            ".example.com",
+            "/page",
+            "",
+        ] {
+            assert_eq!(completed(other), other);
+        }
+    }
+
+    #[test]
+    fn what_is_no_safe_destination_is_refused() {
+        let long = format!("https://example.com/{}", "x".repeat(2048));
+        for bad in [
+            "",
+            "example.com",
+            "/page",
+            "ftp://example.com",
+            "javascript:alert(1)",
+            "data:text/html,x",
+            "https://user@example.com",
+            "https://user:secret@example.com",
+            "https://exa mple.com",
+            "https://example.com/a b",
+            "https://example.com/\r\nSet-Cookie:%20a",
+            "https://",
+            "https://go.example/x",
+            "https://GO.example./x",
+            "https://go.example:443/x",
+            &long,
+        ] {
+            assert!(check(bad, &public()).is_err(), "{bad}");
+        }
+    }
+}

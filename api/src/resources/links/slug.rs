@@ -1,0 +1,99 @@
+//! Slugs: the path segment of a short link.
+
+use rand::Rng;
+use rand::seq::IndexedRandom as _;
+
+/// Longest slug, in characters.
+const MAX_LEN: usize = 64;
+
+/// Characters of a generated slug: 54^7 is about 1.3 × 10^12.
+const GENERATED_LEN: usize = 7;
+
+/// Letters and digits without those that look like others (0 O, 1 I l, o).
+const CLEAR: &[u8] = b"23456789abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ";
+
+/// Paths that the edge or the API keeps for itself.
+const RESERVED: &[&str] =
+    &["api", "app", "healthz", "readyz", "metrics", "robots.txt", "favicon.ico", ".well-known"];
+
+/// What is wrong with a slug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SlugFault {
+    /// A path of our own.
+    Reserved,
+    /// No slug at all, and why.
+    Malformed(&'static str),
+}
+
+impl SlugFault {
+    /// The fault in words.
+    const fn message(self) -> &'static str {
+        match self {
+            Self::Reserved => "is reserved",
+            Self::Malformed(message) => message,
+        }
+    }
+}
+
+/// Says what is wrong with a slug that a caller gave, or `Ok`.
+pub(super) fn check(slug: &str) -> Result<(), &'static str> {
+    check_slug(slug).map_err(SlugFault::message)
+}
+
+/// Does what [`check`] does, and tells the kinds of faults apart.
+pub(crate) fn check_slug(slug: &str) -> Result<(), SlugFault> {
+    if slug.is_empty() || slug.len() > MAX_LEN {
+        return Err(SlugFault::Malformed("must have 1 to 64 characters"));
+    }
+    if RESERVED.contains(&slug) {
+        return Err(SlugFault::Reserved);
+    }
+    if !slug.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-') {
+        return Err(SlugFault::Malformed("may have letters A-Z and a-z, digits, _ and - only"));
+    }
+    Ok(())
+}
+
+/// Draws a slug at random; it may be taken.
+pub(super) fn draw(rng: &mut impl Rng) -> String {
+    // Choosing from a slice that is not empty gives Some.
+    (0..GENERATED_LEN).filter_map(|_| CLEAR.choose(rng)).map(|byte| char::from(*byte)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slug_has_letters_digits_underscore_and_hyphen() {
+        for good in ["a", "A-1_b", &"x".repeat(64), "API", "7"] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            "a b",
+            "a/b",
+            "ä",
+            "a.b",
+            "a%20",
+            &"x".repeat(65),
+            "api",
+            "app",
+            "robots.txt",
+            ".well-known",
+            "a\0",
+        ] {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_drawn_slug_is_a_slug_without_look_alikes() {
+        for _ in 0..200 {
+            let slug = draw(&mut rand::rng());
+            assert_eq!(slug.len(), GENERATED_LEN);
+            assert_eq!(check(&slug), Ok(()));
+            assert!(!slug.contains(['0', 'O', '1', 'I', 'l', 'o']), "{slug}");
+        }
+    }
+}

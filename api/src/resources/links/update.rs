@@ -1,0 +1,114 @@
+//! `PATCH /links/{id}`
+
+use chrono::Utc;
+use schemas::id::LinkId;
+use schemas::message::LinkEventKind;
+use service::http::ApiError;
+use sqlx::PgConnection;
+
+use super::show;
+use crate::account::quota;
+use crate::app::App;
+use crate::error::{database, despite_deadlocks, violates};
+use crate::resources::links::fields::{Checked, Fields};
+use crate::resources::links::object;
+use crate::resources::links::object::{FullLink, LinkObject, external_id_taken, slug_taken};
+use crate::store::links;
+use crate::store::links::{EventPayload, LinkRow};
+use crate::web::caller::{Caller, Editor};
+use crate::web::request::Json;
+
+/// Changes the fields that are given and answers with the link. A change that changes nothing tells nobody.
+pub(crate) async fn update(
+    Editor(caller): Editor,
+    id: LinkId,
+    Json(fields): Json<Fields>,
+    app: App,
+) -> Result<FullLink, ApiError> {
+    let checked = fields.check(&app.public_url)?;
+    // Two that swap external ids wait for each other.
+    let row = despite_deadlocks(|| update_once(id, &caller, &checked, &app)).await?;
+    show::full_of_retention(&row, &caller, &app).await
+}
+
+async fn update_once(id: LinkId, caller: &Caller, checked: &Checked, app: &App) -> Result<LinkRow, ApiError> {
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    quota::share_to_edit(&mut transaction, caller).await?;
+    if let Some(slug) = &checked.slug {
+        let former = links::find(&mut *transaction, caller.workspace, id.uuid()).await.map_err(database)?;
+        let former = former.ok_or_else(object::not_found)?;
+        // The names come before the row, as where many links are written. Should the link get another slug in between,
+        // two may wait for each other all the same, and one is tried again.
+        if former.slug != *slug {
+            links::queue_for_slugs(&mut transaction, [&former.slug, slug]).await.map_err(database)?;
+        }
+    }
+    let mut row = links::find_for_update(&mut transaction, caller.workspace, id.uuid())
+        .await
+        .map_err(database)?
+        .ok_or_else(object::not_found)?;
+    change(&mut transaction, &mut row, checked, app).await?;
+    transaction.commit().await.map_err(database)?;
+    Ok(row)
+}
+
+/// Changes a link that the transaction holds, and tells everyone unless nothing became different.
+pub(super) async fn change(
+    transaction: &mut PgConnection,
+    row: &mut LinkRow,
+    checked: &Checked,
+    app: &App,
+) -> Result<(), ApiError> {
+    if row.is_locked {
+        return Err(ApiError::link_locked(
+            "The link is locked because it is over the plan's limit. It can be deleted but not edited.",
+        ));
+    }
+    let changed = apply(checked.clone(), row);
+    if changed.is_empty() {
+        return Ok(());
+    }
+    row.revision += 1;
+    // Never before the creation, whatever the clock did in between.
+    row.updated_at = schemas::time::to_millis(Utc::now()).max(row.created_at);
+    let data = LinkObject::new(row, app).event_data(Some(&changed));
+    match links::update(transaction, row, EventPayload { kind: LinkEventKind::Updated, data }).await {
+        Ok(()) => Ok(()),
+        Err(error) if violates(&error, "links_slug") => Err(slug_taken(&row.slug)),
+        Err(error) if violates(&error, "links_external_id") => Err(external_id_taken()),
+        Err(error) => Err(database(error)),
+    }
+}
+
+/// Puts the given fields into the row and returns the names of those that became different.
+fn apply(checked: Checked, row: &mut LinkRow) -> Vec<&'static str> {
+    let mut changed = Vec::new();
+    let mut note = |field, differs: bool| {
+        if differs {
+            changed.push(field);
+        }
+    };
+    note("name", replace(&mut row.name, checked.name));
+    note("destination", replace(&mut row.destination, checked.destination));
+    note("slug", replace(&mut row.slug, checked.slug));
+    note("is_active", replace(&mut row.is_active, checked.is_active));
+    note("external_id", replace(&mut row.external_id, checked.external_id));
+    note("tags", replace(&mut row.tags, checked.tags));
+    note("redirect_status", replace(&mut row.redirect_status, checked.redirect_status));
+    let forward_query = checked.forward_query.map(|mode| mode.as_str().to_owned());
+    note("forward_query", replace(&mut row.forward_query, forward_query));
+    note("append_click_id", replace(&mut row.append_click_id, checked.append_click_id));
+    note("expires_at", replace(&mut row.expires_at, checked.expires_at));
+    changed
+}
+
+/// Takes over a given value; tells whether it is another one.
+fn replace<T: PartialEq>(current: &mut T, given: Option<T>) -> bool {
+    match given {
+        Some(given) if given != *current => {
+            *current = given;
+            true
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,78 @@
+//! `PUT /links/upsert`
+
+use http::StatusCode;
+use service::http::{ApiError, Code};
+
+use super::{create, show, update};
+use crate::account::quota::LinkQuota;
+use crate::app::App;
+use crate::error::{database, despite_deadlocks};
+use crate::resources::links::fields::{Checked, Fields};
+use crate::store::links;
+use crate::store::links::LinkRow;
+use crate::web::caller::{Caller, Editor};
+use crate::web::idempotency::Answer;
+use crate::web::request::Json;
+
+/// How often the link is looked for again, each time because another request made it in between.
+const ATTEMPTS: usize = 5;
+
+/// Creates the link of an external id, or changes the one that is there, and answers with it.
+pub(crate) async fn upsert(
+    Editor(caller): Editor,
+    Json(fields): Json<Fields>,
+    app: App,
+) -> Result<Answer, ApiError> {
+    let Some(external_id) = fields.external_id.clone().flatten() else {
+        return Err(ApiError::invalid_field("external_id", "is required"));
+    };
+    let checked = fields.check(&app.public_url)?;
+    let once = || upsert_once(&external_id, &checked, &caller, &app);
+    for _ in 1..ATTEMPTS {
+        match despite_deadlocks(once).await {
+            Err(error) if error.code() == Code::ExternalIdTaken => {}
+            settled => return answer(settled?, &caller, &app).await,
+        }
+    }
+    answer(despite_deadlocks(once).await?, &caller, &app).await
+}
+
+enum Upserted {
+    Created(LinkRow),
+    Updated(LinkRow),
+}
+
+async fn answer(upserted: Upserted, caller: &Caller, app: &App) -> Result<Answer, ApiError> {
+    match upserted {
+        Upserted::Created(row) => create::created(&row, app),
+        Upserted::Updated(row) => {
+            Answer::new(StatusCode::OK, &show::full_of_retention(&row, caller, app).await?, None)
+        }
+    }
+}
+
+/// Tries once; `EXTERNAL_ID_TAKEN` says that the link was made after this looked for it.
+async fn upsert_once(
+    external_id: &str,
+    checked: &Checked,
+    caller: &Caller,
+    app: &App,
+) -> Result<Upserted, ApiError> {
+    // The quota comes before the look, so that it is not taken by this very link while we wait for it.
+    let (mut transaction, mut quota) = LinkQuota::begin(app, caller).await?;
+    let found = links::find_external_for_update(&mut transaction, caller.workspace, external_id)
+        .await
+        .map_err(database)?;
+    let upserted = match found {
+        Some(mut row) => {
+            update::change(&mut transaction, &mut row, checked, app).await?;
+            Upserted::Updated(row)
+        }
+        None => {
+            checked.check_new()?;
+            Upserted::Created(create::insert(&mut transaction, checked, caller, &mut quota, app).await?)
+        }
+    };
+    transaction.commit().await.map_err(database)?;
+    Ok(upserted)
+}

@@ -1,0 +1,129 @@
+//! `GET /live` and `GET /links/{id}/live`
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, StatusCode};
+use schemas::id::LinkId;
+use service::http::ApiError;
+use tokio::sync::mpsc;
+use warp::Reply as _;
+use warp::reply::Response;
+
+use super::event::{Event, Place};
+use super::hub::Listening;
+use crate::app::App;
+use crate::resources::links::object;
+use crate::web::caller::Caller;
+use crate::web::operation::Answer;
+use crate::web::request::Head;
+
+/// How often something is sent where nothing happens, so that no proxy takes the stream for dead; and how often it is
+/// looked whether the caller may still listen.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// How long a stream waits for the end of the topic to be found before it begins without.
+const FOLLOWING: Duration = Duration::from_secs(3);
+
+/// What a stream begins with: a comment, so that browsers and proxies see an answer at once, and how soon to ask again.
+const BEGINNING: &str = ": clicks as they happen\nretry: 2000\n\n";
+
+/// Said where clicks may be missing: the totals are to be read again.
+const GAP: &str = "event: gap\ndata: {}\n\n";
+
+/// Nothing.
+const COMMENT: &str = ":\n\n";
+
+/// Events on their way.
+pub(crate) struct Stream(mpsc::Receiver<Bytes>);
+
+impl Answer for Stream {
+    fn respond(self, _: StatusCode) -> Response {
+        let Self(mut chunks) = self;
+        let chunks = stream::poll_fn(move |context| {
+            chunks.poll_recv(context).map(|chunk| chunk.map(Ok::<Bytes, Infallible>))
+        });
+        let mut response = warp::reply::stream(chunks).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        // Neither stored nor compressed on the way: a compressor would hold events back.
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+        // nginx gathers answers unless told not to.
+        headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+        response
+    }
+}
+
+/// Answers with the clicks of a link, or without one of the workspace, as they happen, of every class.
+///
+/// A stream that is asked for with the id of the last event begins with what happened since, as far as it is known.
+pub(crate) async fn live(
+    caller: Caller,
+    link: Option<LinkId>,
+    Head { headers, .. }: Head,
+    app: App,
+) -> Result<Stream, ApiError> {
+    let link = match link {
+        Some(id) => Some(object::require(&app, caller.workspace, id).await?.id),
+        None => None,
+    };
+    let from =
+        headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<Place>().ok());
+    // With Kafka away it begins all the same; clicks come when they can.
+    let _ = tokio::time::timeout(FOLLOWING, app.live.wait_until_following()).await;
+    let listening = app.live.listen(caller.account, caller.workspace, link, from)?;
+    let (sender, chunks) = mpsc::channel(1);
+    tokio::spawn(async move {
+        tokio::select! {
+            () = tell(listening, &caller, &app, &sender) => {}
+            // Who listens for long would hold up the end.
+            () = app.shutdown.wait() => {}
+            () = sender.closed() => {}
+        }
+    });
+    Ok(Stream(chunks))
+}
+
+/// Tells a listener what happens until it leaves, is too slow, or may listen no more.
+async fn tell(mut listening: Listening, caller: &Caller, app: &App, sender: &mpsc::Sender<Bytes>) {
+    let send = async |bytes: Bytes| sender.send(bytes).await.is_ok();
+    if !send(Bytes::from_static(BEGINNING.as_bytes())).await {
+        return;
+    }
+    if listening.has_gap && !send(Bytes::from_static(GAP.as_bytes())).await {
+        return;
+    }
+    for event in std::mem::take(&mut listening.missed) {
+        if !send(event.bytes.clone()).await {
+            return;
+        }
+    }
+    let mut beat = tokio::time::interval(KEEP_ALIVE);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // The first one is at once.
+    beat.tick().await;
+    loop {
+        let next: Option<Option<Arc<Event>>> = tokio::select! {
+            event = listening.queue.recv() => Some(event),
+            _ = beat.tick() => None,
+        };
+        let bytes = match next {
+            Some(Some(event)) => event.bytes.clone(),
+            Some(None) => return,
+            None => {
+                // While Postgres is away who was let in stays.
+                if !caller.is_valid(app).await.unwrap_or(true) {
+                    return;
+                }
+                Bytes::from_static(COMMENT.as_bytes())
+            }
+        };
+        if !send(bytes).await {
+            return;
+        }
+    }
+}

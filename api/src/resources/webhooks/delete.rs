@@ -1,0 +1,21 @@
+//! `DELETE /webhooks/{id}`
+
+use schemas::id::EndpointId;
+use service::http::ApiError;
+
+use super::not_found;
+use crate::account::quota;
+use crate::app::App;
+use crate::error::database;
+use crate::store::endpoints;
+use crate::web::caller::Writer;
+
+/// Removes an endpoint. What is on its way to it is not sent any more.
+pub(crate) async fn delete(Writer(caller): Writer, id: EndpointId, app: App) -> Result<(), ApiError> {
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    quota::share_to_write(&mut transaction, caller.account).await?;
+    if !endpoints::delete(&mut transaction, caller.workspace, id.uuid()).await.map_err(database)? {
+        return Err(not_found());
+    }
+    transaction.commit().await.map_err(database)
+}

@@ -1,0 +1,103 @@
+//! Accounts: their plans, and the lock under which a plan and what it limits are changed.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::plan::Plan;
+
+/// An account.
+#[derive(sqlx::FromRow)]
+pub(crate) struct AccountRow {
+    pub(crate) name: String,
+    #[sqlx(try_from = "String")]
+    pub(crate) plan: Plan,
+    pub(crate) created_at: DateTime<Utc>,
+}
+
+/// Inserts an account and its owner, who cannot sign in yet. Returns the ids of both.
+pub(crate) async fn insert(
+    transaction: &mut PgConnection,
+    name: &str,
+    plan: Plan,
+) -> sqlx::Result<(Uuid, Uuid)> {
+    let (account, owner) = (Uuid::now_v7(), Uuid::now_v7());
+    sqlx::query("INSERT INTO accounts (id, name, plan) VALUES ($1, $2, $3)")
+        .bind(account)
+        .bind(name)
+        .bind(plan.as_str())
+        .execute(&mut *transaction)
+        .await?;
+    sqlx::query("INSERT INTO users (id, account_id, role) VALUES ($1, $2, 'owner')")
+        .bind(owner)
+        .bind(account)
+        .execute(transaction)
+        .await?;
+    Ok((account, owner))
+}
+
+/// Reads an account.
+pub(crate) async fn find(connection: &mut PgConnection, account: Uuid) -> sqlx::Result<Option<AccountRow>> {
+    sqlx::query_as("SELECT name, plan, created_at FROM accounts WHERE id = $1")
+        .bind(account)
+        .fetch_optional(connection)
+        .await
+}
+
+/// Gives an account a plan.
+pub(crate) async fn set_plan(transaction: &mut PgConnection, account: Uuid, plan: Plan) -> sqlx::Result<()> {
+    sqlx::query("UPDATE accounts SET plan = $2 WHERE id = $1")
+        .bind(account)
+        .bind(plan.as_str())
+        .execute(transaction)
+        .await?;
+    Ok(())
+}
+
+/// Keeps an account's plan as it is until the transaction ends, beside others that do the same.
+///
+/// A transaction that shares must not take afterwards: two that did would wait for each other. It starts again.
+///
+/// # Errors
+/// `RowNotFound` when there is no such account.
+pub(crate) async fn share(transaction: &mut PgConnection, account: Uuid) -> sqlx::Result<Plan> {
+    hold(
+        transaction,
+        "WITH queue AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($2))
+         SELECT a.plan FROM queue CROSS JOIN accounts a WHERE a.id = $1 FOR SHARE OF a",
+        account,
+    )
+    .await
+}
+
+/// Keeps an account's plan and the number of its links as they are until the transaction ends, alone.
+///
+/// # Errors
+/// `RowNotFound` when there is no such account.
+pub(crate) async fn take(transaction: &mut PgConnection, account: Uuid) -> sqlx::Result<Plan> {
+    hold(
+        transaction,
+        "WITH queue AS MATERIALIZED (SELECT pg_advisory_xact_lock($2))
+         SELECT a.plan FROM queue CROSS JOIN accounts a WHERE a.id = $1 FOR NO KEY UPDATE OF a",
+        account,
+    )
+    .await
+}
+
+/// Waits in the account's queue, then locks its row.
+///
+/// The row's lock is what protects: it reads the row as it is once it is locked, not as it was when the statement
+/// began. The queue is for fairness: Postgres lets those who share a row past one who waits to take it, so a storm of
+/// writes would keep a plan from ever changing. Advisory locks are given in the order in which they are asked for.
+async fn hold(transaction: &mut PgConnection, query: &'static str, account: Uuid) -> sqlx::Result<Plan> {
+    let plan: String =
+        sqlx::query_scalar(query).bind(account).bind(queue(account)).fetch_one(transaction).await?;
+    plan.parse().map_err(|unknown| sqlx::Error::Decode(Box::new(unknown)))
+}
+
+/// Returns the advisory lock that is an account's queue.
+pub(crate) fn queue(account: Uuid) -> i64 {
+    // Random bits below the variant's `10`, so as a number below zero, where no other advisory lock of ours is.
+    let (_, queue) = account.as_u64_pair();
+    queue.cast_signed()
+}

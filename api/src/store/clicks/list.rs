@@ -1,0 +1,151 @@
+//! Single clicks, newest first.
+
+use clickhouse::Row;
+use clickhouse::error::Result;
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::query_pool::QueryPool;
+use super::question::Question;
+use super::source::instant;
+
+/// The part of time that is looked at first, in milliseconds: a day.
+const FIRST_SPAN: i64 = 86_400_000;
+
+/// The least part of time that is looked at, in milliseconds.
+const LEAST_SPAN: i64 = 1_000;
+
+/// How much more is looked at after a part of time that had too few.
+const GROWTH: i64 = 8;
+
+/// A click's place in the order: when it happened, and its position in the log, which it has alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Position {
+    /// Milliseconds since 1970.
+    pub(crate) at: i64,
+    pub(crate) src: u32,
+    pub(crate) koff: u64,
+}
+
+/// A raw row, without what leaves nobody: visitor and User-Agent. An empty text is: not known.
+#[derive(Debug, Row, Deserialize)]
+pub(crate) struct ClickRow {
+    pub(crate) at: i64,
+    pub(crate) src: u32,
+    pub(crate) koff: u64,
+    #[serde(with = "clickhouse::serde::uuid")]
+    pub(crate) link_id: Uuid,
+    pub(crate) click_id: String,
+    pub(crate) slug: String,
+    pub(crate) class: String,
+    pub(crate) country: String,
+    pub(crate) device_type: String,
+    pub(crate) browser: String,
+    pub(crate) os: String,
+    pub(crate) referrer: String,
+    pub(crate) utm_source: String,
+    pub(crate) utm_medium: String,
+    pub(crate) utm_campaign: String,
+    pub(crate) utm_term: String,
+    pub(crate) utm_content: String,
+    pub(crate) external_click_id: String,
+}
+
+impl ClickRow {
+    /// The click's place in the order.
+    pub(crate) const fn position(&self) -> Position {
+        Position { at: self.at, src: self.src, koff: self.koff }
+    }
+}
+
+/// Reads the clicks of a window from the newest to the oldest, a batch at a time.
+///
+/// The order is not that of the table, so a batch looks at a part of time that probably has just enough, and at the
+/// one before when it had not: time and memory of a query depend on the batch, and on the clicks of the hours that it
+/// looks at, because the table is ordered by the hour; not on the window.
+#[derive(Debug)]
+pub(crate) struct NewestFirst {
+    /// The first instant that is not looked at any more, or the place after which to go on.
+    next: Next,
+    /// Where the first part of time is measured from when the window is open, in milliseconds since 1970.
+    now: i64,
+    span: i64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Next {
+    Before(i64),
+    After(Position),
+    Nothing,
+}
+
+impl NewestFirst {
+    /// Begins with the newest click of the window, or after a place in it.
+    pub(crate) fn new(question: &Question<'_>, after: Option<Position>, now: i64) -> Self {
+        let next = match after {
+            Some(position) if position.at < question.window.end => Next::After(position),
+            _ => Next::Before(question.window.end),
+        };
+        Self { next, now, span: FIRST_SPAN }
+    }
+
+    /// Reads up to `limit` further clicks; fewer are the last ones.
+    pub(crate) async fn batch(
+        &mut self,
+        queries: &QueryPool,
+        question: &Question<'_>,
+        limit: usize,
+    ) -> Result<Vec<ClickRow>> {
+        let mut rows = Vec::new();
+        while rows.len() < limit {
+            let (until, condition) = match self.next {
+                Next::Nothing => break,
+                Next::Before(end) => (end, format!("occurred_at < {}", instant(end))),
+                Next::After(Position { at, src, koff }) => {
+                    let time = instant(at);
+                    let same = format!("occurred_at = {time} AND (src, koff) < ({src}, {koff})");
+                    (at + 1, format!("(occurred_at < {time} OR {same})"))
+                }
+            };
+            let from = until.min(self.now).saturating_sub(self.span).max(question.window.start);
+            let wanted = limit - rows.len();
+            let found = read(queries, question, from, &condition, wanted).await?;
+            if found.len() == wanted {
+                let oldest = found.last().map_or(from, |row| row.at);
+                self.span = (until.min(self.now) - oldest).saturating_mul(2).max(LEAST_SPAN);
+                self.next = found.last().map_or(Next::Nothing, |row| Next::After(row.position()));
+            } else {
+                self.span = self.span.saturating_mul(GROWTH);
+                self.next = if from <= question.window.start { Next::Nothing } else { Next::Before(from) };
+            }
+            rows.extend(found);
+        }
+        Ok(rows)
+    }
+}
+
+async fn read(
+    queries: &QueryPool,
+    question: &Question<'_>,
+    from: i64,
+    before: &str,
+    limit: usize,
+) -> Result<Vec<ClickRow>> {
+    // Nothing is taken by the broker before it happens: earlier partitions need no look.
+    let sql = format!(
+        "SELECT toUnixTimestamp64Milli(occurred_at) AS at, src, koff, link_id, click_id, slug,
+                toString(class) AS class, toString(country) AS country, toString(device_type) AS device_type,
+                toString(browser) AS browser, toString(os) AS os, referrer, utm_source, utm_medium,
+                utm_campaign, utm_term, utm_content, external_click_id
+         FROM clicks
+         WHERE workspace_id = toUUID('{workspace}') AND {of} AND {class} AND occurred_at >= {from} AND {before}
+           AND broker_ts >= {from}
+         ORDER BY occurred_at DESC, src DESC, koff DESC
+         LIMIT {limit}",
+        workspace = question.workspace,
+        of = question.of.of_raw(),
+        class = question.classes.condition(),
+        from = instant(from),
+    );
+    queries.query(&sql).fetch_all().await
+}

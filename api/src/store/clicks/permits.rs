@@ -1,0 +1,129 @@
+//! Whose turn it is: how many requests of one workspace, and of all, are at ClickHouse at a time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use uuid::Uuid;
+
+/// Gives out permits.
+///
+/// A workspace first waits among its own requests and then, with the few that it may have at a time, among those of
+/// the others. So a workspace that asks for ever so much delays the others by its few at most.
+#[derive(Debug, Clone)]
+pub(super) struct Permits(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    per_workspace: usize,
+    /// Those that have a turn or wait for one.
+    workspaces: Mutex<HashMap<Uuid, Arc<Semaphore>>>,
+    all: Arc<Semaphore>,
+}
+
+/// A turn; the next one comes when it is dropped.
+#[derive(Debug)]
+pub(super) struct Permit {
+    _of_all: OwnedSemaphorePermit,
+    _of_workspace: OwnedSemaphorePermit,
+    // Dropped last: it looks whether the workspace has any left.
+    _place: Place,
+}
+
+impl Permits {
+    /// Lets each workspace have so many permits at a time, and all together so many.
+    pub(super) fn new(per_workspace: usize, all: usize) -> Self {
+        Self(Arc::new(State {
+            per_workspace,
+            workspaces: Mutex::default(),
+            all: Arc::new(Semaphore::new(all)),
+        }))
+    }
+
+    /// Waits for a turn. `None` only when permits are no longer given, which is never.
+    pub(super) async fn take(&self, workspace: Uuid) -> Option<Permit> {
+        let place = self.place(workspace);
+        let of_workspace = Arc::clone(place.semaphore.as_ref()?).acquire_owned().await.ok()?;
+        let of_all = Arc::clone(&self.0.all).acquire_owned().await.ok()?;
+        Some(Permit { _of_all: of_all, _of_workspace: of_workspace, _place: place })
+    }
+
+    fn place(&self, workspace: Uuid) -> Place {
+        let mut workspaces = self.0.workspaces.lock();
+        let semaphore =
+            workspaces.entry(workspace).or_insert_with(|| Arc::new(Semaphore::new(self.0.per_workspace)));
+        Place { semaphore: Some(Arc::clone(semaphore)), workspace, permits: Arc::clone(&self.0) }
+    }
+}
+
+/// A place in a workspace's queue. The last one that leaves takes the queue away.
+#[derive(Debug)]
+struct Place {
+    semaphore: Option<Arc<Semaphore>>,
+    workspace: Uuid,
+    permits: Arc<State>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut workspaces = self.permits.workspaces.lock();
+        self.semaphore = None;
+        // Under the lock nobody joins: what holds it now is the map alone, or others in the queue too.
+        if workspaces.get(&self.workspace).is_some_and(|semaphore| Arc::strong_count(semaphore) == 1) {
+            workspaces.remove(&self.workspace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn workspace(number: u128) -> Uuid {
+        Uuid::from_u128(number)
+    }
+
+    fn at_once(permits: &Permits, number: u128) -> Option<Permit> {
+        permits.take(workspace(number)).now_or_never().flatten()
+    }
+
+    #[test]
+    fn a_workspace_has_its_few_permits_and_leaves_the_rest_to_others() {
+        let permits = Permits::new(2, 5);
+        let first = at_once(&permits, 1).unwrap();
+        let _second = at_once(&permits, 1).unwrap();
+        assert!(at_once(&permits, 1).is_none());
+        let _other = at_once(&permits, 2).unwrap();
+        drop(first);
+        assert!(at_once(&permits, 1).is_some());
+    }
+
+    #[tokio::test]
+    async fn one_that_asks_for_much_delays_the_others_by_its_few_permits_only() {
+        let permits = Permits::new(2, 2);
+        let greedy: Vec<Permit> =
+            [at_once(&permits, 1), at_once(&permits, 1)].into_iter().flatten().collect();
+        let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(permits.take(workspace(1)))).collect();
+        for wait in &mut waiting {
+            assert!(wait.now_or_never().is_none());
+        }
+        let mut modest = Box::pin(permits.take(workspace(2)));
+        assert!((&mut modest).now_or_never().is_none());
+        drop(greedy);
+        assert!(modest.now_or_never().flatten().is_some(), "before the hundred");
+    }
+
+    #[test]
+    fn a_workspace_that_asks_nothing_is_forgotten() {
+        let permits = Permits::new(1, 1);
+        let permit = at_once(&permits, 1).unwrap();
+        // One that gave up waiting.
+        assert!(at_once(&permits, 1).is_none());
+        assert_eq!(permits.0.workspaces.lock().len(), 1);
+        drop(permit);
+        assert!(permits.0.workspaces.lock().is_empty());
+    }
+}

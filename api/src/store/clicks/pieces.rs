@@ -1,0 +1,242 @@
+//! A window cut into the parts that the rollups have, and the rest that raw rows answer for.
+
+use chrono::{DateTime, Datelike as _, NaiveDate, NaiveTime};
+
+/// The end of all time: later clicks are not counted, and an open window ends here.
+///
+/// 2100-01-01, in milliseconds since 1970: the first instant of a month, and within what a `DateTime` holds.
+pub(crate) const END: i64 = 4_102_444_800_000;
+
+/// Milliseconds of an hour and of a day.
+pub(crate) const HOUR: i64 = 3_600_000;
+pub(crate) const DAY: i64 = 24 * HOUR;
+
+/// A part of time `[start, end)`, in milliseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) start: i64,
+    pub(crate) end: i64,
+}
+
+impl Range {
+    /// Whether no instant is in it.
+    pub(crate) const fn is_empty(self) -> bool {
+        self.start >= self.end
+    }
+
+    /// The part of it that is before an instant.
+    pub(crate) fn before(self, instant: i64) -> Self {
+        Self { end: self.end.min(instant), ..self }
+    }
+}
+
+/// What a row of a rollup covers, in UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Hour,
+    Day,
+    Month,
+}
+
+impl Unit {
+    /// The units of the counts, the coarsest first.
+    pub(crate) const OF_COUNTS: &[Self] = &[Self::Month, Self::Day, Self::Hour];
+
+    /// The units of the breakdowns.
+    pub(crate) const OF_BREAKDOWNS: &[Self] = &[Self::Month, Self::Day];
+
+    /// The name in column `unit`.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Month => "month",
+        }
+    }
+
+    /// The first instant of the unit that holds `at`.
+    fn floor(self, at: i64) -> i64 {
+        match self {
+            Self::Hour => at - at.rem_euclid(HOUR),
+            Self::Day => at - at.rem_euclid(DAY),
+            Self::Month => first_of_month(at, 0),
+        }
+    }
+
+    /// The first instant of a unit that is not before `at`.
+    fn ceil(self, at: i64) -> i64 {
+        let floor = self.floor(at);
+        match self {
+            _ if floor == at => at,
+            Self::Hour => floor + HOUR,
+            Self::Day => floor + DAY,
+            Self::Month => first_of_month(at, 1),
+        }
+    }
+}
+
+/// The first instant of the month that is `later` months after the one that holds `at`.
+fn first_of_month(at: i64, later: i32) -> i64 {
+    // Every instant from 1970 to END has a date.
+    let date = DateTime::from_timestamp_millis(at).unwrap_or_default().date_naive();
+    let months = date.year() * 12 + date.month0().cast_signed() + later;
+    let month = months.rem_euclid(12).cast_unsigned() + 1;
+    let first = NaiveDate::from_ymd_opt(months.div_euclid(12), month, 1).unwrap_or_default();
+    first.and_time(NaiveTime::MIN).and_utc().timestamp_millis()
+}
+
+/// Parts of time that are disjoint, by what answers for them.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Pieces {
+    /// Whole units, by unit; each list ascends, and no two neighbours touch.
+    pub(crate) whole: Vec<(Unit, Vec<Range>)>,
+    /// What is no whole unit.
+    pub(crate) edges: Vec<Range>,
+}
+
+impl Pieces {
+    /// Cuts each of the ranges by itself, so that no whole unit reaches over a border between two of them.
+    ///
+    /// `units` are what there are rollups of, the coarsest first; without any, all of it is an edge.
+    pub(crate) fn of(ranges: impl IntoIterator<Item = Range>, units: &[Unit]) -> Self {
+        let mut pieces = Self::default();
+        pieces.whole.extend(units.iter().map(|unit| (*unit, Vec::new())));
+        for range in ranges {
+            pieces.cut(range, units);
+        }
+        pieces
+    }
+
+    fn cut(&mut self, range: Range, units: &[Unit]) {
+        if range.is_empty() {
+            return;
+        }
+        let Some((unit, finer)) = units.split_first() else { return append(&mut self.edges, range) };
+        let whole = Range { start: unit.ceil(range.start), end: unit.floor(range.end) };
+        if whole.is_empty() {
+            return self.cut(range, finer);
+        }
+        self.cut(Range { end: whole.start, ..range }, finer);
+        if let Some((_, ranges)) = self.whole.iter_mut().find(|(other, _)| other == unit) {
+            append(ranges, whole);
+        }
+        self.cut(Range { start: whole.end, ..range }, finer);
+    }
+}
+
+/// Adds a range behind the last one, or to it where they touch.
+fn append(ranges: &mut Vec<Range>, range: Range) {
+    match ranges.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => ranges.push(range),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(text: &str) -> i64 {
+        text.parse::<DateTime<chrono::Utc>>().unwrap().timestamp_millis()
+    }
+
+    fn range(start: &str, end: &str) -> Range {
+        Range { start: at(start), end: at(end) }
+    }
+
+    #[test]
+    fn a_window_is_months_then_days_then_hours_then_edges() {
+        let window = range("2026-01-30T21:59:59.999Z", "2026-04-02T01:00:00.001Z");
+        let pieces = Pieces::of([window], Unit::OF_COUNTS);
+        assert_eq!(
+            pieces.whole,
+            [
+                (Unit::Month, vec![range("2026-02-01T00:00:00Z", "2026-04-01T00:00:00Z")]),
+                (
+                    Unit::Day,
+                    vec![
+                        range("2026-01-31T00:00:00Z", "2026-02-01T00:00:00Z"),
+                        range("2026-04-01T00:00:00Z", "2026-04-02T00:00:00Z")
+                    ]
+                ),
+                (
+                    Unit::Hour,
+                    vec![
+                        range("2026-01-30T22:00:00Z", "2026-01-31T00:00:00Z"),
+                        range("2026-04-02T00:00:00Z", "2026-04-02T01:00:00Z")
+                    ]
+                ),
+            ]
+        );
+        assert_eq!(
+            pieces.edges,
+            [
+                range("2026-01-30T21:59:59.999Z", "2026-01-30T22:00:00Z"),
+                range("2026-04-02T01:00:00Z", "2026-04-02T01:00:00.001Z")
+            ]
+        );
+    }
+
+    #[test]
+    fn the_end_of_all_time_is_the_first_instant_of_a_month() {
+        assert_eq!(END, at("2100-01-01T00:00:00Z"));
+        assert_eq!(Unit::Month.floor(END), END);
+    }
+
+    #[test]
+    fn the_months_are_those_of_the_calendar() {
+        for day in 0..END / DAY {
+            let date = DateTime::from_timestamp_millis(day * DAY).unwrap().date_naive();
+            assert_eq!(Unit::Month.floor(day * DAY + 17), (day - i64::from(date.day0())) * DAY, "{date}");
+        }
+    }
+
+    /// Whole units of one kind, and instants that are near borders as often as not.
+    fn instant() -> impl Strategy<Value = i64> {
+        let hours = 0..END / HOUR;
+        prop_oneof![
+            0..=END,
+            hours.clone().prop_map(|hour| hour * HOUR),
+            (hours.clone(), -2_i64..=2).prop_map(|(hour, off)| (hour * HOUR + off).clamp(0, END)),
+            (hours, -1_i64..=1).prop_map(|(hour, off)| (Unit::Month.floor(hour * HOUR) + off).max(0)),
+            Just(END),
+        ]
+    }
+
+    fn overlap(one: Range, other: Range) -> bool {
+        one.start < other.end && other.start < one.end
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+        #[test]
+        fn the_pieces_are_disjoint_and_their_union_is_the_window(
+            mut borders in proptest::collection::vec(instant(), 2..8), by_day in any::<bool>(),
+        ) {
+            borders.sort_unstable();
+            let units = if by_day { Unit::OF_BREAKDOWNS } else { Unit::OF_COUNTS };
+            let ranges = borders.windows(2).map(|pair| Range { start: pair[0], end: pair[1] });
+            let pieces = Pieces::of(ranges, units);
+            let mut all: Vec<Range> = pieces.edges.clone();
+            for (unit, ranges) in &pieces.whole {
+                for range in ranges {
+                    prop_assert_eq!((unit.floor(range.start), unit.floor(range.end)), (range.start, range.end));
+                }
+                all.extend(ranges);
+            }
+            prop_assert!(all.iter().all(|range| !range.is_empty()));
+            for (place, one) in all.iter().enumerate() {
+                prop_assert!(all[..place].iter().all(|other| !overlap(*one, *other)));
+            }
+            let length: i64 = all.iter().map(|range| range.end - range.start).sum();
+            prop_assert_eq!(length, borders[borders.len() - 1] - borders[0]);
+            let inside = |range: &Range| range.start >= borders[0] && range.end <= borders[borders.len() - 1];
+            prop_assert!(all.iter().all(inside));
+            let most = if by_day { 2 * DAY } else { 2 * HOUR };
+            // Two edges of the same unit touch where a border of the ranges is within it, up to eight times.
+            prop_assert!(pieces.edges.iter().all(|edge| edge.end - edge.start < 4 * most));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a query asks about.
+
+use std::fmt::Write as _;
+
+use schemas::message::Class;
+use serde::{Deserialize, Serialize};
+use service::http::ApiError;
+use uuid::Uuid;
+
+use super::pieces::Range;
+
+/// The link of the rollups that is the whole workspace.
+const WHOLE_WORKSPACE: Uuid = Uuid::nil();
+
+/// The clicks of deleted links, which no count of a workspace has, also before they are purged.
+pub(super) const NOT_DELETED: &str = "link_id NOT IN (SELECT link_id FROM deleted_links)";
+
+/// Which classes of clicks count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Classes {
+    /// One of them.
+    One(Class),
+    /// Every click.
+    All,
+}
+
+impl Classes {
+    const NAMED: [(&str, Self); 4] = [
+        ("human", Self::HUMAN),
+        ("bot", Self::One(Class::Bot)),
+        ("preview", Self::One(Class::Preview)),
+        ("all", Self::All),
+    ];
+
+    /// What counts when nothing else is said.
+    pub(crate) const HUMAN: Self = Self::One(Class::Human);
+
+    /// Reads a name.
+    pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
+        let found = Self::NAMED.into_iter().find(|(name, _)| *name == text).map(|(_, classes)| classes);
+        found.ok_or_else(|| ApiError::invalid_field("class", "must be human, bot, preview or all"))
+    }
+
+    /// The condition on column `class`.
+    pub(super) fn condition(self) -> String {
+        match self {
+            Self::One(class) => format!("class = '{class}'"),
+            Self::All => "true".to_owned(),
+        }
+    }
+}
+
+/// What is asked about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Of<'a> {
+    /// A workspace as one.
+    Workspace,
+    /// Some links of it.
+    Links(&'a [Uuid]),
+    /// Every link of it that has clicks.
+    EachLink,
+}
+
+impl Of<'_> {
+    /// The condition on the column `link_id` of raw rows.
+    pub(super) fn of_raw(&self) -> String {
+        match self {
+            Self::Workspace | Self::EachLink => NOT_DELETED.to_owned(),
+            Self::Links(links) => one_of(links),
+        }
+    }
+
+    /// The workspaces of table `slices` whose rows say which version is active: those of the workspace itself are
+    /// for its rows as one.
+    pub(super) fn of_slices(&self, workspace: Uuid) -> Vec<Uuid> {
+        match self {
+            Self::Workspace => vec![Uuid::nil(), workspace],
+            Self::Links(_) | Self::EachLink => vec![Uuid::nil()],
+        }
+    }
+
+    /// The condition on the column `link_id` of rollups.
+    pub(super) fn of_rollups(&self) -> String {
+        match self {
+            Self::Workspace => one_of(&[WHOLE_WORKSPACE]),
+            Self::EachLink => format!("link_id != toUUID('{WHOLE_WORKSPACE}') AND {NOT_DELETED}"),
+            Self::Links(links) => one_of(links),
+        }
+    }
+}
+
+pub(super) fn one_of(links: &[Uuid]) -> String {
+    let mut list = String::from("link_id IN (");
+    for (place, link) in links.iter().enumerate() {
+        let comma = if place == 0 { "" } else { ", " };
+        // Writing into a String cannot fail.
+        let _ = write!(list, "{comma}toUUID('{link}')");
+    }
+    list + ")"
+}
+
+/// Which clicks are asked about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) workspace: Uuid,
+    pub(crate) of: Of<'a>,
+    pub(crate) classes: Classes,
+    /// When they happened.
+    pub(crate) window: Range,
+    /// Only those that the broker had taken by then, in milliseconds since 1970.
+    pub(crate) taken_until: Option<i64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_read_by_its_name() {
+        for (name, classes) in Classes::NAMED {
+            assert_eq!(Classes::parse(name).unwrap(), classes);
+        }
+        for bad in ["", "Human", "humans", "human,bot"] {
+            assert!(Classes::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

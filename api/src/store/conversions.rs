@@ -1,0 +1,129 @@
+//! Conversions.
+
+use chrono::{DateTime, Utc};
+use schemas::id::{ConversionId, LinkId, WorkspaceId};
+use schemas::message::{Conversion, Message as _, Version};
+use sha2::{Digest as _, Sha256};
+use sqlx::{PgPool, QueryBuilder};
+use uuid::Uuid;
+
+use crate::error::violates;
+use crate::store::outbox;
+use crate::store::outbox::Outgoing;
+
+/// A conversion to be registered.
+pub(crate) struct ConversionRow {
+    pub(crate) id: Uuid,
+    pub(crate) click_id: String,
+    pub(crate) link: LinkId,
+    pub(crate) clicked_at: DateTime<Utc>,
+    pub(crate) external_user_id: Option<String>,
+    pub(crate) user_name: Option<String>,
+    pub(crate) user_email: Option<String>,
+    pub(crate) host: Option<String>,
+    pub(crate) page_url: Option<String>,
+    pub(crate) created_at: DateTime<Utc>,
+}
+
+/// What became of it.
+pub(crate) enum Outcome {
+    Registered,
+    /// The link was deleted.
+    NoSuchLink,
+    /// The click has one, perhaps from a request at the same moment.
+    Exists,
+}
+
+/// Inserts a conversion and its outbox row in one transaction.
+pub(crate) async fn insert(pool: &PgPool, row: &ConversionRow) -> sqlx::Result<Outcome> {
+    let mut transaction = pool.begin().await?;
+    // The share lock keeps the link from being deleted before the conversion is there to be deleted with it.
+    let workspace: Option<Uuid> =
+        sqlx::query_scalar("SELECT workspace_id FROM links WHERE id = $1 FOR KEY SHARE")
+            .bind(row.link.uuid())
+            .fetch_optional(&mut *transaction)
+            .await?;
+    let Some(workspace) = workspace else { return Ok(Outcome::NoSuchLink) };
+    let inserted = sqlx::query(
+        "INSERT INTO conversions (id, click_sha256, click_id, link_id, workspace_id, clicked_at, external_user_id,
+                                  user_name, user_email, host, page_url, created_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+    )
+    .bind(row.id)
+    .bind(&Sha256::digest(row.click_id.as_bytes())[..])
+    .bind(&row.click_id)
+    .bind(row.link.uuid())
+    .bind(workspace)
+    .bind(row.clicked_at)
+    .bind(&row.external_user_id)
+    .bind(&row.user_name)
+    .bind(&row.user_email)
+    .bind(&row.host)
+    .bind(&row.page_url)
+    .bind(row.created_at)
+    .execute(&mut *transaction)
+    .await;
+    match inserted {
+        Ok(_) => {}
+        Err(error) if violates(&error, "conversions_click") => return Ok(Outcome::Exists),
+        Err(error) => return Err(error),
+    }
+    let message = Conversion {
+        version: Version,
+        conversion_id: ConversionId::from_uuid(row.id),
+        click_id: row.click_id.clone(),
+        link_id: row.link,
+        workspace_id: WorkspaceId::from_uuid(workspace),
+        clicked_at: row.clicked_at,
+        converted_at: row.created_at,
+    };
+    let told =
+        Outgoing { topic: schemas::topic::CONVERSIONS, key: row.click_id.clone(), value: message.encode() };
+    outbox::enqueue_all(&mut transaction, [told]).await?;
+    transaction.commit().await?;
+    Ok(Outcome::Registered)
+}
+
+/// A conversion of a list.
+#[derive(Debug, sqlx::FromRow)]
+pub(crate) struct ListedRow {
+    pub(crate) id: Uuid,
+    pub(crate) click_id: Option<String>,
+    pub(crate) link_id: Uuid,
+    pub(crate) clicked_at: DateTime<Utc>,
+    pub(crate) external_user_id: Option<String>,
+    pub(crate) user_name: Option<String>,
+    pub(crate) user_email: Option<String>,
+    pub(crate) host: Option<String>,
+    pub(crate) page_url: Option<String>,
+    pub(crate) created_at: DateTime<Utc>,
+}
+
+/// Reads a page of the conversions whose clicks are in the window, of all classes, the newest click first.
+pub(crate) async fn page(
+    pool: &PgPool,
+    workspace: Uuid,
+    link: Option<Uuid>,
+    clicked: (DateTime<Utc>, Option<DateTime<Utc>>),
+    after: Option<(DateTime<Utc>, Uuid)>,
+    limit: usize,
+) -> sqlx::Result<Vec<ListedRow>> {
+    let mut query = QueryBuilder::new(
+        "SELECT id, click_id, link_id, clicked_at, external_user_id, user_name, user_email, host, page_url,
+                created_at
+         FROM conversions WHERE workspace_id = ",
+    );
+    query.push_bind(workspace);
+    if let Some(link) = link {
+        query.push(" AND link_id = ").push_bind(link);
+    }
+    query.push(" AND clicked_at >= ").push_bind(clicked.0);
+    if let Some(end) = clicked.1 {
+        query.push(" AND clicked_at < ").push_bind(end);
+    }
+    if let Some((clicked_at, id)) = after {
+        query.push(" AND (clicked_at, id) < (").push_bind(clicked_at).push(", ").push_bind(id).push(")");
+    }
+    query.push(" ORDER BY clicked_at DESC, id DESC LIMIT ").push_bind(limit as i64);
+    query.build_query_as().fetch_all(pool).await
+}

@@ -1,0 +1,208 @@
+//! The SQL of webhook endpoints. Whatever changes an endpoint raises `endpoints_version` in the same transaction:
+//! that is how the dispatcher learns of it before the next event. The version comes last, because its one row is
+//! everybody's.
+
+use chrono::{DateTime, Utc};
+use schemas::id::EndpointId;
+use service::sealed::Sealed;
+use sqlx::{PgConnection, PgExecutor, PgPool};
+use uuid::Uuid;
+
+/// A row of table `webhook_endpoints`, without the secret, and of `webhook_health`.
+#[derive(Debug, sqlx::FromRow)]
+pub(crate) struct EndpointRow {
+    pub(crate) id: Uuid,
+    pub(crate) url: String,
+    pub(crate) description: String,
+    pub(crate) events: Vec<String>,
+    pub(crate) click_classes: Vec<String>,
+    pub(crate) status: String,
+    pub(crate) disabled_reason: Option<String>,
+    pub(crate) consecutive_exhausted: i32,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) updated_at: DateTime<Utc>,
+    pub(crate) last_success_at: Option<DateTime<Utc>>,
+    pub(crate) last_failure_at: Option<DateTime<Utc>>,
+}
+
+/// What an [`EndpointRow`] is read from: the endpoints of workspace `$1`, to which other conditions are added.
+macro_rules! select {
+    () => {
+        "SELECT e.*, h.last_success_at, h.last_failure_at FROM webhook_endpoints e
+         LEFT JOIN webhook_health h ON h.endpoint_id = e.id WHERE e.workspace_id = $1"
+    };
+}
+
+/// Counts a workspace's endpoints while no other transaction adds one.
+pub(crate) async fn lock_and_count(transaction: &mut PgConnection, workspace: Uuid) -> sqlx::Result<i64> {
+    sqlx::query("SELECT FROM workspaces WHERE id = $1 FOR NO KEY UPDATE")
+        .bind(workspace)
+        .execute(&mut *transaction)
+        .await?;
+    sqlx::query_scalar("SELECT count(*) FROM webhook_endpoints WHERE workspace_id = $1")
+        .bind(workspace)
+        .fetch_one(transaction)
+        .await
+}
+
+/// Inserts an endpoint, enabled from its creation on.
+pub(crate) async fn insert(
+    transaction: &mut PgConnection,
+    workspace: Uuid,
+    row: &EndpointRow,
+    secret: &Sealed,
+) -> sqlx::Result<()> {
+    sqlx::query(
+        "INSERT INTO webhook_endpoints (id, workspace_id, url, description, events, click_classes, enabled_from,
+                                        secret_key_id, secret_sealed, created_at, updated_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $7, $7)",
+    )
+    .bind(row.id)
+    .bind(workspace)
+    .bind(&row.url)
+    .bind(&row.description)
+    .bind(&row.events)
+    .bind(&row.click_classes)
+    .bind(row.created_at)
+    .bind(i16::from(secret.key_id))
+    .bind(&secret.bytes)
+    .execute(&mut *transaction)
+    .await?;
+    raise_version(transaction).await
+}
+
+/// Reads an endpoint of a workspace.
+pub(crate) async fn find(
+    executor: impl PgExecutor<'_>,
+    workspace: Uuid,
+    id: Uuid,
+) -> sqlx::Result<Option<EndpointRow>> {
+    sqlx::query_as(concat!(select!(), " AND e.id = $2"))
+        .bind(workspace)
+        .bind(id)
+        .fetch_optional(executor)
+        .await
+}
+
+/// The endpoint for a change, locked until the transaction ends.
+pub(crate) async fn find_for_update(
+    transaction: &mut PgConnection,
+    workspace: Uuid,
+    id: Uuid,
+) -> sqlx::Result<Option<EndpointRow>> {
+    sqlx::query_as(concat!(select!(), " AND e.id = $2 FOR NO KEY UPDATE OF e"))
+        .bind(workspace)
+        .bind(id)
+        .fetch_optional(transaction)
+        .await
+}
+
+/// Reads a page of a workspace's endpoints, newest first, after the last one of the page before.
+pub(crate) async fn page(
+    pool: &PgPool,
+    workspace: Uuid,
+    before: Option<Uuid>,
+    limit: i64,
+) -> sqlx::Result<Vec<EndpointRow>> {
+    sqlx::query_as(concat!(select!(), " AND ($2::uuid IS NULL OR e.id < $2) ORDER BY e.id DESC LIMIT $3"))
+        .bind(workspace)
+        .bind(before)
+        .bind(limit)
+        .fetch_all(pool)
+        .await
+}
+
+/// Writes the fields that callers set.
+pub(crate) async fn update(transaction: &mut PgConnection, row: &EndpointRow) -> sqlx::Result<()> {
+    sqlx::query(
+        "UPDATE webhook_endpoints
+         SET url = $2, description = $3, events = $4, click_classes = $5, updated_at = $6 WHERE id = $1",
+    )
+    .bind(row.id)
+    .bind(&row.url)
+    .bind(&row.description)
+    .bind(&row.events)
+    .bind(&row.click_classes)
+    .bind(row.updated_at)
+    .execute(&mut *transaction)
+    .await?;
+    raise_version(transaction).await
+}
+
+/// Puts a new secret in the place of the present one, which is kept for 24 hours; none when there is no endpoint.
+pub(crate) async fn rotate(
+    transaction: &mut PgConnection,
+    workspace: Uuid,
+    id: Uuid,
+    secret: &Sealed,
+) -> sqlx::Result<Option<EndpointRow>> {
+    let rotated = sqlx::query(
+        "UPDATE webhook_endpoints
+         SET previous_secret_key_id = secret_key_id, previous_secret_sealed = secret_sealed,
+             previous_secret_until = now() + interval '24 hours',
+             secret_key_id = $3, secret_sealed = $4, updated_at = greatest(created_at, date_trunc('milliseconds', now()))
+         WHERE id = $1 AND workspace_id = $2",
+    )
+    .bind(id)
+    .bind(workspace)
+    .bind(i16::from(secret.key_id))
+    .bind(&secret.bytes)
+    .execute(&mut *transaction)
+    .await?;
+    if rotated.rows_affected() == 0 {
+        return Ok(None);
+    }
+    raise_version(&mut *transaction).await?;
+    find(transaction, workspace, id).await
+}
+
+/// Enables a disabled endpoint for the events from now on; false when it is enabled already, none when there is no
+/// such endpoint.
+///
+/// Outcomes of deliveries from before count no more: they belong to the former epoch.
+pub(crate) async fn enable(transaction: &mut PgConnection, id: EndpointId) -> sqlx::Result<Option<bool>> {
+    let status: Option<String> =
+        sqlx::query_scalar("SELECT status FROM webhook_endpoints WHERE id = $1 FOR NO KEY UPDATE")
+            .bind(id.uuid())
+            .fetch_optional(&mut *transaction)
+            .await?;
+    match status.as_deref() {
+        None => return Ok(None),
+        Some("enabled") => return Ok(Some(false)),
+        Some(_) => {}
+    }
+    sqlx::query(
+        "UPDATE webhook_endpoints
+         SET status = 'enabled', disabled_reason = NULL, consecutive_exhausted = 0, epoch = epoch + 1,
+             enabled_from = now(), updated_at = greatest(created_at, date_trunc('milliseconds', now()))
+         WHERE id = $1",
+    )
+    .bind(id.uuid())
+    .execute(&mut *transaction)
+    .await?;
+    raise_version(transaction).await?;
+    Ok(Some(true))
+}
+
+/// Removes an endpoint's row; false when there is none.
+///
+/// Its deliveries and its failure log are out of reach without it. The dispatcher removes them in small statements:
+/// there may be millions.
+pub(crate) async fn delete(transaction: &mut PgConnection, workspace: Uuid, id: Uuid) -> sqlx::Result<bool> {
+    let deleted = sqlx::query("DELETE FROM webhook_endpoints WHERE id = $1 AND workspace_id = $2")
+        .bind(id)
+        .bind(workspace)
+        .execute(&mut *transaction)
+        .await?;
+    if deleted.rows_affected() == 0 {
+        return Ok(false);
+    }
+    raise_version(transaction).await?;
+    Ok(true)
+}
+
+/// Tells the dispatcher to load the endpoints again before it matches another event.
+pub(crate) async fn raise_version(transaction: &mut PgConnection) -> sqlx::Result<()> {
+    sqlx::query("UPDATE endpoints_version SET version = version + 1").execute(transaction).await?;
+    Ok(())
+}

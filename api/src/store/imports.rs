@@ -1,0 +1,317 @@
+//! Imports of links: their files, how far they are, and the rows that were rejected.
+
+use schemas::id::ImportId;
+use serde::Serialize;
+use sqlx::{Connection as _, PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::plan::Plan;
+
+/// The advisory locks of accounts whose imports are counted are pairs of this, "imc" as ASCII, and a number of each.
+const COUNTS: i32 = 0x69_6d63;
+
+/// The advisory locks of imports that are worked off are pairs of this, "imp" as ASCII, and a number of each import.
+const LOCKS: i32 = 0x69_6d70;
+
+/// How far an import is, and what was refused.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) import_id: ImportId,
+    /// Rows that are done.
+    pub(crate) rows: i64,
+    pub(crate) created: i64,
+    pub(crate) failed: i64,
+    /// The first of the refused rows.
+    pub(crate) results: Vec<Refusal>,
+    pub(crate) done: bool,
+}
+
+/// A row that was refused, as a request for its link would have been.
+#[derive(Debug, Serialize, sqlx::FromRow)]
+pub(crate) struct Refusal {
+    /// As a spreadsheet numbers it: the header is 1, and empty rows count.
+    #[sqlx(rename = "line")]
+    pub(crate) row: i64,
+    pub(crate) status: i16,
+    pub(crate) message: String,
+    /// The beginning of the row, as it was in the file.
+    pub(crate) content: String,
+}
+
+/// Begins an import whose file is on its way; false when the account has too many that are not done.
+pub(crate) async fn begin(
+    pool: &PgPool,
+    id: ImportId,
+    account: Uuid,
+    workspace: Uuid,
+    user: Uuid,
+    is_dry_run: bool,
+    most: i64,
+) -> sqlx::Result<bool> {
+    let mut transaction = pool.begin().await?;
+    // Two that count at once would both find the last place. Not the lock of the account's links: a batch of rows holds
+    // that for as long as it takes.
+    let lock = lock_number(account);
+    sqlx::query("SELECT pg_advisory_xact_lock($1, $2)")
+        .bind(COUNTS)
+        .bind(lock)
+        .execute(&mut *transaction)
+        .await?;
+    // What has not arrived after an hour never will: its process was killed.
+    let begun = sqlx::query(
+        "INSERT INTO link_imports (id, workspace_id, user_id, is_dry_run)
+         SELECT $1, $2, $3, $4
+         WHERE (SELECT count(*) FROM link_imports i JOIN workspaces w ON w.id = i.workspace_id
+                WHERE w.account_id = $5 AND i.done_at IS NULL
+                  AND (i.received_at IS NOT NULL OR i.created_at > now() - interval '61 minutes')) < $6",
+    )
+    .bind(id.uuid())
+    .bind(workspace)
+    .bind(user)
+    .bind(is_dry_run)
+    .bind(account)
+    .bind(most)
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(begun.rows_affected() == 1)
+}
+
+/// Stores a piece of the file.
+pub(crate) async fn add_piece(pool: &PgPool, id: ImportId, number: i32, bytes: &[u8]) -> sqlx::Result<()> {
+    sqlx::query("INSERT INTO link_import_pieces (import_id, number, bytes) VALUES ($1, $2, $3)")
+        .bind(id.uuid())
+        .bind(number)
+        .bind(bytes)
+        .execute(pool)
+        .await?;
+    Ok(())
+}
+
+/// Says that the whole file is there.
+///
+/// # Errors
+/// `RowNotFound` when the import was removed meanwhile.
+pub(crate) async fn set_received(transaction: &mut PgConnection, id: ImportId) -> sqlx::Result<()> {
+    let set = sqlx::query("UPDATE link_imports SET received_at = now() WHERE id = $1")
+        .bind(id.uuid())
+        .execute(transaction)
+        .await?;
+    if set.rows_affected() == 1 { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
+}
+
+/// Forgets an import with its file.
+pub(crate) async fn remove(pool: &PgPool, id: ImportId) -> sqlx::Result<()> {
+    sqlx::query("DELETE FROM link_imports WHERE id = $1").bind(id.uuid()).execute(pool).await?;
+    Ok(())
+}
+
+/// Reads how far an import of a workspace is, with the first `most` rejected rows.
+pub(crate) async fn report(
+    pool: &PgPool,
+    workspace: Uuid,
+    id: ImportId,
+    is_dry_run: Option<bool>,
+    most: i64,
+) -> sqlx::Result<Option<Report>> {
+    let row: Option<(i64, i64, bool)> = sqlx::query_as(
+        "SELECT created, failed, done_at IS NOT NULL FROM link_imports
+         WHERE id = $1 AND workspace_id = $2 AND ($3::bool IS NULL OR is_dry_run = $3)",
+    )
+    .bind(id.uuid())
+    .bind(workspace)
+    .bind(is_dry_run)
+    .fetch_optional(pool)
+    .await?;
+    let Some((created, failed, done)) = row else { return Ok(None) };
+    let mut results = if failed > 0 { refusals(pool, id, 0, most).await? } else { Vec::new() };
+    // More may have come since the numbers were read.
+    results.truncate(usize::try_from(failed).unwrap_or(usize::MAX));
+    Ok(Some(Report { import_id: id, rows: created + failed, created, failed, results, done }))
+}
+
+/// Reads the rejected rows after a line, in their order.
+pub(crate) async fn refusals(
+    pool: &PgPool,
+    id: ImportId,
+    after: i64,
+    most: i64,
+) -> sqlx::Result<Vec<Refusal>> {
+    sqlx::query_as(
+        "SELECT line, status, message, content FROM link_import_refusals
+         WHERE import_id = $1 AND line > $2 ORDER BY line LIMIT $3",
+    )
+    .bind(id.uuid())
+    .bind(after)
+    .bind(most)
+    .fetch_all(pool)
+    .await
+}
+
+/// An import that is to be worked off.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub(crate) struct Import {
+    pub(crate) id: Uuid,
+    pub(crate) workspace_id: Uuid,
+    pub(crate) user_id: Uuid,
+    pub(crate) is_dry_run: bool,
+    pub(crate) created: i64,
+    pub(crate) failed: i64,
+    pub(crate) account_id: Uuid,
+    #[sqlx(try_from = "String")]
+    pub(crate) plan: Plan,
+}
+
+/// An import whose file is there, and that is not done.
+#[derive(Debug, sqlx::FromRow)]
+pub(crate) struct Waiting {
+    pub(crate) id: Uuid,
+    pub(crate) is_dry_run: bool,
+}
+
+/// The imports whose files are there and that are not done, the oldest first.
+pub(crate) async fn waiting(connection: &mut PgConnection) -> sqlx::Result<Vec<Waiting>> {
+    sqlx::query_as(
+        "SELECT id, is_dry_run FROM link_imports
+         WHERE done_at IS NULL AND received_at IS NOT NULL ORDER BY created_at LIMIT 1000",
+    )
+    .fetch_all(connection)
+    .await
+}
+
+/// Reads an import that is not done.
+pub(crate) async fn find(connection: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Import>> {
+    sqlx::query_as(
+        "SELECT i.id, i.workspace_id, i.user_id, i.is_dry_run, i.created, i.failed, a.id AS account_id, a.plan
+         FROM link_imports i JOIN workspaces w ON w.id = i.workspace_id JOIN accounts a ON a.id = w.account_id
+         WHERE i.id = $1 AND i.done_at IS NULL",
+    )
+    .bind(id)
+    .fetch_optional(connection)
+    .await
+}
+
+/// Reads a piece of the file; none is after the last.
+pub(crate) async fn piece(
+    connection: &mut PgConnection,
+    id: Uuid,
+    number: i32,
+) -> sqlx::Result<Option<Vec<u8>>> {
+    sqlx::query_scalar("SELECT bytes FROM link_import_pieces WHERE import_id = $1 AND number = $2")
+        .bind(id)
+        .bind(number)
+        .fetch_optional(connection)
+        .await
+}
+
+/// What a batch of rows came to.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) created: i64,
+    pub(crate) failed: i64,
+    pub(crate) refusals: Vec<Refusal>,
+}
+
+/// Notes that the rows after the first `done` are done too; false when somebody else has gone on.
+pub(crate) async fn advance(
+    transaction: &mut PgConnection,
+    id: Uuid,
+    done: i64,
+    outcome: &Outcome,
+) -> sqlx::Result<bool> {
+    let advanced = sqlx::query(
+        "UPDATE link_imports SET created = created + $3, failed = failed + $4
+         WHERE id = $1 AND created + failed = $2 AND done_at IS NULL",
+    )
+    .bind(id)
+    .bind(done)
+    .bind(outcome.created)
+    .bind(outcome.failed)
+    .execute(&mut *transaction)
+    .await?;
+    if advanced.rows_affected() != 1 {
+        return Ok(false);
+    }
+    if !outcome.refusals.is_empty() {
+        let refusals = &outcome.refusals;
+        sqlx::query(
+            "INSERT INTO link_import_refusals (import_id, line, status, message, content)
+             SELECT $1, * FROM unnest($2::bigint[], $3::smallint[], $4::text[], $5::text[])",
+        )
+        .bind(id)
+        .bind(refusals.iter().map(|refusal| refusal.row).collect::<Vec<_>>())
+        .bind(refusals.iter().map(|refusal| refusal.status).collect::<Vec<_>>())
+        .bind(refusals.iter().map(|refusal| refusal.message.as_str()).collect::<Vec<_>>())
+        .bind(refusals.iter().map(|refusal| refusal.content.as_str()).collect::<Vec<_>>())
+        .execute(transaction)
+        .await?;
+    }
+    Ok(true)
+}
+
+/// Begins a dry run anew.
+pub(crate) async fn restart(connection: &mut PgConnection, id: Uuid) -> sqlx::Result<()> {
+    let mut transaction = connection.begin().await?;
+    sqlx::query("DELETE FROM link_import_refusals WHERE import_id = $1")
+        .bind(id)
+        .execute(&mut *transaction)
+        .await?;
+    sqlx::query("UPDATE link_imports SET created = 0, failed = 0 WHERE id = $1")
+        .bind(id)
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await
+}
+
+/// Notes that an import is done, and removes its file.
+pub(crate) async fn finish(connection: &mut PgConnection, id: Uuid) -> sqlx::Result<()> {
+    sqlx::query("UPDATE link_imports SET done_at = now() WHERE id = $1")
+        .bind(id)
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query("DELETE FROM link_import_pieces WHERE import_id = $1").bind(id).execute(connection).await?;
+    Ok(())
+}
+
+/// Removes reports after a week, and what never arrived in full after some hours.
+pub(crate) async fn sweep(connection: &mut PgConnection) -> sqlx::Result<()> {
+    loop {
+        // One at a time: a million refused rows may go with each.
+        let removed = sqlx::query(
+            "DELETE FROM link_imports WHERE id = (
+                 SELECT id FROM link_imports
+                 WHERE created_at < now() - interval '7 days' AND done_at IS NOT NULL
+                    OR created_at < now() - interval '3 hours' AND received_at IS NULL
+                 ORDER BY created_at LIMIT 1)",
+        )
+        .execute(&mut *connection)
+        .await?;
+        if removed.rows_affected() == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Locks an import for the session; false when another instance has it.
+pub(crate) async fn try_lock(connection: &mut PgConnection, id: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar("SELECT pg_try_advisory_lock($1, $2)")
+        .bind(LOCKS)
+        .bind(lock_number(id))
+        .fetch_one(connection)
+        .await
+}
+
+/// Unlocks an import.
+pub(crate) async fn unlock(connection: &mut PgConnection, id: Uuid) -> sqlx::Result<()> {
+    sqlx::query("SELECT pg_advisory_unlock($1, $2)")
+        .bind(LOCKS)
+        .bind(lock_number(id))
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// The number under which an import is locked: random bits of its id.
+fn lock_number(id: Uuid) -> i32 {
+    ((id.as_u128() & 0xffff_ffff) as u32).cast_signed()
+}

@@ -1,0 +1,211 @@
+//! Members of accounts.
+
+use chrono::{DateTime, Utc};
+use schemas::id::UserId;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::plan::Plan;
+use crate::store::workspaces::Kind;
+use crate::store::{accounts, audit, sessions, workspaces};
+
+/// Held by the one request that sets up. An arbitrary constant: "setup" as ASCII.
+const SETUP_LOCK: i64 = 0x73_6574_7570;
+
+/// What a member may do: an owner decides about members and workspaces too.
+#[derive(Debug, Clone, Copy, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Role {
+    /// Decides about members and workspaces too.
+    Owner,
+    /// Sees and changes everything else.
+    Member,
+}
+
+impl Role {
+    /// The name in the database and in answers.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Owner => "owner",
+            Self::Member => "member",
+        }
+    }
+}
+
+/// A member as members see each other.
+#[derive(Debug, Serialize, sqlx::FromRow)]
+pub(crate) struct Member {
+    #[sqlx(try_from = "Uuid")]
+    pub(crate) id: UserId,
+    pub(crate) name: String,
+    pub(crate) email: String,
+    pub(crate) role: String,
+    #[serde(with = "schemas::time::millis")]
+    pub(crate) created_at: DateTime<Utc>,
+}
+
+/// A member to be.
+pub(crate) struct NewMember<'a> {
+    pub(crate) id: Uuid,
+    pub(crate) account: Uuid,
+    pub(crate) name: &'a str,
+    pub(crate) email: &'a str,
+    pub(crate) role: Role,
+    /// A PHC string of the password.
+    pub(crate) hash: &'a str,
+}
+
+/// Inserts a member who can sign in; the index `users_email` refuses an email that somebody has.
+pub(crate) async fn insert(transaction: &mut PgConnection, member: &NewMember<'_>) -> sqlx::Result<()> {
+    sqlx::query(
+        "INSERT INTO users (id, account_id, name, email, role, password_hash) VALUES ($1, $2, $3, $4, $5, $6)",
+    )
+    .bind(member.id)
+    .bind(member.account)
+    .bind(member.name)
+    .bind(member.email)
+    .bind(member.role.as_str())
+    .bind(member.hash)
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Reads the members of an account who can sign in, the oldest first.
+pub(crate) async fn list(pool: &PgPool, account: Uuid) -> sqlx::Result<Vec<Member>> {
+    sqlx::query_as(
+        "SELECT id, name, email, role, created_at FROM users
+         WHERE account_id = $1 AND removed_at IS NULL AND email IS NOT NULL ORDER BY created_at, id",
+    )
+    .bind(account)
+    .fetch_all(pool)
+    .await
+}
+
+/// Reads id, email address, role and creation of every member of an account, the oldest first.
+pub(crate) async fn all(
+    connection: &mut PgConnection,
+    account: Uuid,
+) -> sqlx::Result<Vec<(Uuid, Option<String>, String, DateTime<Utc>)>> {
+    sqlx::query_as(
+        "SELECT id, email, role, created_at FROM users WHERE account_id = $1 AND removed_at IS NULL
+         ORDER BY created_at, id",
+    )
+    .bind(account)
+    .fetch_all(connection)
+    .await
+}
+
+/// Finds the member with an email address, whatever its case, and the hash of the password.
+pub(crate) async fn find(pool: &PgPool, email: &str) -> sqlx::Result<Option<(Uuid, Option<String>)>> {
+    sqlx::query_as(
+        "SELECT id, password_hash FROM users WHERE lower(email) = lower($1) AND removed_at IS NULL",
+    )
+    .bind(email)
+    .fetch_optional(pool)
+    .await
+}
+
+/// Returns whether no member can sign in yet.
+pub(crate) async fn nobody_can_sign_in(connection: &mut PgConnection) -> sqlx::Result<bool> {
+    let found: Option<Uuid> = sqlx::query_scalar(
+        "SELECT id FROM users WHERE password_hash IS NOT NULL AND removed_at IS NULL LIMIT 1",
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(found.is_none())
+}
+
+/// Makes other transactions that set up a deployment wait until this one ends.
+pub(crate) async fn lock_setup(transaction: &mut PgConnection) -> sqlx::Result<()> {
+    sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(SETUP_LOCK).execute(transaction).await?;
+    Ok(())
+}
+
+/// What became of a removal.
+pub(crate) enum Removed {
+    Done,
+    LastOwner,
+    NoSuchMember,
+}
+
+/// Removes what is known of a member; the row stays, because links refer to it.
+pub(crate) async fn remove(transaction: &mut PgConnection, account: Uuid, id: Uuid) -> sqlx::Result<Removed> {
+    let found: Option<bool> = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM users o WHERE o.account_id = $1 AND o.id <> $2 AND o.role = 'owner'
+                        AND o.password_hash IS NOT NULL)
+         FROM users WHERE id = $2 AND account_id = $1 AND removed_at IS NULL AND email IS NOT NULL",
+    )
+    .bind(account)
+    .bind(id)
+    .fetch_optional(&mut *transaction)
+    .await?;
+    match found {
+        None => return Ok(Removed::NoSuchMember),
+        Some(false) => return Ok(Removed::LastOwner),
+        Some(true) => {}
+    }
+    sqlx::query(
+        "UPDATE users SET removed_at = now(), role = 'member', email = NULL, name = '', password_hash = NULL
+         WHERE id = $1",
+    )
+    .bind(id)
+    .execute(transaction)
+    .await?;
+    Ok(Removed::Done)
+}
+
+/// Lets the owner of the first account sign in; makes an account, its owner and a workspace where there is none.
+pub(crate) async fn set_first_owner(
+    transaction: &mut PgConnection,
+    name: &str,
+    email: &str,
+    hash: &str,
+) -> sqlx::Result<Uuid> {
+    let owner: Option<Uuid> = sqlx::query_scalar(
+        "SELECT u.id FROM users u JOIN accounts a ON a.id = u.account_id
+         WHERE u.role = 'owner' AND u.removed_at IS NULL ORDER BY a.created_at, a.id, u.created_at, u.id LIMIT 1",
+    )
+    .fetch_optional(&mut *transaction)
+    .await?;
+    let user = match owner {
+        Some(user) => user,
+        None => {
+            // The operator of a deployment is nobody's customer: the plan is the largest.
+            let (account, owner) = accounts::insert(&mut *transaction, name, Plan::Business).await?;
+            workspaces::insert(&mut *transaction, account, name, Kind::Personal).await?;
+            owner
+        }
+    };
+    sqlx::query("UPDATE users SET name = $2, email = $3, password_hash = $4 WHERE id = $1")
+        .bind(user)
+        .bind(name)
+        .bind(email)
+        .bind(hash)
+        .execute(&mut *transaction)
+        .await?;
+    let subject = UserId::from_uuid(user).to_string();
+    audit::record(transaction, &audit::member(user), "set-up", &subject, json!({ "email": email })).await?;
+    Ok(user)
+}
+
+/// Gives the member of an email a password and ends the sessions; none when there is no such member.
+pub(crate) async fn set_password(
+    transaction: &mut PgConnection,
+    email: &str,
+    hash: &str,
+) -> sqlx::Result<Option<UserId>> {
+    let user: Option<Uuid> = sqlx::query_scalar(
+        "UPDATE users SET password_hash = $2 WHERE lower(email) = lower($1) AND removed_at IS NULL RETURNING id",
+    )
+    .bind(email)
+    .bind(hash)
+    .fetch_optional(&mut *transaction)
+    .await?;
+    if let Some(user) = user {
+        sessions::end_all(transaction, user).await?;
+    }
+    Ok(user.map(UserId::from_uuid))
+}

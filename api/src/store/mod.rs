@@ -1,0 +1,19 @@
+//! Every statement of the API to Postgres and ClickHouse: a module for each table, which imports nothing above it.
+
+pub(crate) mod accounts;
+pub(crate) mod audit;
+pub(crate) mod clicks;
+pub(crate) mod conversions;
+pub(crate) mod deliveries;
+pub(crate) mod edge_tokens;
+pub(crate) mod endpoints;
+pub(crate) mod idempotency;
+pub(crate) mod imports;
+pub(crate) mod keys;
+pub(crate) mod links;
+pub(crate) mod members;
+pub(crate) mod migrate;
+pub(crate) mod outbox;
+pub(crate) mod sessions;
+pub(crate) mod sign_in_attempts;
+pub(crate) mod workspaces;

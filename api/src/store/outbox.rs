@@ -1,0 +1,133 @@
+//! The outbox: messages of changes on their way from Postgres to Kafka.
+
+use anyhow::ensure;
+use schemas::topic::Topic;
+use sqlx::{Connection as _, PgConnection, PgPool};
+
+/// The channel on which a committed change wakes the publisher.
+pub(crate) const CHANNEL: &str = "hopline_outbox";
+
+/// Held by the one publisher of all instances. An arbitrary constant: "outbox" as ASCII.
+const ADVISORY_LOCK: i64 = 0x6f75_7462_6f78;
+
+/// Ends the session of a publisher that has asked nothing for so long, and with it its lock: a process that hangs
+/// must not keep the others from publishing. A publisher at work asks every [`SIGN`] at the latest. (Postgres 14 or
+/// later.)
+const END_IDLE_SESSION: &str = "SET idle_session_timeout = '10s'";
+
+/// Does not wait for the disk when rows are deleted: a Postgres that crashes may bring them back, and they are sent
+/// again, as after a publisher that died. Waiting would make each change of a link share the disk with a deletion.
+const DELETE_WITHOUT_WAITING: &str = "SET synchronous_commit = off";
+
+/// A row of the outbox: its place, topic, key and value.
+pub(crate) type OutboxRow = (i64, String, String, Vec<u8>);
+
+/// A message on its way to Kafka.
+pub(crate) struct Outgoing {
+    pub(crate) topic: Topic,
+    pub(crate) key: String,
+    pub(crate) value: Vec<u8>,
+}
+
+/// Puts messages into the outbox of the transaction at hand, in their order, with one statement.
+pub(crate) async fn enqueue_all(
+    transaction: &mut PgConnection,
+    messages: impl IntoIterator<Item = Outgoing>,
+) -> sqlx::Result<()> {
+    let (topics, keys, values) = columns(messages);
+    // Postgres sends the notification when the transaction commits, and once however often it is asked.
+    sqlx::query(
+        "WITH queued AS (
+             INSERT INTO outbox (topic, key, value)
+             SELECT topic, key, value
+             FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY AS m (topic, key, value, place)
+             ORDER BY place
+             RETURNING seq
+         )
+         SELECT pg_notify($4, '') FROM queued LIMIT 1",
+    )
+    .bind(topics)
+    .bind(keys)
+    .bind(values)
+    .bind(CHANNEL)
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Returns the topics, keys and values of messages, for a statement that puts them into the outbox.
+pub(crate) fn columns(
+    messages: impl IntoIterator<Item = Outgoing>,
+) -> (Vec<&'static str>, Vec<String>, Vec<Vec<u8>>) {
+    messages.into_iter().map(|Outgoing { topic, key, value }| (topic.name, key, value)).collect()
+}
+
+/// Returns the highest place in the outbox.
+pub(crate) async fn last(connection: &mut PgConnection) -> sqlx::Result<i64> {
+    sqlx::query_scalar("SELECT coalesce(max(seq), 0) FROM outbox").fetch_one(connection).await
+}
+
+/// Counts the messages up to a place that are not in Kafka yet.
+pub(crate) async fn waiting(connection: &mut PgConnection, last: i64) -> sqlx::Result<i64> {
+    sqlx::query_scalar("SELECT count(*) FROM outbox WHERE seq <= $1").bind(last).fetch_one(connection).await
+}
+
+/// A session of Postgres that has the lock, or waits for it.
+pub(crate) struct PublisherSession {
+    /// The lock lives as long as this connection, which therefore does not go back to the pool.
+    connection: PgConnection,
+    /// The process of Postgres that serves it.
+    process: i32,
+}
+
+impl PublisherSession {
+    /// Opens a session.
+    pub(crate) async fn begin(pool: &PgPool) -> anyhow::Result<Self> {
+        let mut connection = pool.acquire().await?.detach();
+        sqlx::query(END_IDLE_SESSION).execute(&mut connection).await?;
+        sqlx::query(DELETE_WITHOUT_WAITING).execute(&mut connection).await?;
+        let process = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut connection).await?;
+        Ok(Self { connection, process })
+    }
+
+    /// Takes the lock, if nobody has it.
+    pub(crate) async fn lock(&mut self) -> anyhow::Result<bool> {
+        self.check().await?;
+        let lock = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)").bind(ADVISORY_LOCK);
+        Ok(lock.fetch_one(&mut self.connection).await?)
+    }
+
+    /// Checks that the process of Postgres which has the lock is the one that is asked, and keeps its session awake.
+    pub(crate) async fn check(&mut self) -> anyhow::Result<()> {
+        let process: i32 =
+            sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut self.connection).await?;
+        ensure!(
+            process == self.process,
+            "the connection to Postgres changes its session between statements, as a connection pooler in transaction \
+             mode does: locks of a session do not hold there. Use a pooler in session mode, or none"
+        );
+        Ok(())
+    }
+
+    /// Reads the first rows that are visible.
+    pub(crate) async fn oldest(&mut self, limit: usize) -> anyhow::Result<Vec<OutboxRow>> {
+        let rows = sqlx::query_as("SELECT seq, topic, key, value FROM outbox ORDER BY seq LIMIT $1")
+            .bind(i64::try_from(limit)?)
+            .fetch_all(&mut self.connection);
+        Ok(rows.await?)
+    }
+
+    /// Deletes rows that Kafka has.
+    pub(crate) async fn delete(&mut self, sent: &[i64]) -> sqlx::Result<()> {
+        sqlx::query("DELETE FROM outbox WHERE seq = ANY($1)")
+            .bind(sent)
+            .execute(&mut self.connection)
+            .await?;
+        Ok(())
+    }
+
+    /// Closes the connection, and with it releases the lock.
+    pub(crate) async fn close(self) -> sqlx::Result<()> {
+        self.connection.close().await
+    }
+}

@@ -1,0 +1,109 @@
+//! Sessions of members.
+
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::plan::Plan;
+
+/// Finds the member of a session, with the account's plan as it is now. A session ends 30 days after the sign-in, and
+/// after 7 days without a request; that it was used is noted every few minutes, so that it costs no write each time.
+const FIND: &str = "
+    WITH session AS (
+        SELECT s.token_sha256, s.seen_at, u.id AS user_id, u.role, a.id AS account_id, a.plan,
+               (SELECT w.id FROM workspaces w WHERE w.account_id = a.id AND w.id = $2) AS workspace_id
+        FROM sessions s
+        JOIN users u ON u.id = s.user_id
+        JOIN accounts a ON a.id = u.account_id
+        WHERE s.token_sha256 = $1 AND u.removed_at IS NULL
+          AND s.created_at > now() - interval '30 days' AND s.seen_at > now() - interval '7 days'
+    ), noted AS (
+        UPDATE sessions AS s SET seen_at = now() FROM session
+        WHERE s.token_sha256 = session.token_sha256 AND session.seen_at < now() - interval '5 minutes'
+    )
+    SELECT user_id, role, account_id, plan, workspace_id FROM session";
+
+/// The member of a session, and the workspace that was asked for if it is of the account.
+#[derive(sqlx::FromRow)]
+pub(crate) struct SessionRow {
+    pub(crate) user_id: Uuid,
+    pub(crate) role: String,
+    pub(crate) account_id: Uuid,
+    #[sqlx(try_from = "String")]
+    pub(crate) plan: Plan,
+    pub(crate) workspace_id: Option<Uuid>,
+}
+
+/// Finds the member of a session.
+pub(crate) async fn find(
+    pool: &PgPool,
+    digest: &[u8; 32],
+    workspace: Option<Uuid>,
+) -> sqlx::Result<Option<SessionRow>> {
+    sqlx::query_as(FIND).bind(&digest[..]).bind(workspace).fetch_optional(pool).await
+}
+
+/// Begins a session, and ends the one that the same browser had. Returns false when the member has another password by
+/// now: checking one takes a while, and a password that was reset meanwhile must not begin a session.
+pub(crate) async fn begin(
+    transaction: &mut PgConnection,
+    digest: &[u8; 32],
+    user: Uuid,
+    password_hash: &str,
+    former: Option<[u8; 32]>,
+) -> sqlx::Result<bool> {
+    if let Some(former) = former {
+        end(&mut *transaction, &former).await?;
+    }
+    let begun = sqlx::query(
+        "INSERT INTO sessions (token_sha256, user_id)
+         SELECT $1, id FROM users WHERE id = $2 AND password_hash = $3 AND removed_at IS NULL FOR SHARE",
+    )
+    .bind(&digest[..])
+    .bind(user)
+    .bind(password_hash)
+    .execute(transaction)
+    .await?;
+    Ok(begun.rows_affected() == 1)
+}
+
+/// Ends a session.
+pub(crate) async fn end(connection: &mut PgConnection, digest: &[u8; 32]) -> sqlx::Result<()> {
+    sqlx::query("DELETE FROM sessions WHERE token_sha256 = $1").bind(&digest[..]).execute(connection).await?;
+    Ok(())
+}
+
+/// Ends every session of a member.
+pub(crate) async fn end_all(connection: &mut PgConnection, user: Uuid) -> sqlx::Result<()> {
+    sqlx::query("DELETE FROM sessions WHERE user_id = $1").bind(user).execute(connection).await?;
+    Ok(())
+}
+
+/// Removes sessions that have ended.
+pub(crate) async fn remove_ended(connection: &mut PgConnection) -> sqlx::Result<()> {
+    sqlx::query("DELETE FROM sessions WHERE seen_at < now() - interval '7 days' OR created_at < now() - interval '30 days'")
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// A member and the account, as the dashboard shows them.
+#[derive(sqlx::FromRow)]
+pub(crate) struct SignedInRow {
+    pub(crate) name: String,
+    pub(crate) email: Option<String>,
+    pub(crate) role: String,
+    pub(crate) account_id: Uuid,
+    pub(crate) account_name: String,
+    pub(crate) plan: String,
+}
+
+/// Reads a member and the account.
+pub(crate) async fn member(connection: &mut PgConnection, user: Uuid) -> sqlx::Result<SignedInRow> {
+    sqlx::query_as(
+        "SELECT u.name, u.email, u.role, a.id AS account_id, a.name AS account_name, a.plan
+         FROM users u JOIN accounts a ON a.id = u.account_id WHERE u.id = $1",
+    )
+    .bind(user)
+    .fetch_one(connection)
+    .await
+}

@@ -1,0 +1,45 @@
+//! Attempts to sign in of the last quarter of an hour, by the keyed hash of an address or an email.
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, PgPool};
+
+/// Counts an attempt. Returns how many there were, and when the counting starts again.
+pub(crate) async fn count(pool: &PgPool, who: &[u8; 32]) -> sqlx::Result<(i32, DateTime<Utc>)> {
+    sqlx::query_as(
+        "INSERT INTO sign_in_attempts AS a (who, began_at, attempts) VALUES ($1, now(), 1)
+         ON CONFLICT (who) DO UPDATE
+         SET began_at = CASE WHEN a.began_at < now() - interval '15 minutes' THEN now() ELSE a.began_at END,
+             attempts = CASE WHEN a.began_at < now() - interval '15 minutes' THEN 1
+                             ELSE least(a.attempts + 1, 1000000) END
+         RETURNING attempts, began_at + interval '15 minutes'",
+    )
+    .bind(&who[..])
+    .fetch_one(pool)
+    .await
+}
+
+/// Removes what `cleared` counted, and one attempt of `reduced`.
+pub(crate) async fn take_back(
+    pool: &PgPool,
+    reduced: &[u8; 32],
+    cleared: [&[u8; 32]; 2],
+) -> sqlx::Result<()> {
+    sqlx::query("DELETE FROM sign_in_attempts WHERE who IN ($1, $2)")
+        .bind(&cleared[0][..])
+        .bind(&cleared[1][..])
+        .execute(pool)
+        .await?;
+    sqlx::query("UPDATE sign_in_attempts SET attempts = greatest(attempts - 1, 0) WHERE who = $1")
+        .bind(&reduced[..])
+        .execute(pool)
+        .await?;
+    Ok(())
+}
+
+/// Removes attempts that no longer count.
+pub(crate) async fn remove_ended(connection: &mut PgConnection) -> sqlx::Result<()> {
+    sqlx::query("DELETE FROM sign_in_attempts WHERE began_at < now() - interval '15 minutes'")
+        .execute(connection)
+        .await?;
+    Ok(())
+}

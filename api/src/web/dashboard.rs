@@ -1,0 +1,304 @@
+//! The dashboard's page: the files that `npm run build` wrote, compressed once, and what browsers are told of them.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    IF_NONE_MATCH, LOCATION, REFERRER_POLICY, VARY,
+};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use rust_embed::RustEmbed;
+use service::http::Route;
+use service::http::route::any_of;
+use sha2::{Digest as _, Sha256};
+use warp::path::Tail;
+use warp::reply::Response;
+use warp::{Filter as _, Reply as _};
+
+/// In the program where it is built for release, read from the folder at the start where not.
+#[derive(RustEmbed)]
+#[folder = "dashboard/dist"]
+#[allow_missing = true]
+struct Built;
+
+/// The page of every path that is no file.
+const INDEX: &str = "index.html";
+
+/// The folder of files whose names change with their contents.
+const HASHED: &str = "assets/";
+
+/// What the page may do: only what comes from here, and nothing inline.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; \
+     connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
+
+/// What is said in the place of a page that is not there.
+const NOT_BUILT: &str = "The dashboard's page is not part of this build of Hopline.
+
+With Node 20.19 or later, build it, and then the program again:
+
+    cd api/dashboard
+    npm ci --ignore-scripts
+    npm run build
+
+Everything else of the API works without it.
+";
+
+/// Whether a path is the dashboard's, or leads to it.
+pub(crate) fn is_at(path: &str) -> bool {
+    path == "/" || path.strip_prefix("/app").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The page at `/app` and every path below it that is not below `/app/api`, and the way there from `/`.
+pub(crate) fn routes() -> Route {
+    any_of([show_page(), redirect()])
+}
+
+/// `GET /`
+fn redirect() -> Route {
+    warp::path::end()
+        .and(warp::get().or(warp::head()).unify())
+        .map(|| {
+            let mut response = StatusCode::SEE_OTHER.into_response();
+            response.headers_mut().insert(LOCATION, HeaderValue::from_static("/app"));
+            response
+        })
+        .boxed()
+}
+
+/// `GET /app` and everything below it that is not below `/app/api`
+fn show_page() -> Route {
+    let page = Arc::new(Page::built());
+    warp::path("app")
+        .and(warp::path::tail())
+        .and_then(|tail: Tail| async move {
+            // A path that is not found there is answered in JSON.
+            let is_api = tail.as_str() == "api" || tail.as_str().starts_with("api/");
+            if is_api { Err(warp::reject::not_found()) } else { Ok(tail) }
+        })
+        .and(warp::get().or(warp::head()).unify())
+        .and(warp::header::headers_cloned())
+        .map(move |tail: Tail, headers: HeaderMap| page.answer(tail.as_str(), &headers))
+        .boxed()
+}
+
+/// The page's files by their paths.
+#[derive(Debug)]
+struct Page(HashMap<String, File>);
+
+#[derive(Debug)]
+struct File {
+    plain: Bytes,
+    /// Where compression makes it smaller.
+    gzip: Option<Bytes>,
+    content_type: &'static str,
+    /// The version of the contents.
+    tag: HeaderValue,
+}
+
+impl Page {
+    /// The page that this program was built with; perhaps none.
+    pub(super) fn built() -> Self {
+        Self::of(Built::iter().filter_map(|path| {
+            Built::get(&path).map(|file| (path.into_owned(), Bytes::from(file.data.into_owned())))
+        }))
+    }
+
+    fn of(files: impl IntoIterator<Item = (String, Bytes)>) -> Self {
+        Self(files.into_iter().map(|(path, bytes)| (path.clone(), File::new(&path, bytes))).collect())
+    }
+
+    /// Answers for a path below `/app/`.
+    ///
+    /// What is no file is the page, which then finds out what to show; but not where only files are, so that a page
+    /// from before an update notices that its parts are gone.
+    pub(super) fn answer(&self, path: &str, request: &HeaderMap) -> Response {
+        let (found, path) = match self.0.get(path) {
+            Some(file) => (Some(file), path),
+            None if path.starts_with(HASHED) => (None, path),
+            None => (self.0.get(INDEX), INDEX),
+        };
+        let mut response = match found {
+            Some(file) => file.answer(request),
+            None if path == INDEX => text(NOT_BUILT),
+            None => text("The page has no such file.\n"),
+        };
+        let headers = response.headers_mut();
+        let cached = match found {
+            Some(_) if path.starts_with(HASHED) => "public, max-age=31536000, immutable",
+            _ => "no-cache",
+        };
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static(cached));
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+        headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+        response
+    }
+}
+
+impl File {
+    fn new(path: &str, plain: Bytes) -> Self {
+        let (content_type, is_compressed) = match path.rsplit_once('.').map(|(_, extension)| extension) {
+            Some("html") => ("text/html; charset=utf-8", false),
+            Some("js") => ("text/javascript; charset=utf-8", false),
+            Some("css") => ("text/css; charset=utf-8", false),
+            Some("svg") => ("image/svg+xml", false),
+            Some("woff2") => ("font/woff2", true),
+            Some("txt" | "md") => ("text/plain; charset=utf-8", false),
+            _ => ("application/octet-stream", true),
+        };
+        let gzip = if is_compressed { None } else { compress(&plain) };
+        let digest = Sha256::digest(&plain);
+        let tag: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        // Weak, because one tag is for both forms. Hexadecimal digits are always a header value.
+        let tag =
+            HeaderValue::try_from(format!("W/\"{tag}\"")).unwrap_or(HeaderValue::from_static("W/\"none\""));
+        Self { plain, gzip, content_type, tag }
+    }
+
+    fn answer(&self, request: &HeaderMap) -> Response {
+        let is_known = request
+            .get_all(IF_NONE_MATCH)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .any(|tag| tag.trim().as_bytes() == self.tag.as_bytes());
+        let gzip = self.gzip.as_ref().filter(|_| takes_gzip(request));
+        let mut response = if is_known {
+            let mut response = Response::new(Bytes::new().into());
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            response
+        } else {
+            Response::new(gzip.unwrap_or(&self.plain).clone().into())
+        };
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        headers.insert(ETAG, self.tag.clone());
+        if self.gzip.is_some() {
+            headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+        }
+        if gzip.is_some() {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        response
+    }
+}
+
+fn text(text: &'static str) -> Response {
+    let mut response = Response::new(text.into());
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+fn compress(plain: &Bytes) -> Option<Bytes> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(plain).ok()?;
+    encoder.finish().ok().filter(|gzip| gzip.len() < plain.len()).map(Bytes::from)
+}
+
+/// Whether the client takes gzip: it is named, and not with a quality of zero.
+fn takes_gzip(request: &HeaderMap) -> bool {
+    request
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|coding| {
+            let mut parts = coding.split(';').map(str::trim);
+            let is_named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+            let quality = parts.find_map(|part| part.strip_prefix("q=")).unwrap_or("1");
+            is_named && quality.parse::<f32>().unwrap_or(1.0) > 0.0
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dashboard_is_below_its_own_segment() {
+        for path in ["/", "/app", "/app/", "/app/links", "/app/api/session"] {
+            assert!(is_at(path), "{path}");
+        }
+        for path in ["/apps", "/api/app", "/application/x"] {
+            assert!(!is_at(path), "{path}");
+        }
+    }
+
+    fn page() -> Page {
+        let file = |path: &str, contents: &str| (path.to_owned(), Bytes::from(contents.to_owned()));
+        Page::of([
+            file("index.html", &"<p>page</p>".repeat(20)),
+            file("assets/a-1234.js", &"let a = 1;".repeat(50)),
+            file("assets/f-1234.woff2", &"font".repeat(50)),
+            file("licences/a.txt", "free"),
+        ])
+    }
+
+    fn accepting(coding: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(coding))])
+    }
+
+    #[test]
+    fn every_path_that_is_no_file_is_the_page_but_a_missing_part_is_missing() {
+        let page = page();
+        for path in ["", "links", "w/wsp_1/links/lnk_1", "index.html", "licences/none"] {
+            let answer = page.answer(path, &HeaderMap::new());
+            assert_eq!(
+                (answer.status().as_u16(), answer.headers()[CACHE_CONTROL].to_str().unwrap()),
+                (200, "no-cache"),
+                "{path}"
+            );
+            assert_eq!(answer.headers()[CONTENT_TYPE], "text/html; charset=utf-8", "{path}");
+        }
+        let missing = page.answer("assets/a-0000.js", &HeaderMap::new());
+        assert_eq!(
+            (missing.status().as_u16(), missing.headers()[CACHE_CONTROL].to_str().unwrap()),
+            (404, "no-cache")
+        );
+        let file = page.answer("assets/a-1234.js", &HeaderMap::new());
+        assert_eq!(file.headers()[CACHE_CONTROL], "public, max-age=31536000, immutable");
+        assert_eq!(page.answer("licences/a.txt", &HeaderMap::new()).headers()[CACHE_CONTROL], "no-cache");
+    }
+
+    #[test]
+    fn what_is_smaller_compressed_is_sent_so_to_whoever_takes_it() {
+        let page = page();
+        let coding = |path: &str, accept: &'static str| {
+            let answer = page.answer(path, &accepting(accept));
+            answer.headers().get(CONTENT_ENCODING).cloned()
+        };
+        assert_eq!(coding("assets/a-1234.js", "br, gzip").unwrap(), "gzip");
+        assert_eq!(coding("", "GZIP;q=0.5").unwrap(), "gzip");
+        for refused in ["br", "gzip;q=0", "identity", "xgzip"] {
+            assert_eq!(coding("assets/a-1234.js", refused), None, "{refused}");
+        }
+        assert_eq!(coding("assets/f-1234.woff2", "gzip"), None, "a font is compressed by itself");
+        assert_eq!(coding("licences/a.txt", "gzip"), None, "it would only grow");
+    }
+
+    #[test]
+    fn a_browser_that_has_it_gets_nothing_again() {
+        let page = page();
+        let tag = page.answer("", &HeaderMap::new()).headers()[ETAG].clone();
+        let answer = page.answer("", &HeaderMap::from_iter([(IF_NONE_MATCH, tag)]));
+        assert_eq!(answer.status(), StatusCode::NOT_MODIFIED);
+        let stale = HeaderMap::from_iter([(IF_NONE_MATCH, HeaderValue::from_static("W/\"0\""))]);
+        assert_eq!(page.answer("", &stale).status(), StatusCode::OK);
+    }
+
+    #[test]
+    fn a_build_without_the_page_says_how_to_build_it() {
+        let answer = Page::of([]).answer("links", &HeaderMap::new());
+        assert_eq!(
+            (answer.status().as_u16(), answer.headers()[CONTENT_TYPE].to_str().unwrap()),
+            (404, "text/plain; charset=utf-8")
+        );
+        assert_eq!(answer.headers()[CONTENT_SECURITY_POLICY], POLICY);
+        assert!(NOT_BUILT.contains("npm run build"));
+    }
+}

@@ -1,0 +1,281 @@
+//! How often a caller may ask, and the three headers that say so on every answer.
+//!
+//! A request with a valid key counts for its account, in Postgres, with the look-up of the key (see [`crate::web::caller`]):
+//! a fixed window of one minute over all keys, workspaces and instances. Every other request counts for its
+//! client's address, and one of the dashboard for the member, in this instance's memory.
+
+use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use governor::clock::{Clock as _, DefaultClock};
+use governor::middleware::StateInformationMiddleware;
+use governor::{Quota, RateLimiter};
+use http::{HeaderMap, HeaderValue, Request};
+use service::config::Cidrs;
+use service::http::{ApiError, Peer, client_address};
+use uuid::Uuid;
+use warp::{Filter, Rejection};
+
+/// Buckets that addresses share: the memory that any number of addresses can use.
+///
+/// An address falls into a bucket by a hash that is drawn at each start, so nobody can choose whose bucket to fill.
+const BUCKETS: u64 = 100_000;
+
+/// What "unlimited" looks like in a header: the largest number that every client can read.
+const UNLIMITED: i64 = i32::MAX as i64;
+
+/// What a caller may still ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Budget {
+    limit: i64,
+    remaining: i64,
+    /// When the full limit is there again.
+    reset: DateTime<Utc>,
+}
+
+impl Budget {
+    /// The budget of an account after `used` requests of the window that ends at `reset`; no limit is unlimited.
+    pub(crate) fn of_account(limit: Option<i64>, used: i64, reset: DateTime<Utc>) -> Self {
+        match limit {
+            Some(limit) => Self { limit, remaining: (limit - used).max(0), reset },
+            None => Self { limit: UNLIMITED, remaining: UNLIMITED, reset },
+        }
+    }
+
+    /// The refusal of a request that came when nothing remained.
+    pub(crate) fn exceeded(&self) -> ApiError {
+        let wait = (self.reset - Utc::now()).to_std().unwrap_or_default();
+        ApiError::rate_limited(format!(
+            "More than {} requests in a minute. Try again when the minute is over.",
+            self.limit
+        ))
+        .with_retry_after(wait)
+    }
+
+    /// Writes the three headers.
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
+        // Rounded up, so that a client that waits until then is not too early.
+        let reset = self.reset.timestamp() + i64::from(self.reset.timestamp_subsec_nanos() > 0);
+        headers.insert("x-ratelimit-limit", HeaderValue::from(self.limit));
+        headers.insert("x-ratelimit-remaining", HeaderValue::from(self.remaining));
+        headers.insert("x-ratelimit-reset", HeaderValue::from(reset));
+    }
+}
+
+/// Requests without a valid key, counted by the client's address.
+#[derive(Clone)]
+pub(crate) struct AddressLimits(Arc<Addresses>);
+
+struct Addresses {
+    buckets: Buckets,
+    hash: RandomState,
+    clock: DefaultClock,
+    per_minute: NonZeroU32,
+    trusted: Cidrs,
+}
+
+type Buckets = RateLimiter<
+    u64,
+    governor::state::keyed::DefaultKeyedStateStore<u64>,
+    DefaultClock,
+    StateInformationMiddleware,
+>;
+
+impl AddressLimits {
+    /// Allows each address `per_minute` requests; proxies in `trusted` are believed about whom they speak for.
+    pub(crate) fn new(per_minute: NonZeroU32, trusted: Cidrs) -> Self {
+        let quota = Quota::per_minute(per_minute);
+        let buckets = RateLimiter::keyed(quota).with_middleware::<StateInformationMiddleware>();
+        let clock = DefaultClock::default();
+        Self(Arc::new(Addresses { buckets, hash: RandomState::new(), clock, per_minute, trusted }))
+    }
+
+    /// Prepares a request for being counted, for an account or for the client's address.
+    pub(crate) fn visit<B>(&self, request: &Request<B>) -> Visit {
+        let peer = request.extensions().get::<Peer>().map(|Peer(peer)| peer.ip());
+        let address = peer
+            .map_or(IpAddr::from([0; 4]), |peer| client_address(peer, request.headers(), &self.0.trusted));
+        let is_tls =
+            peer.is_some_and(|peer| self.0.trusted.contains(peer)) && came_over_tls(request.headers());
+        Visit(Arc::new(Asked { address, is_tls, limits: self.clone(), budget: OnceLock::new() }))
+    }
+
+    /// Counts one request of an address. `Err` is what is left when it was one too many.
+    fn charge(&self, address: IpAddr) -> Result<Budget, Budget> {
+        self.charge_bucket(self.0.bucket(network(address)))
+    }
+
+    fn charge_bucket(&self, bucket: u64) -> Result<Budget, Budget> {
+        let addresses = &*self.0;
+        let limit = i64::from(addresses.per_minute.get());
+        let interval = Duration::from_secs(60) / addresses.per_minute.get();
+        match addresses.buckets.check_key(&bucket) {
+            Ok(state) => {
+                let remaining = state.remaining_burst_capacity();
+                let used = addresses.per_minute.get().saturating_sub(remaining);
+                Ok(Budget { limit, remaining: i64::from(remaining), reset: Utc::now() + interval * used })
+            }
+            Err(refusal) => {
+                let wait = refusal.wait_time_from(addresses.clock.now());
+                Err(Budget { limit, remaining: 0, reset: Utc::now() + wait })
+            }
+        }
+    }
+}
+
+impl Addresses {
+    fn bucket(&self, asker: impl Hash) -> u64 {
+        self.hash.hash_one(asker) % BUCKETS
+    }
+}
+
+/// What requests are counted by: an address, or the network of somebody who has many.
+pub(crate) fn network(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        // Whoever has one address of a /64 has all of them.
+        IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+    }
+}
+
+/// Whether a proxy says that the browser spoke TLS with it, or with one before it.
+fn came_over_tls(headers: &HeaderMap) -> bool {
+    let named = |name: &str, is_it: fn(&str) -> bool| {
+        let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split([',', ';'])).any(|part| is_it(part.trim()))
+    };
+    named("x-forwarded-proto", |proto| proto.eq_ignore_ascii_case("https"))
+        || named("forwarded", |part| part.replace('"', "").eq_ignore_ascii_case("proto=https"))
+}
+
+/// One request on its way: who asks, and the budget that it turned out to count for.
+#[derive(Clone)]
+pub(crate) struct Visit(Arc<Asked>);
+
+struct Asked {
+    address: IpAddr,
+    is_tls: bool,
+    limits: AddressLimits,
+    budget: OnceLock<Budget>,
+}
+
+impl Visit {
+    /// The client's address, as far as proxies are believed.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.0.address
+    }
+
+    /// Whether the client speaks TLS, as a trusted proxy says.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.0.is_tls
+    }
+
+    /// Says which budget the request counted for; the first word holds.
+    pub(crate) fn counted(&self, budget: Budget) {
+        // Taken before only if a second extractor of the same request counts again, which would be no change.
+        let _ = self.0.budget.set(budget);
+    }
+
+    /// The budget that the request counted for, once it did.
+    pub(crate) fn budget(&self) -> Option<Budget> {
+        self.0.budget.get().copied()
+    }
+
+    /// Counts the request for its address.
+    ///
+    /// # Errors
+    /// 429 when the address has asked too often.
+    pub(crate) fn charge_address(&self) -> Result<(), ApiError> {
+        let charged = self.0.limits.charge(self.0.address);
+        self.counted(charged.unwrap_or_else(|left| left));
+        charged.map(|_| ()).map_err(|left| left.exceeded())
+    }
+
+    /// Counts the request for a member, who may ask as often as an address: not for the account, whose budget is for
+    /// its keys.
+    ///
+    /// # Errors
+    /// 429 when the member has asked too often.
+    pub(crate) fn charge_member(&self, user: Uuid) -> Result<(), ApiError> {
+        let limits = &self.0.limits;
+        let charged = limits.charge_bucket(limits.0.bucket(user));
+        self.counted(charged.unwrap_or_else(|left| left));
+        charged.map(|_| ()).map_err(|left| left.exceeded())
+    }
+}
+
+/// Extracts the request's [`Visit`].
+pub(crate) fn visit() -> impl Filter<Extract = (Visit,), Error = Rejection> + Copy {
+    warp::ext::get::<Visit>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(per_minute: u32) -> AddressLimits {
+        AddressLimits::new(NonZeroU32::new(per_minute).unwrap(), Cidrs::default())
+    }
+
+    #[test]
+    fn an_address_has_its_budget_and_then_none() {
+        let limits = limits(3);
+        let address = IpAddr::from([198, 51, 100, 7]);
+        let left: Vec<i64> = (0..3).map(|_| limits.charge(address).unwrap().remaining).collect();
+        assert_eq!(left, [2, 1, 0]);
+        let refused = limits.charge(address).unwrap_err();
+        assert_eq!((refused.limit, refused.remaining), (3, 0));
+        assert!(refused.reset > Utc::now());
+        assert!(limits.charge(IpAddr::from([198, 51, 100, 8])).is_ok(), "another address has its own");
+    }
+
+    #[test]
+    fn a_proxy_says_that_the_browser_spoke_tls() {
+        for (name, value, is_tls) in [
+            ("x-forwarded-proto", "https", true),
+            ("x-forwarded-proto", "HTTPS, http", true),
+            ("x-forwarded-proto", "http", false),
+            ("forwarded", "for=198.51.100.7;proto=https", true),
+            ("forwarded", "for=198.51.100.7;proto=\"https\", for=10.0.0.1;proto=http", true),
+            ("forwarded", "for=198.51.100.7;proto=http", false),
+            ("x-other", "https", false),
+        ] {
+            let headers = HeaderMap::from_iter([(
+                http::HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )]);
+            assert_eq!(came_over_tls(&headers), is_tls, "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_one_64_network_share_a_budget() {
+        let limits = limits(1);
+        assert!(limits.charge("2001:db8::1".parse().unwrap()).is_ok());
+        assert!(limits.charge("2001:db8::2".parse().unwrap()).is_err());
+        assert!(limits.charge("198.51.100.7".parse().unwrap()).is_ok());
+        assert!(limits.charge("::ffff:198.51.100.7".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn any_number_of_addresses_fits_into_the_buckets() {
+        let limits = limits(10);
+        for number in 0..300_000_u32 {
+            let _ = limits.charge(IpAddr::from(number.to_be_bytes()));
+        }
+        assert!(limits.0.buckets.len() as u64 <= BUCKETS);
+    }
+
+    #[test]
+    fn an_unlimited_account_has_the_largest_number() {
+        let mut headers = HeaderMap::new();
+        Budget::of_account(None, 0, DateTime::from_timestamp(1_800_000_000, 1).unwrap()).write(&mut headers);
+        assert_eq!(headers["x-ratelimit-limit"], "2147483647");
+        assert_eq!(headers["x-ratelimit-remaining"], "2147483647");
+        assert_eq!(headers["x-ratelimit-reset"], "1800000001");
+    }
+}

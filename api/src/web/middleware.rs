@@ -1,0 +1,55 @@
+//! What every answer of the API carries, whatever its route does: the headers of limits and of CORS.
+
+use http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderName, HeaderValue, Request};
+use service::http::Around;
+use warp::reply::{Reply as _, Response};
+
+use crate::web::limits::{AddressLimits, Visit};
+use crate::web::{cors, dashboard};
+
+/// What is known of a request before it is answered.
+pub(crate) struct Visited {
+    visit: Visit,
+    is_dashboard: bool,
+}
+
+/// Completes the answers of the API's listener.
+pub(crate) struct Middleware(pub(crate) AddressLimits);
+
+impl Around for Middleware {
+    type Visit = Visited;
+
+    fn before<B>(&self, request: &mut Request<B>) -> Self::Visit {
+        let visit = self.0.visit(request);
+        request.extensions_mut().insert(visit.clone());
+        let path = request.uri().path();
+        Visited { visit, is_dashboard: dashboard::is_at(path) }
+    }
+
+    fn after(&self, visited: Visited, response: &mut Response) {
+        let Visited { visit, is_dashboard } = visited;
+        // Neither a key nor an open route: an unknown path, a preflight, a body that was refused before. The files of
+        // the dashboard's page are free, like those of any site.
+        if !is_dashboard
+            && visit.budget().is_none()
+            && let Err(refusal) = visit.charge_address()
+        {
+            let name = HeaderName::from_static("x-request-id");
+            let id = response.headers_mut().remove(&name);
+            *response = refusal.into_response();
+            response.headers_mut().extend(id.map(|id| (name, id)));
+        }
+        let headers = response.headers_mut();
+        if let Some(budget) = visit.budget() {
+            budget.write(headers);
+        }
+        if is_dashboard {
+            // What a session sees is for its browser alone, and for no page of another site.
+            headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+            headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        } else {
+            cors::open(headers);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The API's description for programs, and a page of it for people.
+
+use http::HeaderValue;
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use service::http::Route;
+use service::http::route::any_of;
+use warp::Filter as _;
+use warp::reply::Response;
+
+/// OpenAPI 3.1. Held against the routes by the test below, and against every answer by schemathesis in `.ci/run`.
+const DOCUMENT: &str = include_str!("../../openapi.json");
+
+/// Reads the document in the browser and shows it; loads nothing from elsewhere.
+const PAGE: &str = include_str!("../../reference.html");
+
+/// `GET /openapi.json` and `GET /docs`
+pub(crate) fn openapi() -> Route {
+    let document = warp::path!("openapi.json").and(warp::get()).map(|| text(DOCUMENT, "application/json"));
+    let page = warp::path!("docs").and(warp::get()).map(|| {
+        let mut response = text(PAGE, "text/html; charset=utf-8");
+        response.headers_mut().insert(
+            CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static(
+                "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'",
+            ),
+        );
+        response
+    });
+    any_of([document.boxed(), page.boxed()])
+}
+
+fn text(body: &'static str, content_type: &'static str) -> Response {
+    let mut response = Response::new(body.into());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=300"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::routes::{of_anyone, of_workspace};
+    use crate::web::operation::{Access, Operation};
+
+    #[test]
+    fn the_document_has_every_operation_with_its_status_and_no_other() {
+        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        let operations: Vec<Operation> = of_workspace().into_iter().chain(of_anyone()).collect();
+        let paths = document["paths"].as_object().unwrap();
+        assert_eq!(
+            paths.values().map(|path| path.as_object().unwrap().len()).sum::<usize>(),
+            operations.len()
+        );
+        for Operation { method, path, access, status, .. } in operations {
+            let described = &document["paths"][format!("/{path}")][method.as_str().to_lowercase()];
+            assert!(described["responses"].get(status.as_str()).is_some(), "{method} /{path}");
+            let needs_no_key = described["security"] == json!([]);
+            assert_eq!(needs_no_key, access == Access::Anyone, "{method} /{path}");
+        }
+    }
+
+    #[test]
+    fn every_reference_of_the_document_leads_somewhere() {
+        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        let mut waiting = vec![&document];
+        let mut seen = 0;
+        while let Some(value) = waiting.pop() {
+            match value {
+                Value::Object(fields) => {
+                    if let Some(Value::String(reference)) = fields.get("$ref") {
+                        seen += 1;
+                        let pointer = reference.strip_prefix('#').unwrap();
+                        assert!(document.pointer(pointer).is_some(), "{reference}");
+                    }
+                    waiting.extend(fields.values());
+                }
+                Value::Array(items) => waiting.extend(items),
+                _ => {}
+            }
+        }
+        assert!(seen > 100);
+    }
+}
