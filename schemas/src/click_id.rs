@@ -1,17 +1,17 @@
-//! The self-verifying click id: proof that this deployment's edge answered a click of a link at a time.
+//! The signed click id: it proves that this deployment's edge answered a click on a link at a given time.
 //!
-//! Whoever holds a key can tell a real id from a forged one without any look-up, so a conversion is accepted
-//! the millisecond after the click, before any consumer has seen it.
+//! A holder of the keys verifies an id without a look-up, so the API accepts a conversion before any consumer has read
+//! its click.
 //!
 //! Layout, 45 bytes, as 60 characters of unpadded base64url:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
-//! | 1 | id of the MAC key, so that keys can be rotated |
+//! | 1 | id of the MAC key, for key rotation |
 //! | 16 | the link's UUID |
 //! | 6 | time of the click, milliseconds since 1970, big endian |
-//! | 10 | randomness |
-//! | 12 | HMAC-SHA-256 over the 33 bytes before, cut to 96 bits |
+//! | 10 | random |
+//! | 12 | HMAC-SHA-256 over the 33 bytes before, truncated to 96 bits |
 
 use std::fmt;
 
@@ -25,17 +25,17 @@ use uuid::Uuid;
 
 use crate::id::LinkId;
 
-/// Characters of a click id's text.
+/// Length of a click id's text in characters.
 pub const TEXT_LEN: usize = 60;
 
-/// Bytes of randomness in a click id; 80 bits make two ids of one link and millisecond distinct in practice.
+/// Random bytes in a click id: enough to make two ids of the same link and millisecond distinct in practice.
 pub const RANDOM_LEN: usize = 10;
 
 const SIGNED_LEN: usize = 1 + 16 + 6 + RANDOM_LEN;
 const MAC_LEN: usize = 12;
 const LEN: usize = SIGNED_LEN + MAC_LEN;
 
-/// What a verified click id says.
+/// The content of a verified click id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerifiedClick {
     /// The link that was clicked.
@@ -44,15 +44,15 @@ pub struct VerifiedClick {
     pub occurred_at: DateTime<Utc>,
 }
 
-/// A text that no key of this deployment made.
+/// The error for text that no key of this deployment has signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a click id of this deployment")]
-pub struct Forged;
+pub struct InvalidClickId;
 
-/// The MAC keys of a deployment: the first signs, all verify.
+/// The MAC keys of a deployment: the first one signs, all of them verify.
 #[derive(Clone)]
 pub struct ClickIdKeys {
-    /// Prepared states: keying an HMAC costs two hash blocks that need not be paid for each click.
+    /// Keyed states, cloned for each click: keying an HMAC hashes two blocks.
     keys: Vec<(u8, Hmac<Sha256>)>,
 }
 
@@ -64,12 +64,12 @@ impl fmt::Debug for ClickIdKeys {
 }
 
 impl ClickIdKeys {
-    /// Prepares the keys; `current` signs, `former` only verify.
-    pub fn new(current: (u8, [u8; 32]), former: impl IntoIterator<Item = (u8, [u8; 32])>) -> Self {
+    /// Creates a key ring from ids and keys; `current` signs, `previous` only verify.
+    pub fn new(current: (u8, [u8; 32]), previous: impl IntoIterator<Item = (u8, [u8; 32])>) -> Self {
         let keys = std::iter::once(current)
-            .chain(former)
+            .chain(previous)
             .map(|(id, key)| {
-                // HMAC pads a shorter key with zeros to its hash's block.
+                // HMAC pads a key with zeros to the hash's block size.
                 let mut block = [0; 64];
                 block[..32].copy_from_slice(&key);
                 (id, Hmac::<Sha256>::new(&block.into()))
@@ -78,16 +78,16 @@ impl ClickIdKeys {
         Self { keys }
     }
 
-    /// Makes the id of a click of `link_id` at `occurred_at`.
+    /// Returns a new id for a click on `link_id` at `occurred_at`.
     ///
     /// A time before 1970 becomes 1970: the layout has no sign.
     pub fn mint(&self, link_id: LinkId, occurred_at: DateTime<Utc>, random: [u8; RANDOM_LEN]) -> String {
         sign(&self.keys[0], link_id, occurred_at, random)
     }
 
-    /// Makes the id of a click as [`mint`](Self::mint) does, with the key that is listed last.
+    /// Returns a new id as [`mint`](Self::mint) does, but signed with the last key.
     ///
-    /// A rotation puts the new key first, so this one signs the same before and after it.
+    /// A rotation puts the new key first, so the same input gives the same id before and after it.
     pub fn mint_with_last(
         &self,
         link_id: LinkId,
@@ -97,16 +97,16 @@ impl ClickIdKeys {
         sign(&self.keys[self.keys.len() - 1], link_id, occurred_at, random)
     }
 
-    /// Reads an id and checks its MAC in constant time.
-    pub fn verify(&self, text: &str) -> Result<VerifiedClick, Forged> {
+    /// Decodes an id and checks its MAC in constant time.
+    pub fn verify(&self, text: &str) -> Result<VerifiedClick, InvalidClickId> {
         let mut id = [0; LEN];
         if text.len() != TEXT_LEN || URL_SAFE_NO_PAD.decode_slice(text, &mut id) != Ok(LEN) {
-            return Err(Forged);
+            return Err(InvalidClickId);
         }
-        let (_, key) = self.keys.iter().find(|(key_id, _)| *key_id == id[0]).ok_or(Forged)?;
+        let (_, key) = self.keys.iter().find(|(key_id, _)| *key_id == id[0]).ok_or(InvalidClickId)?;
         let expected = mac(key, &id[..SIGNED_LEN]);
         if !bool::from(expected.ct_eq(&id[SIGNED_LEN..])) {
-            return Err(Forged);
+            return Err(InvalidClickId);
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&id[1..17]);
@@ -115,7 +115,7 @@ impl ClickIdKeys {
         let occurred_at = i64::try_from(u64::from_be_bytes(millis))
             .ok()
             .and_then(DateTime::from_timestamp_millis)
-            .ok_or(Forged)?;
+            .ok_or(InvalidClickId)?;
         Ok(VerifiedClick { link_id: LinkId::from_uuid(Uuid::from_bytes(uuid)), occurred_at })
     }
 }
@@ -141,9 +141,9 @@ fn mac(key: &Hmac<Sha256>, signed: &[u8]) -> [u8; MAC_LEN] {
     let mut state = key.clone();
     state.update(signed);
     let full = state.finalize().into_bytes();
-    let mut cut = [0; MAC_LEN];
-    cut.copy_from_slice(&full[..MAC_LEN]);
-    cut
+    let mut truncated = [0; MAC_LEN];
+    truncated.copy_from_slice(&full[..MAC_LEN]);
+    truncated
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minted_id_says_which_link_and_when() {
+    fn a_minted_id_verifies_and_holds_link_and_time() {
         let id = keys().mint(link(), at(1_790_000_000_123), [9; RANDOM_LEN]);
         assert_eq!(id.len(), TEXT_LEN);
         assert!(id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'));
@@ -174,34 +174,34 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_any_character_is_a_forgery() {
+    fn changing_any_character_invalidates_an_id() {
         let id = keys().mint(link(), at(1_790_000_000_123), [9; RANDOM_LEN]);
-        for place in 0..id.len() {
+        for index in 0..id.len() {
             let mut bytes = id.clone().into_bytes();
-            bytes[place] = if bytes[place] == b'A' { b'B' } else { b'A' };
+            bytes[index] = if bytes[index] == b'A' { b'B' } else { b'A' };
             let changed = String::from_utf8(bytes).unwrap();
-            assert_eq!(keys().verify(&changed), Err(Forged), "{place}");
+            assert_eq!(keys().verify(&changed), Err(InvalidClickId), "{index}");
         }
     }
 
     #[test]
-    fn another_deployments_id_is_a_forgery() {
+    fn an_id_of_another_deployment_is_invalid() {
         let other = ClickIdKeys::new((1, [8; 32]), []);
         let id = other.mint(link(), at(0), [0; RANDOM_LEN]);
-        assert_eq!(keys().verify(&id), Err(Forged));
+        assert_eq!(keys().verify(&id), Err(InvalidClickId));
     }
 
     #[test]
-    fn a_former_key_still_verifies_after_a_rotation() {
+    fn a_previous_key_still_verifies_after_a_rotation() {
         let old = keys().mint(link(), at(5), [1; RANDOM_LEN]);
         let rotated = ClickIdKeys::new((2, [6; 32]), [(1, [7; 32])]);
         assert!(rotated.verify(&old).is_ok());
         let new = rotated.mint(link(), at(5), [1; RANDOM_LEN]);
-        assert_eq!(keys().verify(&new), Err(Forged), "the old ring does not know key 2");
+        assert_eq!(keys().verify(&new), Err(InvalidClickId), "the old ring does not know key 2");
     }
 
     #[test]
-    fn the_key_listed_last_signs_the_same_before_and_after_a_rotation() {
+    fn the_last_key_signs_the_same_after_a_rotation() {
         let rotated = ClickIdKeys::new((2, [6; 32]), [(1, [7; 32])]);
         let id = keys().mint_with_last(link(), at(5), [1; RANDOM_LEN]);
         assert_eq!(id, keys().mint(link(), at(5), [1; RANDOM_LEN]));
@@ -210,11 +210,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_at_all_is_a_forgery() {
+    fn malformed_ids_are_invalid() {
         for text in
             ["", "A", &"A".repeat(59), &"A".repeat(60), &"A".repeat(61), &"é".repeat(30), &"=".repeat(60)]
         {
-            assert_eq!(keys().verify(text), Err(Forged), "{text}");
+            assert_eq!(keys().verify(text), Err(InvalidClickId), "{text}");
         }
     }
 
@@ -224,6 +224,6 @@ mod tests {
         assert_eq!(id, GOLDEN);
     }
 
-    /// Made by this code once, and checked against another implementation of HMAC-SHA-256.
+    /// Checked against another implementation of HMAC-SHA-256.
     const GOLDEN: &str = "AQGSbz58G3t-mlEvHTxLWmkBoMRQbHsJCQkJCQkJCQkJMvFk5fAerVRhyH4v";
 }

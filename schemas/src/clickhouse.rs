@@ -1,13 +1,13 @@
-//! The migrations of ClickHouse, in the order in which `api migrate` runs them.
+//! The ClickHouse migrations, which `api migrate` runs in this order.
 
 pub mod rollup;
 
-/// One migration: statements that bear to run again.
+/// One migration: statements that may be run more than once.
 #[derive(Debug, Clone, Copy)]
 pub struct Migration {
-    /// Place in the order, from 1 without gaps.
+    /// Number in the order, from 1 without gaps.
     pub version: u32,
-    /// What it is about, from the file's name.
+    /// Subject, from the file's name.
     pub name: &'static str,
     sql: &'static str,
 }
@@ -17,7 +17,7 @@ impl Migration {
         Self { version, name, sql }
     }
 
-    /// Returns the statements, without comments between them.
+    /// Returns the statements without comments.
     pub fn statements(&self) -> Vec<String> {
         statements(&self.sql.replace("{precision}", &PRECISION.to_string()))
     }
@@ -42,18 +42,18 @@ pub const MIGRATIONS: &[Migration] = &[
 
 const CLICKS: &str = include_str!("../clickhouse/0002_clicks.sql");
 
-/// Precision of every state of visitors, a `uniqCombined64`: in rollups, and wherever raw rows are merged with them.
+/// Precision of every `uniqCombined64` state of visitors, in rollups and in queries that merge raw rows with them.
 pub const PRECISION: u8 = 17;
 
-/// Distinct visitors below which a state of this precision is a set of them, and so exact.
+/// Number of distinct visitors below which a state of this precision is exact, because it is a plain set.
 pub const EXACT_VISITORS: u64 = 1 << (PRECISION - 5);
 
-/// The condition that lets a statement through only under the highest epoch of a source.
-pub fn under_epoch(src: u32, epoch: u64) -> String {
+/// Returns a condition that makes a statement fail unless `epoch` is the source's highest.
+pub fn epoch_guard(src: u32, epoch: u64) -> String {
     format!("throwIf((SELECT max(epoch) FROM owners WHERE src = {src}) != {epoch}) = 0")
 }
 
-/// Cuts a file into its statements, each of which ends with a semicolon at a line's end.
+/// Splits a file into its statements; each ends with a semicolon at the end of a line.
 fn statements(sql: &str) -> Vec<String> {
     sql.split(";\n").map(without_comments).filter(|statement| !statement.is_empty()).collect()
 }
@@ -68,9 +68,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_without_gaps_and_every_file_has_a_statement() {
-        for (place, migration) in MIGRATIONS.iter().enumerate() {
-            assert_eq!(migration.version as usize, place + 1);
+    fn versions_have_no_gaps_and_every_file_has_a_statement() {
+        for (index, migration) in MIGRATIONS.iter().enumerate() {
+            assert_eq!(migration.version as usize, index + 1);
             let statements = migration.statements();
             assert!(!statements.is_empty(), "{}", migration.name);
             assert!(statements.iter().all(|statement| !statement.contains('{')), "{statements:?}");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_clicks_has_the_columns_that_rows_have() {
+    fn table_clicks_has_the_columns_of_click_rows() {
         for column in crate::row::CLICK_STRUCTURE.split(", ").filter_map(|part| part.split_once(' ')) {
             if column.1.starts_with("'UTC'") {
                 continue;

@@ -15,30 +15,30 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// Characters that 128 bits take at 5 bits each.
 const TEXT_LEN: usize = 26;
 
-/// A text that is not an id of the wanted kind.
+/// The error for text that is not an id of the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an id: expected `{prefix}_` and 26 characters of base 32")]
 pub struct InvalidId {
     prefix: &'static str,
 }
 
-/// For each byte its value as a letter of the alphabet, or [`NO_LETTER`].
+/// Maps each byte to its base 32 value, or to [`NOT_IN_ALPHABET`].
 const VALUES: [u8; 256] = {
-    let mut values = [NO_LETTER; 256];
-    let mut place = 0;
-    while place < ALPHABET.len() {
-        values[ALPHABET[place] as usize] = place as u8;
-        place += 1;
+    let mut values = [NOT_IN_ALPHABET; 256];
+    let mut index = 0;
+    while index < ALPHABET.len() {
+        values[ALPHABET[index] as usize] = index as u8;
+        index += 1;
     }
     values
 };
 
-const NO_LETTER: u8 = u8::MAX;
+const NOT_IN_ALPHABET: u8 = u8::MAX;
 
 fn write_base32(uuid: Uuid, out: &mut [u8; TEXT_LEN]) {
     let bits = uuid.as_u128();
-    for (place, byte) in out.iter_mut().enumerate() {
-        let shift = 5 * (TEXT_LEN - 1 - place);
+    for (index, byte) in out.iter_mut().enumerate() {
+        let shift = 5 * (TEXT_LEN - 1 - index);
         *byte = ALPHABET[((bits >> shift) & 31) as usize];
     }
 }
@@ -51,7 +51,7 @@ fn read_base32(text: &[u8]) -> Option<Uuid> {
     let mut bits: u128 = 0;
     for byte in text {
         let value = VALUES[usize::from(*byte)];
-        if value == NO_LETTER {
+        if value == NOT_IN_ALPHABET {
             return None;
         }
         bits = (bits << 5) | u128::from(value);
@@ -90,7 +90,7 @@ macro_rules! prefixed_id {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let mut text = [0; TEXT_LEN];
                 write_base32(self.0, &mut text);
-                // The alphabet is ASCII, so this cannot be lossy.
+                // Never lossy: the alphabet is ASCII.
                 write!(f, "{}_{}", $prefix, String::from_utf8_lossy(&text))
             }
         }
@@ -139,12 +139,12 @@ macro_rules! prefixed_id {
 }
 
 prefixed_id!(
-    /// Identifies an account: what a plan belongs to.
+    /// Identifies an account, which has a plan.
     AccountId,
     "acc"
 );
 prefixed_id!(
-    /// Identifies a workspace: what a key sees.
+    /// Identifies a workspace, which an API key belongs to.
     WorkspaceId,
     "wsp"
 );
@@ -159,7 +159,7 @@ prefixed_id!(
     "key"
 );
 prefixed_id!(
-    /// Identifies a link, for ever: a slug may move to another link, an id never does.
+    /// Identifies a link permanently; a slug may move to another link.
     LinkId,
     "lnk"
 );
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_survives_its_text_form() {
+    fn an_id_round_trips_through_text_and_json() {
         for bits in [0, 1, u128::MAX, 0x0192_6f3e_7c1b_7b7e_9a51_2f1d_3c4b_5a69] {
             let id = LinkId::from_uuid(Uuid::from_u128(bits));
             let text = id.to_string();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_id_is_refused() {
+    fn invalid_ids_are_rejected() {
         let good = LinkId::from_uuid(Uuid::from_u128(7)).to_string();
         for bad in [
             "",

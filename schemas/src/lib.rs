@@ -1,7 +1,6 @@
-//! What crosses a process border in Hopline: topics, ids, messages, rows and migrations.
+//! The data that Hopline's processes exchange: topics, ids, messages, rows and migrations.
 //!
-//! Data only. Nothing here opens a socket, reads a clock or draws a random number, so every rule can be
-//! tested with plain values.
+//! Nothing here opens a socket, reads a clock or draws a random number, so plain values test every rule.
 
 pub mod click_id;
 pub mod clickhouse;
@@ -9,5 +8,6 @@ pub mod id;
 pub mod message;
 pub mod referrer;
 pub mod row;
+mod text;
 pub mod time;
 pub mod topic;

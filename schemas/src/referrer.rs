@@ -1,20 +1,21 @@
-//! Hosts of the pages that visitors come from.
+//! Hosts of referring pages.
 
-/// Returns a host without a leading `www.`, so that a site is one referrer. What is left has a dot within: `www.com` is
-/// a site's whole name.
+/// Returns a host without a leading `www.`, so that a site counts as one referrer.
+///
+/// The rest must contain a dot: `www.com` is unchanged.
 pub fn without_www(host: &str) -> &str {
     match host.strip_prefix("www.") {
-        Some(rest) if is_site(rest) => without_www(rest),
+        Some(rest) if has_inner_dot(rest) => without_www(rest),
         _ => host,
     }
 }
 
-fn is_site(host: &str) -> bool {
+fn has_inner_dot(host: &str) -> bool {
     host.split_once('.')
         .is_some_and(|(name, rest)| !name.is_empty() && !matches!(rest.as_bytes(), [] | [b'.', ..]))
 }
 
-/// The same for column `referrer`, as an expression of ClickHouse.
+/// The same rule for column `referrer`, as a ClickHouse expression.
 pub const WITHOUT_WWW: &str = r"replaceRegexpOne(referrer, '^(www\\.)+([^.]+\\.[^.])', '\\2')";
 
 #[cfg(test)]
@@ -22,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_site_is_one_referrer_with_and_without_www() {
+    fn www_is_removed_except_from_a_two_label_host() {
         for (host, expected) in [
             ("www.news.example", "news.example"),
             ("news.example", "news.example"),

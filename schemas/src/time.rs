@@ -1,25 +1,26 @@
-//! Time as messages carry it: RFC 3339, UTC, milliseconds.
+//! Times in messages and answers: RFC 3339, UTC, milliseconds.
 
 use chrono::{DateTime, NaiveDate, SecondsFormat, Utc};
-use serde::{Deserialize, Deserializer, Serializer, de::Error};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serializer};
 
-use crate::message::Text;
+use crate::text::Text;
 
-/// Writes a time the way every message and answer does: `2026-11-21T08:00:00.123Z`.
+/// Formats a time as in every message and answer: `2026-11-21T08:00:00.123Z`.
 pub fn text(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// Drops what is finer than a millisecond, so that a time survives every store unchanged.
+/// Truncates a time to milliseconds, the precision that every database keeps.
 pub fn to_millis(time: DateTime<Utc>) -> DateTime<Utc> {
-    // Cutting a representable time to its millisecond gives a representable time.
+    // A representable time stays representable when truncated.
     DateTime::from_timestamp_millis(time.timestamp_millis()).unwrap_or(time)
 }
 
 /// `#[serde(with = "schemas::time::millis")]`
 pub mod millis {
     use super::{
-        DateTime, Deserialize as _, Deserializer, Error as _, Serializer, Text, Utc, read_own, text,
+        DateTime, Deserialize as _, Deserializer, Error as _, Serializer, Text, Utc, parse_canonical, text,
     };
 
     /// Serializes as RFC 3339 with milliseconds.
@@ -31,27 +32,27 @@ pub mod millis {
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DateTime<Utc>, D::Error> {
         let text = Text::deserialize(deserializer)?;
         let text = text.as_ref();
-        if let Some(time) = read_own(text.as_bytes()) {
+        if let Some(time) = parse_canonical(text.as_bytes()) {
             return Ok(time);
         }
         DateTime::parse_from_rfc3339(text).map(|time| time.to_utc()).map_err(D::Error::custom)
     }
 }
 
-/// Reads what [`text`] writes, several times faster than the parser of everything that RFC 3339 allows.
-fn read_own(text: &[u8]) -> Option<DateTime<Utc>> {
+/// Parses exactly the format of [`text`], several times faster than a full RFC 3339 parser.
+fn parse_canonical(text: &[u8]) -> Option<DateTime<Utc>> {
     // 2026-11-21T08:00:00.123Z
     const SHAPE: &[u8; 24] = b"0000-00-00T00:00:00.000Z";
     let text: &[u8; 24] = text.try_into().ok()?;
-    let has_shape = std::iter::zip(text, SHAPE).all(|(found, wanted)| match wanted {
-        b'0' => found.is_ascii_digit(),
-        other => found == other,
+    let has_shape = std::iter::zip(text, SHAPE).all(|(actual, expected)| match expected {
+        b'0' => actual.is_ascii_digit(),
+        other => actual == other,
     });
     let number = |from: usize, to: usize| {
         text[from..to].iter().fold(0, |number, digit| number * 10 + u32::from(digit.wrapping_sub(b'0')))
     };
     let date = NaiveDate::from_ymd_opt(i32::try_from(number(0, 4)).ok()?, number(5, 7), number(8, 10));
-    // A leap second, which the shape allows, is left to the other parser.
+    // None for a leap second, which the general parser reads.
     let time = date.filter(|_| has_shape)?.and_hms_milli_opt(
         number(11, 13),
         number(14, 16),
@@ -88,12 +89,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_as_the_general_parser_reads_it() {
+    fn only_the_canonical_format_takes_the_fast_path() {
         for millis in [0, 1, 951_782_399_999, 1_795_000_000_123, 4_107_542_399_000, -1, -62_135_596_800_000] {
             let time = DateTime::from_timestamp_millis(millis).unwrap();
-            assert_eq!(read_own(text(time).as_bytes()), Some(time), "{time}");
+            assert_eq!(parse_canonical(text(time).as_bytes()), Some(time), "{time}");
         }
-        // Whatever is not exactly that is left to the general parser.
         for other in [
             "2026-11-21T08:00:00Z",
             "2026-11-21T08:00:00.123+01:00",
@@ -106,7 +106,7 @@ mod tests {
             "-026-11-21T08:00:00.123Z",
             "",
         ] {
-            assert_eq!(read_own(other.as_bytes()), None, "{other}");
+            assert_eq!(parse_canonical(other.as_bytes()), None, "{other}");
         }
     }
 }

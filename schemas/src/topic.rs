@@ -1,11 +1,11 @@
-//! The topics: their names and settings, in one place. `api migrate` creates them; nothing auto-creates.
+//! Names and settings of all topics. `api migrate` creates them; no broker or client auto-creates one.
 
-/// A topic and how it is to be created.
+/// A topic and the settings it is created with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Topic {
     /// Name without the deployment's prefix.
     pub name: &'static str,
-    /// Partitions at creation.
+    /// Number of partitions at creation.
     pub partitions: i32,
     /// Broker settings of the topic.
     pub config: &'static [(&'static str, &'static str)],
@@ -14,11 +14,11 @@ pub struct Topic {
 const DAY_MS_14: &str = "1209600000";
 const DAY_MS_30: &str = "2592000000";
 
-/// Clicks, as the edge answered them. Key: the click id, so that a hot link spreads over the partitions.
+/// Clicks from the edges. Key: the click id, which spreads a popular link over the partitions.
 ///
-/// The broker's clock stamps each record, so that its time never runs backwards within a partition. On a one-node Kafka
-/// a power loss costs what was not flushed, hence `flush.ms`, which works where the broker's own
-/// `log.flush.scheduler.interval.ms` looks as often; `/readyz` says so where it does not.
+/// The broker's clock stamps each record, so record times never go backwards within a partition. A power loss on a
+/// one-node Kafka loses what was not flushed, hence `flush.ms`. It takes effect only where the broker's
+/// `log.flush.scheduler.interval.ms` is as short; `/readyz` reports when it is longer.
 pub const CLICKS: Topic = Topic {
     name: "clicks",
     partitions: 6,
@@ -30,9 +30,9 @@ pub const CLICKS: Topic = Topic {
     ],
 };
 
-/// Links as edges need them, compacted. Key: the link's id.
+/// Links for the edges, compacted. Key: the link's id.
 ///
-/// One partition: when a slug moves from one link to another, every reader must see both in one order.
+/// One partition: when a slug moves from one link to another, every reader must see both changes in the same order.
 pub const LINKS: Topic = Topic {
     name: "links",
     partitions: 1,
@@ -53,9 +53,9 @@ pub const CONVERSIONS: Topic = Topic {
     config: &[("cleanup.policy", "delete"), ("retention.ms", DAY_MS_14)],
 };
 
-/// Messages that no consumer could read: the original bytes, with position and reason in headers.
+/// Messages that a consumer could not read: the original bytes, with position and reason in headers.
 ///
-/// Larger than any message it may have to hold, because the headers come on top.
+/// Its size limit is above the other topics', because the headers come on top.
 pub const DEAD_LETTERS: Topic = Topic {
     name: "dead-letters",
     partitions: 1,
@@ -70,13 +70,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_have_one_partition_because_a_slugs_handover_needs_one_order() {
+    fn topic_links_has_one_partition() {
         assert_eq!(LINKS.partitions, 1);
     }
 
     #[test]
-    fn no_two_topics_share_a_metric_name() {
-        // Kafka refuses topics whose names differ only in `.` and `_`.
+    fn topic_names_differ_in_more_than_dots_and_underscores() {
+        // Kafka rejects a topic whose name differs from another's only in `.` and `_`.
         let mut names: Vec<String> = ALL.iter().map(|topic| topic.name.replace('.', "_")).collect();
         names.sort();
         names.dedup();

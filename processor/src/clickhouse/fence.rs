@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use schemas::clickhouse::under_epoch;
+use schemas::clickhouse::epoch_guard;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -23,7 +23,7 @@ pub struct Right {
 impl Right {
     /// The condition under which a statement is let through.
     pub(crate) fn guard(self) -> String {
-        under_epoch(self.src, self.epoch)
+        epoch_guard(self.src, self.epoch)
     }
 
     /// A name by which [`Store::older_inserts`] finds the statement.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Days, NaiveDate};
 use metrics::counter;
-use schemas::clickhouse::rollup::{Run, Scope, fold_of_month};
+use schemas::clickhouse::rollup::{Run, Scope, last_day_of_month};
 use schemas::id::WorkspaceId;
 use uuid::Uuid;
 
@@ -99,7 +99,7 @@ impl Tables {
                 continue;
             };
             // A click is in the rows of its own slice, and in its month's, if that is over and it was not late.
-            for slice in [slice, fold_of_month(day)] {
+            for slice in [slice, last_day_of_month(day)] {
                 if closed.is_some_and(|closed| slice <= closed) {
                     touched.entry(WorkspaceId::from_uuid(workspace)).or_default().insert(slice);
                 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use chrono::{DateTime, Days, NaiveDate, Utc};
 use metrics::{counter, gauge, histogram};
-use schemas::clickhouse::rollup::{Run, Scope, fold_of_month, may_be_read};
+use schemas::clickhouse::rollup::{Run, Scope, last_day_of_month, may_be_read};
 
 use super::{Tables, Upkeep, UpkeepError, take};
 
@@ -87,7 +87,7 @@ impl Tables {
     pub(super) async fn close_again(&self, version: u64, slice: NaiveDate) -> Result<(), UpkeepError> {
         let Some(last_closed) = self.last_closed_slice().await? else { return Ok(()) };
         let slices: BTreeSet<NaiveDate> =
-            [slice, fold_of_month(slice)].into_iter().filter(|slice| *slice <= last_closed).collect();
+            [slice, last_day_of_month(slice)].into_iter().filter(|slice| *slice <= last_closed).collect();
         self.close(version, slices).await
     }
 

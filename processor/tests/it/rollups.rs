@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Datelike as _, Days, NaiveDate, TimeDelta, Timelike as _, Utc};
 use schemas::clickhouse::PRECISION;
-use schemas::clickhouse::rollup::{DIMENSIONS, fold_of_month, is_active};
+use schemas::clickhouse::rollup::{DIMENSIONS, last_day_of_month, is_active};
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::{Class, Click};
 use schemas::row::{CLICK_STRUCTURE, ClickRow, source};
@@ -152,7 +152,7 @@ fn starts(
     let midnight = at.date_naive().and_time(chrono::NaiveTime::MIN).and_utc();
     let month = midnight - TimeDelta::days(i64::from(midnight.day0()));
     // In time, a click is in what its month's last day folds; late, it adds to its month in its own slice.
-    let of_month = slice.max(fold_of_month(at.date_naive()));
+    let of_month = slice.max(last_day_of_month(at.date_naive()));
     let mut starts =
         vec![("hour", midnight + TimeDelta::hours(i64::from(at.hour())), slice), ("day", midnight, slice)];
     if of_month <= closed {

@@ -1,7 +1,7 @@
 //! The statements that compute rollups from raw rows.
 //!
-//! A run writes rows under a version that no other run has, and its last statement activates that version. What an
-//! interrupted run has left is active nowhere, so it counts nothing.
+//! A run writes rows under a new version, and its last statement activates that version. The rows of an
+//! interrupted run never become active, so queries do not count them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use chrono::{Datelike as _, Days, Months, NaiveDate};
 use uuid::Uuid;
 
-use super::{PRECISION, under_epoch, without_comments};
+use super::{PRECISION, epoch_guard, without_comments};
 use crate::id::WorkspaceId;
 use crate::row::UPKEEP;
 
@@ -34,43 +34,43 @@ const DAYS_OF_BREAKDOWNS: &str = include_str!("../../clickhouse/rollup/days_of_b
 const MONTH_OF_BREAKDOWNS: &str = include_str!("../../clickhouse/rollup/month_of_breakdowns.sql");
 const ACTIVE: &str = include_str!("../../clickhouse/rollup/active.sql");
 
-/// The versions of slices that were ever active.
+/// All versions of slices that have been active.
 const KNOWN: &str = "SELECT workspace_id, slice, version FROM slices";
 
-/// What a run is about to activate beside them.
+/// The versions that a run is about to activate.
 const PENDING: &str =
     "UNION ALL SELECT toUUID('{workspace}'), toDate(arrayJoin([{run_slices}])), toUInt64({version})";
 
 const SLICES: &str = include_str!("../../clickhouse/rollup/slices.sql");
 
-/// Whose rows a run writes.
+/// Selects the rows that a run writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of all links and workspaces: it closes a slice.
+    /// The rows of all links and workspaces; the run closes its slices.
     All,
-    /// Those of one workspace as a whole, without its links': a deleted link has left it.
+    /// The totals of one workspace but not of its links, after a link of it was deleted.
     Workspace(WorkspaceId),
 }
 
 /// One computation of the rollups of some slices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Whose rows.
+    /// The rows to write.
     pub scope: Scope,
-    /// The epoch under which it writes, and the version of what it writes.
+    /// The version of the rows, which is also the epoch that the statements check.
     pub version: u64,
-    /// Which slices, each with the number of the last block of clicks that it has; -1 where it has none.
+    /// The slices, each with the number of its last block of clicks, or -1 when it has no block.
     pub slices: BTreeMap<NaiveDate, i64>,
 }
 
 impl Run {
-    /// Returns the statements in their order; the last one activates what the others wrote.
+    /// Returns the statements in order; the last one activates the rows of the others.
     ///
-    /// Each is refused when somebody else has raised the epoch of upkeep.
+    /// Each of them fails once another process has raised the epoch of upkeep.
     pub fn statements(&self) -> Vec<String> {
         let mut statements = vec![self.render(COUNTS, "")];
         statements.extend(DIMENSIONS.iter().map(|dimension| self.render(BREAKDOWNS, dimension)));
-        // A month is folded from its days, so those of every slice come first.
+        // A month is summed from its days, so the days of all slices come first.
         if self.slices.keys().any(|slice| ends_month(*slice)) {
             statements.push(self.render(MONTH_OF_COUNTS, ""));
             statements.extend(DIMENSIONS.iter().map(|dimension| self.render(MONTH_OF_BREAKDOWNS, dimension)));
@@ -90,7 +90,7 @@ impl Run {
         };
         let days = without_comments(DAYS_OF_BREAKDOWNS);
         let days: Vec<String> = links.iter().map(|link| days.replace("{link}", link)).collect();
-        // What a run of one workspace folds are its own rows, not its links'.
+        // A run of one workspace sums the workspace's own rows, not its links'.
         let folded = match self.scope {
             Scope::All => scope.clone(),
             Scope::Workspace(_) => format!("{scope} AND link_id = toUUID('{zero}')"),
@@ -102,11 +102,11 @@ impl Run {
         let text = |day: Option<&NaiveDate>| day.map(NaiveDate::to_string).unwrap_or_default();
         let mut sql = without_comments(template);
         for (name, value) in [
-            // Those that have placeholders of their own come first.
+            // Values that contain placeholders come first.
             ("active", without_comments(ACTIVE)),
             ("known", format!("{KNOWN} {PENDING}")),
             ("days", days.join(" UNION ALL ")),
-            ("guard", under_epoch(UPKEEP, self.version)),
+            ("guard", epoch_guard(UPKEEP, self.version)),
             ("run_slices", dates(self.slices.keys())),
             ("run_blocks", blocks.join(", ")),
             ("folds", dates(&folds)),
@@ -127,12 +127,12 @@ impl Run {
     }
 }
 
-/// Returns the condition that holds for the rollup rows which are active.
+/// Returns a condition that selects the active rollup rows.
 pub fn is_active() -> String {
     active_of(KNOWN)
 }
 
-/// Returns the condition that holds for the rollup rows which a query may still read that began at most so long ago.
+/// Returns a condition that selects the rollup rows that a query may still read if it began at most `ago` ago.
 pub fn may_be_read(ago: Duration) -> String {
     let since = format!("now64(3) - INTERVAL {} MILLISECOND", ago.as_millis());
     let then = active_of(&format!("{KNOWN} WHERE slices.at <= {since}"));
@@ -151,8 +151,8 @@ fn dates<'a>(days: impl IntoIterator<Item = &'a NaiveDate>) -> String {
     days.into_iter().map(|day| format!("'{day}'")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the slice that folds a month: its last day.
-pub fn fold_of_month(day: NaiveDate) -> NaiveDate {
+/// Returns the last day of the month of `day`: the slice whose run sums that month.
+pub fn last_day_of_month(day: NaiveDate) -> NaiveDate {
     let next = first_of_month(day).checked_add_months(Months::new(1));
     next.and_then(|next| next.pred_opt()).unwrap_or(day)
 }
@@ -196,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_months_last_day_folds_it_and_after_all_days() {
+    fn a_month_is_summed_by_its_last_day_after_all_days() {
         let statements = run(Scope::All, &["2028-02-29", "2028-03-01"]).statements();
         let folds: Vec<usize> =
-            (0..statements.len()).filter(|place| statements[*place].contains("'month', link_id")).collect();
+            (0..statements.len()).filter(|index| statements[*index].contains("'month', link_id")).collect();
         assert_eq!(folds, (11..22).collect::<Vec<_>>());
         assert!(statements[11].contains("toLastDayOfMonth(start) IN ('2028-02-29')"), "{}", statements[11]);
-        assert_eq!(fold_of_month("2028-02-03".parse().unwrap()), "2028-02-29".parse().unwrap());
-        assert_eq!(fold_of_month("2026-12-31".parse().unwrap()), "2026-12-31".parse().unwrap());
+        assert_eq!(last_day_of_month("2028-02-03".parse().unwrap()), "2028-02-29".parse().unwrap());
+        assert_eq!(last_day_of_month("2026-12-31".parse().unwrap()), "2026-12-31".parse().unwrap());
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! The mark of a click that Kafka may have already.
+//! Marks clicks that may be repeats.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-/// Returns a click's message with `again` set.
+/// Returns a click's message with `again` set, which marks a possible repeat.
 ///
-/// Field by field and not as a [`Click`](super::Click): what an older or newer build left behind keeps
-/// whatever this one does not know. What is no JSON object goes on as it is, to become a dead letter.
+/// Edits the JSON rather than a [`Click`](super::Click), to keep the fields that this build does not know. Returns
+/// anything but a JSON object unchanged; it becomes a dead letter.
 pub fn mark_again(value: &[u8]) -> Cow<'_, [u8]> {
     let Ok(mut click) = serde_json::from_slice::<Map<String, Value>>(value) else {
         return Cow::Borrowed(value);
@@ -22,7 +22,7 @@ mod tests {
     use crate::message::{Click, Message as _};
 
     #[test]
-    fn a_marked_click_is_the_same_click_again() {
+    fn marking_a_click_changes_only_again() {
         let bare = include_bytes!("../../fixtures/click.v1.bare.json").trim_ascii();
         let click = Click::decode(bare).unwrap();
         let expected = Click { again: true, ..click };
@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_goes_on_as_it_is() {
+    fn invalid_messages_are_unchanged() {
         assert_eq!(mark_again(b"[1]"), &b"[1]"[..]);
         assert_eq!(mark_again(b"\xff"), &b"\xff"[..]);
     }

@@ -1,4 +1,4 @@
-//! A click, as the edge answered it.
+//! A click: the record of a visit.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{DecodeError, Message, Text, Version};
 use crate::id::{LinkId, WorkspaceId};
 
-/// What made the request: counts take `human` unless told otherwise.
+/// The kind of client that made a request. Statistics count `human` by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
@@ -16,12 +16,12 @@ pub enum Class {
     Human,
     /// A crawler, a monitor, a command-line client.
     Bot,
-    /// A prefetch, or an unfurler that shows the destination to a person.
+    /// A prefetch, or an app that shows a preview of the destination.
     Preview,
 }
 
 impl Class {
-    /// The name in messages, columns and answers.
+    /// Returns the name in messages, columns and responses.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Human => "human",
@@ -37,15 +37,15 @@ impl fmt::Display for Class {
     }
 }
 
-/// A click on topic `clicks`. It has no address: `visitor` is what remains of it.
+/// A click on topic `clicks`. It has no client address, only `visitor`, which is a hash of it.
 ///
-/// Its texts are `String`s, or [`Text`]s where they need not outlive the message's bytes; see [`Click::borrow`].
+/// Its texts are `String`s, or [`Text`]s that borrow from the message's bytes; see [`Click::borrow`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Click<S = String> {
     /// The message's version.
     #[serde(rename = "v")]
     pub version: Version<1>,
-    /// The self-verifying click id.
+    /// The signed click id; see [`crate::click_id`].
     pub click_id: S,
     /// The link that was clicked.
     pub link_id: LinkId,
@@ -56,7 +56,7 @@ pub struct Click<S = String> {
     /// The edge's clock when it answered.
     #[serde(with = "crate::time::millis")]
     pub occurred_at: DateTime<Utc>,
-    /// What made the request.
+    /// The kind of client.
     pub class: Class,
     /// Keyed hash of workspace, client address and User-Agent; 16 hex digits, because a JSON number would lose bits.
     #[serde(with = "hex64")]
@@ -91,16 +91,16 @@ pub struct Click<S = String> {
     /// UTM parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utm_content: Option<S>,
-    /// A `click_id` that the caller put on the short URL; the caller's own, not ours.
+    /// The value of `click_id` in the visited short URL: a third party's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_click_id: Option<S>,
-    /// The User-Agent, cut to 256 bytes, so that classes can be recomputed.
+    /// The User-Agent, truncated to 256 bytes, for recomputing classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_agent: Option<S>,
-    /// What the request said it was for (`Sec-Purpose`, `Purpose`, `X-Moz`), so that classes can be recomputed.
+    /// The value of `Sec-Purpose`, `Purpose` or `X-Moz`, for recomputing classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purpose: Option<S>,
-    /// Whether this may be a repeat of a click that was sent before.
+    /// Whether this may be a repeat of a click that was published before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
 }
@@ -110,10 +110,7 @@ impl Message for Click {
 }
 
 impl<'a> Click<Text<'a>> {
-    /// Reads the bytes of a topic without copying their texts: for whoever passes them on at once.
-    ///
-    /// # Errors
-    /// As [`Message::decode`].
+    /// Reads a record's value as [`Message::decode`] does, but without copying its texts.
     pub fn borrow(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         super::read(bytes, <Click as Message>::VERSION)
     }

@@ -1,4 +1,4 @@
-//! A conversion, for the counts.
+//! A conversion, for counting.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Message, Version};
 use crate::id::{ConversionId, LinkId, WorkspaceId};
 
-/// A conversion on topic `conversions`. It has no personal field: those are readable in the API only.
+/// A conversion on topic `conversions`. Personal fields are omitted; only the API returns them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversion {
     /// The message's version.
@@ -20,7 +20,7 @@ pub struct Conversion {
     pub link_id: LinkId,
     /// The link's workspace.
     pub workspace_id: WorkspaceId,
-    /// When the click happened: a conversion belongs to its click's window.
+    /// When the click happened. Statistics count a conversion at this time.
     #[serde(with = "crate::time::millis")]
     pub clicked_at: DateTime<Utc>,
     /// When the conversion was registered.

@@ -1,25 +1,25 @@
-//! Messages that nobody could read, as records of topic `dead-letters`: the value is the message's bytes, the key is where
-//! it was, and headers say the rest.
+//! Unreadable records on topic `dead-letters`: the value is the original bytes, the key is the original position, and
+//! headers hold the rest.
 
-/// Where a message came from, and why nobody could read it.
+/// The key and headers of a dead letter: where the original record was, and why it could not be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The topic's full name.
+    /// The full name of the original topic.
     pub topic: String,
-    /// Partition and offset there; none if a record does not say.
+    /// The original partition and offset; `None` when the headers are missing.
     pub position: Option<(i32, u64)>,
-    /// Which log of the partition it was, where they are told apart; see [`crate::row::source`].
+    /// The number of the partition's log, for topics whose logs are numbered; see [`crate::row::source`].
     pub log: Option<u16>,
-    /// Why it could not be read.
+    /// Why the record could not be read.
     pub reason: String,
-    /// What its bytes should have been, such as `click.v1`.
+    /// The expected schema, such as `click.v1`.
     pub schema: String,
     /// The original key.
     pub key: Option<Vec<u8>>,
 }
 
 impl DeadLetter {
-    /// Reads the headers of a record, each by its name.
+    /// Reads the headers of a record; `header` returns the value of the named one.
     pub fn read<'a>(header: impl Fn(&str) -> Option<&'a [u8]>) -> Self {
         let text = |name| String::from_utf8_lossy(header(name).unwrap_or_default()).into_owned();
         let position = || Some((text("partition").parse().ok()?, text("offset").parse().ok()?));
@@ -33,8 +33,9 @@ impl DeadLetter {
         }
     }
 
-    /// Returns the record's key, by which a second copy of a letter can be told. The same position of a log that was
-    /// replaced has another `log` in the headers.
+    /// Returns the record's key, which is the same for a second copy of the dead letter.
+    ///
+    /// It is also the same for the same position in a replaced log; the header of `log` differs.
     pub fn record_key(&self) -> String {
         let (partition, offset) = self.position.unwrap_or_default();
         format!("{}/{partition}/{offset}", self.topic)
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_is_read_as_it_is_written_and_headers_may_be_missing() {
+    fn headers_round_trip_and_may_be_missing() {
         let letter = DeadLetter {
             topic: "dev.clicks".to_owned(),
             position: Some((3, 17)),

@@ -1,4 +1,4 @@
-//! A link, as edges need it.
+//! Records of topic `links`, which the edges read.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -12,13 +12,13 @@ use crate::id::{EdgeTokenId, LinkId, WorkspaceId};
 pub enum ForwardQuery {
     /// It is dropped.
     Off,
-    /// It is added to the destination's, whose own parameters win.
+    /// It is appended to the destination's query, whose parameters take precedence.
     #[default]
     Append,
 }
 
 impl ForwardQuery {
-    /// The name in messages, columns and answers.
+    /// Returns the name in messages, columns and responses.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -27,13 +27,13 @@ impl ForwardQuery {
     }
 }
 
-/// A value of topic `links`: the state of one link after its latest change.
+/// The state of a link after its latest change, on topic `links`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum LinkRecord {
-    /// The link is gone. Tried first: a live link has no `deleted_at`.
+    /// The link was deleted. Parsed first: a live link has no `deleted_at`.
     Deleted(DeletedLink),
-    /// The link is there.
+    /// The link exists.
     Live(Link),
 }
 
@@ -41,7 +41,7 @@ impl Message for LinkRecord {
     const VERSION: u32 = 1;
 }
 
-/// A link that is there, active or not.
+/// A link that exists, active or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     /// The message's version.
@@ -49,29 +49,31 @@ pub struct Link {
     pub version: Version<1>,
     /// Identifies the link.
     pub id: LinkId,
-    /// Raised by one with each change: readers ignore an older one.
+    /// Increases by one with each change. Readers ignore a revision older than one they have.
     pub revision: u64,
     /// The link's workspace.
     pub workspace_id: WorkspaceId,
-    /// The path segment that visitors ask for.
+    /// The path of the short URL.
     pub slug: String,
-    /// Where the link leads.
+    /// The URL that the link redirects to.
     pub destination: String,
-    /// Whether it redirects at all.
+    /// Whether the link redirects.
     pub is_active: bool,
     /// 301, 302, 307 or 308.
     pub redirect_status: u16,
     /// What happens to the visited URL's query.
     pub forward_query: ForwardQuery,
-    /// Whether the destination gets the click's id.
+    /// Whether the click id is appended to the destination.
     pub append_click_id: bool,
-    /// From when on the link answers 410.
+    /// The time from which the link answers 410.
     #[serde(default, with = "crate::time::optional_millis", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<DateTime<Utc>>,
 }
 
-/// A link that was deleted. A value and not a Kafka tombstone: compaction would forget a tombstone, and a
-/// reader that starts from an older record would bring the link back.
+/// A deleted link.
+///
+/// Not a Kafka tombstone: compaction removes tombstones, and a reader that starts from an older record would restore
+/// the link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeletedLink {
     /// The message's version.
@@ -79,7 +81,7 @@ pub struct DeletedLink {
     pub version: Version<1>,
     /// Identifies the link.
     pub id: LinkId,
-    /// Above every revision of the live link.
+    /// Higher than every revision of the live link.
     pub revision: u64,
     /// When it was deleted.
     #[serde(with = "crate::time::millis")]
@@ -96,19 +98,19 @@ pub struct EdgeToken {
     pub edge_token_id: EdgeTokenId,
     /// SHA-256 of the token, 64 hex digits.
     pub token_sha256: String,
-    /// The only workspace whose clicks it may send; all when absent.
+    /// The only workspace that it may send clicks of; `None` allows all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<WorkspaceId>,
-    /// Set when it was revoked.
+    /// When it was revoked.
     #[serde(default, with = "crate::time::optional_millis", skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<DateTime<Utc>>,
 }
 
 impl EdgeToken {
-    /// What the keys of edge tokens on topic `links` begin with; links' keys are their ids.
+    /// Prefix of the keys of edge tokens on topic `links`; the key of a link is its id.
     pub const KEY_PREFIX: &'static str = "edge_token:";
 
-    /// The record's key.
+    /// Returns the record's key.
     pub fn key(&self) -> String {
         format!("{}{}", Self::KEY_PREFIX, self.edge_token_id)
     }

@@ -1,4 +1,4 @@
-//! What happened to a link, for webhooks.
+//! Changes of links, for webhooks.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Message, Version};
 use crate::id::{LinkId, WorkspaceId};
 
-/// The kinds of link events, by the names that receivers see.
+/// The kind of a link event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LinkEventKind {
     /// A link is created.
@@ -22,7 +22,7 @@ pub enum LinkEventKind {
 }
 
 impl LinkEventKind {
-    /// The name that receivers see.
+    /// Returns the name that webhook receivers see.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Created => "link.created",
@@ -38,7 +38,7 @@ pub struct LinkEvent {
     /// The message's version.
     #[serde(rename = "v")]
     pub version: Version<1>,
-    /// Identifies the event; made in the transaction that changed the link.
+    /// Identifies the event; created in the transaction that changed the link.
     pub event_id: Uuid,
     /// What happened.
     pub event: LinkEventKind,
@@ -49,7 +49,7 @@ pub struct LinkEvent {
     /// When it happened.
     #[serde(with = "crate::time::millis")]
     pub occurred_at: DateTime<Utc>,
-    /// What receivers get as the event's `data`, as it was at that time.
+    /// The event's `data` in webhooks, from the time of the event.
     pub data: serde_json::Value,
 }
 

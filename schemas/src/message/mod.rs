@@ -1,7 +1,7 @@
-//! Messages: JSON objects with a version `v`, readable with any Kafka tool.
+//! Messages on topics: JSON objects with a version `v`.
 //!
-//! Changes within a version are additive: unknown fields are ignored, new ones are optional. A golden file of
-//! every version ever written stays in `fixtures/`, and a test reads each. Anything else is a new version.
+//! Changes within a version are additive: readers ignore unknown fields, and new fields are optional. Any other change
+//! needs a new version. `fixtures/` keeps an example of every version ever written, and a test reads each.
 
 mod again;
 mod click;
@@ -10,7 +10,6 @@ mod dead_letter;
 mod delivery;
 mod link;
 mod link_event;
-mod text;
 
 pub use again::mark_again;
 pub use click::{Class, Click};
@@ -19,7 +18,8 @@ pub use dead_letter::DeadLetter;
 pub use delivery::{MAX_ATTEMPTS, delivery_id};
 pub use link::{DeletedLink, EdgeToken, ForwardQuery, Link, LinkRecord};
 pub use link_event::{LinkEvent, LinkEventKind};
-pub use text::Text;
+
+pub use crate::text::Text;
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -45,44 +45,45 @@ impl<'de, const N: u32> Deserialize<'de> for Version<N> {
     }
 }
 
-/// Why bytes are not a message: a dead letter either way, but an unknown version can be tried again after an upgrade.
+/// Why bytes cannot be read as a message. Both cases become dead letters; after an upgrade, those with an unknown
+/// version can be resubmitted.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// The bytes are not the JSON object they should be.
+    /// The bytes are not the expected JSON object.
     #[error("malformed message: {0}")]
     Malformed(#[source] serde_json::Error),
-    /// The object says it is of a version that this build does not know.
+    /// The object has a version that this build does not know.
     #[error("unknown message version {0}")]
     UnknownVersion(u64),
 }
 
-/// A type that travels over a topic.
+/// A type that is sent over a topic.
 pub trait Message: Serialize + DeserializeOwned {
     /// The version that this build writes.
     const VERSION: u32;
 
-    /// The bytes for the topic.
+    /// Returns the record's value.
     fn encode(&self) -> Vec<u8> {
-        // Messages are structs with string keys, and writing to memory does not fail.
+        // Does not fail: messages are structs with string keys, written to memory.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Reads the bytes of a topic.
+    /// Reads a record's value.
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         read(bytes, Self::VERSION)
     }
 }
 
-/// Reads a message of a version, which may borrow from its bytes.
+/// Reads a message that may borrow from its bytes.
 fn read<'a, M: Deserialize<'a>>(bytes: &'a [u8], version: u32) -> Result<M, DecodeError> {
     #[derive(Deserialize)]
     struct Envelope {
         v: u64,
     }
-    // Once for all of it: text by text takes longer.
+    // Validating UTF-8 once for the whole message is faster than string by string.
     let read = match std::str::from_utf8(bytes) {
         Ok(text) => serde_json::from_str(text),
-        // Says where in the message the fault is.
+        // For an error with the position of the invalid byte.
         Err(_) => serde_json::from_slice(bytes),
     };
     read.map_err(|error| match serde_json::from_slice::<Envelope>(bytes) {
@@ -95,7 +96,7 @@ fn read<'a, M: Deserialize<'a>>(bytes: &'a [u8], version: u32) -> Result<M, Deco
 mod tests {
     use super::*;
 
-    /// Reads a golden file, and shows that writing it again gives the same bytes.
+    /// Reads an example and checks that encoding it gives the same bytes.
     fn golden<M: Message>(fixture: &str) -> M {
         let message = M::decode(fixture.trim_end().as_bytes()).unwrap();
         assert_eq!(String::from_utf8(message.encode()).unwrap(), fixture.trim_end());
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_version_is_told_from_a_malformed_message() {
+    fn unknown_versions_and_malformed_messages_are_distinct_errors() {
         let later = include_str!("../../fixtures/click.v1.json").replacen("\"v\":1", "\"v\":2", 1);
         assert!(matches!(Click::decode(later.as_bytes()), Err(DecodeError::UnknownVersion(2))));
         for bytes in [&b""[..], b"{", b"null", b"{\"v\":1}", b"{\"v\":\"1\"}", b"\xff\xfe"] {
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_click_that_borrows_its_texts_is_the_same_click() {
+    fn a_borrowed_click_equals_an_owned_one() {
         let escaped = include_str!("../../fixtures/click.v1.json").replacen("spring", r"spr\u0069ng\n", 1);
         for json in [
             include_str!("../../fixtures/click.v1.json"),
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_field_is_ignored_because_a_later_build_may_add_it() {
+    fn an_unknown_field_is_ignored() {
         let more = include_str!("../../fixtures/click.v1.json").replacen("{", "{\"added_later\":[1],", 1);
         assert!(Click::decode(more.as_bytes()).is_ok());
     }

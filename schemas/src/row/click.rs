@@ -7,10 +7,10 @@ use crate::id::{LinkId, WorkspaceId};
 use crate::message::Click;
 use crate::referrer::without_www;
 
-/// Which log a row came from, as one number: above how many logs the partition has had, below the partition.
+/// Returns the number of a source: the number of the partition's log in the upper 16 bits, the partition in the lower.
 ///
-/// A topic that was made anew starts its offsets again from 0; another source keeps its positions apart from the old
-/// ones. Table `sources` says which log each is.
+/// A recreated topic starts its offsets at 0 again, so it gets a new log number, which keeps its positions distinct.
+/// Table `sources` has the topic id of each.
 pub const fn source(log: u16, partition: u16) -> u32 {
     ((log as u32) << 16) | partition as u32
 }
@@ -18,7 +18,7 @@ pub const fn source(log: u16, partition: u16) -> u32 {
 /// The first log of each partition.
 pub const FIRST_LOG: u16 = 1;
 
-/// Returns how many logs the partition of a [`source`] had had with this one.
+/// Returns the log number of a [`source`].
 pub const fn log_of(src: u32) -> u16 {
     (src >> 16) as u16
 }
@@ -28,25 +28,25 @@ pub const fn partition_of(src: u32) -> u16 {
     (src & 0xffff) as u16
 }
 
-/// The source of what upkeep writes, in the table of owners: it is fenced as the inserts of a partition are.
+/// The source number under which upkeep has its epoch in table `owners`, so that it is fenced like a partition's inserts.
 ///
-/// No partition has it: Kafka's clusters do not hold 65,536 of one topic, and logs count from 1.
+/// No partition has this number: a Kafka topic does not have 65,536 partitions.
 pub const UPKEEP: u32 = source(u16::MAX, u16::MAX);
 
-/// A click and its position in the log: the pair (`src`, `koff`) is in the table once or not at all.
+/// A click and its position: the table has each pair (`src`, `koff`) at most once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClickRow<S = String> {
     /// The click.
     pub click: Click<S>,
-    /// The log; see [`source`].
+    /// The source; see [`source`].
     pub src: u32,
     /// Offset within the partition.
     pub koff: u64,
-    /// The broker's clock when it appended the record.
+    /// The broker's time when it appended the record.
     pub broker_ts: DateTime<Utc>,
 }
 
-/// The columns of a [`ClickRow`] in the order of its bytes, for `input()`.
+/// The columns of [`ClickRow::write_row_binary`] in order, for `input()`.
 pub const CLICK_STRUCTURE: &str = "workspace_id UUID, link_id UUID, occurred_at DateTime64(3, 'UTC'), click_id String, \
      slug String, class String, visitor UInt64, country String, device_type String, browser String, os String, \
      referrer String, utm_source String, utm_medium String, utm_campaign String, utm_term String, \
@@ -54,8 +54,8 @@ pub const CLICK_STRUCTURE: &str = "workspace_id UUID, link_id UUID, occurred_at 
      koff UInt64, broker_ts DateTime64(3, 'UTC')";
 
 impl<S> ClickRow<S> {
-    /// When the click counts: the edge's clock, but never after the broker's, so that an edge whose clock runs
-    /// ahead puts no click into the future.
+    /// Returns the time at which the click is counted: the edge's, but at most the broker's, because an edge's clock
+    /// may be ahead.
     pub fn occurred_at(&self) -> DateTime<Utc> {
         self.click.occurred_at.min(self.broker_ts)
     }
@@ -76,7 +76,7 @@ impl<S: AsRef<str>> ClickRow<S> {
         optional_text(out, click.device_type.as_ref());
         optional_text(out, click.browser.as_ref());
         optional_text(out, click.os.as_ref());
-        // Records of older edges have it with `www.`.
+        // Records of older edges may have `www.`.
         optional_text(out, click.referrer.as_ref().map(|host| without_www(host.as_ref())).as_ref());
         optional_text(out, click.utm_source.as_ref());
         optional_text(out, click.utm_medium.as_ref());
@@ -93,37 +93,37 @@ impl<S: AsRef<str>> ClickRow<S> {
     }
 }
 
-/// The bytes that [`ClickRow::write_row_binary`] has written, and what can be read off them without reading all.
+/// The output of [`ClickRow::write_row_binary`], with access to single columns.
 ///
-/// Its methods panic when they are of something else.
+/// Methods panic when the bytes are not a complete row.
 #[derive(Debug, Clone, Copy)]
 pub struct RowBytes<'a>(pub &'a [u8]);
 
 impl<'a> RowBytes<'a> {
-    /// Bytes before the click's id: two UUIDs and a time.
+    /// Position of the click id, after two UUIDs and a time.
     const CLICK_ID: usize = 40;
 
-    /// The click's workspace.
+    /// Returns the click's workspace.
     pub fn workspace_id(self) -> WorkspaceId {
         WorkspaceId::from_uuid(read_uuid(self.0))
     }
 
-    /// The click's link.
+    /// Returns the click's link.
     pub fn link_id(self) -> LinkId {
         LinkId::from_uuid(read_uuid(&self.0[16..]))
     }
 
-    /// The click's id.
+    /// Returns the click id.
     pub fn click_id(self) -> &'a str {
         read_text(&self.0[Self::CLICK_ID..])
     }
 
-    /// Offset within the partition.
+    /// Returns the offset within the partition.
     pub fn koff(self) -> u64 {
         u64::from_le_bytes(array(self.0, self.0.len() - 16))
     }
 
-    /// The broker's clock.
+    /// Returns the broker's time.
     pub fn broker_ts(self) -> DateTime<Utc> {
         let millis = i64::from_le_bytes(array(self.0, self.0.len() - 8));
         DateTime::from_timestamp_millis(millis).unwrap_or_default()
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_click_from_a_clock_that_runs_ahead_counts_when_the_broker_took_it() {
+    fn a_click_from_a_clock_ahead_is_counted_at_the_brokers_time() {
         let mut ahead = row();
         ahead.click.occurred_at = ahead.broker_ts + chrono::TimeDelta::minutes(5);
         assert_eq!(ahead.occurred_at(), ahead.broker_ts);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_has_its_generation_and_partition() {
+    fn a_source_holds_its_log_and_partition() {
         assert_eq!(source(FIRST_LOG, 3), 0x0001_0003);
         assert_eq!((log_of(source(700, 65_000)), partition_of(source(700, 65_000))), (700, 65_000));
     }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_off_the_bytes_is_what_was_written() {
+    fn columns_read_from_the_bytes_equal_the_row() {
         let (row, mut bytes) = (row(), Vec::new());
         row.write_row_binary(&mut bytes);
         let read = RowBytes(&bytes);

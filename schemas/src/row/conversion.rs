@@ -11,7 +11,7 @@ pub const CONVERSION_COLUMNS: &str =
 pub fn write_conversion(conversion: &Conversion, out: &mut Vec<u8>) {
     uuid(out, conversion.workspace_id.uuid());
     uuid(out, conversion.link_id.uuid());
-    // Its click's time: a conversion belongs to its click's window.
+    // `occurred_at` is the click's time: statistics count a conversion then.
     millis(out, conversion.clicked_at);
     text(out, &conversion.click_id);
     uuid(out, conversion.conversion_id.uuid());
@@ -24,7 +24,7 @@ mod tests {
     use crate::message::Message as _;
 
     #[test]
-    fn the_bytes_have_the_clicks_time_before_its_id_and_the_conversions_time_last() {
+    fn the_bytes_are_in_column_order() {
         let conversion = Conversion::decode(include_bytes!("../../fixtures/conversion.v1.json")).unwrap();
         let mut bytes = Vec::new();
         write_conversion(&conversion, &mut bytes);

@@ -1,7 +1,7 @@
-//! Rows: one field per ClickHouse column, and their bytes in ClickHouse's `RowBinary` format.
+//! Rows for ClickHouse, encoded as `RowBinary`.
 //!
-//! Written by hand, because an insert that carries its guard reads its rows through the `input()` table
-//! function, and because the same bytes must be there for a second try.
+//! Encoded here and not by the client library: inserts read their rows through the `input()` table function, to check
+//! the epoch in the same statement, and a retry must send the same bytes.
 
 mod click;
 mod conversion;

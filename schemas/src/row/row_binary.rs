@@ -1,7 +1,7 @@
-//! The parts of ClickHouse's `RowBinary` that our rows use.
+//! The types of ClickHouse's `RowBinary` that the rows use.
 //!
-//! Source: the ClickHouse reference, "RowBinary": numbers little endian, strings after their length as LEB128,
-//! a UUID as two little-endian 64-bit halves, the high one first, a `DateTime64(3)` as signed milliseconds.
+//! Source: the ClickHouse reference, "RowBinary": numbers are little endian, a string follows its length as LEB128, a
+//! UUID is two little-endian 64-bit halves with the high one first, a `DateTime64(3)` is signed milliseconds.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -26,19 +26,18 @@ pub(super) fn text(out: &mut Vec<u8>, value: &str) {
     out.extend_from_slice(value.as_bytes());
 }
 
-/// A column that may be missing is an empty string: half the size of a `Nullable`, and no dimension has an
-/// empty value of its own.
+/// Writes a missing value as an empty string: half the size of a `Nullable`, and no column has empty values otherwise.
 pub(super) fn optional_text(out: &mut Vec<u8>, value: Option<&impl AsRef<str>>) {
     text(out, value.map(AsRef::as_ref).unwrap_or_default());
 }
 
-/// Reads what [`uuid`] has written.
+/// Reads the output of [`uuid`].
 pub(super) fn read_uuid(bytes: &[u8]) -> Uuid {
     let half = |at| u64::from_le_bytes(array(bytes, at));
     Uuid::from_u64_pair(half(0), half(8))
 }
 
-/// Reads what [`text`] has written.
+/// Reads the output of [`text`].
 pub(super) fn read_text(bytes: &[u8]) -> &str {
     let (mut len, mut at) = (0, 0);
     loop {
@@ -51,7 +50,7 @@ pub(super) fn read_text(bytes: &[u8]) -> &str {
     str::from_utf8(&bytes[at..at + len]).unwrap_or_default()
 }
 
-/// Copies the bytes of a number.
+/// Returns the `N` bytes at `at`.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
@@ -72,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_is_two_little_endian_halves_the_high_one_first() {
+    fn a_uuid_is_two_little_endian_halves_high_one_first() {
         let mut out = Vec::new();
         let value = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
         uuid(&mut out, value);

@@ -94,7 +94,7 @@ pub(crate) async fn create(
     }
     faults.into_result()?;
 
-    // Forged ids end here, without a look-up.
+    // InvalidClickId ids end here, without a look-up.
     let click = app.click_ids.verify(&click_id).map_err(|_| unknown_click())?;
     let row = ConversionRow {
         id: Uuid::now_v7(),

@@ -1,13 +1,13 @@
-//! Text that a message is read into.
+//! Text that borrows from the JSON it was read from.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer};
 
-/// Text that stays where it was read, unless an escape in it had to be resolved.
+/// Text that borrows from its JSON, unless it contains an escape.
 ///
-/// `Cow` alone does not do: within an `Option`, serde reads it into a copy.
+/// Not a plain `Cow`: serde copies one inside an `Option`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Text<'a>(Cow<'a, str>);
 
