@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the structure of the crates: no cycle between modules, and SQL only in stores.
+"""Checks the structure of the crates: no cycle between modules, SQL only in stores, and no promise without its test, no broken link.
 
 Usage: .ci/structure.py [crate ...]    (all crates of the workspace without arguments)
 
@@ -196,7 +196,31 @@ def main() -> int:
                 if SQL.search(line) or "sqlx::query" in line:
                     faults += 1
                     print(f"{file}:{number}: SQL outside of a store: {line.strip()[:80]}")
+    for link in broken_links():
+        faults += 1
+        print(link)
+    for test in unknown_tests():
+        faults += 1
+        print(f"docs/promises.md: there is no test {test}")
     return 1 if faults else 0
+
+
+def unknown_tests() -> list[str]:
+    """The tests that docs/promises.md names and no file defines."""
+    named = re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){2,})`", (ROOT / "docs/promises.md").read_text())
+    sources = [file.read_text() for crate in CRATES.values() for file in (ROOT / crate).parent.rglob("*.rs")]
+    defined = set(re.findall(r"fn (\w+)\(", "\n".join(sources)))
+    return [test for test in named if test not in defined]
+
+
+def broken_links() -> list[str]:
+    """The links of documents to files that are not there."""
+    broken = []
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
+            if "://" not in target and not (document.parent / target).exists():
+                broken.append(f"{document.relative_to(ROOT)}: broken link {target}")
+    return broken
 
 
 def code_of_lines(text: str) -> list[str]:

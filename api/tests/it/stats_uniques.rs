@@ -1,4 +1,4 @@
-//! How far uniques are from the exact number; `docs/uniques.md` has the table that this prints.
+//! How far uniques are from the exact number; `docs/measurements/uniques.md` has the table that this prints.
 
 use reqwest::Method;
 use schemas::clickhouse::EXACT_VISITORS;

@@ -12,7 +12,7 @@ use url::Url;
 use crate::world::{SOON, World};
 
 /// The documentation, and what its table begins and ends with.
-const DOCUMENT: &str = include_str!("../../../docs/webhooks.md");
+const DOCUMENT: &str = include_str!("../../../docs/guides/webhooks.md");
 const BEGIN: &str =
     "<!-- The dispatcher's test `nothing_inside_is_reached_however_it_is_spelt` writes this table. -->\n";
 const END: &str = "<!-- End of the table. -->\n";
@@ -104,7 +104,7 @@ async fn nothing_inside_is_reached_however_it_is_spelt() {
 
     let (_, rest) = DOCUMENT.split_once(BEGIN).unwrap();
     let (documented, _) = rest.split_once(END).unwrap();
-    assert!(documented == table, "docs/webhooks.md has another table than this:\n{table}");
+    assert!(documented == table, "docs/guides/webhooks.md has another table than this:\n{table}");
 }
 
 /// What the API says to the URL of a new endpoint, by the rules that it shares with the dispatcher.
