@@ -1,4 +1,4 @@
-//! What a request needs.
+//! The state that all requests share.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::plan::Plans;
 use crate::resources::live::hub::Hub;
 use crate::store::clicks::ClickStore;
 
-/// Whose data of countries the edges have.
+/// The source of the edges' country data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum CountrySource {
-    /// DB-IP's, which the documentation names and `./dev up` fetches.
+    /// DB-IP, which `./dev up` fetches. Its licence requires an attribution.
     DbIp,
-    /// Somebody's who asks for no link, or none.
+    /// Another source, or none.
     Other,
 }
 
-/// The state of the API, shared by all requests. No globals.
+/// The state of the API. There are no globals.
 #[derive(Clone)]
 pub(crate) struct App(Arc<State>);
 
@@ -37,25 +37,25 @@ pub(crate) struct State {
     pub(crate) clicks: ClickStore,
     /// What each plan gives.
     pub(crate) plans: Plans,
-    /// Tell real click ids from forged ones.
+    /// Verify click ids.
     pub(crate) click_ids: ClickIdKeys,
     /// Seal webhook secrets.
     pub(crate) secret_keys: KeyRing,
     /// The base of short links as visitors see it.
     pub(crate) public_url: Url,
-    /// Where the dashboard's page is, if the operator has said so.
+    /// The dashboard's address, if it is configured.
     pub(crate) dashboard_url: Option<Url>,
-    /// Whose the data of countries is, for those who see them.
+    /// The source of country data, for its attribution.
     pub(crate) country_source: CountrySource,
-    /// Where passwords are hashed, few at a time.
+    /// Hashes passwords.
     pub(crate) hashing: Hashing,
-    /// Who listens to clicks as they happen.
+    /// Listeners of live clicks.
     pub(crate) live: Hub,
-    /// Says that there is an import to be worked off.
+    /// Notified when an import is ready to run.
     pub(crate) imports: Notify,
-    /// The end of the process, for answers that would go on for ever.
+    /// The process's shutdown, which ends live streams.
     pub(crate) shutdown: Shutdown,
-    /// Where webhooks may go.
+    /// The rules for webhook URLs.
     pub(crate) webhook_rules: DestinationRules,
 }
 
@@ -64,7 +64,7 @@ impl App {
         Self(Arc::new(state))
     }
 
-    /// The link that a visitor follows.
+    /// Returns the short URL of a slug.
     pub(crate) fn short_url(&self, slug: &str) -> String {
         format!("{}/{slug}", self.public_url.as_str().trim_end_matches('/'))
     }

@@ -1,4 +1,4 @@
-//! What the API reads from its environment; `--help` is the reference.
+//! The API's settings, from the environment.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -65,11 +65,11 @@ pub struct Config {
     #[arg(long, value_name = "URL", env = "HOPLINE_PUBLIC_URL", value_parser = parse_public_url)]
     pub public_url: Url,
 
-    /// Where the dashboard is for browsers, if that is not where they ask: http or https, host and port.
+    /// Address of the dashboard for browsers, if it differs from the requested host: http or https, host and port.
     #[arg(long, value_name = "URL", env = "HOPLINE_DASHBOARD_URL", value_parser = parse_public_url)]
     pub dashboard_url: Option<Url>,
 
-    /// Keys that make click ids verify themselves: id:64 hex digits, the first signs, all verify.
+    /// Keys of click ids as id:64 hex digits; the first signs, all verify.
     #[arg(long, value_name = "KEYS", env = "HOPLINE_CLICK_ID_KEYS", hide_env_values = true)]
     pub click_id_keys: KeyRing,
 
@@ -81,7 +81,7 @@ pub struct Config {
     #[arg(long, value_name = "COUNT", env = "HOPLINE_ADDRESS_REQUESTS_PER_MINUTE", default_value = "600")]
     pub address_requests_per_minute: NonZeroU32,
 
-    /// Networks of proxies that are believed about the client address they forward.
+    /// Networks of proxies whose forwarded client address is believed.
     #[arg(long, value_name = "CIDRS", env = "HOPLINE_TRUSTED_PROXIES", default_value = "")]
     pub trusted_proxies: Cidrs,
 
@@ -90,28 +90,28 @@ pub struct Config {
           default_value = "10", value_parser = service::config::seconds)]
     pub stats_timeout: Duration,
 
-    /// Requests of one workspace that are at ClickHouse at a time, of counters and of statistics each.
+    /// Concurrent ClickHouse requests of one workspace, for counters and for statistics each.
     #[arg(long, value_name = "COUNT", env = "HOPLINE_QUERIES_PER_WORKSPACE", default_value = "4")]
     pub queries_per_workspace: NonZeroUsize,
 
-    /// Whose the edges' file of countries is: DB-IP's licence asks for a link where countries are shown. By default
-    /// db-ip where the edges have a directory of lists, and other where they have a file of countries by itself.
+    /// Source of the edges' country file. DB-IP's licence requires a link beside countries. By default db-ip if the
+    /// edges have a directory of lists, and other if they have a separate country file.
     #[arg(long, value_name = "SOURCE", env = "HOPLINE_COUNTRY_SOURCE", value_enum)]
     pub country_source: Option<CountrySource>,
 
-    /// The edges' directory of lists; whether there is one is all that counts here.
+    /// The edges' directory of lists; the API only checks whether it is set.
     #[arg(long, value_name = "DIRECTORY", env = "HOPLINE_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// The edges' file of countries; whether there is one is all that counts here.
+    /// The edges' country file; the API only checks whether it is set.
     #[arg(long, value_name = "FILE", env = "HOPLINE_COUNTRY_FILE")]
     pub country_file: Option<PathBuf>,
 
-    /// A file to replace what each plan gives, in the form of `api/plans.json`.
+    /// File that replaces the built-in limits of the plans, in the form of `api/plans.json`.
     #[arg(long = "plans-file", value_name = "PATH", env = "HOPLINE_PLANS_FILE", value_parser = Plans::read)]
     pub plans: Option<Plans>,
 
-    /// Networks that webhook endpoints may be in although they are not public, and without TLS.
+    /// Private networks that webhook endpoints may be in, also without TLS.
     #[arg(long, value_name = "CIDRS", env = "HOPLINE_WEBHOOK_ALLOW", default_value = "")]
     pub webhook_allow: Cidrs,
 }
@@ -123,7 +123,7 @@ impl AsRef<Settings> for Config {
 }
 
 impl Config {
-    /// Whose data of countries the edges have, as far as it is said.
+    /// Returns the source of the edges' country data.
     #[must_use]
     pub fn country_source(&self) -> CountrySource {
         self.country_source.unwrap_or(match (&self.data_dir, &self.country_file) {
@@ -133,12 +133,12 @@ impl Config {
     }
 }
 
-/// What the program does instead of serving.
+/// A command instead of serving.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Creates or updates the schemas of Postgres and ClickHouse and the topics; safe to run again.
     Migrate,
-    /// What operators do: accounts, members, workspaces, keys, plans, webhook endpoints.
+    /// Operators' commands: accounts, members, workspaces, keys, plans, webhook endpoints.
     #[command(
         override_usage = "api admin [OPTIONS] <COMMAND>",
         after_help = "\
@@ -149,7 +149,7 @@ Settings come from the environment, as for the API itself. `api admin <COMMAND> 
     Admin(Admin),
 }
 
-/// Short links, and the dashboard, need a base that is only scheme, host and port.
+/// Parses a base URL that has only scheme, host and port.
 fn parse_public_url(text: &str) -> Result<Url, String> {
     let url =
         Url::parse(text).map_err(|error| format!("{error}; write for example https://go.example.com"))?;

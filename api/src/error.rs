@@ -1,8 +1,8 @@
-//! What a failed dependency means to a caller.
+//! Errors of Postgres as answers.
 
 use service::http::ApiError;
 
-/// An error of Postgres that no operation expected: unreachable is 503, anything else our own fault.
+/// Converts an unexpected error of Postgres: 503 when it cannot be reached, otherwise 500.
 pub(crate) fn database(error: sqlx::Error) -> ApiError {
     match error {
         sqlx::Error::Io(_)
@@ -17,20 +17,20 @@ pub(crate) fn database(error: sqlx::Error) -> ApiError {
     }
 }
 
-/// Whether what a code of Postgres stands for is over when the caller asks again.
+/// Returns whether a repeated request may succeed after this error code.
 fn passes(code: &str) -> bool {
     // 57P01-57P03: the server is stopping, crashed, or starting. 08: the connection. 53300: too many connections.
     // 55P03 and 57014: a lock or the statement took too long. DEADLOCK: another transaction went on.
     code.starts_with("57P") || code.starts_with("08") || ["53300", "55P03", "57014", DEADLOCK].contains(&code)
 }
 
-/// Postgres' code for a transaction that it ended because it and another one waited for each other.
+/// Postgres' code for a deadlock.
 const DEADLOCK: &str = "40P01";
 
-/// How often a transaction is tried that keeps meeting others crosswise.
+/// Attempts of a transaction that deadlocks.
 const ATTEMPTS: usize = 5;
 
-/// Runs a transaction, again when Postgres ended it to let another one go on: then it has changed nothing.
+/// Runs a transaction, and again after a deadlock, which has changed nothing.
 pub(crate) async fn despite_deadlocks<T, F>(transaction: impl Fn() -> F) -> Result<T, ApiError>
 where
     F: Future<Output = Result<T, ApiError>>,
@@ -51,7 +51,7 @@ fn is_deadlock(error: &ApiError) -> bool {
         .is_some_and(|cause| cause.code().as_deref() == Some(DEADLOCK))
 }
 
-/// Whether an error says that the named unique constraint or index refused a row.
+/// Returns whether a row violates the named unique constraint or index.
 pub(crate) fn violates(error: &sqlx::Error, constraint: &str) -> bool {
     error.as_database_error().and_then(|cause| cause.constraint()) == Some(constraint)
 }

@@ -42,9 +42,7 @@ use crate::web::middleware::Middleware;
 const POOL_CONNECTIONS: u32 = 16;
 
 /// Serves the API on `listener` and its operations on `operations` until shutdown.
-///
-/// It starts with any engine down: requests that need it answer 503, `/readyz` names it, and it is used as soon
-/// as it is there.
+/// It starts while engines are down: requests that need one are answered with 503, and `/readyz` names it.
 ///
 /// # Errors
 /// When the configuration cannot be used.
@@ -58,7 +56,7 @@ pub async fn run(
     let health = Health::new(&shutdown);
     let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
     let clickhouse = service::clickhouse::client(&config.clickhouse);
-    // Every check is named before the first /readyz is answered: none yet would mean ready.
+    // Registered before the first /readyz: without checks it would be ready.
     let (postgres, kafka) = (health.check("postgres"), health.check("kafka"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     tokio::spawn(service::postgres::watch(pool.clone(), postgres, shutdown.clone()));
@@ -74,13 +72,13 @@ pub async fn run(
     let middleware =
         Middleware(AddressLimits::new(config.address_requests_per_minute, config.trusted_proxies));
     serve_around(middleware, listener, routes::routes(&app), config.limits, shutdown.clone()).await;
-    // Requests are finished, so nothing more comes into the outbox from here; what is left is sent at the next start.
+    // All requests are finished. What is left in the outbox is sent at the next start.
     outbox.await.context("the outbox publisher panicked")?;
     pool.close().await;
     Ok(())
 }
 
-/// What requests and operator's commands share.
+/// Creates the state for requests and operators' commands.
 fn app(
     config: &Config,
     pool: PgPool,
@@ -108,7 +106,7 @@ fn app(
     }))
 }
 
-/// Brings Postgres, ClickHouse and Kafka to what this build needs; `api migrate`.
+/// Creates or updates the schemas and topics that this build needs; `api migrate`.
 ///
 /// # Errors
 /// When an engine cannot be reached or refuses a statement.
@@ -118,10 +116,10 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
     migrate::migrate(&pool, &clickhouse, &config.kafka).await
 }
 
-/// Carries out an operator's command and returns what to print; `api admin …`.
+/// Runs an operator's command and returns what to print; `api admin …`.
 ///
 /// # Errors
-/// When Postgres cannot be reached, or what the command names is not there.
+/// When Postgres cannot be reached, or the command names something that does not exist.
 pub async fn administer(config: &Config, admin: Admin) -> anyhow::Result<String> {
     let pool = service::postgres::command_pool(&config.postgres, "api");
     let clickhouse = service::clickhouse::client(&config.clickhouse);

@@ -1,13 +1,11 @@
-//! Locked links: what of an account is over its plan's cap, and the account's lock under which that is decided.
-//!
-//! Of an account's links over all its workspaces the oldest, up to the cap, are free and the rest are locked.
-//! [`settle`] makes that so, whichever way a plan or the number of links changed. A locked link keeps redirecting;
-//! it cannot be edited, and it can be deleted.
-//!
-//! Whoever writes for an account first holds its plan: with [`share`] where writers need not know of each other,
-//! with [`take`] where they count links or change what is counted. Then neither plan nor count changes until the
-//! transaction ends. The plan may have changed since the caller's key was looked up: what counts is the one that
-//! these return. The account comes before any of its links in every transaction, so that none wait crosswise.
+//! The plan's cap on links: locked links, and how many more an account may create.
+//! Of an account's links over all its workspaces, the oldest up to the cap are unlocked and the others locked. A locked
+//! link redirects and can be deleted, but not edited. [`settle`] locks and unlocks links after a change of the plan or
+//! of their number.
+//! A transaction that writes for an account first holds its plan: with [`accounts::share`] beside others, with
+//! [`accounts::take`] alone, if it counts links or changes their number. The plan may have changed since the caller's
+//! key was looked up; the one returned here decides. Every transaction locks the account before any of its links, so
+//! that no two deadlock.
 
 use chrono::Utc;
 use service::http::ApiError;
@@ -21,25 +19,24 @@ use crate::resources::links::object;
 use crate::store::{accounts, links, outbox};
 use crate::web::caller::Caller;
 
-/// Links that one statement changes and one more tells of: what is in memory at a time.
+/// Links changed by one statement, which bounds memory.
 const BATCH: usize = 1_000;
 
-/// [`share`]s the account for a caller that needs a plan with write access, which it may have lost since it was looked
-/// up.
+/// Shares the account for a caller that needs a plan with write access.
 pub(crate) async fn share_to_write(transaction: &mut PgConnection, account: Uuid) -> Result<Plan, ApiError> {
     let plan = accounts::share(transaction, account).await.map_err(database)?;
     plan.require_write()?;
     Ok(plan)
 }
 
-/// [`share`]s the account for a caller that changes links; see [`Caller::require_edit`].
+/// Shares the account for a caller that changes links; see [`Caller::require_edit`].
 pub(crate) async fn share_to_edit(transaction: &mut PgConnection, caller: &Caller) -> Result<Plan, ApiError> {
     let plan = accounts::share(transaction, caller.account).await.map_err(database)?;
     caller.require_edit(plan)?;
     Ok(plan)
 }
 
-/// [`take`]s the account for a caller that changes links; see [`Caller::require_edit`].
+/// Takes the account for a caller that changes links; see [`Caller::require_edit`].
 pub(crate) async fn take_to_edit(transaction: &mut PgConnection, caller: &Caller) -> Result<Plan, ApiError> {
     let plan = accounts::take(transaction, caller.account).await.map_err(database)?;
     caller.require_edit(plan)?;
@@ -53,8 +50,8 @@ pub(crate) struct Settled {
     pub(crate) unlocked: usize,
 }
 
-/// Locks an account's newest links above the plan's cap and unlocks every other, and tells the edges and the
-/// receivers of each link that changed. The transaction must have taken the account.
+/// Locks an account's newest links above the plan's cap, unlocks all others, and queues messages about each changed
+/// link. The transaction must have taken the account.
 pub(crate) async fn settle(
     transaction: &mut PgConnection,
     app: &App,
@@ -72,14 +69,14 @@ pub(crate) async fn settle(
     })
 }
 
-/// Unlocks the oldest locked link for one that was deleted; the transaction must have taken the account.
+/// Unlocks the oldest locked link after a deletion. The transaction must have taken the account.
 pub(crate) async fn settle_after_delete(
     transaction: &mut PgConnection,
     app: &App,
     account: Uuid,
     plan: Plan,
 ) -> sqlx::Result<()> {
-    // Nearly always there is none, and then no account is ranked for a deletion.
+    // Most accounts have none, and need no ranking of all their links.
     let has_locked: bool = links::has_locked(&mut *transaction, account).await?;
     if has_locked {
         settle(transaction, app, account, plan).await?;
@@ -104,9 +101,8 @@ async fn set_locked(
     Ok(changed)
 }
 
-/// Begins a transaction that changes how many links there are, under a plan that lets the caller do so.
-///
-/// Where links are capped, no other one of the account does so before this one ends.
+/// Begins a transaction that changes the number of links, if the plan allows the caller to.
+/// With a cap, other such transactions of the account wait until this one ends.
 pub(crate) async fn begin_count(
     app: &App,
     caller: &Caller,
@@ -117,7 +113,7 @@ pub(crate) async fn begin_count(
         if app.plans.link_cap(plan).is_none() {
             return Ok((transaction, plan));
         }
-        // The plan has a cap now. Whoever shares must not take, so this begins again.
+        // The plan has a cap now. A transaction that shares must not take, so a new one begins.
         transaction.rollback().await.map_err(database)?;
         transaction = app.pool.begin().await.map_err(database)?;
     }
@@ -125,7 +121,7 @@ pub(crate) async fn begin_count(
     Ok((transaction, plan))
 }
 
-/// How many more links the account may have: its plan's cap, over all its workspaces.
+/// How many more links an account may have, over all its workspaces.
 #[derive(Debug)]
 pub(crate) struct LinkQuota {
     plan: Plan,
@@ -134,7 +130,7 @@ pub(crate) struct LinkQuota {
 }
 
 impl LinkQuota {
-    /// Begins a transaction that adds links and counts how many there is room for.
+    /// Begins a transaction that adds links, and counts how many more are allowed.
     pub(crate) async fn begin(
         app: &App,
         caller: &Caller,
@@ -151,17 +147,17 @@ impl LinkQuota {
         Ok((transaction, quota))
     }
 
-    /// The plan, which the transaction holds.
+    /// Returns the plan that the transaction holds.
     pub(crate) fn plan(&self) -> Plan {
         self.plan
     }
 
-    /// Whether there is room for so many.
+    /// Returns whether so many more links are allowed.
     pub(crate) fn has(&self, links: usize) -> bool {
         i64::try_from(links).is_ok_and(|links| links <= self.left)
     }
 
-    /// Refuses when nothing is left.
+    /// Fails with `PLAN_LIMIT` when no further link is allowed.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         if self.left <= 0 {
             return Err(ApiError::plan_limit(format!(

@@ -1,12 +1,12 @@
-//! API keys and edge tokens: made once, shown once, kept as a digest.
+//! API keys and edge tokens: drawn once, shown once, stored as a digest.
 
 use rand::Rng;
 use sha2::{Digest as _, Sha256};
 
-/// What every API key begins with.
+/// The prefix of API keys.
 const KEY_PREFIX: &str = "hop_live_";
 
-/// What every edge token begins with.
+/// The prefix of edge tokens.
 const EDGE_TOKEN_PREFIX: &str = "hop_edge_";
 
 /// Characters after the prefix: 32 of randomness (190 bits) and 6 of checksum.
@@ -16,12 +16,12 @@ const CHECKSUM_LEN: usize = 6;
 /// How many characters of a key may be shown again: the prefix and four more.
 const DISPLAY_LEN: usize = 13;
 
-/// What a key is called whose creator gave it no name.
+/// The name of a key that is created without one.
 pub(crate) const DEFAULT_NAME: &str = "API key";
 
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// A secret of ours in plain text, on its way to whoever asked for it. It has no `Debug` and no `Display`.
+/// A secret in plain text, to be shown to its creator. It has no `Debug` and no `Display`.
 pub(crate) struct Plain(String);
 
 impl Plain {

@@ -53,7 +53,7 @@ pub(super) async fn create_workspace(
 /// Creates a member who can sign in; `None` when there is no such account.
 ///
 /// # Errors
-/// When another member has the email address, too.
+/// When another member has the email address, or Postgres fails.
 pub(super) async fn create_user(pool: &PgPool, user: &NewMember<'_>) -> anyhow::Result<Option<UserId>> {
     let id = UserId::from_uuid(user.id);
     let mut transaction = pool.begin().await?;
@@ -82,9 +82,8 @@ pub(super) async fn reset_password(pool: &PgPool, email: &str, hash: &str) -> sq
     Ok(Some(id))
 }
 
-/// Gives an account a plan, and locks and unlocks links for it; `None` when there is no such account.
-///
-/// Returns the former plan. The same plan again settles the links by what the plan gives now.
+/// Changes an account's plan, and locks or unlocks its links; `None` when there is no such account.
+/// Returns the former plan. Setting the same plan again applies a changed cap.
 pub(super) async fn set_plan(
     app: &App,
     account: AccountId,
@@ -104,7 +103,7 @@ pub(super) async fn set_plan(
         "unlocked": settled.unlocked,
     });
     record(&mut transaction, "set-plan", &account.to_string(), details).await?;
-    // The plan decides whether the account's endpoints get events.
+    // The plan decides whether the account's endpoints receive events.
     endpoints::raise_version(&mut transaction).await?;
     transaction.commit().await?;
     Ok(Some((former, settled)))

@@ -54,7 +54,7 @@ pub(super) async fn revoke_key(pool: &PgPool, key: KeyId) -> sqlx::Result<bool> 
     Ok(true)
 }
 
-/// Inserts a token and tells the edges; `Err` is the workspace when there is no such one.
+/// Creates a token; `Err` is a workspace that does not exist.
 pub(super) async fn create_edge_token(
     pool: &PgPool,
     workspace: Option<WorkspaceId>,
@@ -73,7 +73,7 @@ pub(super) async fn create_edge_token(
     Ok(Ok(id))
 }
 
-/// Revokes a token and tells the edges; false when there is none.
+/// Revokes a token; false when there is none.
 pub(super) async fn revoke_edge_token(pool: &PgPool, id: EdgeTokenId) -> sqlx::Result<bool> {
     let mut transaction = pool.begin().await?;
     if !edge_tokens::revoke(&mut transaction, id).await? {

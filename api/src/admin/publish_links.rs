@@ -1,4 +1,4 @@
-//! Publishing all links again: for a topic that has lost them.
+//! Publishes all links again, after the topic has lost them.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +17,19 @@ use crate::store::edge_tokens::EdgeTokenRow;
 use crate::store::outbox::Outgoing;
 use crate::store::{edge_tokens, links, outbox};
 
-/// Links in one transaction, which holds them while it lasts.
+/// Links of one transaction, which locks them.
 const PAGE: i64 = 500;
 
 /// Messages that may wait in the outbox before more are put there.
 const WAITING: i64 = 10_000;
 
-/// Time between two looks at the outbox.
+/// Time between two checks of the outbox.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Least time between two lines about how far it is.
+/// Least time between two lines about progress.
 const TELL: Duration = Duration::from_secs(5);
 
-/// The revision of deleted links: a link's own is not kept, and this one is above it.
+/// The revision of deleted links: above every revision a link can have, since its own is not stored.
 const AFTER_ALL: u64 = i64::MAX.unsigned_abs();
 
 /// How many messages were published.
@@ -41,9 +41,8 @@ pub(super) struct Published {
 }
 
 /// Publishes the record of every edge token, link and deleted link again, and returns when Kafka has them.
-///
-/// Records carry the revision that the link has, so that readers which know it change nothing. A link is locked until
-/// its record is in the outbox: behind one of a later revision, compaction would keep the older one.
+/// Records carry the link's present revision, so readers that know it change nothing. A link is locked until its record
+/// is in the outbox; otherwise a newer record could come first, and compaction would keep the older one.
 pub(super) async fn publish_links(pool: &PgPool) -> Result<Published, ApiError> {
     let mut told = Instant::now();
     let mut published = Published { edge_tokens: publish_edge_tokens(pool).await?, ..Published::default() };
@@ -76,7 +75,7 @@ async fn publish_edge_tokens(pool: &PgPool) -> Result<usize, ApiError> {
     Ok(tokens.len())
 }
 
-/// Puts the links after one into the outbox; returns how many, and where to go on.
+/// Queues the links after an id. Returns how many, and the last id.
 async fn publish_page(pool: &PgPool, after: Uuid) -> Result<(usize, Option<Uuid>), ApiError> {
     let mut transaction = pool.begin().await.map_err(database)?;
     let links = links::page_by_id(&mut transaction, after, PAGE).await.map_err(database)?;
@@ -86,7 +85,7 @@ async fn publish_page(pool: &PgPool, after: Uuid) -> Result<(usize, Option<Uuid>
     Ok((links.len(), links.last().map(|link| link.id)))
 }
 
-/// Puts the deleted links after one into the outbox; they never change. Returns how many, and where to go on.
+/// Queues the deleted links after an id; they never change. Returns how many, and the last id.
 async fn publish_deleted_page(pool: &PgPool, after: Uuid) -> Result<(usize, Option<Uuid>), ApiError> {
     let mut connection = pool.acquire().await.map_err(database)?;
     let links = links::deleted_page_by_id(&mut connection, after, PAGE).await.map_err(database)?;
@@ -103,7 +102,7 @@ fn message(id: LinkId, record: &LinkRecord) -> Outgoing {
     Outgoing { topic: topic::LINKS, key: id.to_string(), value: record.encode() }
 }
 
-/// Waits until at most so many messages of those in the outbox now are left there.
+/// Waits until at most `most` of the messages now in the outbox are left.
 async fn drain(pool: &PgPool, most: i64, told: &mut Instant, published: &Published) -> Result<(), ApiError> {
     let mut connection = pool.acquire().await.map_err(database)?;
     let last = outbox::last(&mut connection).await.map_err(database)?;

@@ -132,7 +132,7 @@ fn no_workspace(id: WorkspaceId) -> anyhow::Error {
     anyhow::anyhow!("--workspace: there is no workspace {id}")
 }
 
-/// An answer for people: a line for each field.
+/// Formats an answer for people: a line for each field.
 fn lines(value: &Value, depth: usize) -> String {
     let indent = "  ".repeat(depth);
     let line = |key: &str, value: &Value| match value {

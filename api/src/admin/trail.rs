@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 
 use crate::store::audit;
 
-/// Writes a line in the name of the user of this machine.
+/// Records a change in the name of the user who runs the command.
 pub(super) async fn record(
     transaction: &mut PgConnection,
     action: &str,

@@ -1,11 +1,9 @@
-//! The outbox: what changes in Postgres reaches Kafka, whatever is killed in between.
-//!
-//! A change writes its rows in its own transaction. One publisher at a time, over all instances of the API,
-//! sends all visible rows in the order of `seq` in one Kafka transaction and then deletes them. It is a queue
-//! and not a cursor: a cursor would skip a row whose transaction commits after a row with a higher `seq`.
-//!
-//! A publisher that dies after the Kafka commit and before the delete leaves its rows; they are sent again.
-//! Readers are ready for that: links carry a revision, events an id, conversions a click id.
+//! The publisher of the outbox: every change committed in Postgres reaches Kafka.
+//! A change writes its outbox rows in its own transaction. One publisher over all instances sends all visible rows in
+//! the order of `seq`, in one Kafka transaction, and then deletes them. It is a queue and not a cursor: a cursor would
+//! skip a row whose transaction commits after one with a higher `seq`.
+//! A publisher that dies between the Kafka commit and the delete leaves its rows, and they are sent again. Readers
+//! detect repeats: links carry a revision, events an id, conversions a click id.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -22,17 +20,17 @@ use crate::store::outbox::{CHANNEL, OutboxRow, PublisherSession};
 /// Rows in one Kafka transaction.
 const BATCH: usize = 500;
 
-/// How long to wait before trying again after a failure, and for a notification that may have been missed.
+/// Wait after a failure, and for a notification that may have been missed.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// How long one Kafka transaction may take.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a publisher waits for Kafka before it asks Postgres something, so that its session stays awake.
+/// Interval of statements to Postgres while the publisher waits for Kafka, which keep its session alive.
 const SIGN: Duration = Duration::from_secs(2);
 
-/// The least time from one Kafka transaction's begin to the next one's. A change after a pause is published at once;
-/// under load a transaction takes what came meanwhile, which costs Kafka and Postgres far less than one for each.
+/// Least time between the beginnings of two Kafka transactions. A change after a pause is published at once; under
+/// load, one transaction publishes many changes, which costs far less than one for each.
 const GATHERING: Duration = Duration::from_millis(20);
 
 /// Publishes the outbox until shutdown; failures are logged, shown by `check`, and tried again.
@@ -62,7 +60,7 @@ async fn publish_as_the_only_one(
 ) -> anyhow::Result<()> {
     let mut session = PublisherSession::begin(pool).await?;
     while !session.lock().await? {
-        // Another instance publishes: this one stands by.
+        // Another instance publishes.
         check.ready();
         tokio::time::sleep(PAUSE).await;
     }
@@ -84,7 +82,7 @@ async fn publish_as_the_only_one(
     Ok(())
 }
 
-/// Waits for Kafka, and keeps the lock of the session meanwhile.
+/// Waits for Kafka while keeping the session and its lock.
 async fn hold_until<T>(
     session: &mut PublisherSession,
     done: impl Future<Output = anyhow::Result<T>>,
@@ -98,8 +96,8 @@ async fn hold_until<T>(
     }
 }
 
-/// A transactional producer under the deployment's one id: Kafka refuses whoever held it before, so a former
-/// publisher that still believes in its lock can commit nothing.
+/// Creates a producer under the deployment's transactional id. Kafka fences the producer that had the id before, so a
+/// former publisher that still believes in its lock can commit nothing.
 async fn fenced_producer(kafka: &KafkaConfig) -> anyhow::Result<FutureProducer> {
     let mut config = kafka.client_config("api-outbox");
     config
@@ -112,7 +110,7 @@ async fn fenced_producer(kafka: &KafkaConfig) -> anyhow::Result<FutureProducer> 
     Ok(producer)
 }
 
-/// Sends all visible rows, up to a batch, and deletes them. Returns how many.
+/// Sends visible rows, up to a batch, and deletes them. Returns how many.
 async fn publish_batch(
     session: &mut PublisherSession,
     producer: &FutureProducer,
@@ -148,7 +146,7 @@ async fn send(producer: &FutureProducer, kafka: &KafkaConfig, rows: &[OutboxRow]
     blocking(producer, |producer| producer.commit_transaction(TRANSACTION_TIMEOUT)).await
 }
 
-/// Runs a call that blocks on Kafka away from the tasks that must not wait.
+/// Runs a blocking call to Kafka on a blocking thread.
 async fn blocking(
     producer: &FutureProducer,
     call: impl FnOnce(&FutureProducer) -> KafkaResult<()> + Send + 'static,

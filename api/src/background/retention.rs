@@ -1,4 +1,4 @@
-//! Once a day, what the plan of each workspace keeps is written where those see it who delete rows from the disk.
+//! Writes the retention of each workspace's plan to ClickHouse once a day, for the processor that removes old rows.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::store::clicks::retention;
 use crate::store::clicks::retention::Kept;
 use crate::store::workspaces;
 
-/// How long to wait before looking again: after a failure, and for the next day.
+/// Time between two checks.
 const PAUSE: Duration = Duration::from_secs(300);
 
-/// Writes the windows of all workspaces on each day (UTC) until shutdown; failures are logged and tried again.
+/// Writes the retention of all workspaces on each day (UTC) until shutdown. Failures are logged and tried again.
 pub(crate) async fn write_daily(
     pool: PgPool,
     clickhouse: clickhouse::Client,
@@ -39,13 +39,14 @@ pub(crate) async fn write_daily(
     }
 }
 
-/// Writes the windows unless it was done today, or another instance is at it. Returns of how many workspaces.
+/// Writes the retention unless it was written today or another instance is writing it. Returns the number of
+/// workspaces.
 async fn write_once_a_day(
     pool: &PgPool,
     clickhouse: &clickhouse::Client,
     plans: &Plans,
 ) -> anyhow::Result<usize> {
-    // A connection of its own: the lock ends with it, however this ends.
+    // A separate connection: the lock ends with it in any case.
     let mut connection = pool.acquire().await?.detach();
     let is_free = retention::try_lock(&mut connection).await?;
     let written = if is_free { write(&mut connection, clickhouse, plans).await } else { Ok(0) };

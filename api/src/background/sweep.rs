@@ -7,7 +7,7 @@ use sqlx::PgPool;
 
 use crate::store::{idempotency, sessions, sign_in_attempts};
 
-/// Time between two sweeps. What has ended is rejected from its end on, swept or not.
+/// Time between two sweeps. Ended rows are ignored at once, swept or not.
 const INTERVAL: Duration = Duration::from_secs(600);
 
 /// Sweeps until shutdown. Any number of instances may do so at once.

@@ -28,7 +28,7 @@ pub(crate) struct New {
     password: Option<Password>,
 }
 
-/// The member, and a password that was drawn, for the only time.
+/// The member and the generated password, which is not shown again.
 #[derive(Serialize)]
 pub(crate) struct Created {
     #[serde(flatten)]
@@ -37,7 +37,7 @@ pub(crate) struct Created {
     password: Option<String>,
 }
 
-/// Creates a member who can sign in, with a password that is given or drawn.
+/// Creates a member who can sign in, with a given or a generated password.
 pub(crate) async fn create(Owner(owner): Owner, Json(new): Json<New>, app: App) -> Result<Created, ApiError> {
     let (name, email) = (new.name.trim(), new.email.trim());
     let mut faults = Faults::default();

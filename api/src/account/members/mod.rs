@@ -1,4 +1,4 @@
-//! Members of an account: who can sign in, and sees all of its workspaces.
+//! Members of an account, who can sign in and see all of its workspaces.
 
 pub(crate) mod create;
 pub(crate) mod list;
@@ -17,12 +17,12 @@ pub(crate) const MAX_EMAIL: usize = 254;
 /// Longest part before the @, in bytes; RFC 5321.
 const MAX_LOCAL: usize = 64;
 
-/// Says what is wrong with a member's name, or `Ok`.
+/// Checks a member's name.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     check_text(name, MAX_NAME)
 }
 
-/// Says what is wrong with an email address, or `Ok`. Whether it is somebody's, only a letter to it can tell.
+/// Checks the form of an email address.
 pub(crate) fn check_email(email: &str) -> Result<(), &'static str> {
     if email.len() > MAX_EMAIL {
         return Err("must have at most 254 bytes");
@@ -46,7 +46,7 @@ pub(crate) fn check_email(email: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The one answer for an email address that some account has a member of.
+/// The error for an email address that a member of any account has.
 pub(crate) fn email_taken() -> ApiError {
     ApiError::email_taken("Another member already has this email address.")
 }

@@ -9,10 +9,10 @@ use crate::app::App;
 use crate::error::database;
 use crate::store::{accounts, audit, members, sessions};
 
-/// Removes a member, whose sessions end at once. Links that the member made stay.
+/// Removes a member and ends the member's sessions. The member's links stay.
 pub(crate) async fn remove(Owner(owner): Owner, id: UserId, app: App) -> Result<(), ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
-    // Two owners who remove each other must not both succeed.
+    // Two owners who remove each other at once must not both succeed.
     accounts::take(&mut transaction, owner.account).await.map_err(database)?;
     match members::remove(&mut transaction, owner.account, id.uuid()).await.map_err(database)? {
         members::Removed::Done => {}

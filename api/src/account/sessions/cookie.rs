@@ -12,34 +12,34 @@ const NAME: &str = "hopline_session";
 /// Bytes of a token.
 const TOKEN_LEN: usize = 32;
 
-/// Seconds for which a browser keeps the cookie: as long as a session can last.
+/// Seconds for which a browser keeps the cookie: the longest life of a session.
 const MAX_AGE: u32 = 30 * 24 * 3_600;
 
-/// What a browser is to keep: a token, or no longer one.
+/// A `Set-Cookie`: a token, or its removal.
 pub(crate) struct Cookie {
     token: Option<String>,
     is_secure: bool,
 }
 
 impl Cookie {
-    /// Draws a token; `is_secure` keeps it from being sent without TLS.
+    /// Draws a token. With `is_secure` browsers send it only over TLS.
     pub(super) fn draw(is_secure: bool) -> Self {
         Self { token: Some(URL_SAFE_NO_PAD.encode(rand::random::<[u8; TOKEN_LEN]>())), is_secure }
     }
 
-    /// Takes the token away.
+    /// Removes the token.
     pub(super) fn removed(is_secure: bool) -> Self {
         Self { token: None, is_secure }
     }
 
-    /// What is stored of the token.
+    /// Returns the digest that is stored.
     pub(super) fn digest(&self) -> [u8; 32] {
         digest(self.token.as_deref().unwrap_or_default())
     }
 
-    /// The value of `Set-Cookie`.
-    ///
-    /// No script reads it, no other site's request but a visit carries it, and short links never see it.
+    /// Returns the value of `Set-Cookie`.
+    /// Scripts cannot read it, requests of other sites carry it only when they navigate here, and short links never
+    /// receive it.
     pub(crate) fn header(&self) -> HeaderValue {
         let (token, age) = match &self.token {
             Some(token) => (token.as_str(), MAX_AGE),
@@ -52,7 +52,7 @@ impl Cookie {
     }
 }
 
-/// The token that a request carries. Two of them are none: a page of another host of the domain may have set one.
+/// Returns the token of a request. Two cookies count as none: another host of the domain may have set one.
 pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
     let mut tokens = headers
         .get_all(COOKIE)
@@ -64,7 +64,7 @@ pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
     tokens.next().is_none().then_some(token)
 }
 
-/// The digest under which a session is stored and looked up.
+/// Returns the digest under which a session is stored.
 pub(super) fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }

@@ -5,11 +5,10 @@ use sha2::Sha256;
 
 use crate::app::App;
 
-/// The block of SHA-256, to which HMAC fills up a shorter key with zeros.
+/// The block size of SHA-256; HMAC pads a shorter key with zeros.
 const BLOCK: usize = 64;
 
-/// HMAC-SHA-256 of a text under the deployment's key, which all its instances have. `purpose` keeps texts of one use
-/// apart from those of another.
+/// Returns the HMAC-SHA-256 of a text under the deployment's key, which all instances share. `purpose` separates uses.
 pub(super) fn deployment_hash(app: &App, purpose: &str, text: &[u8]) -> [u8; 32] {
     let (_, key) = app.secret_keys.current();
     let mut block = [0; BLOCK];

@@ -18,24 +18,24 @@ pub(crate) struct Member {
     pub(crate) account: Uuid,
     /// The account's plan at this request.
     pub(crate) plan: Plan,
-    /// The workspace that was asked for, if it is of the account.
+    /// The requested workspace, if the account owns it.
     pub(crate) workspace: Option<Uuid>,
-    /// Under which the session is kept.
+    /// The digest of the session's token.
     pub(crate) digest: [u8; 32],
     is_owner: bool,
 }
 
-/// A member who decides about members and workspaces.
+/// A member who may change members and workspaces.
 #[derive(Debug, Clone)]
 pub(crate) struct Owner(pub(crate) Member);
 
-/// A request without a session that the dashboard's own page sent, as far as a browser tells.
+/// A request that needs no session and comes from the dashboard's own page.
 pub(crate) struct SentByPage(pub(crate) Head);
 
 impl Principal for SentByPage {
     const ACCESS: Access = Access::Anyone;
 
-    /// Answers 403 to what another site's page may have sent, 429 to an address that asks too often.
+    /// Rejects a request of another site's page with 403, and an address above its limit with 429.
     async fn admit(request: &mut Request) -> Result<Self, ApiError> {
         let Request { app, head, .. } = request;
         head.visit.charge_address()?;
@@ -55,7 +55,7 @@ impl Principal for Member {
 impl Principal for Owner {
     const ACCESS: Access = Access::Owner;
 
-    /// Answers 403 to other members.
+    /// Rejects other members with 403.
     async fn admit(request: &mut Request) -> Result<Self, ApiError> {
         let member = Member::admit(request).await?;
         if member.is_owner {
@@ -65,10 +65,10 @@ impl Principal for Owner {
     }
 }
 
-/// The member whose session the request shows, and whether a workspace is of the member's account.
+/// Finds the member of a request's session, and the workspace if the member's account owns it.
 ///
 /// # Errors
-/// 403 for a change that another site's page may have sent, 401 without a session, 429 to who asks too often.
+/// 403 for a change of another site's page, 401 without a session, 429 above the member's limit.
 pub(crate) async fn member_of(app: &App, head: &Head, workspace: Option<Uuid>) -> Result<Member, ApiError> {
     origin::check(&head.method, &head.headers, app.dashboard_url.as_ref())?;
     let digest = cookie::token(&head.headers).map(cookie::digest);

@@ -1,7 +1,6 @@
 //! Sessions: who is signed in at the dashboard.
-//!
-//! A session is a random token in a cookie; the database has its digest. Each sign-in draws a new one, so none that
-//! somebody else has put into a browser is ever signed in.
+//! A session is a random token in a cookie; the database stores its digest. Each sign-in draws a new token, so a token
+//! that somebody planted in a browser is never signed in.
 
 mod cookie;
 mod deployment_hash;

@@ -1,17 +1,14 @@
-//! Whether a change was sent by the dashboard's own page.
-//!
-//! A browser sends the cookie along with requests that other sites' pages make it send, as far as `SameSite=Lax` lets
-//! it. Those pages can send forms and texts; a header of one's own, or a body that says it is JSON, needs a preflight,
-//! which the dashboard's routes do not answer.
+//! Protection against cross-site requests: changes must come from the dashboard's own page.
+//! A browser adds the cookie to requests of other sites' pages, as far as `SameSite=Lax` allows. Such pages can send
+//! forms and plain text. A custom header or a JSON body needs a preflight, which the dashboard's routes do not answer.
 
 use http::header::{CONTENT_TYPE, HOST, ORIGIN};
 use http::{HeaderMap, Method};
 use service::http::ApiError;
 use url::Url;
 
-/// Refuses a change that the page has not sent; reading needs no check, since other sites' pages see no answer.
-///
-/// `page` is where the page is, if the operator has said so; else it is at the host that was asked.
+/// Rejects a change that the page has not sent. Reading needs no check: other sites' pages cannot see the answer.
+/// `page` is the dashboard's configured address; without one it is the requested host.
 pub(super) fn check(method: &Method, headers: &HeaderMap, page: Option<&Url>) -> Result<(), ApiError> {
     if method == Method::GET || method == Method::HEAD {
         return Ok(());
@@ -42,7 +39,7 @@ fn is_own(origin: &str, headers: &HeaderMap, page: Option<&Url>) -> bool {
     match page {
         Some(page) => origin.origin() == page.origin(),
         None => text(headers, HOST.as_str()).is_some_and(|host| {
-            // The scheme may be that of a proxy before us, and a port that is the scheme's own is left out.
+            // A proxy may have changed the scheme, and browsers leave out the scheme's default port.
             let asked = Url::parse(&format!("{}://{host}", origin.scheme()));
             asked.is_ok_and(|asked| asked.origin().is_tuple() && asked.origin() == origin.origin())
         }),

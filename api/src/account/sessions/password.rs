@@ -1,4 +1,4 @@
-//! Passwords: their rules, what is kept of them, and how many are hashed at a time.
+//! Passwords: their rules, their hashes, and a limit on concurrent hashing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,17 @@ const MIN: usize = 12;
 /// Longest password, in bytes: Argon2 reads all of it.
 const MAX: usize = 1_024;
 
-/// Passwords that are hashed at a time: each takes 19 MiB and a processor for some time.
+/// Passwords hashed at a time; each takes 19 MiB and one core.
 const AT_A_TIME: usize = 2;
 
-/// How long a password waits for its turn before the answer is 503.
+/// How long a password waits for a permit before the answer is 503.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// The hash of no password, checked where there is no member: both answers take as long.
+/// A hash that no password has. It is checked for unknown members, so that both answers take the same time.
 const NOBODYS: &str = "$argon2id$v=19$m=19456,t=2,p=1$aG9wbGluZS1ub2JvZHk$\
     AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
-/// Letters and digits without those that look like others.
+/// Letters and digits that cannot be confused.
 const CLEAR: &[u8] = b"23456789abcdefghijkmnpqrstuvwxyz";
 
 /// A password in plain text. It has no `Debug` and no `Display`.
@@ -47,7 +47,7 @@ impl Password {
     }
 }
 
-/// Says what is wrong with a password, or `Ok`.
+/// Checks a new password.
 pub(crate) fn check_password(password: &Password) -> Result<(), String> {
     if password.0.chars().count() < MIN {
         return Err(format!("must have at least {MIN} characters"));
@@ -61,7 +61,7 @@ pub(crate) fn check_password(password: &Password) -> Result<(), String> {
     Ok(())
 }
 
-/// Draws a password to be told to somebody: five groups of four, 100 bits.
+/// Draws a password: five groups of four characters, 100 bits.
 pub(crate) fn draw_password(rng: &mut impl Rng) -> Password {
     let group =
         |rng: &mut _| (0..4).filter_map(|_| CLEAR.choose(rng)).map(|byte| char::from(*byte)).collect();
@@ -69,7 +69,7 @@ pub(crate) fn draw_password(rng: &mut impl Rng) -> Password {
     Password(groups.join("-"))
 }
 
-/// Hashes passwords where nothing else waits, few at a time.
+/// Hashes passwords on blocking threads, a few at a time.
 #[derive(Debug, Clone)]
 pub(crate) struct Hashing(Arc<Semaphore>);
 
@@ -93,7 +93,7 @@ impl Hashing {
         .map_err(|error| ApiError::internal(error.to_string()))
     }
 
-    /// Tells whether it is the password of a PHC string; without one it is not, and that takes as long.
+    /// Returns whether a password matches a PHC string. Without one it never matches, in the same time.
     ///
     /// # Errors
     /// 503 when too many wait.
@@ -117,7 +117,7 @@ impl Hashing {
         let turn = tokio::time::timeout(WAIT, Arc::clone(&self.0).acquire_owned());
         let turn = turn.await.map_err(ApiError::unavailable)?.map_err(ApiError::internal)?;
         let done = tokio::task::spawn_blocking(move || {
-            // Until the work is done, also where nobody waits for it any more.
+            // Held until the work is done, even if the request has ended.
             let _turn = turn;
             work()
         });
@@ -161,7 +161,7 @@ mod tests {
             assert!(!hashing.verify(password(wrong), Some(hash.clone())).await.unwrap());
             assert!(!hashing.verify(password(wrong), None).await.unwrap());
         }
-        // As costly as a member's, or the time would tell who is one.
+        // As costly as a member's hash; otherwise the time would reveal members.
         let nobodys = PasswordHash::new(NOBODYS).unwrap();
         assert_eq!(nobodys.params.to_string(), PasswordHash::new(&hash).unwrap().params.to_string());
         assert_eq!(nobodys.hash.map(|hash| hash.len()), Some(32));

@@ -1,6 +1,5 @@
 //! `GET` and `POST /app/api/setup`: the first sign-in of a new deployment.
-//!
-//! Whoever can read the log of `api`, or run its commands, has the token: the first stranger who finds the page has not.
+//! The set-up token is in the log of `api`, so that not just anybody who finds the page first becomes its owner.
 
 use std::time::Duration;
 
@@ -21,10 +20,10 @@ use crate::web::caller::Anyone;
 use crate::web::faults::Faults;
 use crate::web::request::Json;
 
-/// How long to wait for a database that is not there yet.
+/// Wait between tries while the database is not ready.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Whether nobody can sign in yet.
+/// Whether set-up is needed: nobody can sign in yet.
 #[derive(Debug, Serialize)]
 pub(crate) struct Needed {
     needed: bool,
@@ -46,7 +45,7 @@ pub(crate) async fn is_needed(_: Anyone, app: App) -> Result<Needed, ApiError> {
     Ok(Needed { needed: members::nobody_can_sign_in(&mut connection).await.map_err(database)? })
 }
 
-/// Lets the owner of the first account sign in, and makes an account where there is none.
+/// Creates the sign-in of the first account's owner, and the account if there is none.
 pub(crate) async fn set_up(
     SentByPage(head): SentByPage,
     Json(owner): Json<FirstOwner>,
@@ -77,20 +76,20 @@ pub(crate) async fn set_up(
     begin(&app, &head, user, &hash).await
 }
 
-/// What proves that somebody operates this deployment. All its instances have the same one.
+/// Returns the set-up token, which is the same on all instances of a deployment.
 pub(crate) fn token(app: &App) -> String {
     let bytes = deployment_hash(app, "set-up token", b"");
     bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes the token to the log while nobody can sign in; the log is where a new operator looks.
+/// Logs the token while nobody can sign in.
 pub(crate) async fn announce(app: App, shutdown: Shutdown) {
     let needed = async {
         loop {
             let asked = async { members::nobody_can_sign_in(&mut *app.pool.acquire().await?).await };
             match asked.await {
                 Ok(needed) => return needed,
-                // Not there, or not migrated.
+                // Not started, or not migrated.
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }

@@ -11,14 +11,14 @@ use crate::error::database;
 use crate::store::workspaces::Workspace;
 use crate::store::{sessions, workspaces};
 
-/// A member, as the page shows who is signed in.
+/// The member who is signed in, as the page shows it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Session {
     user: SessionUser,
     account: SessionAccount,
     workspaces: Vec<Workspace>,
     public_url: String,
-    /// What must be shown where data of countries is, if their source asks for it.
+    /// The attribution to show beside countries, if their source requires one.
     attribution: Option<Attribution>,
 }
 
@@ -31,7 +31,7 @@ struct Attribution {
 impl Attribution {
     const fn of(source: CountrySource) -> Option<Self> {
         match source {
-            // In the words of the licence's terms; see NOTICE.
+            // The wording that the licence requires; see NOTICE.
             CountrySource::DbIp => Some(Self { text: "IP Geolocation by DB-IP", url: "https://db-ip.com" }),
             CountrySource::Other => None,
         }

@@ -31,7 +31,7 @@ pub(crate) struct Credentials {
     password: Password,
 }
 
-/// A session that has begun, and its cookie.
+/// A new session and its cookie.
 pub(crate) struct SignedIn {
     pub(crate) session: Session,
     pub(crate) cookie: Cookie,
@@ -45,7 +45,7 @@ impl Answer for SignedIn {
     }
 }
 
-/// The answer that only takes a cookie away.
+/// An answer without a body that sets the cookie.
 impl Answer for Cookie {
     fn respond(self, status: StatusCode) -> Response {
         let mut response = status.into_response();
@@ -54,7 +54,7 @@ impl Answer for Cookie {
     }
 }
 
-/// Signs a member in. Nothing tells an email that nobody has from a password that is wrong, not even the time it takes.
+/// Signs a member in. An unknown email and a wrong password get the same answer after the same time.
 pub(crate) async fn sign_in(
     SentByPage(head): SentByPage,
     Json(credentials): Json<Credentials>,
@@ -62,7 +62,7 @@ pub(crate) async fn sign_in(
 ) -> Result<SignedIn, ApiError> {
     let Credentials { email, password } = credentials;
     let attempt = Attempt::count(&app, &head.visit, &email).await?;
-    // One folding of case for what is counted and what is looked for; and what no member can have is nobody's.
+    // Attempts are counted by the same lower-case email that is looked up. An impossible email belongs to nobody.
     let found = match check_text(&email, MAX_EMAIL) {
         Ok(()) => members::find(&app.pool, &email.to_lowercase()).await.map_err(database)?,
         Err(_) => None,
@@ -79,10 +79,10 @@ fn wrong() -> ApiError {
     ApiError::unauthorized("The email or the password is wrong.")
 }
 
-/// Begins a session under a token that nobody has seen; what the browser had before is no session any more.
+/// Begins a session under a new token, and ends the one the browser had.
 ///
 /// # Errors
-/// 401 when the password is another one by now than the one that was shown, or the member was removed.
+/// 401 when the password was changed since it was checked, or the member was removed.
 pub(super) async fn begin(
     app: &App,
     head: &Head,
@@ -102,7 +102,7 @@ pub(super) async fn begin(
     Ok(SignedIn { session, cookie })
 }
 
-/// Ends the session that the browser has, if it has one, and takes its cookie away.
+/// Ends the browser's session, if it has one, and removes its cookie.
 pub(crate) async fn sign_out(SentByPage(head): SentByPage, app: App) -> Result<Cookie, ApiError> {
     if let Some(token) = cookie::token(&head.headers) {
         let mut connection = app.pool.acquire().await.map_err(database)?;
@@ -111,7 +111,7 @@ pub(crate) async fn sign_out(SentByPage(head): SentByPage, app: App) -> Result<C
     Ok(Cookie::removed(is_secure(&app, &head.visit)))
 }
 
-/// Ends every session of the member, this one too.
+/// Ends every session of the member.
 pub(crate) async fn sign_out_everywhere(member: Member, head: Head, app: App) -> Result<Cookie, ApiError> {
     let mut connection = app.pool.acquire().await.map_err(database)?;
     sessions::end_all(&mut connection, member.user).await.map_err(database)?;

@@ -1,4 +1,4 @@
-//! How often somebody may try to sign in: by address, by email, and by both together, over all instances.
+//! Limits on attempts to sign in: by address, by email, and by both together, over all instances.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::error::database;
 use crate::store::sign_in_attempts;
 use crate::web::limits::{Visit, network};
 
-/// Attempts in a quarter of an hour: of an address, behind which an office may be; of an email from one address; of an
-/// email from everywhere, which is more, so that a stranger at one address cannot keep its owner out.
+/// Attempts in a quarter of an hour: from an address, which may be an office; for an email from one address; for an
+/// email from everywhere, which is more, so that one address cannot lock its owner out.
 const OF_ADDRESS: i32 = 60;
 const OF_EMAIL_AT_ADDRESS: i32 = 10;
 const OF_EMAIL: i32 = 100;
 
-/// What an attempt counts for, as keyed hashes: of a plain address or email it could be found out which it was.
+/// What an attempt counts for, as keyed hashes, so that the table reveals neither addresses nor emails.
 pub(super) struct Attempt {
     address: [u8; 32],
     email_at_address: [u8; 32],
@@ -25,10 +25,10 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// Counts an attempt before it is known whether it succeeds: of many at once, no more get through.
+    /// Counts an attempt before the password is checked, so that concurrent attempts cannot exceed the limit.
     ///
     /// # Errors
-    /// 429 when it was one too many. An address that may try no more uses up nobody's email.
+    /// 429 above a limit. An address above its limit is not counted for the email.
     pub(super) async fn count(app: &App, visit: &Visit, email: &str) -> Result<Self, ApiError> {
         let network = network(visit.address()).to_be_bytes();
         let email = email.to_lowercase();
@@ -44,7 +44,7 @@ impl Attempt {
         Ok(attempt)
     }
 
-    /// Takes the attempt back: it was the right password.
+    /// Takes the attempt back after the right password.
     pub(super) async fn succeeded(self, app: &App) -> sqlx::Result<()> {
         sign_in_attempts::take_back(&app.pool, &self.address, [&self.email, &self.email_at_address]).await
     }
