@@ -1,6 +1,7 @@
 //! The ClickHouse client.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
+use std::str::FromStr;
 
 use clickhouse::Client;
 use secrecy::{ExposeSecret as _, SecretString};

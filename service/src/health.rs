@@ -1,21 +1,20 @@
-//! What a process needs to do its work, and whether it has it.
+//! Readiness: the dependencies of a process and their state.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Display,
-    future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::{sleep, timeout};
 
 use crate::Shutdown;
 
-/// The checks of one process, shown at `/readyz`.
+/// The checks of a process, reported at `/readyz`.
 ///
-/// Clones are handles to the same checks.
+/// Clones share the same checks.
 #[derive(Debug, Clone)]
 pub struct Health {
     checks: Arc<Mutex<BTreeMap<&'static str, State>>>,
@@ -28,47 +27,44 @@ struct State {
     detail: String,
 }
 
-/// The answer of `/readyz`.
+/// The response of `/readyz`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Whether every check is ready and no stop was requested.
+    /// Whether every check is ready and no shutdown was requested.
     pub ready: bool,
     checks: BTreeMap<&'static str, State>,
 }
 
 impl Health {
-    /// Makes a registry without checks, which is ready until a stop is requested.
+    /// Returns a registry without checks, which is ready until a shutdown is requested.
     #[must_use]
     pub fn new(shutdown: &Shutdown) -> Self {
         Self { checks: Arc::default(), shutdown: shutdown.clone() }
     }
 
-    /// Adds a check, which is not ready until it says so, or returns the one of that name.
+    /// Returns the check with that name; a new one is not ready.
     #[must_use]
     pub fn check(&self, name: &'static str) -> Check {
-        self.checks()
+        self.checks
+            .lock()
             .entry(name)
-            .or_insert_with(|| State { ready: false, detail: "not checked yet".to_owned() });
+            .or_insert_with(|| State { ready: false, detail: NOT_CHECKED.to_owned() });
         Check { health: self.clone(), name }
     }
 
-    /// Returns the state of all checks at this moment.
+    /// Returns the current state of all checks.
     #[must_use]
     pub fn report(&self) -> Report {
-        let mut checks = self.checks().clone();
-        // Balancers must send new work elsewhere before the listener closes.
+        let mut checks = self.checks.lock().clone();
+        // Load balancers must send new work elsewhere before the listener closes.
         if self.shutdown.requested() {
             checks.insert("process", State { ready: false, detail: "draining".to_owned() });
         }
         Report { ready: checks.values().all(|check| check.ready), checks }
     }
-
-    fn checks(&self) -> MutexGuard<'_, BTreeMap<&'static str, State>> {
-        self.checks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// One thing that a process needs, named in `/readyz`, in the log and in the metric `hopline_check_ready`.
+/// A dependency of a process, by its name in `/readyz`, logs and metric `hopline_check_ready`.
 #[derive(Debug, Clone)]
 pub struct Check {
     health: Health,
@@ -76,35 +72,35 @@ pub struct Check {
 }
 
 impl Check {
-    /// States that the process has what it needs.
+    /// Reports the dependency as ready.
     pub fn ready(&self) {
         self.ready_with(OK);
     }
 
-    /// States that the process has what it needs, with a detail worth showing.
+    /// Reports the dependency as ready, with a detail for `/readyz`.
     pub fn ready_with(&self, detail: impl Into<String>) {
         self.set(true, detail.into());
     }
 
-    /// States that something is missing; `detail` says what, without secrets.
+    /// Reports the dependency as not ready; `detail` is the reason, without secrets.
     pub fn unready(&self, detail: impl Into<String>) {
         self.set(false, detail.into());
     }
 
-    /// Returns whether the last statement was that it is ready.
+    /// Returns whether the last report was that it is ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.health.checks().get(self.name).is_some_and(|state| state.ready)
+        self.health.checks.lock().get(self.name).is_some_and(|state| state.ready)
     }
 
     fn set(&self, ready: bool, detail: String) {
         let name = self.name;
         let state = State { ready, detail: detail.clone() };
-        let before = self.health.checks().insert(name, state);
+        let before = self.health.checks.lock().insert(name, state);
         metrics::gauge!("hopline_check_ready", "check" => name).set(if ready { 1.0 } else { 0.0 });
-        // Probes repeat themselves; the log keeps the changes only.
-        let changed = before
-            .is_none_or(|before| before.ready != ready || (!ready && before.detail == "not checked yet"));
+        // Probes repeat; only changes are logged.
+        let changed =
+            before.is_none_or(|before| before.ready != ready || (!ready && before.detail == NOT_CHECKED));
         match (changed, ready) {
             (true, true) => tracing::info!(check = name, "{name} is ready"),
             (true, false) => tracing::warn!(check = name, detail, "{name} is not ready: {detail}"),
@@ -113,39 +109,42 @@ impl Check {
     }
 }
 
-/// The detail of what has nothing worth showing.
+/// The detail of a ready check without anything to report.
 pub(crate) const OK: &str = "ok";
 
-/// Time between two probes of something that answers, and of something that does not.
-const PROBE_INTERVALS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(1)];
+const NOT_CHECKED: &str = "not checked yet";
 
-/// How long a probe may take.
+/// Pause after a successful probe.
+const READY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Pause after a failed probe.
+const UNREADY_INTERVAL: Duration = Duration::from_secs(1);
+
 const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Probes a dependency until a stop is requested, and states the outcome in its check.
+/// Probes a dependency until a shutdown is requested, and reports each result to its check.
 ///
-/// `probe` returns a detail worth showing, or what is wrong, both without secrets.
+/// `probe` returns the detail of the check or the error, both without secrets.
 pub async fn watch<F, T, E>(check: Check, shutdown: Shutdown, mut probe: impl FnMut() -> F)
 where
     F: Future<Output = Result<T, E>>,
     T: Into<String>,
     E: Display,
 {
-    let rounds = async {
+    let probes = async {
         loop {
-            let [ready, unready] = PROBE_INTERVALS;
             let pause = match timeout(PROBE_TIMEOUT, probe()).await {
                 Ok(Ok(detail)) => {
                     check.ready_with(detail);
-                    ready
+                    READY_INTERVAL
                 }
                 Ok(Err(error)) => {
                     check.unready(error.to_string());
-                    unready
+                    UNREADY_INTERVAL
                 }
                 Err(_) => {
                     check.unready("no answer in time");
-                    unready
+                    UNREADY_INTERVAL
                 }
             };
             sleep(pause).await;
@@ -153,7 +152,7 @@ where
     };
     tokio::select! {
         () = shutdown.wait() => {}
-        () = rounds => {}
+        () = probes => {}
     }
 }
 

@@ -1,7 +1,7 @@
-//! What the four Hopline processes have in common.
+//! The foundation of the four Hopline processes.
 //!
-//! Configuration, logs, metrics, start and stop, the HTTP server, and the clients of Kafka, Postgres and
-//! ClickHouse. Nothing here knows what a link or a click is.
+//! Configuration, logs, metrics, start and shutdown, the HTTP server, and clients for Kafka, Postgres and ClickHouse.
+//! Nothing here knows what a link or a click is.
 //!
 //! | Feature | Adds |
 //! |---|---|
@@ -9,9 +9,9 @@
 //! | `kafka` | [`kafka`]: client settings, log limits, topic creation, probe |
 //! | `postgres` | [`postgres`]: pool and probe |
 //! | `clickhouse` | [`clickhouse`]: client and probe |
-//! | `sealed` | [`sealed`]: webhook secrets at rest |
-//! | `agent` | [`agent`]: what a User-Agent says |
-//! | `destination` | [`destination`]: where webhooks may go |
+//! | `sealed` | [`sealed`]: encryption of stored webhook secrets |
+//! | `agent` | [`agent`]: classification of User-Agents |
+//! | `destination` | [`destination`]: checks of webhook URLs and addresses |
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 

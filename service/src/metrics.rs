@@ -1,6 +1,8 @@
 //! The Prometheus recorder behind the `metrics` facade.
 
-use std::{sync::OnceLock, thread, time::Duration};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};

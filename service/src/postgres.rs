@@ -1,11 +1,11 @@
 //! The Postgres pool.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
 
-use sqlx::{
-    Connection as _, PgPool,
-    postgres::{PgConnectOptions, PgPoolOptions},
-};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection as _, PgPool};
 
 use crate::{Check, Shutdown, health};
 

@@ -1,16 +1,19 @@
 //! From `main` to the exit code.
 
-use std::{future::Future, net::SocketAddr, process::ExitCode, thread, time::Duration};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::{net::TcpListener, runtime::Runtime};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 
-use crate::{
-    Shutdown,
-    config::{self, EXIT_CONFIGURATION, Faults},
-    metrics::Metrics,
-    telemetry::{self, LogFormat},
-};
+use crate::config::{EXIT_CONFIGURATION, Faults};
+use crate::metrics::Metrics;
+use crate::telemetry::LogFormat;
+use crate::{Shutdown, config, telemetry};
 
 /// How long after its deadline a process that cannot even report so is ended.
 const LAST_RESORT: Duration = Duration::from_secs(2);

@@ -5,10 +5,8 @@
 //! another endpoint's row does not open there. Which key sealed it is stored beside it, so that keys can be
 //! rotated one row at a time.
 
-use chacha20poly1305::{
-    KeyInit as _, XChaCha20Poly1305, XNonce,
-    aead::{Aead as _, Payload},
-};
+use chacha20poly1305::aead::{Aead as _, Payload};
+use chacha20poly1305::{KeyInit as _, XChaCha20Poly1305, XNonce};
 use secrecy::SecretString;
 
 use crate::config::{Key, KeyRing};

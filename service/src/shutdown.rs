@@ -1,18 +1,13 @@
 //! The request to stop, and how much time is left to do so.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    future::Future,
-    io,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use std::{fmt, io};
 
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    time::{Instant, sleep_until},
-};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// The deadline passed before the work was finished.

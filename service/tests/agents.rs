@@ -10,9 +10,12 @@
     reason = "a test fails by panicking, and this one prints counts"
 )]
 
-use std::{collections::HashSet, fmt, fs, path::Path};
+use std::collections::HashSet;
+use std::path::Path;
+use std::{fmt, fs};
 
-use devstack::{install::Cache, scratch::Scratch};
+use devstack::install::Cache;
+use devstack::scratch::Scratch;
 use serde::{Deserialize, Serialize};
 use service::agent::{Agents, Class};
 

@@ -2,25 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use service::{
-    Shutdown,
-    http::{self, ApiError, BODY_LIMIT, Limits, Peer, RequestId, Route},
-};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-    sync::Notify,
-    task::JoinHandle,
-    time::timeout,
-};
-use warp::{Filter as _, Reply as _, reply::Response};
+use service::http::{ApiError, BODY_LIMIT, Limits, Peer, RequestId, Route};
+use service::{Shutdown, http};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use warp::reply::Response;
+use warp::{Filter as _, Reply as _};
 
 /// Longer than anything here takes; only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(20);

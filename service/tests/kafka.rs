@@ -1,21 +1,16 @@
 //! Topic creation and the probe, against a real broker.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use devstack::{Options, Server};
-use rdkafka::{
-    admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier},
-    consumer::{BaseConsumer, Consumer as _},
-};
-use service::{
-    Check, Health, Shutdown,
-    kafka::{Context, Ensured, KafkaConfig, TopicSpec, ensure_topics, topic_ids, watch},
-};
-use tokio::{
-    task::spawn_blocking,
-    time::{sleep, timeout},
-};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use service::kafka::{Context, Ensured, KafkaConfig, TopicSpec, ensure_topics, topic_ids, watch};
+use service::{Check, Health, Shutdown};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
 
 /// Longer than anything here takes; only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,11 +1,9 @@
 //! What was read before, by the text: reading anew costs a thousand times as much as looking it up.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState},
-    mem,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
+use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Agent;
 

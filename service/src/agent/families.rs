@@ -1,6 +1,8 @@
 //! Families of browsers and operating systems by the rules of uap-core.
 
-use std::{collections::HashSet, fmt, sync::Arc};
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 use serde::Deserialize;

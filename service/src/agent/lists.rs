@@ -1,16 +1,13 @@
 //! The lists of others, from files: crawlers by npm `crawler-user-agents`, browsers and systems by `uap-core`.
 
-use std::{
-    fmt, fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
 
 use serde::de::DeserializeOwned;
 
-use super::{
-    crawlers::{Crawler, Crawlers},
-    families::{self, Families},
-};
+use super::crawlers::{Crawler, Crawlers};
+use super::families;
+use super::families::Families;
 
 /// The list of crawlers, as its package has it.
 const CRAWLERS: &str = "crawler-user-agents.json";

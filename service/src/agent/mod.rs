@@ -10,7 +10,9 @@ mod crawlers;
 mod families;
 mod lists;
 
-use std::{fmt, path::Path, sync::Arc};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
 
 use cache::Cache;
 use lists::Lists;

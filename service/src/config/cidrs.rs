@@ -1,33 +1,35 @@
 //! Lists of networks.
 
-use std::{net::IpAddr, str::FromStr, sync::Arc};
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// A list of networks, such as `10.0.0.0/8,::1/128`; a bare address is a network of one.
+/// A list of networks, such as `10.0.0.0/8,::1/128`; a bare address is a network with one address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cidrs(Arc<[IpNet]>);
 
-/// A network that cannot be read.
+/// The error for an item that is not a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a network such as 10.0.0.0/8 or ::1/128")]
 pub struct CidrsFault(String);
 
 impl Cidrs {
-    /// Returns whether one of the networks holds the address; an IPv4 address in IPv6 form is the IPv4 one.
+    /// Returns whether one of the networks contains the address; an IPv4-mapped IPv6 address counts as IPv4.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// Returns whether there is no network in the list.
+    /// Returns whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the networks as they were listed.
+    /// Returns the networks in the configured order.
     #[must_use]
     pub fn as_slice(&self) -> &[IpNet] {
         &self.0
@@ -56,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_list_holds_no_address() {
+    fn an_empty_list_contains_no_address() {
         let none: Cidrs = "".parse().unwrap();
         assert!(none.is_empty());
         assert!(!none.contains([127, 0, 0, 1].into()));
     }
 
     #[test]
-    fn networks_hold_their_addresses_in_either_form() {
+    fn networks_contain_addresses_in_plain_and_mapped_form() {
         let cidrs: Cidrs = "10.0.0.0/8, ::1/128,192.0.2.7".parse().unwrap();
         for inside in ["10.1.2.3", "::1", "192.0.2.7", "::ffff:10.1.2.3"] {
             assert!(cidrs.contains(inside.parse().unwrap()), "{inside}");

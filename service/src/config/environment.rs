@@ -1,90 +1,37 @@
-//! From arguments and variables to a typed configuration, or to all of its faults.
+//! Parses arguments and variables into a typed configuration, or returns all of its faults.
 
-use std::{
-    collections::BTreeMap,
-    error::Error as _,
-    ffi::{OsStr, OsString},
-    fs,
-};
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::ffi::{OsStr, OsString};
+use std::fs;
 
-use clap::{
-    Arg, ArgAction, ArgMatches, Command, CommandFactory, Parser,
-    builder::{Resettable, ValueParser},
-    error::{ContextKind, ContextValue, ErrorKind},
-    parser::ValueSource,
-};
+use clap::builder::{Resettable, ValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, Parser};
 
+#[cfg(feature = "kafka")]
+use super::kafka_properties;
+use super::variables::{FILE_SUFFIX, PREFIX, SECRETS, VARIABLES, unknown};
 use super::{Fault, Faults};
 
-/// The prefix of our own variables; the engines' keep their usual names.
-const PREFIX: &str = "HOPLINE_";
-
-/// Names the file that holds a secret when it stands behind the secret's variable.
-const FILE_SUFFIX: &str = "_FILE";
-
-/// Every `HOPLINE_` variable of the four processes.
-///
-/// One file of variables serves them all, so each must accept the others' without using them.
-pub const VARIABLES: &[&str] = &[
-    "HOPLINE_ADDRESS_REQUESTS_PER_MINUTE",
-    "HOPLINE_API_LISTEN",
-    "HOPLINE_API_OPERATIONS_LISTEN",
-    "HOPLINE_CLICK_ID_KEYS",
-    "HOPLINE_CLICK_ID_KEY_SINCE",
-    "HOPLINE_COUNTRY_FILE",
-    "HOPLINE_COUNTRY_SOURCE",
-    "HOPLINE_DASHBOARD_URL",
-    "HOPLINE_DATA_DIR",
-    "HOPLINE_DISPATCHER_OPERATIONS_LISTEN",
-    "HOPLINE_DRAIN_SECONDS",
-    "HOPLINE_EDGE_LISTEN",
-    "HOPLINE_HEADER_TIMEOUT_SECONDS",
-    "HOPLINE_INGEST_OPERATIONS_LISTEN",
-    "HOPLINE_LOG_FORMAT",
-    "HOPLINE_LOOKUP_DATABASE_URL",
-    "HOPLINE_MAX_CONNECTIONS",
-    "HOPLINE_PLANS_FILE",
-    "HOPLINE_PROCESSOR_OPERATIONS_LISTEN",
-    "HOPLINE_PUBLIC_URL",
-    "HOPLINE_PURGE_SECONDS",
-    "HOPLINE_QUERIES_PER_WORKSPACE",
-    "HOPLINE_RESPECT_PRIVACY_SIGNALS",
-    "HOPLINE_SECRET_KEYS",
-    "HOPLINE_SNAPSHOT_FILE",
-    "HOPLINE_SNAPSHOT_SECONDS",
-    "HOPLINE_SLICE_DELAY_SECONDS",
-    "HOPLINE_SPOOL_DIR",
-    "HOPLINE_SPOOL_MAX_BYTES",
-    "HOPLINE_SPOOL_SYNC_MILLISECONDS",
-    "HOPLINE_STATS_TIMEOUT_SECONDS",
-    "HOPLINE_TOPIC_PREFIX",
-    "HOPLINE_TRUSTED_PROXIES",
-    "HOPLINE_VISITOR_KEY",
-    "HOPLINE_VISITOR_KEY_ROTATION",
-    "HOPLINE_WEBHOOK_ALLOW",
-];
-
-/// Those of [`VARIABLES`] that are secrets, and so may stand in a file.
-const SECRETS: &[&str] =
-    &["HOPLINE_CLICK_ID_KEYS", "HOPLINE_LOOKUP_DATABASE_URL", "HOPLINE_SECRET_KEYS", "HOPLINE_VISITOR_KEY"];
-
-/// Why there is no configuration.
+/// Why a configuration could not be read.
 #[derive(Debug)]
-pub(super) enum Refusal {
-    /// The command line is wrong, or asks for help or the version.
+pub(super) enum ReadError {
+    /// The command line is invalid, or asks for help or the version.
     Usage(clap::Error),
-    /// Variables are wrong.
+    /// Variables are invalid or missing.
     Faults(Faults),
 }
 
-/// Asserts that each `HOPLINE_` variable of a configuration is in [`VARIABLES`]; for a test beside each `Config`.
+/// Asserts that [`VARIABLES`] contains each `HOPLINE_` variable of a configuration; for a test of each `Config`.
 ///
 /// # Panics
-/// When one is missing, or a secret is not marked with `hide_env_values`.
+/// When one is missing, or a secret lacks `hide_env_values`.
 pub fn assert_listed<C: CommandFactory>() {
     let command = C::command();
     command.clone().debug_assert();
-    for arg in arguments(&command, None) {
+    for arg in settings(&command, None) {
         let Some(name) = variable(arg).filter(|name| name.starts_with(PREFIX)) else {
             continue;
         };
@@ -97,33 +44,33 @@ pub fn assert_listed<C: CommandFactory>() {
     }
 }
 
-/// Reads a configuration from arguments (the first is the program's name) and variables.
+/// Reads a configuration from arguments, of which the first is the program's name, and variables.
 pub(super) fn read<C: Parser>(
-    arguments_given: impl IntoIterator<Item = OsString>,
+    arguments: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<C, Refusal> {
-    let given: Vec<OsString> = arguments_given.into_iter().collect();
+) -> Result<C, ReadError> {
+    let given: Vec<OsString> = arguments.into_iter().collect();
     let variables: BTreeMap<OsString, OsString> =
         variables.into_iter().filter(|(_, value)| !value.is_empty()).collect();
 
-    // Without values from variables nothing is required, so only a wrong command line fails here.
-    let by_hand = match adjust(C::command(), &|arg| without_rules(detached(arg))).try_get_matches_from(&given)
-    {
-        Ok(matches) => matches,
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            // The intact command shows variables and possible values.
-            return Err(Refusal::Usage(match C::command().try_get_matches_from(&given) {
-                Err(shown) => shown,
-                Ok(_) => error,
-            }));
-        }
-        Err(error) => return Err(Refusal::Usage(error)),
-    };
+    // Accepts any value and requires none, so only an invalid command line fails here.
+    let from_command_line =
+        match adjust(C::command(), &|arg| without_rules(without_env(arg))).try_get_matches_from(&given) {
+            Ok(matches) => matches,
+            Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+                // The unmodified command shows variables and possible values.
+                return Err(ReadError::Usage(match C::command().try_get_matches_from(&given) {
+                    Err(shown) => shown,
+                    Ok(_) => error,
+                }));
+            }
+            Err(error) => return Err(ReadError::Usage(error)),
+        };
 
     let command = C::command();
     let mut faults = Vec::new();
     let mut values = BTreeMap::new();
-    for arg in arguments(&command, Some(&by_hand)) {
+    for arg in settings(&command, Some(&from_command_line)) {
         let Some(name) = variable(arg) else { continue };
         match value(arg, name, &variables) {
             Err(fault) => faults.push(fault),
@@ -139,53 +86,56 @@ pub(super) fn read<C: Parser>(
             Ok(None) => {}
         }
     }
-    faults.retain(|fault| !given_by_hand(&command, &by_hand, &fault.variable));
+    faults.retain(|fault| !is_on_command_line(&command, &from_command_line, &fault.variable));
     faults.extend(variables.keys().filter_map(|name| unknown(name)));
     #[cfg(feature = "kafka")]
-    if arguments(&command, Some(&by_hand)).iter().any(|arg| variable(arg) == Some(crate::kafka::BROKERS)) {
-        faults.extend(crate::kafka::property_faults(&variables));
+    if settings(&command, Some(&from_command_line))
+        .iter()
+        .any(|arg| variable(arg) == Some(kafka_properties::BROKERS))
+    {
+        faults.extend(kafka_properties::property_faults(&variables));
     }
     if !faults.is_empty() {
-        return Err(Refusal::Faults(Faults(faults)));
+        return Err(ReadError::Faults(Faults(faults)));
     }
 
     let command = adjust(C::command(), &|arg| match variable(&arg).and_then(|name| values.get(name)) {
-        Some(value) => detached(arg).required(false).default_value(value.clone()),
-        None => detached(arg),
+        Some(value) => without_env(arg).required(false).default_value(value.clone()),
+        None => without_env(arg),
     });
     command
         .try_get_matches_from(&given)
         .and_then(|mut matches| C::from_arg_matches_mut(&mut matches))
-        .map_err(|error| Refusal::Usage(error.format(&mut C::command())))
+        .map_err(|error| ReadError::Usage(error.format(&mut C::command())))
 }
 
-/// Returns the arguments of a command and of its subcommands: of the chosen ones, or of all.
-fn arguments<'a>(command: &'a Command, chosen: Option<&ArgMatches>) -> Vec<&'a Arg> {
+/// Returns the arguments of a command and of its subcommands: the chosen one with `chosen`, else all.
+fn settings<'a>(command: &'a Command, chosen: Option<&ArgMatches>) -> Vec<&'a Arg> {
     let mut found: Vec<&Arg> = command.get_arguments().collect();
     match chosen {
-        None => found.extend(command.get_subcommands().flat_map(|inner| arguments(inner, None))),
+        None => found.extend(command.get_subcommands().flat_map(|inner| settings(inner, None))),
         Some(matches) => {
             if let Some((name, inner)) = matches.subcommand()
                 && let Some(subcommand) = command.find_subcommand(name)
             {
-                found.extend(arguments(subcommand, Some(inner)));
+                found.extend(settings(subcommand, Some(inner)));
             }
         }
     }
     found
 }
 
-/// Applies a change to each argument of a command and of its subcommands.
+/// Changes each argument of a command and of its subcommands.
 fn adjust(command: Command, change: &dyn Fn(Arg) -> Arg) -> Command {
     command.mut_args(change).mut_subcommands(|subcommand| adjust(subcommand, change))
 }
 
-/// Cuts an argument off from the environment of this process, which [`read`] is given instead.
-fn detached(arg: Arg) -> Arg {
+/// Stops clap from reading the argument's variable: [`read`] takes variables as a parameter.
+fn without_env(arg: Arg) -> Arg {
     if arg.get_env().is_some() { arg.env(Resettable::Reset) } else { arg }
 }
 
-/// Makes an argument accept any text, and its absence.
+/// Makes an argument optional, with any value.
 fn without_rules(arg: Arg) -> Arg {
     let arg = arg.required(false);
     if arg.get_action().takes_values() {
@@ -199,13 +149,13 @@ fn variable(arg: &Arg) -> Option<&str> {
     arg.get_env().and_then(OsStr::to_str)
 }
 
-fn given_by_hand(command: &Command, matches: &ArgMatches, name: &str) -> bool {
+fn is_on_command_line(command: &Command, matches: &ArgMatches, name: &str) -> bool {
     let here = command
         .get_arguments()
         .filter(|arg| variable(arg) == Some(name))
         .any(|arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine));
     here || matches.subcommand().is_some_and(|(chosen, inner)| {
-        command.find_subcommand(chosen).is_some_and(|subcommand| given_by_hand(subcommand, inner, name))
+        command.find_subcommand(chosen).is_some_and(|subcommand| is_on_command_line(subcommand, inner, name))
     })
 }
 
@@ -226,7 +176,7 @@ fn value(arg: &Arg, name: &str, variables: &BTreeMap<OsString, OsString>) -> Res
     }
 }
 
-/// Returns what is wrong with the value of one argument, whatever the state of the others.
+/// Returns the error of one argument's value, parsed separately from the other arguments.
 fn fault(arg: &Arg, value: &OsStr) -> Option<String> {
     let mut alone =
         Arg::new("value").long("value").action(ArgAction::Set).value_parser(arg.get_value_parser().clone());
@@ -239,7 +189,7 @@ fn fault(arg: &Arg, value: &OsStr) -> Option<String> {
     let reason = match (error.source(), error.get(ContextKind::ValidValue)) {
         (Some(source), _) => source.to_string(),
         (None, Some(ContextValue::Strings(valid))) => format!("expected one of {}", valid.join(", ")),
-        (None, _) => "not readable".to_owned(),
+        (None, _) => "cannot be parsed".to_owned(),
     };
     let value = value.to_string_lossy();
     Some(if !arg.is_hide_env_values_set() {
@@ -251,37 +201,13 @@ fn fault(arg: &Arg, value: &OsStr) -> Option<String> {
     })
 }
 
-/// Returns the fault of a variable that has our prefix and belongs to none of the processes.
-fn unknown(name: &OsStr) -> Option<Fault> {
-    let name = name.to_string_lossy();
-    if !name.starts_with(PREFIX) || VARIABLES.contains(&&*name) {
-        return None;
-    }
-    if name.strip_suffix(FILE_SUFFIX).is_some_and(|secret| SECRETS.contains(&secret)) {
-        return None;
-    }
-    let own = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
-    let nearest = VARIABLES
-        .iter()
-        .map(|known| (strsim::normalized_damerau_levenshtein(&own(known), &own(&name)), known))
-        // A slip of the fingers: at least three of four letters are right, the prefix not counted.
-        .filter(|(likeness, _)| *likeness >= 0.75)
-        .max_by(|left, right| left.0.total_cmp(&right.0));
-    Some(Fault::new(
-        &*name,
-        match nearest {
-            Some((_, known)) => format!("unknown variable, did you mean {known}?"),
-            None => "unknown variable".to_owned(),
-        },
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use super::super::KeyRing;
     use super::*;
-    use crate::{config::KeyRing, telemetry::LogFormat};
+    use crate::telemetry::LogFormat;
 
     /// A configuration with a setting of every kind.
     #[derive(Debug, Parser)]
@@ -313,7 +239,7 @@ mod tests {
     const WORKING: &[(&str, &str)] =
         &[("KAFKA_BROKERS", "a:1,b:2"), ("DATABASE_URL", "postgres://"), ("HOPLINE_SECRET_KEYS", KEYS)];
 
-    fn read(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Sample, Refusal> {
+    fn read(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Sample, ReadError> {
         super::read(
             std::iter::once("sample").chain(arguments.iter().copied()).map(OsString::from),
             variables.iter().map(|(name, value)| (name.into(), value.into())),
@@ -322,13 +248,13 @@ mod tests {
 
     fn faults(arguments: &[&str], variables: &[(&str, &str)]) -> String {
         match read(arguments, variables) {
-            Err(Refusal::Faults(faults)) => faults.to_string(),
+            Err(ReadError::Faults(faults)) => faults.to_string(),
             other => panic!("expected faults, found {other:?}"),
         }
     }
 
     #[test]
-    fn variables_fill_the_configuration() {
+    fn a_configuration_is_read_from_variables() {
         let sample = read(&[], &[WORKING, &[("HOPLINE_DRAIN_SECONDS", "3")]].concat()).unwrap();
         assert_eq!(sample.drain, Duration::from_secs(3));
         assert_eq!(sample.format, LogFormat::Auto);
@@ -337,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_win_over_variables_and_over_their_faults() {
+    fn arguments_take_precedence_over_variables_and_faults() {
         let variables = [WORKING, &[("HOPLINE_DRAIN_SECONDS", "soon")]].concat();
         let sample = read(&["--drain", "4", "--database=mine"], &variables).unwrap();
         assert_eq!(sample.drain, Duration::from_secs(4));
@@ -345,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_reported_under_its_variable() {
+    fn every_fault_is_reported_with_its_variable() {
         let report = faults(
             &[],
             &[
@@ -382,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_the_other_processes_are_accepted() {
+    fn variables_of_other_processes_are_accepted() {
         let others: Vec<_> = VARIABLES
             .iter()
             .filter(|name| {
@@ -395,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_may_stand_in_a_file_and_another_setting_may_not() {
+    fn only_a_secret_may_be_in_a_file() {
         let path = std::env::temp_dir().join(format!("hopline-secret-{}", std::process::id()));
         fs::write(&path, format!("{KEYS}\n")).unwrap();
         let file = path.to_str().unwrap();
@@ -412,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subcommands_settings_count_only_when_it_is_chosen() {
+    fn only_the_chosen_subcommands_settings_are_checked() {
         assert!(read(&[], WORKING).unwrap().command.is_none());
         assert_eq!(faults(&["migrate"], WORKING), "HOPLINE_MAX_CONNECTIONS: required but not set");
         let variables = [WORKING, &[("HOPLINE_MAX_CONNECTIONS", "7")]].concat();
@@ -423,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_errors_and_help_come_from_the_command_line() {
+    fn clap_reports_usage_errors_and_help() {
         for (arguments, kind) in [
             (&["--nonsense"][..], ErrorKind::UnknownArgument),
             (&["--drain", "soon", "--database=x"], ErrorKind::ValueValidation),
@@ -431,11 +357,11 @@ mod tests {
             (&["--version"], ErrorKind::DisplayVersion),
         ] {
             match read(arguments, WORKING) {
-                Err(Refusal::Usage(error)) => assert_eq!(error.kind(), kind),
+                Err(ReadError::Usage(error)) => assert_eq!(error.kind(), kind),
                 other => panic!("{arguments:?}: {other:?}"),
             }
         }
-        let Err(Refusal::Usage(help)) = read(&["--help"], &[]) else { panic!("no help") };
+        let Err(ReadError::Usage(help)) = read(&["--help"], &[]) else { panic!("no help") };
         assert!(help.to_string().contains("[env: HOPLINE_DRAIN_SECONDS="), "{help}");
     }
 

@@ -1,13 +1,15 @@
-//! Secret keys and rings of them.
+//! Secret keys and key rings.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
 
 use secrecy::{ExposeSecret as _, SecretBox};
 
-/// The bytes of a key.
+/// Length of a key in bytes.
 const LENGTH: usize = 32;
 
-/// A key or ring that cannot be read; it never shows the text.
+/// The error for a malformed key or ring; it never contains the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFault {
     /// A key is not 32 bytes in hexadecimal.
@@ -16,20 +18,20 @@ pub enum KeyFault {
     /// A key of a ring has no id.
     #[error("expected id:key, more of them separated by commas")]
     NoId,
-    /// An id of a ring is out of range.
-    #[error("a key's id must be a number from 1 to 255")]
+    /// An id is out of range.
+    #[error("the id of a key must be a number from 1 to 255")]
     Id,
-    /// A ring has two keys of one id.
+    /// A ring has two keys with the same id.
     #[error("two keys have the id {0}")]
     RepeatedId(u8),
 }
 
-/// A secret key of 32 bytes, wiped from memory when the last clone goes.
+/// A secret key of 32 bytes, wiped from memory when the last clone is dropped.
 #[derive(Clone)]
 pub struct Key(Arc<SecretBox<[u8; LENGTH]>>);
 
 impl Key {
-    /// Keeps the bytes as a key.
+    /// Wraps the bytes of a key.
     #[must_use]
     pub fn new(bytes: [u8; LENGTH]) -> Self {
         Self(Arc::new(SecretBox::new(Box::new(bytes))))
@@ -73,23 +75,23 @@ fn nibble(digit: u8) -> Result<u8, KeyFault> {
     }
 }
 
-/// Keys with ids, so that they can be rotated: the first one makes, all of them check.
+/// Keys with ids, for key rotation: the first one signs or encrypts, all of them verify or decrypt.
 ///
 /// Written as `id:key[,id:key]`, with ids from 1 to 255 and keys of 64 hexadecimal digits.
 #[derive(Debug, Clone)]
 pub struct KeyRing {
     current: (u8, Key),
-    former: Arc<[(u8, Key)]>,
+    previous: Arc<[(u8, Key)]>,
 }
 
 impl KeyRing {
-    /// Returns the key that makes new values, with its id.
+    /// Returns the id and the key for new values.
     #[must_use]
     pub fn current(&self) -> (u8, &Key) {
         (self.current.0, &self.current.1)
     }
 
-    /// Returns the key of that id.
+    /// Returns the key with that id.
     #[must_use]
     pub fn get(&self, id: u8) -> Option<&Key> {
         self.iter().find(|(other, _)| *other == id).map(|(_, key)| key)
@@ -97,7 +99,7 @@ impl KeyRing {
 
     /// Returns all keys with their ids, the current one first.
     pub fn iter(&self) -> impl Iterator<Item = (u8, &Key)> {
-        std::iter::once(&self.current).chain(self.former.iter()).map(|(id, key)| (*id, key))
+        std::iter::once(&self.current).chain(self.previous.iter()).map(|(id, key)| (*id, key))
     }
 }
 
@@ -117,9 +119,9 @@ impl FromStr for KeyRing {
             }
             keys.push((id, key.parse()?));
         }
-        let former = keys.split_off(1.min(keys.len()));
+        let previous = keys.split_off(1.min(keys.len()));
         let current = keys.pop().ok_or(KeyFault::NoId)?;
-        Ok(Self { current, former: former.into() })
+        Ok(Self { current, previous: previous.into() })
     }
 }
 
@@ -131,7 +133,7 @@ mod tests {
     const LETTERS: &str = "abCDabCDabCDabCDabCDabCDabCDabCDabCDabCDabCDabCDabCDabCDabCDabCD";
 
     #[test]
-    fn the_first_key_is_current_and_all_are_found_by_id() {
+    fn the_first_key_is_current_and_get_finds_all() {
         let ring: KeyRing = format!("7:{ONES}, 255:{LETTERS}").parse().unwrap();
         assert_eq!(ring.current().0, 7);
         assert_eq!(ring.current().1.bytes(), &[1; 32]);
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_rings_are_refused_without_showing_a_key() {
+    fn malformed_rings_are_rejected() {
         for (text, fault) in [
             (String::new(), KeyFault::NoId),
             (ONES.to_owned(), KeyFault::NoId),

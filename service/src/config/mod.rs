@@ -1,44 +1,51 @@
-//! Configuration from the environment, read once when a process starts.
+//! Configuration from arguments and environment variables, read once at the start of a process.
 //!
-//! Every setting is a clap argument with a variable behind it, so `--help` is the reference. [`parse`] reports
-//! every fault in one go, each under the name of its variable, and never shows the value of a secret.
+//! Every setting is a clap argument with a variable, so `--help` is the reference. [`parse`] reports all faults
+//! together, each with the name of its variable, and never shows the value of a secret.
 
 mod cidrs;
 mod environment;
+#[cfg(feature = "kafka")]
+mod kafka_properties;
 mod key_ring;
+mod variables;
 
-use std::{fmt, io::Write as _, process, time::Duration};
+use std::io::Write as _;
+use std::time::Duration;
+use std::{fmt, process};
 
 pub use cidrs::{Cidrs, CidrsFault};
-pub use environment::{VARIABLES, assert_listed};
+pub use environment::assert_listed;
+#[cfg(feature = "kafka")]
+pub(crate) use kafka_properties::{BROKERS, properties};
 pub use key_ring::{Key, KeyFault, KeyRing};
+pub use variables::VARIABLES;
 
-/// The exit code of a process that cannot run as configured (`EX_USAGE` of sysexits.h).
+/// The exit code of a process whose configuration is invalid (`EX_USAGE` of sysexits.h).
 pub const EXIT_CONFIGURATION: u8 = 64;
 
-/// One setting that cannot be used.
+/// An invalid or missing setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The variable at fault.
+    /// The name of the variable.
     pub variable: String,
-    /// What is wrong with it, without the value of a secret.
+    /// The problem, without the value of a secret.
     pub message: String,
 }
 
 impl Fault {
-    /// Names a variable and what is wrong with it.
+    /// Returns a fault of a variable.
     pub fn new(variable: impl Into<String>, message: impl Into<String>) -> Self {
         Self { variable: variable.into(), message: message.into() }
     }
 }
 
-/// Everything that is wrong with the configuration; an error that ends a process with
-/// [`EXIT_CONFIGURATION`].
+/// All faults of a configuration: the error that ends a process with [`EXIT_CONFIGURATION`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults(Vec<Fault>);
 
 impl Faults {
-    /// Returns the faults, in the order in which `--help` lists their settings.
+    /// Returns the faults in the order of `--help`.
     #[must_use]
     pub fn as_slice(&self) -> &[Fault] {
         &self.0
@@ -65,27 +72,27 @@ impl std::error::Error for Faults {}
 
 /// Reads the arguments and the environment of this process.
 ///
-/// An empty variable counts as not set. A secret may also stand in a file that `<variable>_FILE` names.
+/// An empty variable counts as not set. A secret may also be in a file whose path is in `<variable>_FILE`.
 /// Ends the process with [`EXIT_CONFIGURATION`] on any fault, and with 0 after `--help` and `--version`.
 #[must_use]
 pub fn parse<C: clap::Parser>() -> C {
     match environment::read(std::env::args_os(), std::env::vars_os()) {
         Ok(config) => config,
-        Err(environment::Refusal::Usage(error)) => {
+        Err(environment::ReadError::Usage(error)) => {
             let code = if error.use_stderr() { EXIT_CONFIGURATION } else { 0 };
-            // Nobody is left to tell when the terminal is gone.
+            // A closed terminal leaves nowhere to report to.
             let _ = error.print();
             process::exit(code.into());
         }
-        Err(environment::Refusal::Faults(faults)) => {
-            // Logging starts only after the configuration is known.
+        Err(environment::ReadError::Faults(faults)) => {
+            // Logging starts after the configuration is read.
             let _ = writeln!(std::io::stderr(), "{faults}");
             process::exit(EXIT_CONFIGURATION.into());
         }
     }
 }
 
-/// Reads a time span of whole or decimal seconds, more than 0 and at most a day; for clap.
+/// Parses a duration in seconds, more than 0 and at most a day; a clap value parser.
 ///
 /// # Errors
 /// When the text is anything else.
@@ -105,8 +112,8 @@ mod tests {
     fn seconds_are_positive_and_at_most_a_day() {
         assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
         assert_eq!(seconds("86400"), Ok(Duration::from_secs(86_400)));
-        for refused in ["0", "-1", "86401", "NaN", "inf", "", "5s"] {
-            assert!(seconds(refused).is_err(), "{refused}");
+        for invalid in ["0", "-1", "86401", "NaN", "inf", "", "5s"] {
+            assert!(seconds(invalid).is_err(), "{invalid}");
         }
     }
 }

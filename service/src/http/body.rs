@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut as _, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _};
-use http::{HeaderMap, header::CONTENT_LENGTH, header::CONTENT_TYPE};
+use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::time::timeout;
 use warp::{Filter, Rejection};
 
-use super::ApiError;
-use super::decode;
+use super::{ApiError, decode};
 
 /// The most bytes that a request body may have where nothing else is stated.
 pub const BODY_LIMIT: usize = 64 * 1024;

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use http::{HeaderMap, HeaderName, header::FORWARDED};
+use http::header::FORWARDED;
+use http::{HeaderMap, HeaderName};
 
 use crate::config::Cidrs;
 

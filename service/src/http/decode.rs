@@ -63,7 +63,8 @@ fn is_number(expected: &str) -> bool {
 mod tests {
     use std::collections::HashMap;
 
-    use serde::{Deserialize, de::DeserializeOwned};
+    use serde::Deserialize;
+    use serde::de::DeserializeOwned;
 
     use super::super::{parse_json, parse_query};
 

@@ -1,17 +1,19 @@
 //! The one shape in which every endpoint says no.
 
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
-use http::{HeaderValue, StatusCode, header::RETRY_AFTER};
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
 use serde::Serialize;
-use warp::{
-    Rejection, Reply,
-    reject::{
-        InvalidHeader, InvalidQuery, LengthRequired, MethodNotAllowed, MissingHeader, PayloadTooLarge,
-        Reject, UnsupportedMediaType,
-    },
-    reply::Response,
+use warp::reject::{
+    InvalidHeader, InvalidQuery, LengthRequired, MethodNotAllowed, MissingHeader, PayloadTooLarge, Reject,
+    UnsupportedMediaType,
 };
+use warp::reply::Response;
+use warp::{Rejection, Reply};
 
 use super::route::json;
 

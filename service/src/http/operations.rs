@@ -2,19 +2,17 @@
 
 use std::time::Duration;
 
-use http::{
-    HeaderValue, StatusCode,
-    header::{CACHE_CONTROL, CONTENT_TYPE},
-};
-use tokio::{net::TcpListener, task::JoinHandle};
-use warp::{Filter as _, reply::Response};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use warp::Filter as _;
+use warp::reply::Response;
 
-use super::{
-    Limits, Route,
-    route::{any_of, json},
-    serve,
-};
-use crate::{Health, Shutdown, metrics::Metrics};
+use super::route::{any_of, json};
+use super::{Limits, Route, serve};
+use crate::metrics::Metrics;
+use crate::{Health, Shutdown};
 
 /// Builds `/healthz`, `/readyz` and `/metrics`.
 #[must_use]

@@ -1,14 +1,10 @@
 //! What the server knows of a request besides the request itself.
 
-use std::{
-    fmt,
-    hash::{BuildHasher as _, RandomState},
-    net::SocketAddr,
-    sync::{
-        LazyLock,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::SocketAddr;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 

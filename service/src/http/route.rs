@@ -1,8 +1,11 @@
 //! Routes that compile quickly, and answers.
 
-use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
 use serde::Serialize;
-use warp::{Filter as _, Reply as _, filters::BoxedFilter, reply::Response};
+use warp::filters::BoxedFilter;
+use warp::reply::Response;
+use warp::{Filter as _, Reply as _};
 
 use super::ApiError;
 

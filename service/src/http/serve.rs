@@ -1,35 +1,32 @@
 //! The accept loop, and what it adds to every request and answer.
 
-use std::{
-    convert::Infallible,
-    error::Error as _,
-    future::Future,
-    io,
-    net::SocketAddr,
-    panic::AssertUnwindSafe,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::convert::Infallible;
+use std::error::Error as _;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use http::Request;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    time::sleep,
-};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 use tower_service::Service as _;
 use tracing::{Instrument as _, Span};
-use warp::{Filter as _, Reply as _, reply::Response};
+use warp::reply::Response;
+use warp::{Filter as _, Reply as _};
 
-use super::{
-    ApiError, Around, Code, Route,
-    error::{Refused, chain, recover},
-    request::{Peer, RequestId, X_REQUEST_ID},
-};
+use super::error::{Refused, chain, recover};
+use super::request::{Peer, RequestId, X_REQUEST_ID};
+use super::{ApiError, Around, Code, Route};
 use crate::{Shutdown, config};
 
 /// How long to leave the backlog alone when the process is out of descriptors or memory.

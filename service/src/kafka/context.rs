@@ -1,18 +1,14 @@
 //! What librdkafka says, at a bearable rate.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use rdkafka::{
-    ClientContext, Statistics,
-    config::RDKafkaLogLevel,
-    consumer::ConsumerContext,
-    error::{KafkaError, RDKafkaErrorCode},
-    producer::{DeliveryResult, ProducerContext},
-};
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::ConsumerContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{DeliveryResult, ProducerContext};
+use rdkafka::{ClientContext, Statistics};
 
 /// Least time between two lines of one kind.
 const INTERVAL: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! What every Kafka client of ours has in common.
+//! Settings, topics, probes and dead letters of Kafka clients.
 
 mod context;
 mod dead_letters;
@@ -10,7 +10,6 @@ mod watch;
 pub use context::Context;
 pub use dead_letters::DeadLetters;
 pub use settings::KafkaConfig;
-pub(crate) use settings::{BROKERS, property_faults};
 pub use topic_ids::topic_ids;
 pub use topics::{EnsureError, Ensured, TopicSpec, ensure_topics};
 pub use watch::watch;

@@ -3,19 +3,16 @@
 //! The crate does not offer DescribeTopics, librdkafka does (`rd_kafka_DescribeTopics`, since 2.3), so this module calls
 //! it as it is.
 
-use std::{
-    collections::BTreeMap,
-    ffi::{CStr, CString, c_char, c_int},
-    ptr::{self, NonNull},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr;
+use std::ptr::NonNull;
+use std::time::Duration;
 
-use rdkafka::{
-    ClientContext, bindings,
-    client::Client,
-    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
-    types::RDKafkaRespErr,
-};
+use rdkafka::client::Client;
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::types::RDKafkaRespErr;
+use rdkafka::{ClientContext, bindings};
 use uuid::Uuid;
 
 /// Asks Kafka for the ids of topics, by their full names; one that is not there is left out. Blocks.

@@ -1,15 +1,14 @@
 //! Topics as they should be.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use rdkafka::{
-    admin::{
-        AdminClient, AdminOptions, AlterConfig, ConfigResource, ConfigSource, NewTopic, ResourceSpecifier,
-        TopicReplication,
-    },
-    error::KafkaError,
-    types::RDKafkaErrorCode,
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, ConfigResource, ConfigSource, NewTopic, ResourceSpecifier,
+    TopicReplication,
 };
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode;
 
 use super::{Context, KafkaConfig};
 

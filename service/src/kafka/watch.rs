@@ -1,12 +1,11 @@
 //! Whether Kafka answers, and has the topics that a process needs.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use rdkafka::{
-    admin::{AdminClient, AdminOptions, ResourceSpecifier},
-    error::{KafkaError, KafkaResult},
-    metadata::Metadata,
-};
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::metadata::Metadata;
 use tokio::task::spawn_blocking;
 
 use super::{Context, KafkaConfig};
