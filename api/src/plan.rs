@@ -1,4 +1,4 @@
-//! Plans: what an account may do.
+//! Plans: what an account may do, and its limits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer};
 use service::http::ApiError;
 
-/// A plan, evaluated on every request: a change acts at once, on keys that exist too.
+/// A plan. It is read on every request, so a change applies at once, also to existing keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub(crate) enum Plan {
     /// The smallest.
     Free,
-    /// The smallest that costs something.
+    /// The smallest paid one.
     Starter,
     /// For one person's work.
     Pro,
@@ -36,15 +36,14 @@ impl Plan {
         }
     }
 
-    /// Whether keys may write, and webhooks are managed and delivered.
-    ///
-    /// Not in the table that an operator can replace: the specification says which plans, and the dispatcher goes
-    /// by the plan alone.
+    /// Returns whether keys may write, and webhooks are managed and delivered.
+    /// Not part of the table that an operator can replace: the specification names the plans, and the dispatcher knows
+    /// only the plan.
     pub(crate) const fn has_write(self) -> bool {
         matches!(self, Self::Agency | Self::Business)
     }
 
-    /// Refuses what needs write access where the plan has none.
+    /// Fails with `PLAN_REQUIRED` on a plan without write access.
     pub(crate) fn require_write(self) -> Result<(), ApiError> {
         if self.has_write() {
             return Ok(());
@@ -61,7 +60,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A text that names no plan.
+/// The text is not the name of a plan.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown plan {0:?}")]
 pub(crate) struct UnknownPlan(String);
@@ -82,9 +81,8 @@ impl TryFrom<String> for Plan {
     }
 }
 
-/// What each plan gives: the built-in table, or an operator's in its place.
-///
-/// Read once at the start; a changed cap locks and unlocks links when `api admin set-plan` is run again.
+/// The limits of each plan: the built-in table, or an operator's.
+/// Read once at the start. After a change of a cap, `api admin set-plan` locks and unlocks links.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plans {
@@ -95,7 +93,7 @@ pub struct Plans {
     business: Terms,
 }
 
-/// What one plan gives.
+/// The limits of a plan.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Terms {
@@ -106,27 +104,27 @@ struct Terms {
     retention_days: u64,
 }
 
-/// Unlimited is said, as null: a number that was forgotten is a fault.
+/// Unlimited is an explicit null: a missing number is an error.
 fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     Option::deserialize(deserializer)
 }
 
-/// The most requests per minute that a limit may be; above is what the rate limit's headers say for unlimited.
+/// The largest limit of requests per minute; larger numbers mean unlimited in the headers.
 const MOST_REQUESTS: i64 = 1_000_000_000;
 
-/// The most links that a cap may be.
+/// The largest cap on links.
 const MOST_LINKS: i64 = 1_000_000_000;
 
 /// The longest retention: a hundred years.
 const MOST_DAYS: u64 = 36_500;
 
-/// Why a table of plans cannot be used.
+/// An error in a table of plans.
 #[derive(Debug, thiserror::Error)]
 pub enum PlansFault {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] std::io::Error),
-    /// It is not JSON of the right form, or a plan or a number is missing.
+    /// The JSON is malformed, or a plan or a number is missing.
     #[error("is not a table of plans: {0}")]
     Malformed(#[from] serde_json::Error),
     /// A number is out of range.
@@ -144,10 +142,10 @@ pub enum PlansFault {
 }
 
 impl Plans {
-    /// Returns the table that this build comes with.
+    /// Returns the built-in table.
     ///
     /// # Errors
-    /// Never: a test reads the same text.
+    /// Never: a test parses the same text.
     pub fn built_in() -> Result<Self, PlansFault> {
         Self::parse(include_str!("../plans.json"))
     }
@@ -155,7 +153,7 @@ impl Plans {
     /// Reads an operator's table.
     ///
     /// # Errors
-    /// When the file cannot be read, a plan or a number is missing or unknown, or a number makes no sense.
+    /// When the file cannot be read, a plan or a number is missing or unknown, or a number is out of range.
     pub fn read(path: &str) -> Result<Self, PlansFault> {
         Self::parse(&std::fs::read_to_string(path)?)
     }
@@ -178,17 +176,17 @@ impl Plans {
         }
     }
 
-    /// How many links the account may have over all its workspaces; `None` is unlimited.
+    /// Returns the cap on links over all workspaces of an account; `None` is unlimited.
     pub(crate) const fn link_cap(&self, plan: Plan) -> Option<i64> {
         self.terms(plan).links
     }
 
-    /// Requests in a minute over all keys of an account; `None` is unlimited.
+    /// Returns the requests per minute over all keys of an account; `None` is unlimited.
     pub(crate) const fn requests_per_minute(&self, plan: Plan) -> Option<i64> {
         self.terms(plan).requests_per_minute
     }
 
-    /// Days before today that queries reach back to.
+    /// Returns how many days before today queries reach.
     pub(crate) const fn retention_days(&self, plan: Plan) -> u64 {
         self.terms(plan).retention_days
     }

@@ -1,4 +1,4 @@
-//! Accounts: their plans, and the lock under which a plan and what it limits are changed.
+//! Accounts: their plans, and the lock for changes of a plan and of what it limits.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -44,7 +44,7 @@ pub(crate) async fn find(connection: &mut PgConnection, account: Uuid) -> sqlx::
         .await
 }
 
-/// Gives an account a plan.
+/// Changes an account's plan.
 pub(crate) async fn set_plan(transaction: &mut PgConnection, account: Uuid, plan: Plan) -> sqlx::Result<()> {
     sqlx::query("UPDATE accounts SET plan = $2 WHERE id = $1")
         .bind(account)
@@ -54,9 +54,8 @@ pub(crate) async fn set_plan(transaction: &mut PgConnection, account: Uuid, plan
     Ok(())
 }
 
-/// Keeps an account's plan as it is until the transaction ends, beside others that do the same.
-///
-/// A transaction that shares must not take afterwards: two that did would wait for each other. It starts again.
+/// Keeps an account's plan unchanged until the transaction ends. Other transactions may share it.
+/// A transaction that has shared must not take: two of them would deadlock. It must begin again.
 ///
 /// # Errors
 /// `RowNotFound` when there is no such account.
@@ -70,7 +69,7 @@ pub(crate) async fn share(transaction: &mut PgConnection, account: Uuid) -> sqlx
     .await
 }
 
-/// Keeps an account's plan and the number of its links as they are until the transaction ends, alone.
+/// Keeps an account's plan and the number of its links unchanged until the transaction ends, exclusively.
 ///
 /// # Errors
 /// `RowNotFound` when there is no such account.
@@ -85,19 +84,18 @@ pub(crate) async fn take(transaction: &mut PgConnection, account: Uuid) -> sqlx:
 }
 
 /// Waits in the account's queue, then locks its row.
-///
-/// The row's lock is what protects: it reads the row as it is once it is locked, not as it was when the statement
-/// began. The queue is for fairness: Postgres lets those who share a row past one who waits to take it, so a storm of
-/// writes would keep a plan from ever changing. Advisory locks are given in the order in which they are asked for.
+/// The lock of the row protects: it is read as it is once locked. The queue is for fairness: Postgres lets shared locks
+/// pass a waiting exclusive one, so many writes could keep a plan from ever changing. Advisory locks are granted in
+/// order.
 async fn hold(transaction: &mut PgConnection, query: &'static str, account: Uuid) -> sqlx::Result<Plan> {
     let plan: String =
         sqlx::query_scalar(query).bind(account).bind(queue(account)).fetch_one(transaction).await?;
     plan.parse().map_err(|unknown| sqlx::Error::Decode(Box::new(unknown)))
 }
 
-/// Returns the advisory lock that is an account's queue.
+/// Returns the advisory lock of an account's queue.
 pub(crate) fn queue(account: Uuid) -> i64 {
-    // Random bits below the variant's `10`, so as a number below zero, where no other advisory lock of ours is.
+    // Random bits behind the variant's `10`: a negative number, which no other advisory lock has.
     let (_, queue) = account.as_u64_pair();
     queue.cast_signed()
 }

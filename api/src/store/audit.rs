@@ -1,16 +1,16 @@
-//! The audit trail: who changed what, operators and members.
+//! The audit trail of operators and members.
 
 use schemas::id::UserId;
 use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// A member's name in the trail.
+/// Returns a member's name in the trail.
 pub(crate) fn member(user: Uuid) -> String {
     UserId::from_uuid(user).to_string()
 }
 
-/// Writes a line of the trail in the transaction that makes the change.
+/// Records a change, in its transaction.
 pub(crate) async fn record(
     transaction: &mut PgConnection,
     actor: &str,

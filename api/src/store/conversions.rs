@@ -11,7 +11,7 @@ use crate::error::violates;
 use crate::store::outbox;
 use crate::store::outbox::Outgoing;
 
-/// A conversion to be registered.
+/// A conversion to insert.
 pub(crate) struct ConversionRow {
     pub(crate) id: Uuid,
     pub(crate) click_id: String,
@@ -25,19 +25,19 @@ pub(crate) struct ConversionRow {
     pub(crate) created_at: DateTime<Utc>,
 }
 
-/// What became of it.
+/// The outcome of an insert.
 pub(crate) enum Outcome {
     Registered,
     /// The link was deleted.
     NoSuchLink,
-    /// The click has one, perhaps from a request at the same moment.
+    /// The click has a conversion.
     Exists,
 }
 
 /// Inserts a conversion and its outbox row in one transaction.
 pub(crate) async fn insert(pool: &PgPool, row: &ConversionRow) -> sqlx::Result<Outcome> {
     let mut transaction = pool.begin().await?;
-    // The share lock keeps the link from being deleted before the conversion is there to be deleted with it.
+    // The share lock delays a deletion of the link until the conversion is there to be deleted with it.
     let workspace: Option<Uuid> =
         sqlx::query_scalar("SELECT workspace_id FROM links WHERE id = $1 FOR KEY SHARE")
             .bind(row.link.uuid())

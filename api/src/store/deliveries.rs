@@ -1,10 +1,10 @@
-//! The SQL of what the dispatcher shares with callers: the failure log, and deliveries on request.
+//! Deliveries, as far as callers see them: the failure log, tests and redelivery.
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool, QueryBuilder};
 use uuid::Uuid;
 
-/// A row of table `webhook_failures`, and when its delivery arrived all the same.
+/// A row of table `webhook_failures`, and when its delivery arrived later.
 #[derive(Debug, sqlx::FromRow)]
 pub(crate) struct FailureRow {
     pub(crate) id: Uuid,
@@ -20,25 +20,25 @@ pub(crate) struct FailureRow {
     pub(crate) delivered_at: Option<DateTime<Utc>>,
 }
 
-/// What is known of one delivery.
+/// The state of a delivery.
 #[derive(Debug, sqlx::FromRow)]
 pub(crate) struct DeliveryRow {
     pub(crate) delivery_id: Uuid,
     pub(crate) attempts: i16,
     pub(crate) status_code: Option<i16>,
     pub(crate) error_class: Option<String>,
-    /// None when it is not pending.
+    /// `None` unless it is pending.
     pub(crate) next_attempt_at: Option<DateTime<Utc>>,
     pub(crate) delivered_at: Option<DateTime<Utc>>,
     pub(crate) failed_at: Option<DateTime<Utc>>,
 }
 
-/// Which failed deliveries are to be sent again.
+/// The failed deliveries to send again.
 #[derive(Debug)]
 pub(crate) enum Chosen {
-    /// Those of these ids.
+    /// By id.
     Ids(Vec<Uuid>),
-    /// Those that failed last from one instant on until before another one, or until now.
+    /// By the time of the last failure, from the first instant until before the second, or until now.
     FailedIn(DateTime<Utc>, Option<DateTime<Utc>>),
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn page(
     query.build_query_as().fetch_all(pool).await
 }
 
-/// Reads what is known of a delivery to an endpoint.
+/// Reads the state of a delivery to an endpoint.
 pub(crate) async fn delivery(
     pool: &PgPool,
     endpoint: Uuid,
@@ -91,7 +91,7 @@ pub(crate) async fn delivery(
     .await
 }
 
-/// Queues an event of no topic for an endpoint, and has its end remembered; false when the endpoint is not enabled.
+/// Queues a test event, whose end is remembered; false when the endpoint is not enabled.
 pub(crate) async fn queue_test(
     transaction: &mut PgConnection,
     endpoint: Uuid,
@@ -116,7 +116,7 @@ pub(crate) async fn queue_test(
     Ok(queued.rows_affected() == 1)
 }
 
-/// Queues failed deliveries of an endpoint again; returns how many.
+/// Queues failed deliveries of an endpoint again. Returns how many.
 pub(crate) async fn redeliver(
     transaction: &mut PgConnection,
     endpoint: Uuid,

@@ -1,4 +1,4 @@
-//! Tokens of external redirect edges, by their digests. Every change is told to the edges in its transaction.
+//! Tokens of external redirect edges, by their digests. Every change queues a message to the edges in its transaction.
 
 use chrono::{DateTime, Utc};
 use schemas::id::{EdgeTokenId, WorkspaceId};
@@ -49,7 +49,7 @@ pub(crate) async fn all(transaction: &mut PgConnection) -> sqlx::Result<Vec<Edge
         .await
 }
 
-/// What edges need of a row of table `edge_tokens`.
+/// A row of table `edge_tokens`, as edges need it.
 #[derive(sqlx::FromRow)]
 pub(crate) struct EdgeTokenRow {
     id: Uuid,
@@ -59,7 +59,7 @@ pub(crate) struct EdgeTokenRow {
 }
 
 impl EdgeTokenRow {
-    /// What edges are told of the token.
+    /// Returns the message to the edges.
     pub(crate) fn message(&self) -> Outgoing {
         let token = EdgeToken {
             version: Version,

@@ -1,6 +1,5 @@
-//! The SQL of webhook endpoints. Whatever changes an endpoint raises `endpoints_version` in the same transaction:
-//! that is how the dispatcher learns of it before the next event. The version comes last, because its one row is
-//! everybody's.
+//! Webhook endpoints. Every change raises `endpoints_version` in the same transaction, so that the dispatcher reloads
+//! endpoints before the next event. The version comes last, because all transactions share its row.
 
 use chrono::{DateTime, Utc};
 use schemas::id::EndpointId;
@@ -25,7 +24,7 @@ pub(crate) struct EndpointRow {
     pub(crate) last_failure_at: Option<DateTime<Utc>>,
 }
 
-/// What an [`EndpointRow`] is read from: the endpoints of workspace `$1`, to which other conditions are added.
+/// Selects [`EndpointRow`]s of workspace `$1`; further conditions can follow.
 macro_rules! select {
     () => {
         "SELECT e.*, h.last_success_at, h.last_failure_at FROM webhook_endpoints e
@@ -45,7 +44,7 @@ pub(crate) async fn lock_and_count(transaction: &mut PgConnection, workspace: Uu
         .await
 }
 
-/// Inserts an endpoint, enabled from its creation on.
+/// Inserts an enabled endpoint.
 pub(crate) async fn insert(
     transaction: &mut PgConnection,
     workspace: Uuid,
@@ -84,7 +83,7 @@ pub(crate) async fn find(
         .await
 }
 
-/// The endpoint for a change, locked until the transaction ends.
+/// Reads an endpoint and locks it until the transaction ends.
 pub(crate) async fn find_for_update(
     transaction: &mut PgConnection,
     workspace: Uuid,
@@ -112,7 +111,7 @@ pub(crate) async fn page(
         .await
 }
 
-/// Writes the fields that callers set.
+/// Writes the fields that callers can change.
 pub(crate) async fn update(transaction: &mut PgConnection, row: &EndpointRow) -> sqlx::Result<()> {
     sqlx::query(
         "UPDATE webhook_endpoints
@@ -129,7 +128,7 @@ pub(crate) async fn update(transaction: &mut PgConnection, row: &EndpointRow) ->
     raise_version(transaction).await
 }
 
-/// Puts a new secret in the place of the present one, which is kept for 24 hours; none when there is no endpoint.
+/// Replaces the secret; the former one is kept for 24 hours. `None` when there is no endpoint.
 pub(crate) async fn rotate(
     transaction: &mut PgConnection,
     workspace: Uuid,
@@ -156,10 +155,8 @@ pub(crate) async fn rotate(
     find(transaction, workspace, id).await
 }
 
-/// Enables a disabled endpoint for the events from now on; false when it is enabled already, none when there is no
-/// such endpoint.
-///
-/// Outcomes of deliveries from before count no more: they belong to the former epoch.
+/// Enables a disabled endpoint for new events; false when it is enabled already, `None` when there is no endpoint.
+/// Outcomes of earlier deliveries no longer count: they belong to the former epoch.
 pub(crate) async fn enable(transaction: &mut PgConnection, id: EndpointId) -> sqlx::Result<Option<bool>> {
     let status: Option<String> =
         sqlx::query_scalar("SELECT status FROM webhook_endpoints WHERE id = $1 FOR NO KEY UPDATE")
@@ -184,10 +181,8 @@ pub(crate) async fn enable(transaction: &mut PgConnection, id: EndpointId) -> sq
     Ok(Some(true))
 }
 
-/// Removes an endpoint's row; false when there is none.
-///
-/// Its deliveries and its failure log are out of reach without it. The dispatcher removes them in small statements:
-/// there may be millions.
+/// Deletes an endpoint; false when there is none.
+/// The dispatcher removes its deliveries and its failure log in small statements: there may be millions.
 pub(crate) async fn delete(transaction: &mut PgConnection, workspace: Uuid, id: Uuid) -> sqlx::Result<bool> {
     let deleted = sqlx::query("DELETE FROM webhook_endpoints WHERE id = $1 AND workspace_id = $2")
         .bind(id)
@@ -201,7 +196,7 @@ pub(crate) async fn delete(transaction: &mut PgConnection, workspace: Uuid, id: 
     Ok(true)
 }
 
-/// Tells the dispatcher to load the endpoints again before it matches another event.
+/// Makes the dispatcher reload endpoints before it matches another event.
 pub(crate) async fn raise_version(transaction: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query("UPDATE endpoints_version SET version = version + 1").execute(transaction).await?;
     Ok(())

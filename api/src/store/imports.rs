@@ -7,38 +7,38 @@ use uuid::Uuid;
 
 use crate::plan::Plan;
 
-/// The advisory locks of accounts whose imports are counted are pairs of this, "imc" as ASCII, and a number of each.
+/// Advisory locks for counting an account's imports: this number ("imc" as ASCII) and one of the account.
 const COUNTS: i32 = 0x69_6d63;
 
-/// The advisory locks of imports that are worked off are pairs of this, "imp" as ASCII, and a number of each import.
+/// Advisory locks of running imports: this number ("imp" as ASCII) and one of the import.
 const LOCKS: i32 = 0x69_6d70;
 
-/// How far an import is, and what was refused.
+/// The progress of an import, and its rejected rows.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) import_id: ImportId,
-    /// Rows that are done.
+    /// Imported and rejected rows so far.
     pub(crate) rows: i64,
     pub(crate) created: i64,
     pub(crate) failed: i64,
-    /// The first of the refused rows.
+    /// The first rejected rows.
     pub(crate) results: Vec<Refusal>,
     pub(crate) done: bool,
 }
 
-/// A row that was refused, as a request for its link would have been.
+/// A rejected row, with the error that a request for its link would get.
 #[derive(Debug, Serialize, sqlx::FromRow)]
 pub(crate) struct Refusal {
-    /// As a spreadsheet numbers it: the header is 1, and empty rows count.
+    /// The row's number in a spreadsheet: the header is 1, and empty rows count.
     #[sqlx(rename = "line")]
     pub(crate) row: i64,
     pub(crate) status: i16,
     pub(crate) message: String,
-    /// The beginning of the row, as it was in the file.
+    /// The beginning of the row in the file.
     pub(crate) content: String,
 }
 
-/// Begins an import whose file is on its way; false when the account has too many that are not done.
+/// Begins an import, before its file is received; false when the account has too many unfinished ones.
 pub(crate) async fn begin(
     pool: &PgPool,
     id: ImportId,
@@ -49,15 +49,14 @@ pub(crate) async fn begin(
     most: i64,
 ) -> sqlx::Result<bool> {
     let mut transaction = pool.begin().await?;
-    // Two that count at once would both find the last place. Not the lock of the account's links: a batch of rows holds
-    // that for as long as it takes.
+    // Serializes counting. Not the lock of the account's links, which a running batch holds.
     let lock = lock_number(account);
     sqlx::query("SELECT pg_advisory_xact_lock($1, $2)")
         .bind(COUNTS)
         .bind(lock)
         .execute(&mut *transaction)
         .await?;
-    // What has not arrived after an hour never will: its process was killed.
+    // A file that was not received within an hour never will be: its process was killed.
     let begun = sqlx::query(
         "INSERT INTO link_imports (id, workspace_id, user_id, is_dry_run)
          SELECT $1, $2, $3, $4
@@ -88,7 +87,7 @@ pub(crate) async fn add_piece(pool: &PgPool, id: ImportId, number: i32, bytes: &
     Ok(())
 }
 
-/// Says that the whole file is there.
+/// Marks the file as received.
 ///
 /// # Errors
 /// `RowNotFound` when the import was removed meanwhile.
@@ -100,13 +99,13 @@ pub(crate) async fn set_received(transaction: &mut PgConnection, id: ImportId) -
     if set.rows_affected() == 1 { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
 }
 
-/// Forgets an import with its file.
+/// Deletes an import and its file.
 pub(crate) async fn remove(pool: &PgPool, id: ImportId) -> sqlx::Result<()> {
     sqlx::query("DELETE FROM link_imports WHERE id = $1").bind(id.uuid()).execute(pool).await?;
     Ok(())
 }
 
-/// Reads how far an import of a workspace is, with the first `most` rejected rows.
+/// Reads the progress of a workspace's import, with the first `most` rejected rows.
 pub(crate) async fn report(
     pool: &PgPool,
     workspace: Uuid,
@@ -125,7 +124,7 @@ pub(crate) async fn report(
     .await?;
     let Some((created, failed, done)) = row else { return Ok(None) };
     let mut results = if failed > 0 { refusals(pool, id, 0, most).await? } else { Vec::new() };
-    // More may have come since the numbers were read.
+    // More may have been added since the numbers were read.
     results.truncate(usize::try_from(failed).unwrap_or(usize::MAX));
     Ok(Some(Report { import_id: id, rows: created + failed, created, failed, results, done }))
 }
@@ -148,7 +147,7 @@ pub(crate) async fn refusals(
     .await
 }
 
-/// An import that is to be worked off.
+/// An import to run.
 #[derive(Debug, Clone, sqlx::FromRow)]
 pub(crate) struct Import {
     pub(crate) id: Uuid,
@@ -162,14 +161,14 @@ pub(crate) struct Import {
     pub(crate) plan: Plan,
 }
 
-/// An import whose file is there, and that is not done.
+/// A received import that is not done.
 #[derive(Debug, sqlx::FromRow)]
 pub(crate) struct Waiting {
     pub(crate) id: Uuid,
     pub(crate) is_dry_run: bool,
 }
 
-/// The imports whose files are there and that are not done, the oldest first.
+/// Reads the received imports that are not done, the oldest first.
 pub(crate) async fn waiting(connection: &mut PgConnection) -> sqlx::Result<Vec<Waiting>> {
     sqlx::query_as(
         "SELECT id, is_dry_run FROM link_imports
@@ -191,7 +190,7 @@ pub(crate) async fn find(connection: &mut PgConnection, id: Uuid) -> sqlx::Resul
     .await
 }
 
-/// Reads a piece of the file; none is after the last.
+/// Reads a piece of the file; `None` after the last.
 pub(crate) async fn piece(
     connection: &mut PgConnection,
     id: Uuid,
@@ -204,7 +203,7 @@ pub(crate) async fn piece(
         .await
 }
 
-/// What a batch of rows came to.
+/// The outcome of a batch of rows.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) created: i64,
@@ -212,7 +211,7 @@ pub(crate) struct Outcome {
     pub(crate) refusals: Vec<Refusal>,
 }
 
-/// Notes that the rows after the first `done` are done too; false when somebody else has gone on.
+/// Records the outcome of the rows after the first `done`; false when another process has recorded them.
 pub(crate) async fn advance(
     transaction: &mut PgConnection,
     id: Uuid,
@@ -249,7 +248,7 @@ pub(crate) async fn advance(
     Ok(true)
 }
 
-/// Begins a dry run anew.
+/// Resets a dry run to its beginning.
 pub(crate) async fn restart(connection: &mut PgConnection, id: Uuid) -> sqlx::Result<()> {
     let mut transaction = connection.begin().await?;
     sqlx::query("DELETE FROM link_import_refusals WHERE import_id = $1")
@@ -263,7 +262,7 @@ pub(crate) async fn restart(connection: &mut PgConnection, id: Uuid) -> sqlx::Re
     transaction.commit().await
 }
 
-/// Notes that an import is done, and removes its file.
+/// Marks an import as done, and deletes its file.
 pub(crate) async fn finish(connection: &mut PgConnection, id: Uuid) -> sqlx::Result<()> {
     sqlx::query("UPDATE link_imports SET done_at = now() WHERE id = $1")
         .bind(id)
@@ -273,10 +272,10 @@ pub(crate) async fn finish(connection: &mut PgConnection, id: Uuid) -> sqlx::Res
     Ok(())
 }
 
-/// Removes reports after a week, and what never arrived in full after some hours.
+/// Deletes imports a week after their creation, and unreceived ones after three hours.
 pub(crate) async fn sweep(connection: &mut PgConnection) -> sqlx::Result<()> {
     loop {
-        // One at a time: a million refused rows may go with each.
+        // One at a time: each may have a million rejected rows.
         let removed = sqlx::query(
             "DELETE FROM link_imports WHERE id = (
                  SELECT id FROM link_imports
@@ -311,7 +310,7 @@ pub(crate) async fn unlock(connection: &mut PgConnection, id: Uuid) -> sqlx::Res
     Ok(())
 }
 
-/// The number under which an import is locked: random bits of its id.
+/// Returns the number for an id's advisory lock: random bits of the id.
 fn lock_number(id: Uuid) -> i32 {
     ((id.as_u128() & 0xffff_ffff) as u32).cast_signed()
 }

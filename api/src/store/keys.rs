@@ -49,7 +49,7 @@ pub(crate) struct Key {
     pub(crate) revoked_at: Option<DateTime<Utc>>,
 }
 
-/// A key that was looked up, and what its account has used of this minute.
+/// A valid key, and what its account has used of this minute.
 #[derive(sqlx::FromRow)]
 pub(crate) struct CountedKey {
     pub(crate) workspace_id: Uuid,
@@ -63,12 +63,11 @@ pub(crate) struct CountedKey {
     pub(crate) window_end: DateTime<Utc>,
 }
 
-/// Looks up a key with the plan of its account, and counts the request in the account's minute.
-///
-/// $1: digest of the key; $2 and $3: plans and their requests per minute, null for unlimited. Without a row the key is
-/// not valid. Without `used` a limited account has nothing left: what is refused is not counted. A statement that
-/// waited for the account's row may come with the minute before; it counts in the minute that is there. That a key was
-/// used is noted once in a minute, so that it costs no write at each request.
+/// Finds a key with its account's plan, and counts the request in the account's minute.
+/// $1: digest of the key; $2 and $3: plans and their requests per minute, null for unlimited. No row: the key is
+/// invalid. No `used` in a limited account: the limit is reached, and the request is not counted. A statement that
+/// waited for the account's row may carry the minute before; it counts in the row's minute. `last_used_at` is written
+/// at most once a minute.
 const LOOK_UP_AND_COUNT: &str = "
     WITH caller AS (
         SELECT k.id, k.last_used_at, k.workspace_id, k.scope, a.id AS account_id, a.plan, plans.requests_per_minute,
@@ -106,7 +105,7 @@ pub(crate) async fn find_and_count(
     sqlx::query_as(LOOK_UP_AND_COUNT).bind(&digest[..]).bind(plans).bind(limits).fetch_optional(pool).await
 }
 
-/// Returns whether a key is there, not revoked and not expired.
+/// Returns whether a key exists and is neither revoked nor expired.
 pub(crate) async fn is_valid(pool: &PgPool, digest: &[u8; 32]) -> sqlx::Result<bool> {
     sqlx::query_scalar(
         "SELECT EXISTS (SELECT FROM api_keys WHERE key_sha256 = $1 AND revoked_at IS NULL
@@ -152,7 +151,7 @@ pub(crate) async fn insert(
     Ok(())
 }
 
-/// Revokes a key, of any workspace without one given; false when there is none. A revoked key keeps its time.
+/// Revokes a key of a workspace, or of any; false when there is none. A key that is revoked already keeps its time.
 pub(crate) async fn revoke(
     transaction: &mut PgConnection,
     workspace: Option<Uuid>,

@@ -11,16 +11,16 @@ use crate::plan::Plan;
 use crate::store::workspaces::Kind;
 use crate::store::{accounts, audit, sessions, workspaces};
 
-/// Held by the one request that sets up. An arbitrary constant: "setup" as ASCII.
+/// Advisory lock of the request that sets up: "setup" as ASCII.
 const SETUP_LOCK: i64 = 0x73_6574_7570;
 
-/// What a member may do: an owner decides about members and workspaces too.
+/// What a member may do.
 #[derive(Debug, Clone, Copy, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
-    /// Decides about members and workspaces too.
+    /// May also change members and workspaces.
     Owner,
-    /// Sees and changes everything else.
+    /// May see and change everything else.
     Member,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Member {
     pub(crate) created_at: DateTime<Utc>,
 }
 
-/// A member to be.
+/// A member to insert.
 pub(crate) struct NewMember<'a> {
     pub(crate) id: Uuid,
     pub(crate) account: Uuid,
@@ -57,7 +57,7 @@ pub(crate) struct NewMember<'a> {
     pub(crate) hash: &'a str,
 }
 
-/// Inserts a member who can sign in; the index `users_email` refuses an email that somebody has.
+/// Inserts a member who can sign in. The index `users_email` rejects an email that another member has.
 pub(crate) async fn insert(transaction: &mut PgConnection, member: &NewMember<'_>) -> sqlx::Result<()> {
     sqlx::query(
         "INSERT INTO users (id, account_id, name, email, role, password_hash) VALUES ($1, $2, $3, $4, $5, $6)",
@@ -124,14 +124,14 @@ pub(crate) async fn lock_setup(transaction: &mut PgConnection) -> sqlx::Result<(
     Ok(())
 }
 
-/// What became of a removal.
+/// The outcome of a removal.
 pub(crate) enum Removed {
     Done,
     LastOwner,
     NoSuchMember,
 }
 
-/// Removes what is known of a member; the row stays, because links refer to it.
+/// Clears a member's data. The row stays, because links refer to it.
 pub(crate) async fn remove(transaction: &mut PgConnection, account: Uuid, id: Uuid) -> sqlx::Result<Removed> {
     let found: Option<bool> = sqlx::query_scalar(
         "SELECT EXISTS (SELECT FROM users o WHERE o.account_id = $1 AND o.id <> $2 AND o.role = 'owner'
@@ -157,7 +157,7 @@ pub(crate) async fn remove(transaction: &mut PgConnection, account: Uuid, id: Uu
     Ok(Removed::Done)
 }
 
-/// Lets the owner of the first account sign in; makes an account, its owner and a workspace where there is none.
+/// Sets the sign-in of the first account's owner; creates the account, its owner and a workspace if there is none.
 pub(crate) async fn set_first_owner(
     transaction: &mut PgConnection,
     name: &str,
@@ -191,7 +191,7 @@ pub(crate) async fn set_first_owner(
     Ok(user)
 }
 
-/// Gives the member of an email a password and ends the sessions; none when there is no such member.
+/// Changes a member's password and ends the member's sessions; `None` when no member has the email.
 pub(crate) async fn set_password(
     transaction: &mut PgConnection,
     email: &str,

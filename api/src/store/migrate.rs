@@ -10,13 +10,13 @@ use sqlx::PgPool;
 /// The migrations of Postgres, from the files of `schemas/postgres`.
 static POSTGRES: sqlx::migrate::Migrator = sqlx::migrate!("../schemas/postgres");
 
-/// Brings Postgres, ClickHouse and Kafka to what this build needs.
+/// Migrates Postgres and ClickHouse and creates topics.
 pub(crate) async fn migrate(
     pool: &PgPool,
     clickhouse: &clickhouse::Client,
     kafka: &KafkaConfig,
 ) -> anyhow::Result<()> {
-    // sqlx holds an advisory lock meanwhile, so two of these wait for each other.
+    // sqlx holds an advisory lock, so two migrations wait for each other.
     POSTGRES.run(pool).await.context("migrating Postgres")?;
     tracing::info!("Postgres is up to date");
     let applied = migrate_clickhouse(clickhouse).await.context("migrating ClickHouse")?;
@@ -36,10 +36,9 @@ struct Applied {
     version: u32,
 }
 
-/// Runs what has not run yet and returns how many that was.
-///
-/// ClickHouse has no transaction over DDL: a migration is recorded after its last statement, so each statement
-/// must bear to run again (`IF NOT EXISTS`) after a crash in between.
+/// Runs the missing migrations and returns their number.
+/// ClickHouse has no transactions over DDL. A migration is recorded after its last statement, so each statement must be
+/// repeatable (`IF NOT EXISTS`) after a crash.
 async fn migrate_clickhouse(clickhouse: &clickhouse::Client) -> anyhow::Result<usize> {
     clickhouse
         .query(

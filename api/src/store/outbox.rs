@@ -1,4 +1,4 @@
-//! The outbox: messages of changes on their way from Postgres to Kafka.
+//! The outbox: messages about changes, on their way to Kafka.
 
 use anyhow::ensure;
 use schemas::topic::Topic;
@@ -7,19 +7,17 @@ use sqlx::{Connection as _, PgConnection, PgPool};
 /// The channel on which a committed change wakes the publisher.
 pub(crate) const CHANNEL: &str = "hopline_outbox";
 
-/// Held by the one publisher of all instances. An arbitrary constant: "outbox" as ASCII.
+/// Advisory lock of the only publisher: "outbox" as ASCII.
 const ADVISORY_LOCK: i64 = 0x6f75_7462_6f78;
 
-/// Ends the session of a publisher that has asked nothing for so long, and with it its lock: a process that hangs
-/// must not keep the others from publishing. A publisher at work asks every [`SIGN`] at the latest. (Postgres 14 or
-/// later.)
+/// Postgres ends the session of an idle publisher, and with it its lock: a process that hangs must not keep others from
+/// publishing. A working publisher sends a statement every two seconds. (Postgres 14 or later.)
 const END_IDLE_SESSION: &str = "SET idle_session_timeout = '10s'";
 
-/// Does not wait for the disk when rows are deleted: a Postgres that crashes may bring them back, and they are sent
-/// again, as after a publisher that died. Waiting would make each change of a link share the disk with a deletion.
+/// Deletes rows without waiting for the disk. After a crash of Postgres they may be back, and are sent again.
 const DELETE_WITHOUT_WAITING: &str = "SET synchronous_commit = off";
 
-/// A row of the outbox: its place, topic, key and value.
+/// A row: its place, topic, key and value.
 pub(crate) type OutboxRow = (i64, String, String, Vec<u8>);
 
 /// A message on its way to Kafka.
@@ -29,13 +27,13 @@ pub(crate) struct Outgoing {
     pub(crate) value: Vec<u8>,
 }
 
-/// Puts messages into the outbox of the transaction at hand, in their order, with one statement.
+/// Queues messages in this transaction, in their order, with one statement.
 pub(crate) async fn enqueue_all(
     transaction: &mut PgConnection,
     messages: impl IntoIterator<Item = Outgoing>,
 ) -> sqlx::Result<()> {
     let (topics, keys, values) = columns(messages);
-    // Postgres sends the notification when the transaction commits, and once however often it is asked.
+    // Postgres sends the notification when the transaction commits, and only once.
     sqlx::query(
         "WITH queued AS (
              INSERT INTO outbox (topic, key, value)
@@ -55,7 +53,7 @@ pub(crate) async fn enqueue_all(
     Ok(())
 }
 
-/// Returns the topics, keys and values of messages, for a statement that puts them into the outbox.
+/// Splits messages into topics, keys and values, for a statement that queues them.
 pub(crate) fn columns(
     messages: impl IntoIterator<Item = Outgoing>,
 ) -> (Vec<&'static str>, Vec<String>, Vec<Vec<u8>>) {
@@ -72,11 +70,11 @@ pub(crate) async fn waiting(connection: &mut PgConnection, last: i64) -> sqlx::R
     sqlx::query_scalar("SELECT count(*) FROM outbox WHERE seq <= $1").bind(last).fetch_one(connection).await
 }
 
-/// A session of Postgres that has the lock, or waits for it.
+/// A session of Postgres that holds the publisher's lock, or waits for it.
 pub(crate) struct PublisherSession {
-    /// The lock lives as long as this connection, which therefore does not go back to the pool.
+    /// The lock lives as long as this connection, which is therefore detached from the pool.
     connection: PgConnection,
-    /// The process of Postgres that serves it.
+    /// Postgres' process id of the session.
     process: i32,
 }
 
@@ -90,14 +88,14 @@ impl PublisherSession {
         Ok(Self { connection, process })
     }
 
-    /// Takes the lock, if nobody has it.
+    /// Takes the lock if it is free.
     pub(crate) async fn lock(&mut self) -> anyhow::Result<bool> {
         self.check().await?;
         let lock = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)").bind(ADVISORY_LOCK);
         Ok(lock.fetch_one(&mut self.connection).await?)
     }
 
-    /// Checks that the process of Postgres which has the lock is the one that is asked, and keeps its session awake.
+    /// Checks that the connection still reaches the session with the lock, and keeps it alive.
     pub(crate) async fn check(&mut self) -> anyhow::Result<()> {
         let process: i32 =
             sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut self.connection).await?;
@@ -109,7 +107,7 @@ impl PublisherSession {
         Ok(())
     }
 
-    /// Reads the first rows that are visible.
+    /// Reads the first visible rows.
     pub(crate) async fn oldest(&mut self, limit: usize) -> anyhow::Result<Vec<OutboxRow>> {
         let rows = sqlx::query_as("SELECT seq, topic, key, value FROM outbox ORDER BY seq LIMIT $1")
             .bind(i64::try_from(limit)?)
@@ -126,7 +124,7 @@ impl PublisherSession {
         Ok(())
     }
 
-    /// Closes the connection, and with it releases the lock.
+    /// Closes the connection, which releases the lock.
     pub(crate) async fn close(self) -> sqlx::Result<()> {
         self.connection.close().await
     }

@@ -5,8 +5,8 @@ use uuid::Uuid;
 
 use crate::plan::Plan;
 
-/// Finds the member of a session, with the account's plan as it is now. A session ends 30 days after the sign-in, and
-/// after 7 days without a request; that it was used is noted every few minutes, so that it costs no write each time.
+/// Finds the member of a session, with the account's present plan. A session ends 30 days after the sign-in, and after
+/// 7 days without a request. `seen_at` is written at most every five minutes.
 const FIND: &str = "
     WITH session AS (
         SELECT s.token_sha256, s.seen_at, u.id AS user_id, u.role, a.id AS account_id, a.plan,
@@ -22,7 +22,7 @@ const FIND: &str = "
     )
     SELECT user_id, role, account_id, plan, workspace_id FROM session";
 
-/// The member of a session, and the workspace that was asked for if it is of the account.
+/// The member of a session, and the requested workspace if the account owns it.
 #[derive(sqlx::FromRow)]
 pub(crate) struct SessionRow {
     pub(crate) user_id: Uuid,
@@ -42,8 +42,8 @@ pub(crate) async fn find(
     sqlx::query_as(FIND).bind(&digest[..]).bind(workspace).fetch_optional(pool).await
 }
 
-/// Begins a session, and ends the one that the same browser had. Returns false when the member has another password by
-/// now: checking one takes a while, and a password that was reset meanwhile must not begin a session.
+/// Begins a session, and ends the browser's former one. Returns false when the password was changed while it was being
+/// checked.
 pub(crate) async fn begin(
     transaction: &mut PgConnection,
     digest: &[u8; 32],

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool};
 
-/// Counts an attempt. Returns how many there were, and when the counting starts again.
+/// Counts an attempt. Returns the number of attempts, and when it is reset.
 pub(crate) async fn count(pool: &PgPool, who: &[u8; 32]) -> sqlx::Result<(i32, DateTime<Utc>)> {
     sqlx::query_as(
         "INSERT INTO sign_in_attempts AS a (who, began_at, attempts) VALUES ($1, now(), 1)

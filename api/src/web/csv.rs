@@ -1,4 +1,4 @@
-//! CSV (RFC 4180): rows that leave, and what is done to their cells on the way.
+//! Writes CSV (RFC 4180) that spreadsheets do not execute.
 
 /// Appends a row.
 pub(crate) fn write_row(out: &mut Vec<u8>, fields: &[impl AsRef<str>]) {
@@ -11,26 +11,25 @@ pub(crate) fn write_row(out: &mut Vec<u8>, fields: &[impl AsRef<str>]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether a spreadsheet would take a text for a formula.
+/// Returns whether a spreadsheet would read a text as a formula.
 fn is_like_a_formula(text: &str) -> bool {
     text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'])
 }
 
-/// Whether a text gets an apostrophe: what is like a formula, and what is so behind apostrophes of its own, which would
-/// be taken for such a text that has one already.
+/// Returns whether a text gets an apostrophe: it looks like a formula, or does so behind its own apostrophes, which
+/// could not be told from an added one.
 fn needs_apostrophe(text: &str) -> bool {
     is_like_a_formula(text.trim_start_matches('\''))
 }
 
-/// The text of a cell that was written here: without the apostrophe, if it got one.
+/// Removes the apostrophe that [`write_row`] added to a cell.
 pub(crate) fn without_apostrophe(cell: &str) -> &str {
     cell.strip_prefix('\'').filter(|rest| needs_apostrophe(rest)).unwrap_or(cell)
 }
 
-/// Appends a field, quoted where it must be.
-///
-/// Whoever clicks writes some of these texts. A spreadsheet takes one that begins like a formula for one, so it gets
-/// an apostrophe before it, which spreadsheets read as "a text follows" (OWASP, "CSV Injection").
+/// Appends a field, quoted where necessary.
+/// Visitors write some of these texts. A text that begins like a formula gets an apostrophe, which spreadsheets read as
+/// "text follows" (OWASP, "CSV Injection").
 fn write_field(out: &mut Vec<u8>, field: &str) {
     let needs_apostrophe = needs_apostrophe(field);
     let must_be_quoted = needs_apostrophe || field.contains(['"', ',', '\r', '\n']);

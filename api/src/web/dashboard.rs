@@ -1,4 +1,4 @@
-//! The dashboard's page: the files that `npm run build` wrote, compressed once, and what browsers are told of them.
+//! The dashboard's page: the files that `npm run build` wrote, compressed once, with their headers.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -20,23 +20,23 @@ use warp::path::Tail;
 use warp::reply::Response;
 use warp::{Filter as _, Reply as _};
 
-/// In the program where it is built for release, read from the folder at the start where not.
+/// Embedded in release builds, read from the folder at the start in others.
 #[derive(RustEmbed)]
 #[folder = "dashboard/dist"]
 #[allow_missing = true]
 struct Built;
 
-/// The page of every path that is no file.
+/// The page for every path that is not a file.
 const INDEX: &str = "index.html";
 
 /// The folder of files whose names change with their contents.
 const HASHED: &str = "assets/";
 
-/// What the page may do: only what comes from here, and nothing inline.
+/// Content-Security-Policy: only this origin, nothing inline.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; \
      connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
 
-/// What is said in the place of a page that is not there.
+/// The answer of a build without the page.
 const NOT_BUILT: &str = "The dashboard's page is not part of this build of Hopline.
 
 With Node 20.19 or later, build it, and then the program again:
@@ -48,12 +48,12 @@ With Node 20.19 or later, build it, and then the program again:
 Everything else of the API works without it.
 ";
 
-/// Whether a path is the dashboard's, or leads to it.
+/// Returns whether a path belongs to the dashboard or redirects to it.
 pub(crate) fn is_at(path: &str) -> bool {
     path == "/" || path.strip_prefix("/app").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The page at `/app` and every path below it that is not below `/app/api`, and the way there from `/`.
+/// Serves the page at `/app` and every path below it except `/app/api`, and redirects `/` to it.
 pub(crate) fn routes() -> Route {
     any_of([show_page(), redirect()])
 }
@@ -76,7 +76,7 @@ fn show_page() -> Route {
     warp::path("app")
         .and(warp::path::tail())
         .and_then(|tail: Tail| async move {
-            // A path that is not found there is answered in JSON.
+            // Unknown paths of the API are answered in JSON.
             let is_api = tail.as_str() == "api" || tail.as_str().starts_with("api/");
             if is_api { Err(warp::reject::not_found()) } else { Ok(tail) }
         })
@@ -93,15 +93,15 @@ struct Page(HashMap<String, File>);
 #[derive(Debug)]
 struct File {
     plain: Bytes,
-    /// Where compression makes it smaller.
+    /// Absent where compression does not make it smaller.
     gzip: Option<Bytes>,
     content_type: &'static str,
-    /// The version of the contents.
+    /// The entity tag.
     tag: HeaderValue,
 }
 
 impl Page {
-    /// The page that this program was built with; perhaps none.
+    /// Loads the page that this program was built with, if any.
     pub(super) fn built() -> Self {
         Self::of(Built::iter().filter_map(|path| {
             Built::get(&path).map(|file| (path.into_owned(), Bytes::from(file.data.into_owned())))
@@ -113,9 +113,8 @@ impl Page {
     }
 
     /// Answers for a path below `/app/`.
-    ///
-    /// What is no file is the page, which then finds out what to show; but not where only files are, so that a page
-    /// from before an update notices that its parts are gone.
+    /// A path that is not a file gets the page, which decides what to show. Below the folder of hashed files it is 404,
+    /// so that a page from before an update notices that its files are gone.
     pub(super) fn answer(&self, path: &str, request: &HeaderMap) -> Response {
         let (found, path) = match self.0.get(path) {
             Some(file) => (Some(file), path),
@@ -153,7 +152,7 @@ impl File {
         let gzip = if is_compressed { None } else { compress(&plain) };
         let digest = Sha256::digest(&plain);
         let tag: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        // Weak, because one tag is for both forms. Hexadecimal digits are always a header value.
+        // Weak, because the plain and the compressed form share it. Hexadecimal digits are always a header value.
         let tag =
             HeaderValue::try_from(format!("W/\"{tag}\"")).unwrap_or(HeaderValue::from_static("W/\"none\""));
         Self { plain, gzip, content_type, tag }
@@ -200,7 +199,7 @@ fn compress(plain: &Bytes) -> Option<Bytes> {
     encoder.finish().ok().filter(|gzip| gzip.len() < plain.len()).map(Bytes::from)
 }
 
-/// Whether the client takes gzip: it is named, and not with a quality of zero.
+/// Returns whether the client accepts gzip.
 fn takes_gzip(request: &HeaderMap) -> bool {
     request
         .get_all(ACCEPT_ENCODING)

@@ -1,4 +1,4 @@
-//! Dates that callers give, and the window that they ask for.
+//! Dates of requests, and the window that they select.
 
 use chrono::{DateTime, Datelike as _, Days, NaiveDate, NaiveTime, Utc};
 use service::http::{ApiError, Code};
@@ -6,33 +6,31 @@ use service::http::{ApiError, Code};
 /// Longest date, in bytes: seconds with nine decimals and an offset have 35.
 const MAX_LEN: usize = 40;
 
-/// The years that every store and every reader writes with four digits.
+/// The years with four digits.
 const YEARS: std::ops::RangeInclusive<i32> = 1..=9999;
 
-/// What is wrong with a date that no rule explains better.
+/// The error for a malformed date.
 const NO_DATE: &str = "must be a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z";
 
-/// A part of time, `[start, end)`, that counts are of.
-///
-/// Without an end it reaches to whatever is known, so that a click that was counted a moment ago is in it.
+/// A window of time, `[start, end)`.
+/// Without an end it includes the newest clicks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// The first instant, never before the plan's retention.
+    /// The first instant, not before the plan's retention.
     pub(crate) start: DateTime<Utc>,
-    /// The first instant that is not in it, never before `start`.
+    /// The first instant after it, not before `start`.
     pub(crate) end: Option<DateTime<Utc>>,
 }
 
 impl Window {
-    /// The whole retention window: from 00:00 UTC as many days ago as the plan keeps.
+    /// Returns the whole retention window: from 00:00 UTC, as many days ago as the plan keeps.
     pub(crate) fn of_retention(retention_days: u64, now: DateTime<Utc>) -> Self {
         let first_day = now.date_naive() - Days::new(retention_days);
         Self { start: first_day.and_time(NaiveTime::MIN).and_utc(), end: None }
     }
 
-    /// Reads `start_date` and `end_date` and cuts them to the retention window.
-    ///
-    /// A start before the retention window is no error, nor is an end before it: then the window is empty.
+    /// Parses `start_date` and `end_date` and clamps them to the retention window.
+    /// A start before the retention window is not an error. With an end before it, the window is empty.
     ///
     /// # Errors
     /// `INVALID_DATE` when a date cannot be read, or the given start is after the given end.
@@ -60,12 +58,12 @@ fn invalid(parameter: &'static str, fault: &'static str) -> ApiError {
     ApiError::invalid_fields(Code::InvalidDate, [(parameter.to_owned(), fault.to_owned())])
 }
 
-/// Reads an instant: RFC 3339 with any offset, cut to its millisecond.
+/// Parses an instant: RFC 3339 with any offset, truncated to milliseconds.
 pub(crate) fn parse_instant(text: &str) -> Result<DateTime<Utc>, &'static str> {
     if text.len() > MAX_LEN {
         return Err(NO_DATE);
     }
-    // A plus sign in a query string is a space unless it is encoded; the caller most likely means that one.
+    // An unencoded plus sign of a query string is a space here; the caller meant the plus sign.
     if text.contains(' ') {
         return Err("must have a T between date and time, and a plus sign encoded as %2B");
     }
@@ -76,7 +74,7 @@ pub(crate) fn parse_instant(text: &str) -> Result<DateTime<Utc>, &'static str> {
     Ok(schemas::time::to_millis(time))
 }
 
-/// A day begins at its first instant.
+/// A day stands for its first instant.
 fn parse_start(text: &str) -> Result<DateTime<Utc>, &'static str> {
     match parse_day(text)? {
         Some(day) => Ok(day.and_time(NaiveTime::MIN).and_utc()),
@@ -91,7 +89,7 @@ fn parse_end(text: &str) -> Result<End, &'static str> {
     }
 }
 
-/// Where a window ends: at an instant, or after a day that is in it to its last instant.
+/// The end of a window: an instant, or the end of a day.
 enum End {
     At(DateTime<Utc>),
     AfterDay(DateTime<Utc>),

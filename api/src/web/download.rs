@@ -20,8 +20,7 @@ impl Download {
     /// Begins a file with a header, followed by chunks. A disposition is `inline`, or names the file to save.
     ///
     /// # Errors
-    /// The error of the first chunk. A later one ends the answer before its end, and the coding of the transfer tells
-    /// the reader.
+    /// The error of the first chunk. A later one cuts the chunked answer short, which the caller notices.
     pub(crate) async fn begin(
         media_type: &'static str,
         disposition: &'static str,
@@ -40,7 +39,7 @@ impl Download {
 
 impl Answer for Download {
     fn respond(self, status: StatusCode) -> Response {
-        // warp asks for a stream that threads can share.
+        // warp requires a stream that is `Sync`.
         let mut chunks = tokio::sync::Mutex::new(self.chunks);
         let chunks = stream::poll_fn(move |context| chunks.get_mut().poll_next_unpin(context));
         let mut response = warp::reply::stream(chunks).into_response();

@@ -1,10 +1,8 @@
-//! `Idempotency-Key`: a request that is sent again within 24 hours gets its first answer and does nothing.
-//!
-//! The key and the answer are written in the transaction that does the work. Two requests at once meet in the
-//! key's row: the second waits for the first to end and then finds its answer, or, when the first came to
-//! nothing, does the work itself. A process killed in between leaves neither a key nor half of the work.
-//!
-//! Only answers of work that was done are kept. A refusal changed nothing, so asking again decides again.
+//! `Idempotency-Key`: a request repeated within 24 hours gets its first answer and changes nothing.
+//! The key and the answer are written in the transaction that does the work. Of two concurrent requests the second
+//! waits for the first, and then finds its answer or, if the first failed, does the work. A killed process leaves
+//! neither a key nor half of the work.
+//! Only successful answers are kept. An error changed nothing, so a repeated request is tried again.
 
 use http::{HeaderMap, HeaderName, StatusCode};
 use serde::Serialize;
@@ -28,13 +26,13 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Longest key, in characters.
 const MAX_LEN: usize = 255;
 
-/// A caller's name for one request: 1 to 255 visible ASCII characters.
+/// A caller's name for a request: 1 to 255 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IdempotencyKey(String);
 
 impl IdempotencyKey {
-    /// Whether the workspace has used the key already. What is to be done is decided by [`NamedRequest::claim`]; this
-    /// spares work with a body that most likely came before.
+    /// Returns whether the workspace has used the key. [`NamedRequest::claim`] decides; this only saves work with a
+    /// body that was probably sent before.
     pub(crate) async fn is_known(&self, pool: &PgPool, workspace: Uuid) -> sqlx::Result<bool> {
         idempotency::is_known(pool, workspace, &self.0).await
     }
@@ -55,7 +53,7 @@ fn read(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiError> {
         .filter(|text| {
             (1..=MAX_LEN).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
         })
-        // Two keys are no name for one request.
+        // Two keys are invalid.
         .filter(|_| values.next().is_none())
         .map(|text| Some(IdempotencyKey(text.to_owned())))
         .ok_or_else(|| {
@@ -66,7 +64,7 @@ fn read(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiError> {
         })
 }
 
-/// An answer that can be given again to the letter.
+/// An answer that can be repeated exactly.
 #[derive(Debug)]
 pub(crate) struct Answer {
     status: StatusCode,
@@ -75,7 +73,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Makes an answer of a value and, for something that was created, its path.
+    /// Creates an answer from a value and, for a created resource, its path.
     pub(crate) fn new(
         status: StatusCode,
         value: &impl Serialize,
@@ -84,17 +82,17 @@ impl Answer {
         Ok(Self { status, body: to_raw_value(value).map_err(ApiError::internal)?, location })
     }
 
-    /// What the answer says.
+    /// Parses the body.
     pub(crate) fn value<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         serde_json::from_str(self.body.get()).map_err(ApiError::internal)
     }
 }
 
-/// An answer has the status that it was first given with.
+/// The status is the one of the first answer.
 impl operation::Answer for Answer {
     fn respond(self, _: StatusCode) -> Response {
         let mut response = json(self.status, &self.body);
-        // A path of ours is always a header value.
+        // Our paths are always header values.
         if let Some(location) = self.location.and_then(|path| path.try_into().ok()) {
             response.headers_mut().insert(http::header::LOCATION, location);
         }
@@ -102,7 +100,7 @@ impl operation::Answer for Answer {
     }
 }
 
-/// A request that goes by a name: whose it is, the name, and what was asked.
+/// A request with an idempotency key: its workspace, the key, and a digest of the body.
 #[derive(Debug, Clone)]
 pub(crate) struct NamedRequest {
     workspace: Uuid,
@@ -111,9 +109,8 @@ pub(crate) struct NamedRequest {
 }
 
 impl NamedRequest {
-    /// Names a request. `operation` keeps equal bodies of different operations apart.
-    ///
-    /// What was asked is compared as it was understood: the order of a body's fields makes no other request.
+    /// Names a request. `operation` separates equal bodies of different operations.
+    /// The digest is of the parsed body: the order of its fields does not matter.
     pub(crate) fn new(
         workspace: Uuid,
         key: IdempotencyKey,
@@ -125,7 +122,7 @@ impl NamedRequest {
         Ok(Self { workspace, key, sha256: sha256.into() })
     }
 
-    /// Takes the key for the transaction at hand, or returns the answer that was given before.
+    /// Takes the key for this transaction, or returns the answer kept under it.
     ///
     /// # Errors
     /// `IDEMPOTENCY_CONFLICT` when the key was used for another request.
@@ -145,7 +142,7 @@ impl NamedRequest {
         }))
     }
 
-    /// Keeps the answer with the key, in the transaction that claimed it and did the work.
+    /// Keeps the answer, in the transaction that claimed the key.
     pub(crate) async fn keep(&self, transaction: &mut PgConnection, answer: &Answer) -> sqlx::Result<()> {
         // Statuses have three digits.
         let status = answer.status.as_u16().cast_signed();

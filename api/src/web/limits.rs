@@ -1,8 +1,7 @@
-//! How often a caller may ask, and the three headers that say so on every answer.
-//!
-//! A request with a valid key counts for its account, in Postgres, with the look-up of the key (see [`crate::web::caller`]):
-//! a fixed window of one minute over all keys, workspaces and instances. Every other request counts for its
-//! client's address, and one of the dashboard for the member, in this instance's memory.
+//! Rate limits, and the three headers that state them on every answer.
+//! A request with a valid key counts for its account, in Postgres, in the statement that finds the key (see
+//! [`crate::web::caller`]): a fixed window of one minute over all keys, workspaces and instances. A request of the
+//! dashboard counts for the member, any other for the client's address, in this instance's memory.
 
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::IpAddr;
@@ -20,25 +19,24 @@ use service::http::{ApiError, Peer, client_address};
 use uuid::Uuid;
 use warp::{Filter, Rejection};
 
-/// Buckets that addresses share: the memory that any number of addresses can use.
-///
-/// An address falls into a bucket by a hash that is drawn at each start, so nobody can choose whose bucket to fill.
+/// Buckets that addresses share, which bounds memory.
+/// The hash that assigns a bucket is drawn at each start, so nobody can choose whose bucket to exhaust.
 const BUCKETS: u64 = 100_000;
 
-/// What "unlimited" looks like in a header: the largest number that every client can read.
+/// "Unlimited" in a header: the largest number that every client can read.
 const UNLIMITED: i64 = i32::MAX as i64;
 
-/// What a caller may still ask.
+/// What is left of a caller's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
     limit: i64,
     remaining: i64,
-    /// When the full limit is there again.
+    /// When the full limit is available again.
     reset: DateTime<Utc>,
 }
 
 impl Budget {
-    /// The budget of an account after `used` requests of the window that ends at `reset`; no limit is unlimited.
+    /// Returns the budget of an account after `used` requests in the window that ends at `reset`.
     pub(crate) fn of_account(limit: Option<i64>, used: i64, reset: DateTime<Utc>) -> Self {
         match limit {
             Some(limit) => Self { limit, remaining: (limit - used).max(0), reset },
@@ -46,7 +44,7 @@ impl Budget {
         }
     }
 
-    /// The refusal of a request that came when nothing remained.
+    /// Returns the 429 for a request above the limit.
     pub(crate) fn exceeded(&self) -> ApiError {
         let wait = (self.reset - Utc::now()).to_std().unwrap_or_default();
         ApiError::rate_limited(format!(
@@ -58,7 +56,7 @@ impl Budget {
 
     /// Writes the three headers.
     pub(crate) fn write(&self, headers: &mut HeaderMap) {
-        // Rounded up, so that a client that waits until then is not too early.
+        // Rounded up, so that a client that waits is not too early.
         let reset = self.reset.timestamp() + i64::from(self.reset.timestamp_subsec_nanos() > 0);
         headers.insert("x-ratelimit-limit", HeaderValue::from(self.limit));
         headers.insert("x-ratelimit-remaining", HeaderValue::from(self.remaining));
@@ -66,7 +64,7 @@ impl Budget {
     }
 }
 
-/// Requests without a valid key, counted by the client's address.
+/// The limits of addresses and members.
 #[derive(Clone)]
 pub(crate) struct AddressLimits(Arc<Addresses>);
 
@@ -86,7 +84,7 @@ type Buckets = RateLimiter<
 >;
 
 impl AddressLimits {
-    /// Allows each address `per_minute` requests; proxies in `trusted` are believed about whom they speak for.
+    /// Allows each address `per_minute` requests. Forwarded addresses of `trusted` proxies are believed.
     pub(crate) fn new(per_minute: NonZeroU32, trusted: Cidrs) -> Self {
         let quota = Quota::per_minute(per_minute);
         let buckets = RateLimiter::keyed(quota).with_middleware::<StateInformationMiddleware>();
@@ -94,7 +92,7 @@ impl AddressLimits {
         Self(Arc::new(Addresses { buckets, hash: RandomState::new(), clock, per_minute, trusted }))
     }
 
-    /// Prepares a request for being counted, for an account or for the client's address.
+    /// Prepares to count a request.
     pub(crate) fn visit<B>(&self, request: &Request<B>) -> Visit {
         let peer = request.extensions().get::<Peer>().map(|Peer(peer)| peer.ip());
         let address = peer
@@ -104,7 +102,7 @@ impl AddressLimits {
         Visit(Arc::new(Asked { address, is_tls, limits: self.clone(), budget: OnceLock::new() }))
     }
 
-    /// Counts one request of an address. `Err` is what is left when it was one too many.
+    /// Counts one request of an address. `Err` is the budget when it is above the limit.
     fn charge(&self, address: IpAddr) -> Result<Budget, Budget> {
         self.charge_bucket(self.0.bucket(network(address)))
     }
@@ -133,16 +131,16 @@ impl Addresses {
     }
 }
 
-/// What requests are counted by: an address, or the network of somebody who has many.
+/// Returns the number that an address is counted by: its /64 network for IPv6.
 pub(crate) fn network(address: IpAddr) -> u64 {
     match address.to_canonical() {
         IpAddr::V4(address) => u64::from(address.to_bits()),
-        // Whoever has one address of a /64 has all of them.
+        // The owner of one address of a /64 owns all of them.
         IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
     }
 }
 
-/// Whether a proxy says that the browser spoke TLS with it, or with one before it.
+/// Returns whether a proxy reports TLS between the browser and a proxy.
 fn came_over_tls(headers: &HeaderMap) -> bool {
     let named = |name: &str, is_it: fn(&str) -> bool| {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
@@ -152,7 +150,7 @@ fn came_over_tls(headers: &HeaderMap) -> bool {
         || named("forwarded", |part| part.replace('"', "").eq_ignore_ascii_case("proto=https"))
 }
 
-/// One request on its way: who asks, and the budget that it turned out to count for.
+/// The client of one request, and the budget that it counted for.
 #[derive(Clone)]
 pub(crate) struct Visit(Arc<Asked>);
 
@@ -164,23 +162,23 @@ struct Asked {
 }
 
 impl Visit {
-    /// The client's address, as far as proxies are believed.
+    /// Returns the client's address, as reported by trusted proxies.
     pub(crate) fn address(&self) -> IpAddr {
         self.0.address
     }
 
-    /// Whether the client speaks TLS, as a trusted proxy says.
+    /// Returns whether the client uses TLS, as reported by a trusted proxy.
     pub(crate) fn is_tls(&self) -> bool {
         self.0.is_tls
     }
 
-    /// Says which budget the request counted for; the first word holds.
+    /// Records which budget the request counted for; the first call holds.
     pub(crate) fn counted(&self, budget: Budget) {
-        // Taken before only if a second extractor of the same request counts again, which would be no change.
+        // Set before only when the same request was counted before.
         let _ = self.0.budget.set(budget);
     }
 
-    /// The budget that the request counted for, once it did.
+    /// Returns the budget that the request counted for.
     pub(crate) fn budget(&self) -> Option<Budget> {
         self.0.budget.get().copied()
     }
@@ -188,18 +186,17 @@ impl Visit {
     /// Counts the request for its address.
     ///
     /// # Errors
-    /// 429 when the address has asked too often.
+    /// 429 above the address's limit.
     pub(crate) fn charge_address(&self) -> Result<(), ApiError> {
         let charged = self.0.limits.charge(self.0.address);
         self.counted(charged.unwrap_or_else(|left| left));
         charged.map(|_| ()).map_err(|left| left.exceeded())
     }
 
-    /// Counts the request for a member, who may ask as often as an address: not for the account, whose budget is for
-    /// its keys.
+    /// Counts the request for a member, with the limit of an address. The account's budget is for its keys.
     ///
     /// # Errors
-    /// 429 when the member has asked too often.
+    /// 429 above the member's limit.
     pub(crate) fn charge_member(&self, user: Uuid) -> Result<(), ApiError> {
         let limits = &self.0.limits;
         let charged = limits.charge_bucket(limits.0.bucket(user));

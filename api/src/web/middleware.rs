@@ -1,4 +1,4 @@
-//! What every answer of the API carries, whatever its route does: the headers of limits and of CORS.
+//! Headers of every answer: rate limits, CORS, caching of the dashboard.
 
 use http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderName, HeaderValue, Request};
@@ -8,7 +8,7 @@ use warp::reply::{Reply as _, Response};
 use crate::web::limits::{AddressLimits, Visit};
 use crate::web::{cors, dashboard};
 
-/// What is known of a request before it is answered.
+/// State of a request from before to after its answer.
 pub(crate) struct Visited {
     visit: Visit,
     is_dashboard: bool,
@@ -29,8 +29,8 @@ impl Around for Middleware {
 
     fn after(&self, visited: Visited, response: &mut Response) {
         let Visited { visit, is_dashboard } = visited;
-        // Neither a key nor an open route: an unknown path, a preflight, a body that was refused before. The files of
-        // the dashboard's page are free, like those of any site.
+        // Requests that reached no operation (an unknown path, a preflight) count for the address. The dashboard's
+        // files are free.
         if !is_dashboard
             && visit.budget().is_none()
             && let Err(refusal) = visit.charge_address()
@@ -45,7 +45,7 @@ impl Around for Middleware {
             budget.write(headers);
         }
         if is_dashboard {
-            // What a session sees is for its browser alone, and for no page of another site.
+            // Answers to a session are for its browser alone.
             headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
             headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         } else {

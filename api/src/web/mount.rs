@@ -1,4 +1,4 @@
-//! Operations at a place of the API's paths.
+//! Mounts a table of operations below a path.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Table {
                 None => resources.push(Resource { path: operation.path, operations: vec![operation] }),
             }
         }
-        // A literal segment is preferred to a name in braces.
+        // A literal segment takes precedence over a name in braces.
         resources.sort_by_key(|resource| resource.path.matches('{').count());
         Self(resources)
     }
@@ -59,14 +59,14 @@ impl Resource {
         self.operations.iter().find(|operation| operation.method == method)
     }
 
-    /// Its methods, for a header.
+    /// Returns its methods, for a header.
     fn methods(&self) -> HeaderValue {
         let methods: Vec<&str> = self.operations.iter().map(|operation| operation.method.as_str()).collect();
         // Letters, commas and spaces are always a header's value.
         HeaderValue::try_from(methods.join(", ")).unwrap_or(HeaderValue::from_static("GET"))
     }
 
-    /// The answer to a method that it does not have: what it has.
+    /// Answers a method that it does not have, with the methods it has.
     fn other(&self, head: &Head, credentials: &Credentials) -> Response {
         let is_public = matches!(credentials, Credentials::Key);
         let mut response = if is_public && head.method == Method::OPTIONS {
@@ -80,7 +80,7 @@ impl Resource {
     }
 }
 
-/// Compares a path with a pattern and returns what stands for the names in braces.
+/// Matches a path against a pattern. Returns the values of the names in braces.
 fn parameters(pattern: &'static str, path: &str) -> Option<Parameters> {
     let (mut names, mut segments) = (pattern.split('/'), path.split('/'));
     let mut found = Vec::new();
@@ -99,7 +99,7 @@ fn parameters(pattern: &'static str, path: &str) -> Option<Parameters> {
     }
 }
 
-/// Serves the operations of a table below the path of `at`, which extracts what identifies their callers.
+/// Serves a table below the path of `at`, which extracts the kind of credentials.
 pub(crate) fn mount(
     at: impl Filter<Extract = (Credentials,), Error = Rejection> + Clone + Send + Sync + 'static,
     table: &Arc<Table>,
@@ -108,7 +108,7 @@ pub(crate) fn mount(
     let (known, table, app) = (Arc::clone(table), Arc::clone(table), app.clone());
     at.and(warp::path::tail())
         .and_then(move |credentials, tail: Tail| {
-            // Before the body is taken: the next place that is tried may need it.
+            // Before the body is taken: the next mount may need it.
             let found = known.find(tail.as_str()).ok_or_else(warp::reject::not_found);
             async move { found.map(|found| (credentials, found)) }
         })

@@ -1,4 +1,4 @@
-//! The API's description for programs, and a page of it for people.
+//! The API's description, for programs and as a page for people.
 
 use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -7,10 +7,10 @@ use service::http::route::any_of;
 use warp::Filter as _;
 use warp::reply::Response;
 
-/// OpenAPI 3.1. Held against the routes by the test below, and against every answer by schemathesis in `.ci/run`.
+/// OpenAPI 3.1. The test below compares it with the table of operations, schemathesis in `.ci/run` with every answer.
 const DOCUMENT: &str = include_str!("../../openapi.json");
 
-/// Reads the document in the browser and shows it; loads nothing from elsewhere.
+/// A page that renders the document in the browser, without other sources.
 const PAGE: &str = include_str!("../../reference.html");
 
 /// `GET /openapi.json` and `GET /docs`

@@ -23,17 +23,17 @@ pub(crate) struct Operation {
 /// Who may call an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Anyone, as often as the client's address may.
+    /// Anyone, within the limit of the client's address.
     Anyone,
     /// A key of the workspace, or a member of its account.
     Caller,
-    /// A key that may write on a plan whose keys write, or a member.
+    /// A key with write scope on a plan with write access, or a member.
     Editor,
-    /// A key that may write, or a member, on a plan whose keys write.
+    /// A key with write scope, or a member, on a plan with write access.
     Writer,
     /// A member who is signed in.
     Member,
-    /// A member who decides about members and workspaces.
+    /// A member who may change members and workspaces.
     Owner,
 }
 

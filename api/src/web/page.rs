@@ -1,4 +1,4 @@
-//! Pages of lists: how long one is, and where the next one begins.
+//! Pages of lists: their size, and the cursor to the next one.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,16 +7,16 @@ use serde::de::DeserializeOwned;
 use service::http::{ApiError, Code};
 use sha2::{Digest as _, Sha256};
 
-/// Longest cursor read, in bytes; a name of 200 characters of four bytes gives 1,200.
+/// Longest accepted cursor, in bytes; a name of 200 four-byte characters gives 1,200.
 const MAX_CURSOR: usize = 2_048;
 
 /// Bytes of a cursor's checksum.
 const CHECKSUM_LEN: usize = 4;
 
-/// Reads a `limit`: 1 to 100, 50 when not given. More is refused and never silently cut.
+/// Parses a `limit`: 1 to 100, 50 by default. A larger one is an error, never silently cut.
 pub(crate) fn parse_limit(text: Option<&str>) -> Result<usize, ApiError> {
     let Some(text) = text else { return Ok(50) };
-    // Digits alone: a number that is parsed may have a plus sign.
+    // Only digits: `parse` would accept a plus sign.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse() {
         Ok(limit @ 1..=100) if digits => Ok(limit),
@@ -27,10 +27,9 @@ pub(crate) fn parse_limit(text: Option<&str>) -> Result<usize, ApiError> {
     }
 }
 
-/// Writes a place in an order as an opaque text.
-///
-/// It ends in a checksum, so that one that a copy has mangled is refused instead of leading somewhere. It is no secret
-/// and no permission: what is behind the place is looked up in the caller's own workspace.
+/// Encodes a place in an order as opaque text.
+/// A checksum detects damaged cursors. A cursor is neither secret nor permission: the page is read from the caller's
+/// own workspace.
 pub(crate) fn encode_cursor<T: Serialize>(place: &T) -> String {
     // Numbers, strings and ids always become JSON.
     let mut bytes = serde_json::to_vec(place).unwrap_or_default();
@@ -38,7 +37,7 @@ pub(crate) fn encode_cursor<T: Serialize>(place: &T) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// Reads a place; `None` for what [`encode_cursor`] has not written.
+/// Decodes a place; `None` for text that [`encode_cursor`] did not write.
 pub(crate) fn decode_cursor<T: DeserializeOwned>(text: &str) -> Option<T> {
     if text.len() > MAX_CURSOR {
         return None;

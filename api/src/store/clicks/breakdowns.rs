@@ -14,17 +14,17 @@ use super::snapshot::Snapshot;
 use super::source::{Key, Rollup, added_up, quoted};
 use crate::store::clicks::pieces::Unit;
 
-/// What clicks can be told apart by.
+/// A dimension of clicks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dimension {
-    /// The class, which the counts have.
+    /// The class, which the rollup of counts has.
     Class,
-    /// A column of the raw rows, which the breakdowns have by the same name.
+    /// A column of the raw rows, with the same name in the rollup of breakdowns.
     Column(&'static str),
 }
 
 impl Dimension {
-    /// Reads a name.
+    /// Parses a name.
     pub(crate) fn parse(text: &str) -> std::result::Result<Self, ApiError> {
         if text == "class" {
             return Ok(Self::Class);
@@ -36,7 +36,7 @@ impl Dimension {
     }
 }
 
-/// The clicks of one value; an empty one is: not known.
+/// The clicks of one value; empty if it is unknown.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) value: String,
@@ -55,7 +55,7 @@ struct ItemRow {
     unique: u64,
 }
 
-/// The values with the most clicks, the most first.
+/// Reads the values with the most clicks, the most first.
 pub(crate) async fn breakdown(
     queries: &QueryPool,
     snapshot: &Snapshot,
@@ -76,7 +76,7 @@ pub(crate) async fn breakdown(
     };
     let of_raw = format!("toString({column})");
     let mut key = Key { of_rollup: "value".to_owned(), of_raw, only: None, whole: None };
-    // First which values, then their visitors: most of the states are of values that are not asked for.
+    // First the values, then their visitors: most states belong to values that are not shown.
     let Some(rows) = question.rows(snapshot, &rollup, &key, &window, false) else { return Ok(Vec::new()) };
     let sql = format!("SELECT k FROM ({rows}) GROUP BY k ORDER BY sum(n) DESC, k LIMIT {limit}");
     let values = queries.query(&sql).fetch_all::<ValueRow>().await?;

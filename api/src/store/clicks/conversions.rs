@@ -29,18 +29,15 @@ struct LinkRow {
     count: u64,
 }
 
-/// Counts the conversions whose clicks are asked about.
+/// Counts the conversions of the question's clicks.
 pub(crate) async fn conversions(queries: &QueryPool, question: &Question<'_>) -> Result<u64> {
     Ok(conversions_by_link(queries, question).await?.into_values().sum())
 }
 
-/// Counts the conversions whose clicks are asked about, by link; a link without any may be left out.
-///
-/// A conversion is of its click's class. One whose click is not stored at the time that its id names counts as human:
-/// it is not there yet, or its edge's clock ran ahead of the broker's.
-///
-/// For one class this reads time and class of every click between the first and the last that converted, which no
-/// rollup has.
+/// Counts the conversions of the question's clicks by link. Links without any may be missing.
+/// A conversion has its click's class. It counts as human if the click is not stored at the time in its id: the click
+/// is not there yet, or its edge's clock was ahead of the broker's.
+/// For one class this reads time and class of every click between the first and the last converted one.
 pub(crate) async fn conversions_by_link(
     queries: &QueryPool,
     question: &Question<'_>,
@@ -62,7 +59,7 @@ pub(crate) async fn conversions_by_link(
     let Some((start, last)) = first.zip(last) else { return Ok(counts) };
     let LookedUp { condition, are_of_class } = LookedUp::of(class);
     let within = any_of(&[Range { start, end: last + 1 }], "occurred_at", instant);
-    // Time and class before the id, which decides: hardly a row is left when it comes to the wide column.
+    // Time and class first: few rows are left when the wide column of ids is read.
     let looked_up = format!(
         "SELECT link_id AS link, uniqExact(click_id) AS count FROM clicks
          PREWHERE {of} AND {within} AND broker_ts >= {start} AND {condition}
@@ -81,7 +78,7 @@ pub(crate) async fn conversions_by_link(
     Ok(counts)
 }
 
-/// Which clicks tell the class of a conversion: those of the class, or for people those of every other one.
+/// The clicks that determine the class of a conversion: those of the class, or for humans those of every other class.
 struct LookedUp {
     condition: String,
     are_of_class: bool,
@@ -101,13 +98,13 @@ impl LookedUp {
 /// A click that converted.
 pub(crate) struct Converted<'a> {
     pub(crate) link: Uuid,
-    /// When it happened, as its id says, in milliseconds since 1970.
+    /// The time in its id, in milliseconds since 1970.
     pub(crate) at: i64,
-    /// Empty: not known any more.
+    /// Empty when it is no longer known.
     pub(crate) click_id: &'a str,
 }
 
-/// Says of each conversion whether it is of a class, by the rule of [`conversions_by_link`].
+/// Returns for each conversion whether it is of a class, by the rule of [`conversions_by_link`].
 pub(crate) async fn are_of_class(
     queries: &QueryPool,
     workspace: Uuid,

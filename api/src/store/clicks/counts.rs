@@ -64,13 +64,13 @@ fn rollup() -> Rollup {
     }
 }
 
-/// Asks for clicks and visitors by a key. `after` is what follows the rows: grouping and order.
+/// Queries clicks and visitors by a key. `after` follows the rows: grouping and order.
 fn counted(snapshot: &Snapshot, question: &Question<'_>, key: &Key, after: &str) -> Option<String> {
     let rows = question.rows(snapshot, &rollup(), key, &[question.window], true)?;
     Some(added_up(&rows, after))
 }
 
-/// Counts by link; a link without clicks is not among them.
+/// Counts by link. Links without clicks are missing.
 pub(crate) async fn by_link(
     queries: &QueryPool,
     snapshot: &Snapshot,
@@ -81,7 +81,7 @@ pub(crate) async fn by_link(
     Ok(rows.into_iter().map(|LinkRow { k, total, unique }| (k, Count { total, unique })).collect())
 }
 
-/// Totals by link and day of UTC, in days since 1970, where there are any.
+/// Totals by link and UTC day, in days since 1970. Days without clicks are missing.
 ///
 /// `days` are the whole days of the window.
 pub(crate) async fn by_link_and_day(
@@ -100,7 +100,7 @@ pub(crate) async fn by_link_and_day(
     Ok(rows.into_iter().map(|LinkDayRow { link, day, total }| (link, day, total)).collect())
 }
 
-/// Totals of every link of a workspace that has clicks, for an order by them.
+/// Totals of every link with clicks of a workspace, to order links by them.
 pub(crate) async fn totals_of_all(
     queries: &QueryPool,
     snapshot: &Snapshot,
@@ -130,10 +130,9 @@ pub(crate) async fn by_class(
     Ok(rows.into_iter().map(|ClassRow { k, total, unique }| (k, Count { total, unique })).collect())
 }
 
-/// Counts of the whole window and of each of its points, from one reading, so that the points add up to the whole.
-///
-/// `starts` are the beginnings of the points, in seconds since 1970, as of [`crate::resources::stats::buckets`]. `by_hour` says
-/// that hours of UTC tell them apart; else raw rows do.
+/// Counts of the whole window and of each point, from one query, so that the points add up to the whole.
+/// `starts` are the beginnings of the points, in seconds since 1970. With `by_hour` they are full hours of UTC;
+/// otherwise raw rows are read.
 pub(crate) async fn series(
     queries: &QueryPool,
     snapshot: &Snapshot,
@@ -144,8 +143,8 @@ pub(crate) async fn series(
     let mut points = vec![Count::default(); starts.len()];
     let mut whole = Count::default();
     let ranges = ranges(question.window, starts);
-    // The beginnings as ClickHouse gets them. Whatever is before the second is of the first point, so any number will
-    // do for it but 0, which the whole has.
+    // Everything before the second beginning belongs to the first point, so its own beginning may be any number but 0,
+    // the key of the whole.
     let later = starts.iter().skip(1).map(|start| u32::try_from(*start).unwrap_or(u32::MAX));
     let keys: Vec<u32> = std::iter::once(1).chain(later).collect();
     let point = |column: &str| format!("toUInt32(roundDown(toUInt32(toUnixTimestamp({column})), {keys:?}))");
@@ -155,7 +154,7 @@ pub(crate) async fn series(
         only: None,
         whole: Some("toUInt32(0)"),
     };
-    // As if nothing were closed: then every row is a raw one.
+    // With nothing closed, every row is a raw one.
     let closed_until = if by_hour { snapshot.closed_until } else { 0 };
     let snapshot = &Snapshot { closed_until, ..snapshot.clone() };
     let Some(rows) = question.rows(snapshot, &rollup(), &key, &ranges, true) else {
@@ -171,7 +170,7 @@ pub(crate) async fn series(
     Ok((whole, points))
 }
 
-/// The points as parts of the window: the first begins and the last ends with it.
+/// Returns the points as ranges of the window: the first begins and the last ends with it.
 fn ranges(window: Range, starts: &[i64]) -> Vec<Range> {
     let borders: Vec<i64> = std::iter::once(window.start)
         .chain(starts.iter().skip(1).map(|start| start * 1_000))

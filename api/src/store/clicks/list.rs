@@ -9,16 +9,16 @@ use super::query_pool::QueryPool;
 use super::question::Question;
 use super::source::instant;
 
-/// The part of time that is looked at first, in milliseconds: a day.
+/// The first range of time to read, in milliseconds: a day.
 const FIRST_SPAN: i64 = 86_400_000;
 
-/// The least part of time that is looked at, in milliseconds.
+/// The smallest range of time to read, in milliseconds.
 const LEAST_SPAN: i64 = 1_000;
 
-/// How much more is looked at after a part of time that had too few.
+/// The growth of the range after one with too few clicks.
 const GROWTH: i64 = 8;
 
-/// A click's place in the order: when it happened, and its position in the log, which it has alone.
+/// A click's place in the order: its time, and its unique position in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
     /// Milliseconds since 1970.
@@ -27,7 +27,7 @@ pub(crate) struct Position {
     pub(crate) koff: u64,
 }
 
-/// A raw row, without what leaves nobody: visitor and User-Agent. An empty text is: not known.
+/// A raw row, without visitor and User-Agent, which are never shown. Empty texts are unknown.
 #[derive(Debug, Row, Deserialize)]
 pub(crate) struct ClickRow {
     pub(crate) at: i64,
@@ -52,22 +52,21 @@ pub(crate) struct ClickRow {
 }
 
 impl ClickRow {
-    /// The click's place in the order.
+    /// Returns the click's place in the order.
     pub(crate) const fn position(&self) -> Position {
         Position { at: self.at, src: self.src, koff: self.koff }
     }
 }
 
 /// Reads the clicks of a window from the newest to the oldest, a batch at a time.
-///
-/// The order is not that of the table, so a batch looks at a part of time that probably has just enough, and at the
-/// one before when it had not: time and memory of a query depend on the batch, and on the clicks of the hours that it
-/// looks at, because the table is ordered by the hour; not on the window.
+/// The table has another order, so a batch reads a range of time that probably has enough clicks, and an earlier one if
+/// it did not. Time and memory of a query therefore depend on the batch and on the clicks of the hours it reads, not on
+/// the window.
 #[derive(Debug)]
 pub(crate) struct NewestFirst {
-    /// The first instant that is not looked at any more, or the place after which to go on.
+    /// Where to continue: before an instant, or after a place.
     next: Next,
-    /// Where the first part of time is measured from when the window is open, in milliseconds since 1970.
+    /// The end of the first range in an open window, in milliseconds since 1970.
     now: i64,
     span: i64,
 }
@@ -80,7 +79,7 @@ enum Next {
 }
 
 impl NewestFirst {
-    /// Begins with the newest click of the window, or after a place in it.
+    /// Starts with the newest click of the window, or after a place in it.
     pub(crate) fn new(question: &Question<'_>, after: Option<Position>, now: i64) -> Self {
         let next = match after {
             Some(position) if position.at < question.window.end => Next::After(position),
@@ -89,7 +88,7 @@ impl NewestFirst {
         Self { next, now, span: FIRST_SPAN }
     }
 
-    /// Reads up to `limit` further clicks; fewer are the last ones.
+    /// Reads up to `limit` further clicks; fewer at the end.
     pub(crate) async fn batch(
         &mut self,
         queries: &QueryPool,
@@ -131,7 +130,7 @@ async fn read(
     before: &str,
     limit: usize,
 ) -> Result<Vec<ClickRow>> {
-    // Nothing is taken by the broker before it happens: earlier partitions need no look.
+    // The broker takes no click before it happens, so earlier partitions are not read.
     let sql = format!(
         "SELECT toUnixTimestamp64Milli(occurred_at) AS at, src, koff, link_id, click_id, slug,
                 toString(class) AS class, toString(country) AS country, toString(device_type) AS device_type,

@@ -1,4 +1,4 @@
-//! Whose turn it is: how many requests of one workspace, and of all, are at ClickHouse at a time.
+//! Permits for ClickHouse: a limit on concurrent requests of one workspace, and of all.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,27 +7,26 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
-/// Gives out permits.
-///
-/// A workspace first waits among its own requests and then, with the few that it may have at a time, among those of
-/// the others. So a workspace that asks for ever so much delays the others by its few at most.
+/// Grants permits.
+/// A request first waits for a permit of its workspace, then for one of all. So a workspace with many requests delays
+/// others by its few permits at most.
 #[derive(Debug, Clone)]
 pub(super) struct Permits(Arc<State>);
 
 #[derive(Debug)]
 struct State {
     per_workspace: usize,
-    /// Those that have a turn or wait for one.
+    /// Workspaces with a permit or a waiting request.
     workspaces: Mutex<HashMap<Uuid, Arc<Semaphore>>>,
     all: Arc<Semaphore>,
 }
 
-/// A turn; the next one comes when it is dropped.
+/// A permit, returned when it is dropped.
 #[derive(Debug)]
 pub(super) struct Permit {
     _of_all: OwnedSemaphorePermit,
     _of_workspace: OwnedSemaphorePermit,
-    // Dropped last: it looks whether the workspace has any left.
+    // Dropped last: it checks whether the workspace has other permits.
     _place: Place,
 }
 
@@ -41,7 +40,7 @@ impl Permits {
         }))
     }
 
-    /// Waits for a turn. `None` only when permits are no longer given, which is never.
+    /// Waits for a permit. `None` only if the semaphores were closed, which never happens.
     pub(super) async fn take(&self, workspace: Uuid) -> Option<Permit> {
         let place = self.place(workspace);
         let of_workspace = Arc::clone(place.semaphore.as_ref()?).acquire_owned().await.ok()?;
@@ -57,7 +56,7 @@ impl Permits {
     }
 }
 
-/// A place in a workspace's queue. The last one that leaves takes the queue away.
+/// A place in a workspace's queue. The last one removes the queue.
 #[derive(Debug)]
 struct Place {
     semaphore: Option<Arc<Semaphore>>,
@@ -69,7 +68,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut workspaces = self.permits.workspaces.lock();
         self.semaphore = None;
-        // Under the lock nobody joins: what holds it now is the map alone, or others in the queue too.
+        // Nobody can join under the lock, so a count of one means that only the map holds it.
         if workspaces.get(&self.workspace).is_some_and(|semaphore| Arc::strong_count(semaphore) == 1) {
             workspaces.remove(&self.workspace);
         }

@@ -1,8 +1,8 @@
-//! A window cut into the parts that the rollups have, and the rest that raw rows answer for.
+//! Splits a window into whole units of the rollups, and the rest, which raw rows answer.
 
 use chrono::{DateTime, Datelike as _, NaiveDate, NaiveTime};
 
-/// The end of all time: later clicks are not counted, and an open window ends here.
+/// The end of time: later clicks are not counted, and an open window ends here.
 ///
 /// 2100-01-01, in milliseconds since 1970: the first instant of a month, and within what a `DateTime` holds.
 pub(crate) const END: i64 = 4_102_444_800_000;
@@ -11,7 +11,7 @@ pub(crate) const END: i64 = 4_102_444_800_000;
 pub(crate) const HOUR: i64 = 3_600_000;
 pub(crate) const DAY: i64 = 24 * HOUR;
 
-/// A part of time `[start, end)`, in milliseconds since 1970.
+/// A range of time `[start, end)`, in milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) start: i64,
@@ -19,18 +19,18 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Whether no instant is in it.
+    /// Returns whether it is empty.
     pub(crate) const fn is_empty(self) -> bool {
         self.start >= self.end
     }
 
-    /// The part of it that is before an instant.
+    /// Returns the part before an instant.
     pub(crate) fn before(self, instant: i64) -> Self {
         Self { end: self.end.min(instant), ..self }
     }
 }
 
-/// What a row of a rollup covers, in UTC.
+/// The unit of time of a row of a rollup, in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     Hour,
@@ -45,7 +45,7 @@ impl Unit {
     /// The units of the breakdowns.
     pub(crate) const OF_BREAKDOWNS: &[Self] = &[Self::Month, Self::Day];
 
-    /// The name in column `unit`.
+    /// Returns the name in column `unit`.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Hour => "hour",
@@ -54,7 +54,7 @@ impl Unit {
         }
     }
 
-    /// The first instant of the unit that holds `at`.
+    /// Returns the beginning of the unit that contains `at`.
     fn floor(self, at: i64) -> i64 {
         match self {
             Self::Hour => at - at.rem_euclid(HOUR),
@@ -63,7 +63,7 @@ impl Unit {
         }
     }
 
-    /// The first instant of a unit that is not before `at`.
+    /// Returns the first beginning of a unit at or after `at`.
     fn ceil(self, at: i64) -> i64 {
         let floor = self.floor(at);
         match self {
@@ -75,7 +75,7 @@ impl Unit {
     }
 }
 
-/// The first instant of the month that is `later` months after the one that holds `at`.
+/// Returns the beginning of the month `later` months after the one that contains `at`.
 fn first_of_month(at: i64, later: i32) -> i64 {
     // Every instant from 1970 to END has a date.
     let date = DateTime::from_timestamp_millis(at).unwrap_or_default().date_naive();
@@ -85,19 +85,18 @@ fn first_of_month(at: i64, later: i32) -> i64 {
     first.and_time(NaiveTime::MIN).and_utc().timestamp_millis()
 }
 
-/// Parts of time that are disjoint, by what answers for them.
+/// Disjoint ranges of time, by the rows that answer for them.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Pieces {
-    /// Whole units, by unit; each list ascends, and no two neighbours touch.
+    /// Whole units, by unit; ascending and not adjacent.
     pub(crate) whole: Vec<(Unit, Vec<Range>)>,
-    /// What is no whole unit.
+    /// The rest.
     pub(crate) edges: Vec<Range>,
 }
 
 impl Pieces {
-    /// Cuts each of the ranges by itself, so that no whole unit reaches over a border between two of them.
-    ///
-    /// `units` are what there are rollups of, the coarsest first; without any, all of it is an edge.
+    /// Splits each range separately, so that no whole unit crosses a border between two of them.
+    /// `units` are the units of the rollup, the coarsest first. Without units everything is rest.
     pub(crate) fn of(ranges: impl IntoIterator<Item = Range>, units: &[Unit]) -> Self {
         let mut pieces = Self::default();
         pieces.whole.extend(units.iter().map(|unit| (*unit, Vec::new())));
@@ -124,7 +123,7 @@ impl Pieces {
     }
 }
 
-/// Adds a range behind the last one, or to it where they touch.
+/// Appends a range, merged with the last one if they are adjacent.
 fn append(ranges: &mut Vec<Range>, range: Range) {
     match ranges.last_mut() {
         Some(last) if last.end == range.start => last.end = range.end,

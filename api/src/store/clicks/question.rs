@@ -9,17 +9,17 @@ use uuid::Uuid;
 
 use super::pieces::Range;
 
-/// The link of the rollups that is the whole workspace.
+/// The link id of the workspace's own rollups.
 const WHOLE_WORKSPACE: Uuid = Uuid::nil();
 
-/// The clicks of deleted links, which no count of a workspace has, also before they are purged.
+/// Excludes clicks of deleted links, also before they are purged.
 pub(super) const NOT_DELETED: &str = "link_id NOT IN (SELECT link_id FROM deleted_links)";
 
 /// Which classes of clicks count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Classes {
-    /// One of them.
+    /// One class.
     One(Class),
     /// Every click.
     All,
@@ -33,16 +33,16 @@ impl Classes {
         ("all", Self::All),
     ];
 
-    /// What counts when nothing else is said.
+    /// The default.
     pub(crate) const HUMAN: Self = Self::One(Class::Human);
 
-    /// Reads a name.
+    /// Parses a name.
     pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
         let found = Self::NAMED.into_iter().find(|(name, _)| *name == text).map(|(_, classes)| classes);
         found.ok_or_else(|| ApiError::invalid_field("class", "must be human, bot, preview or all"))
     }
 
-    /// The condition on column `class`.
+    /// Returns the condition on column `class`.
     pub(super) fn condition(self) -> String {
         match self {
             Self::One(class) => format!("class = '{class}'"),
@@ -51,19 +51,19 @@ impl Classes {
     }
 }
 
-/// What is asked about.
+/// The links of a question.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Of<'a> {
-    /// A workspace as one.
+    /// A workspace as a whole.
     Workspace,
-    /// Some links of it.
+    /// Some of its links.
     Links(&'a [Uuid]),
-    /// Every link of it that has clicks.
+    /// Each of its links with clicks.
     EachLink,
 }
 
 impl Of<'_> {
-    /// The condition on the column `link_id` of raw rows.
+    /// Returns the condition on column `link_id` of raw rows.
     pub(super) fn of_raw(&self) -> String {
         match self {
             Self::Workspace | Self::EachLink => NOT_DELETED.to_owned(),
@@ -71,8 +71,8 @@ impl Of<'_> {
         }
     }
 
-    /// The workspaces of table `slices` whose rows say which version is active: those of the workspace itself are
-    /// for its rows as one.
+    /// Returns the workspaces whose rows of table `slices` determine active versions. A workspace's own rows are for
+    /// its rollups as a whole.
     pub(super) fn of_slices(&self, workspace: Uuid) -> Vec<Uuid> {
         match self {
             Self::Workspace => vec![Uuid::nil(), workspace],
@@ -80,7 +80,7 @@ impl Of<'_> {
         }
     }
 
-    /// The condition on the column `link_id` of rollups.
+    /// Returns the condition on column `link_id` of rollups.
     pub(super) fn of_rollups(&self) -> String {
         match self {
             Self::Workspace => one_of(&[WHOLE_WORKSPACE]),
@@ -100,7 +100,7 @@ pub(super) fn one_of(links: &[Uuid]) -> String {
     list + ")"
 }
 
-/// Which clicks are asked about.
+/// The clicks that a query is about.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question<'a> {
     pub(crate) workspace: Uuid,
@@ -108,7 +108,7 @@ pub(crate) struct Question<'a> {
     pub(crate) classes: Classes,
     /// When they happened.
     pub(crate) window: Range,
-    /// Only those that the broker had taken by then, in milliseconds since 1970.
+    /// Only clicks that the broker had by then, in milliseconds since 1970.
     pub(crate) taken_until: Option<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! The last state of the tables that was read, for queries that follow it closely.
+//! The last state that was read, reused by queries shortly after.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use clickhouse::Row;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-/// A row of one of the three tables that the state is in; what `number`, `value` and `closes` are depends on which.
+/// A row of one of three tables; the meaning of `number`, `value` and `closes` depends on `of`.
 #[derive(Row, Deserialize)]
 pub(super) struct StateRow {
     /// One of [`SOURCE`], [`SLICE`], [`LOG`].
@@ -17,22 +17,22 @@ pub(super) struct StateRow {
     pub(super) closes: bool,
 }
 
-/// `number` is a source, and it is complete until `value`, in milliseconds since 1970.
+/// `number` is a source, which is complete until `value`, in milliseconds since 1970.
 pub(super) const SOURCE: u8 = 1;
-/// `number` is a day of the broker, `value` the newest version of its slice.
+/// `number` is a broker day, `value` the newest version of its slice.
 pub(super) const SLICE: u8 = 2;
-/// `number` is the source of the log that a partition has.
+/// `number` is the source of a partition's present log.
 pub(super) const LOG: u8 = 3;
 
-/// How old a state may be that is used again. It is as true as when it was read: what it promises is never taken
-/// back. Clicks that came since are counted all the same; only `as_of` and newly closed slices wait for the next one.
+/// How long a state is reused. Its promises are never revoked, and newer clicks are counted anyway; only `as_of` and
+/// newly closed slices wait for the next read.
 const RECENT: Duration = Duration::from_millis(100);
 
-/// The last state that holds for every workspace, so that a busy instance does not ask for it with each request.
+/// The last state that holds for every workspace, so that a busy instance does not read it for each request.
 #[derive(Default)]
 pub(super) struct Recent(Mutex<Option<State>>);
 
-/// The rows that were there when they were asked for.
+/// Rows, and when they were read.
 struct State {
     asked_at: Instant,
     rows: Arc<[StateRow]>,

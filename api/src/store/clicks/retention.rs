@@ -1,4 +1,4 @@
-//! What the plans of all workspaces keep, for those who delete rows from the disk.
+//! The retention of all workspaces, for the processor that removes old rows.
 
 use chrono::{DateTime, Utc};
 use clickhouse::error::Result;
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Held by the one instance that writes. An arbitrary constant: "keep" as ASCII.
+/// Advisory lock of the instance that writes: "keep" as ASCII.
 const ADVISORY_LOCK: i64 = 0x6b65_6570;
 
-/// The days that a workspace's plan shows, on the day that it was written.
+/// The retention of a workspace's plan, in days.
 #[derive(Debug, Clone, Copy, Row, Serialize)]
 pub(crate) struct Kept {
     #[serde(with = "clickhouse::serde::uuid")]
@@ -25,7 +25,7 @@ struct WrittenRow {
     written: u8,
 }
 
-/// Whether all workspaces were written since an instant.
+/// Returns whether the retention was written since an instant.
 pub(crate) async fn is_written_since(client: &Client, instant: DateTime<Utc>) -> Result<bool> {
     let sql = format!(
         "SELECT count() > 0 AS written FROM retention WHERE at >= {}",
@@ -34,7 +34,7 @@ pub(crate) async fn is_written_since(client: &Client, instant: DateTime<Utc>) ->
     client.query_raw(&sql).fetch_one::<WrittenRow>().await.map(|row| row.written != 0)
 }
 
-/// Writes the windows of all workspaces as one part: all of them or none.
+/// Writes the retention of all workspaces as one part: all or nothing.
 pub(crate) async fn write(client: &Client, kept: &[Kept]) -> Result<()> {
     let client = client
         .clone()
@@ -49,7 +49,7 @@ pub(crate) async fn write(client: &Client, kept: &[Kept]) -> Result<()> {
     insert.end().await
 }
 
-/// Takes the lock of the one instance that writes, for the session; false when another one has it.
+/// Takes the lock of the instance that writes, for the session; false when another one holds it.
 pub(crate) async fn try_lock(connection: &mut PgConnection) -> sqlx::Result<bool> {
     sqlx::query_scalar("SELECT pg_try_advisory_lock($1)").bind(ADVISORY_LOCK).fetch_one(connection).await
 }

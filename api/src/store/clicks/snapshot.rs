@@ -1,4 +1,4 @@
-//! The state of the tables that a query goes by.
+//! The state of the tables that a query relies on.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,22 +15,21 @@ use super::recent::{LOG, SLICE, SOURCE, StateRow};
 /// How far the rollups reach, and up to when every click is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// The first day of the broker that the rollups do not have, in days since 1970; 0 when they have none.
+    /// The first broker day without rollups, in days since 1970; 0 without rollups.
     pub(super) closed_until: u16,
-    /// The active version of each closed slice, from the first day that is asked about on, ascending.
+    /// The active version of each closed slice, from the window's first day on, ascending.
     pub(super) versions: Vec<(u16, u64)>,
-    /// Every click that the broker had taken by then is in the tables; not known before the first processor ran.
+    /// Every click that the broker had by then is stored; unknown before the first processor ran.
     pub(crate) as_of: Option<DateTime<Utc>>,
 }
 
-/// The first offset of what stands for the log of a partition that the topic does not have any more.
+/// The first offset of the entry for a partition that the topic no longer has.
 const NO_LOG: u64 = u64::MAX;
 
 impl Snapshot {
     /// Reads the state for a question.
-    ///
-    /// A query that follows finds at least the rows that this state promises: a slice is closed, and a version becomes
-    /// active, after its rows are stored.
+    /// A later query finds at least the rows that this state promises: rows are stored before a slice is closed or a
+    /// version becomes active.
     pub(crate) async fn read(queries: &QueryPool, question: &Question<'_>) -> Result<Self> {
         let first_day = question.window.start.div_euclid(DAY);
         let of_slices = question.of.of_slices(question.workspace);
@@ -40,7 +39,7 @@ impl Snapshot {
         }
         let asked_at = Instant::now();
         let of_slices: Vec<String> = of_slices.iter().map(|id| format!("toUUID('{id}')")).collect();
-        // One statement of three plain reads: subqueries in its columns would be run one after another.
+        // One statement of three reads: subqueries would run one after another.
         let sql = format!(
             "SELECT toUInt8({SOURCE}) AS of, toUInt32(src) AS number, toUnixTimestamp64Milli(max(as_of)) AS value,
                     false AS closes
@@ -64,10 +63,10 @@ impl Snapshot {
         Ok(Self::of_rows(&rows, first_day))
     }
 
-    /// Puts the rows together.
+    /// Assembles the rows.
     fn of_rows(rows: &[StateRow], first_day: i64) -> Self {
         let those = |kind| rows.iter().filter(move |row| row.of == kind);
-        // A log that was replaced has nothing to come; one of which nothing is said yet may have much.
+        // A replaced log gets no more clicks. A log without progress may still have many.
         let counted =
             |log: &StateRow| those(SOURCE).find(|row| row.number == log.number).map(|row| row.value);
         let counted: Option<Vec<i64>> = those(LOG).map(counted).collect();
@@ -75,7 +74,7 @@ impl Snapshot {
         let day = |row: &StateRow| u16::try_from(row.number).unwrap_or(u16::MAX);
         let closed_until =
             those(SLICE).filter(|row| row.closes).map(|row| day(row) + 1).max().unwrap_or_default();
-        // No click was taken by the broker before it happened, so earlier slices have none of the asked ones.
+        // The broker takes no click before it happens, so earlier slices contain none of the window.
         let mut versions: Vec<(u16, u64)> = those(SLICE)
             .filter(|row| day(row) < closed_until && i64::from(row.number) >= first_day)
             .map(|row| (day(row), row.value.unsigned_abs()))

@@ -1,4 +1,4 @@
-//! Where the rows of a question come from: rollups as far as slices are closed, raw rows from there on.
+//! The rows of a question: from rollups up to the last closed slice, from raw rows after it.
 
 use std::fmt::Write as _;
 
@@ -8,44 +8,43 @@ use super::pieces::{DAY, Pieces, Range, Unit};
 use super::question::Question;
 use super::snapshot::Snapshot;
 
-/// What the rows are told apart by, in a rollup and in raw rows.
+/// The key of a grouping, in a rollup and in raw rows.
 pub(super) struct Key {
     pub(super) of_rollup: String,
     pub(super) of_raw: String,
-    /// Only rows of these, as a list of literals.
+    /// Only rows with these keys, as a list of literals.
     pub(super) only: Option<String>,
-    /// The key that the whole window has besides, as a literal.
+    /// A second key for the whole window, as a literal.
     pub(super) whole: Option<&'static str>,
 }
 
 impl Key {
-    /// A column that has the same name in both.
+    /// Returns the key of a column with the same name in both.
     pub(super) fn column(name: &str) -> Self {
         Self { of_rollup: name.to_owned(), of_raw: name.to_owned(), only: None, whole: None }
     }
 
-    /// The condition of [`Key::only`].
+    /// Returns the condition of [`Key::only`].
     fn condition(&self, expression: &str) -> String {
         self.only.as_ref().map(|list| format!(" AND {expression} IN ({list})")).unwrap_or_default()
     }
 }
 
-/// A rollup, and what is particular to it.
+/// A rollup.
 pub(super) struct Rollup {
     pub(super) table: &'static str,
-    /// The condition on its rows beside those that every rollup has.
+    /// A further condition on its rows.
     pub(super) condition: String,
     /// Its units, the coarsest first.
     pub(super) units: &'static [Unit],
-    /// What writes an instant, in milliseconds since 1970, in the type of its column `start`.
+    /// Formats an instant, in milliseconds since 1970, for its column `start`.
     pub(super) start: fn(i64) -> String,
 }
 
 impl Question<'_> {
-    /// The rows that answer, as the text of a subquery with the columns `k` (the key), `n` (clicks) and, where they
-    /// are asked for, `v` (states of visitors). `None` where there can be none.
-    ///
-    /// `ranges` are the window, or its parts where the key tells them apart.
+    /// Returns a subquery with columns `k` (the key), `n` (clicks) and optionally `v` (states of visitors); `None` if
+    /// there can be no rows.
+    /// `ranges` are the window, or the parts that the key distinguishes.
     pub(super) fn rows(
         &self,
         snapshot: &Snapshot,
@@ -57,14 +56,14 @@ impl Question<'_> {
         if self.window.is_empty() {
             return None;
         }
-        // Slices that were open at the asked instant have clicks from after it.
+        // Slices that were open at `taken_until` contain later clicks.
         let closed_until = match self.taken_until {
             Some(instant) => snapshot.closed_until.min(day_of(instant)),
             None => snapshot.closed_until,
         };
         let closed = i64::from(closed_until) * DAY;
-        // Nothing is taken by the broker before it happens, so closed slices have nothing later. And a month has rows
-        // of its own once its last day is closed, so no month may be taken that reaches further.
+        // The broker takes no click before it happens, so closed slices contain nothing later. A month has rows once
+        // its last day is closed, so later months must not be used.
         let pieces = Pieces::of(ranges.iter().map(|range| range.before(closed)), rollup.units);
         let mut branches = Vec::new();
         let closed_slices = self.of_rollup(snapshot, closed_until, rollup, key, &pieces, with_visitors);
@@ -91,7 +90,7 @@ impl Question<'_> {
         Some(branches.join("\nUNION ALL\n"))
     }
 
-    /// The rows of closed slices for the pieces that are whole units.
+    /// Returns the rows of closed slices for whole units.
     fn of_rollup(
         &self,
         snapshot: &Snapshot,
@@ -104,8 +103,7 @@ impl Question<'_> {
         let parts = whole_units(pieces, rollup)?;
         let (key_of_row, units) = match key.whole {
             None => (key.of_rollup.clone(), parts),
-            // The whole is put together from the coarsest units, whatever its parts are: a year of days is 365 states
-            // to merge, and twelve months are twelve.
+            // The whole uses the coarsest units: a year is 12 states to merge instead of 365.
             Some(whole) => {
                 let closed = self.window.before(i64::from(closed_until) * DAY);
                 let of_whole = whole_units(&Pieces::of([closed], rollup.units), rollup)?;
@@ -133,7 +131,7 @@ impl Question<'_> {
         ))
     }
 
-    /// The raw rows of some part of time.
+    /// Returns the raw rows of some ranges.
     fn of_raw(&self, key: &Key, when: &str, with_visitors: bool) -> String {
         let visitors = format!(", uniqCombined64State({PRECISION})(visitor) AS v");
         let rows = format!(
@@ -151,9 +149,8 @@ impl Question<'_> {
     }
 }
 
-/// Adds up rows with visitors by their key, as a statement; `after` is what follows it: order and limit.
-///
-/// Beyond what is exact, the number of visitors is an estimate. No visitor clicks less than once, so the clicks bound it.
+/// Returns the statement that adds up rows by their key. `after` is appended: order and limit.
+/// Above the exact range the number of visitors is an estimate, bounded by the number of clicks.
 pub(super) fn added_up(rows: &str, after: &str) -> String {
     format!(
         "SELECT k, sum(n) AS total, least(uniqCombined64Merge({PRECISION})(v), total) AS unique
@@ -161,7 +158,7 @@ pub(super) fn added_up(rows: &str, after: &str) -> String {
     )
 }
 
-/// The condition that picks the rows of the pieces that are whole units; `None` where there are none.
+/// Returns the condition for the rows of whole units; `None` without whole units.
 fn whole_units(pieces: &Pieces, rollup: &Rollup) -> Option<String> {
     let whole = pieces.whole.iter().filter(|(_, ranges)| !ranges.is_empty());
     let of_unit = |(unit, ranges): &(Unit, Vec<Range>)| {
@@ -171,7 +168,7 @@ fn whole_units(pieces: &Pieces, rollup: &Rollup) -> Option<String> {
     (!units.is_empty()).then(|| format!("({})", units.join(" OR ")))
 }
 
-/// The condition that picks the active version of each slice: one version for nearly all, and the exceptions.
+/// Returns the condition for the active version of each slice: one version for most, and the exceptions.
 fn are_active(versions: &[(u16, u64)]) -> String {
     let mut sorted: Vec<u64> = versions.iter().map(|(_, version)| *version).collect();
     sorted.sort_unstable();
@@ -185,7 +182,7 @@ fn are_active(versions: &[(u16, u64)]) -> String {
     format!("version = transform(toUInt16(slice), {slices:?}, {others:?}, toUInt64({common}))")
 }
 
-/// The condition that a column is in one of some ranges.
+/// Returns the condition that a column is in one of the ranges.
 pub(super) fn any_of(ranges: &[Range], column: &str, literal: impl Fn(i64) -> String) -> String {
     let of_one = |range: &Range| {
         format!("({column} >= {} AND {column} < {})", literal(range.start), literal(range.end))
@@ -194,17 +191,17 @@ pub(super) fn any_of(ranges: &[Range], column: &str, literal: impl Fn(i64) -> St
     format!("({})", all.join(" OR "))
 }
 
-/// A text as a literal of ClickHouse.
+/// Returns a text as a literal of ClickHouse.
 pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\\', r"\\").replace('\'', r"\'"))
 }
 
-/// A `DateTime64` from milliseconds since 1970.
+/// Returns an expression for a `DateTime64` from milliseconds since 1970.
 pub(super) fn instant(millis: i64) -> String {
     format!("fromUnixTimestamp64Milli({millis}, 'UTC')")
 }
 
-/// The day of an instant, in days since 1970.
+/// Returns the day of an instant, in days since 1970.
 fn day_of(millis: i64) -> u16 {
     u16::try_from(millis.div_euclid(DAY)).unwrap_or(if millis < 0 { 0 } else { u16::MAX })
 }

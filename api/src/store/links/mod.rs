@@ -1,5 +1,5 @@
-//! The SQL of links. Whatever changes a link writes its outbox rows in the same transaction, after the link's
-//! own row: when a slug moves to another link, the order of the rows is the order of the moves.
+//! Links. Every change writes its outbox rows in the same transaction, after the link's row: when a slug moves to
+//! another link, the order of the messages is the order of the moves.
 
 use std::collections::HashSet;
 
@@ -46,17 +46,17 @@ pub(crate) struct LinkRow {
 }
 
 impl LinkRow {
-    /// The link's id in its outside form.
+    /// Returns the link's public id.
     pub(crate) fn link_id(&self) -> LinkId {
         LinkId::from_uuid(self.id)
     }
 
-    /// The owner's id in its outside form.
+    /// Returns the owner's public id.
     pub(crate) fn owner_id(&self) -> UserId {
         UserId::from_uuid(self.user_id)
     }
 
-    /// What edges need of the link.
+    /// Returns the record for the edges.
     pub(crate) fn record(&self) -> LinkRecord {
         LinkRecord::Live(Link {
             version: Version,
@@ -78,16 +78,15 @@ impl LinkRow {
     }
 }
 
-/// What a link event carries beside the link: its kind and what receivers are to see.
+/// The kind of a link event, and its data for webhook receivers.
 pub(crate) struct EventPayload {
     pub(crate) kind: LinkEventKind,
     pub(crate) data: serde_json::Value,
 }
 
-/// Inserts a link and tells the edges and the receivers, all with one statement; returns whether it did.
-///
-/// It does nothing where the account's plan is another one, which it holds as [`accounts::share`] does, or where the slug or
-/// the external id is taken.
+/// Inserts a link and queues its messages, with one statement. Returns whether the link was inserted.
+/// It shares the account as [`accounts::share`] does, and does nothing when the account has another plan, or the slug
+/// or the external id is taken.
 pub(crate) async fn insert(
     executor: impl PgExecutor<'_>,
     account: Uuid,
@@ -155,10 +154,9 @@ pub(crate) async fn has_external_id(
         .await
 }
 
-/// Inserts links, tells the edges and the receivers of those that could be, and returns their ids: what is taken, by
-/// another link or by one before it in the list, is left out.
-///
-/// `data` is what receivers are to see of each.
+/// Inserts links, queues their messages, and returns the ids of the inserted ones. Links whose slug or external id is
+/// taken, also by one before them in the list, are left out.
+/// Each link comes with its event data.
 pub(crate) async fn insert_all(
     transaction: &mut PgConnection,
     links: &[(LinkRow, serde_json::Value)],
@@ -188,10 +186,9 @@ pub(crate) async fn insert_all(
     Ok(inserted)
 }
 
-/// Waits for other transactions of this kind that make links of the same slugs or external ids.
-///
-/// Each takes many one after another, in the order of its request; without a common order for all of them two would
-/// wait for each other, over and over. `names` are a slug and an external id of each link.
+/// Waits for other such transactions that insert links with the same slugs or external ids.
+/// Transactions insert many links in the order of their requests; without locking in a common order they would
+/// deadlock. `names` are the slug and external id of each link.
 pub(crate) async fn queue_for_names<'a>(
     transaction: &mut PgConnection,
     workspace: Uuid,
@@ -206,9 +203,8 @@ pub(crate) async fn queue_for_names<'a>(
     queue(transaction, places).await
 }
 
-/// Waits for other transactions that give a link one of these slugs, or take it from one.
-///
-/// Two links that swap their slugs would else wait for each other, each for the other's row in the index.
+/// Waits for other transactions that assign one of these slugs.
+/// Two links that swap their slugs would otherwise deadlock in the index.
 pub(crate) async fn queue_for_slugs(transaction: &mut PgConnection, slugs: [&str; 2]) -> sqlx::Result<()> {
     queue(transaction, slugs.map(|slug| place(&[b"slug", slug.as_bytes()])).into()).await
 }
@@ -222,15 +218,15 @@ async fn queue(transaction: &mut PgConnection, mut places: Vec<i64>) -> sqlx::Re
     Ok(())
 }
 
-/// The advisory lock of a name: a number of 62 bits from 2^62 on, where no other lock of ours is. Two names that
-/// meet in one number only wait for each other.
+/// The advisory lock of a name: 62 bits above 2^62, where no other lock is. A collision only makes two names wait for
+/// each other.
 fn place(name: &[&[u8]]) -> i64 {
     let digest = name.iter().fold(Sha256::new(), |digest, part| digest.chain_update(part)).finalize();
     let bytes = digest.iter().take(8).fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
     ((bytes >> 2) | 1 << 62).cast_signed()
 }
 
-/// Counts an account's links; who has taken the account (see [`accounts::take`]) may rely on the number.
+/// Counts an account's links. The number holds while the transaction has taken the account ([`accounts::take`]).
 pub(crate) async fn count_of_account(connection: &mut PgConnection, account: Uuid) -> sqlx::Result<i64> {
     sqlx::query_scalar(
         "SELECT count(*) FROM links WHERE workspace_id IN (SELECT id FROM workspaces WHERE account_id = $1)",
@@ -253,7 +249,7 @@ pub(crate) async fn find(
         .await
 }
 
-/// The link for a change, locked until the transaction ends.
+/// Reads a link and locks it until the transaction ends.
 pub(crate) async fn find_for_update(
     transaction: &mut PgConnection,
     workspace: Uuid,
@@ -266,7 +262,7 @@ pub(crate) async fn find_for_update(
         .await
 }
 
-/// The link of an external id for a change, locked until the transaction ends.
+/// Reads the link with an external id and locks it until the transaction ends.
 pub(crate) async fn find_external_for_update(
     transaction: &mut PgConnection,
     workspace: Uuid,
@@ -279,7 +275,7 @@ pub(crate) async fn find_external_for_update(
         .await
 }
 
-/// Writes a changed link under its next revision, and tells the edges and the receivers.
+/// Writes a changed link under its next revision, and queues its messages.
 pub(crate) async fn update(
     transaction: &mut PgConnection,
     link: &LinkRow,
@@ -309,7 +305,7 @@ pub(crate) async fn update(
     tell(transaction, link, &link.record(), told).await
 }
 
-/// Removes a link and its conversions, remembers its id for ever, and tells the edges and the receivers.
+/// Deletes a link and its conversions, records the id as deleted, and queues the messages.
 pub(crate) async fn delete(
     transaction: &mut PgConnection,
     link: &LinkRow,
@@ -345,7 +341,7 @@ async fn tell(
     outbox::enqueue_all(transaction, messages(link, record, told)).await
 }
 
-/// What the edges and what the receivers are told of a change.
+/// Returns the messages about a change, for edges and for webhook receivers.
 pub(crate) fn messages(link: &LinkRow, record: &LinkRecord, told: EventPayload) -> [Outgoing; 2] {
     let key = link.link_id().to_string();
     let occurred_at = match record {
@@ -367,9 +363,8 @@ pub(crate) fn messages(link: &LinkRow, record: &LinkRecord, told: EventPayload) 
     ]
 }
 
-/// Lists the links of an account that are locked within its cap, or not locked above it: id, and whether to lock it.
-///
-/// The oldest links over all workspaces are within the cap.
+/// Lists the links of an account whose lock differs from what the cap requires: id, and whether to lock it.
+/// The oldest links over all workspaces, up to the cap, must be unlocked.
 pub(crate) async fn misplaced(
     transaction: &mut PgConnection,
     account: Uuid,
@@ -407,7 +402,7 @@ pub(crate) async fn set_locked(
     is_locked: bool,
     now: DateTime<Utc>,
 ) -> sqlx::Result<Vec<LinkRow>> {
-    // Never before the creation, whatever the clock did in between.
+    // Never before the creation, also when the clock was set back.
     sqlx::query_as(
         "UPDATE links SET is_locked = $2, revision = revision + 1, updated_at = greatest(created_at, $3)
          WHERE id = ANY($1) RETURNING *",

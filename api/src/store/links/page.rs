@@ -1,4 +1,4 @@
-//! The SQL of lists. Each order has its index, and so has each filter that leaves few links.
+//! Lists of links. Each order has an index, and so does each selective filter.
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgPool, Postgres, QueryBuilder};
@@ -6,27 +6,27 @@ use uuid::Uuid;
 
 use crate::store::links::LinkRow;
 
-/// Which links of a workspace; `None` is: any.
+/// Which links of a workspace; `None` means any.
 #[derive(Debug)]
 pub(crate) struct Filter {
     pub(crate) workspace: Uuid,
-    /// Each is a part of slug, name, destination or a tag, without regard to case.
+    /// Each word is contained in slug, name, destination or a tag, ignoring case.
     pub(crate) words: Vec<String>,
     pub(crate) is_active: Option<bool>,
     pub(crate) is_locked: Option<bool>,
     pub(crate) tag: Option<String>,
 }
 
-/// An order, and the place in it after which the page begins.
+/// An order, and the place after which the page begins.
 #[derive(Debug)]
 pub(crate) enum Place {
     Newest(Option<(DateTime<Utc>, Uuid)>),
     Oldest(Option<(DateTime<Utc>, Uuid)>),
-    /// The name is in lower case, as the order sees it.
+    /// The name in lower case, as it is ordered.
     Name(Option<(String, Uuid)>),
 }
 
-/// A link with the total of an order by totals.
+/// A link and its total, in an order by totals.
 #[derive(Debug, sqlx::FromRow)]
 pub(crate) struct RankedRow {
     #[sqlx(flatten)]
@@ -61,7 +61,7 @@ pub(crate) async fn page(
     query.build_query_as().persistent(is_planned_once(filter)).fetch_all(pool).await
 }
 
-/// Reads a page of a workspace's links in the order of the totals given, most first; who has none has zero.
+/// Reads a page of a workspace's links in descending order of the given totals; zero by default.
 pub(crate) async fn page_by_totals(
     pool: &PgPool,
     filter: &Filter,
@@ -83,7 +83,7 @@ pub(crate) async fn page_by_totals(
     query.build_query_as().persistent(is_planned_once(filter)).fetch_all(pool).await
 }
 
-/// Whether a prepared statement's plan suits every value. How many links a word or a tag leaves depends on it.
+/// Returns whether one plan suits every value. The number of links with a word or tag varies too much.
 fn is_planned_once(filter: &Filter) -> bool {
     filter.words.is_empty() && filter.tag.is_none()
 }
@@ -91,7 +91,7 @@ fn is_planned_once(filter: &Filter) -> bool {
 fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
     query.push(" WHERE l.workspace_id = ").push_bind(filter.workspace);
     for word in &filter.words {
-        // The expression is that of index links_search, to the letter.
+        // Exactly the expression of index links_search.
         query
             .push(
                 " AND (l.slug || E'\\n' || l.name || E'\\n' || l.destination
@@ -102,7 +102,7 @@ fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
     if let Some(tag) = &filter.tag {
         query.push(" AND l.tags @> ARRAY[").push_bind(tag.clone()).push("::text]");
     }
-    // As literals and not as values: the partial indexes are for one of the two.
+    // Literals, so that the partial indexes apply.
     match filter.is_active {
         Some(true) => drop(query.push(" AND l.is_active")),
         Some(false) => drop(query.push(" AND NOT l.is_active")),
@@ -124,7 +124,7 @@ where
     }
 }
 
-/// The pattern of texts that contain `part`, in which no character of it means anything but itself.
+/// Returns the LIKE pattern of texts that contain `part` literally.
 fn contains(part: &str) -> String {
     let mut pattern = String::with_capacity(part.len() + 2);
     pattern.push('%');
