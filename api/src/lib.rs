@@ -19,7 +19,7 @@ pub use plan::{Plans, PlansFault};
 use anyhow::Context as _;
 use schemas::click_id::ClickIdKeys;
 use service::destination::DestinationRules;
-use service::http::serve_around;
+use service::http::serve_with_middleware;
 use service::metrics::Metrics;
 use service::{Health, Shutdown};
 use sqlx::PgPool;
@@ -71,7 +71,7 @@ pub async fn run(
     tokio::spawn(setup::announce(app.clone(), shutdown.clone()));
     let middleware =
         Middleware(AddressLimits::new(config.address_requests_per_minute, config.trusted_proxies));
-    serve_around(middleware, listener, routes::routes(&app), config.limits, shutdown.clone()).await;
+    serve_with_middleware(middleware, listener, routes::routes(&app), config.limits, shutdown.clone()).await;
     // All requests are finished. What is left in the outbox is sent at the next start.
     outbox.await.context("the outbox publisher panicked")?;
     pool.close().await;

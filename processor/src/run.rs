@@ -78,7 +78,7 @@ pub async fn run(
     let upkeep_group = format!("{group}-upkeep");
     let taking_in = intake::intake(&config.kafka, &upkeep_group, &intake_tools, upkeep_held, &shutdown);
 
-    let _hold = shutdown.hold("the last inserts and commits");
+    let _guard = shutdown.track_work("the last inserts and commits");
     let consuming = consume(&config.kafka, &clicks, &group, Arc::clone(&lanes), shutdown.clone());
     // All of them end when a stop is requested, the consuming last: its lanes have inserts to finish.
     tokio::try_join!(

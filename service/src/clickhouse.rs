@@ -9,7 +9,7 @@ use url::Url;
 
 use crate::{Check, Shutdown, health};
 
-/// Where ClickHouse is; flatten it into the service's `Config`.
+/// The connection to ClickHouse; flatten it into the service's `Config`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "ClickHouse")]
 pub struct ClickhouseConfig {
@@ -34,22 +34,22 @@ pub struct ClickhouseUrl {
     database: Option<String>,
 }
 
-/// A URL that cannot be used; the text may hold a password and is not shown.
+/// The error for an unusable URL; it does not contain the text, which may have a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ClickhouseUrlFault {
     /// Not a URL, or not http.
     #[error("expected http://user:password@host:port/database")]
     NotHttp,
-    /// The path is more than one name.
+    /// The path has more than one segment.
     #[error("the path must be one database name")]
     Path,
-    /// Query parameters would be lost.
+    /// The URL has query parameters or a fragment.
     #[error("query parameters are not supported")]
     Query,
 }
 
 impl ClickhouseUrl {
-    /// Returns the database of the URL's path.
+    /// Returns the database from the URL's path.
     #[must_use]
     pub fn database(&self) -> Option<&str> {
         self.database.as_deref()
@@ -74,7 +74,7 @@ impl FromStr for ClickhouseUrl {
         let user = decode(url.username());
         let password = url.password().map(decode);
         url.set_path("");
-        // Both succeed on a URL with a host.
+        // Both succeed on a URL that has a host.
         let _ = url.set_username("");
         let _ = url.set_password(None);
         Ok(Self {
@@ -86,9 +86,9 @@ impl FromStr for ClickhouseUrl {
     }
 }
 
-/// Decodes `%2F` and the like, which passwords need in a URL.
+/// Decodes percent-encoding, as in passwords.
 fn decode(text: &str) -> String {
-    // A form decoder gives + & = a meaning that they do not have here.
+    // Escaped, because a form decoder gives + & = a special meaning.
     let text = text.replace('+', "%2B").replace('&', "%26").replace('=', "%3D");
     url::form_urlencoded::parse(text.as_bytes())
         .next()
@@ -103,9 +103,9 @@ impl fmt::Debug for ClickhouseUrl {
     }
 }
 
-/// Makes a client, without connecting: a process starts with ClickHouse down.
+/// Returns a client, without connecting, so that a process starts while ClickHouse is down.
 ///
-/// It has no timeouts of its own; each caller knows how long it can wait.
+/// It has no timeouts; callers set their own.
 #[must_use]
 pub fn client(config: &ClickhouseConfig) -> Client {
     let ClickhouseUrl { server, user, password, database } = &config.url;
@@ -122,7 +122,7 @@ pub fn client(config: &ClickhouseConfig) -> Client {
     client
 }
 
-/// Probes ClickHouse until a stop is requested.
+/// Probes ClickHouse until a shutdown is requested.
 pub async fn watch(client: Client, check: Check, shutdown: Shutdown) {
     let probe = || async { client.query("SELECT 1").execute().await.map(|()| health::OK) };
     health::watch(check, shutdown, probe).await;
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_url_has_user_password_and_database() {
+    fn a_url_has_user_password_and_database() {
         let url: ClickhouseUrl = "http://hop:a%2Fb+c%26d=@ch:8123/clicks".parse().unwrap();
         assert_eq!(url.server, "http://ch:8123/");
         assert_eq!(url.user.as_deref(), Some("hop"));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_lost_is_refused() {
+    fn unsupported_urls_are_rejected() {
         for (text, fault) in [
             ("https://ch:8443/x", ClickhouseUrlFault::NotHttp),
             ("tcp://ch:9000", ClickhouseUrlFault::NotHttp),

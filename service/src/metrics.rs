@@ -1,4 +1,4 @@
-//! The Prometheus recorder behind the `metrics` facade.
+//! The Prometheus recorder for the `metrics` facade.
 
 use std::sync::OnceLock;
 use std::thread;
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use parking_lot::Mutex;
 
 /// Upper bounds of histograms in seconds: 100 microseconds to one minute.
 const SECONDS: &[f64] = &[
@@ -27,16 +28,16 @@ const BYTES: &[f64] = &[
     67_108_864.0,
 ];
 
-/// Upper bounds of histograms that count things, such as rows of a batch.
+/// Upper bounds of histograms of counts, such as rows in a batch.
 const COUNTS: &[f64] =
     &[1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0, 100_000.0, 300_000.0];
 
-/// How often recorded samples are folded into their buckets when nobody scrapes.
+/// Time between two merges of recorded samples into buckets.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 static INSTALLED: OnceLock<Metrics> = OnceLock::new();
 
-/// The metrics of this process; a cheap handle.
+/// A handle to the metrics of this process; cheap to clone.
 #[derive(Clone)]
 pub struct Metrics {
     recorder: PrometheusHandle,
@@ -46,13 +47,13 @@ pub struct Metrics {
 impl Metrics {
     /// Installs the recorder of this process, or returns the installed one.
     ///
-    /// Histograms get their buckets by the end of their name: `_seconds`, `_bytes`, anything else counts.
+    /// The suffix of a histogram's name selects its buckets: `_seconds`, `_bytes`, or else counts.
     ///
     /// # Errors
-    /// When another recorder was installed by other means, or no thread can be started.
+    /// When other code has installed a recorder, or no thread can be started.
     pub fn install(service: &'static str, version: &'static str) -> anyhow::Result<Self> {
-        static INSTALLING: std::sync::Mutex<()> = std::sync::Mutex::new(());
-        let _one_at_a_time = INSTALLING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        static INSTALLING: Mutex<()> = Mutex::new(());
+        let _lock = INSTALLING.lock();
         if let Some(installed) = INSTALLED.get() {
             return Ok(installed.clone());
         }
@@ -62,7 +63,8 @@ impl Metrics {
             .set_buckets_for_metric(Matcher::Suffix("_bytes".to_owned()), BYTES)?
             .install_recorder()
             .context("cannot install the metrics recorder")?;
-        // The recorder keeps every sample until it is folded; unscraped processes would grow without end.
+        // The recorder keeps every sample until it is merged, so without this thread an unscraped process would grow
+        // without limit.
         let upkeep = recorder.clone();
         thread::Builder::new()
             .name("metrics-upkeep".to_owned())
@@ -79,7 +81,7 @@ impl Metrics {
         Ok(INSTALLED.get_or_init(|| Self { recorder, process }).clone())
     }
 
-    /// Renders all metrics, with those of the operating system's process, in Prometheus' text format.
+    /// Returns all metrics, including those of the process, in Prometheus' text format.
     #[must_use]
     pub fn render(&self) -> String {
         self.process.collect();
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn histograms_are_rendered_as_buckets_and_a_second_install_shares_the_recorder() {
+    fn a_second_install_shares_the_recorder() {
         let first = Metrics::install("test", "1.2.3").unwrap();
         metrics::histogram!("hopline_insert_seconds").record(0.002);
         let second = Metrics::install("test", "1.2.3").unwrap();

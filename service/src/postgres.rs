@@ -1,4 +1,4 @@
-//! The Postgres pool.
+//! The Postgres connection pool.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,28 +9,28 @@ use sqlx::{Connection as _, PgPool};
 
 use crate::{Check, Shutdown, health};
 
-/// How long a caller waits for a connection; with Postgres down, this is how fast it is told so.
+/// Maximum wait for a connection, also when Postgres is down.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The same for an operator's command: nobody asks again for it, and a busy server takes its time.
+/// The same for an operator's command, which is not retried and may meet a busy server.
 const COMMAND_ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Connections of an operator's command at most.
+/// Maximum number of connections of an operator's command.
 const COMMAND_CONNECTIONS: u32 = 2;
 
-/// For how long after its last use a connection is taken to be alive without asking; an error closes it.
-const TRUSTED_IDLE: Duration = Duration::from_secs(1);
+/// Idle time up to which a connection is used without a ping.
+const PING_AFTER_IDLE: Duration = Duration::from_secs(1);
 
-/// What the server may spend on one statement, so that a lost client's query does not run on.
+/// Limit for one statement, which also ends the queries of a lost client.
 const STATEMENT_TIMEOUT: &str = "15s";
 
-/// What a statement may wait for a lock, well inside its own time.
+/// Limit for waiting for a lock, well below [`STATEMENT_TIMEOUT`].
 const LOCK_TIMEOUT: &str = "5s";
 
-/// How long an open transaction may do nothing: a stalled process must not hold its locks for ever.
+/// Limit for an idle transaction: a stalled process must release its locks.
 const IDLE_TRANSACTION_TIMEOUT: &str = "30s";
 
-/// Where Postgres is; flatten it into the service's `Config`.
+/// The connection to Postgres; flatten it into the service's `Config`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Postgres")]
 pub struct PostgresConfig {
@@ -45,7 +45,7 @@ pub struct PostgresConfig {
     pub url: DatabaseUrl,
 }
 
-/// A connection string, which Debug does not show.
+/// A connection string; Debug shows host, port and database only.
 #[derive(Clone)]
 pub struct DatabaseUrl(PgConnectOptions);
 
@@ -64,7 +64,7 @@ impl fmt::Debug for DatabaseUrl {
     }
 }
 
-/// A connection string that cannot be read; the text may hold a password and is not shown.
+/// The error for a malformed connection string; it does not contain the text, which may have a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected postgres://user:password@host:port/database")]
 pub struct DatabaseUrlFault;
@@ -80,7 +80,7 @@ impl FromStr for DatabaseUrl {
     }
 }
 
-/// Makes a pool of at most `max_connections`, without connecting: a process starts with Postgres down.
+/// Returns a pool of at most `max_connections`, without connecting, so that a process starts while Postgres is down.
 ///
 /// `name` is the application's name in `pg_stat_activity`.
 #[must_use]
@@ -88,7 +88,7 @@ pub fn pool(config: &PostgresConfig, name: &str, max_connections: u32) -> PgPool
     lazy(config, name, max_connections, ACQUIRE_TIMEOUT)
 }
 
-/// Makes the pool of an operator's command, which waits longer than a request for a connection.
+/// Returns the pool of an operator's command, which waits longer for a connection.
 #[must_use]
 pub fn command_pool(config: &PostgresConfig, name: &str) -> PgPool {
     lazy(config, name, COMMAND_CONNECTIONS, COMMAND_ACQUIRE_TIMEOUT)
@@ -103,11 +103,11 @@ fn lazy(config: &PostgresConfig, name: &str, max_connections: u32, acquire_timeo
     PgPoolOptions::new()
         .max_connections(max_connections)
         .acquire_timeout(acquire_timeout)
-        // A question to the server before each use would be a tenth of the time that a request takes.
+        // A ping before each use would take a tenth of a request's time.
         .test_before_acquire(false)
         .before_acquire(|connection, meta| {
             Box::pin(async move {
-                if meta.idle_for > TRUSTED_IDLE {
+                if meta.idle_for > PING_AFTER_IDLE {
                     connection.ping().await?;
                 }
                 Ok(true)
@@ -116,7 +116,7 @@ fn lazy(config: &PostgresConfig, name: &str, max_connections: u32, acquire_timeo
         .connect_lazy_with(options)
 }
 
-/// Probes Postgres until a stop is requested.
+/// Probes Postgres until a shutdown is requested.
 pub async fn watch(pool: PgPool, check: Check, shutdown: Shutdown) {
     let probe = || async { sqlx::query("SELECT 1").execute(&pool).await.map(|_| health::OK) };
     health::watch(check, shutdown, probe).await;
@@ -130,8 +130,8 @@ mod tests {
     fn a_password_is_never_shown() {
         let url: DatabaseUrl = "postgres://hopline:hunter2@db:5433/links".parse().unwrap();
         assert_eq!(format!("{url:?}"), "DatabaseUrl(db:5433/links)");
-        for refused in ["mysql://hopline:hunter2@db/links", "hunter2", "postgres://u:hunter2@db:port/x"] {
-            let fault = refused.parse::<DatabaseUrl>().unwrap_err().to_string();
+        for invalid in ["mysql://hopline:hunter2@db/links", "hunter2", "postgres://u:hunter2@db:port/x"] {
+            let fault = invalid.parse::<DatabaseUrl>().unwrap_err().to_string();
             assert!(!fault.contains("hunter2"), "{fault}");
         }
     }

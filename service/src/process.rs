@@ -1,4 +1,4 @@
-//! From `main` to the exit code.
+//! Start, run and exit code of a process.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,32 +15,32 @@ use crate::metrics::Metrics;
 use crate::telemetry::LogFormat;
 use crate::{Shutdown, config, telemetry};
 
-/// How long after its deadline a process that cannot even report so is ended.
-const LAST_RESORT: Duration = Duration::from_secs(2);
+/// Time from the shutdown deadline until a process that hangs at exit is killed.
+const HANG_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long tasks that were not waited for may use to leave.
-const LEAVE: Duration = Duration::from_millis(500);
+/// Time for the runtime's remaining tasks to stop.
+const RUNTIME_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What every process is told, whatever it does; flatten it into the service's `Config`.
+/// The settings of every process; flatten it into the service's `Config`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Process")]
 pub struct Settings {
-    /// Which log lines to write, such as `info,ingest=debug`.
+    /// Filter of log lines, such as `info,ingest=debug`.
     #[arg(long = "log", value_name = "FILTER", env = "RUST_LOG", default_value = "info,librdkafka=warn,rdkafka=warn",
           value_parser = telemetry::parse_filter)]
     pub log_filter: String,
 
-    /// How log lines look; `auto` is text on a terminal and JSON elsewhere.
+    /// Format of log lines; `auto` is text on a terminal and JSON elsewhere.
     #[arg(long, value_enum, env = "HOPLINE_LOG_FORMAT", default_value = "auto")]
     pub log_format: LogFormat,
 
-    /// Seconds from SIGTERM or SIGINT to the end of the process at the latest.
+    /// Maximum seconds from SIGTERM or SIGINT to the end of the process.
     #[arg(long = "drain-seconds", value_name = "SECONDS", env = "HOPLINE_DRAIN_SECONDS", default_value = "20",
           value_parser = config::seconds)]
     pub drain: Duration,
 }
 
-/// What [`main`] gives to a service besides its configuration.
+/// What [`main`] passes to a service besides its configuration.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// Triggered by SIGTERM and SIGINT.
@@ -49,10 +49,10 @@ pub struct Context {
     pub metrics: Metrics,
 }
 
-/// Runs a program: reads its configuration, starts logs and metrics, runs `run` and turns its end into an exit code.
+/// Runs a program: reads its configuration, starts logs and metrics, runs `run` and returns the exit code.
 ///
-/// The exit code is 0 when `run` succeeds, 64 when the configuration cannot be used ([`Faults`] anywhere in the
-/// error's chain included), else 1. A process that has not finished at its shutdown deadline is ended with 1.
+/// The exit code is 0 when `run` succeeds, 64 when the configuration is invalid or the error's chain contains
+/// [`Faults`], else 1. A process that has not finished at its shutdown deadline ends with 1.
 /// `name` is the service's name in logs and metrics.
 pub fn main<C, R, F>(name: &'static str, version: &'static str, run: R) -> ExitCode
 where
@@ -65,23 +65,23 @@ where
     install_crypto();
     match start(name, version, &settings) {
         Ok((runtime, context)) => {
-            runtime.spawn(last_resort(context.shutdown.clone()));
+            runtime.spawn(kill_if_hung(context.shutdown.clone()));
             finish(runtime, context.shutdown.clone(), || run(config, context))
         }
         Err(error) => exit_code(&error),
     }
 }
 
-/// Makes ring the TLS provider of this process; further calls change nothing.
+/// Makes ring the TLS provider of this process, unless one is installed.
 pub fn install_crypto() {
-    // The only failure is that a provider is installed already.
+    // Fails only when a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// Opens a listening socket.
 ///
 /// # Errors
-/// When the address is taken or not this machine's; the error names `variable`.
+/// When the address is in use or not on this machine; the error names `variable`.
 pub async fn bind(variable: &'static str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("{variable}: cannot listen on {address}"))
 }
@@ -106,7 +106,7 @@ where
     F: Future<Output = anyhow::Result<()>> + Send + 'static,
 {
     let code = runtime.block_on(async {
-        // A task of its own: work that blocks its thread must not keep the deadline from being seen.
+        // A separate task, because work that blocks its thread must not block the deadline.
         let work = tokio::spawn(run());
         tokio::select! {
             biased;
@@ -119,28 +119,28 @@ where
             },
             () = shutdown.wait_deadline() => {
                 let unfinished = shutdown.unfinished().join(", ");
-                tracing::error!(unfinished, "not finished at the shutdown deadline: {unfinished}");
+                tracing::error!(unfinished, "the shutdown deadline passed before all work was finished: {unfinished}");
                 ExitCode::FAILURE
             }
         }
     });
-    runtime.shutdown_timeout(LEAVE);
+    runtime.shutdown_timeout(RUNTIME_TIMEOUT);
     code
 }
 
-/// Ends the process when even its orderly end hangs, for example in a native library's destructor.
-async fn last_resort(shutdown: Shutdown) {
+/// Kills the process when it hangs after the deadline, for example in the destructor of a native library.
+async fn kill_if_hung(shutdown: Shutdown) {
     shutdown.wait().await;
     let Some(deadline) = shutdown.deadline() else { return };
-    // A thread does not depend on a runtime whose threads may all be blocked, or gone.
+    // A thread, because all threads of the runtime may be blocked or stopped.
     thread::spawn(move || {
-        thread::sleep(deadline.saturating_duration_since(tokio::time::Instant::now()) + LAST_RESORT);
-        tracing::error!("hung at exit");
+        thread::sleep(deadline.saturating_duration_since(tokio::time::Instant::now()) + HANG_TIMEOUT);
+        tracing::error!("the process hangs at exit; killing it");
         std::process::exit(1);
     });
 }
 
-/// Logs why a process ends, and returns the code that says so.
+/// Logs the error that ends a process, and returns its exit code.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     tracing::error!("{error:#}");
     let configuration = error.chain().any(|cause| cause.is::<Faults>());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_tells_how_the_service_ended() {
+    fn exit_codes_are_0_1_and_64() {
         let long = Duration::from_secs(60);
         assert_eq!(run_to_end(long, |_| async { Ok(()) }), ExitCode::SUCCESS);
         assert_eq!(run_to_end(long, |_| async { anyhow::bail!("broken") }), ExitCode::FAILURE);
@@ -173,9 +173,9 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_hangs_is_ended_at_the_deadline() {
+    fn a_hanging_service_ends_at_the_deadline() {
         let code = run_to_end(Duration::from_millis(10), |shutdown| async move {
-            let _hold = shutdown.hold("something endless");
+            let _guard = shutdown.track_work("endless work");
             shutdown.request();
             std::future::pending().await
         });

@@ -1,9 +1,8 @@
-//! Secrets at rest: webhook signing secrets are stored sealed, never as they are.
+//! Encryption of stored webhook secrets.
 //!
 //! XChaCha20-Poly1305 with a key of the deployment's ring. A sealed secret is the 24-byte nonce followed by the
-//! ciphertext with its tag; the endpoint's UUID is authenticated along with it, so a sealed secret copied to
-//! another endpoint's row does not open there. Which key sealed it is stored beside it, so that keys can be
-//! rotated one row at a time.
+//! ciphertext with its tag. The endpoint's UUID is authenticated data: a sealed secret copied to another endpoint's
+//! row does not open. The key's id is stored beside it, so keys can be rotated row by row.
 
 use chacha20poly1305::aead::{Aead as _, Payload};
 use chacha20poly1305::{KeyInit as _, XChaCha20Poly1305, XNonce};
@@ -11,7 +10,7 @@ use secrecy::SecretString;
 
 use crate::config::{Key, KeyRing};
 
-/// Bytes of a nonce; long enough to be drawn at random for each seal.
+/// Length of a nonce in bytes; long enough for random nonces.
 pub const NONCE_LEN: usize = 24;
 
 /// A sealed secret and the id of the key that opens it.
@@ -26,23 +25,23 @@ pub struct Sealed {
 /// Why a secret could not be sealed or opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// The ring has no key of that id.
+    /// The ring has no key with that id.
     #[error("no key with id {0} is configured")]
     UnknownKey(i16),
-    /// The bytes were not sealed by that key for that endpoint.
+    /// The bytes were not sealed with that key for that endpoint.
     #[error("the sealed secret does not open with its key")]
     Tampered,
-    /// The secret is longer than the cipher takes.
+    /// The secret exceeds the cipher's limit.
     #[error("the secret is too long to seal")]
     TooLong,
 }
 
 /// Seals an endpoint's secret with the ring's first key.
 ///
-/// `endpoint` is the 16 bytes of the endpoint's UUID. `nonce` must be random and never used again.
+/// `endpoint` is the endpoint's UUID. `nonce` must be random and used once only.
 ///
 /// # Errors
-/// [`SealError::TooLong`] for a secret of 256 GiB, so never in practice.
+/// [`SealError::TooLong`] above 256 GiB.
 pub fn seal(
     ring: &KeyRing,
     endpoint: &[u8; 16],
@@ -58,10 +57,10 @@ pub fn seal(
     Ok(Sealed { key_id, bytes })
 }
 
-/// Opens what [`seal`] made for the same endpoint; `key_id` and `sealed` are as stored.
+/// Decrypts a secret that [`seal`] encrypted for the same endpoint.
 ///
 /// # Errors
-/// When the ring lacks the key, or the bytes were not sealed by it for this endpoint.
+/// When the ring lacks the key, or the bytes were not sealed with it for this endpoint.
 pub fn open(
     ring: &KeyRing,
     endpoint: &[u8; 16],
@@ -122,20 +121,20 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_or_cut_secret_does_not_open() {
+    fn a_changed_or_truncated_secret_does_not_open() {
         let ring = ring(&[(1, 7)]);
         let sealed = sealed_with(&ring);
-        for place in 0..sealed.bytes.len() {
+        for index in 0..sealed.bytes.len() {
             let mut changed = sealed.clone();
-            changed.bytes[place] ^= 1;
-            assert_eq!(opened(&ring, ENDPOINT, &changed), Err(SealError::Tampered), "byte {place}");
-            let cut = Sealed { bytes: sealed.bytes[..place].to_vec(), ..sealed };
-            assert_eq!(opened(&ring, ENDPOINT, &cut), Err(SealError::Tampered), "cut at {place}");
+            changed.bytes[index] ^= 1;
+            assert_eq!(opened(&ring, ENDPOINT, &changed), Err(SealError::Tampered), "byte {index}");
+            let truncated = Sealed { bytes: sealed.bytes[..index].to_vec(), ..sealed };
+            assert_eq!(opened(&ring, ENDPOINT, &truncated), Err(SealError::Tampered), "length {index}");
         }
     }
 
     #[test]
-    fn after_a_rotation_the_new_key_seals_and_the_former_still_opens() {
+    fn a_previous_key_still_opens_after_a_rotation() {
         let before = ring(&[(1, 7)]);
         let after = ring(&[(2, 8), (1, 7)]);
         assert_eq!(opened(&after, ENDPOINT, &sealed_with(&before)).as_deref(), Ok(SECRET));

@@ -1,23 +1,24 @@
-//! The request to stop, and how much time is left to do so.
+//! The shutdown request of a process and its deadline.
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{fmt, io};
 
+use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// The deadline passed before the work was finished.
+/// The error for work that was not finished before the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the shutdown deadline passed")]
 pub struct DeadlinePassed;
 
-/// One request to stop, shared by everything that runs in a process.
+/// The shutdown of a process. Clones share one request.
 ///
-/// Clones are handles to the same request. Once requested it stays requested, and its deadline is fixed.
+/// A request cannot be withdrawn, and its deadline does not change.
 #[derive(Clone)]
 pub struct Shutdown {
     shared: Arc<Shared>,
@@ -27,13 +28,13 @@ struct Shared {
     token: CancellationToken,
     drain: Duration,
     deadline: OnceLock<Instant>,
-    held: Mutex<BTreeMap<u64, &'static str>>,
+    unfinished: Mutex<BTreeMap<u64, &'static str>>,
 }
 
 impl Shutdown {
-    /// Makes a shutdown that nobody but [`Shutdown::request`] triggers.
+    /// Returns a shutdown that only [`Shutdown::request`] triggers.
     ///
-    /// `drain` is the time between the request and the deadline.
+    /// `drain` is the time from the request to the deadline.
     #[must_use]
     pub fn new(drain: Duration) -> Self {
         Self {
@@ -41,12 +42,12 @@ impl Shutdown {
                 token: CancellationToken::new(),
                 drain,
                 deadline: OnceLock::new(),
-                held: Mutex::default(),
+                unfinished: Mutex::default(),
             }),
         }
     }
 
-    /// Makes a shutdown that the first SIGTERM or SIGINT triggers.
+    /// Returns a shutdown that the first SIGTERM or SIGINT triggers.
     ///
     /// # Errors
     /// When the signal handlers cannot be installed.
@@ -66,41 +67,41 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// Requests the stop; the deadline counts from the first call.
+    /// Requests the shutdown; the deadline counts from the first call.
     pub fn request(&self) {
         self.shared.deadline.get_or_init(|| Instant::now() + self.shared.drain);
         self.shared.token.cancel();
     }
 
-    /// Returns whether the stop was requested.
+    /// Returns whether the shutdown was requested.
     #[must_use]
     pub fn requested(&self) -> bool {
         self.shared.token.is_cancelled()
     }
 
-    /// Waits until the stop is requested.
+    /// Waits until the shutdown is requested.
     pub async fn wait(&self) {
         self.shared.token.cancelled().await;
     }
 
-    /// Returns when everything must be finished; `None` as long as no stop is requested.
+    /// Returns the time by which all work must be finished; `None` before the request.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.shared.deadline.get().copied()
     }
 
-    /// Waits until the stop was requested and its deadline has passed.
+    /// Waits for the request and then for its deadline.
     pub async fn wait_deadline(&self) {
         self.wait().await;
-        // The deadline is set before the token is cancelled.
+        // Always set: `request` sets it before it cancels the token.
         if let Some(deadline) = self.deadline() {
             sleep_until(deadline).await;
         }
     }
 
-    /// Waits until the stop was requested and three quarters of its time have passed.
+    /// Waits for the request and then for three quarters of the time until its deadline.
     ///
-    /// Clients are cut then: one that reads slowly must not take the time to flush what all of them caused.
+    /// Client connections are closed then, which leaves the process time to flush its data.
     pub async fn wait_clients_deadline(&self) {
         self.wait().await;
         if let Some(deadline) = self.deadline() {
@@ -108,12 +109,10 @@ impl Shutdown {
         }
     }
 
-    /// Runs `work` to its end or to the deadline, whichever comes first.
-    ///
-    /// Without a request to stop there is no deadline.
+    /// Runs `work` until it is finished or the deadline passes.
     ///
     /// # Errors
-    /// [`DeadlinePassed`] when the work was cut.
+    /// [`DeadlinePassed`] when the work was cancelled.
     pub async fn within_deadline<F: Future>(&self, work: F) -> Result<F::Output, DeadlinePassed> {
         tokio::select! {
             biased;
@@ -122,32 +121,28 @@ impl Shutdown {
         }
     }
 
-    /// Names a piece of work that the process should finish before it exits.
+    /// Registers work that the process should finish before it exits.
     ///
-    /// It counts as unfinished until the returned guard is dropped.
+    /// The work counts as unfinished until the returned guard is dropped.
     #[must_use]
-    pub fn hold(&self, name: &'static str) -> Hold {
-        let mut held = self.held();
-        let id = held.last_key_value().map_or(0, |(last, _)| last + 1);
-        held.insert(id, name);
-        Hold { shutdown: self.clone(), id }
+    pub fn track_work(&self, name: &'static str) -> WorkGuard {
+        let mut unfinished = self.shared.unfinished.lock();
+        let id = unfinished.last_key_value().map_or(0, |(last, _)| last + 1);
+        unfinished.insert(id, name);
+        WorkGuard { shutdown: self.clone(), id }
     }
 
-    /// Returns the names of the work that is still held.
+    /// Returns the names of the unfinished work.
     #[must_use]
     pub fn unfinished(&self) -> Vec<&'static str> {
-        self.held().values().copied().collect()
+        self.shared.unfinished.lock().values().copied().collect()
     }
 
-    /// Returns a token that is cancelled when the stop is requested, for code that takes such a token.
+    /// Returns a token that is cancelled when the shutdown is requested.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
-        // A child, so that its holder cannot stop the process by cancelling it.
+        // A child: cancelling it does not stop the process.
         self.shared.token.child_token()
-    }
-
-    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, &'static str>> {
-        self.shared.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -161,16 +156,16 @@ impl fmt::Debug for Shutdown {
     }
 }
 
-/// Unfinished work, named for the log line of a missed deadline; see [`Shutdown::hold`].
+/// Marks work as unfinished until it is dropped; see [`Shutdown::track_work`].
 #[derive(Debug)]
-pub struct Hold {
+pub struct WorkGuard {
     shutdown: Shutdown,
     id: u64,
 }
 
-impl Drop for Hold {
+impl Drop for WorkGuard {
     fn drop(&mut self) {
-        self.shutdown.held().remove(&self.id);
+        self.shutdown.shared.unfinished.lock().remove(&self.id);
     }
 }
 
@@ -198,16 +193,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_is_cut_at_the_deadline() {
+    async fn work_is_cancelled_at_the_deadline() {
         let shutdown = Shutdown::new(Duration::from_millis(1));
         let requested = shutdown.clone();
-        let cut = tokio::spawn(async move { requested.within_deadline(std::future::pending::<()>()).await });
+        let work = tokio::spawn(async move { requested.within_deadline(std::future::pending::<()>()).await });
         shutdown.request();
-        assert_eq!(cut.await.unwrap(), Err(DeadlinePassed));
+        assert_eq!(work.await.unwrap(), Err(DeadlinePassed));
     }
 
     #[tokio::test]
-    async fn clients_are_cut_before_the_deadline() {
+    async fn the_clients_deadline_is_before_the_deadline() {
         let shutdown = Shutdown::new(Duration::from_millis(400));
         shutdown.request();
         shutdown.wait_clients_deadline().await;
@@ -218,10 +213,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unfinished_work_is_named_until_its_guard_is_dropped() {
+    async fn work_is_unfinished_until_its_guard_is_dropped() {
         let shutdown = Shutdown::new(Duration::ZERO);
-        let flush = shutdown.hold("flush");
-        let _commit = shutdown.hold("commit");
+        let flush = shutdown.track_work("flush");
+        let _commit = shutdown.track_work("commit");
         assert_eq!(shutdown.unfinished(), ["flush", "commit"]);
         drop(flush);
         assert_eq!(shutdown.unfinished(), ["commit"]);

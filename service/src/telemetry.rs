@@ -1,4 +1,4 @@
-//! Log lines on standard error: standard output is for what a command answers.
+//! Logging to standard error; standard output is for the output of commands.
 
 use std::io::IsTerminal as _;
 
@@ -7,31 +7,31 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt};
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// Text on a terminal, JSON elsewhere.
     Auto,
     /// One JSON object per line.
     Json,
-    /// One line for people.
+    /// One line of text.
     Text,
 }
 
-/// Checks the value of `RUST_LOG`; for clap.
+/// Checks the value of `RUST_LOG`; a clap value parser.
 ///
 /// # Errors
 /// When it is not a list of directives such as `info,ingest=debug`.
 pub fn parse_filter(directives: &str) -> Result<String, String> {
     EnvFilter::try_new(directives)
         .map(|_| directives.to_owned())
-        .map_err(|error| format!("{error}; write for example info,ingest=debug"))
+        .map_err(|error| format!("{error}; an example is info,ingest=debug"))
 }
 
-/// Starts logging for the whole process; panics become log lines too.
+/// Starts logging for the process, including panics.
 ///
 /// # Errors
-/// When `filter` is malformed, or logging was started before.
+/// When `filter` is malformed, or logging has been started already.
 pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter).context("cannot read the log filter")?;
     let text = match format {
@@ -58,7 +58,7 @@ pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends panics to the log, so that they are in the same place and format as everything else.
+/// Logs panics, in the format of all log lines.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let message = panic.payload_as_str().unwrap_or("no message");
@@ -74,9 +74,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_malformed_filter_is_refused_with_an_example() {
+    fn a_malformed_filter_is_rejected_with_an_example() {
         assert_eq!(parse_filter("info,ingest=debug").as_deref(), Ok("info,ingest=debug"));
         let fault = parse_filter("ingest=loud").unwrap_err();
-        assert!(fault.contains("write for example"), "{fault}");
+        assert!(fault.contains("an example is"), "{fault}");
     }
 }

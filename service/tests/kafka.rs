@@ -7,7 +7,7 @@ use std::time::Duration;
 use devstack::{Options, Server};
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use service::kafka::{Context, Ensured, KafkaConfig, TopicSpec, ensure_topics, topic_ids, watch};
+use service::kafka::{Context, EnsuredTopic, KafkaConfig, TopicSpec, ensure_topics, topic_ids, watch};
 use service::{Check, Health, Shutdown};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
@@ -28,8 +28,8 @@ async fn broker() -> (Server, KafkaConfig) {
 }
 
 /// An outcome in which nothing was done.
-fn unchanged() -> Ensured {
-    Ensured {
+fn unchanged() -> EnsuredTopic {
+    EnsuredTopic {
         topic: "test.clicks".to_owned(),
         created: false,
         altered: Vec::new(),
@@ -51,7 +51,7 @@ async fn until(check: &Check, ready: bool) {
 async fn topics_are_made_once_and_then_kept_as_specified() {
     let (_server, config) = broker().await;
     let made = ensure_topics(&config, &[CLICKS]).await.unwrap();
-    assert_eq!(made, [Ensured { created: true, ..unchanged() }]);
+    assert_eq!(made, [EnsuredTopic { created: true, ..unchanged() }]);
     assert_eq!(ensure_topics(&config, &[CLICKS]).await.unwrap(), [unchanged()]);
 
     // An operator changes one setting of ours and adds one of their own.
@@ -66,7 +66,7 @@ async fn topics_are_made_once_and_then_kept_as_specified() {
         ("retention.ms".to_owned(), "1".to_owned(), "60000".to_owned()),
         ("max.message.bytes".to_owned(), repaired[0].altered[1].1.clone(), "900000".to_owned()),
     ];
-    assert_eq!(repaired, [Ensured { altered, ..unchanged() }]);
+    assert_eq!(repaired, [EnsuredTopic { altered, ..unchanged() }]);
     let described = admin
         .describe_configs([&ResourceSpecifier::Topic("test.clicks")], &AdminOptions::new())
         .await
@@ -76,7 +76,7 @@ async fn topics_are_made_once_and_then_kept_as_specified() {
 
     let more = TopicSpec { partitions: 6, ..CLICKS };
     let differing = ensure_topics(&config, &[more]).await.unwrap();
-    assert_eq!(differing, [Ensured { differing_partitions: Some(3), ..unchanged() }]);
+    assert_eq!(differing, [EnsuredTopic { differing_partitions: Some(3), ..unchanged() }]);
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 
 use http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderName, HeaderValue, Request};
-use service::http::Around;
 use warp::reply::{Reply as _, Response};
 
 use crate::web::limits::{AddressLimits, Visit};
@@ -17,10 +16,10 @@ pub(crate) struct Visited {
 /// Completes the answers of the API's listener.
 pub(crate) struct Middleware(pub(crate) AddressLimits);
 
-impl Around for Middleware {
-    type Visit = Visited;
+impl service::http::Middleware for Middleware {
+    type State = Visited;
 
-    fn before<B>(&self, request: &mut Request<B>) -> Self::Visit {
+    fn before<B>(&self, request: &mut Request<B>) -> Visited {
         let visit = self.0.visit(request);
         request.extensions_mut().insert(visit.clone());
         let path = request.uri().path();

@@ -80,7 +80,7 @@ pub(crate) async fn deliver(
     number: watch::Receiver<Option<i32>>,
     shutdown: Shutdown,
 ) {
-    let _hold = shutdown.hold("webhook deliveries");
+    let _guard = shutdown.track_work("webhook deliveries");
     let (finish, finished) = mpsc::channel(tuning.per_process);
     let (written, mut freed) = mpsc::channel(tuning.per_process);
     let (looked, mut backlogs) = mpsc::channel(1);

@@ -1,4 +1,4 @@
-//! Request bodies, with a limit in size and in time.
+//! Request bodies, with limits for size and time.
 
 use std::time::Duration;
 
@@ -12,17 +12,16 @@ use warp::{Filter, Rejection};
 
 use super::{ApiError, decode};
 
-/// The most bytes that a request body may have where nothing else is stated.
+/// The default limit of a request body in bytes.
 pub const BODY_LIMIT: usize = 64 * 1024;
 
-/// How long a caller may take to send a body; without this, one that stops halfway holds a connection for ever.
+/// Timeout for receiving a body, so that a stalled sender does not hold its connection.
 const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Reads a JSON object of at most `limit` bytes as a `T`. Give `T` the attribute `serde(deny_unknown_fields)`.
+/// Reads a JSON object of at most `limit` bytes as a `T`, which should have `serde(deny_unknown_fields)`.
 ///
 /// # Errors
-/// 415 unless the type is `application/json`, 413 above the limit, 400 when the body is not JSON or does not fit,
-/// naming the field.
+/// 415 unless the type is `application/json`, 413 above the limit, 400 with the field when the body is not a `T`.
 pub async fn read_json<T: DeserializeOwned, B: Buf>(
     headers: &HeaderMap,
     body: impl Stream<Item = Result<B, warp::Error>>,
@@ -32,7 +31,7 @@ pub async fn read_json<T: DeserializeOwned, B: Buf>(
     parse_json(&read(headers, body, limit).await?)
 }
 
-/// Extracts a body of at most `limit` bytes whose type is `application/json`, for JSON that is not always an object.
+/// Extracts an `application/json` body of at most `limit` bytes, for JSON that is not always an object.
 ///
 /// Rejects with an [`ApiError`]: 415 for another type, 413 above the limit.
 pub fn json_bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection> + Clone {
@@ -42,7 +41,7 @@ pub fn json_bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejec
         .and(bytes(limit))
 }
 
-/// Extracts a body of any type of at most `limit` bytes; a larger one is a 413, chunked ones included.
+/// Extracts a body of any type and at most `limit` bytes; a larger one, also chunked, is a 413.
 pub fn bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection> + Clone {
     warp::header::headers_cloned().and(warp::body::stream()).and_then(
         move |headers: HeaderMap, stream| async move {
@@ -54,9 +53,9 @@ pub fn bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection>
 /// Reads a JSON object as a `T`.
 ///
 /// # Errors
-/// [`Code::BadRequest`](super::Code::BadRequest) that names the field at fault.
+/// [`Code::BadRequest`](super::Code::BadRequest) with the invalid field.
 pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
-    // Serde would take an array of the fields' values for the object.
+    // Serde also accepts an array of field values for a struct.
     if text.trim_ascii_start().first() == Some(&b'[') {
         return Err(ApiError::bad_request("The body must be a JSON object."));
     }
@@ -65,9 +64,9 @@ pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let cause = error.into_inner();
-        // Where a name of a choice is expected, a number is an error of syntax to the parser; to a caller it is not.
+        // The parser reports a number in place of an enum's name as a syntax error, although the body is valid JSON.
         let is_json = cause.is_data() || serde_json::from_slice::<IgnoredAny>(text).is_ok();
-        if is_json { decode::fault(&path, &cause.to_string()) } else { malformed() }
+        if is_json { decode::error(&path, &cause.to_string()) } else { malformed() }
     })?;
     json.end().map_err(|_| malformed())?;
     Ok(value)
@@ -80,7 +79,7 @@ fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::unsupported_media_type("Send the body as application/json."))
 }
 
-/// Whether the body is JSON by its media type, parameters aside.
+/// Returns whether the media type is `application/json`, with or without parameters.
 fn is_json(headers: &HeaderMap) -> bool {
     headers
         .get(CONTENT_TYPE)
@@ -94,12 +93,12 @@ async fn read<B: Buf>(
     limit: usize,
 ) -> Result<Bytes, ApiError> {
     let too_large = || ApiError::payload_too_large(format!("The body has more than {limit} bytes."));
-    let announced: Option<u64> = headers
+    let content_length: Option<u64> = headers
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok())
         .and_then(|length| length.parse().ok());
-    // Refused before any of it is read; the count below holds for bodies without a length.
-    if announced.is_some_and(|length| length > limit as u64) {
+    // Rejected before reading; the check below covers bodies without a length.
+    if content_length.is_some_and(|length| length > limit as u64) {
         return Err(too_large());
     }
     let collect = async {
@@ -134,18 +133,18 @@ mod tests {
         tags: Vec<String>,
     }
 
-    fn refused(text: &str) -> serde_json::Value {
+    fn error_body(text: &str) -> serde_json::Value {
         parse_json::<New>(text.as_bytes()).unwrap_err().body()
     }
 
     #[test]
-    fn json_becomes_a_value() {
+    fn json_is_parsed_into_a_struct() {
         let new = New { name: "a".to_owned(), tags: vec!["b".to_owned()] };
         assert_eq!(parse_json(br#" {"name":"a","tags":["b"]} "#).ok(), Some(new));
     }
 
     #[test]
-    fn a_fault_names_the_field() {
+    fn an_error_names_the_field() {
         for (text, field, message) in [
             (r#"{"name":"a","tags":["b",3]}"#, "tags[1]", "Tags[1] must be a string."),
             (r#"{"name":"a","tags":"b"}"#, "tags", "Tags must be a list."),
@@ -154,18 +153,18 @@ mod tests {
             (r#"{"name":"a","name":"b"}"#, "name", "Name must be given only once."),
             ("{}", "name", "Name is required."),
         ] {
-            let body = refused(text);
+            let body = error_body(text);
             assert_eq!((&body["details"][0]["field"], &body["message"]), (&field.into(), &message.into()));
         }
     }
 
     #[test]
-    fn what_is_not_one_json_value_is_refused() {
+    fn anything_but_one_json_object_is_rejected() {
         for text in ["", "{", "nonsense", r#"{"name":"a"} {"name":"b"}"#, "\u{feff}{}", r#"{"name":tru}"#] {
-            assert_eq!(refused(text)["message"], "The body is not valid JSON.", "{text}");
+            assert_eq!(error_body(text)["message"], "The body is not valid JSON.", "{text}");
         }
         for text in ["[]", r#" ["a",["b"]]"#, "3", "\"name\"", "null"] {
-            assert_eq!(refused(text)["message"], "The body must be a JSON object.", "{text}");
+            assert_eq!(error_body(text)["message"], "The body must be a JSON object.", "{text}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Whom a request comes from when proxies stand in between.
+//! The address of the client behind proxies.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,20 +7,19 @@ use http::{HeaderMap, HeaderName};
 
 use crate::config::Cidrs;
 
-/// How many hops are followed. No chain of proxies is that long; a header of 100 kB can be.
-const HOPS: usize = 64;
+/// Maximum number of hops, because a client can send a header of 100 kB.
+const MAX_HOPS: usize = 64;
 
-/// Longest text that names a node: an IPv6 address in full with brackets, an obfuscated port and quotes.
-const NODE_BYTES: usize = 128;
+/// Maximum length of a node: a full IPv6 address with brackets, an obfuscated port and quotes.
+const MAX_NODE_BYTES: usize = 128;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Returns the address of the client: the nearest one that is not a trusted proxy.
 ///
-/// Each proxy appends the address it saw, so the list is read from the right, as far as the writers are trusted;
-/// what stands left of that may be forged. A proxy commonly writes only one of `Forwarded` (RFC 7239) and
-/// `X-Forwarded-For` and passes the other on as the client sent it. When both are present and differ, neither is
-/// believed, and the client is the nearest address that is certain: the peer.
+/// Each proxy appends the address of its peer, so the list is read from the right as long as addresses are trusted;
+/// the rest may be forged. A proxy commonly writes only one of `Forwarded` (RFC 7239) and `X-Forwarded-For` and
+/// forwards the other unchanged. When both are present and differ, both are ignored and the peer is returned.
 #[must_use]
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &Cidrs) -> IpAddr {
     let peer = peer.to_canonical();
@@ -40,10 +39,10 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &Cidrs) -> IpA
     }
 }
 
-/// Walks from the peer outwards; an address that cannot be read ends the walk at the last one known.
+/// Follows the hops from the peer; an unreadable address ends the search at the previous one.
 fn nearest_untrusted(peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>, trusted: &Cidrs) -> IpAddr {
     let mut nearest = peer;
-    for hop in hops.take(HOPS) {
+    for hop in hops.take(MAX_HOPS) {
         let Some(address) = hop else { break };
         nearest = address;
         if !trusted.contains(address) {
@@ -53,11 +52,10 @@ fn nearest_untrusted(peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>, t
     nearest
 }
 
-/// Returns the elements of a list header from right to left, over all its lines.
+/// Returns the elements of a list header from right to left, across all its lines.
 ///
-/// Bytes, not text: a client may send anything, and that must not make the request fail. A comma inside quotes ends
-/// an element too: no address has one, and reading quotes from the left would let a client open one that swallows
-/// what the proxies appended.
+/// Bytes, not text, because invalid UTF-8 must not make the request fail. A comma inside quotes also ends an element:
+/// no address contains one, and otherwise a client could open a quote that hides what the proxies appended.
 fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     headers
         .get_all(name)
@@ -65,11 +63,11 @@ fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item
         .rev()
         .flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','))
         .map(<[u8]>::trim_ascii)
-        // Empty elements carry no hop (RFC 9110, 5.6.1).
+        // Empty elements are ignored (RFC 9110, 5.6.1).
         .filter(|element| !element.is_empty())
 }
 
-/// Reads the `for` parameter of one element of `Forwarded`; one that has it twice cannot be read.
+/// Reads the `for` parameter of one element of `Forwarded`; `None` when it is missing or repeated.
 fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut nodes = element.split(|byte| *byte == b';').filter_map(|parameter| {
         let equals = parameter.iter().position(|byte| *byte == b'=')?;
@@ -82,9 +80,9 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
 
 /// Reads an address, with or without quotes, brackets and a port (RFC 7239, 6).
 ///
-/// `unknown` and obfuscated names such as `_hidden` are no addresses.
+/// `unknown` and obfuscated names such as `_hidden` are not addresses.
 fn node_address(node: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(node).ok().filter(|text| text.len() <= NODE_BYTES)?;
+    let text = std::str::from_utf8(node).ok().filter(|text| text.len() <= MAX_NODE_BYTES)?;
     let text = text.strip_prefix('"').and_then(|inner| inner.strip_suffix('"')).unwrap_or(text);
     let address = if let Some(inner) = text.strip_prefix('[') {
         let (address, rest) = inner.split_once(']')?;
@@ -92,7 +90,7 @@ fn node_address(node: &[u8]) -> Option<IpAddr> {
         IpAddr::V6(address.parse::<Ipv6Addr>().ok().filter(|_| is_end)?)
     } else {
         match text.split_once(':') {
-            // A bare IPv6 address has more than one colon; `X-Forwarded-For` has it without brackets.
+            // More than one colon is an IPv6 address, which `X-Forwarded-For` has without brackets.
             Some((address, port)) if !port.contains(':') => {
                 IpAddr::V4(address.parse::<Ipv4Addr>().ok().filter(|_| is_port(port))?)
             }
@@ -102,7 +100,7 @@ fn node_address(node: &[u8]) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// Tells whether a text is a port, or a name that stands for one.
+/// Returns whether a text is a port or an obfuscated port.
 fn is_port(text: &str) -> bool {
     match text.strip_prefix('_') {
         Some(name) => {
@@ -130,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn an_untrusted_peer_is_the_client_whatever_it_claims() {
+    fn headers_from_an_untrusted_peer_are_ignored() {
         assert_eq!(client("192.0.2.1", &[("x-forwarded-for", b"198.51.100.1")]), "192.0.2.1");
         assert_eq!(client("192.0.2.1", &[("forwarded", b"for=198.51.100.1")]), "192.0.2.1");
         assert_eq!(client("::ffff:192.0.2.1", &[]), "192.0.2.1");
     }
 
     #[test]
-    fn the_nearest_address_that_is_no_proxy_is_the_client() {
+    fn the_nearest_untrusted_address_is_the_client() {
         for (value, expected) in [
             (&b"198.51.100.1"[..], "198.51.100.1"),
             (b"203.0.113.9, 198.51.100.1, 10.0.0.2", "198.51.100.1"),
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_hop_ends_the_walk() {
+    fn an_unreadable_hop_ends_the_search() {
         for unreadable in [
             &b"unknown"[..],
             b"_hidden",
@@ -205,24 +203,24 @@ mod tests {
     }
 
     #[test]
-    fn a_quote_that_a_client_opened_swallows_nothing_that_a_proxy_appended() {
+    fn an_open_quote_does_not_hide_appended_addresses() {
         let value = b"for=203.0.113.9;by=\"open, for=198.51.100.1, for=\"10.0.0.2\"";
         assert_eq!(client("10.0.0.1", &[("forwarded", value)]), "198.51.100.1");
     }
 
     #[test]
-    fn a_long_header_is_followed_for_a_while_only() {
+    fn only_the_last_hops_of_a_long_header_are_read() {
         let hops = b"10.0.0.9,".repeat(100_000 / 9);
         let value = [b"198.51.100.1, ", &hops[..]].concat();
         assert_eq!(client("10.0.0.1", &[("x-forwarded-for", &value)]), "10.0.0.9");
-        // One element of that length names nobody.
+        // A single element of that length is not an address.
         assert_eq!(client("10.0.0.1", &[("x-forwarded-for", &b"1".repeat(100_000))]), "10.0.0.1");
         let many: Vec<(&'static str, &[u8])> = vec![("x-forwarded-for", b"10.0.0.9"); 5_000];
         assert_eq!(client("10.0.0.1", &many), "10.0.0.9");
     }
 
     #[test]
-    fn two_headers_that_differ_are_not_believed() {
+    fn two_headers_that_differ_are_ignored() {
         let honest: (&str, &[u8]) = ("x-forwarded-for", b"198.51.100.1");
         assert_eq!(client("10.0.0.1", &[honest, ("forwarded", b"for=203.0.113.9")]), "10.0.0.1");
         assert_eq!(client("10.0.0.1", &[honest, ("forwarded", b"for=198.51.100.1")]), "198.51.100.1");
@@ -230,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_left_of_the_client_is_ever_believed(
+        fn forged_hops_never_change_the_client(
             forged in proptest::collection::vec(any::<u8>().prop_filter("not a header byte", |byte| *byte >= 32 && *byte != 127), 0..80),
             own_line in any::<bool>(),
         ) {

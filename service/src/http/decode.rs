@@ -1,25 +1,25 @@
-//! What a value that does not fit its type means to a caller, in our words and not in the parser's.
+//! Turns serde's errors into messages for callers.
 
 use super::ApiError;
 
-/// Makes an error of what serde says about the field at `path`, or about the whole value when that is `.`.
+/// Returns the error for serde's `message` about the field at `path`, or about the whole value when that is `.`.
 ///
-/// Texts of serde are recognized, never passed on: they have positions, names of Rust types, and advice for programmers.
-pub(super) fn fault(path: &str, message: &str) -> ApiError {
+/// Serde's texts are recognized but never returned: they have positions and names of Rust types.
+pub(super) fn error(path: &str, message: &str) -> ApiError {
     let path = if path == "." { "" } else { path };
     let named = message.split('`').nth(1).unwrap_or_default();
-    let below = || match path {
+    let field_of_path = || match path {
         "" => named.to_owned(),
-        // The path has the field already where the parser was in it.
+        // The path ends with the field when the parser was inside it.
         path if path == named || path.ends_with(&format!(".{named}")) => path.to_owned(),
         path => format!("{path}.{named}"),
     };
     let (field, fault) = if message.starts_with("unknown field") {
-        (below(), "is not a known field".to_owned())
+        (field_of_path(), "is not a known field".to_owned())
     } else if message.starts_with("missing field") {
-        (below(), "is required".to_owned())
+        (field_of_path(), "is required".to_owned())
     } else if message.starts_with("duplicate field") {
-        (below(), "must be given only once".to_owned())
+        (field_of_path(), "must be given only once".to_owned())
     } else {
         (path.to_owned(), predicate(message))
     };
@@ -29,7 +29,7 @@ pub(super) fn fault(path: &str, message: &str) -> ApiError {
     ApiError::invalid_field(field, fault)
 }
 
-/// What is wrong with a value.
+/// Returns the problem with a value as a predicate.
 fn predicate(message: &str) -> String {
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
     let expected = message.rsplit_once("expected ").map(|(_, expected)| expected);
@@ -54,7 +54,7 @@ fn not_valid() -> String {
     "is not valid".to_owned()
 }
 
-/// Whether an expectation is the name of a type of numbers, such as `i16`.
+/// Returns whether `expected` is the name of a number type, such as `i16`.
 fn is_number(expected: &str) -> bool {
     expected.strip_prefix(['i', 'u', 'f']).is_some_and(|bits| bits == "size" || bits.parse::<u8>().is_ok())
 }
@@ -99,12 +99,12 @@ mod tests {
         Append,
     }
 
-    fn refused<T: DeserializeOwned + std::fmt::Debug>(text: &str) -> String {
+    fn error_message<T: DeserializeOwned + std::fmt::Debug>(text: &str) -> String {
         parse_json::<T>(text.as_bytes()).unwrap_err().message().to_owned()
     }
 
     #[test]
-    fn no_message_is_the_parsers() {
+    fn messages_are_never_those_of_serde() {
         for (text, message) in [
             (r#"{"text":3}"#, "Text must be a string."),
             (r#"{"text":null}"#, "Text must be a string."),
@@ -124,7 +124,7 @@ mod tests {
             (r#"{"when":"soon"}"#, "When is not valid."),
             (r#"{"pair":[1]}"#, "Pair is not valid."),
         ] {
-            assert_eq!(refused::<Everything>(text), message, "{text}");
+            assert_eq!(error_message::<Everything>(text), message, "{text}");
         }
         let query = parse_query::<Everything>("flag=yes").unwrap_err();
         assert_eq!(query.message(), "Flag must be true or false.");

@@ -1,4 +1,4 @@
-//! The one shape in which every endpoint says no.
+//! The error response of all endpoints.
 
 use std::error::Error;
 use std::fmt;
@@ -15,119 +15,19 @@ use warp::reject::{
 use warp::reply::Response;
 use warp::{Rejection, Reply};
 
+use super::Code;
 use super::route::json;
 
-/// What went wrong, for programs; the list is closed and each code has one status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Code {
-    /// The request cannot be understood.
-    BadRequest,
-    /// A date of the request cannot be read.
-    InvalidDate,
-    /// A page size is out of range.
-    InvalidLimit,
-    /// No valid credentials.
-    Unauthorized,
-    /// The caller is known, and may not do this.
-    Forbidden,
-    /// The key may only read.
-    ReadOnlyKey,
-    /// The plan lacks the feature.
-    PlanRequired,
-    /// The plan's cap is reached.
-    PlanLimit,
-    /// The link is locked.
-    LinkLocked,
-    /// Nothing is here, or nothing the caller may know of.
-    NotFound,
-    /// Another link has the slug.
-    SlugTaken,
-    /// Another link has the external id.
-    ExternalIdTaken,
-    /// Another member has the email address.
-    EmailTaken,
-    /// The idempotency key was used for another request.
-    IdempotencyConflict,
-    /// The click has converted before.
-    ConversionExists,
-    /// The body is too large.
-    PayloadTooLarge,
-    /// The body is of a type that the endpoint does not read.
-    UnsupportedMediaType,
-    /// The path exists, the method on it does not.
-    MethodNotAllowed,
-    /// The caller asks too often.
-    RateLimited,
-    /// Something that the answer needs is down for now.
-    Unavailable,
-    /// A fault of ours.
-    Internal,
-}
-
-impl Code {
-    /// Returns the status that goes with the code.
-    #[must_use]
-    pub fn status(self) -> StatusCode {
-        match self {
-            Self::BadRequest | Self::InvalidDate | Self::InvalidLimit => StatusCode::BAD_REQUEST,
-            Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden | Self::ReadOnlyKey | Self::PlanRequired | Self::PlanLimit | Self::LinkLocked => {
-                StatusCode::FORBIDDEN
-            }
-            Self::NotFound => StatusCode::NOT_FOUND,
-            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::SlugTaken
-            | Self::ExternalIdTaken
-            | Self::EmailTaken
-            | Self::IdempotencyConflict
-            | Self::ConversionExists => StatusCode::CONFLICT,
-            Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        }
-    }
-
-    /// Returns the code as it is written in an answer.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::BadRequest => "BAD_REQUEST",
-            Self::InvalidDate => "INVALID_DATE",
-            Self::InvalidLimit => "INVALID_LIMIT",
-            Self::Unauthorized => "UNAUTHORIZED",
-            Self::Forbidden => "FORBIDDEN",
-            Self::ReadOnlyKey => "READ_ONLY_KEY",
-            Self::PlanRequired => "PLAN_REQUIRED",
-            Self::PlanLimit => "PLAN_LIMIT",
-            Self::LinkLocked => "LINK_LOCKED",
-            Self::NotFound => "NOT_FOUND",
-            Self::SlugTaken => "SLUG_TAKEN",
-            Self::ExternalIdTaken => "EXTERNAL_ID_TAKEN",
-            Self::EmailTaken => "EMAIL_TAKEN",
-            Self::IdempotencyConflict => "IDEMPOTENCY_CONFLICT",
-            Self::ConversionExists => "CONVERSION_EXISTS",
-            Self::PayloadTooLarge => "PAYLOAD_TOO_LARGE",
-            Self::UnsupportedMediaType => "UNSUPPORTED_MEDIA_TYPE",
-            Self::MethodNotAllowed => "METHOD_NOT_ALLOWED",
-            Self::RateLimited => "RATE_LIMITED",
-            Self::Unavailable => "UNAVAILABLE",
-            Self::Internal => "INTERNAL",
-        }
-    }
-}
-
-/// What is wrong with one field of a request.
+/// The error of one field of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FieldError {
     /// The path of the field, such as `tags[2]`.
     pub field: String,
-    /// What is wrong with it, as a sentence that names it: "Tags must be a list."
+    /// The problem as a sentence with the field's name: "Tags must be a list."
     pub message: String,
 }
 
-/// An answer that says no: a code and a message for the caller, and the cause for the log alone.
+/// An error response: a code and a message for the caller, and a cause that is only logged.
 #[derive(Debug, Clone)]
 pub struct ApiError {
     code: Code,
@@ -137,25 +37,24 @@ pub struct ApiError {
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
-/// How long a caller should wait when nothing better is known.
-const RETRY_SOON: Duration = Duration::from_secs(1);
+/// `Retry-After` of [`Code::Unavailable`].
+const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl ApiError {
-    /// Makes an error whose message the caller may read.
+    /// Returns an error with a message for the caller.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), details: Vec::new(), retry_after: None, source: None }
     }
 
-    /// Makes a [`Code::BadRequest`] about one field. `fault` is a predicate such as "must be true or false".
+    /// Returns a [`Code::BadRequest`] about one field. `fault` is a predicate such as "must be true or false".
     pub fn invalid_field(field: impl Into<String>, fault: impl Into<String>) -> Self {
         Self::invalid_fields(Code::BadRequest, [(field.into(), fault.into())])
     }
 
-    /// Makes an error of status 400 about fields, with what is wrong with each: a predicate such as "must be true or
-    /// false", which becomes a sentence.
+    /// Returns an error of status 400 about fields, each with a predicate such as "must be true or false".
     pub fn invalid_fields(code: Code, faults: impl IntoIterator<Item = (String, String)>) -> Self {
         let detail = |(field, fault): (String, String)| {
-            let message = sentence(&format!("{} {fault}", spoken(&field)));
+            let message = sentence(&format!("{} {fault}", words(&field)));
             FieldError { field, message }
         };
         let details: Vec<FieldError> = faults.into_iter().map(detail).collect();
@@ -169,19 +68,19 @@ impl ApiError {
         Self { details, ..Self::new(code, message) }
     }
 
-    /// Makes a [`Code::Internal`], whose cause is logged and never shown.
+    /// Returns a [`Code::Internal`], whose cause is logged but not shown to the caller.
     pub fn internal(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(
             Code::Internal,
-            "Something went wrong on our side. To report it, include the X-Request-Id header.",
+            "An internal error occurred. To report it, include the X-Request-Id header.",
         )
         .with_source(source)
     }
 
-    /// Makes a [`Code::Unavailable`] that asks to try again, whose cause is logged and never shown.
+    /// Returns a [`Code::Unavailable`] with `Retry-After`, whose cause is logged but not shown to the caller.
     pub fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Code::Unavailable, "Temporarily unavailable. Try again in a moment.")
-            .with_retry_after(RETRY_SOON)
+            .with_retry_after(UNAVAILABLE_RETRY_AFTER)
             .with_source(source)
     }
 
@@ -192,20 +91,20 @@ impl ApiError {
         self
     }
 
-    /// Keeps the cause, for the log alone.
+    /// Adds the cause, which is only logged.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(Arc::from(source.into()));
         self
     }
 
-    /// Returns what went wrong.
+    /// Returns the code.
     #[must_use]
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// Returns the status of the answer.
+    /// Returns the status of the response.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.code.status()
@@ -217,7 +116,7 @@ impl ApiError {
         &self.message
     }
 
-    /// Returns the body of the answer, for places that put it inside another answer.
+    /// Returns the body of the response, for including it in another response.
     #[must_use]
     pub fn body(&self) -> serde_json::Value {
         let body = Body {
@@ -226,13 +125,13 @@ impl ApiError {
             message: &self.message,
             details: if self.status() == StatusCode::BAD_REQUEST { &self.details } else { &[] },
         };
-        // Strings and numbers always become JSON.
+        // Never fails for strings and numbers.
         serde_json::to_value(body).unwrap_or_default()
     }
 }
 
-/// A field's name as words: `link_id` is "link ID".
-fn spoken(field: &str) -> String {
+/// Returns a field's name as words: `link_id` is "link ID".
+fn words(field: &str) -> String {
     let word = |word: &str| match word {
         "id" | "ip" | "url" => word.to_uppercase(),
         "ids" => "IDs".to_owned(),
@@ -241,18 +140,18 @@ fn spoken(field: &str) -> String {
     field.split('_').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Begins with a capital letter and ends with a full stop.
+/// Adds an initial capital letter and a final full stop.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).chain(['.']).collect()
 }
 
-/// Gives each code that a caller may be told about a constructor of its name.
+/// Defines a constructor for each code that takes a message only.
 macro_rules! constructors {
     ($($name:ident => $code:ident,)+) => {
         impl ApiError {
             $(
-                #[doc = concat!("Makes a [`Code::", stringify!($code), "`] with a message for the caller.")]
+                #[doc = concat!("Returns a [`Code::", stringify!($code), "`] with a message for the caller.")]
                 pub fn $name(message: impl Into<String>) -> Self {
                     Self::new(Code::$code, message)
                 }
@@ -314,17 +213,17 @@ impl Reply for ApiError {
             let seconds = (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1);
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        // The server logs it, once, where the request id is known.
-        response.extensions_mut().insert(Refused(self));
+        // The server logs it, because it knows the request id.
+        response.extensions_mut().insert(LoggedError(self));
         response
     }
 }
 
-/// The error behind an answer, on its way to the log.
+/// The error of a response, in the extensions, for the server to log.
 #[derive(Debug, Clone)]
-pub(super) struct Refused(pub(super) ApiError);
+pub(super) struct LoggedError(pub(super) ApiError);
 
-/// Writes an error and its causes on one line.
+/// Returns an error and its causes on one line.
 pub(super) fn chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
@@ -336,18 +235,18 @@ pub(super) fn chain(error: &dyn Error) -> String {
     line
 }
 
-/// Turns any rejection into the house's answer.
+/// Turns any rejection into the response of an [`ApiError`].
 ///
-/// [`serve`](super::serve) applies it to everything; a service applies it itself only where further wrapping, such
-/// as CORS or rate-limit headers, must see the final answer.
+/// [`serve`](super::serve) applies it to all routes. A service applies it only to routes whose wrapper, such as CORS or
+/// rate-limit headers, needs the final response.
 ///
 /// # Errors
-/// Never; the type is what warp's `recover` wants.
+/// Never; warp's `recover` requires the type.
 pub async fn recover(rejection: Rejection) -> Result<Response, std::convert::Infallible> {
     Ok(error_of(&rejection).into_response())
 }
 
-/// Decides what a rejection means: what a route said outweighs that others did not match.
+/// Returns the error of a rejection; an error from a route takes precedence over routes that did not match.
 fn error_of(rejection: &Rejection) -> ApiError {
     if let Some(error) = rejection.find::<ApiError>() {
         return error.clone();
@@ -387,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_body_has_the_specified_shape() {
+    fn error_bodies_have_the_specified_shape() {
         assert_eq!(
             ApiError::new(Code::LinkLocked, "The link is locked.").body(),
             serde_json::json!({"statusCode": 403, "code": "LINK_LOCKED", "message": "The link is locked."})
@@ -414,14 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_for_the_log_alone() {
+    fn a_cause_is_logged_but_not_in_the_body() {
         let error = ApiError::internal("password=hunter2");
         assert!(chain(&error).ends_with(": password=hunter2"));
         assert!(!error.body().to_string().contains("hunter2"));
     }
 
     #[test]
-    fn retry_after_is_whole_seconds_and_never_zero() {
+    fn retry_after_is_at_least_one_whole_second() {
         for (wait, expected) in [(0, "1"), (1, "1"), (1_000, "1"), (1_001, "2"), (59_900, "60")] {
             let error =
                 ApiError::new(Code::RateLimited, "slow down").with_retry_after(Duration::from_millis(wait));

@@ -1,4 +1,4 @@
-//! What operators and orchestrators ask of every process, on a listener of its own.
+//! Endpoints for operators and orchestrators, on a separate listener.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::{Health, Shutdown};
 #[must_use]
 pub fn operations(health: &Health, metrics: &Metrics) -> Route {
     let healthz = warp::path!("healthz")
-        .and(reading())
+        .and(get_or_head())
         .map(|| json(StatusCode::OK, &serde_json::json!({"alive": true})));
 
     let health = health.clone();
-    let readyz = warp::path!("readyz").and(reading()).map(move || {
+    let readyz = warp::path!("readyz").and(get_or_head()).map(move || {
         let report = health.report();
         let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let mut response = json(status, &report);
@@ -31,7 +31,7 @@ pub fn operations(health: &Health, metrics: &Metrics) -> Route {
     });
 
     let metrics = metrics.clone();
-    let metrics = warp::path!("metrics").and(reading()).map(move || {
+    let metrics = warp::path!("metrics").and(get_or_head()).map(move || {
         let mut response = Response::new(metrics.render().into());
         response
             .headers_mut()
@@ -42,14 +42,13 @@ pub fn operations(health: &Health, metrics: &Metrics) -> Route {
     any_of([healthz.boxed(), readyz.boxed(), metrics.boxed()])
 }
 
-/// Accepts GET and HEAD.
-fn reading() -> impl warp::Filter<Extract = (), Error = warp::Rejection> + Copy {
+fn get_or_head() -> impl warp::Filter<Extract = (), Error = warp::Rejection> + Copy {
     warp::get().or(warp::head()).unify()
 }
 
-/// The running operations listener; it ends when this is dropped.
+/// The running operations listener; dropping this closes it.
 #[derive(Debug)]
-#[must_use = "the listener ends when this is dropped"]
+#[must_use = "dropping this closes the listener"]
 pub struct Operations(JoinHandle<()>);
 
 impl Drop for Operations {
@@ -60,10 +59,10 @@ impl Drop for Operations {
 
 /// Serves [`operations`] in the background.
 ///
-/// It outlives the request to stop, so that a draining process still says so; hold it until the drain is over.
+/// It keeps serving during a drain; drop the result when the drain is over.
 pub fn serve_operations(listener: TcpListener, health: &Health, metrics: &Metrics) -> Operations {
     let limits = Limits {
-        // A handful of probes and scrapers; more must not eat the process's descriptors.
+        // Enough for probes and scrapers, few enough to leave file descriptors for the process.
         max_connections: 64,
         header_timeout: Duration::from_secs(5),
     };

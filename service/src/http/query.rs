@@ -1,13 +1,13 @@
-//! Query strings as typed values.
+//! Parses query strings into typed values.
 
 use serde::de::DeserializeOwned;
 use warp::{Filter, Rejection};
 
 use super::{ApiError, decode};
 
-/// Extracts the query string as a `T`; one that does not fit is a 400 that names the parameter.
+/// Extracts the query string as a `T`; rejects an invalid one with a 400 that names the parameter.
 ///
-/// Give `T` the attribute `serde(deny_unknown_fields)` to refuse unknown parameters.
+/// With `serde(deny_unknown_fields)` on `T`, unknown parameters are invalid.
 pub fn query<T>() -> impl Filter<Extract = (T,), Error = Rejection> + Clone
 where
     T: DeserializeOwned + Send + 'static,
@@ -21,12 +21,12 @@ where
 /// Reads a query string as a `T`.
 ///
 /// # Errors
-/// [`Code::BadRequest`](super::Code::BadRequest) that names the parameter at fault.
+/// [`Code::BadRequest`](super::Code::BadRequest) with the invalid parameter.
 pub fn parse_query<T: DeserializeOwned>(raw: &str) -> Result<T, ApiError> {
     let pairs = serde_urlencoded::Deserializer::new(url::form_urlencoded::parse(raw.as_bytes()));
     serde_path_to_error::deserialize(pairs).map_err(|error| {
         let path = error.path().to_string();
-        decode::fault(&path, &error.into_inner().to_string())
+        decode::error(&path, &error.into_inner().to_string())
     })
 }
 
@@ -43,22 +43,22 @@ mod tests {
         q: Option<String>,
     }
 
-    fn refused(raw: &str) -> String {
+    fn error_message(raw: &str) -> String {
         parse_query::<Page>(raw).unwrap_err().message().to_owned()
     }
 
     #[test]
-    fn a_query_becomes_a_value() {
+    fn a_query_is_parsed_into_a_struct() {
         let page = Page { limit: 5, q: Some("a b\u{e9}".to_owned()) };
         assert_eq!(parse_query("limit=5&q=a+b%C3%A9").ok(), Some(page));
     }
 
     #[test]
-    fn a_fault_names_the_parameter() {
-        assert_eq!(refused("limit=many"), "Limit must be a number.");
-        assert_eq!(refused("limit=1000"), "Limit must be a number.");
-        assert_eq!(refused(""), "Limit is required.");
-        assert_eq!(refused("limit=1&limit=2"), "Limit must be given only once.");
-        assert_eq!(refused("limit=1&colour=red"), "Colour is not a known field.");
+    fn an_error_names_the_parameter() {
+        assert_eq!(error_message("limit=many"), "Limit must be a number.");
+        assert_eq!(error_message("limit=1000"), "Limit must be a number.");
+        assert_eq!(error_message(""), "Limit is required.");
+        assert_eq!(error_message("limit=1&limit=2"), "Limit must be given only once.");
+        assert_eq!(error_message("limit=1&colour=red"), "Colour is not a known field.");
     }
 }

@@ -1,4 +1,4 @@
-//! What the server knows of a request besides the request itself.
+//! The peer and the id of a request.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
@@ -8,37 +8,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The header that carries the request id in both directions.
+/// The header of the request id, in requests and responses.
 pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The other end of the connection; a proxy perhaps, see [`client_address`](super::client_address).
+/// The other end of the connection, which may be a proxy; see [`client_address`](super::client_address).
 ///
-/// The server puts it into the extensions of each request.
+/// The server adds it to the extensions of each request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// The name of one request in answers, logs and error bodies.
+/// The id of a request in responses and logs.
 ///
-/// The server puts it into the extensions of each request.
+/// The server adds it to the extensions of each request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId(HeaderValue);
 
 impl RequestId {
-    /// Takes the caller's `X-Request-Id` if it is 1-64 characters of `[A-Za-z0-9_-]`, else makes a new one.
+    /// Returns the caller's `X-Request-Id` if it is 1-64 characters of `[A-Za-z0-9_-]`, else a new one.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         match headers.get(X_REQUEST_ID) {
-            Some(value) if is_acceptable(value.as_bytes()) => Self(value.clone()),
+            Some(value) if is_valid(value.as_bytes()) => Self(value.clone()),
             _ => Self::new(),
         }
     }
 
-    /// Makes a new id: 16 hexadecimal digits, not guessable from the one before, without a system call.
+    /// Returns a new id of 16 hexadecimal digits, not predictable from the previous one, without a system call.
     fn new() -> Self {
         static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let id = KEYS.hash_one(COUNT.fetch_add(1, Ordering::Relaxed));
         let text = format!("{id:016x}");
-        // Hexadecimal digits are always a header value.
+        // Never "none": hexadecimal digits are a valid header value.
         Self(HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("none")))
     }
 
@@ -59,7 +59,7 @@ impl fmt::Display for RequestId {
     }
 }
 
-fn is_acceptable(id: &[u8]) -> bool {
+fn is_valid(id: &[u8]) -> bool {
     (1..=64).contains(&id.len()) && id.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(byte))
 }
 
@@ -74,17 +74,17 @@ mod tests {
     }
 
     #[test]
-    fn a_well_formed_id_of_the_caller_is_kept() {
+    fn a_callers_valid_id_is_kept() {
         for kept in ["a", "A-z_09", &"x".repeat(64)] {
             assert_eq!(id_for(kept.as_bytes()).as_str(), kept);
         }
     }
 
     #[test]
-    fn any_other_id_is_replaced_by_a_new_one() {
+    fn an_invalid_id_is_replaced() {
         for replaced in [&b""[..], b"a b", b"a\"b", b"\xff", "x".repeat(65).as_bytes()] {
             let id = id_for(replaced);
-            assert!(is_acceptable(id.as_str().as_bytes()));
+            assert!(is_valid(id.as_str().as_bytes()));
             assert_eq!(id.as_str().len(), 16);
         }
         assert_ne!(RequestId::of(&HeaderMap::new()), RequestId::of(&HeaderMap::new()));

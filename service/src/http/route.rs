@@ -1,4 +1,4 @@
-//! Routes that compile quickly, and answers.
+//! Boxed routes and JSON responses.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
@@ -9,15 +9,13 @@ use warp::{Filter as _, Reply as _};
 
 use super::ApiError;
 
-/// A route of any kind under one type.
-///
-/// Forty routes that are not boxed do not compile at all.
+/// A boxed route. Unboxed, forty routes do not compile.
 pub type Route = BoxedFilter<(Response,)>;
 
-/// Makes one route of many, tried in their order.
+/// Returns a route that tries the routes in order.
 pub fn any_of(routes: impl IntoIterator<Item = Route>) -> Route {
     let mut routes: Vec<Route> = routes.into_iter().collect();
-    // Halves instead of a chain: the last of n routes is then log n steps away, not n.
+    // A balanced tree: a chain would take n steps to the last of n routes.
     while routes.len() > 1 {
         let mut pairs = Vec::with_capacity(routes.len().div_ceil(2));
         let mut rest = routes.into_iter();
@@ -29,15 +27,12 @@ pub fn any_of(routes: impl IntoIterator<Item = Route>) -> Route {
         }
         routes = pairs;
     }
-    routes.pop().unwrap_or_else(nothing)
+    routes.pop().unwrap_or_else(|| {
+        warp::any().and_then(|| async { Err::<Response, _>(warp::reject::not_found()) }).boxed()
+    })
 }
 
-/// Makes the route that matches nothing.
-fn nothing() -> Route {
-    warp::any().and_then(|| async { Err::<Response, _>(warp::reject::not_found()) }).boxed()
-}
-
-/// Answers with a value as JSON.
+/// Returns a response with a value as JSON.
 #[must_use]
 pub fn json<T: Serialize + ?Sized>(status: StatusCode, value: &T) -> Response {
     match serde_json::to_vec(value) {
@@ -60,7 +55,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_one_of_many_routes_is_found() {
+    async fn each_of_many_routes_is_found() {
         let words = ["a", "b", "c", "d", "e", "f", "g"];
         for count in 0..=words.len() {
             let route = any_of(words[..count].iter().map(|text| word(text)));

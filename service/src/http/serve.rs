@@ -1,4 +1,4 @@
-//! The accept loop, and what it adds to every request and answer.
+//! The HTTP server: accepts connections and serves routes.
 
 use std::convert::Infallible;
 use std::error::Error as _;
@@ -24,22 +24,22 @@ use tracing::{Instrument as _, Span};
 use warp::reply::Response;
 use warp::{Filter as _, Reply as _};
 
-use super::error::{Refused, chain, recover};
+use super::error::{LoggedError, chain, recover};
 use super::request::{Peer, RequestId, X_REQUEST_ID};
-use super::{ApiError, Around, Code, Route};
+use super::{ApiError, Code, Middleware, Route};
 use crate::{Shutdown, config};
 
-/// How long to leave the backlog alone when the process is out of descriptors or memory.
+/// Pause after a failed accept, when the process is out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Least time between two log lines about failing accepts.
+/// Minimum time between two log lines about failed accepts.
 const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What one listener grants its connections; flatten it into the service's `Config`.
+/// The limits of a listener; flatten it into the service's `Config`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "HTTP")]
 pub struct Limits {
-    /// Connections open at once; further ones wait in the kernel's backlog.
+    /// Maximum number of open connections; others wait in the kernel's backlog.
     #[arg(long, value_name = "COUNT", env = "HOPLINE_MAX_CONNECTIONS", default_value = "10000",
           value_parser = connections)]
     pub max_connections: usize,
@@ -63,32 +63,32 @@ fn connections(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "expected a whole number, at least 1".to_owned())
 }
 
-/// Serves routes over HTTP/1.1 until a stop is requested and the requests in flight are answered.
+/// Serves routes over HTTP/1.1 until a shutdown is requested and the requests in flight are answered.
 ///
-/// Each request carries a [`Peer`] and a [`RequestId`] in its extensions; each answer has `X-Request-Id`, and the
-/// house's body where it refuses. Connections still open after [`Shutdown::wait_clients_deadline`] are cut.
+/// Each request has a [`Peer`] and a [`RequestId`] in its extensions; each response has `X-Request-Id`, and errors have
+/// the body of [`ApiError`]. Connections still open after [`Shutdown::wait_clients_deadline`] are closed.
 pub async fn serve(listener: TcpListener, routes: Route, limits: Limits, shutdown: Shutdown) {
-    serve_around((), listener, routes, limits, shutdown).await;
+    serve_with_middleware((), listener, routes, limits, shutdown).await;
 }
 
-/// Does what [`serve`] does, and `around` for each request.
-pub async fn serve_around<A: Around>(
-    around: A,
+/// Serves routes as [`serve`] does, with middleware for each request.
+pub async fn serve_with_middleware<M: Middleware>(
+    middleware: M,
     listener: TcpListener,
     routes: Route,
     limits: Limits,
     shutdown: Shutdown,
 ) {
-    let _hold = shutdown.hold("HTTP requests");
-    let server = Arc::new(Server::new(&routes, around, &limits));
+    let _guard = shutdown.track_work("HTTP requests");
+    let server = Arc::new(Server::new(&routes, middleware, &limits));
     let permits = Arc::new(Semaphore::new(limits.max_connections));
     let connections = TaskTracker::new();
     let accept = async {
-        let mut logged = None;
+        let mut logged_at = None;
         loop {
-            // The permit comes first: a connection above the cap is not even accepted. It is never closed.
+            // Before the accept, so that a connection above the limit is not accepted. The semaphore is never closed.
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-            let (stream, peer) = accept(&listener, &mut logged).await;
+            let (stream, peer) = accept(&listener, &mut logged_at).await;
             let connection = connection(Arc::clone(&server), stream, peer, shutdown.clone());
             connections.spawn(async move {
                 connection.await;
@@ -101,45 +101,45 @@ pub async fn serve_around<A: Around>(
         () = shutdown.wait() => {}
         () = accept => {}
     }
-    // Closed before the drain, so that new connections go to another instance at once.
+    // Closed before the drain, so that new connections go to other instances.
     drop(listener);
     connections.close();
     connections.wait().await;
 }
 
-struct Server<A> {
+struct Server<M> {
     http: http1::Builder,
     routes: Route,
-    around: A,
+    middleware: M,
 }
 
-impl<A> Server<A> {
-    fn new(routes: &Route, around: A, limits: &Limits) -> Self {
+impl<M> Server<M> {
+    fn new(routes: &Route, middleware: M, limits: &Limits) -> Self {
         let mut http = http1::Builder::new();
-        // This timer also ends connections that send nothing, and idle ones between requests.
+        // Also closes connections that send nothing, and those idle between requests.
         http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
-        // Answers are small: one buffer is written faster than a list of them. Answers to pipelined requests are not
-        // gathered (`pipeline_flush`): hyper would never send its own to a request that it cannot read.
+        // Responses are small, so writing one buffer is faster. `pipeline_flush` stays off: with it, hyper never sends
+        // its own response to a malformed request.
         http.writev(false);
-        Self { http, routes: routes.clone().recover(recover).unify().boxed(), around }
+        Self { http, routes: routes.clone().recover(recover).unify().boxed(), middleware }
     }
 }
 
-/// Waits for the next connection, whatever goes wrong in between.
+/// Waits for the next connection and retries after errors.
 ///
-/// `logged` is when a failure was last written to the log.
-async fn accept(listener: &TcpListener, logged: &mut Option<Instant>) -> (TcpStream, SocketAddr) {
+/// `logged_at` is when an error was last logged.
+async fn accept(listener: &TcpListener, logged_at: &mut Option<Instant>) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
-            // That client has gone; the next one is unaffected.
-            Err(error) if is_of_one_connection(&error) => {}
-            // Out of descriptors or memory: trying at once would spin until a connection ends.
+            // The client has disconnected.
+            Err(error) if is_connection_error(&error) => {}
+            // Out of descriptors or memory; retrying at once would spin.
             Err(error) => {
                 metrics::counter!("hopline_http_accept_errors_total").increment(1);
-                if logged.is_none_or(|at| at.elapsed() > ACCEPT_LOG_INTERVAL) {
+                if logged_at.is_none_or(|at| at.elapsed() > ACCEPT_LOG_INTERVAL) {
                     tracing::error!("cannot accept connections: {error}");
-                    *logged = Some(Instant::now());
+                    *logged_at = Some(Instant::now());
                 }
                 sleep(ACCEPT_PAUSE).await;
             }
@@ -147,25 +147,25 @@ async fn accept(listener: &TcpListener, logged: &mut Option<Instant>) -> (TcpStr
     }
 }
 
-fn is_of_one_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
     )
 }
 
-/// Serves one connection to its end, or to the moment of a shutdown when clients are cut.
-async fn connection<A: Around>(
-    server: Arc<Server<A>>,
+/// Serves one connection until it ends or the clients' shutdown deadline passes.
+async fn connection<M: Middleware>(
+    server: Arc<Server<M>>,
     stream: TcpStream,
     peer: SocketAddr,
     shutdown: Shutdown,
 ) {
-    // Answers are small and complete: waiting to fill a packet only delays them. A failure costs no more than that.
+    // Responses are small and complete, so waiting to fill a packet only delays them. A failure is harmless.
     let _ = stream.set_nodelay(true);
-    let answering = Arc::clone(&server);
-    let answers = service_fn(move |request| answer(Arc::clone(&answering), request, peer));
-    let mut connection = std::pin::pin!(server.http.serve_connection(TokioIo::new(stream), answers));
+    let handler = Arc::clone(&server);
+    let service = service_fn(move |request| answer(Arc::clone(&handler), request, peer));
+    let mut connection = std::pin::pin!(server.http.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
@@ -175,67 +175,65 @@ async fn connection<A: Around>(
                 biased;
                 ended = connection => ended,
                 () = shutdown.wait_clients_deadline() => {
-                    tracing::warn!("cut a connection whose request did not end in time");
+                    tracing::warn!(%peer, "closed the connection of {peer}: its request did not end before the shutdown deadline");
                     Ok(())
                 }
             }
         }
     };
-    // Clients that leave, time out or send garbage are everyday life.
+    // At debug level: clients routinely disconnect, time out or send garbage.
     if let Err(error) = ended {
         tracing::debug!("a connection ended: {}", chain(&error));
     }
 }
 
 /// Answers one request, even if its handler panics.
-fn answer<A: Around>(
-    server: Arc<Server<A>>,
+fn answer<M: Middleware>(
+    server: Arc<Server<M>>,
     mut request: Request<Incoming>,
     peer: SocketAddr,
 ) -> impl Future<Output = Result<Response, Infallible>> {
     let id = RequestId::of(request.headers());
     request.extensions_mut().insert(Peer(peer));
     request.extensions_mut().insert(id.clone());
-    let visit = server.around.before(&mut request);
-    let traced = server.around.is_traced(&request);
+    let state = server.middleware.before(&mut request);
+    let traced = server.middleware.is_traced(&request);
     let span = if traced { span_of(&id) } else { Span::none() };
     let answered = async move {
-        // Inside the guard, because filters already run when the service is called.
+        // The call is inside `catch_unwind`, because it already runs filters.
         let handled = AssertUnwindSafe(async { warp::service(server.routes.clone()).call(request).await })
             .catch_unwind();
         let mut response = match handled.await {
             Ok(Ok(response)) => response,
-            // The panic itself is in the log already, by the panic hook.
+            // The panic hook has logged the panic.
             Err(_) => ApiError::internal("the handler panicked").into_response(),
         };
-        if let Some(refused) = response.extensions_mut().remove::<Refused>() {
+        if let Some(LoggedError(error)) = response.extensions_mut().remove() {
             if traced {
-                log(&refused);
+                log(&error);
             } else {
-                span_of(&id).in_scope(|| log(&refused));
+                span_of(&id).in_scope(|| log(&error));
             }
         }
         response.headers_mut().insert(X_REQUEST_ID, id.into_header());
-        server.around.after(visit, &mut response);
+        server.middleware.after(state, &mut response);
         Ok(response)
     };
     answered.instrument(span)
 }
 
-/// Makes what log lines carry of a request.
 fn span_of(id: &RequestId) -> Span {
     tracing::info_span!("request", request_id = id.as_str())
 }
 
-/// Logs a refusal whose cause operators must know; runs inside the request's span.
-fn log(refused: &Refused) {
-    let Refused(error) = refused;
+/// Logs the cause of an error response, within the request's span.
+fn log(error: &ApiError) {
     let code = error.code().as_str();
     let cause = error.source().map_or_else(|| error.message().to_owned(), chain);
     match error.code() {
         Code::Internal => tracing::error!(code, "answered {code}: {cause}"),
         Code::Unavailable => tracing::warn!(code, "answered {code}: {cause}"),
-        // The caller's own doing; the answer told them.
+        // The caller's error, described in the response.
         _ => tracing::debug!(code, "answered {code}: {cause}"),
     }
 }

@@ -1,21 +1,21 @@
-//! What librdkafka says, at a bearable rate.
+//! Throttled logging of librdkafka's messages.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::{ClientContext, Statistics};
 
-/// Least time between two lines of one kind.
+/// Minimum time between two log lines of the same kind.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// A client context whose logs are limited: with a broker down, librdkafka itself writes 20 lines a second.
+/// A client context with throttled logs: while a broker is down, librdkafka writes 20 lines a second.
 ///
-/// A context with duties of its own keeps one of these and passes `log` and `error` on to it.
+/// Other contexts contain one and forward `log` and `error` to it.
 #[derive(Debug, Default)]
 pub struct Context {
     kinds: Mutex<HashMap<String, Kind>>,
@@ -23,31 +23,30 @@ pub struct Context {
 
 #[derive(Debug)]
 struct Kind {
-    written: Instant,
+    logged_at: Instant,
     suppressed: u64,
 }
 
 impl Context {
-    /// Returns how many lines of this kind were left out since the last one, if one is due.
+    /// Returns whether to log a line of this kind now: `Some` with the number of lines suppressed since the last one.
     fn due(&self, kind: &str, now: Instant) -> Option<u64> {
-        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = self.kinds.lock();
         let Some(known) = kinds.get_mut(kind) else {
-            let first = Kind { written: now, suppressed: 0 };
-            kinds.insert(kind.to_owned(), first);
+            kinds.insert(kind.to_owned(), Kind { logged_at: now, suppressed: 0 });
             return Some(0);
         };
-        if now.duration_since(known.written) < INTERVAL {
+        if now.duration_since(known.logged_at) < INTERVAL {
             known.suppressed += 1;
             return None;
         }
-        known.written = now;
+        known.logged_at = now;
         Some(std::mem::take(&mut known.suppressed))
     }
 }
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        // The facilities, such as FAIL or FETCH, are librdkafka's own short and closed list of kinds.
+        // Facilities, such as FAIL or FETCH, are a short fixed list, so they serve as kinds.
         if matches!(level, RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug) {
             tracing::debug!(target: "librdkafka", facility, "{message}");
         } else if let Some(suppressed) = self.due(facility, Instant::now()) {
@@ -56,7 +55,7 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        // Asked for with enable.partition.eof, and news for the consumer, not a fault.
+        // Not an error: consumers request it with enable.partition.eof.
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PartitionEOF) {
             return;
         }
@@ -67,7 +66,7 @@ impl ClientContext for Context {
     }
 
     fn stats(&self, _: Statistics) {
-        // Only with statistics.interval.ms, whose reader has a context of its own.
+        // Ignored: a client that sets statistics.interval.ms has a different context.
     }
 }
 
@@ -84,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_one_kind_are_limited_and_the_rest_is_counted() {
+    fn lines_of_one_kind_are_throttled_and_counted() {
         let context = Context::default();
         let start = Instant::now();
         assert_eq!(context.due("FAIL", start), Some(0));

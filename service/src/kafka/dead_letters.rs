@@ -1,4 +1,4 @@
-//! Writing what nobody could read to a topic where an operator can read it, and send it again.
+//! Publishes unreadable records to a dead-letter topic, from which an operator can resubmit them.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use super::{Context, KafkaConfig};
 
-/// The largest record that the topic takes: more than any message, because headers come on top.
+/// Size limit of a record, equal to the topic's: above any other message, because headers come on top.
 const MAX_BYTES: &str = "2097152";
 
-/// Writes dead letters.
+/// A producer of dead letters.
 #[derive(Clone)]
 pub struct DeadLetters {
     producer: FutureProducer<Context>,
@@ -25,13 +25,13 @@ impl fmt::Debug for DeadLetters {
 }
 
 impl DeadLetters {
-    /// Makes the producer, without connecting; `topic` is the full name, `client` what the brokers call it.
+    /// Creates the producer without connecting; `topic` is the full name.
     ///
     /// # Errors
-    /// When librdkafka refuses the settings.
-    pub fn new(kafka: &KafkaConfig, topic: String, client: &str) -> KafkaResult<Self> {
+    /// When librdkafka rejects the settings.
+    pub fn new(kafka: &KafkaConfig, topic: String, client_id: &str) -> KafkaResult<Self> {
         let producer = kafka
-            .client_config(client)
+            .client_config(client_id)
             .set("enable.idempotence", "true")
             .set("acks", "all")
             .set("message.max.bytes", MAX_BYTES)
@@ -39,10 +39,10 @@ impl DeadLetters {
         Ok(Self { producer, topic })
     }
 
-    /// Writes one, and waits until Kafka has it; after a crash the same one may be written again.
+    /// Publishes a dead letter and waits for Kafka's acknowledgement.
     ///
     /// # Errors
-    /// When Kafka did not take it.
+    /// When Kafka did not acknowledge it.
     pub async fn write(
         &self,
         key: &str,
@@ -54,7 +54,7 @@ impl DeadLetters {
         });
         let record = FutureRecord::to(&self.topic).key(key).payload(message).headers(headers);
         let sent = self.producer.send_result(record).map_err(|(error, _)| error)?;
-        // Without an answer the producer is gone.
+        // The producer was dropped without an answer.
         sent.await.map_err(|_| KafkaError::Canceled)?.map_err(|(error, _)| error)?;
         Ok(())
     }

@@ -14,11 +14,11 @@ use crate::config::{BROKERS, properties};
 #[derive(Clone, clap::Args)]
 #[command(next_help_heading = "Kafka")]
 pub struct KafkaConfig {
-    /// Brokers to start from, as host:port[,host:port].
+    /// Addresses of Kafka brokers, as host:port[,host:port].
     #[arg(long = "kafka-brokers", value_name = "BROKERS", env = BROKERS, value_parser = brokers)]
     brokers: String,
 
-    /// What stands before every topic name and consumer group, such as `dev.`.
+    /// Prefix of every topic name and consumer group, such as `dev.`.
     #[arg(long, value_name = "PREFIX", env = "HOPLINE_TOPIC_PREFIX", default_value = "", value_parser = prefix)]
     topic_prefix: String,
 

@@ -1,7 +1,6 @@
-//! The ids that Kafka gives to topics: a topic that was deleted and made again has the same name and another id.
+//! Topic ids: a topic that was deleted and recreated has the same name and a new id.
 //!
-//! The crate does not offer DescribeTopics, librdkafka does (`rd_kafka_DescribeTopics`, since 2.3), so this module calls
-//! it as it is.
+//! Calls librdkafka's `rd_kafka_DescribeTopics` (since 2.3) directly, because rdkafka has no binding for it.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -15,10 +14,10 @@ use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, bindings};
 use uuid::Uuid;
 
-/// Asks Kafka for the ids of topics, by their full names; one that is not there is left out. Blocks.
+/// Returns the ids of topics by full name; topics that do not exist are omitted. Blocks.
 ///
 /// # Errors
-/// When Kafka does not answer within `timeout`, or says no.
+/// When Kafka does not answer within `timeout`, or answers with an error.
 pub fn topic_ids<C: ClientContext>(
     client: &Client<C>,
     topics: &[&str],
@@ -30,19 +29,22 @@ pub fn topic_ids<C: ClientContext>(
     describe(client.native_ptr(), names, timeout)
 }
 
-/// Something of librdkafka's that is ours to free.
+/// A librdkafka object, with the function that frees it on drop.
 struct Owned<T>(NonNull<T>, unsafe extern "C" fn(*mut T));
 
 impl<T> Owned<T> {
-    fn new(made: *mut T, free: unsafe extern "C" fn(*mut T)) -> KafkaResult<Self> {
-        NonNull::new(made).map(|made| Self(made, free)).ok_or(KafkaError::Canceled)
+    fn new(object: *mut T, free: unsafe extern "C" fn(*mut T)) -> KafkaResult<Self> {
+        NonNull::new(object).map(|object| Self(object, free)).ok_or(NO_OBJECT)
     }
 }
+
+/// librdkafka has returned a null pointer.
+const NO_OBJECT: KafkaError = KafkaError::AdminOp(RDKafkaErrorCode::Fail);
 
 impl<T> Drop for Owned<T> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // SAFETY: it was made by the function that this one belongs to, and is freed here only.
+        // SAFETY: the object comes from the constructor that matches this function, and is freed only here.
         unsafe { (self.1)(self.0.as_ptr()) }
     }
 }
@@ -53,8 +55,8 @@ fn describe(
     mut names: Vec<*const c_char>,
     timeout: c_int,
 ) -> KafkaResult<BTreeMap<String, Uuid>> {
-    // SAFETY: `client` and `names` outlive this function. What is made here is freed when it goes out of scope, in the
-    // reverse order; what is read out of the event is copied before that.
+    // SAFETY: `client` and `names` outlive this function. Objects are freed at the end of the scope in reverse order;
+    // what is read from the event is copied before.
     unsafe {
         let queue = Owned::new(bindings::rd_kafka_queue_new(client), bindings::rd_kafka_queue_destroy)?;
         let options = Owned::new(
@@ -81,13 +83,13 @@ fn describe(
         check(bindings::rd_kafka_event_error(event.0.as_ptr()))?;
         let result = bindings::rd_kafka_event_DescribeTopics_result(event.0.as_ptr());
         if result.is_null() {
-            return Err(KafkaError::Canceled);
+            return Err(NO_OBJECT);
         }
         let mut count = 0;
         let found = bindings::rd_kafka_DescribeTopics_result_topics(result, &raw mut count);
         let mut ids = BTreeMap::new();
-        for place in 0..count {
-            let topic = *found.add(place);
+        for index in 0..count {
+            let topic = *found.add(index);
             match bindings::rd_kafka_error_code(bindings::rd_kafka_TopicDescription_error(topic)) {
                 RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART => continue,
                 code => check(code)?,

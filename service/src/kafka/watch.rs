@@ -1,4 +1,4 @@
-//! Whether Kafka answers, and has the topics that a process needs.
+//! The readiness probe of Kafka and of the topics that a process needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,24 +11,25 @@ use tokio::task::spawn_blocking;
 use super::{Context, KafkaConfig};
 use crate::{Check, Shutdown, health};
 
-/// How long brokers may take to answer; less than the probe's own limit, so that their error is the one shown.
+/// Timeout of a request; below the probe's timeout, so that the check shows Kafka's error.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The broker's setting of how often it looks which logs are to be flushed, and the longest that protects from a loss
-/// worth naming.
+/// The broker's interval of checking which logs to flush.
 const FLUSH_INTERVAL: &str = "log.flush.scheduler.interval.ms";
-const LONGEST_FLUSH_INTERVAL_MS: u64 = 10_000;
 
-/// What a power cut costs where Kafka has one copy and does not flush it.
-const NOT_FLUSHED: &str = "ok, but a power cut loses what Kafka took last: its topics have one replica, and the broker \
-                           leaves flushing to the system. Set log.flush.scheduler.interval.ms=1000 there";
+/// Maximum [`FLUSH_INTERVAL`] without a warning.
+const MAX_FLUSH_INTERVAL_MS: u64 = 10_000;
+
+/// The detail of the check when Kafka has a single replica that it does not flush.
+const NOT_FLUSHED: &str = "ok, but a power loss would lose the latest records: topics have one replica, and the broker \
+                           does not flush them itself. Set log.flush.scheduler.interval.ms=1000 on the broker";
 
 type Client = AdminClient<Context>;
 
-/// Probes Kafka until a stop is requested; a missing one of `topics` (full names) is unready too.
+/// Probes Kafka until a shutdown is requested. Missing `topics` (full names) make the check unready.
 ///
 /// # Errors
-/// When no client can be made of the settings.
+/// When librdkafka rejects the settings.
 pub async fn watch(
     config: &KafkaConfig,
     topics: Vec<String>,
@@ -40,24 +41,24 @@ pub async fn watch(
     health::watch(check, shutdown, || {
         let probe = Arc::clone(&probe);
         async move {
-            let asking = Arc::clone(&probe);
-            let single = spawn_blocking(move || ask(&asking.0, &asking.1))
+            let blocking = Arc::clone(&probe);
+            let single_replica = spawn_blocking(move || check_topics(&blocking.0, &blocking.1))
                 .await
                 .unwrap_or_else(|_| Err("the probe panicked".to_owned()))?;
-            Ok::<_, String>(match single {
+            Ok::<_, String>(match single_replica {
                 Some(broker) if !is_flushed(&probe.0, broker).await => NOT_FLUSHED,
                 _ => health::OK,
             })
         }
     })
     .await;
-    // Closing waits for librdkafka's threads, which the runtime's must not.
+    // Dropping the client blocks until librdkafka's threads have stopped.
     spawn_blocking(move || drop(probe));
     Ok(())
 }
 
-/// Returns the broker that has the only replica of one of the topics, if one has.
-fn ask(client: &Client, topics: &[String]) -> Result<Option<i32>, String> {
+/// Checks that the topics exist; returns a broker that has the only replica of one of them, if any.
+fn check_topics(client: &Client, topics: &[String]) -> Result<Option<i32>, String> {
     let metadata = client.inner().fetch_metadata(None, TIMEOUT).map_err(|error| error.to_string())?;
     let missing: Vec<&str> = topics
         .iter()
@@ -65,13 +66,13 @@ fn ask(client: &Client, topics: &[String]) -> Result<Option<i32>, String> {
         .map(String::as_str)
         .collect();
     if missing.is_empty() {
-        Ok(only_broker(&metadata, topics))
+        Ok(single_replica_broker(&metadata, topics))
     } else {
         Err(format!("missing topics: {}; run api migrate", missing.join(", ")))
     }
 }
 
-fn only_broker(metadata: &Metadata, topics: &[String]) -> Option<i32> {
+fn single_replica_broker(metadata: &Metadata, topics: &[String]) -> Option<i32> {
     let ours = metadata.topics().iter().filter(|topic| topics.iter().any(|name| name == topic.name()));
     ours.flat_map(|topic| topic.partitions()).find_map(|partition| match partition.replicas() {
         [broker] => Some(*broker),
@@ -79,7 +80,7 @@ fn only_broker(metadata: &Metadata, topics: &[String]) -> Option<i32> {
     })
 }
 
-/// Returns whether a broker flushes by itself; one that does not tell gets no warning.
+/// Returns whether a broker flushes its logs itself; true when its settings cannot be read.
 async fn is_flushed(client: &Client, broker: i32) -> bool {
     let options = AdminOptions::new().request_timeout(Some(TIMEOUT));
     let interval = async {
@@ -88,16 +89,16 @@ async fn is_flushed(client: &Client, broker: i32) -> bool {
         Ok(found.get(FLUSH_INTERVAL).and_then(|entry| entry.value.clone()))
     };
     match interval.await {
-        Ok(interval) => interval.is_none_or(|interval| is_often(&interval)),
+        Ok(interval) => interval.is_none_or(|interval| is_short(&interval)),
         Err(error) => {
-            tracing::debug!(%error, "cannot ask a broker for its settings: {error}");
+            tracing::debug!(broker, %error, "cannot read the settings of broker {broker}: {error}");
             true
         }
     }
 }
 
-fn is_often(interval: &str) -> bool {
-    interval.parse::<u64>().is_ok_and(|interval| interval <= LONGEST_FLUSH_INTERVAL_MS)
+fn is_short(interval: &str) -> bool {
+    interval.parse::<u64>().is_ok_and(|interval| interval <= MAX_FLUSH_INTERVAL_MS)
 }
 
 #[cfg(test)]
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_of_a_broker_is_never() {
-        assert!(is_often("1000") && !is_often(&i64::MAX.to_string()));
+    fn a_brokers_default_interval_is_too_long() {
+        assert!(is_short("1000") && !is_short(&i64::MAX.to_string()));
     }
 }
