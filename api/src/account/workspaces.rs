@@ -15,7 +15,7 @@ use crate::web::request::Json;
 /// Longest name, in characters.
 const MAX_NAME: usize = 200;
 
-/// Workspaces that an account's owners may make; the operator's command goes beyond.
+/// Most workspaces that owners may create; operators may create more.
 const MOST: i64 = 100;
 
 /// All of an account.
@@ -32,7 +32,7 @@ pub(crate) struct New {
     kind: Kind,
 }
 
-/// Answers with the workspaces of the member's account, the oldest first.
+/// Returns the workspaces of the member's account, the oldest first.
 pub(crate) async fn list(member: Member, app: App) -> Result<Workspaces, ApiError> {
     let mut connection = app.pool.acquire().await.map_err(database)?;
     Ok(Workspaces {
@@ -51,7 +51,7 @@ pub(crate) async fn create(
     faults.note("name", check_text(name, MAX_NAME));
     faults.into_result()?;
     let mut transaction = app.pool.begin().await.map_err(database)?;
-    // Two that count at once would both find the last place.
+    // Serializes counting, so that two requests cannot both take the last place.
     accounts::take(&mut transaction, owner.account).await.map_err(database)?;
     if workspaces::count(&mut transaction, owner.account).await.map_err(database)? >= MOST {
         return Err(ApiError::plan_limit(format!("An account can have at most {MOST} workspaces.")));

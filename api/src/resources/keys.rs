@@ -36,7 +36,7 @@ pub(crate) struct New {
     expires_at: Option<String>,
 }
 
-/// The key, and its value for the only time.
+/// The key, and its value, which is not shown again.
 #[derive(Serialize)]
 pub(crate) struct Created {
     #[serde(flatten)]
@@ -44,12 +44,12 @@ pub(crate) struct Created {
     key: String,
 }
 
-/// Answers with the keys of a workspace, the newest first, revoked ones too.
+/// Returns the keys of a workspace, including revoked ones, the newest first.
 pub(crate) async fn list(caller: Caller, app: App) -> Result<Keys, ApiError> {
     Ok(Keys { keys: keys::list(&app.pool, caller.workspace).await.map_err(database)? })
 }
 
-/// Creates a key. On every plan: what a key may do is decided when it is used.
+/// Creates a key, on every plan: what a key may do is decided when it is used.
 pub(crate) async fn create(caller: Caller, Json(new): Json<New>, app: App) -> Result<Created, ApiError> {
     let name = Some(new.name.trim()).filter(|name| !name.is_empty()).unwrap_or(DEFAULT_NAME);
     let mut faults = Faults::default();
@@ -95,7 +95,7 @@ pub(crate) async fn create(caller: Caller, Json(new): Json<New>, app: App) -> Re
     Ok(Created { shown, key: key.reveal().to_owned() })
 }
 
-/// Revokes a key; the next request with it is rejected, for ever.
+/// Revokes a key. The next request with it is rejected.
 pub(crate) async fn revoke(caller: Caller, id: KeyId, app: App) -> Result<(), ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     if !keys::revoke(&mut transaction, Some(caller.workspace), id).await.map_err(database)? {

@@ -10,7 +10,7 @@ use crate::store::links;
 use crate::web::caller::Caller;
 use crate::web::request::Segment;
 
-/// Most tags of an answer.
+/// Most tags in an answer.
 const MAX_TAGS: i64 = 1_000;
 
 /// Every tag of a workspace.
@@ -19,20 +19,20 @@ pub(crate) struct Tags {
     tags: Vec<String>,
 }
 
-/// Whether a link could have a slug.
+/// Whether a slug is available.
 #[derive(Debug, Serialize)]
 pub(crate) struct Slug {
     available: bool,
-    /// Why not.
+    /// The reason if it is not.
     reason: Option<&'static str>,
 }
 
-/// Answers with the tags of a workspace, sorted.
+/// Returns the tags of a workspace, sorted.
 pub(crate) async fn tags(caller: Caller, app: App) -> Result<Tags, ApiError> {
     Ok(Tags { tags: links::tags(&app.pool, caller.workspace, MAX_TAGS).await.map_err(database)? })
 }
 
-/// Answers whether a slug is free at this moment; only its link's creation can hold it.
+/// Returns whether a slug is available now. Only creating the link reserves it.
 pub(crate) async fn slug(_: Caller, Segment(slug): Segment, app: App) -> Result<Slug, ApiError> {
     let reason = match check_slug(&slug) {
         Err(SlugFault::Reserved) => Some("reserved"),

@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use crate::store::links;
 use crate::web::caller::Caller;
 
-/// An account's plan, what it gives, and how much of it is used:
+/// An account's plan, its limits, and how much of them is used:
 ///
 /// `{"plan": "agency", "limits": {"links": 25000, "requests_per_minute": 600, "retention_days": 730},
 /// "used": {"links": 17}}`
@@ -22,7 +22,7 @@ pub(crate) struct Usage {
     used: Used,
 }
 
-/// What the plan gives; null is unlimited.
+/// The limits of the plan; null is unlimited.
 #[derive(Debug, Serialize)]
 struct Limits {
     links: Option<i64>,
@@ -32,12 +32,12 @@ struct Limits {
 
 #[derive(Debug, Serialize)]
 struct Used {
-    /// Over all workspaces of the account, locked ones included.
+    /// Over all workspaces of the account, including locked links.
     links: i64,
 }
 
 impl Usage {
-    /// Reads how much an account uses of a plan.
+    /// Reads the usage of an account.
     pub(crate) async fn of_account(
         app: &App,
         connection: &mut PgConnection,
@@ -56,7 +56,7 @@ impl Usage {
     }
 }
 
-/// Answers with the usage of the account that the key's workspace belongs to.
+/// Returns the usage of the caller's account.
 pub(crate) async fn usage(caller: Caller, app: App) -> Result<Usage, ApiError> {
     let mut connection = app.pool.acquire().await.map_err(database)?;
     Usage::of_account(&app, &mut connection, caller.account, caller.plan).await.map_err(database)

@@ -1,4 +1,4 @@
-//! Who calls: a key or a member who is signed in, the workspace, and the plan as it is at this request.
+//! The caller of an operation: a key or a member, with the workspace and the present plan.
 //!
 //! The operations of a workspace are mounted twice: below `/api`, where a key says which workspace, and below
 //! `/app/api/workspaces/{id}`, where the path names it and the session must belong to a member of its account.
@@ -24,18 +24,18 @@ use crate::web::request::{Head, Request};
 /// A caller with a valid key or a session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller {
-    /// The workspace the key belongs to, or the path names: all that it sees.
+    /// The workspace of the key, or of the path: all that the caller sees.
     pub(crate) workspace: Uuid,
     /// The account the workspace belongs to.
     pub(crate) account: Uuid,
-    /// In whose name it creates: the member, or the account's owner for a key.
+    /// The creator of new resources: the member, or the account's owner for a key.
     pub(crate) user: Uuid,
     /// The account's plan at this request.
     pub(crate) plan: Plan,
     credential: Credential,
 }
 
-/// What a caller has shown, by its digest.
+/// The credential of a caller, by its digest.
 #[derive(Debug, Clone, Copy)]
 enum Credential {
     Key {
@@ -45,35 +45,35 @@ enum Credential {
     Session {
         digest: [u8; 32],
     },
-    /// None any more: the member has asked for it before.
+    /// An import that a member started earlier.
     Import,
 }
 
-/// A caller that may write where the plan has write access: for a key, its scope too.
+/// A caller that may write: on a plan with write access, and a key with write scope.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Writer(pub(crate) Caller);
 
-/// A caller that may change links: a key that may write, or a member, on every plan.
+/// A caller that may change links: a key that may write, or a member on any plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Editor(pub(crate) Caller);
 
 impl Caller {
-    /// The member who has asked for an import, while it is worked off.
+    /// Returns the member who started an import.
     pub(crate) const fn of_import(workspace: Uuid, account: Uuid, user: Uuid, plan: Plan) -> Self {
         Self { workspace, account, user, plan, credential: Credential::Import }
     }
 
-    /// Whether it is a member at the dashboard.
+    /// Returns whether the caller is a member.
     pub(crate) const fn is_member(&self) -> bool {
         matches!(self.credential, Credential::Session { .. } | Credential::Import)
     }
 
-    /// Refuses a key on a plan whose keys do not write; members change links on every plan.
+    /// Rejects a key on a plan without write access. Members change links on every plan.
     pub(crate) fn require_edit(&self, plan: Plan) -> Result<(), ApiError> {
         if self.is_member() { Ok(()) } else { plan.require_write() }
     }
 
-    /// Whether the caller would still be let in, for answers that go on for long.
+    /// Returns whether the caller would still be accepted, for long answers.
     pub(crate) async fn is_valid(&self, app: &App) -> sqlx::Result<bool> {
         match &self.credential {
             Credential::Key { digest, .. } => keys::is_valid(&app.pool, digest).await,
@@ -107,8 +107,8 @@ impl Caller {
 impl Principal for Caller {
     const ACCESS: Access = Access::Caller;
 
-    /// Answers 401 to anyone else, 429 to a caller that asks too often. A request with a key counts for its account,
-    /// one of a session for the member.
+    /// Rejects an invalid key or session with 401, and a caller above its limit with 429. A request with a key counts
+    /// for its account, one of a session for the member.
     async fn admit(request: &mut Request) -> Result<Self, ApiError> {
         match &request.credentials {
             request::Credentials::SessionIn(workspace) => {
@@ -139,7 +139,7 @@ impl Principal for Editor {
     }
 }
 
-/// A caller that shows neither a key nor a session, within what its address may ask.
+/// Anyone, within the limit of the client's address.
 pub(crate) struct Anyone;
 
 impl Principal for Anyone {
@@ -150,9 +150,9 @@ impl Principal for Anyone {
     }
 }
 
-/// The member whose session it is, in a workspace of the member's account; any other one is not found.
+/// Finds the member of the session, in a workspace of the member's account. Other workspaces are not found.
 async fn of_session(app: &App, head: &Head, workspace: &str) -> Result<Caller, ApiError> {
-    // What is no id names nothing, and that is found out after who asks.
+    // An invalid id is not found either, after the session is checked.
     let workspace = workspace.parse().map_or(Uuid::nil(), WorkspaceId::uuid);
     let member = member_of(app, head, Some(workspace)).await?;
     Ok(Caller {
@@ -166,9 +166,9 @@ async fn of_session(app: &App, head: &Head, workspace: &str) -> Result<Caller, A
     })
 }
 
-/// A missing, unknown, malformed, revoked or expired key is one and the same answer.
+/// Finds the caller of a key. A missing, unknown, malformed, revoked or expired key gets the same answer.
 async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller, ApiError> {
-    // A malformed key is looked up too: an answer that came sooner would tell it from an unknown one.
+    // A malformed key is looked up too, so that it takes the same time as an unknown one.
     let digest = token::digest(presented_key(headers).unwrap_or_default());
     let row = keys::find_and_count(&app.pool, &digest, &app.plans).await.map_err(database)?;
     let Some(row) = row else {
@@ -176,7 +176,7 @@ async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller,
         return Err(unauthorized());
     };
     let limit = row.requests_per_minute;
-    // Nothing counted under a limit: the minute's requests are used up.
+    // Not counted under a limit: the limit is reached.
     let budget = Budget::of_account(limit, row.used.or(limit).unwrap_or_default(), row.window_end);
     visit.counted(budget);
     if limit.is_some() && row.used.is_none() {
@@ -195,7 +195,7 @@ fn unauthorized() -> ApiError {
     ApiError::unauthorized("A valid API key is required, as Authorization: Bearer or as X-API-Key.")
 }
 
-/// The key of either header; two different keys are none.
+/// Returns the key of either header; two different keys count as none.
 fn presented_key(headers: &HeaderMap) -> Option<&str> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let bearer = text(AUTHORIZATION.as_str()).map(|value| {

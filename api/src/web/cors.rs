@@ -1,7 +1,6 @@
-//! What browsers of other sites may do with the API.
-//!
-//! Any origin, but with `Authorization` alone: `X-API-Key` fails its preflight. Registering a conversion needs no key,
-//! so there even `Authorization` is not asked for.
+//! Cross-origin requests to the API.
+//! Any origin may call, with `Authorization` only: a preflight for `X-API-Key` fails. An operation without a key does
+//! not even need `Authorization`.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -15,7 +14,7 @@ use super::operation::Access;
 /// Headers of an answer that a page's script may read.
 const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, X-Request-Id, Location, Content-Disposition";
 
-/// Seconds for which a browser may keep a preflight's answer.
+/// Seconds for which a browser may cache a preflight.
 const MAX_AGE: u32 = 600;
 
 /// Lets a page of any origin read an answer.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::store::clicks::ClickRow;
 
-/// A click as callers see it: nothing of the visitor but what the request said of itself. Null is: not known.
+/// A click as callers see it, without the visitor. Null is unknown.
 #[derive(Debug, Serialize)]
 pub(crate) struct Click {
     pub(super) click_id: String,
@@ -76,7 +76,7 @@ impl From<message::Click> for Click {
     }
 }
 
-/// A click of the topic as callers see it, on one line.
+/// Returns a click of the topic as one line of JSON.
 pub(crate) fn json(click: message::Click) -> String {
     // Texts, ids and times always become JSON.
     serde_json::to_string(&Click::from(click)).unwrap_or_default()

@@ -11,7 +11,7 @@ use crate::resources::stats::subject::Subject;
 use crate::store::clicks::NewestFirst;
 use crate::web::download::Download;
 
-/// Clicks of one query, a few megabytes; also the most that ClickHouse looks up after it has put them in order.
+/// Clicks of one query: a few megabytes, and the most for which ClickHouse reads wide columns after sorting.
 const BATCH: usize = 10_000;
 
 /// Begins a file with the clicks of a window, newest first.

@@ -1,4 +1,4 @@
-//! The forms in which clicks leave: JSON pages, CSV, and a JSON object per line.
+//! Formats of clicks: JSON pages, CSV, and a JSON object per line.
 
 use http::HeaderMap;
 use http::header::ACCEPT;
@@ -9,7 +9,7 @@ use super::click::Click;
 use crate::web::csv;
 use crate::web::request::{Argument, Request};
 
-/// What an answer is written as.
+/// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) enum Format {
     /// A page.
@@ -30,7 +30,7 @@ impl Format {
         ("application/x-ndjson", Self::JsonLines),
     ];
 
-    /// Chooses what the `Accept` header likes best, of equals what it names first; JSON when it names none of them.
+    /// Chooses the format that `Accept` prefers, the first of equals; the default is JSON.
     pub(crate) fn accepted(headers: &HeaderMap) -> Self {
         let named = headers
             .get_all(ACCEPT)
@@ -55,7 +55,7 @@ impl Format {
         best.map_or(Self::Json, |(format, _)| format)
     }
 
-    /// The media type of an export.
+    /// Returns the media type of an export.
     pub(super) const fn media_type(self) -> &'static str {
         match self {
             Self::Json => "application/json",
@@ -64,7 +64,7 @@ impl Format {
         }
     }
 
-    /// The name that a browser saves an export under.
+    /// Returns the `Content-Disposition` of an export.
     pub(super) const fn disposition(self) -> &'static str {
         match self {
             Self::Json => "inline",
@@ -85,7 +85,7 @@ impl Argument for Format {
 pub(super) const CSV_HEADER: &str = "click_id,link_id,slug,occurred_at,class,country,device_type,browser,os,referrer,\
      utm_source,utm_medium,utm_campaign,utm_term,utm_content,external_click_id\r\n";
 
-/// Appends a click as a line of CSV (RFC 4180); what is not known is empty.
+/// Appends a click as a line of CSV (RFC 4180). Unknown values are empty.
 pub(super) fn write_csv(out: &mut Vec<u8>, click: &Click) {
     let optional = |text: &'_ Option<String>| text.clone().unwrap_or_default();
     let fields = [

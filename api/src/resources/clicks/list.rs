@@ -27,7 +27,7 @@ pub(crate) struct Parameters {
     class: Option<String>,
     limit: Option<String>,
     cursor: Option<String>,
-    /// Another way to say what `Accept` says, for addresses that browsers follow.
+    /// Alternative to `Accept`, for links in a browser.
     format: Option<Format>,
 }
 
@@ -38,14 +38,14 @@ pub(crate) struct Page {
     next_cursor: Option<String>,
 }
 
-/// The place of the last click of a page: when it happened, in milliseconds, and its position in the log.
+/// The place of a page's last click: its time, in milliseconds, and its position in the log.
 #[derive(Debug, Serialize, Deserialize)]
 enum Cursor {
     #[serde(rename = "c")]
     Clicks(i64, u32, u64),
 }
 
-/// A page, or an export on its way.
+/// A page or an export.
 pub(crate) enum Answer {
     /// Complete.
     Page(Page),
@@ -62,8 +62,7 @@ impl operation::Answer for Answer {
     }
 }
 
-/// Answers with a page of a link's clicks, or without a link of the whole workspace's; or with all of them, where the
-/// form asked for is one for exports.
+/// Returns a page of the clicks of a link, or of the workspace; or all of them in a format for exports.
 pub(crate) async fn list(
     caller: Caller,
     link: Option<LinkId>,
@@ -94,7 +93,7 @@ pub(crate) async fn list(
     let question = subject.question();
     let queries = &app.clicks.reports;
     let mut reader = NewestFirst::new(&question, after, subject.now.timestamp_millis());
-    // One more than asked tells whether there is a next page.
+    // One more row than the limit shows whether there is a next page.
     let batch = reader.batch(queries, &question, limit + 1);
     let mut rows = queries.with_permit(subject.workspace, batch).await?;
     let has_more = rows.len() > limit;
@@ -107,7 +106,7 @@ pub(crate) async fn list(
 fn parse_cursor(text: &str) -> Result<Position, ApiError> {
     decode_cursor(text)
         .map(|Cursor::Clicks(at, src, koff)| Position { at, src, koff })
-        // A checksum can be made by anyone.
+        // Anyone can compute a checksum, so the time is checked.
         .filter(|position| (0..crate::store::clicks::pieces::END).contains(&position.at))
         .ok_or_else(|| ApiError::invalid_field("cursor", "is not a cursor of a list of clicks"))
 }

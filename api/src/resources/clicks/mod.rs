@@ -1,4 +1,4 @@
-//! Single clicks: pages, and exports as they come.
+//! Single clicks: pages and exports.
 
 pub(crate) mod click;
 mod export;

@@ -30,7 +30,7 @@ pub(crate) struct NewConversion {
     user_email: Option<String>,
 }
 
-/// The page that sent the request, as its headers say.
+/// The page that sent the request, from its headers.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     host: Option<String>,
@@ -43,7 +43,7 @@ impl Argument for Page {
     }
 }
 
-/// Reads `Origin` and `Referer`. What is not a URL is as if it were not there.
+/// Reads `Origin` and `Referer`, ignoring values that are not URLs.
 fn from_request(headers: &HeaderMap) -> Page {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let parsed = |text: Option<&str>| text.and_then(|text| Url::parse(text).ok());
@@ -94,7 +94,7 @@ pub(crate) async fn create(
     }
     faults.into_result()?;
 
-    // InvalidClickId ids end here, without a look-up.
+    // Forged ids are rejected here, without a look-up.
     let click = app.click_ids.verify(&click_id).map_err(|_| unknown_click())?;
     let row = ConversionRow {
         id: Uuid::now_v7(),
@@ -129,7 +129,7 @@ fn unknown_click() -> ApiError {
     ApiError::not_found("There is no click with this click_id.")
 }
 
-/// Personal fields are free text, but Postgres keeps no NUL.
+/// Personal fields are free text, but Postgres stores no NUL.
 fn check_field(value: Option<&str>) -> Result<(), &'static str> {
     match value {
         Some(value) if value.len() > MAX_FIELD => Err("must have at most 500 bytes"),

@@ -17,10 +17,10 @@ use crate::web::caller::Caller;
 use crate::web::page::{decode_cursor, encode_cursor, parse_limit};
 use crate::web::request::Query;
 
-/// Most conversions whose classes one query looks up.
+/// Most conversions whose classes one query reads.
 const LARGEST_BATCH: usize = 4_000;
 
-/// How much larger a batch is after one that did not fill the page.
+/// Growth of a batch after one that did not fill the page.
 const GROWTH: usize = 8;
 
 /// The query.
@@ -75,14 +75,14 @@ impl From<ListedRow> for FullConversion {
     }
 }
 
-/// The place of the last conversion of a page: when its click happened, in microseconds, and its id.
+/// The place of a page's last conversion: the time of its click, in microseconds, and its id.
 #[derive(Debug, Serialize, Deserialize)]
 enum Cursor {
     #[serde(rename = "v")]
     Conversions(i64, Uuid),
 }
 
-/// Answers with a page of a link's conversions, or without one of the whole workspace's, the newest click first.
+/// Returns a page of the conversions of a link, or of the workspace, the newest click first.
 pub(crate) async fn list(
     caller: Caller,
     link: Option<LinkId>,
@@ -98,7 +98,7 @@ pub(crate) async fn list(
         otherwise: Classes::HUMAN,
     };
     let subject = Subject::read(&app, &caller, link, asked).await?;
-    // One more than asked tells whether there is a next page.
+    // One more row than the limit shows whether there is a next page.
     let mut rows = match subject.classes {
         Classes::All => page(&app, &subject, after, limit + 1).await.map_err(database)?,
         Classes::One(class) => {
@@ -126,9 +126,9 @@ async fn page(
     conversions::page(&app.pool, workspace, link, (window.start, window.end), after, limit).await
 }
 
-/// Reads up to `limit` conversions of one class: Postgres has the conversions, ClickHouse the classes of their clicks.
-///
-/// Most conversions are of people, so the first batch is a page; who asks for a rare class gets it from larger ones.
+/// Reads up to `limit` conversions of one class: the conversions from Postgres, the classes of their clicks from
+/// ClickHouse.
+/// Most conversions are human, so the first batch is a page. A rare class needs larger batches.
 async fn of_class(
     app: &App,
     subject: &Subject,
@@ -164,7 +164,7 @@ fn converted(row: &ListedRow) -> Converted<'_> {
 
 fn parse_cursor(text: &str) -> Result<(DateTime<Utc>, Uuid), ApiError> {
     decode_cursor(text)
-        // A checksum can be made by anyone, and what follows goes to Postgres: clicks are from 1970 to 2199.
+        // Anyone can compute a checksum, so the time is checked: 1970 to 2199.
         .filter(|Cursor::Conversions(micros, _)| (0..7_258_118_400_000_000).contains(micros))
         .and_then(|Cursor::Conversions(micros, id)| Some((DateTime::from_timestamp_micros(micros)?, id)))
         .ok_or_else(|| ApiError::invalid_field("cursor", "is not a cursor of a list of conversions"))

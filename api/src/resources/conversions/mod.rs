@@ -1,4 +1,4 @@
-//! Conversions: at most one for a click, for ever.
+//! Conversions: at most one for a click.
 
 pub(crate) mod create;
 pub(crate) mod list;

@@ -1,4 +1,4 @@
-//! Which cell of a row is which field of a link.
+//! Maps the columns of a file to the fields of a link.
 
 use service::http::ApiError;
 
@@ -9,10 +9,10 @@ use crate::resources::links::fields::Fields;
 use crate::web::csv::without_apostrophe;
 use crate::web::faults::Faults;
 
-/// Longest name that is made of a destination, in characters.
+/// Longest name derived from a destination, in characters.
 const MAX_NAME: usize = 200;
 
-/// A field, and what a header may call it: our own name first, then those of other services' exports.
+/// A field and its column names: first that of our exports, then those of other services.
 const NAMES: [(&str, &[&str]); 10] = [
     ("name", &["name", "title"]),
     ("destination", &["destination", "url", "long_url", "destination_url", "target_url"]),
@@ -26,17 +26,16 @@ const NAMES: [(&str, &[&str]); 10] = [
     ("append_click_id", &["append_click_id"]),
 ];
 
-/// Where the fields are in each row; columns that are no field are left alone.
+/// The columns of the fields. Other columns are ignored.
 #[derive(Debug)]
 pub(super) struct Columns {
     places: [Option<usize>; NAMES.len()],
-    /// Whether the file is an export of ours. Its cells are taken as they are; other people and programs leave spaces
-    /// around theirs.
+    /// Whether the file is an export of Hopline, whose cells are read exactly. Cells of other files are trimmed.
     is_export: bool,
 }
 
 impl Columns {
-    /// Reads a header.
+    /// Parses a header.
     pub(super) fn of(header: &[String]) -> Result<Self, &'static str> {
         let is_export = header == export::HEADER;
         let plain = |name: &String| name.trim().to_lowercase().replace([' ', '-'], "_");
@@ -50,7 +49,7 @@ impl Columns {
         Ok(Self { places, is_export })
     }
 
-    /// The link that a row asks for; an empty cell is a field that is not given.
+    /// Returns the fields of a row. An empty cell is an absent field.
     pub(super) fn fields(&self, row: &[String]) -> Result<Fields, ApiError> {
         let cell = |field: &str| {
             let place = NAMES.iter().position(|(name, _)| *name == field)?;
@@ -100,7 +99,7 @@ impl Columns {
     }
 }
 
-/// A destination as a name.
+/// Derives a name from a destination.
 fn shortened(destination: &str) -> String {
     destination.chars().take(MAX_NAME).collect()
 }

@@ -1,8 +1,7 @@
-//! Imports of links from a file of CSV, of the dashboard alone.
-//!
-//! The file is first received into the database and then worked off by any instance, a batch of rows at a time and in
-//! turns with other imports. A batch makes its links and notes that its rows are done in one transaction, so whatever is
-//! killed in between, each row is done once. A dry run does the same and takes the links back.
+//! Imports of links from CSV files, only for members.
+//! The file is first stored in the database. Any instance then imports it in batches, taking turns with other imports.
+//! A batch inserts its links and records its rows as done in one transaction, so each row is imported once, whatever is
+//! killed. A dry run does the same and rolls the links back.
 
 pub(crate) mod columns;
 pub(crate) mod receive;
@@ -26,7 +25,7 @@ mod tests {
     use crate::store::links::LinkRow;
     use crate::web::csv::write_row;
 
-    /// Characters that some reader of CSV takes for more than themselves, and some that nobody does.
+    /// Characters that some CSV reader treats specially, and ordinary ones.
     const CHARACTERS: &[char] = &[
         'a', '7', ' ', ',', ';', '"', '\'', '=', '+', '-', '@', '＝', '|', '\\', '/', '\u{a0}', '\u{2028}',
         '\u{feff}', 'ß', 'é', '\u{301}', '中', '\u{202e}', '🚲',
@@ -38,7 +37,7 @@ mod tests {
     }
 
     prop_compose! {
-        /// A link as the API would have made it.
+        /// A link as the API creates it.
         fn link()(
             name in text(30).prop_map(|name| name.trim().to_owned()).prop_filter("no name", |name| !name.is_empty()),
             path in "[a-z,=+;'\"@-]{0,20}",
@@ -71,7 +70,7 @@ mod tests {
         }
     }
 
-    /// What an import makes of a file.
+    /// Imports a file.
     fn read(file: &[u8]) -> Vec<Checked> {
         let mut rows = Rows::new();
         rows.push(file);

@@ -26,17 +26,17 @@ use crate::web::request::{Argument, Body, Query, Request};
 /// Largest file, in bytes.
 const MAX_FILE: usize = 512 << 20;
 
-/// Bytes of a piece: what is in memory of a file at a time.
+/// Bytes of a piece, which bounds the memory of an upload.
 const PIECE: usize = 1 << 20;
 
-/// How long the next bytes of a file may take, and how long all of it may.
+/// Timeouts of the next bytes of a file, and of the whole file.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 const FILE_TIMEOUT: Duration = Duration::from_secs(3_600);
 
-/// Imports of an account, over all its workspaces, that are not done at a time.
+/// Unfinished imports of an account, over all its workspaces.
 const MOST: i64 = 10;
 
-/// How long an answer waits for an import to be done: small files are, and then there is nothing to ask again.
+/// How long the answer waits for the import. Small files are done by then.
 const WAIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -58,22 +58,21 @@ impl Argument for CsvFile {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Parameters {
-    /// Whether only to say what would happen.
+    /// Whether to create nothing and only report.
     #[serde(default)]
     dry_run: bool,
-    /// An import of the same file, to ask how far it is.
+    /// A former import of the same file, to ask for its progress.
     import_id: Option<ImportId>,
 }
 
-/// What is kept of an import under its idempotency key.
+/// The answer kept under the idempotency key.
 #[derive(Serialize, Deserialize)]
 struct Begun {
     import_id: ImportId,
 }
 
-/// Receives a file and answers how far its import is. It goes on by itself, whether or not somebody asks.
-///
-/// A file that is sent again under its key is read, and compared, and answered with the import that it began.
+/// Receives a file and returns the progress of its import, which continues in the background.
+/// A file that is sent again under its key is compared and answered with the import that it began.
 pub(crate) async fn import(
     Editor(caller): Editor,
     key: Option<IdempotencyKey>,
@@ -82,9 +81,9 @@ pub(crate) async fn import(
     app: App,
 ) -> Result<Report, ApiError> {
     if let Some(id) = parameters.import_id {
-        // A try-out has made nothing, and what goes on as an import would make nothing either.
+        // A dry run and an import must not be confused.
         report::find(&app, &caller, id, Some(parameters.dry_run)).await?;
-        // Its file is here, and it goes on by itself.
+        // The file is stored already.
         receive(&app, None, body).await?;
         return settled(&app, &caller, id).await;
     }
@@ -101,7 +100,7 @@ pub(crate) async fn import(
     settled(&app, &caller, id).await
 }
 
-/// An import whose file is on its way: it is forgotten, with what has come of the file, unless all of it did.
+/// An import whose file is being received. It is deleted when the file is not received completely.
 struct Arriving {
     id: ImportId,
     pool: PgPool,
@@ -113,7 +112,7 @@ impl Drop for Arriving {
         if self.is_whole {
             return;
         }
-        // Here too when the browser has left, and its request with it. What stays when this fails counts for an hour.
+        // Also when the browser has gone. If this fails, the import counts for an hour.
         let (pool, id) = (self.pool.clone(), self.id);
         tokio::spawn(async move { imports::remove(&pool, id).await });
     }
@@ -132,8 +131,8 @@ async fn begin(app: &App, caller: &Caller, is_dry_run: bool) -> Result<Arriving,
     Ok(Arriving { id, pool: app.pool.clone(), is_whole: false })
 }
 
-/// Says that the whole file is there, together with the request's name, so that it begins one import. Returns that
-/// import: of the same request that came before, if one did.
+/// Marks the file as received and keeps the idempotency key, in one transaction. Returns the import, or the one of the
+/// same earlier request.
 async fn take(
     app: &App,
     named: Option<&NamedRequest>,
@@ -145,20 +144,20 @@ async fn take(
     {
         return Ok(answer.value::<Begun>()?.import_id);
     }
-    // The key was known when the file began to come, and its day is over by now.
+    // The key was known when the upload began, and has expired since.
     let Some(mut arriving) = arriving else { return Err(ApiError::unavailable("the key has expired")) };
     imports::set_received(&mut transaction, arriving.id).await.map_err(database)?;
     if let Some(named) = named {
         let begun = Answer::new(StatusCode::OK, &Begun { import_id: arriving.id }, None)?;
         named.keep(&mut transaction, &begun).await.map_err(database)?;
     }
-    // Whether or not it is heard that it was: what was committed must not be removed.
+    // Before the commit: its answer may be lost, and a committed import must not be deleted.
     arriving.is_whole = true;
     transaction.commit().await.map_err(database)?;
     Ok(arriving.id)
 }
 
-/// Reads a file to its end, stores it in pieces, and returns its digest; without an import it is only read.
+/// Reads a file to its end and returns its digest. With an import, stores it in pieces.
 async fn receive(app: &App, id: Option<ImportId>, mut body: Body) -> Result<[u8; 32], ApiError> {
     let mut piece = BytesMut::with_capacity(PIECE);
     let mut sha256 = Sha256::new();
@@ -189,7 +188,7 @@ async fn receive(app: &App, id: Option<ImportId>, mut body: Body) -> Result<[u8;
         }
         if let Some(id) = id {
             if number == 0 {
-                // Before anything is done with the rest.
+                // Before the rest is received.
                 Rows::check_header(&piece).map_err(|fault| ApiError::invalid_field("header", fault))?;
             }
             imports::add_piece(&app.pool, id, number, &piece).await.map_err(database)?;
@@ -202,7 +201,7 @@ async fn receive(app: &App, id: Option<ImportId>, mut body: Body) -> Result<[u8;
     }
 }
 
-/// The report when the import is done, or after a while.
+/// Returns the report when the import is done, or after a while.
 async fn settled(app: &App, caller: &Caller, id: ImportId) -> Result<Report, ApiError> {
     let until = tokio::time::Instant::now() + WAIT;
     loop {

@@ -12,21 +12,21 @@ use crate::web::caller::Caller;
 use crate::web::csv;
 use crate::web::download::Download;
 
-/// Refused rows that a report tells.
+/// Rejected rows in a report.
 const TOLD: i64 = 200;
 
 /// Rejected rows of one query.
 const BATCH: i64 = 2_000;
 
-/// The first line of that file.
+/// The header of the file of rejected rows.
 const HEADER: [&str; 4] = ["row", "status", "message", "content"];
 
-/// Answers how far an import is.
+/// Returns the progress of an import.
 pub(crate) async fn show(caller: Caller, id: ImportId, app: App) -> Result<Report, ApiError> {
     find(&app, &caller, id, None).await
 }
 
-/// Finds how far an import of the caller's workspace is, and of its kind if one is given.
+/// Reads the progress of an import of the caller's workspace, optionally only of a dry run or only of an import.
 pub(super) async fn find(
     app: &App,
     caller: &Caller,
@@ -40,7 +40,7 @@ pub(super) async fn find(
         .ok_or_else(|| ApiError::not_found("There is no such import in this workspace."))
 }
 
-/// Answers with all rows that were rejected so far, as CSV.
+/// Returns all rows that were rejected so far, as CSV.
 pub(crate) async fn refused(caller: Caller, id: ImportId, app: App) -> Result<Download, ApiError> {
     find(&app, &caller, id, None).await?;
     let mut header = Vec::new();

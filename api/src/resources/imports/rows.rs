@@ -1,49 +1,48 @@
-//! Rows of CSV, from a file in pieces.
-//!
-//! Spreadsheets write CSV in ways of their own: with a byte order mark, as UTF-16, with semicolons or tabs. All of these
-//! are read; a text in another encoding is refused where it is not ASCII, rather than guessed at.
+//! Reads rows of CSV from a file in pieces.
+//! Supports the variants of spreadsheets: a byte order mark, UTF-16, semicolons or tabs. Text in another encoding is
+//! rejected where it is not ASCII.
 
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 
 use super::columns::Columns;
 
-/// Longest row, in bytes: what a quotation mark that is never closed can swallow.
+/// Longest row, in bytes, which bounds an unclosed quotation mark.
 const MAX_ROW: usize = 64 << 10;
 
 /// Most cells of a row.
 const MAX_CELLS: usize = 1_000;
 
-/// Characters of a row that are kept as they were in the file.
+/// Characters of a row that are reported.
 const MAX_CONTENT: usize = 500;
 
 /// A row of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
-    /// As a spreadsheet numbers it: the first row is 1, empty rows count, and line breaks within cells do not.
+    /// The row's number in a spreadsheet: the first row is 1, empty rows count, line breaks within cells do not.
     pub(super) line: i64,
-    /// Its beginning, as it was in the file.
+    /// Its beginning in the file.
     pub(super) content: String,
-    /// Its cells, or why it has none.
+    /// Its cells, or an error.
     pub(super) cells: Result<Vec<String>, &'static str>,
 }
 
-/// What is read next.
+/// The result of reading.
 #[derive(Debug)]
 pub(super) enum Next {
     Row(Row),
-    /// Not a row, and the rest is no CSV.
+    /// Not a row; the rest is not CSV.
     Broken(Row),
     /// More bytes are needed.
     More,
     End,
 }
 
-/// Reads rows from bytes that come in pieces.
+/// A reader of rows.
 pub(super) struct Rows {
     decoder: Decoder,
-    /// Bytes in UTF-8, as far as they are one, that are not read yet.
+    /// Decoded bytes that are not read yet.
     text: Vec<u8>,
-    /// How many of them are read.
+    /// How many of them have been read.
     read: usize,
     is_end: bool,
     reader: Option<Reader>,
@@ -54,24 +53,24 @@ pub(super) struct Rows {
     source: Source,
 }
 
-/// Where rows are in the file, and what they look like there.
+/// The position of rows in the file.
 #[derive(Default)]
 struct Source {
-    /// The number of the row that is being read, or was read last.
+    /// The number of the present row.
     line: i64,
     /// The beginning of its bytes; empty before its first one.
     content: Vec<u8>,
-    /// Whether the byte before is a carriage return: a line feed after it ends the same line.
+    /// Whether the last byte is a carriage return: a following line feed belongs to it.
     after_return: bool,
 }
 
 impl Source {
-    /// Follows bytes that are read.
+    /// Advances over read bytes.
     fn read(&mut self, bytes: &[u8]) {
         for byte in bytes {
             let is_break = matches!(byte, b'\n' | b'\r');
             if self.content.is_empty() && is_break {
-                // An empty row, or the second half of the line break before.
+                // An empty row, or the second half of a line break.
                 self.line += i64::from(!(*byte == b'\n' && self.after_return));
             } else if self.content.len() < 4 * MAX_CONTENT {
                 self.content.push(*byte);
@@ -80,7 +79,7 @@ impl Source {
         }
     }
 
-    /// Ends a row, and returns its number and its beginning.
+    /// Ends a row. Returns its number and its beginning.
     fn take(&mut self) -> (i64, String) {
         self.line += 1;
         let content = String::from_utf8_lossy(&self.content);
@@ -93,7 +92,7 @@ impl Source {
 }
 
 impl Rows {
-    /// Reads nothing yet.
+    /// Creates a reader.
     pub(super) fn new() -> Self {
         Self {
             decoder: Decoder::Unknown(Vec::new()),
@@ -109,7 +108,7 @@ impl Rows {
         }
     }
 
-    /// Says what is wrong with the header at the beginning of a file, or `Ok`.
+    /// Checks the header at the beginning of a file.
     pub(super) fn check_header(beginning: &[u8]) -> Result<(), &'static str> {
         let mut rows = Self::new();
         rows.push(beginning);
@@ -127,7 +126,7 @@ impl Rows {
         self.decoder.decode(bytes, &mut self.text);
     }
 
-    /// Says that there are no more.
+    /// Marks the end of the file.
     pub(super) fn end(&mut self) {
         self.decoder.finish(&mut self.text);
         self.is_end = true;
@@ -146,7 +145,7 @@ impl Rows {
         let Some(reader) = &mut self.reader else { return Next::End };
         loop {
             let input = &self.text[self.read..];
-            // An empty input would mean the end.
+            // To the parser, empty input means the end.
             if input.is_empty() && !self.is_end {
                 return Next::More;
             }
@@ -193,7 +192,7 @@ impl Rows {
     }
 }
 
-/// What separates cells: of those that spreadsheets use, the one that the header has most.
+/// Returns the delimiter: of those that spreadsheets use, the most frequent one in the header.
 fn delimiter(header: &[u8]) -> u8 {
     let count = |wanted: u8| {
         let mut is_quoted = false;
@@ -205,16 +204,16 @@ fn delimiter(header: &[u8]) -> u8 {
             })
             .count()
     };
-    // Of equals the first.
+    // The first of equals.
     [b',', b';', b'\t'].into_iter().rev().max_by_key(|byte| count(*byte)).unwrap_or(b',')
 }
 
-/// Turns the file's bytes into UTF-8, as far as they are text.
+/// Decodes the file to UTF-8.
 enum Decoder {
-    /// Not enough bytes yet to tell.
+    /// Undecided: too few bytes.
     Unknown(Vec<u8>),
     Utf8,
-    /// Little-endian or big-endian, with a byte of half a unit and a unit of half a character that wait.
+    /// Little-endian or big-endian, with a pending half unit and a pending half of a surrogate pair.
     Utf16 {
         is_big: bool,
         byte: Option<u8>,
@@ -242,7 +241,7 @@ impl Decoder {
                     let unit = if *is_big { u16::from_be_bytes(pair) } else { u16::from_le_bytes(pair) };
                     let units = high.take().into_iter().chain([unit]);
                     if (0xd800..0xdc00).contains(&unit) {
-                        // Half of a character, unless the one before waits too; that one is none.
+                        // The first half of a surrogate pair; a pending one before it was invalid.
                         *high = Some(unit);
                         continue;
                     }
@@ -255,7 +254,7 @@ impl Decoder {
         }
     }
 
-    /// Decides by the byte order mark; without one it is UTF-8.
+    /// Decides by the byte order mark; the default is UTF-8.
     fn settle(&mut self, out: &mut Vec<u8>) {
         let Self::Unknown(seen) = self else { return };
         let seen = std::mem::take(seen);
@@ -278,7 +277,7 @@ impl Decoder {
 mod tests {
     use super::*;
 
-    /// Reads a file that comes in pieces of a size.
+    /// Reads a file in pieces of a size.
     fn read_in(bytes: &[u8], size: usize) -> Vec<Row> {
         let mut rows = Rows::new();
         let mut pieces = bytes.chunks(size);

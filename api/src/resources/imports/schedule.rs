@@ -1,7 +1,6 @@
-//! Which import is worked off next.
-//!
-//! Imports have turns: some rows of one, then some of the next, so that a small file does not wait for the large ones
-//! before it. One that fails waits alone, longer each time. Several instances share them: a lock says whose each is.
+//! Schedules imports.
+//! Imports take turns of some rows, so that a small file does not wait for large ones. An import that fails waits,
+//! longer each time. Instances share imports by advisory locks.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -18,24 +17,24 @@ use crate::store::imports::Waiting;
 /// Imports that one process has open at a time; each takes some megabytes.
 const MOST_OPEN: usize = 32;
 
-/// How many of them may be dry runs, which remember the names of all their rows: 40 MB of a million.
+/// How many of them may be dry runs, which keep the names of all their rows: 40 MB for a million.
 const MOST_DRY_RUNS: usize = 8;
 
-/// Turns after which an import gives up its place when others wait for one. It is read again from the beginning then; a
-/// dry run would begin again, and keeps its place.
+/// Turns after which an import is closed when others wait. It is read again from the beginning then; a dry run would
+/// start over, so it stays open.
 const STAY: u32 = 50;
 
-/// How long an import waits that has failed: the first time, and the longest.
+/// Wait after a failure: the first, and the longest.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// How long to wait for a new import where nobody says that there is one: it may have come to another instance.
+/// Time between checks for imports that other instances received.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// How often old reports are removed.
+/// Time between two removals of old imports.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Works imports off until shutdown; failures are logged and tried again.
+/// Runs imports until shutdown. Failures are logged and tried again.
 pub(crate) async fn run_imports(app: App) {
     let mut swept: Option<Instant> = None;
     let mut later = HashMap::new();
@@ -68,7 +67,7 @@ async fn work_while_any_waits(
 ) -> anyhow::Result<()> {
     let mut pooled = app.pool.acquire().await?;
     if is_due {
-        // Imports go on without it.
+        // Imports continue without it.
         if let Err(error) = imports::sweep(&mut pooled).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "Old imports of links stay for now");
         }
@@ -76,7 +75,7 @@ async fn work_while_any_waits(
     if imports::waiting(&mut pooled).await?.is_empty() {
         return Ok(());
     }
-    // A connection of its own: the locks end with it, however this ends.
+    // A separate connection: the locks end with it in any case.
     let connection = pooled.detach();
     let mut turns = Turns { app, connection, open: HashMap::new(), had: HashMap::new(), turn: 0, later };
     while turns.give_one().await? {}
@@ -84,19 +83,19 @@ async fn work_while_any_waits(
     Ok(())
 }
 
-/// An import that is left alone for a while.
+/// A failed import, which waits.
 struct Later {
     until: Instant,
-    /// How often it has failed since it last got on.
+    /// Failures since its last success.
     failures: u32,
 }
 
 struct Turns<'a> {
     app: &'a App,
     connection: PgConnection,
-    /// Those that this process has locked.
+    /// Imports that this process has locked.
     open: HashMap<Uuid, Open>,
-    /// The last turn that each has had, open or not.
+    /// The last turn of each import, open or not.
     had: HashMap<Uuid, u64>,
     /// The number of the turn.
     turn: u64,
@@ -110,7 +109,7 @@ struct Open {
 }
 
 impl Turns<'_> {
-    /// Gives one import a turn; false when none can have one now.
+    /// Runs a turn of one import; false when none can run now.
     async fn give_one(&mut self) -> anyhow::Result<bool> {
         let waiting = imports::waiting(&mut self.connection).await?;
         let waits = |id: &Uuid| waiting.iter().any(|import| import.id == *id);
@@ -135,8 +134,7 @@ impl Turns<'_> {
         Ok(true)
     }
 
-    /// Opens an import that has no place yet, if there is one; who has waited longest comes first. One and not all of
-    /// them: another instance takes the next.
+    /// Opens the import that has waited longest. Only one: another instance may take the next.
     async fn open_new(&mut self, waiting: &[Waiting]) -> anyhow::Result<()> {
         let mut new: Vec<&Waiting> = waiting
             .iter()
@@ -162,7 +160,7 @@ impl Turns<'_> {
         self.later.get(&id).is_none_or(|later| later.until <= Instant::now())
     }
 
-    /// Closes the import that has had a place longest, if long enough.
+    /// Closes the import with the most turns, if it has had enough.
     async fn make_place(&mut self) -> anyhow::Result<bool> {
         let may_go = self.open.iter().filter(|(_, open)| !open.is_dry_run && open.turns >= STAY);
         let Some(id) = may_go.max_by_key(|(_, open)| open.turns).map(|(id, _)| *id) else {
@@ -172,7 +170,7 @@ impl Turns<'_> {
         Ok(true)
     }
 
-    /// Opens an import; false when it is another instance's, done by now, or fails.
+    /// Opens an import; false when another instance runs it, it is done, or it fails.
     async fn open(&mut self, import: &Waiting) -> anyhow::Result<bool> {
         let id = import.id;
         if !imports::try_lock(&mut self.connection, id).await? {
@@ -185,7 +183,7 @@ impl Turns<'_> {
                 self.open.insert(id, Open { work, is_dry_run: import.is_dry_run, turns: 0 });
                 return Ok(true);
             }
-            // It is done since it was seen waiting.
+            // It was done meanwhile.
             Ok(None) => self.unlock(id).await?,
             Err(error) => self.put_off(id, &error.into()).await?,
         }
@@ -208,9 +206,9 @@ impl Turns<'_> {
         Ok(imports::unlock(&mut self.connection, id).await?)
     }
 
-    /// Closes an import that has failed, and leaves it alone for a while.
+    /// Closes a failed import until its wait is over.
     async fn put_off(&mut self, id: Uuid, error: &anyhow::Error) -> anyhow::Result<()> {
-        // Where Postgres is away all imports wait, and none has failed.
+        // If Postgres is away, all imports wait, and none has failed.
         self.connection.ping().await.with_context(|| format!("after import {id}: {error:#}"))?;
         self.close(id).await?;
         let failures = self.later.get(&id).map_or(0, |later| later.failures);

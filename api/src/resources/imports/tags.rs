@@ -1,9 +1,8 @@
 //! The tags of a link in one cell.
-//!
-//! They are separated by commas, as other services write them. A tag that could be misread so, because it has a comma
-//! or spaces around it, is in quotation marks, with those inside of it doubled: CSV within the cell.
+//! Tags are separated by commas, as in exports of other services. A tag with a comma or surrounding spaces is quoted,
+//! with inner quotes doubled: CSV within the cell.
 
-/// Writes tags into a cell.
+/// Formats tags as a cell.
 pub(crate) fn join(tags: &[String]) -> String {
     let written = tags.iter().map(|tag| {
         let must_be_quoted = tag.contains(',') || tag.starts_with('"') || tag.trim() != tag;
@@ -12,7 +11,7 @@ pub(crate) fn join(tags: &[String]) -> String {
     written.collect::<Vec<_>>().join(",")
 }
 
-/// Reads the tags of a cell; empty ones are none.
+/// Parses the tags of a cell, without empty ones.
 pub(super) fn split(cell: &str) -> Vec<String> {
     let mut tags = Vec::new();
     let mut rest = Some(cell);
@@ -30,7 +29,8 @@ pub(super) fn split(cell: &str) -> Vec<String> {
     tags
 }
 
-/// The tag in quotation marks at the beginning, and what is after the comma that follows; none where that is no such tag.
+/// Parses a quoted tag at the beginning. Returns it and the text after the following comma; `None` if there is no
+/// quoted tag.
 fn quoted(text: &str) -> Option<(String, Option<&str>)> {
     let mut rest = text.strip_prefix('"')?;
     let mut tag = String::new();

@@ -1,4 +1,4 @@
-//! One import on its way: its rows in batches, each of which is done in one transaction.
+//! A running import: its rows in batches, each in one transaction.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -19,33 +19,32 @@ use crate::store::imports::{Import, Outcome, Refusal};
 use crate::store::{imports, links};
 use crate::web::caller::Caller;
 
-/// Rows of one transaction, and transactions of one turn: some tenths of a second.
+/// Rows of a transaction, and transactions of a turn, which takes some tenths of a second.
 const BATCH: usize = 500;
 const TURN: usize = 4;
 
-/// Rows that one transaction reads: of an import that goes on those at the beginning are done already, and reading past
-/// a million of them takes a while.
+/// Rows read in one turn. A resumed import first reads past the rows that are done, which may be a million.
 const MOST_READ: usize = 20_000;
 
 /// Most rows of a file.
 const MAX_ROWS: i64 = 1_000_000;
 
-/// An import that is being worked off, by this process alone.
+/// An import that only this process runs.
 pub(super) struct Work {
     import: Import,
     file: File,
-    /// None in a file that has no header by now: there is nothing to be done.
+    /// `None` if the file no longer has a header: nothing is left to do.
     columns: Option<Columns>,
-    /// How many rows are read, the header not counted.
+    /// Rows read so far, without the header.
     read: i64,
     would_be: WouldBe,
 }
 
 impl Work {
-    /// Begins to work an import off, or goes on from the first row that is not done.
+    /// Starts an import, or resumes it at the first row that is not done.
     pub(super) async fn begin(connection: &mut PgConnection, mut import: Import) -> sqlx::Result<Self> {
         if import.is_dry_run && import.created + import.failed > 0 {
-            // What the rows so far would have taken is not known any more.
+            // The names that earlier rows would have taken are unknown.
             imports::restart(connection, import.id).await?;
             (import.created, import.failed) = (0, 0);
         }
@@ -57,14 +56,13 @@ impl Work {
         Ok(Self { import, file, columns, read: 0, would_be: WouldBe::default() })
     }
 
-    /// Does some rows; true when there is nothing more to do.
-    ///
-    /// After an error it cannot go on: it is begun again.
+    /// Imports some rows; true when all are done.
+    /// After an error the import must be started again.
     pub(super) async fn turn(&mut self, app: &App, connection: &mut PgConnection) -> anyhow::Result<bool> {
         for _ in 0..TURN {
             let (batch, is_end) = self.read_batch(app, connection).await?;
             if !batch.is_empty() && !do_batch(app, &mut self.import, &batch, &mut self.would_be).await? {
-                // Somebody else has gone on with it.
+                // Another process has continued it.
                 return Ok(true);
             }
             if is_end {
@@ -75,7 +73,7 @@ impl Work {
         Ok(false)
     }
 
-    /// Reads the next rows that are not done; true with the last ones.
+    /// Reads the next rows; true with the last ones.
     async fn read_batch(
         &mut self,
         app: &App,
@@ -109,14 +107,14 @@ impl Work {
     }
 }
 
-/// A row, and the link that it asks for.
+/// A row, and its link or error.
 struct Entry {
     line: i64,
     content: String,
     link: Result<Checked, ApiError>,
 }
 
-/// The rows of a file that is in the database.
+/// The rows of a stored file.
 struct File {
     import: Uuid,
     next_piece: i32,
@@ -128,7 +126,7 @@ impl File {
         Self { import, next_piece: 0, rows: Rows::new() }
     }
 
-    /// The next row, and whether the rest is no CSV; none at the end.
+    /// Returns the next row, and whether the rest is not CSV; `None` at the end.
     async fn next(&mut self, connection: &mut PgConnection) -> sqlx::Result<Option<(Row, bool)>> {
         loop {
             match self.rows.next() {
@@ -152,7 +150,8 @@ fn read(app: &App, columns: &Columns, cells: Result<Vec<String>, &'static str>) 
     columns.fields(&cells)?.check_new(&app.public_url)
 }
 
-/// What a dry run would have taken so far, by hashes: links of earlier batches are not there for later ones to meet.
+/// Hashes of the names that a dry run would have taken: its earlier batches inserted nothing that later ones could
+/// conflict with.
 #[derive(Default)]
 struct WouldBe {
     hash: RandomState,
@@ -168,7 +167,7 @@ impl WouldBe {
         ]
     }
 
-    /// Refuses a row whose names an earlier batch would have taken.
+    /// Rejects a row whose names an earlier batch would have taken.
     fn check(&self, row: &Checked) -> Result<(), ApiError> {
         let [slug, external_id] =
             self.names(row).map(|name| name.is_some_and(|name| self.names.contains(&name)));
@@ -184,7 +183,7 @@ impl WouldBe {
     }
 }
 
-/// Does a batch of rows, and notes that they are done; false when somebody else has done so.
+/// Imports a batch of rows and records it; false when another process has done so.
 async fn do_batch(
     app: &App,
     import: &mut Import,
@@ -208,7 +207,8 @@ async fn do_batch(
     Ok(true)
 }
 
-/// What the rows came to, and the places of those that became links.
+/// Imports a batch in one transaction. Returns the outcome and the places of created links; `None` when another process
+/// has done the batch.
 async fn batch_once(
     app: &App,
     import: &Import,
@@ -237,7 +237,7 @@ async fn batch_once(
         create::insert_all(&mut transaction, &entries, &caller, &mut quota, app).await?.into_iter();
     let (mut outcome, mut created) = (Outcome::default(), Vec::new());
     for (place, row) in readable.into_iter().enumerate() {
-        // There is an outcome of each that could be read.
+        // Every readable row has an outcome.
         match row.and_then(|_| made.next().unwrap_or(Ok(()))) {
             Ok(()) => {
                 outcome.created += 1;

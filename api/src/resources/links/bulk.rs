@@ -21,7 +21,7 @@ use crate::web::request::Json;
 /// Most entries of a request.
 const MAX_LINKS: usize = 100;
 
-/// The body. An entry is read by itself, so that one that does not fit leaves the others alone.
+/// The body. Each entry is parsed separately, so that a malformed one does not affect the others.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewLinks {

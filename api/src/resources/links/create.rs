@@ -19,10 +19,10 @@ use crate::web::caller::{Caller, Editor};
 use crate::web::idempotency::{Answer, IdempotencyKey, NamedRequest};
 use crate::web::request::Json;
 
-/// How often a generated slug is drawn again. With a million links in use a draw collides once in a million.
+/// Attempts to draw a free slug. With a million links, a draw collides once in a million.
 const DRAWS: usize = 8;
 
-/// Creates a link and answers with it; its path goes into `Location`.
+/// Creates a link and returns it, with its path in `Location`.
 pub(crate) async fn create(
     Editor(caller): Editor,
     key: Option<IdempotencyKey>,
@@ -42,7 +42,8 @@ async fn create_once(
     checked: &Checked,
     app: &App,
 ) -> Result<Answer, ApiError> {
-    // Nothing has to be claimed or counted before: one statement does it, and where it does not, the others say why.
+    // Without an idempotency key and a cap, one statement inserts the link. If it does not, the transaction below finds
+    // the reason.
     if named.is_none()
         && app.plans.link_cap(caller.plan).is_none()
         && caller.require_edit(caller.plan).is_ok()
@@ -67,15 +68,14 @@ async fn create_once(
     Ok(answer)
 }
 
-/// The answer about a link that was created.
+/// Returns the answer for a created link.
 pub(crate) fn created(row: &LinkRow, app: &App) -> Result<Answer, ApiError> {
     let location = format!("/api/v1/links/{}", row.link_id());
     Answer::new(StatusCode::CREATED, &FullLink::unclicked(LinkObject::new(row, app)), Some(location))
 }
 
-/// Makes a link of fields that passed [`Fields::check_new`], in the transaction at hand, and tells everyone.
-///
-/// A refusal changes nothing, and the transaction can go on.
+/// Inserts a link from fields that passed [`Fields::check_new`], and queues its messages, in this transaction.
+/// An error changes nothing, and the transaction can continue.
 pub(crate) async fn insert(
     transaction: &mut PgConnection,
     checked: &Checked,
@@ -86,7 +86,7 @@ pub(crate) async fn insert(
     quota.check()?;
     for _ in 0..DRAWS {
         let (row, told) = draw(checked, caller, app);
-        // An error would end the transaction; this way the next link of the same request can still be made.
+        // `ON CONFLICT DO NOTHING` instead of an error, which would end the transaction.
         let inserted = links::insert(&mut *transaction, caller.account, quota.plan(), &row, told).await;
         if inserted.map_err(database)? {
             quota.take();
@@ -103,16 +103,15 @@ pub(crate) async fn insert(
     Err(ApiError::internal(NoFreeSlug))
 }
 
-/// Makes the row of a link, with a slug that was drawn if none is asked for, and what is told of it.
+/// Builds the row of a link, with a drawn slug if none is given, and its event data.
 fn draw(checked: &Checked, caller: &Caller, app: &App) -> (LinkRow, EventPayload) {
     let row = new_row(checked, caller.workspace, caller.user);
     let data = LinkObject::new(&row, app).event_data(None);
     (row, EventPayload { kind: LinkEventKind::Created, data })
 }
 
-/// Makes links of fields that passed [`Fields::check_new`], many with one statement, in the transaction at hand.
-///
-/// What becomes of each is what [`insert`] would have made of it, in their order.
+/// Inserts links from fields that passed [`Fields::check_new`], many with one statement, in this transaction.
+/// The outcomes are in order, and those that [`insert`] would have had.
 pub(crate) async fn insert_all(
     transaction: &mut PgConnection,
     entries: &[&Checked],
@@ -120,7 +119,7 @@ pub(crate) async fn insert_all(
     quota: &mut LinkQuota,
     app: &App,
 ) -> Result<Vec<Result<(), ApiError>>, ApiError> {
-    // Near the cap it depends on each how many are left for the next.
+    // Near the cap, each link decides how many are left for the next.
     let together = if quota.has(entries.len()) { entries } else { &[] };
     let links: Vec<_> = together
         .iter()
@@ -137,9 +136,9 @@ pub(crate) async fn insert_all(
             outcomes.push(Ok(()));
             continue;
         }
-        // Alone, to find out what is taken, or to draw another slug.
+        // One by one, to find what is taken or to draw another slug.
         match insert(transaction, checked, caller, quota, app).await {
-            // Not an outcome of one of them.
+            // Not an outcome of this link.
             Err(error) if error.status().is_server_error() => return Err(error),
             outcome => outcomes.push(outcome.map(drop)),
         }

@@ -15,9 +15,8 @@ use crate::store::links;
 use crate::store::links::EventPayload;
 use crate::web::caller::{Caller, Editor};
 
-/// Removes a link, locked or not. Its slug is free again; its clicks are not the next link's.
-///
-/// The quota it leaves unlocks the oldest locked link of the account.
+/// Deletes a link, locked or not. Its slug becomes free; its clicks do not pass to the slug's next link.
+/// The oldest locked link of the account is unlocked in its place.
 pub(crate) async fn delete(Editor(caller): Editor, id: LinkId, app: App) -> Result<(), ApiError> {
     despite_deadlocks(|| delete_once(id, &caller, &app)).await
 }

@@ -1,4 +1,4 @@
-//! Destinations: where a link may lead.
+//! Rules of destinations.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use url::Url;
 /// Longest destination, in bytes.
 const MAX_LEN: usize = 2048;
 
-/// Completes what people type, as the dashboard's form does: the name of a host without a scheme gets https.
+/// Adds `https://` to a host name without a scheme, as the dashboard's form does.
 pub(crate) fn completed(destination: &str) -> Cow<'_, str> {
     let host = destination.split(['/', '?', '#']).next().unwrap_or_default();
     let (name, port) = host.split_once(':').unwrap_or((host, "0"));
@@ -22,10 +22,8 @@ pub(crate) fn completed(destination: &str) -> Cow<'_, str> {
     }
 }
 
-/// Says what is wrong with a destination that a caller gave, or `Ok`.
-///
-/// The text itself is kept, not its parsed form: parsing would change percent-encodings that the caller's
-/// server may depend on.
+/// Checks a destination.
+/// The text is stored, not its parsed form: parsing would change percent-encodings that the destination may depend on.
 pub(crate) fn check(destination: &str, public_url: &Url) -> Result<(), &'static str> {
     if destination.len() > MAX_LEN {
         return Err("must have at most 2,048 bytes");

@@ -1,4 +1,4 @@
-//! `GET …/links/export`, of the dashboard alone
+//! `GET …/links/export`, only for members
 
 use futures_util::stream;
 use service::http::ApiError;
@@ -15,7 +15,7 @@ use crate::web::download::Download;
 /// Links of one query.
 const BATCH: usize = 1_000;
 
-/// The first line. An import knows a file by it, and reads the columns that a link can be made of.
+/// The header line. An import recognizes an export by it.
 pub(crate) const HEADER: [&str; 13] = [
     "name",
     "destination",
@@ -32,7 +32,7 @@ pub(crate) const HEADER: [&str; 13] = [
     "created_at",
 ];
 
-/// Answers with every link of the workspace as CSV, the oldest first.
+/// Returns every link of the workspace as CSV, the oldest first.
 pub(crate) async fn export(caller: Caller, app: App) -> Result<Download, ApiError> {
     let mut header = Vec::new();
     csv::write_row(&mut header, &HEADER);
@@ -54,7 +54,7 @@ pub(crate) async fn export(caller: Caller, app: App) -> Result<Download, ApiErro
     Download::begin("text/csv; charset=utf-8", r#"attachment; filename="links.csv""#, header, chunks).await
 }
 
-/// The cells of a link, as [`HEADER`] names them.
+/// Returns the cells of a link, in the order of [`HEADER`].
 pub(crate) fn cells(row: &LinkRow, short_url: String) -> [String; HEADER.len()] {
     [
         row.name.clone(),

@@ -1,4 +1,4 @@
-//! The fields of a link that a caller may set: their rules, shared by create and update.
+//! The fields of a link that callers set, and their rules.
 
 use chrono::{DateTime, Utc};
 use schemas::message::ForwardQuery;
@@ -16,9 +16,8 @@ const MAX_EXTERNAL_ID: usize = 200;
 const MAX_TAG: usize = 50;
 const MAX_TAGS: usize = 10;
 
-/// The fields of a link as a body may carry them; `None` is: not given.
-///
-/// Where there is an inner `Option`, null is a value: it clears the field. Elsewhere null does not fit.
+/// The fields of a body; `None` is absent.
+/// With an inner `Option`, null clears the field. Otherwise null is an error.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Fields {
@@ -44,7 +43,7 @@ pub(crate) struct Fields {
     pub(crate) expires_at: Option<Option<String>>,
 }
 
-/// Keeps a field that is null apart from one that is not there: what has no null refuses it.
+/// Distinguishes null from an absent field. A type without null rejects it.
 fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -53,7 +52,7 @@ where
     T::deserialize(deserializer).map(Some)
 }
 
-/// Fields that passed every rule; `None` is: not given.
+/// Fields that passed every rule; `None` is absent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Checked {
     pub(crate) name: Option<String>,
@@ -69,19 +68,19 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    /// Returns the slug and the external id that the link is to have, where they are given.
+    /// Returns the slug and the external id, if given.
     pub(crate) fn names(&self) -> (Option<&str>, Option<&str>) {
         (self.slug.as_deref(), self.external_id.as_ref().and_then(Option::as_deref))
     }
 }
 
 impl Fields {
-    /// Checks every field of a change and reports every fault at once.
+    /// Checks the fields of a change. The error names every fault.
     pub(crate) fn check(self, public_url: &Url) -> Result<Checked, ApiError> {
         self.check_with(Faults::default(), public_url)
     }
 
-    /// Checks every field of a link to be created, and that those are there without which there is no link.
+    /// Checks the fields of a new link, including that the required ones are present.
     pub(crate) fn check_new(self, public_url: &Url) -> Result<Checked, ApiError> {
         let missing = missing(self.name.is_some(), self.destination.is_some());
         self.check_with(missing, public_url)
@@ -134,13 +133,13 @@ impl Fields {
 }
 
 impl Checked {
-    /// Checks that those are there without which there is no link, where that is not known before.
+    /// Checks that the required fields are present.
     pub(crate) fn check_new(&self) -> Result<(), ApiError> {
         missing(self.name.is_some(), self.destination.is_some()).into_result()
     }
 }
 
-/// The faults of a new link whose name or destination is not given.
+/// Returns the faults of missing required fields.
 fn missing(has_name: bool, has_destination: bool) -> Faults {
     let mut faults = Faults::default();
     faults.note("name", has_name.then_some(()).ok_or("is required"));
@@ -148,7 +147,7 @@ fn missing(has_name: bool, has_destination: bool) -> Faults {
     faults
 }
 
-/// Rules of one tag, in a link's list and in the query of a list of links.
+/// Checks a tag, of a link or of a query.
 pub(crate) fn check_tag(tag: &str) -> Result<(), String> {
     check_text(tag, MAX_TAG)
 }

@@ -22,7 +22,7 @@ use crate::web::faults::check_text;
 use crate::web::page::parse_limit;
 use crate::web::request::Query;
 
-/// Longest text that can be searched for, in characters.
+/// Longest search text, in characters.
 const MAX_SEARCH: usize = 200;
 
 /// The query of a list.
@@ -59,12 +59,12 @@ struct Item {
     unique_clicks: Option<u64>,
     #[serde(with = "schemas::time::millis")]
     created_at: DateTime<Utc>,
-    /// Only for members: the specification names every field that a key sees.
+    /// Only for members: the specification lists every field that a key sees.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     shown: Option<Shown>,
 }
 
-/// What the dashboard shows of a link in a list besides.
+/// Further fields for the dashboard.
 #[derive(Debug, Serialize)]
 struct Shown {
     is_locked: bool,
@@ -74,7 +74,7 @@ struct Shown {
     conversions: Option<u64>,
 }
 
-/// Answers with a page of the workspace's links and their counters.
+/// Returns a page of the workspace's links and their counters.
 pub(crate) async fn list(caller: Caller, Query(page): Query<Page>, app: App) -> Result<Links, ApiError> {
     let now = schemas::time::to_millis(Utc::now());
     let limit = parse_limit(page.limit.as_deref())?;
@@ -88,7 +88,7 @@ pub(crate) async fn list(caller: Caller, Query(page): Query<Page>, app: App) -> 
         is_locked: page.is_locked.map(|text| parse_bool("is_locked", &text)).transpose()?,
         tag: page.tag.map(|tag| check_parameter("tag", check_tag(&tag)).map(|()| tag)).transpose()?,
     };
-    // The pages of one list by clicks are of one instant, that of the first.
+    // All pages of a list by clicks are of the first page's instant.
     let instant = match &cursor {
         Some(Cursor::Clicks(Clicks(instant, ..))) => *instant,
         _ => now,
@@ -112,7 +112,7 @@ pub(crate) async fn list(caller: Caller, Query(page): Query<Page>, app: App) -> 
         (_, Some(Cursor::Newest(Created(at, id)))) => Place::Newest(Some((at, id))),
         _ => Place::Newest(None),
     };
-    // One more than asked tells whether there is a next page.
+    // One more row than the limit shows whether there is a next page.
     let mut rows = links::page(&app.pool, &filter, place, limit + 1).await.map_err(database)?;
     let next_cursor = last_of_page(&mut rows, limit).map(|row| {
         match sort {
@@ -131,7 +131,7 @@ pub(crate) async fn list(caller: Caller, Query(page): Query<Page>, app: App) -> 
     Ok(Links { links: items.collect(), next_cursor })
 }
 
-/// A page in the order of total clicks. ClickHouse has the totals and Postgres the links, so one asks the other.
+/// Reads a page in the order of total clicks: the totals from ClickHouse, the links from Postgres.
 async fn by_clicks(
     app: &App,
     caller: &Caller,
@@ -162,7 +162,7 @@ async fn by_clicks(
     Ok(Links { links: items.collect(), next_cursor })
 }
 
-/// Reads the conversions of a page, which members alone see.
+/// Reads the conversions of a page, which only members see.
 async fn conversions(app: &App, caller: &Caller, counted: Counted, links: &[Uuid]) -> Option<Conversions> {
     if !caller.is_member() {
         return None;
@@ -170,7 +170,7 @@ async fn conversions(app: &App, caller: &Caller, counted: Counted, links: &[Uuid
     Some(Conversions::read(app, caller.workspace, counted, links).await)
 }
 
-/// Cuts the rows to a page and returns the last one of it when there are more.
+/// Truncates the rows to a page. Returns its last row if there are more.
 fn last_of_page<R>(rows: &mut Vec<R>, limit: usize) -> Option<&R> {
     if rows.len() <= limit {
         return None;
@@ -199,7 +199,7 @@ fn item(row: LinkRow, counters: &Counters, conversions: Option<&Conversions>) ->
     }
 }
 
-/// The words of a search, each once: every one is looked for in each link.
+/// Returns the distinct words of a search; a link must contain all of them.
 fn words(q: &str) -> Result<Vec<String>, ApiError> {
     check_parameter("q", check_text(q, MAX_SEARCH))?;
     let words: BTreeSet<&str> = q.split_whitespace().collect();

@@ -62,7 +62,7 @@ impl LinkObject {
         }
     }
 
-    /// The data of a `link.created` or, with the fields that changed, of a `link.updated`.
+    /// Returns the data of a `link.created` event or, with the changed fields, of a `link.updated`.
     pub(crate) fn event_data(&self, changed: Option<&[&str]>) -> Value {
         // A struct with string keys always becomes a JSON object.
         let mut data = serde_json::to_value(self).unwrap_or_default();
@@ -81,7 +81,7 @@ pub(crate) struct FullLink {
     total_clicks: Option<u64>,
     unique_clicks: Option<u64>,
     conversions: Option<u64>,
-    /// Percent of unique clicks, two decimals; null when the numbers are not known.
+    /// Percent of unique clicks, two decimals; null when unknown.
     conversion_rate: Option<f64>,
     #[serde(with = "schemas::time::optional_millis")]
     as_of: Option<DateTime<Utc>>,
@@ -102,7 +102,7 @@ impl FullLink {
         }
     }
 
-    /// A link that was made a moment ago: nobody has clicked it.
+    /// A new link, without clicks.
     pub(crate) fn unclicked(link: LinkObject) -> Self {
         Self {
             link,
@@ -115,7 +115,7 @@ impl FullLink {
     }
 }
 
-/// The link of a path, or the one answer for "not there" and "not yours".
+/// Finds a link of a workspace. A missing link and one of another workspace get the same 404.
 pub(crate) async fn require(app: &App, workspace: Uuid, id: LinkId) -> Result<LinkRow, ApiError> {
     links::find(&app.pool, workspace, id.uuid()).await.map_err(database)?.ok_or_else(not_found)
 }

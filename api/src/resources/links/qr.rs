@@ -14,10 +14,10 @@ use crate::web::caller::Caller;
 use crate::web::operation::Answer;
 use crate::web::request::Query;
 
-/// Light modules around the code that readers need, on each side (ISO/IEC 18004).
+/// Light modules around the code, on each side (ISO/IEC 18004).
 const QUIET_ZONE: usize = 4;
 
-/// Sizes in pixels that may be asked for, and the one when none is.
+/// Allowed sizes in pixels, and the default.
 const SIZES: std::ops::RangeInclusive<usize> = 64..=2048;
 const DEFAULT_SIZE: usize = 256;
 
@@ -29,7 +29,7 @@ pub(crate) struct Look {
     size: Option<String>,
 }
 
-/// The code of a short URL, as an image.
+/// A QR code as an image.
 #[derive(Debug)]
 pub(crate) struct Qr {
     media_type: &'static str,
@@ -44,7 +44,7 @@ impl Answer for Qr {
     }
 }
 
-/// Answers with the QR code of a link's short URL.
+/// Returns the QR code of a link's short URL.
 pub(crate) async fn qr(
     caller: Caller,
     id: LinkId,
@@ -69,7 +69,7 @@ fn parse_size(text: Option<&str>) -> Result<usize, ApiError> {
         .ok_or_else(|| ApiError::invalid_field("size", "must be a whole number of pixels from 64 to 2048"))
 }
 
-/// The dark and light squares of a code, without the quiet zone.
+/// The modules of a code, without the quiet zone.
 struct Modules {
     width: usize,
     colors: Vec<Color>,
@@ -77,7 +77,7 @@ struct Modules {
 
 impl Modules {
     fn of(url: &str) -> Result<Self, ApiError> {
-        // Level M survives 15 % of damage. A short URL fits with quota to spare: 2,331 bytes would.
+        // Level M corrects 15 % of damage, and has room for 2,331 bytes.
         let code = QrCode::with_error_correction_level(url, EcLevel::M).map_err(ApiError::internal)?;
         Ok(Self { width: code.width(), colors: code.to_colors() })
     }
@@ -86,13 +86,13 @@ impl Modules {
         self.colors[y * self.width + x] == Color::Dark
     }
 
-    /// The width with the quiet zone on both sides.
+    /// Returns the width including the quiet zone.
     fn full_width(&self) -> usize {
         self.width + 2 * QUIET_ZONE
     }
 }
 
-/// Draws one path of all dark modules, a row's neighbours as one stroke.
+/// Draws one path of all dark modules; adjacent modules of a row are one stroke.
 fn svg(modules: &Modules, size: usize) -> Result<Qr, ApiError> {
     let full = modules.full_width();
     let mut path = String::new();
@@ -113,7 +113,7 @@ fn svg(modules: &Modules, size: usize) -> Result<Qr, ApiError> {
     Ok(Qr { media_type: "image/svg+xml", image: image.into_bytes() })
 }
 
-/// Draws whole pixels, one bit each; what does not divide evenly widens the quiet zone.
+/// Draws whole pixels, one bit each. A remainder widens the quiet zone.
 fn png(modules: &Modules, size: usize) -> Result<Qr, ApiError> {
     let scale = size / modules.full_width();
     if scale == 0 {

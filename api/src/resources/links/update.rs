@@ -18,7 +18,7 @@ use crate::store::links::{EventPayload, LinkRow};
 use crate::web::caller::{Caller, Editor};
 use crate::web::request::Json;
 
-/// Changes the fields that are given and answers with the link. A change that changes nothing tells nobody.
+/// Changes the given fields and returns the link. Without a difference no message is sent.
 pub(crate) async fn update(
     Editor(caller): Editor,
     id: LinkId,
@@ -26,7 +26,7 @@ pub(crate) async fn update(
     app: App,
 ) -> Result<FullLink, ApiError> {
     let checked = fields.check(&app.public_url)?;
-    // Two that swap external ids wait for each other.
+    // Two requests that swap external ids deadlock.
     let row = despite_deadlocks(|| update_once(id, &caller, &checked, &app)).await?;
     show::full_of_retention(&row, &caller, &app).await
 }
@@ -37,8 +37,8 @@ async fn update_once(id: LinkId, caller: &Caller, checked: &Checked, app: &App) 
     if let Some(slug) = &checked.slug {
         let former = links::find(&mut *transaction, caller.workspace, id.uuid()).await.map_err(database)?;
         let former = former.ok_or_else(object::not_found)?;
-        // The names come before the row, as where many links are written. Should the link get another slug in between,
-        // two may wait for each other all the same, and one is tried again.
+        // Names are locked before the row, as in bulk writes. If the link gets another slug meanwhile, two requests may
+        // still deadlock, and one is tried again.
         if former.slug != *slug {
             links::queue_for_slugs(&mut transaction, [&former.slug, slug]).await.map_err(database)?;
         }
@@ -52,7 +52,7 @@ async fn update_once(id: LinkId, caller: &Caller, checked: &Checked, app: &App) 
     Ok(row)
 }
 
-/// Changes a link that the transaction holds, and tells everyone unless nothing became different.
+/// Changes a locked link, and queues its messages if something differs.
 pub(super) async fn change(
     transaction: &mut PgConnection,
     row: &mut LinkRow,
@@ -69,7 +69,7 @@ pub(super) async fn change(
         return Ok(());
     }
     row.revision += 1;
-    // Never before the creation, whatever the clock did in between.
+    // Never before the creation, also when the clock was set back.
     row.updated_at = schemas::time::to_millis(Utc::now()).max(row.created_at);
     let data = LinkObject::new(row, app).event_data(Some(&changed));
     match links::update(transaction, row, EventPayload { kind: LinkEventKind::Updated, data }).await {
@@ -80,7 +80,7 @@ pub(super) async fn change(
     }
 }
 
-/// Puts the given fields into the row and returns the names of those that became different.
+/// Applies the given fields to the row. Returns the names of those that differ.
 fn apply(checked: Checked, row: &mut LinkRow) -> Vec<&'static str> {
     let mut changed = Vec::new();
     let mut note = |field, differs: bool| {
@@ -102,7 +102,7 @@ fn apply(checked: Checked, row: &mut LinkRow) -> Vec<&'static str> {
     changed
 }
 
-/// Takes over a given value; tells whether it is another one.
+/// Applies a value. Returns whether it differs.
 fn replace<T: PartialEq>(current: &mut T, given: Option<T>) -> bool {
     match given {
         Some(given) if given != *current => {

@@ -14,10 +14,10 @@ use crate::web::caller::{Caller, Editor};
 use crate::web::idempotency::Answer;
 use crate::web::request::Json;
 
-/// How often the link is looked for again, each time because another request made it in between.
+/// Attempts to find the link, each after another request created it meanwhile.
 const ATTEMPTS: usize = 5;
 
-/// Creates the link of an external id, or changes the one that is there, and answers with it.
+/// Creates the link with an external id, or changes the existing one, and returns it.
 pub(crate) async fn upsert(
     Editor(caller): Editor,
     Json(fields): Json<Fields>,
@@ -51,14 +51,14 @@ async fn answer(upserted: Upserted, caller: &Caller, app: &App) -> Result<Answer
     }
 }
 
-/// Tries once; `EXTERNAL_ID_TAKEN` says that the link was made after this looked for it.
+/// Tries once. `EXTERNAL_ID_TAKEN` means that the link was created after it was looked up.
 async fn upsert_once(
     external_id: &str,
     checked: &Checked,
     caller: &Caller,
     app: &App,
 ) -> Result<Upserted, ApiError> {
-    // The quota comes before the look, so that it is not taken by this very link while we wait for it.
+    // The quota is taken before the look-up; otherwise this link could be created while waiting for the quota.
     let (mut transaction, mut quota) = LinkQuota::begin(app, caller).await?;
     let found = links::find_external_for_update(&mut transaction, caller.workspace, external_id)
         .await

@@ -6,16 +6,15 @@ use std::str::FromStr;
 use bytes::Bytes;
 use uuid::Uuid;
 
-/// Where a click is in the topic, and which process has said so.
-///
-/// As a text it is the event's id: what a browser sends as `Last-Event-ID` when it asks again.
+/// A click's place in the topic, and the process that assigned it.
+/// As text it is the event's id, which a browser sends as `Last-Event-ID` when it reconnects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     /// The broker's time, in milliseconds since 1970.
     pub(super) millis: i64,
     pub(super) partition: i32,
     pub(super) offset: i64,
-    /// Drawn by each process at its start: the order between partitions is each one's own.
+    /// Random for each process, since each has its own order between partitions.
     pub(super) process: u32,
 }
 
@@ -46,12 +45,12 @@ impl FromStr for Place {
 pub(super) struct Event {
     pub(super) place: Place,
     pub(super) link: Uuid,
-    /// With its id and the empty line at its end.
+    /// The event's bytes, with id and final empty line.
     pub(super) bytes: Bytes,
 }
 
 impl Event {
-    /// Writes a click, given as JSON, which has no line breaks.
+    /// Formats a click, given as JSON without line breaks.
     pub(super) fn new(place: Place, link: Uuid, json: &str) -> Self {
         Self { place, link, bytes: Bytes::from(format!("id: {place}\nevent: click\ndata: {json}\n\n")) }
     }

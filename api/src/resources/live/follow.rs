@@ -1,4 +1,4 @@
-//! Reading the end of topic `clicks`, for as long as the process lives.
+//! Reads the end of topic `clicks` and passes clicks to listeners.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,22 +19,22 @@ use super::event::Event;
 use crate::resources::clicks::click;
 use crate::resources::live::hub::Hub;
 
-/// How long one poll waits, and so how long a stop may take.
+/// Timeout of a poll, which bounds the time to stop.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How long brokers may take to say where the end is, and how long to wait before asking again.
+/// Timeout of asking brokers for the end, and the wait before trying again.
 const TIMEOUT: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How often what nobody listens to is forgotten, and partitions are looked for that are new.
+/// How often unused workspaces are removed and new partitions are looked for.
 const FORGET_INTERVAL: Duration = Duration::from_secs(30);
 
 type Consumer = BaseConsumer<kafka::Context>;
 
-/// Starts the thread that gives clicks to those who listen; it ends at the shutdown.
+/// Starts the thread that passes clicks to listeners until shutdown.
 ///
 /// # Errors
-/// When the settings are refused, or no thread can be started.
+/// When the settings are invalid, or no thread can be started.
 pub(crate) fn follow(config: &KafkaConfig, hub: Hub, shutdown: Shutdown) -> anyhow::Result<()> {
     let topic = config.topic(topic::CLICKS.name);
     let consumer: Consumer = settings(config)
@@ -53,8 +53,8 @@ pub(crate) fn follow(config: &KafkaConfig, hub: Hub, shutdown: Shutdown) -> anyh
                             hub.follows();
                             looked = Some(Instant::now());
                         }
-                        // The brokers are away, or the topic is not there yet. Clicks that come in between are in
-                        // the totals; who listens has nothing to count on but those.
+                        // The brokers are away, or the topic does not exist yet. Clicks that come meanwhile are only in
+                        // the totals.
                         Err(error) => {
                             tracing::debug!(error = &error as &dyn std::error::Error, "No live clicks yet");
                             if partitions == 0 {
@@ -66,7 +66,7 @@ pub(crate) fn follow(config: &KafkaConfig, hub: Hub, shutdown: Shutdown) -> anyh
                     }
                     hub.forget();
                 }
-                // Errors are in the log by the context, and pass.
+                // The context logs errors, which are temporary.
                 if let Some(Ok(record)) = consumer.poll(POLL) {
                     see(&hub, &record);
                 }
@@ -79,20 +79,20 @@ pub(crate) fn follow(config: &KafkaConfig, hub: Hub, shutdown: Shutdown) -> anyh
 fn settings(config: &KafkaConfig) -> ClientConfig {
     let mut client = config.client_config("api-live");
     client
-        // Never joined, never committed to: librdkafka assigns nothing without a name.
+        // Never joined and never committed to; librdkafka requires a name to assign partitions.
         .set("group.id", config.topic("api-live"))
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .set("auto.offset.reset", "latest")
         .set("isolation.level", "read_committed")
         .set("allow.auto.create.topics", "false")
-        // What is seen late is of little use: rather less memory.
+        // Late clicks are of little use, so the queue is small.
         .set("queued.max.messages.kbytes", "8192")
         .set("fetch.wait.max.ms", "100");
     client
 }
 
-/// Reads each partition from its end on when there are more of them than known; returns how many there are.
+/// Reads every partition from its end when there are new ones. Returns the number of partitions.
 fn go_to_end(consumer: &Consumer, topic: &str, known: usize) -> KafkaResult<usize> {
     let metadata = consumer.fetch_metadata(Some(topic), TIMEOUT)?;
     let partitions: Vec<i32> = metadata
@@ -106,7 +106,7 @@ fn go_to_end(consumer: &Consumer, topic: &str, known: usize) -> KafkaResult<usiz
     }
     let mut ends = TopicPartitionList::new();
     for partition in &partitions {
-        // The end as it is now, and not as it is when the first fetch gets there: nothing is left out in between.
+        // The present end, not the end at the first fetch, so that nothing is missed in between.
         let (_, end) = consumer.fetch_watermarks(topic, *partition, TIMEOUT)?;
         ends.add_partition_offset(topic, *partition, Offset::Offset(end))?;
     }
@@ -118,7 +118,7 @@ fn no_such_topic() -> rdkafka::error::KafkaError {
     rdkafka::error::KafkaError::MetadataFetch(rdkafka::error::RDKafkaErrorCode::UnknownTopicOrPartition)
 }
 
-/// All that must be known of a click that nobody listens for.
+/// The fields that decide whether anybody listens.
 #[derive(Deserialize)]
 struct Whose {
     workspace_id: WorkspaceId,
@@ -131,7 +131,7 @@ fn see(hub: &Hub, record: &BorrowedMessage<'_>) {
     if !hub.wants(Some(workspace)) {
         return;
     }
-    // What cannot be read is the processor's to report. A click that is sent again was seen the first time.
+    // The processor reports unreadable clicks. A click that is sent again was shown the first time.
     let Ok(click) = Click::decode(payload) else { return };
     if click.again {
         return;

@@ -1,4 +1,4 @@
-//! Who listens to which workspace, and the last clicks of each.
+//! The listeners of each workspace, and its last clicks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,69 +11,69 @@ use uuid::Uuid;
 
 use super::event::{Event, Place};
 
-/// Listeners that a workspace, and that an account over all its workspaces, may have at one process.
+/// Listeners of a workspace, and of an account over all its workspaces, at one process.
 const MOST_OF_WORKSPACE: usize = 50;
 const MOST_OF_ACCOUNT: usize = 200;
 
-/// How soon a listener that was refused may ask again.
+/// `Retry-After` for a rejected listener.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Clicks of a workspace that are kept for those who come back.
+/// Clicks of a workspace that are kept for resumed streams.
 const KEPT: usize = 1_000;
 
 /// How long they are kept after the last listener has left.
 const KEPT_FOR: Duration = Duration::from_secs(300);
 
-/// Clicks that may wait for one listener.
+/// Clicks that may wait for a listener.
 const QUEUE: usize = 256;
 
-/// What two processes may see in different orders, in milliseconds.
+/// How far two processes may differ in their order of clicks, in milliseconds.
 const OVERLAP: i64 = 5_000;
 
-/// Who listens. Clones are handles to the same.
+/// The listeners of a process. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Hub {
     state: Arc<Mutex<State>>,
     /// Whether the end of the topic is being read.
     following: watch::Sender<bool>,
     process: u32,
-    /// Listeners that the process may have.
+    /// Most listeners of the process.
     most: usize,
 }
 
 #[derive(Debug, Default)]
 struct State {
     rooms: HashMap<Uuid, Room>,
-    /// Streams that are open, of each account that has one. A listener that was cut off counts until its stream ends:
-    /// a browser that reads nothing any more holds that as well.
+    /// Open streams by account. A listener that was cut off counts until its stream ends, since its connection is still
+    /// open.
     open: HashMap<Uuid, usize>,
 }
 
-/// A workspace that somebody listens to, or did until lately.
+/// A workspace with listeners now or recently.
 #[derive(Debug, Default)]
 struct Room {
     last: VecDeque<Arc<Event>>,
     listeners: Vec<Listener>,
-    /// Since when nobody listens.
+    /// Since when it has no listener.
     empty_since: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Listener {
     number: u64,
-    /// The only link that is listened to.
+    /// The only link that the listener asked for.
     link: Option<Uuid>,
     queue: mpsc::Sender<Arc<Event>>,
 }
 
-/// What one listener gets; it leaves when this is dropped.
+/// A listener's end of the hub. Dropping it removes the listener.
 #[derive(Debug)]
 pub(super) struct Listening {
-    /// What happened since the place that was given.
+    /// Clicks since the given place.
     pub(super) missed: Vec<Arc<Event>>,
-    /// Whether more may have happened, which is not known any more.
+    /// Whether more clicks may be missing.
     pub(super) has_gap: bool,
-    /// Ends when the listener was too slow.
+    /// Closed when the listener was too slow.
     pub(super) queue: mpsc::Receiver<Arc<Event>>,
     _leave: Leave,
 }
@@ -103,8 +103,8 @@ impl Drop for Leave {
 }
 
 impl Hub {
-    /// A hub of a process that takes so many connections, of which streams may hold a quarter: they are held for hours,
-    /// and requests need some too.
+    /// Creates the hub of a process with so many connections. Streams may hold a quarter of them, since they stay open
+    /// for hours.
     pub(crate) fn new(max_connections: usize) -> Self {
         Self {
             state: Arc::default(),
@@ -118,36 +118,36 @@ impl Hub {
         self.state.lock()
     }
 
-    /// The place of a record, as this process says it.
+    /// Returns the place of a record, in this process's order.
     pub(super) fn place(&self, millis: i64, partition: i32, offset: i64) -> Place {
         Place { millis, partition, offset, process: self.process }
     }
 
-    /// Says that the end of the topic is being read.
+    /// Marks that the end of the topic is being read.
     pub(super) fn follows(&self) {
         self.following.send_replace(true);
     }
 
-    /// Waits until the end of the topic is being read: from then on no click is missed.
+    /// Waits until the end of the topic is being read. From then on no click is missed.
     pub(super) async fn wait_until_following(&self) {
-        // The sender is part of this, so it is there.
+        // `self` owns the sender, so it is not closed.
         let _ = self.following.subscribe().wait_for(|follows| *follows).await;
     }
 
-    /// Whether a click of some workspace, or of this one, is of use to anybody.
+    /// Returns whether anybody listens to the workspace, or to any.
     pub(super) fn wants(&self, workspace: Option<Uuid>) -> bool {
         let state = self.state();
         workspace.map_or(!state.rooms.is_empty(), |workspace| state.rooms.contains_key(&workspace))
     }
 
-    /// Gives a click to those who listen, and cuts off who is too slow.
+    /// Passes a click to the listeners, and cuts off those that are too slow.
     pub(super) fn publish(&self, workspace: Uuid, event: Event) {
         let mut state = self.state();
         let Some(room) = state.rooms.get_mut(&workspace) else { return };
         let event = Arc::new(event);
         room.listeners.retain(|listener| {
             let is_for = listener.link.is_none_or(|link| link == event.link);
-            // Who is cut off asks again with the last place it has seen.
+            // A listener that is cut off reconnects with the last place it has seen.
             !is_for || listener.queue.try_send(Arc::clone(&event)).is_ok()
         });
         room.note_empty();
@@ -157,7 +157,7 @@ impl Hub {
         room.last.push_back(event);
     }
 
-    /// Forgets the clicks of workspaces that nobody has listened to for some time.
+    /// Removes workspaces without listeners for some time.
     pub(super) fn forget(&self) {
         let mut state = self.state();
         state.rooms.retain(|_, room| room.empty_since.is_none_or(|since| since.elapsed() < KEPT_FOR));
@@ -165,10 +165,10 @@ impl Hub {
         metrics::gauge!("hopline_live_listeners").set(listeners as f64);
     }
 
-    /// Begins to listen, from a place on if one is given.
+    /// Adds a listener, optionally from a place on.
     ///
     /// # Errors
-    /// 429 when the workspace or the account has too many listeners, 503 when the process has.
+    /// 429 when the workspace or the account has too many listeners, 503 when the process does.
     pub(super) fn listen(
         &self,
         account: Uuid,
@@ -182,7 +182,7 @@ impl Hub {
         let room = state.rooms.entry(workspace).or_default();
         let (missed, has_gap) = from.map_or((Vec::new(), false), |from| room.since(from, link));
         let (sender, queue) = mpsc::channel(QUEUE);
-        // Drawn, and not counted: a room that was forgotten would count from the beginning again.
+        // Random, since a counter would restart with a removed workspace.
         let number = rand::random();
         room.listeners.push(Listener { number, link, queue: sender });
         room.empty_since = None;
@@ -224,15 +224,15 @@ impl Room {
         }
     }
 
-    /// The clicks since a place, and whether there may have been more.
+    /// Returns the clicks since a place, and whether more may be missing.
     fn since(&self, from: Place, link: Option<Uuid>) -> (Vec<Arc<Event>>, bool) {
         let known = self.last.iter().position(|event| event.place == from);
         let is_wanted = |event: &&Arc<Event>| link.is_none_or(|link| link == event.link);
         match known {
             Some(place) => (self.last.iter().skip(place + 1).filter(is_wanted).cloned().collect(), false),
             None => {
-                // Said by another process, or long ago. What may have been seen already comes again, under its id
-                // and with its click id; whoever counts, counts by those.
+                // A place of another process, or an old one. Clicks that may have been seen are sent again; the click
+                // id identifies them.
                 let since = from.millis - OVERLAP;
                 let missed = self.last.iter().filter(|event| event.place.millis >= since);
                 let has_all = self.last.front().is_some_and(|first| first.place.millis < since);
@@ -276,7 +276,7 @@ mod tests {
         drop(listening);
         let again = hub.listen(ACCOUNT, WORKSPACE, None, Some(places[6])).unwrap();
         assert_eq!((offsets(&again.missed), again.has_gap), (vec![7, 8, 9], false));
-        // Another process has said the place: what is near comes again rather than not at all.
+        // With a place of another process, clicks near it are repeated rather than lost.
         let foreign = Place { process: places[8].process.wrapping_add(1), ..places[8] };
         let again = hub.listen(ACCOUNT, WORKSPACE, None, Some(foreign)).unwrap();
         assert_eq!((offsets(&again.missed), again.has_gap), (vec![3, 4, 5, 6, 7, 8, 9], false));

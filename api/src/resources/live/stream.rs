@@ -22,23 +22,22 @@ use crate::web::caller::Caller;
 use crate::web::operation::Answer;
 use crate::web::request::Head;
 
-/// How often something is sent where nothing happens, so that no proxy takes the stream for dead; and how often it is
-/// looked whether the caller may still listen.
+/// Interval of comments, so that no proxy closes the stream, and of checks whether the caller may still listen.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// How long a stream waits for the end of the topic to be found before it begins without.
+/// How long a stream waits for the end of the topic before it starts without it.
 const FOLLOWING: Duration = Duration::from_secs(3);
 
-/// What a stream begins with: a comment, so that browsers and proxies see an answer at once, and how soon to ask again.
+/// The beginning of a stream: a comment, so that browsers and proxies see an answer at once, and the reconnection time.
 const BEGINNING: &str = ": clicks as they happen\nretry: 2000\n\n";
 
-/// Said where clicks may be missing: the totals are to be read again.
+/// Sent when clicks may be missing: the totals should be read again.
 const GAP: &str = "event: gap\ndata: {}\n\n";
 
-/// Nothing.
+/// A comment.
 const COMMENT: &str = ":\n\n";
 
-/// Events on their way.
+/// A stream of events.
 pub(crate) struct Stream(mpsc::Receiver<Bytes>);
 
 impl Answer for Stream {
@@ -50,17 +49,16 @@ impl Answer for Stream {
         let mut response = warp::reply::stream(chunks).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        // Neither stored nor compressed on the way: a compressor would hold events back.
+        // Neither cached nor compressed: a compressor would delay events.
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
-        // nginx gathers answers unless told not to.
+        // nginx buffers answers otherwise.
         headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
         response
     }
 }
 
-/// Answers with the clicks of a link, or without one of the workspace, as they happen, of every class.
-///
-/// A stream that is asked for with the id of the last event begins with what happened since, as far as it is known.
+/// Streams the clicks of a link, or of the workspace, of every class.
+/// With `Last-Event-ID` the stream starts with the clicks since then, as far as they are kept.
 pub(crate) async fn live(
     caller: Caller,
     link: Option<LinkId>,
@@ -73,14 +71,14 @@ pub(crate) async fn live(
     };
     let from =
         headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<Place>().ok());
-    // With Kafka away it begins all the same; clicks come when they can.
+    // Without Kafka the stream starts anyway; clicks come when Kafka is back.
     let _ = tokio::time::timeout(FOLLOWING, app.live.wait_until_following()).await;
     let listening = app.live.listen(caller.account, caller.workspace, link, from)?;
     let (sender, chunks) = mpsc::channel(1);
     tokio::spawn(async move {
         tokio::select! {
             () = tell(listening, &caller, &app, &sender) => {}
-            // Who listens for long would hold up the end.
+            // A long stream would delay the shutdown.
             () = app.shutdown.wait() => {}
             () = sender.closed() => {}
         }
@@ -88,7 +86,7 @@ pub(crate) async fn live(
     Ok(Stream(chunks))
 }
 
-/// Tells a listener what happens until it leaves, is too slow, or may listen no more.
+/// Sends events until the listener leaves, is too slow, or may no longer listen.
 async fn tell(mut listening: Listening, caller: &Caller, app: &App, sender: &mpsc::Sender<Bytes>) {
     let send = async |bytes: Bytes| sender.send(bytes).await.is_ok();
     if !send(Bytes::from_static(BEGINNING.as_bytes())).await {
@@ -104,7 +102,7 @@ async fn tell(mut listening: Listening, caller: &Caller, app: &App, sender: &mps
     }
     let mut beat = tokio::time::interval(KEEP_ALIVE);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    // The first one is at once.
+    // The first tick is immediate.
     beat.tick().await;
     loop {
         let next: Option<Option<Arc<Event>>> = tokio::select! {
@@ -115,7 +113,7 @@ async fn tell(mut listening: Listening, caller: &Caller, app: &App, sender: &mps
             Some(Some(event)) => event.bytes.clone(),
             Some(None) => return,
             None => {
-                // While Postgres is away who was let in stays.
+                // While Postgres is away, listeners stay.
                 if !caller.is_valid(app).await.unwrap_or(true) {
                     return;
                 }

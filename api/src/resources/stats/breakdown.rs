@@ -35,7 +35,7 @@ pub(crate) struct Breakdown {
     items: Vec<Item>,
 }
 
-/// The clicks of one value; null is: not known.
+/// The clicks of one value; null is unknown.
 #[derive(Debug, Serialize)]
 struct Item {
     value: Option<String>,
@@ -43,7 +43,7 @@ struct Item {
     unique_clicks: u64,
 }
 
-/// Answers with the top values of a link's clicks, or without a link of the whole workspace's.
+/// Returns the values with the most clicks of a link, or of the workspace.
 pub(crate) async fn breakdown(
     caller: Caller,
     link: Option<LinkId>,
@@ -57,7 +57,7 @@ pub(crate) async fn breakdown(
         start_date: query.start_date.as_deref(),
         end_date: query.end_date.as_deref(),
         class: query.class.as_deref(),
-        // Of one class there would be one value.
+        // One class would have one value.
         otherwise: if dimension == Dimension::Class { Classes::All } else { Classes::HUMAN },
     };
     let subject = Subject::read(&app, &caller, link, asked).await?;

@@ -1,4 +1,4 @@
-//! The points of a series: parts of time by the calendar and the clocks of a zone.
+//! The points of a series, by the calendar and clock of a time zone.
 
 use chrono::{DateTime, Datelike as _, Days, Months, NaiveDate, NaiveTime, Offset as _, TimeZone as _, Utc};
 use chrono_tz::Tz;
@@ -11,7 +11,7 @@ const MINUTE: i64 = 60;
 const HOUR: i64 = 3_600;
 const DAY: i64 = 24 * HOUR;
 
-/// How long a point of a series is.
+/// The length of a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interval {
     Minute,
@@ -24,7 +24,7 @@ impl Interval {
     const NAMED: [(&str, Self); 4] =
         [("minute", Self::Minute), ("hour", Self::Hour), ("day", Self::Day), ("month", Self::Month)];
 
-    /// Reads a name.
+    /// Parses a name.
     pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
         Self::NAMED
             .into_iter()
@@ -34,20 +34,19 @@ impl Interval {
     }
 }
 
-/// Reads the name of a zone; UTC when none is given.
+/// Parses the name of a time zone; the default is UTC.
 pub(crate) fn parse_zone(text: Option<&str>) -> Result<Tz, ApiError> {
     let Some(text) = text else { return Ok(Tz::UTC) };
     text.parse()
         .map_err(|_| ApiError::invalid_field("timezone", "must be an IANA time zone, such as Europe/Berlin"))
 }
 
-/// The beginnings of the points of `[start, end)`, in seconds since 1970, ascending.
-///
-/// The first point holds `start` and may begin before it. Days begin when the zone's calendar says so, so one that
-/// has 23 or 25 hours is one point; an hour that the clocks repeat is two.
+/// Returns the beginnings of the points of `[start, end)`, in seconds since 1970, ascending.
+/// The first point contains `start` and may begin before it. A day of 23 or 25 hours is one point; an hour that the
+/// clock repeats is two.
 ///
 /// # Errors
-/// 400 when these are more points than one answer has.
+/// 400 when there are too many points for one answer.
 pub(crate) fn starts(
     interval: Interval,
     zone: Tz,
@@ -58,7 +57,7 @@ pub(crate) fn starts(
         return Ok(Vec::new());
     }
     let mut points = Points { interval, zone, next: first(interval, zone, start.timestamp()) };
-    // A part of a second at the end is a part of the point that it is in.
+    // A fraction of a second at the end belongs to its point.
     let end = end.timestamp() + i64::from(end.timestamp_subsec_nanos() > 0);
     let mut starts = Vec::new();
     while points.next < end {
@@ -72,7 +71,7 @@ pub(crate) fn starts(
     Ok(starts)
 }
 
-/// Whether hours of UTC are enough to tell the points apart. The first one is cut off by the window anyway.
+/// Returns whether all points but the first, which the window cuts, begin on a full hour of UTC.
 pub(crate) fn are_on_the_hour(starts: &[i64]) -> bool {
     starts.iter().skip(1).all(|start| start % HOUR == 0)
 }
@@ -84,7 +83,7 @@ struct Points {
 }
 
 impl Points {
-    /// Returns the point at hand and goes on to the next.
+    /// Returns the present point and advances.
     fn advance(&mut self) -> i64 {
         let current = self.next;
         self.next = match self.interval {
@@ -92,7 +91,7 @@ impl Points {
             Interval::Hour => {
                 let clock = current + offset(self.zone, current);
                 let full = current + HOUR - clock.rem_euclid(HOUR);
-                // Where the clocks are changed within the hour, the change ends the point.
+                // A change of the clock within the hour ends the point.
                 change(self.zone, current, full).unwrap_or(full)
             }
             Interval::Day => self.after(|date| date.checked_add_days(Days::new(1))),
@@ -101,7 +100,7 @@ impl Points {
         current
     }
 
-    /// The beginning of a later date, which is later than the point at hand: some zones have left out a day.
+    /// The beginning of the next date that begins after this point: some zones skipped a day.
     fn after(&self, later: impl Fn(NaiveDate) -> Option<NaiveDate>) -> i64 {
         let mut date = date(self.zone, self.next);
         if self.interval == Interval::Month {
@@ -114,12 +113,12 @@ impl Points {
             }
             date = following;
         }
-        // There are no dates after this one.
+        // The last date.
         i64::MAX
     }
 }
 
-/// The beginning of the point that holds an instant.
+/// Returns the beginning of the point that contains an instant.
 fn first(interval: Interval, zone: Tz, at: i64) -> i64 {
     match interval {
         Interval::Minute => at - at.rem_euclid(MINUTE),
@@ -135,37 +134,36 @@ fn first(interval: Interval, zone: Tz, at: i64) -> i64 {
     }
 }
 
-/// What the zone's clocks are ahead of UTC, in seconds.
+/// Returns the zone's offset from UTC, in seconds.
 fn offset(zone: Tz, at: i64) -> i64 {
     let utc = DateTime::from_timestamp(at, 0).unwrap_or_default().naive_utc();
     i64::from(zone.offset_from_utc_datetime(&utc).fix().local_minus_utc())
 }
 
-/// The date that the zone's calendar shows.
+/// Returns the zone's date at an instant.
 fn date(zone: Tz, at: i64) -> NaiveDate {
     DateTime::from_timestamp(at, 0).unwrap_or_default().with_timezone(&zone).date_naive()
 }
 
-/// The first instant at which the clocks are changed after `from` and before `to`, if there is one.
-///
-/// The two must be so near that there is one change at most between them.
+/// Returns the first change of the clock after `from` and before `to`.
+/// There must be at most one change between them.
 fn change(zone: Tz, from: i64, to: i64) -> Option<i64> {
     let before = offset(zone, from);
     (offset(zone, to - 1) != before).then(|| earliest(from, to - 1, |at| offset(zone, at) != before))
 }
 
-/// The first instant of a date. There may be no midnight, or two of them.
+/// Returns the first instant of a date, which may have no midnight, or two.
 fn beginning(zone: Tz, date: NaiveDate) -> i64 {
     let midnight = date.and_time(NaiveTime::MIN);
     if let Some(found) = zone.from_local_datetime(&midnight).earliest() {
         return found.timestamp();
     }
-    // The clocks were put forward over midnight. Then they show this date, or a later one, first at the change.
+    // The clock was put forward over midnight: the date begins at the change.
     let utc = midnight.and_utc().timestamp();
     earliest(utc - DAY, utc + DAY, |at| self::date(zone, at) >= date)
 }
 
-/// The first of the seconds after `from`, up to `to`, of which `is_so` is true, as it is of all later ones.
+/// Returns the first second after `from`, up to `to`, for which `is_so` is true; it must stay true.
 fn earliest(mut from: i64, mut to: i64, is_so: impl Fn(i64) -> bool) -> i64 {
     while to - from > 1 {
         let middle = from + (to - from) / 2;

@@ -12,7 +12,7 @@ use crate::store::clicks::pieces::{END, Range};
 use crate::web::dates::Window;
 
 impl From<Window> for Range {
-    /// The window in the milliseconds of the tables; an open one ends with them.
+    /// The window in milliseconds; an open one ends at the end of time.
     fn from(window: Window) -> Self {
         let millis = |time: DateTime<Utc>| time.timestamp_millis().clamp(0, END);
         Self { start: millis(window.start), end: window.end.map_or(END, millis) }

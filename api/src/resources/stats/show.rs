@@ -15,7 +15,7 @@ use crate::web::caller::Caller;
 use crate::web::dates::Window;
 use crate::web::request::Query;
 
-/// The longest window of a series that raw rows must answer for: a month, with the hour that clocks may put back.
+/// The longest window of a series from raw rows: a month, and an hour for a change of the clock.
 const LONGEST_OF_RAW: TimeDelta = TimeDelta::hours(31 * 24 + 1);
 
 /// The query.
@@ -40,13 +40,13 @@ pub(crate) struct Stats {
     as_of: Option<DateTime<Utc>>,
     total_clicks: u64,
     unique_clicks: u64,
-    /// Null when they are not known in time: their clicks must be looked up one by one.
+    /// Null when they take too long: their clicks must be looked up one by one.
     conversions: Option<u64>,
     conversion_rate: Option<f64>,
     series: Vec<Point>,
 }
 
-/// A part of the window, by when it begins.
+/// A point of the window, by its beginning.
 #[derive(Debug, Serialize)]
 struct Point {
     #[serde(with = "schemas::time::millis")]
@@ -55,7 +55,7 @@ struct Point {
     unique_clicks: u64,
 }
 
-/// Answers with the counts of a link, or without one of the whole workspace.
+/// Returns the counts of a link, or of the workspace.
 pub(crate) async fn show(
     caller: Caller,
     link: Option<LinkId>,
@@ -103,14 +103,14 @@ pub(crate) async fn show(
     })
 }
 
-/// The points of a series, and what tells them apart.
+/// The points of a series.
 struct Points {
     starts: Vec<i64>,
     by_hour: bool,
 }
 
 impl Points {
-    /// Without an interval days are taken, or months where these would be too many points.
+    /// The default interval is a day, or a month if there would be too many points.
     fn of(
         window: &Window,
         interval: Option<&str>,
@@ -118,7 +118,7 @@ impl Points {
         now: DateTime<Utc>,
     ) -> Result<Self, ApiError> {
         let zone = buckets::parse_zone(zone)?;
-        // An open window reaches to the point that holds this moment, and what is counted a moment later is in it.
+        // An open window ends with the point that contains now, so that it includes the newest clicks.
         let (start, end) =
             (window.start, window.end.unwrap_or(window.start.max(now + TimeDelta::milliseconds(1))));
         let of = |interval| buckets::starts(interval, zone, start, end).map(|starts| (interval, starts));

@@ -1,4 +1,4 @@
-//! `GET /sparklines`, of the dashboard alone
+//! `GET /sparklines`, only for members
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::store::clicks::{Classes, Of, Question, Snapshot};
 use crate::web::caller::Caller;
 use crate::web::request::Query;
 
-/// Days of a line, today included: as many as the smallest plan keeps.
+/// Days of a line, including today: the retention of the smallest plan.
 const DAYS: i64 = 30;
 
 /// Most links of a request.
@@ -32,13 +32,13 @@ pub(crate) struct Parameters {
     ids: String,
 }
 
-/// The human clicks of each link on each of the last 30 days of UTC, the oldest first.
+/// The human clicks of each link on each of the last 30 UTC days, the oldest first.
 #[derive(Debug, Serialize)]
 pub(crate) struct Sparklines {
     series: BTreeMap<String, Vec<i64>>,
 }
 
-/// Answers with a line for each link that is asked about; one that is not of the workspace has no clicks in it.
+/// Returns a line for each requested link. A link of another workspace has no clicks in it.
 pub(crate) async fn sparklines(
     caller: Caller,
     Query(query): Query<Parameters>,

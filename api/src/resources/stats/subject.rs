@@ -1,4 +1,4 @@
-//! What a request for statistics or clicks is about.
+//! The subject of a request for statistics or clicks.
 
 use chrono::{DateTime, Utc};
 use schemas::id::LinkId;
@@ -23,21 +23,21 @@ pub(crate) struct Subject {
     pub(crate) now: DateTime<Utc>,
 }
 
-/// The parameters that say so.
+/// The parameters of a subject.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) start_date: Option<&'a str>,
     pub(crate) end_date: Option<&'a str>,
     pub(crate) class: Option<&'a str>,
-    /// The classes that count when none is named.
+    /// The default classes.
     pub(crate) otherwise: Classes,
 }
 
 impl Subject {
-    /// Reads the parameters and looks whether the link is the caller's.
+    /// Parses the parameters and checks that the link is the caller's.
     ///
     /// # Errors
-    /// 400 that names the parameter, 404 for a link that is not there or not the caller's.
+    /// 400 that names the parameter, 404 for a missing link or one of another workspace.
     pub(crate) async fn read(
         app: &App,
         caller: &Caller,
@@ -55,7 +55,7 @@ impl Subject {
         Ok(Self { workspace: caller.workspace, link, classes, window, now })
     }
 
-    /// The question for the tables.
+    /// Returns the question for the store.
     pub(crate) fn question(&self) -> Question<'_> {
         Question {
             workspace: self.workspace,
@@ -66,7 +66,7 @@ impl Subject {
         }
     }
 
-    /// The end of the window as an answer states it: an open one reaches to now.
+    /// Returns the end of the window for the answer: an open one ends now.
     pub(crate) fn end_date(&self) -> DateTime<Utc> {
         self.window.end.unwrap_or(self.window.start.max(self.now))
     }

@@ -16,7 +16,7 @@ use crate::web::caller::Writer;
 use crate::web::faults::Faults;
 use crate::web::request::Json;
 
-/// Endpoints of one workspace, whatever its plan: each one multiplies the deliveries of every click.
+/// Endpoints of a workspace on any plan: each multiplies the deliveries of every click.
 const MAX_ENDPOINTS: i64 = 20;
 
 /// The body.

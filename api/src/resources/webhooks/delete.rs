@@ -10,7 +10,7 @@ use crate::error::database;
 use crate::store::endpoints;
 use crate::web::caller::Writer;
 
-/// Removes an endpoint. What is on its way to it is not sent any more.
+/// Deletes an endpoint. Pending deliveries are not sent.
 pub(crate) async fn delete(Writer(caller): Writer, id: EndpointId, app: App) -> Result<(), ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     quota::share_to_write(&mut transaction, caller.account).await?;

@@ -13,14 +13,14 @@ use crate::store::deliveries::DeliveryRow;
 use crate::store::{deliveries, endpoints};
 use crate::web::caller::Writer;
 
-/// How a delivery went, or how far it is.
+/// The state of a delivery.
 #[derive(Debug, Serialize)]
 pub(crate) struct Delivery {
     delivery_id: Uuid,
     status: Status,
-    /// Attempts so far; counted anew when the delivery is sent again on request.
+    /// Attempts so far; reset by a redelivery.
     attempts: i16,
-    /// Of the last failed attempt.
+    /// The status of the last failed attempt.
     status_code: Option<i16>,
     error_class: Option<String>,
     #[serde(with = "schemas::time::optional_millis")]
@@ -41,7 +41,7 @@ impl From<DeliveryRow> for Delivery {
     fn from(row: DeliveryRow) -> Self {
         let status = match (row.next_attempt_at, row.delivered_at) {
             (Some(_), _) => Status::Pending,
-            // One that arrived can be sent again, and fail then.
+            // A delivery that arrived can be sent again, and fail.
             (None, Some(delivered_at)) if row.failed_at.is_none_or(|at| at < delivered_at) => {
                 Status::Delivered
             }
@@ -59,7 +59,7 @@ impl From<DeliveryRow> for Delivery {
     }
 }
 
-/// Answers how a delivery went: one that is pending, one that failed within 7 days, or a test of the last 24 hours.
+/// Returns the state of a delivery that is pending or failed within 7 days, or of a test of the last 24 hours.
 pub(crate) async fn delivery(
     Writer(caller): Writer,
     id: EndpointId,

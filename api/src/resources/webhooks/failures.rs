@@ -67,14 +67,14 @@ impl From<FailureRow> for Failure {
     }
 }
 
-/// The place of the last failure of a page: when it was, in microseconds, and its id.
+/// The place of a page's last failure: its time, in microseconds, and its id.
 #[derive(Debug, Serialize, Deserialize)]
 enum Cursor {
     #[serde(rename = "f")]
     Failures(i64, Uuid),
 }
 
-/// Answers with a page of the failed attempts of the last 7 days, newest first.
+/// Returns a page of the failed attempts of the last 7 days, newest first.
 pub(crate) async fn failures(
     Writer(caller): Writer,
     id: EndpointId,
@@ -84,7 +84,7 @@ pub(crate) async fn failures(
     let limit = parse_limit(query.limit.as_deref())?;
     let after = query.cursor.as_deref().map(parse_cursor).transpose()?;
     endpoints::find(&app.pool, caller.workspace, id.uuid()).await.map_err(database)?.ok_or_else(not_found)?;
-    // One more than asked tells whether there is a next page.
+    // One more row than the limit shows whether there is a next page.
     let mut rows = deliveries::page(&app.pool, id.uuid(), after, limit + 1).await.map_err(database)?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
@@ -96,7 +96,7 @@ pub(crate) async fn failures(
 
 fn parse_cursor(text: &str) -> Result<(DateTime<Utc>, Uuid), ApiError> {
     decode_cursor(text)
-        // A checksum can be made by anyone, and what follows goes to Postgres: attempts are from 1970 to 2199.
+        // Anyone can compute a checksum, so the time is checked: 1970 to 2199.
         .filter(|Cursor::Failures(micros, _)| (0..7_258_118_400_000_000).contains(micros))
         .and_then(|Cursor::Failures(micros, id)| Some((DateTime::from_timestamp_micros(micros)?, id)))
         .ok_or_else(|| ApiError::invalid_field("cursor", "is not a cursor of a list of failures"))

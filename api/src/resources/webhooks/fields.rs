@@ -17,7 +17,7 @@ const MAX_URL: usize = 2_048;
 /// Longest description, in characters.
 const MAX_DESCRIPTION: usize = 200;
 
-/// Fields as they were given; none is: not given.
+/// The given fields; `None` is absent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given<'a> {
     pub(super) url: Option<&'a str>,
@@ -27,7 +27,7 @@ pub(super) struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// Notes what is wrong with each field.
+    /// Adds the fault of each field.
     pub(super) fn check(&self, rules: &DestinationRules, faults: &mut Faults) {
         if let Some(url) = self.url {
             faults.note("url", check_url(url, rules));
@@ -44,12 +44,12 @@ impl Given<'_> {
     }
 }
 
-/// Says what is wrong with an endpoint's URL. The dispatcher looks again before every send, at the addresses too.
+/// Checks an endpoint's URL. The dispatcher checks it again before every attempt, with its addresses.
 fn check_url(text: &str, rules: &DestinationRules) -> Result<(), String> {
     if text.len() > MAX_URL {
         return Err(format!("must have at most {MAX_URL} bytes"));
     }
-    // The parser would drop them without a word, and the URL shown would not be the URL asked.
+    // The parser would silently drop them.
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err("must not contain spaces or control characters: percent-encode them".to_owned());
     }

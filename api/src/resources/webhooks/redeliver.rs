@@ -16,7 +16,7 @@ use crate::web::caller::Writer;
 use crate::web::dates::Window;
 use crate::web::request::Json;
 
-/// Most deliveries that can be named in one request.
+/// Most deliveries of one request.
 const MAX_IDS: usize = 1_000;
 
 /// How long a failed delivery can be sent again.
@@ -38,12 +38,11 @@ pub(crate) struct Redelivered {
 }
 
 /// Queues failed deliveries of the last 7 days again, under their own ids and with their own bytes.
-///
-/// Named ones are sent again also when they have arrived since; those of a time only when they have not. What is no
-/// failed delivery of this endpoint, or on its way already, is left alone and not counted.
+/// Deliveries given by id are sent again even if they arrived later; those of a time range only if they did not. Other
+/// deliveries, and those already queued, are ignored and not counted.
 ///
 /// # Errors
-/// 400 when the endpoint is disabled, or the selection makes no sense.
+/// 400 when the endpoint is disabled, or the selection is invalid.
 pub(crate) async fn redeliver(
     Writer(caller): Writer,
     id: EndpointId,
@@ -53,8 +52,8 @@ pub(crate) async fn redeliver(
     let chosen = selection.parse()?;
     let mut transaction = app.pool.begin().await.map_err(database)?;
     quota::share_to_write(&mut transaction, caller.account).await?;
-    // Not locked: the dispatcher holds deliveries while it waits for their endpoint, and this would wait crosswise.
-    // An endpoint that is disabled right now gets nothing, and its count is 0.
+    // Not locked: the dispatcher locks deliveries before their endpoint, and this would deadlock. An endpoint that is
+    // disabled meanwhile gets nothing, and the count is 0.
     let endpoint = endpoints::find(&mut *transaction, caller.workspace, id.uuid())
         .await
         .map_err(database)?
@@ -92,7 +91,7 @@ fn parse_ids(texts: &[String]) -> Result<Vec<Uuid>, ApiError> {
         return Err(ApiError::invalid_field("delivery_ids", format!("must have 1 to {MAX_IDS} entries")));
     }
     let parse = |text: &String| {
-        // The form in which ids are sent and shown, and none of the others that a UUID can be written in.
+        // Only the form in which ids are shown.
         Uuid::try_parse(text).ok().filter(|id| id.hyphenated().to_string().eq_ignore_ascii_case(text))
     };
     texts.iter().map(parse).collect::<Option<_>>().ok_or_else(|| {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::app::App;
 
-/// Draws a secret for an endpoint: what its owner is shown, and what is stored.
+/// Draws a secret for an endpoint: the text to show once, and the sealed form to store.
 pub(super) fn draw(app: &App, endpoint: Uuid) -> Result<(String, Sealed), ApiError> {
     let secret = format!("whsec_{}", STANDARD.encode(rand::random::<[u8; 32]>()));
     let sealed = sealed::seal(&app.secret_keys, endpoint.as_bytes(), &secret, rand::random())

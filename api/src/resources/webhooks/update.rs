@@ -29,7 +29,7 @@ pub(crate) struct Changes {
     events: Option<Vec<String>>,
     #[serde(deserialize_with = "given")]
     click_classes: Option<Vec<String>>,
-    /// Known only to be refused with a reason.
+    /// Accepted only to be rejected with a reason.
     #[serde(deserialize_with = "given")]
     status: Option<IgnoredAny>,
 }
@@ -38,7 +38,7 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
     T::deserialize(deserializer).map(Some)
 }
 
-/// Changes the fields that are given and answers with the endpoint. A change that changes nothing tells nobody.
+/// Changes the given fields and returns the endpoint. Without a difference nothing is written.
 pub(crate) async fn update(
     Writer(caller): Writer,
     id: EndpointId,
@@ -65,7 +65,7 @@ pub(crate) async fn update(
         .map_err(database)?
         .ok_or_else(not_found)?;
     if apply(changes, &mut row) {
-        // Never before the creation, whatever the clock did in between.
+        // Never before the creation, also when the clock was set back.
         row.updated_at = schemas::time::to_millis(Utc::now()).max(row.created_at);
         endpoints::update(&mut transaction, &row).await.map_err(database)?;
     }
@@ -73,7 +73,7 @@ pub(crate) async fn update(
     Ok(row.into())
 }
 
-/// Puts the given fields into the row; tells whether one became different.
+/// Applies the given fields to the row. Returns whether one differs.
 fn apply(changes: Changes, row: &mut EndpointRow) -> bool {
     let replaced = [
         replace(&mut row.url, changes.url),
@@ -84,7 +84,7 @@ fn apply(changes: Changes, row: &mut EndpointRow) -> bool {
     replaced.contains(&true)
 }
 
-/// Takes over a given value; tells whether it is another one.
+/// Applies a value. Returns whether it differs.
 fn replace<T: PartialEq>(current: &mut T, given: Option<T>) -> bool {
     match given {
         Some(given) if given != *current => {

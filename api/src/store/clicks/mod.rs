@@ -1,8 +1,7 @@
-//! The queries on clicks, rollups and conversions in ClickHouse: the one module that knows the tables.
-//!
-//! A query first reads a [`Snapshot`], the state of the tables in one small statement, and then takes it as literals.
-//! Up to the last closed slice (a slice is a day of the broker) the rollups answer, from there on the raw rows, and
-//! for what is no whole unit of the rollups the raw rows of just that part.
+//! Queries on clicks, rollups and conversions in ClickHouse.
+//! A query first reads a [`Snapshot`] of the tables' state in one small statement, and uses it as literals. Rollups
+//! answer up to the last closed slice (a broker's day), raw rows after it and for what is not a whole unit of the
+//! rollups.
 
 mod breakdowns;
 mod conversions;
@@ -33,19 +32,19 @@ const COUNTERS_MEMORY: u64 = 512 << 20;
 /// Memory of one query of a report, in bytes: a thousand points of a series may have 100 KB of visitors each.
 const REPORTS_MEMORY: u64 = 1 << 30;
 
-/// How long an operation on links waits for its counters before it answers without them.
+/// How long an operation on links waits for counters before it answers without them.
 const COUNTERS_BOUND: Duration = Duration::from_secs(2);
 
 /// Access to the tables, shared by all requests.
 pub(crate) struct ClickStore {
-    /// For the counters of links, which an operation on links does not wait long for.
+    /// For counters of links, with a short timeout.
     pub(crate) counters: QueryPool,
-    /// For what is asked on its own: statistics, clicks, exports.
+    /// For statistics, clicks and exports.
     pub(crate) reports: QueryPool,
 }
 
 impl ClickStore {
-    /// Makes the two desks. Each lets a workspace have `per_workspace` requests at a time; a report takes at most
+    /// Creates both pools. Each allows a workspace `per_workspace` concurrent requests; a report takes at most
     /// `reports_bound`.
     pub(crate) fn new(client: &clickhouse::Client, per_workspace: usize, reports_bound: Duration) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Where queries are asked: in turn, and within bounds of time, memory and threads.
+//! A pool for queries, with limits on concurrency, time, memory and threads.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use uuid::Uuid;
 use super::permits::Permits;
 use super::recent::Recent;
 
-/// Requests of all workspaces that one instance has at a time at each queries.
+/// Concurrent requests of all workspaces in one pool of an instance.
 const ALL_PERMITS: usize = 32;
 
-/// Threads of one query: more would let few queries fill a machine, and on two cores be slower themselves.
+/// Threads of one query, so that few queries cannot occupy a machine.
 const THREADS: u64 = 2;
 
-/// Longest query, in bytes. A hundred values of two kilobytes, each byte of them escaped, fit in.
+/// Longest query, in bytes: room for a hundred values of two kilobytes with every byte escaped.
 const QUERY_SIZE: u64 = 4 << 20;
 
-/// A place to ask ClickHouse.
+/// Queries to ClickHouse within limits.
 pub(crate) struct QueryPool {
     client: Client,
     permits: Permits,
@@ -28,7 +28,7 @@ pub(crate) struct QueryPool {
     pub(super) recent: Recent,
 }
 
-/// Why ClickHouse did not answer.
+/// A query without an answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QueryError {
     #[error("ClickHouse did not answer within {} seconds", .0.as_secs_f32())]
@@ -37,7 +37,7 @@ pub(crate) enum QueryError {
     Failed(#[from] Error),
 }
 
-/// What was answered; why it was not is in the log.
+/// Returns the answer, or logs the error.
 pub(crate) fn known<T>(answer: std::result::Result<T, QueryError>) -> Option<T> {
     answer
         .inspect_err(|error| {
@@ -59,9 +59,9 @@ impl QueryPool {
             ("max_memory_usage", memory),
             ("max_threads", THREADS),
             ("max_query_size", QUERY_SIZE),
-            // Nobody waits for the answer any more.
+            // Cancels queries whose caller has gone.
             ("cancel_http_readonly_queries_on_client_close", 1),
-            // Reads only, and may have settings.
+            // Only reads; settings are allowed.
             ("readonly", 2),
         ];
         let client = settings
@@ -70,10 +70,10 @@ impl QueryPool {
         Self { client, permits: Permits::new(per_workspace, ALL_PERMITS), bound, recent: Recent::default() }
     }
 
-    /// Does what a request needs of ClickHouse when it is the workspace's turn.
+    /// Runs the queries of a request once the workspace has a permit.
     ///
     /// # Errors
-    /// [`QueryError`] when it fails, or takes longer than the queries's bound with the wait for the turn.
+    /// [`QueryError`] when it fails, or takes longer than the pool's timeout including the wait.
     pub(crate) async fn with_permit<T>(
         &self,
         workspace: Uuid,
@@ -88,7 +88,7 @@ impl QueryPool {
             .map_err(|_| QueryError::Slow(self.bound))??)
     }
 
-    /// Does a part of a request that must not hold up the rest: in half of the queries's bound or not at all.
+    /// Runs an optional part of a request, within half of the pool's timeout.
     ///
     /// # Errors
     /// [`QueryError`] when it fails or takes longer.
@@ -100,7 +100,7 @@ impl QueryPool {
         Ok(tokio::time::timeout(bound, part).await.map_err(|_| QueryError::Slow(bound))??)
     }
 
-    /// A query, to the letter.
+    /// Returns a query without placeholders.
     pub(super) fn query(&self, sql: &str) -> Query {
         self.client.query_raw(sql)
     }
