@@ -62,7 +62,7 @@ pub async fn run(
     let options = pool.connect_options().as_ref().clone();
     pool.set_connect_options(options.options([("plan_cache_mode", "force_custom_plan")]));
     let rules = DestinationRules::new(config.webhook_allow, Some(&config.public_url))
-        .denying(deliver::interface_addresses());
+        .with_denied_addresses(deliver::interface_addresses());
     let guard = Guard::new(rules).context("cannot set up the client of webhook endpoints")?;
     let sender = Sender::new(guard, config.secret_keys, config.tuning.attempt_deadline);
     allow_open_files();

@@ -1,7 +1,7 @@
-//! How well people, programs and fetchers of previews are told apart, by lists of real User-Agents.
+//! The accuracy of the classification of User-Agents, measured with lists of real ones.
 //!
-//! Browsers come from npm `user-agents`, which collects what real visitors send; programs and fetchers from the
-//! examples in npm `crawler-user-agents`. Both are fetched at the pinned version, none of their text is here.
+//! Browsers come from npm `user-agents`, which collects those of real visitors; bots and previews from the examples in
+//! npm `crawler-user-agents`. Both are downloaded at the pinned version; none of their text is in this repository.
 //! `cargo test -p service --features agent --test agents -- --nocapture` prints the counts.
 
 #![allow(
@@ -21,7 +21,7 @@ use service::agent::{Agents, Class};
 
 const CLASSES: [Class; 3] = [Class::Human, Class::Bot, Class::Preview];
 
-/// How many of each class the table has: 200 together.
+/// Number of texts per class in the sample of 200.
 const PICKED: [(Class, usize); 3] = [(Class::Human, 100), (Class::Bot, 60), (Class::Preview, 40)];
 
 #[derive(Deserialize)]
@@ -40,7 +40,7 @@ struct Crawler {
     tags: Vec<String>,
 }
 
-/// Patterns of the list whose examples are people's browsers; `service::agent` says why.
+/// Patterns of the list whose examples are people's browsers; see `service::agent`.
 const PEOPLE: [&str; 4] = [r"AP3A\.240617\.008", r"Code\/1\.", "MetaIAB Facebook", r"Trae\/"];
 
 impl Crawler {
@@ -48,7 +48,7 @@ impl Crawler {
         if PEOPLE.contains(&self.pattern.as_str()) {
             return Class::Human;
         }
-        let tagged = |tag: &str| self.tags.iter().any(|own| own == tag);
+        let tagged = |tag: &str| self.tags.iter().any(|other| other == tag);
         match tagged("social-preview") && !tagged("ai-crawler") && !tagged("search-engine") {
             true => Class::Preview,
             false => Class::Bot,
@@ -56,7 +56,7 @@ impl Crawler {
     }
 }
 
-/// Rows are what the lists say, columns what we read.
+/// A confusion matrix: rows are classes by the lists, columns by [`Agents`].
 #[derive(Default)]
 struct Confusion([[usize; 3]; 3]);
 
@@ -69,7 +69,7 @@ impl Confusion {
         confusion
     }
 
-    fn of(&self, is: Class, read: Class) -> usize {
+    fn get(&self, is: Class, read: Class) -> usize {
         self.0[is as usize][read as usize]
     }
 }
@@ -85,7 +85,7 @@ impl fmt::Display for Confusion {
     }
 }
 
-/// Every distinct browser, and every example of the list of crawlers.
+/// Returns all distinct browsers and all examples of the list of crawlers.
 fn texts(browsers: &[Browser], crawlers: &[Crawler]) -> Vec<(Class, String)> {
     let mut seen = HashSet::new();
     let people = browsers.iter().map(|browser| (Class::Human, browser.user_agent.clone()));
@@ -95,12 +95,12 @@ fn texts(browsers: &[Browser], crawlers: &[Crawler]) -> Vec<(Class, String)> {
     people.chain(programs).filter(|(_, text)| seen.insert(text.clone())).collect()
 }
 
-/// Takes the table's number of each class, evenly over the lists.
+/// Returns the sample, spread evenly over the lists.
 fn pick(texts: &[(Class, String)]) -> Vec<(Class, String)> {
     let mut picked = Vec::new();
     for (class, count) in PICKED {
         let all: Vec<_> = texts.iter().filter(|(is, _)| *is == class).collect();
-        picked.extend((0..count).map(|place| all[place * all.len() / count].clone()));
+        picked.extend((0..count).map(|index| all[index * all.len() / count].clone()));
     }
     picked
 }
@@ -110,7 +110,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
 }
 
 #[tokio::test]
-async fn two_hundred_real_agents_are_told_apart() {
+async fn two_hundred_real_agents_are_classified() {
     let cache = Cache::shared();
     let data = cache.data().await.unwrap();
     let browsers: Vec<Browser> = read(&cache.browsers().await.unwrap());
@@ -129,15 +129,15 @@ async fn two_hundred_real_agents_are_told_apart() {
     let small = Confusion::count(&built_in, &all);
     println!("all {} agents, by the built-in table:\n{small}", all.len());
 
-    assert_eq!(table.of(Class::Human, Class::Human), 100);
-    assert_eq!(table.of(Class::Bot, Class::Bot), 60);
-    assert_eq!(table.of(Class::Preview, Class::Preview), 40);
-    // A person that is taken for a program is a click that a counter lacks.
+    assert_eq!(table.get(Class::Human, Class::Human), 100);
+    assert_eq!(table.get(Class::Bot, Class::Bot), 60);
+    assert_eq!(table.get(Class::Preview, Class::Preview), 40);
+    // A person classified as a bot would be missing from statistics.
     for confusion in [&whole, &small] {
-        assert_eq!(confusion.of(Class::Human, Class::Bot) + confusion.of(Class::Human, Class::Preview), 0);
+        assert_eq!(confusion.get(Class::Human, Class::Bot) + confusion.get(Class::Human, Class::Preview), 0);
     }
-    let missed: usize = [Class::Bot, Class::Preview].map(|class| whole.of(class, Class::Human)).iter().sum();
-    assert_eq!(missed, 0, "programs of the list are taken for people");
+    let missed: usize = [Class::Bot, Class::Preview].map(|class| whole.get(class, Class::Human)).iter().sum();
+    assert_eq!(missed, 0, "programs of the list are classified as people");
 
     let wrong = browsers
         .iter()
@@ -151,9 +151,9 @@ async fn two_hundred_real_agents_are_told_apart() {
     assert!(unknown * 1_000 <= count);
 }
 
-/// People follow links from apps, most of which have a browser inside that tells the app's name.
+/// Embedded browsers of apps include the app's name in their User-Agent.
 #[tokio::test]
-async fn browsers_inside_apps_are_people() {
+async fn embedded_browsers_of_apps_are_human() {
     let lists = Agents::load(&Cache::shared().data().await.unwrap()).unwrap();
     let android = "Mozilla/5.0 (Linux; Android 15; CPH2557 Build/AP3A.240617.008; wv) AppleWebKit/537.36 (KHTML, like Gecko) Version/4.0 Chrome/142.0.0.0 Mobile Safari/537.36";
     let iphone = "Mozilla/5.0 (iPhone; CPU iPhone OS 18_7 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Mobile/15E148";
@@ -195,10 +195,9 @@ async fn browsers_inside_apps_are_people() {
     }
 }
 
-/// A list knows its own examples. What it does not know yet is what counts: a tenth of it is left out, and its
-/// examples are asked for; ten times.
+/// Ten-fold cross-validation: a tenth of the list is left out and its examples are classified.
 #[tokio::test]
-async fn most_programs_that_no_list_knows_yet_are_no_people() {
+async fn most_programs_missing_from_the_list_are_not_human() {
     let data = Cache::shared().data().await.unwrap();
     let crawlers: Vec<Crawler> = read(&data.join("crawler-user-agents.json"));
     let scratch = Scratch::new("agents").unwrap();
@@ -207,7 +206,7 @@ async fn most_programs_that_no_list_knows_yet_are_no_people() {
     let mut unknown = Confusion::default();
     for fold in 0..10 {
         let (left_out, known): (Vec<_>, Vec<_>) =
-            crawlers.iter().cloned().enumerate().partition(|(place, _)| place % 10 == fold);
+            crawlers.iter().cloned().enumerate().partition(|(index, _)| index % 10 == fold);
         let known: Vec<Crawler> = known.into_iter().map(|(_, crawler)| crawler).collect();
         fs::write(scratch.path().join("crawler-user-agents.json"), serde_json::to_vec(&known).unwrap())
             .unwrap();
@@ -222,5 +221,5 @@ async fn most_programs_that_no_list_knows_yet_are_no_people() {
     println!("programs that are not on the list:\n{unknown}");
     let all: usize = unknown.0.iter().flatten().sum();
     let people: usize = unknown.0.iter().map(|row| row[Class::Human as usize]).sum();
-    assert!(people * 100 < all * 7, "{people} of {all} are taken for people");
+    assert!(people * 100 < all * 7, "{people} of {all} are classified as people");
 }

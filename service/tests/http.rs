@@ -1,4 +1,4 @@
-//! The HTTP server over real sockets: timeouts, caps, drain, panics and the shape of refusals.
+//! The HTTP server over real sockets: timeouts, limits, drain, panics and error bodies.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,10 +17,10 @@ use tokio::time::timeout;
 use warp::reply::Response;
 use warp::{Filter as _, Reply as _};
 
-/// Longer than anything here takes; only a failing test waits this long.
+/// Timeout of every wait; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A running server and what its slow route waits for.
+/// A running server; its slow route notifies `entered` and waits for `release`.
 struct Server {
     address: SocketAddr,
     shutdown: Shutdown,
@@ -94,7 +94,7 @@ impl Server {
         Client(TcpStream::connect(self.address).await.unwrap())
     }
 
-    /// Sends one request on a connection of its own and reads the whole answer.
+    /// Sends one request on a new connection and reads the response.
     async fn ask(&self, request: &str) -> Answer {
         let mut client = self.connect().await;
         client.send(request).await;
@@ -114,7 +114,7 @@ impl Client {
         self.read_answer().await
     }
 
-    /// Reads one answer, whose length must be stated.
+    /// Reads one response, which must have a content length.
     async fn read_answer(&mut self) -> Answer {
         timeout(PATIENCE, async {
             let mut received = Vec::new();
@@ -138,12 +138,12 @@ impl Client {
         .unwrap()
     }
 
-    /// Waits until the server closes the connection; returns what it still sent.
+    /// Waits until the server closes the connection; returns the remaining bytes.
     async fn until_closed(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         match timeout(PATIENCE, self.0.read_to_end(&mut rest)).await.unwrap() {
             Ok(_) => rest,
-            // A cut connection may end in a reset.
+            // Closing a connection may reset it.
             Err(error) => {
                 assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
                 rest
@@ -170,8 +170,8 @@ impl Answer {
         })
     }
 
-    /// Asserts the house's error body and returns its message.
-    fn refusal(&self, status: u16, code: &str) -> String {
+    /// Asserts an error body and returns its message.
+    fn error_message(&self, status: u16, code: &str) -> String {
         assert_eq!(self.status(), status, "{self:?}");
         assert_eq!(self.header("content-type"), Some("application/json"));
         assert!(self.header("x-request-id").is_some());
@@ -189,7 +189,7 @@ fn post(content_type: &str, body: &str) -> String {
 }
 
 #[tokio::test]
-async fn requests_carry_the_peer_and_an_id_that_the_answer_repeats() {
+async fn a_request_has_a_peer_and_an_id_that_the_response_repeats() {
     let server = start_default().await;
     let answer = server.ask("GET /who HTTP/1.1\r\nhost: x\r\nx-request-id: mine-1\r\n\r\n").await;
     assert_eq!(answer.body, "127.0.0.1 mine-1");
@@ -202,7 +202,7 @@ async fn requests_carry_the_peer_and_an_id_that_the_answer_repeats() {
 }
 
 #[tokio::test]
-async fn connections_that_send_no_complete_head_are_closed() {
+async fn connections_without_a_complete_head_are_closed() {
     let limits = Limits { header_timeout: Duration::from_millis(200), ..Limits::default() };
     let server = start(limits, PATIENCE).await;
     for sent in ["", "GET /hel", "GET /hello HTTP/1.1\r\nhost: x\r\n"] {
@@ -210,15 +210,15 @@ async fn connections_that_send_no_complete_head_are_closed() {
         let mut client = server.connect().await;
         client.send(sent).await;
         client.until_closed().await;
-        assert!(started.elapsed() >= Duration::from_millis(150), "{sent:?} was not given its time");
+        assert!(started.elapsed() >= Duration::from_millis(150), "{sent:?} was closed too early");
     }
     let mut idle = server.connect().await;
     assert_eq!(idle.get("/hello").await.body, "hello");
-    assert_eq!(idle.until_closed().await, b"", "an idle connection is closed without a word");
+    assert_eq!(idle.until_closed().await, b"", "an idle connection is closed without a response");
 }
 
 #[tokio::test]
-async fn connections_above_the_cap_wait_their_turn() {
+async fn connections_above_the_limit_wait() {
     let limits = Limits { max_connections: 1, ..Limits::default() };
     let server = start(limits, PATIENCE).await;
     let mut first = server.connect().await;
@@ -228,7 +228,7 @@ async fn connections_above_the_cap_wait_their_turn() {
     let mut second = server.connect().await;
     second.send("GET /hello HTTP/1.1\r\nhost: x\r\n\r\n").await;
     let early = timeout(Duration::from_millis(200), second.0.read_u8()).await;
-    assert!(early.is_err(), "answered although the cap was reached");
+    assert!(early.is_err(), "answered although the limit was reached");
 
     server.release.notify_one();
     assert_eq!(first.read_answer().await.body, "done");
@@ -236,7 +236,7 @@ async fn connections_above_the_cap_wait_their_turn() {
 }
 
 #[tokio::test]
-async fn a_drain_finishes_requests_in_flight_and_takes_no_new_ones() {
+async fn a_drain_finishes_requests_in_flight_and_accepts_no_others() {
     let server = start_default().await;
     let mut idle = server.connect().await;
     idle.get("/hello").await;
@@ -251,7 +251,7 @@ async fn a_drain_finishes_requests_in_flight_and_takes_no_new_ones() {
     timeout(PATIENCE, async { while TcpStream::connect(server.address).await.is_ok() {} })
         .await
         .expect("the listener stays open");
-    assert!(!server.task.is_finished(), "the request in flight was given up");
+    assert!(!server.task.is_finished(), "the request in flight was abandoned");
 
     server.release.notify_one();
     let answer = busy.read_answer().await;
@@ -274,31 +274,31 @@ async fn a_drain_ends_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_panic_is_an_internal_error_and_the_connection_lives_on() {
+async fn a_panic_is_an_internal_error_and_the_connection_stays_open() {
     let server = start_default().await;
     let mut client = server.connect().await;
-    let message = client.get("/panics").await.refusal(500, "INTERNAL");
+    let message = client.get("/panics").await.error_message(500, "INTERNAL");
     assert!(!message.contains("on purpose"), "{message}");
     assert_eq!(client.get("/hello").await.body, "hello");
 }
 
 #[tokio::test]
-async fn the_cause_of_an_internal_error_stays_inside() {
+async fn the_cause_of_an_internal_error_is_not_in_the_response() {
     let answer = start_default().await.ask("GET /broken HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    answer.refusal(500, "INTERNAL");
+    answer.error_message(500, "INTERNAL");
     assert!(!answer.body.contains("hunter2"), "{answer:?}");
 }
 
 #[tokio::test]
-async fn unknown_paths_and_methods_have_the_houses_body() {
+async fn unknown_paths_and_methods_have_an_error_body() {
     let server = start_default().await;
-    server.ask("GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n").await.refusal(404, "NOT_FOUND");
+    server.ask("GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n").await.error_message(404, "NOT_FOUND");
     let put = "PUT /hello HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
-    server.ask(put).await.refusal(405, "METHOD_NOT_ALLOWED");
+    server.ask(put).await.error_message(405, "METHOD_NOT_ALLOWED");
 }
 
 #[tokio::test]
-async fn a_request_line_that_cannot_be_read_is_answered() {
+async fn an_invalid_request_line_gets_a_response() {
     let server = start_default().await;
     let long = format!("/hello?{}", "a".repeat(100_000));
     for (target, status) in [(&b"/hello?\xff"[..], 400), (b"/hello?<", 400), (long.as_bytes(), 414)] {
@@ -310,39 +310,40 @@ async fn a_request_line_that_cannot_be_read_is_answered() {
 }
 
 #[tokio::test]
-async fn a_body_must_be_json_that_fits() {
+async fn a_body_must_be_valid_json_of_its_type() {
     let server = start_default().await;
     let json = "application/json";
     assert_eq!(server.ask(&post(json, r#"{"name":"anna"}"#)).await.body, "anna");
-    server.ask(&post("text/plain", "{}")).await.refusal(415, "UNSUPPORTED_MEDIA_TYPE");
-    server.ask(&post(json, "{")).await.refusal(400, "BAD_REQUEST");
-    let message = server.ask(&post(json, r#"{"name":"anna","colour":1}"#)).await.refusal(400, "BAD_REQUEST");
+    server.ask(&post("text/plain", "{}")).await.error_message(415, "UNSUPPORTED_MEDIA_TYPE");
+    server.ask(&post(json, "{")).await.error_message(400, "BAD_REQUEST");
+    let message =
+        server.ask(&post(json, r#"{"name":"anna","colour":1}"#)).await.error_message(400, "BAD_REQUEST");
     assert!(message.contains("Colour"), "{message}");
 }
 
 #[tokio::test]
-async fn a_large_body_is_refused_with_and_without_a_stated_length() {
+async fn a_large_body_is_rejected_with_and_without_a_length() {
     let server = start_default().await;
     let fitting = format!(r#"{{"name":"{}"}}"#, "x".repeat(BODY_LIMIT - 11));
     assert_eq!(fitting.len(), BODY_LIMIT);
     assert_eq!(server.ask(&post("application/json", &fitting)).await.status(), 200);
 
-    // Refused on the head alone: the body is never sent.
-    let mut stated = server.connect().await;
-    stated
+    // Rejected by the head: the body is never sent.
+    let mut with_length = server.connect().await;
+    with_length
         .send("POST /names HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 65537\r\n\r\n")
         .await;
-    stated.read_answer().await.refusal(413, "PAYLOAD_TOO_LARGE");
+    with_length.read_answer().await.error_message(413, "PAYLOAD_TOO_LARGE");
 
     let head = "POST /names HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000));
     let mut chunked = server.connect().await;
     chunked.send(&format!("{head}{chunk}{chunk}1\r\nx\r\n")).await;
-    chunked.read_answer().await.refusal(413, "PAYLOAD_TOO_LARGE");
+    chunked.read_answer().await.error_message(413, "PAYLOAD_TOO_LARGE");
 }
 
 #[tokio::test]
-async fn operations_tell_that_a_process_drains_while_it_drains() {
+async fn readyz_reports_a_drain() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut server = start_default().await;
     server.address = listener.local_addr().unwrap();

@@ -12,7 +12,7 @@ use service::{Check, Health, Shutdown};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-/// Longer than anything here takes; only a failing test waits this long.
+/// Timeout of every wait; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const CLICKS: TopicSpec<'_> = TopicSpec {
@@ -27,7 +27,7 @@ async fn broker() -> (Server, KafkaConfig) {
     (server, config)
 }
 
-/// An outcome in which nothing was done.
+/// The outcome for a topic that was not changed.
 fn unchanged() -> EnsuredTopic {
     EnsuredTopic {
         topic: "test.clicks".to_owned(),
@@ -48,19 +48,19 @@ async fn until(check: &Check, ready: bool) {
 }
 
 #[tokio::test]
-async fn topics_are_made_once_and_then_kept_as_specified() {
+async fn topics_are_created_once_and_then_updated() {
     let (_server, config) = broker().await;
-    let made = ensure_topics(&config, &[CLICKS]).await.unwrap();
-    assert_eq!(made, [EnsuredTopic { created: true, ..unchanged() }]);
+    let created = ensure_topics(&config, &[CLICKS]).await.unwrap();
+    assert_eq!(created, [EnsuredTopic { created: true, ..unchanged() }]);
     assert_eq!(ensure_topics(&config, &[CLICKS]).await.unwrap(), [unchanged()]);
 
-    // An operator changes one setting of ours and adds one of their own.
+    // An operator changes a specified setting and adds another one.
     let admin: AdminClient<Context> =
         config.client_config("operator").create_with_context(Context::default()).unwrap();
-    let by_hand = AlterConfig::new(ResourceSpecifier::Topic("test.clicks"))
+    let change = AlterConfig::new(ResourceSpecifier::Topic("test.clicks"))
         .set("retention.ms", "1")
         .set("segment.ms", "777000");
-    admin.alter_configs([&by_hand], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    admin.alter_configs([&change], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
     let repaired = ensure_topics(&config, &[CLICKS]).await.unwrap();
     let altered = vec![
         ("retention.ms".to_owned(), "1".to_owned(), "60000".to_owned()),
@@ -80,7 +80,7 @@ async fn topics_are_made_once_and_then_kept_as_specified() {
 }
 
 #[tokio::test]
-async fn a_topic_that_is_made_anew_has_another_id() {
+async fn a_recreated_topic_has_a_new_id() {
     let (_server, config) = broker().await;
     let client: Arc<BaseConsumer> = Arc::new(config.client_config("ids").create().unwrap());
     let id = async || {
@@ -99,8 +99,8 @@ async fn a_topic_that_is_made_anew_has_another_id() {
         config.client_config("operator").create_with_context(Context::default()).unwrap();
     admin.delete_topics(&["test.clicks"], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
     timeout(PATIENCE, async {
-        // Until the broker knows of the deletion, it says that the topic is there.
-        while ensure_topics(&config, &[CLICKS]).await.is_ok_and(|done| !done[0].created) {
+        // The broker lists the topic until it has processed the deletion.
+        while ensure_topics(&config, &[CLICKS]).await.is_ok_and(|ensured| !ensured[0].created) {
             sleep(Duration::from_millis(20)).await;
         }
     })
@@ -130,7 +130,7 @@ async fn the_probe_follows_topics_and_brokers() {
 
     ensure_topics(&config, &[CLICKS]).await.unwrap();
     until(&check, true).await;
-    // The broker has one replica, and says that it flushes it.
+    // The topic has one replica, and the broker's settings flush it.
     assert_eq!(serde_json::to_value(health.report()).unwrap()["checks"]["kafka"]["detail"], "ok");
     server.kill().await;
     until(&check, false).await;

@@ -17,7 +17,7 @@ use reqwest::{
     dns::{Addrs, Name, Resolve, Resolving},
     redirect,
 };
-use service::destination::{DestinationRules, Reach, Refused};
+use service::destination::{DestinationRules, AddressPolicy, DestinationError};
 use tokio::{sync::Semaphore, task::spawn_blocking, time::Instant};
 use url::Url;
 
@@ -87,17 +87,17 @@ impl Guard {
                 }))
                 .build()
         };
-        Ok(Self { public: client(Reach::Public)?, allow_listed: client(Reach::AllowListed)?, rules })
+        Ok(Self { public: client(AddressPolicy::Public)?, allow_listed: client(AddressPolicy::AllowListed)?, rules })
     }
 
     /// Returns the client for a URL.
     ///
     /// # Errors
     /// When the URL breaks a rule, whatever its host resolves to.
-    pub(crate) fn client(&self, url: &Url) -> Result<&Client, Refused> {
+    pub(crate) fn client(&self, url: &Url) -> Result<&Client, DestinationError> {
         Ok(match self.rules.check_url(url)? {
-            Reach::Public => &self.public,
-            Reach::AllowListed => &self.allow_listed,
+            AddressPolicy::Public => &self.public,
+            AddressPolicy::AllowListed => &self.allow_listed,
         })
     }
 }
@@ -175,7 +175,7 @@ impl Names {
 /// Resolves a name and refuses it when one of its addresses is forbidden.
 struct Resolver {
     rules: Arc<DestinationRules>,
-    reach: Reach,
+    reach: AddressPolicy,
     names: Arc<Names>,
 }
 
@@ -199,11 +199,11 @@ mod tests {
 
     use super::*;
 
-    fn resolver(allow: &str, reach: Reach) -> Resolver {
+    fn resolver(allow: &str, reach: AddressPolicy) -> Resolver {
         asking(system, allow, reach)
     }
 
-    fn asking(look_up: LookUp, allow: &str, reach: Reach) -> Resolver {
+    fn asking(look_up: LookUp, allow: &str, reach: AddressPolicy) -> Resolver {
         let rules = Arc::new(DestinationRules::new(allow.parse().unwrap(), None));
         Resolver { rules, reach, names: Arc::new(Names::new(look_up)) }
     }
@@ -213,19 +213,19 @@ mod tests {
             .resolve(name.parse().unwrap())
             .await
             .map(Iterator::collect)
-            .map_err(|error| error.downcast::<Refused>().unwrap().to_string())
+            .map_err(|error| error.downcast::<DestinationError>().unwrap().to_string())
     }
 
     #[tokio::test]
     async fn a_name_that_leads_inside_is_refused_when_it_is_resolved() {
-        let refused = Err(Refused::Address.to_string());
-        assert_eq!(resolve(&resolver("", Reach::Public), "localhost").await, refused);
-        assert_eq!(resolve(&resolver("10.0.0.0/8", Reach::AllowListed), "localhost").await, refused);
+        let refused = Err(DestinationError::Address.to_string());
+        assert_eq!(resolve(&resolver("", AddressPolicy::Public), "localhost").await, refused);
+        assert_eq!(resolve(&resolver("10.0.0.0/8", AddressPolicy::AllowListed), "localhost").await, refused);
     }
 
     #[tokio::test]
     async fn a_name_in_an_allowed_network_resolves() {
-        let found = resolve(&resolver("127.0.0.0/8,::1/128", Reach::AllowListed), "localhost").await.unwrap();
+        let found = resolve(&resolver("127.0.0.0/8,::1/128", AddressPolicy::AllowListed), "localhost").await.unwrap();
         assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()), "{found:?}");
     }
 
@@ -236,10 +236,10 @@ mod tests {
     #[tokio::test]
     async fn one_forbidden_address_among_good_ones_refuses_the_name() {
         let mixed: LookUp = |_| Ok(addresses(&["93.184.216.34", "10.0.0.1"]));
-        let refused = Err(Refused::Address.to_string());
-        assert_eq!(resolve(&asking(mixed, "", Reach::Public), "mixed.example").await, refused);
+        let refused = Err(DestinationError::Address.to_string());
+        assert_eq!(resolve(&asking(mixed, "", AddressPolicy::Public), "mixed.example").await, refused);
         let none: LookUp = |_| Ok(vec![]);
-        assert_eq!(resolve(&asking(none, "", Reach::Public), "none.example").await, refused);
+        assert_eq!(resolve(&asking(none, "", AddressPolicy::Public), "none.example").await, refused);
     }
 
     #[tokio::test]
@@ -249,11 +249,11 @@ mod tests {
             let inside = ASKED.fetch_add(1, Ordering::SeqCst) > 0;
             Ok(addresses(if inside { &["127.0.0.1"] } else { &["93.184.216.34"] }))
         };
-        let resolver = asking(rebinding, "", Reach::Public);
+        let resolver = asking(rebinding, "", AddressPolicy::Public);
         let first = resolve(&resolver, "rebinding.example").await;
         // One look-up, whose answer is what the client connects to: there is no second one in between.
         assert_eq!((first, ASKED.load(Ordering::SeqCst)), (Ok(addresses(&["93.184.216.34"])), 1));
-        assert_eq!(resolve(&resolver, "rebinding.example").await, Err(Refused::Address.to_string()));
+        assert_eq!(resolve(&resolver, "rebinding.example").await, Err(DestinationError::Address.to_string()));
     }
 
     #[tokio::test(flavor = "multi_thread")]

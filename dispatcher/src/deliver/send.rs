@@ -11,7 +11,7 @@ use chrono::Utc;
 use reqwest::{Response, header};
 use schemas::id::EndpointId;
 use secrecy::{ExposeSecret as _, SecretString};
-use service::{config::KeyRing, destination::Refused, sealed};
+use service::{config::KeyRing, destination::DestinationError, sealed};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
@@ -129,7 +129,7 @@ impl Sender {
 fn class_of(error: &reqwest::Error) -> ErrorClass {
     let mut cause = error.source();
     while let Some(error) = cause {
-        if error.is::<Refused>() {
+        if error.is::<DestinationError>() {
             return ErrorClass::Blocked;
         }
         if error.is::<Unresolved>() {

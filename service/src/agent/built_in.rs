@@ -1,10 +1,8 @@
-//! A small table of our own, which knows the common cases and leaves the rest open.
-//!
-//! All texts are in lower case.
+//! The built-in table, which covers common User-Agents. All texts are in lower case.
 
 use super::Class;
 
-/// Fetchers that show a destination to a person: link previews in chats and feeds.
+/// Fetchers of link previews for chats and feeds.
 const PREVIEW: [&str; 20] = [
     "facebookexternalhit",
     "facebookcatalog",
@@ -28,11 +26,10 @@ const PREVIEW: [&str; 20] = [
     "snapurlpreview",
 ];
 
-/// Apps that fetch previews under their own names; the browsers inside them begin as every browser does.
+/// Apps that fetch previews under their own names; the User-Agent of their embedded browsers begins like any browser's.
 const APPS: [&str; 6] = ["bluesky/", "mastodon/", "notion/", "tumblr/", "viber", "whatsapp/"];
 
-/// Words of crawlers, monitors, libraries and command-line clients. An address of a page about itself is what many
-/// a crawler has in its text, and no browser.
+/// Words of crawlers, monitors, libraries and command-line clients. Many crawlers, but no browsers, include a URL.
 const BOT: [&str; 32] = [
     "://",
     "www.",
@@ -68,8 +65,8 @@ const BOT: [&str; 32] = [
     "bingpreview",
 ];
 
-/// Families of browsers by a token of their User-Agent; the first that fits wins, because most also name the
-/// browsers that they descend from.
+/// Families of browsers by a token of their User-Agent. The first match wins, because most User-Agents also contain
+/// the tokens of older browsers.
 const BROWSERS: [(&str, &str); 14] = [
     ("edg/", "Edge"),
     ("edga/", "Edge"),
@@ -87,7 +84,7 @@ const BROWSERS: [(&str, &str); 14] = [
     ("trident/", "Internet Explorer"),
 ];
 
-/// Families of operating systems; the first that fits wins.
+/// Families of operating systems; the first match wins.
 const SYSTEMS: [(&str, &str); 9] = [
     ("windows", "Windows"),
     ("iphone", "iOS"),
@@ -101,12 +98,12 @@ const SYSTEMS: [(&str, &str); 9] = [
 ];
 
 pub(super) fn class(text: &str) -> Class {
-    // Every browser has called itself Mozilla since the nineties, but for the old Opera.
+    // All browsers except old versions of Opera begin with Mozilla.
     let browser_like = text.starts_with("mozilla/") || text.starts_with("opera/");
     if contains_any(text, &PREVIEW) || (!browser_like && contains_any(text, &APPS)) {
         return Class::Preview;
     }
-    // Cubot is a maker of phones.
+    // Cubot is a phone manufacturer.
     if !browser_like || contains_any(&text.replace("cubot", ""), &BOT) {
         return Class::Bot;
     }
@@ -152,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn browsers_are_people() {
+    fn browsers_are_human() {
         for (user_agent, device_type, browser, os) in [
             (
                 "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36",
@@ -222,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn unfurlers_are_previews() {
+    fn preview_fetchers_are_previews() {
         for user_agent in [
             "facebookexternalhit/1.1 (+http://www.facebook.com/externalhit_uatext.php)",
             "Slackbot-LinkExpanding 1.0 (+https://api.slack.com/robots)",

@@ -1,24 +1,24 @@
-//! What was read before, by the text: reading anew costs a thousand times as much as looking it up.
+//! A cache of classified User-Agents: a look-up takes a thousandth of the time of a classification.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Agent;
 
-/// How many locks share the texts.
 const SHARDS: usize = 64;
 
-/// How many texts a generation of one shard holds.
+/// Maximum number of texts in a generation of a shard.
 const GENERATION: usize = 128;
 
-/// The agents of recent texts; at most two generations of each shard, about 16,000 texts and 6 MB.
+/// The agents of recent texts: at most two generations per shard, about 16,000 texts and 6 MB.
 ///
-/// A text that is asked for moves into the young generation; when that is full it becomes the old one, whose texts
-/// are forgotten. So a flood of texts that come once pushes out nothing that comes again and again.
+/// A look-up moves a text into the young generation. A full young generation replaces the old one, whose texts are
+/// evicted. So many texts that occur once do not evict those that occur often.
 pub(super) struct Cache {
-    /// Keyed anew in each process: nobody can choose texts that fall into one place.
+    /// Randomly keyed, so that clients cannot choose texts that collide.
     hasher: RandomState,
     shards: [Mutex<Shard>; SHARDS],
 }
@@ -41,28 +41,28 @@ impl Cache {
         Self { hasher: RandomState::new(), shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    /// Returns what was read of a text, reading it if it is not known.
-    pub(super) fn get_or_insert(&self, text: &str, read: impl FnOnce() -> Agent) -> Agent {
+    /// Returns the agent of a text; calls `classify` for a text that is not in the cache.
+    pub(super) fn get_or_insert(&self, text: &str, classify: impl FnOnce() -> Agent) -> Agent {
         let hash = self.hasher.hash_one(text);
         if let Some(agent) = self.shard(hash).get(hash, text) {
             return agent;
         }
-        // Without the lock: others in this shard need not wait. Two that read the same text agree.
-        let agent = read();
+        // Without the lock, which other threads need. Two threads get the same result for the same text.
+        let agent = classify();
         self.shard(hash).insert(hash, Entry { text: text.into(), agent: agent.clone() });
         agent
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        // The maps take the low bits for their places, so the shard is told by the high ones.
+        // High bits, because the maps use the low ones.
         let shard = (hash >> 48) as usize % SHARDS;
-        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[shard].lock()
     }
 }
 
 impl Shard {
     fn get(&mut self, hash: u64, text: &str) -> Option<Agent> {
-        // Two texts of one hash share a place; the text tells whose agent stands there.
+        // Two texts may have the same hash.
         if let Some(entry) = self.young.get(&hash) {
             return (*entry.text == *text).then(|| entry.agent.clone());
         }
@@ -80,7 +80,7 @@ impl Shard {
     }
 }
 
-/// Passes on the hash that is the key.
+/// Returns the key itself, which is a hash.
 #[derive(Default)]
 struct AlreadyHashed(u64);
 
@@ -104,7 +104,8 @@ impl Hasher for AlreadyHashed {
 mod tests {
     use std::cell::Cell;
 
-    use super::{super::Class, *};
+    use super::super::Class;
+    use super::*;
 
     fn agent(class: Class) -> Agent {
         Agent { class, device_type: "other", browser: None, os: None }
@@ -112,14 +113,14 @@ mod tests {
 
     fn texts(cache: &Cache) -> usize {
         let count = |shard: &Mutex<Shard>| {
-            let shard = shard.lock().unwrap();
+            let shard = shard.lock();
             shard.young.len() + shard.old.len()
         };
         cache.shards.iter().map(count).sum()
     }
 
     #[test]
-    fn a_text_is_read_once() {
+    fn a_text_is_classified_once() {
         let (cache, reads) = (Cache::new(), Cell::new(0));
         for _ in 0..3 {
             let read = || {
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_texts_is_forgotten_and_what_comes_again_and_again_is_not() {
+    fn single_texts_do_not_evict_frequent_ones() {
         let (cache, reads) = (Cache::new(), Cell::new(0));
         for text in 0..200_000 {
             cache.get_or_insert(&text.to_string(), || agent(Class::Bot));
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn two_texts_of_one_hash_are_not_taken_for_each_other() {
+    fn texts_with_the_same_hash_are_distinct() {
         let mut shard = Shard::default();
         shard.insert(7, Entry { text: "a".into(), agent: agent(Class::Human) });
         assert_eq!(shard.get(7, "b"), None);

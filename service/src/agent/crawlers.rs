@@ -1,4 +1,4 @@
-//! The list of crawlers, as a question of microseconds.
+//! The list of crawlers, compiled for matching within microseconds.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use serde::Deserialize;
 
 use super::Class;
 
-/// How the list marks those that fetch a page to show it to a person.
+/// The list's tag of apps that show a preview of a page.
 const PREVIEW_TAG: &str = "social-preview";
 
-/// Marks those that collect pages for themselves, whatever else they do.
+/// Tags of crawlers that collect pages, which takes precedence over [`PREVIEW_TAG`].
 const COLLECTOR_TAGS: [&str; 2] = ["ai-crawler", "search-engine"];
 
-/// Patterns that match people: a build of Android that millions of telephones have, and browsers inside programs.
+/// Patterns that match people: a common build of Android, and browsers embedded in programs.
 const PEOPLE: [&str; 4] = [r"AP3A\.240617\.008", r"Code\/1\.", "MetaIAB Facebook", r"Trae\/"];
 
-/// Names of apps that fetch previews, but also have a browser inside, whose text begins as every browser's does.
+/// Apps that fetch previews but also embed a browser, whose User-Agent begins like any browser's.
 const APPS: [&str; 5] = [r"Bluesky\/", "Mastodon", r"Notion\/", r"Tumblr\/", "Viber"];
 
 /// An entry of `crawler-user-agents.json`.
@@ -31,74 +31,74 @@ pub(super) struct Crawler {
 
 /// The patterns of the list.
 ///
-/// All but a few are plain words, which one pass over the text finds together. In one automaton with the others
-/// they would cost ten times as much on a text that was not seen before.
+/// Most are plain words, which one pass over the text finds. In one automaton with the other patterns, matching would
+/// take ten times as long.
 pub(super) struct Crawlers {
     words: AhoCorasick,
-    of_words: Vec<Known>,
+    word_entries: Vec<Entry>,
     patterns: RegexSet,
-    of_patterns: Vec<Known>,
+    pattern_entries: Vec<Entry>,
 }
 
-/// What the list has of a pattern.
+/// The classification of a pattern.
 #[derive(Clone, Copy)]
-struct Known {
+struct Entry {
     class: Class,
     is_app: bool,
 }
 
 impl Crawlers {
-    /// Compiles the list; the error names the pattern that is none.
+    /// Compiles the list; the error contains the invalid pattern.
     pub(super) fn new(list: Vec<Crawler>) -> Result<Self, String> {
-        let (mut words, mut of_words) = (Vec::new(), Vec::new());
-        let (mut patterns, mut of_patterns) = (Vec::new(), Vec::new());
+        let (mut words, mut word_entries) = (Vec::new(), Vec::new());
+        let (mut patterns, mut pattern_entries) = (Vec::new(), Vec::new());
         for crawler in list {
             if PEOPLE.contains(&crawler.pattern.as_str()) {
                 continue;
             }
-            let known = Known { class: class(&crawler), is_app: APPS.contains(&crawler.pattern.as_str()) };
+            let entry = Entry { class: class(&crawler), is_app: APPS.contains(&crawler.pattern.as_str()) };
             let parsed = regex_syntax::parse(&crawler.pattern)
                 .map_err(|error| format!("{}: {error}", crawler.pattern))?;
             if let HirKind::Literal(word) = parsed.kind() {
                 words.push(word.0.clone());
-                of_words.push(known);
+                word_entries.push(entry);
             } else {
                 patterns.push(crawler.pattern);
-                of_patterns.push(known);
+                pattern_entries.push(entry);
             }
         }
         Ok(Self {
             words: AhoCorasickBuilder::new().build(words).map_err(|error| error.to_string())?,
-            of_words,
-            // Bytes make a smaller automaton than characters do, and no pattern names a letter beyond ASCII.
+            word_entries,
+            // Patterns are ASCII only, and an automaton over bytes is smaller.
             patterns: RegexSetBuilder::new(patterns)
                 .unicode(false)
                 .build()
                 .map_err(|error| error.to_string())?,
-            of_patterns,
+            pattern_entries,
         })
     }
 
-    /// Returns the class of a text that the list knows.
+    /// Returns the class of a text that matches a pattern.
     pub(super) fn class(&self, text: &str) -> Option<Class> {
-        let words = self.words.find_overlapping_iter(text).map(|found| self.of_words[found.pattern()]);
+        let words = self.words.find_overlapping_iter(text).map(|found| self.word_entries[found.pattern()]);
         let patterns = self.patterns.matches(text.as_bytes());
-        let patterns = patterns.iter().map(|index| self.of_patterns[index]);
+        let patterns = patterns.iter().map(|index| self.pattern_entries[index]);
         let is_browser = text.starts_with("Mozilla/");
-        let known = words.chain(patterns).filter(|known| !(known.is_app && is_browser));
-        // Fetchers of previews name each other, and most have the word bot in their names: one mark is enough.
-        known.map(|known| known.class).reduce(|one, other| if one == Class::Preview { one } else { other })
+        let matches = words.chain(patterns).filter(|entry| !(entry.is_app && is_browser));
+        // Preview takes precedence, because most preview fetchers also match "bot".
+        matches.map(|entry| entry.class).reduce(|one, other| if one == Class::Preview { one } else { other })
     }
 }
 
 impl fmt::Display for Crawlers {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "a list of {} crawlers", self.of_words.len() + self.of_patterns.len())
+        write!(formatter, "a list of {} crawlers", self.word_entries.len() + self.pattern_entries.len())
     }
 }
 
 fn class(crawler: &Crawler) -> Class {
-    let tagged = |tag: &str| crawler.tags.iter().any(|own| own == tag);
+    let tagged = |tag: &str| crawler.tags.iter().any(|other| other == tag);
     if tagged(PREVIEW_TAG) && !COLLECTOR_TAGS.into_iter().any(tagged) { Class::Preview } else { Class::Bot }
 }
 
@@ -122,9 +122,9 @@ mod tests {
     }
 
     #[test]
-    fn words_and_patterns_are_both_found() {
+    fn words_and_patterns_are_matched() {
         let crawlers = crawlers();
-        assert_eq!((crawlers.of_words.len(), crawlers.of_patterns.len()), (5, 3));
+        assert_eq!((crawlers.word_entries.len(), crawlers.pattern_entries.len()), (5, 3));
         for (text, class) in [
             ("Mozilla/5.0 (compatible; Googlebot/2.1)", Some(Class::Bot)),
             ("Mozilla/5.0 (compatible; Googlebot-Image)", Some(Class::Bot)),
@@ -145,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_none_is_named() {
-        let refused = Crawlers::new(vec![Crawler { pattern: "(a".to_owned(), tags: vec![] }]).err().unwrap();
-        assert!(refused.starts_with("(a: "), "{refused}");
+    fn the_error_contains_the_invalid_pattern() {
+        let error = Crawlers::new(vec![Crawler { pattern: "(a".to_owned(), tags: vec![] }]).err().unwrap();
+        assert!(error.starts_with("(a: "), "{error}");
     }
 }

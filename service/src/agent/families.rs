@@ -1,4 +1,4 @@
-//! Families of browsers and operating systems by the rules of uap-core.
+//! Families of browsers and operating systems, by the rules of uap-core.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,14 +8,13 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use serde::Deserialize;
 use ua_parser::{os, user_agent};
 
-/// What the rules say when they know nothing.
+/// The rules' name for an unknown family.
 const UNKNOWN: &str = "Other";
 
-/// How many names one rule may have for a family before it counts as open.
-const NAMES: u64 = 64;
+/// Maximum number of names that one rule may produce; see [`is_unbounded`].
+const MAX_NAMES: u64 = 64;
 
-/// Other names for browsers, where uap-core tells apart what the kind of device tells already, or writes a name
-/// otherwise than the built-in table does.
+/// Hopline's names for uap-core's browsers, without what the device type says already, and as in the built-in table.
 const BROWSERS: [(&str, &str); 23] = [
     ("Chrome Mobile", "Chrome"),
     ("Chrome Mobile iOS", "Chrome"),
@@ -42,10 +41,10 @@ const BROWSERS: [(&str, &str); 23] = [
     ("YandexSearch", "Yandex Browser"),
 ];
 
-/// The same for operating systems.
+/// Hopline's names for uap-core's operating systems.
 const SYSTEMS: [(&str, &str); 3] = [("Mac OS X", "macOS"), ("Mac OS", "macOS"), ("Chrome OS", "ChromeOS")];
 
-/// The rules, as `uap-core.json` has them; those of devices tell makers and models, which nobody asks for.
+/// The rules of `uap-core.json`, without those of devices, which are not used.
 #[derive(Deserialize)]
 pub(super) struct Rules {
     user_agent_parsers: Vec<user_agent::Parser<'static>>,
@@ -60,12 +59,12 @@ pub(super) struct Families {
 }
 
 impl Families {
-    /// Compiles the rules; the error names the pattern that is none.
+    /// Compiles the rules; the error contains the invalid pattern.
     pub(super) fn new(rules: Rules) -> Result<Self, String> {
         let count = rules.user_agent_parsers.len() + rules.os_parsers.len();
         let mut browsers = user_agent::Builder::new();
         for mut parser in rules.user_agent_parsers {
-            if is_open(&parser.regex, parser.family_replacement.as_deref()) {
+            if is_unbounded(&parser.regex, parser.family_replacement.as_deref()) {
                 parser.family_replacement = Some(UNKNOWN.into());
             }
             let regex = parser.regex.clone();
@@ -73,7 +72,7 @@ impl Families {
         }
         let mut systems = os::Builder::new();
         for mut parser in rules.os_parsers {
-            if is_open(&parser.regex, parser.os_replacement.as_deref()) {
+            if is_unbounded(&parser.regex, parser.os_replacement.as_deref()) {
                 parser.os_replacement = Some(UNKNOWN.into());
             }
             let regex = parser.regex.clone();
@@ -103,16 +102,16 @@ impl fmt::Display for Families {
     }
 }
 
-/// Returns the name under which we know a family.
+/// Returns Hopline's name for a family, or `None` for an unknown one.
 fn name(family: &str, names: &[(&str, &'static str)]) -> Option<Arc<str>> {
     let ours = names.iter().find(|(theirs, _)| *theirs == family).map(|(_, ours)| *ours);
     Some(ours.unwrap_or(family)).filter(|name| *name != UNKNOWN && !name.is_empty()).map(Arc::from)
 }
 
-/// Tells whether a rule takes the family's name from the text in such a way that a visitor could make names up.
+/// Returns whether a rule takes the family's name from the text without limiting the possible names.
 ///
-/// Each name is a value of a column that statistics are grouped by, so their number must not be up to visitors.
-fn is_open(regex: &str, replacement: Option<&str>) -> bool {
+/// Statistics are grouped by the name, so visitors must not be able to add names.
+fn is_unbounded(regex: &str, replacement: Option<&str>) -> bool {
     let groups: HashSet<u32> = match replacement {
         // Without a replacement the family is the first group.
         None => HashSet::from([1]),
@@ -121,26 +120,26 @@ fn is_open(regex: &str, replacement: Option<&str>) -> bool {
             .filter_map(|(at, _)| text[at + 1..].chars().next()?.to_digit(10))
             .collect(),
     };
-    // The rules mean ASCII digits. A pattern that cannot be read is refused with its reason when it is compiled.
+    // `\d` means ASCII digits in the rules. An invalid pattern is rejected when it is compiled.
     regex_syntax::parse(&regex.replace(r"\d", "[0-9]"))
-        .is_ok_and(|hir| groups.iter().any(|group| group_is_open(&hir, *group)))
+        .is_ok_and(|hir| groups.iter().any(|group| group_is_unbounded(&hir, *group)))
 }
 
-/// Tells whether a group of a pattern matches more than [`NAMES`] texts.
-fn group_is_open(hir: &Hir, group: u32) -> bool {
+/// Returns whether a group of a pattern matches more than [`MAX_NAMES`] texts.
+fn group_is_unbounded(hir: &Hir, group: u32) -> bool {
     match hir.kind() {
-        HirKind::Capture(capture) if capture.index == group => texts(&capture.sub) > NAMES,
-        HirKind::Capture(capture) => group_is_open(&capture.sub, group),
-        HirKind::Repetition(repetition) => group_is_open(&repetition.sub, group),
+        HirKind::Capture(capture) if capture.index == group => count_texts(&capture.sub) > MAX_NAMES,
+        HirKind::Capture(capture) => group_is_unbounded(&capture.sub, group),
+        HirKind::Repetition(repetition) => group_is_unbounded(&repetition.sub, group),
         HirKind::Concat(parts) | HirKind::Alternation(parts) => {
-            parts.iter().any(|part| group_is_open(part, group))
+            parts.iter().any(|part| group_is_unbounded(part, group))
         }
         HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) | HirKind::Look(_) => false,
     }
 }
 
-/// Counts the texts that a pattern matches, at least roughly and never too few.
-fn texts(hir: &Hir) -> u64 {
+/// Returns an upper bound of the number of texts that a pattern matches.
+fn count_texts(hir: &Hir) -> u64 {
     match hir.kind() {
         HirKind::Empty | HirKind::Literal(_) | HirKind::Look(_) => 1,
         HirKind::Class(Class::Unicode(class)) => {
@@ -149,14 +148,14 @@ fn texts(hir: &Hir) -> u64 {
         HirKind::Class(Class::Bytes(class)) => {
             class.ranges().iter().map(|range| u64::from(range.end()) - u64::from(range.start()) + 1).sum()
         }
-        HirKind::Capture(capture) => texts(&capture.sub),
+        HirKind::Capture(capture) => count_texts(&capture.sub),
         HirKind::Repetition(repetition) => match repetition.max {
             Some(0) => 1,
-            Some(1) => texts(&repetition.sub).saturating_add(1),
+            Some(1) => count_texts(&repetition.sub).saturating_add(1),
             _ => u64::MAX,
         },
-        HirKind::Concat(parts) => parts.iter().map(texts).fold(1, u64::saturating_mul),
-        HirKind::Alternation(parts) => parts.iter().map(texts).fold(0, u64::saturating_add),
+        HirKind::Concat(parts) => parts.iter().map(count_texts).fold(1, u64::saturating_mul),
+        HirKind::Alternation(parts) => parts.iter().map(count_texts).fold(0, u64::saturating_add),
     }
 }
 
@@ -165,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_by_which_visitors_could_make_up_names_is_open() {
+    fn rules_with_an_unlimited_number_of_names_are_detected() {
         for (regex, replacement) in [
             (r"^(.{0,200})/(\d+) CFNetwork", None),
             (r"([A-z]+[Bb]ot)/(\d+)", None),
@@ -175,7 +174,7 @@ mod tests {
             (r"(Windows \d\d)", None),
             ("(?i)(a very long name of a browser)/1", None),
         ] {
-            assert!(is_open(regex, replacement), "{regex} {replacement:?}");
+            assert!(is_unbounded(regex, replacement), "{regex} {replacement:?}");
         }
         for (regex, replacement) in [
             (r"(Chrome|Firefox|Edg(?:A|iOS)?)/(\d+)\.(\d+)", None),
@@ -185,12 +184,12 @@ mod tests {
             (r"(Windows [\d.])", None),
             ("(?i)(foo)/1", None),
         ] {
-            assert!(!is_open(regex, replacement), "{regex} {replacement:?}");
+            assert!(!is_unbounded(regex, replacement), "{regex} {replacement:?}");
         }
     }
 
     #[test]
-    fn a_family_has_one_name_whatever_the_device() {
+    fn a_family_has_the_same_name_on_every_device() {
         assert_eq!(name("Chrome Mobile iOS", &BROWSERS).as_deref(), Some("Chrome"));
         assert_eq!(name("Android", &BROWSERS).as_deref(), Some("Android Browser"));
         assert_eq!(name("Android", &SYSTEMS).as_deref(), Some("Android"));
@@ -200,9 +199,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_none_is_named() {
+    fn the_error_contains_the_invalid_pattern() {
         let rules = r#"{"user_agent_parsers": [{"regex": "(a"}], "os_parsers": []}"#;
-        let refused = Families::new(serde_json::from_str(rules).unwrap()).err().unwrap();
-        assert!(refused.starts_with("(a: "), "{refused}");
+        let error = Families::new(serde_json::from_str(rules).unwrap()).err().unwrap();
+        assert!(error.starts_with("(a: "), "{error}");
     }
 }

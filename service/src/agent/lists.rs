@@ -1,4 +1,4 @@
-//! The lists of others, from files: crawlers by npm `crawler-user-agents`, browsers and systems by `uap-core`.
+//! Third-party lists from files: crawlers of npm `crawler-user-agents`, browsers and systems of `uap-core`.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -6,45 +6,44 @@ use std::{fmt, fs, io};
 use serde::de::DeserializeOwned;
 
 use super::crawlers::{Crawler, Crawlers};
-use super::families;
-use super::families::Families;
+use super::families::{self, Families};
 
-/// The list of crawlers, as its package has it.
+/// The list of crawlers, from its package.
 const CRAWLERS: &str = "crawler-user-agents.json";
 
 /// The rules of browsers and operating systems: `regexes.yaml` of uap-core as JSON.
 const FAMILIES: &str = "uap-core.json";
 
-/// Why a list cannot be used.
+/// Why a list could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// There is no such file, or it cannot be read.
+    /// The file is missing or cannot be read.
     #[error("cannot read {}", .path.display())]
     Io {
-        /// The list.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is no list of that kind.
-    #[error("{} is no list of agents", .path.display())]
+    /// The file has another format.
+    #[error("{} is not a valid list of agents", .path.display())]
     Format {
-        /// The list.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// One of its patterns is none.
-    #[error("{} has a pattern that cannot be used: {reason}", .path.display())]
+    /// One of its patterns is not valid.
+    #[error("{} has an invalid pattern: {reason}", .path.display())]
     Pattern {
-        /// The list.
+        /// The file.
         path: PathBuf,
-        /// Which and why.
+        /// The pattern and its error.
         reason: String,
     },
 }
 
-/// Both lists, ready to be asked.
+/// Both lists, compiled.
 pub(super) struct Lists {
     pub(super) crawlers: Crawlers,
     pub(super) families: Families,
@@ -78,17 +77,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_that_is_missing_or_damaged_is_named() {
+    fn the_error_names_the_missing_or_damaged_list() {
         let folder = std::env::temp_dir().join(format!("hopline-agents-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let refused = || Lists::load(&folder).err().unwrap();
-        assert!(matches!(refused(), LoadError::Io { path, .. } if path.ends_with(CRAWLERS)));
+        let error = || Lists::load(&folder).err().unwrap();
+        assert!(matches!(error(), LoadError::Io { path, .. } if path.ends_with(CRAWLERS)));
         fs::write(folder.join(CRAWLERS), r#"[{"pattern": "Googlebot"}, {"pattern": "#).unwrap();
-        assert!(matches!(refused(), LoadError::Format { path, .. } if path.ends_with(CRAWLERS)));
+        assert!(matches!(error(), LoadError::Format { path, .. } if path.ends_with(CRAWLERS)));
         fs::write(folder.join(CRAWLERS), r#"[{"pattern": "Googlebot"}, {"pattern": "(a"}]"#).unwrap();
-        assert!(matches!(refused(), LoadError::Pattern { path, .. } if path.ends_with(CRAWLERS)));
+        assert!(matches!(error(), LoadError::Pattern { path, .. } if path.ends_with(CRAWLERS)));
         fs::write(folder.join(CRAWLERS), r#"[{"pattern": "Googlebot"}]"#).unwrap();
-        assert!(matches!(refused(), LoadError::Io { path, .. } if path.ends_with(FAMILIES)));
+        assert!(matches!(error(), LoadError::Io { path, .. } if path.ends_with(FAMILIES)));
         fs::write(folder.join(FAMILIES), r#"{"user_agent_parsers": [], "os_parsers": []}"#).unwrap();
         assert_eq!(
             Lists::load(&folder).unwrap().to_string(),
