@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn countries_are_db_ips_where_the_documented_lists_are() {
+    fn db_ip_is_the_default_country_source() {
         let source = |arguments: &[&str]| {
             let keys = ["11", "22"].map(|byte| format!("1:{}", byte.repeat(32)));
             let needed = [

@@ -31,7 +31,7 @@ const DEADLOCK: &str = "40P01";
 const ATTEMPTS: usize = 5;
 
 /// Runs a transaction, and again after a deadlock, which has changed nothing.
-pub(crate) async fn despite_deadlocks<T, F>(transaction: impl Fn() -> F) -> Result<T, ApiError>
+pub(crate) async fn retry_deadlocks<T, F>(transaction: impl Fn() -> F) -> Result<T, ApiError>
 where
     F: Future<Output = Result<T, ApiError>>,
 {

@@ -42,6 +42,7 @@ use crate::web::middleware::Middleware;
 const POOL_CONNECTIONS: u32 = 16;
 
 /// Serves the API on `listener` and its operations on `operations` until shutdown.
+///
 /// It starts while engines are down: requests that need one are answered with 503, and `/readyz` names it.
 ///
 /// # Errors

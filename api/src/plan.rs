@@ -37,6 +37,7 @@ impl Plan {
     }
 
     /// Returns whether keys may write, and webhooks are managed and delivered.
+    ///
     /// Not part of the table that an operator can replace: the specification names the plans, and the dispatcher knows
     /// only the plan.
     pub(crate) const fn has_write(self) -> bool {
@@ -82,6 +83,7 @@ impl TryFrom<String> for Plan {
 }
 
 /// The limits of each plan: the built-in table, or an operator's.
+///
 /// Read once at the start. After a change of a cap, `api admin set-plan` locks and unlocks links.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_missing_or_makes_no_sense_is_named() {
+    fn a_missing_or_invalid_number_is_named() {
         let missing = fault(|table| drop(table["free"].as_object_mut().unwrap().remove("links")));
         assert!(missing.contains("`links`"), "unlimited is said, as null: {missing}");
         for (field, bad) in [

@@ -1,7 +1,9 @@
 //! The plan's cap on links: locked links, and how many more an account may create.
+//!
 //! Of an account's links over all its workspaces, the oldest up to the cap are unlocked and the others locked. A locked
 //! link redirects and can be deleted, but not edited. [`settle`] locks and unlocks links after a change of the plan or
 //! of their number.
+//!
 //! A transaction that writes for an account first holds its plan: with [`accounts::share`] beside others, with
 //! [`accounts::take`] alone, if it counts links or changes their number. The plan may have changed since the caller's
 //! key was looked up; the one returned here decides. Every transaction locks the account before any of its links, so
@@ -102,6 +104,7 @@ async fn set_locked(
 }
 
 /// Begins a transaction that changes the number of links, if the plan allows the caller to.
+///
 /// With a cap, other such transactions of the account wait until this one ends.
 pub(crate) async fn begin_count(
     app: &App,

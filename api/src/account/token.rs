@@ -22,9 +22,9 @@ pub(crate) const DEFAULT_NAME: &str = "API key";
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// A secret in plain text, to be shown to its creator. It has no `Debug` and no `Display`.
-pub(crate) struct Plain(String);
+pub(crate) struct PlainToken(String);
 
-impl Plain {
+impl PlainToken {
     /// Draws an API key.
     pub(crate) fn api_key(rng: &mut impl Rng) -> Self {
         Self::draw(KEY_PREFIX, rng)
@@ -81,13 +81,13 @@ mod tests {
 
     #[test]
     fn a_key_is_prefix_randomness_and_checksum_and_shows_its_first_13_characters() {
-        let key = Plain::api_key(&mut rand::rng());
+        let key = PlainToken::api_key(&mut rand::rng());
         let rest = key.reveal().strip_prefix("hop_live_").unwrap();
         assert_eq!(rest.len(), 38);
         assert!(rest.bytes().all(|byte| byte.is_ascii_alphanumeric()));
         assert_eq!(rest[32..], checksum(&rest[..32]));
         assert_eq!(key.display_prefix(), &key.reveal()[..13]);
-        assert_ne!(Plain::api_key(&mut rand::rng()).reveal(), key.reveal());
-        assert!(Plain::edge_token(&mut rand::rng()).reveal().starts_with("hop_edge_"));
+        assert_ne!(PlainToken::api_key(&mut rand::rng()).reveal(), key.reveal());
+        assert!(PlainToken::edge_token(&mut rand::rng()).reveal().starts_with("hop_edge_"));
     }
 }

@@ -83,6 +83,7 @@ pub(super) async fn reset_password(pool: &PgPool, email: &str, hash: &str) -> sq
 }
 
 /// Changes an account's plan, and locks or unlocks its links; `None` when there is no such account.
+///
 /// Returns the former plan. Setting the same plan again applies a changed cap.
 pub(super) async fn set_plan(
     app: &App,

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_one_line_without_its_end() {
+    fn a_password_is_read_without_its_line_break() {
         for input in ["correct horse", "correct horse\n", "correct horse\r\n"] {
             assert_eq!(read_password(input.as_bytes()).unwrap().reveal(), "correct horse");
         }

@@ -7,7 +7,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::trail::record;
-use crate::account::token::Plain;
+use crate::account::token::PlainToken;
 use crate::store::keys::{self, Key, Scope};
 use crate::store::{edge_tokens, workspaces};
 
@@ -15,7 +15,7 @@ use crate::store::{edge_tokens, workspaces};
 pub(super) async fn create_key(
     pool: &PgPool,
     workspace: WorkspaceId,
-    key: &Plain,
+    key: &PlainToken,
     name: &str,
     scope: Scope,
     expires_at: Option<DateTime<Utc>>,
@@ -58,7 +58,7 @@ pub(super) async fn revoke_key(pool: &PgPool, key: KeyId) -> sqlx::Result<bool> 
 pub(super) async fn create_edge_token(
     pool: &PgPool,
     workspace: Option<WorkspaceId>,
-    token: &Plain,
+    token: &PlainToken,
 ) -> sqlx::Result<Result<EdgeTokenId, WorkspaceId>> {
     let mut transaction = pool.begin().await?;
     if let Some(workspace) = workspace

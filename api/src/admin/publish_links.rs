@@ -12,7 +12,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::trail::record;
-use crate::error::{database, despite_deadlocks};
+use crate::error::{database, retry_deadlocks};
 use crate::store::edge_tokens::EdgeTokenRow;
 use crate::store::outbox::Outgoing;
 use crate::store::{edge_tokens, links, outbox};
@@ -24,10 +24,10 @@ const PAGE: i64 = 500;
 const WAITING: i64 = 10_000;
 
 /// Time between two checks of the outbox.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Least time between two lines about progress.
-const TELL: Duration = Duration::from_secs(5);
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The revision of deleted links: above every revision a link can have, since its own is not stored.
 const AFTER_ALL: u64 = i64::MAX.unsigned_abs();
@@ -41,26 +41,27 @@ pub(super) struct Published {
 }
 
 /// Publishes the record of every edge token, link and deleted link again, and returns when Kafka has them.
+///
 /// Records carry the link's present revision, so readers that know it change nothing. A link is locked until its record
 /// is in the outbox; otherwise a newer record could come first, and compaction would keep the older one.
 pub(super) async fn publish_links(pool: &PgPool) -> Result<Published, ApiError> {
-    let mut told = Instant::now();
+    let mut logged = Instant::now();
     let mut published = Published { edge_tokens: publish_edge_tokens(pool).await?, ..Published::default() };
     let mut after = Some(Uuid::nil());
     while let Some(last) = after {
-        let (count, next) = despite_deadlocks(|| publish_page(pool, last)).await?;
+        let (count, next) = retry_deadlocks(|| publish_page(pool, last)).await?;
         published.links += count;
         after = next;
-        drain(pool, WAITING, &mut told, &published).await?;
+        drain(pool, WAITING, &mut logged, &published).await?;
     }
     let mut after = Some(Uuid::nil());
     while let Some(last) = after {
         let (count, next) = publish_deleted_page(pool, last).await?;
         published.deleted_links += count;
         after = next;
-        drain(pool, WAITING, &mut told, &published).await?;
+        drain(pool, WAITING, &mut logged, &published).await?;
     }
-    drain(pool, 0, &mut told, &published).await?;
+    drain(pool, 0, &mut logged, &published).await?;
     let mut connection = pool.acquire().await.map_err(database)?;
     record(&mut connection, "publish-links", "links", json!(published)).await.map_err(database)?;
     Ok(published)
@@ -103,13 +104,18 @@ fn message(id: LinkId, record: &LinkRecord) -> Outgoing {
 }
 
 /// Waits until at most `most` of the messages now in the outbox are left.
-async fn drain(pool: &PgPool, most: i64, told: &mut Instant, published: &Published) -> Result<(), ApiError> {
+async fn drain(
+    pool: &PgPool,
+    most: i64,
+    logged: &mut Instant,
+    published: &Published,
+) -> Result<(), ApiError> {
     let mut connection = pool.acquire().await.map_err(database)?;
     let last = outbox::last(&mut connection).await.map_err(database)?;
     loop {
         let waiting = outbox::waiting(&mut connection, last).await.map_err(database)?;
-        if told.elapsed() > TELL {
-            *told = Instant::now();
+        if logged.elapsed() > LOG_INTERVAL {
+            *logged = Instant::now();
             let Published { links, deleted_links, .. } = published;
             tracing::info!(
                 links,
@@ -121,6 +127,6 @@ async fn drain(pool: &PgPool, most: i64, told: &mut Instant, published: &Publish
         if waiting <= most {
             return Ok(());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }

@@ -15,7 +15,7 @@ use super::publish_links::publish_links;
 use super::trail::record;
 use crate::account::members::check_email;
 use crate::account::sessions::setup;
-use crate::account::token::Plain;
+use crate::account::token::PlainToken;
 use crate::app::App;
 use crate::store::endpoints;
 use crate::store::members::{NewMember, Role};
@@ -55,7 +55,7 @@ async fn carry_out(command: Command, app: &App) -> anyhow::Result<Value> {
         Command::SetupToken => Ok(json!({ "setup_token": setup::token(app) })),
         Command::CreateKey { workspace, name, scope, expires_at } => {
             let name = checked_name(&name)?;
-            let key = Plain::api_key(&mut rand::rng());
+            let key = PlainToken::api_key(&mut rand::rng());
             let id = create_key(pool, workspace, &key, &name, scope, expires_at)
                 .await?
                 .ok_or_else(|| no_workspace(workspace))?;
@@ -77,7 +77,7 @@ async fn carry_out(command: Command, app: &App) -> anyhow::Result<Value> {
             }))
         }
         Command::CreateEdgeToken { workspace } => {
-            let token = Plain::edge_token(&mut rand::rng());
+            let token = PlainToken::edge_token(&mut rand::rng());
             let id = create_edge_token(pool, workspace, &token).await?.map_err(no_workspace)?;
             Ok(json!({ "edge_token_id": id, "edge_token": token.reveal() }))
         }

@@ -1,7 +1,9 @@
 //! The publisher of the outbox: every change committed in Postgres reaches Kafka.
+//!
 //! A change writes its outbox rows in its own transaction. One publisher over all instances sends all visible rows in
 //! the order of `seq`, in one Kafka transaction, and then deletes them. It is a queue and not a cursor: a cursor would
 //! skip a row whose transaction commits after one with a higher `seq`.
+//!
 //! A publisher that dies between the Kafka commit and the delete leaves its rows, and they are sent again. Readers
 //! detect repeats: links carry a revision, events an id, conversions a click id.
 
@@ -42,7 +44,7 @@ pub(crate) async fn publish(pool: PgPool, kafka: KafkaConfig, check: Check, shut
         };
         if let Err(error) = outcome {
             check.unready(format!("{error:#}"));
-            tracing::warn!(error = format!("{error:#}"), "Publishing the outbox failed; trying again");
+            tracing::warn!(error = format!("{error:#}"), "Cannot publish the outbox; trying again");
         }
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
@@ -67,7 +69,7 @@ async fn publish_as_the_only_one(
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
     let producer = hold_until(&mut session, fenced_producer(kafka)).await?;
-    tracing::info!("Publishing the outbox");
+    tracing::info!("This instance publishes the outbox");
     check.ready();
     while !shutdown.requested() {
         let began = Instant::now();

@@ -29,8 +29,11 @@ pub(crate) async fn write_daily(
         };
         match outcome {
             Ok(0) => {}
-            Ok(workspaces) => tracing::info!(workspaces, "Wrote what the plans keep"),
-            Err(error) => tracing::warn!(error = format!("{error:#}"), "What the plans keep was not written"),
+            Ok(workspaces) => tracing::info!(workspaces, "Wrote the retention of all workspaces"),
+            Err(error) => tracing::warn!(
+                error = format!("{error:#}"),
+                "Cannot write the retention of workspaces; trying again"
+            ),
         }
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}

@@ -7,7 +7,7 @@ use serde_json::json;
 use service::http::ApiError;
 use uuid::Uuid;
 
-use crate::account::token::{DEFAULT_NAME, Plain};
+use crate::account::token::{DEFAULT_NAME, PlainToken};
 use crate::app::App;
 use crate::error::database;
 use crate::store::keys::{Key, Scope};
@@ -68,7 +68,7 @@ pub(crate) async fn create(caller: Caller, Json(new): Json<New>, app: App) -> Re
     };
     faults.into_result()?;
     let scope = new.scope.as_str();
-    let key = Plain::api_key(&mut rand::rng());
+    let key = PlainToken::api_key(&mut rand::rng());
     let shown = Key {
         id: KeyId::from_uuid(Uuid::now_v7()),
         name: name.to_owned(),

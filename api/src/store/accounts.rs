@@ -55,6 +55,7 @@ pub(crate) async fn set_plan(transaction: &mut PgConnection, account: Uuid, plan
 }
 
 /// Keeps an account's plan unchanged until the transaction ends. Other transactions may share it.
+///
 /// A transaction that has shared must not take: two of them would deadlock. It must begin again.
 ///
 /// # Errors
@@ -84,6 +85,7 @@ pub(crate) async fn take(transaction: &mut PgConnection, account: Uuid) -> sqlx:
 }
 
 /// Waits in the account's queue, then locks its row.
+///
 /// The lock of the row protects: it is read as it is once locked. The queue is for fairness: Postgres lets shared locks
 /// pass a waiting exclusive one, so many writes could keep a plan from ever changing. Advisory locks are granted in
 /// order.

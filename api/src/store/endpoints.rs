@@ -156,6 +156,7 @@ pub(crate) async fn rotate(
 }
 
 /// Enables a disabled endpoint for new events; false when it is enabled already, `None` when there is no endpoint.
+///
 /// Outcomes of earlier deliveries no longer count: they belong to the former epoch.
 pub(crate) async fn enable(transaction: &mut PgConnection, id: EndpointId) -> sqlx::Result<Option<bool>> {
     let status: Option<String> =
@@ -182,6 +183,7 @@ pub(crate) async fn enable(transaction: &mut PgConnection, id: EndpointId) -> sq
 }
 
 /// Deletes an endpoint; false when there is none.
+///
 /// The dispatcher removes its deliveries and its failure log in small statements: there may be millions.
 pub(crate) async fn delete(transaction: &mut PgConnection, workspace: Uuid, id: Uuid) -> sqlx::Result<bool> {
     let deleted = sqlx::query("DELETE FROM webhook_endpoints WHERE id = $1 AND workspace_id = $2")

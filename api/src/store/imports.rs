@@ -22,13 +22,13 @@ pub(crate) struct Report {
     pub(crate) created: i64,
     pub(crate) failed: i64,
     /// The first rejected rows.
-    pub(crate) results: Vec<Refusal>,
+    pub(crate) results: Vec<RejectedRow>,
     pub(crate) done: bool,
 }
 
 /// A rejected row, with the error that a request for its link would get.
 #[derive(Debug, Serialize, sqlx::FromRow)]
-pub(crate) struct Refusal {
+pub(crate) struct RejectedRow {
     /// The row's number in a spreadsheet: the header is 1, and empty rows count.
     #[sqlx(rename = "line")]
     pub(crate) row: i64,
@@ -123,19 +123,19 @@ pub(crate) async fn report(
     .fetch_optional(pool)
     .await?;
     let Some((created, failed, done)) = row else { return Ok(None) };
-    let mut results = if failed > 0 { refusals(pool, id, 0, most).await? } else { Vec::new() };
+    let mut results = if failed > 0 { rejected_rows(pool, id, 0, most).await? } else { Vec::new() };
     // More may have been added since the numbers were read.
     results.truncate(usize::try_from(failed).unwrap_or(usize::MAX));
     Ok(Some(Report { import_id: id, rows: created + failed, created, failed, results, done }))
 }
 
 /// Reads the rejected rows after a line, in their order.
-pub(crate) async fn refusals(
+pub(crate) async fn rejected_rows(
     pool: &PgPool,
     id: ImportId,
     after: i64,
     most: i64,
-) -> sqlx::Result<Vec<Refusal>> {
+) -> sqlx::Result<Vec<RejectedRow>> {
     sqlx::query_as(
         "SELECT line, status, message, content FROM link_import_refusals
          WHERE import_id = $1 AND line > $2 ORDER BY line LIMIT $3",
@@ -208,7 +208,7 @@ pub(crate) async fn piece(
 pub(crate) struct Outcome {
     pub(crate) created: i64,
     pub(crate) failed: i64,
-    pub(crate) refusals: Vec<Refusal>,
+    pub(crate) rejected_rows: Vec<RejectedRow>,
 }
 
 /// Records the outcome of the rows after the first `done`; false when another process has recorded them.
@@ -231,17 +231,17 @@ pub(crate) async fn advance(
     if advanced.rows_affected() != 1 {
         return Ok(false);
     }
-    if !outcome.refusals.is_empty() {
-        let refusals = &outcome.refusals;
+    if !outcome.rejected_rows.is_empty() {
+        let rejected_rows = &outcome.rejected_rows;
         sqlx::query(
             "INSERT INTO link_import_refusals (import_id, line, status, message, content)
              SELECT $1, * FROM unnest($2::bigint[], $3::smallint[], $4::text[], $5::text[])",
         )
         .bind(id)
-        .bind(refusals.iter().map(|refusal| refusal.row).collect::<Vec<_>>())
-        .bind(refusals.iter().map(|refusal| refusal.status).collect::<Vec<_>>())
-        .bind(refusals.iter().map(|refusal| refusal.message.as_str()).collect::<Vec<_>>())
-        .bind(refusals.iter().map(|refusal| refusal.content.as_str()).collect::<Vec<_>>())
+        .bind(rejected_rows.iter().map(|row| row.row).collect::<Vec<_>>())
+        .bind(rejected_rows.iter().map(|row| row.status).collect::<Vec<_>>())
+        .bind(rejected_rows.iter().map(|row| row.message.as_str()).collect::<Vec<_>>())
+        .bind(rejected_rows.iter().map(|row| row.content.as_str()).collect::<Vec<_>>())
         .execute(transaction)
         .await?;
     }

@@ -64,6 +64,7 @@ pub(crate) struct CountedKey {
 }
 
 /// Finds a key with its account's plan, and counts the request in the account's minute.
+///
 /// $1: digest of the key; $2 and $3: plans and their requests per minute, null for unlimited. No row: the key is
 /// invalid. No `used` in a limited account: the limit is reached, and the request is not counted. A statement that
 /// waited for the account's row may carry the minute before; it counts in the row's minute. `last_used_at` is written

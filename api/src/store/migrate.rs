@@ -27,7 +27,7 @@ pub(crate) async fn migrate(
         config: topic.config,
     });
     ensure_topics(kafka, &topics).await.context("creating topics")?;
-    tracing::info!("Topics are there");
+    tracing::info!("Topics are up to date");
     Ok(())
 }
 
@@ -37,6 +37,7 @@ struct Applied {
 }
 
 /// Runs the missing migrations and returns their number.
+///
 /// ClickHouse has no transactions over DDL. A migration is recorded after its last statement, so each statement must be
 /// repeatable (`IF NOT EXISTS`) after a crash.
 async fn migrate_clickhouse(clickhouse: &clickhouse::Client) -> anyhow::Result<usize> {

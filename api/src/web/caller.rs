@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn two_different_keys_are_none() {
+    fn two_different_keys_count_as_none() {
         assert_eq!(presented_key(&headers(&[("x-api-key", "k"), ("authorization", "Bearer j")])), None);
         assert_eq!(presented_key(&headers(&[("x-api-key", "k"), ("authorization", "Basic k")])), None);
         assert_eq!(presented_key(&headers(&[])), None);

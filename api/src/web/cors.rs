@@ -1,4 +1,5 @@
 //! Cross-origin requests to the API.
+//!
 //! Any origin may call, with `Authorization` only: a preflight for `X-API-Key` fails. An operation without a key does
 //! not even need `Authorization`.
 

@@ -28,6 +28,7 @@ pub(crate) fn without_apostrophe(cell: &str) -> &str {
 }
 
 /// Appends a field, quoted where necessary.
+///
 /// Visitors write some of these texts. A text that begins like a formula gets an apostrophe, which spreadsheets read as
 /// "text follows" (OWASP, "CSV Injection").
 fn write_field(out: &mut Vec<u8>, field: &str) {
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_of_csv_is_never_a_formula_and_never_ends_early() {
+    fn a_csv_field_is_no_formula_and_stays_in_its_quotes() {
         let field = |text: &str| {
             let mut out = Vec::new();
             write_field(&mut out, text);
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn an_apostrophe_is_taken_off_where_one_was_put_and_nowhere_else() {
+    fn only_added_apostrophes_are_removed() {
         for text in
             ["", "'", "''", "a", "'a", "=1", "'=1", "''=1", "-", "'\t", "\n'=", "'＝", "a'=1", "'\"=1"]
         {

@@ -113,6 +113,7 @@ impl Page {
     }
 
     /// Answers for a path below `/app/`.
+    ///
     /// A path that is not a file gets the page, which decides what to show. Below the folder of hashed files it is 404,
     /// so that a page from before an update notices that its files are gone.
     pub(super) fn answer(&self, path: &str, request: &HeaderMap) -> Response {
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dashboard_is_below_its_own_segment() {
+    fn the_dashboard_is_below_app() {
         for path in ["/", "/app", "/app/", "/app/links", "/app/api/session"] {
             assert!(is_at(path), "{path}");
         }
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_that_is_no_file_is_the_page_but_a_missing_part_is_missing() {
+    fn unknown_paths_get_the_page_and_missing_assets_404() {
         let page = page();
         for path in ["", "links", "w/wsp_1/links/lnk_1", "index.html", "licences/none"] {
             let answer = page.answer(path, &HeaderMap::new());
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_smaller_compressed_is_sent_so_to_whoever_takes_it() {
+    fn compressible_files_are_sent_compressed() {
         let page = page();
         let coding = |path: &str, accept: &'static str| {
             let answer = page.answer(path, &accepting(accept));
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_that_has_it_gets_nothing_again() {
+    fn a_matching_etag_gets_304() {
         let page = page();
         let tag = page.answer("", &HeaderMap::new()).headers()[ETAG].clone();
         let answer = page.answer("", &HeaderMap::from_iter([(IF_NONE_MATCH, tag)]));
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_without_the_page_says_how_to_build_it() {
+    fn a_build_without_the_page_explains_how_to_build_it() {
         let answer = Page::of([]).answer("links", &HeaderMap::new());
         assert_eq!(
             (answer.status().as_u16(), answer.headers()[CONTENT_TYPE].to_str().unwrap()),

@@ -13,6 +13,7 @@ const YEARS: std::ops::RangeInclusive<i32> = 1..=9999;
 const NO_DATE: &str = "must be a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z";
 
 /// A window of time, `[start, end)`.
+///
 /// Without an end it includes the newest clicks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
@@ -30,6 +31,7 @@ impl Window {
     }
 
     /// Parses `start_date` and `end_date` and clamps them to the retention window.
+    ///
     /// A start before the retention window is not an error. With an end before it, the window is empty.
     ///
     /// # Errors
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_all_of_its_day_and_a_time_is_an_instant() {
+    fn a_date_covers_its_day_and_a_time_is_an_instant() {
         let day = window(Some("2026-11-01"), Some("2026-11-01")).unwrap();
         assert_eq!(day, Window { start: at("2026-11-01T00:00:00Z"), end: Some(at("2026-11-02T00:00:00Z")) });
         let hour = window(Some("2026-11-01T01:00:00+01:00"), Some("2026-10-31t19:30:00.5-05:30")).unwrap();
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_cut_to_retention() {
+    fn a_window_is_clamped_to_retention() {
         let early = window(Some("2001-01-01"), Some("2026-11-02")).unwrap();
         assert_eq!(early.start, at("2025-11-21T00:00:00Z"));
         let before = window(Some("2001-01-01"), Some("2001-02-01")).unwrap();
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_after_the_end_is_refused_on_the_values_given() {
+    fn a_start_after_the_end_is_rejected() {
         for (start, end) in [
             ("2026-11-02", "2026-11-01"),
             ("2001-01-02", "2001-01-01"),
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_is_refused_and_its_parameter_named() {
+    fn an_invalid_date_names_its_parameter() {
         for bad in [
             "",
             " ",
@@ -230,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_instant_with_any_offset_is_read_as_itself(
+        fn an_instant_round_trips_with_any_offset(
             millis in -62_135_596_800_000_i64..253_402_300_800_000,
             offset in -86_340_i32..=86_340,
         ) {
@@ -243,7 +245,7 @@ mod tests {
         }
 
         #[test]
-        fn a_window_never_begins_before_retention_nor_ends_before_its_beginning(
+        fn a_window_stays_within_retention(
             start in proptest::option::of(-800_000_i64..800_000),
             length in proptest::option::of(0_i64..800_000),
             retention in 1_u64..1_100,
@@ -260,12 +262,12 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in "\\PC*") {
+        fn parsing_never_panics(text in "\\PC*") {
             let _ = window(Some(&text), Some(&text));
         }
 
         #[test]
-        fn no_text_that_looks_like_a_date_makes_it_panic(text in "[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|[+-][0-9]{2}:[0-9]{2}))?") {
+        fn parsing_a_date_never_panics(text in "[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|[+-][0-9]{2}:[0-9]{2}))?") {
             let _ = window(Some(&text), Some(&text));
         }
     }

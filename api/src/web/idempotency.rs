@@ -1,7 +1,9 @@
 //! `Idempotency-Key`: a request repeated within 24 hours gets its first answer and changes nothing.
+//!
 //! The key and the answer are written in the transaction that does the work. Of two concurrent requests the second
 //! waits for the first, and then finds its answer or, if the first failed, does the work. A killed process leaves
 //! neither a key nor half of the work.
+//!
 //! Only successful answers are kept. An error changed nothing, so a repeated request is tried again.
 
 use http::{HeaderMap, HeaderName, StatusCode};
@@ -110,6 +112,7 @@ pub(crate) struct NamedRequest {
 
 impl NamedRequest {
     /// Names a request. `operation` separates equal bodies of different operations.
+    ///
     /// The digest is of the parsed body: the order of its fields does not matter.
     pub(crate) fn new(
         workspace: Uuid,
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_bodies_of_two_operations_are_two_requests() {
+    fn equal_bodies_of_two_operations_differ() {
         let named = |operation, body: &str| {
             NamedRequest::new(Uuid::nil(), IdempotencyKey("k".to_owned()), operation, &body).unwrap().sha256
         };

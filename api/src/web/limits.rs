@@ -1,4 +1,5 @@
 //! Rate limits, and the three headers that state them on every answer.
+//!
 //! A request with a valid key counts for its account, in Postgres, in the statement that finds the key (see
 //! [`crate::web::caller`]): a fixed window of one minute over all keys, workspaces and instances. A request of the
 //! dashboard counts for the member, any other for the client's address, in this instance's memory.
@@ -20,6 +21,7 @@ use uuid::Uuid;
 use warp::{Filter, Rejection};
 
 /// Buckets that addresses share, which bounds memory.
+///
 /// The hash that assigns a bucket is drawn at each start, so nobody can choose whose bucket to exhaust.
 const BUCKETS: u64 = 100_000;
 
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_its_budget_and_then_none() {
+    fn an_address_has_a_rate_limit() {
         let limits = limits(3);
         let address = IpAddr::from([198, 51, 100, 7]);
         let left: Vec<i64> = (0..3).map(|_| limits.charge(address).unwrap().remaining).collect();
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_says_that_the_browser_spoke_tls() {
+    fn tls_is_detected_from_proxy_headers() {
         for (name, value, is_tls) in [
             ("x-forwarded-proto", "https", true),
             ("x-forwarded-proto", "HTTPS, http", true),
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_addresses_fits_into_the_buckets() {
+    fn the_number_of_buckets_is_bounded() {
         let limits = limits(10);
         for number in 0..300_000_u32 {
             let _ = limits.charge(IpAddr::from(number.to_be_bytes()));
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unlimited_account_has_the_largest_number() {
+    fn an_unlimited_account_has_the_largest_limit() {
         let mut headers = HeaderMap::new();
         Budget::of_account(None, 0, DateTime::from_timestamp(1_800_000_000, 1).unwrap()).write(&mut headers);
         assert_eq!(headers["x-ratelimit-limit"], "2147483647");

@@ -8,7 +8,7 @@ use crate::web::limits::{AddressLimits, Visit};
 use crate::web::{cors, dashboard};
 
 /// State of a request from before to after its answer.
-pub(crate) struct Visited {
+pub(crate) struct RequestState {
     visit: Visit,
     is_dashboard: bool,
 }
@@ -17,17 +17,17 @@ pub(crate) struct Visited {
 pub(crate) struct Middleware(pub(crate) AddressLimits);
 
 impl service::http::Middleware for Middleware {
-    type State = Visited;
+    type State = RequestState;
 
-    fn before<B>(&self, request: &mut Request<B>) -> Visited {
+    fn before<B>(&self, request: &mut Request<B>) -> RequestState {
         let visit = self.0.visit(request);
         request.extensions_mut().insert(visit.clone());
         let path = request.uri().path();
-        Visited { visit, is_dashboard: dashboard::is_at(path) }
+        RequestState { visit, is_dashboard: dashboard::is_at(path) }
     }
 
-    fn after(&self, visited: Visited, response: &mut Response) {
-        let Visited { visit, is_dashboard } = visited;
+    fn after(&self, state: RequestState, response: &mut Response) {
+        let RequestState { visit, is_dashboard } = state;
         // Requests that reached no operation (an unknown path, a preflight) count for the address. The dashboard's
         // files are free.
         if !is_dashboard

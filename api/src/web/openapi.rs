@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_of_the_document_leads_somewhere() {
+    fn every_reference_of_the_document_resolves() {
         let document: Value = serde_json::from_str(DOCUMENT).unwrap();
         let mut waiting = vec![&document];
         let mut seen = 0;

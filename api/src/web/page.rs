@@ -28,6 +28,7 @@ pub(crate) fn parse_limit(text: Option<&str>) -> Result<usize, ApiError> {
 }
 
 /// Encodes a place in an order as opaque text.
+///
 /// A checksum detects damaged cursors. A cursor is neither secret nor permission: the page is read from the caller's
 /// own workspace.
 pub(crate) fn encode_cursor<T: Serialize>(place: &T) -> String {

@@ -60,7 +60,7 @@ pub(crate) async fn succeed(
 const PASSWORD: &str = "correct horse battery";
 
 #[tokio::test]
-async fn every_change_is_in_the_audit_trail_and_no_secret_is() {
+async fn every_command_is_audited_without_secrets() {
     let engines = tests::engines::isolated().await;
     let run = async |arguments: &[&str], input: &str| succeed(&engines, &[], arguments, input).await;
     let created = run(&["create-account", "--name", "Corner shop", "--plan", "business"], "").await;
@@ -118,7 +118,7 @@ async fn every_change_is_in_the_audit_trail_and_no_secret_is() {
 }
 
 #[tokio::test]
-async fn a_member_is_kept_with_a_hash_and_an_email_has_one_member() {
+async fn a_members_password_is_hashed_and_an_email_is_unique() {
     let server = Server::start().await;
     let create = async |account: &str, email: &str, input: &str| {
         let arguments = ["create-user", "--account", account, "--email", email, "--password-stdin"];
@@ -240,7 +240,7 @@ async fn every_command_shows_an_example_in_its_help() {
 }
 
 #[tokio::test]
-async fn a_disabled_endpoint_is_enabled_for_the_events_from_then_on() {
+async fn an_enabled_endpoint_receives_new_events() {
     let server = Server::start().await;
     let body = json!({"url": "https://hooks.example.com/in", "events": ["click.created"]});
     let endpoint = text(&server.send(Method::POST, "/api/webhooks", Some(body)).await.body["id"]);
@@ -299,7 +299,7 @@ async fn an_account_is_shown_with_members_workspaces_and_usage() {
 }
 
 #[tokio::test]
-async fn a_password_that_is_reset_ends_the_sessions_and_is_the_only_one() {
+async fn a_password_reset_ends_all_sessions() {
     let server = Server::start().await;
     let mut browser = Browser::set_up(&server).await;
     let arguments = ["reset-password", "--email", "ADA@example.com", "--password-stdin"];
@@ -312,7 +312,7 @@ async fn a_password_that_is_reset_ends_the_sessions_and_is_the_only_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_links_are_published_again_beside_changes_of_them() {
+async fn publish_links_runs_beside_changes() {
     // More than one transaction takes.
     const LINKS: usize = 600;
     let server = Server::start().await;

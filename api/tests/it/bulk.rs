@@ -22,7 +22,7 @@ fn statuses(answer: &Answer) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn each_entry_has_an_outcome_of_its_own() {
+async fn each_entry_has_its_outcome() {
     let server = Server::start().await;
     server.create_link(json!({"name": "a", "destination": "https://example.com", "slug": "taken"})).await;
     let answer = bulk(
@@ -89,7 +89,7 @@ async fn a_request_has_1_to_100_entries() {
 }
 
 #[tokio::test]
-async fn the_cap_may_be_reached_on_the_way() {
+async fn the_cap_may_be_reached_within_a_request() {
     let server = Server::start_with_cap(3).await;
     let link = json!({"name": "a", "destination": "https://example.com"});
     let refused_one = json!({"name": "a"});
@@ -103,7 +103,7 @@ async fn the_cap_may_be_reached_on_the_way() {
 }
 
 #[tokio::test]
-async fn requests_that_take_the_same_slugs_crosswise_both_get_an_answer() {
+async fn requests_with_crossing_slugs_both_succeed() {
     let server = Server::start().await;
     let slugs: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
     let link = |slug: &String| json!({"name": "a", "destination": "https://example.com", "slug": slug});

@@ -41,7 +41,7 @@ async fn read_pages(server: &Server, path: &str, between: impl AsyncFn(usize)) -
 }
 
 #[tokio::test]
-async fn pages_have_each_click_once_newest_first_also_while_new_ones_arrive() {
+async fn pages_have_each_click_once_while_new_ones_arrive() {
     let server = Server::start().await;
     let mut model = Model::create(&server, 11, 600).await;
     model.delete(&server, 4).await;
@@ -75,7 +75,7 @@ async fn pages_have_each_click_once_newest_first_also_while_new_ones_arrive() {
 }
 
 #[tokio::test]
-async fn a_click_shows_what_is_known_of_it_and_nothing_of_its_visitor() {
+async fn a_click_is_shown_without_its_visitor() {
     let server = Server::start().await;
     let model = Model::create(&server, 12, 40).await;
     let newest = newest_first(&model, everything(None))[0];
@@ -106,7 +106,7 @@ async fn export(server: &Server, path: &str, accept: &str) -> (reqwest::header::
 }
 
 #[tokio::test]
-async fn an_export_has_every_click_of_the_window_as_csv_and_as_lines_of_json() {
+async fn an_export_has_every_click_as_csv_and_ndjson() {
     let server = Server::start().await;
     let mut model = Model::create(&server, 13, 25_000).await;
     model.delete(&server, 4).await;
@@ -162,7 +162,7 @@ async fn a_cell_that_looks_like_a_formula_is_text() {
 }
 
 #[tokio::test]
-async fn an_export_of_a_hundred_thousand_clicks_has_each_of_them_once() {
+async fn an_export_of_100_000_clicks_has_each_once() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let id: schemas::id::LinkId = text(&link["id"]).parse().unwrap();

@@ -16,7 +16,7 @@ async fn convert(server: &Server, body: &serde_json::Value) -> Answer {
 }
 
 #[tokio::test]
-async fn a_click_converts_once_also_when_fifty_ask_at_once() {
+async fn fifty_concurrent_conversions_of_a_click_register_one() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let link_id = text(&link["id"]).parse().unwrap();
@@ -50,7 +50,7 @@ async fn a_click_converts_once_also_when_fifty_ask_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_no_click_of_a_living_link_does_not_convert() {
+async fn only_clicks_of_existing_links_convert() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let link_id = text(&link["id"]).parse().unwrap();
@@ -90,7 +90,7 @@ async fn listed(server: &Server, path: &str, limit: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_list_has_the_conversions_that_the_statistics_of_its_class_count() {
+async fn the_list_agrees_with_the_statistics_by_class() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let link_id: LinkId = text(&link["id"]).parse().unwrap();

@@ -43,7 +43,7 @@ pub(crate) fn numbers(report: &Value) -> [i64; 3] {
 }
 
 #[tokio::test]
-async fn a_dry_run_says_what_the_import_then_does() {
+async fn a_dry_run_predicts_the_import() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     owner.post("/links", json!({"name": "a", "destination": "https://example.com", "slug": "taken"})).await;
@@ -90,7 +90,7 @@ async fn a_dry_run_says_what_the_import_then_does() {
 }
 
 #[tokio::test]
-async fn files_of_every_spreadsheet_are_read_and_what_is_no_file_is_refused() {
+async fn files_of_every_spreadsheet_are_imported() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let text_of =
@@ -129,7 +129,7 @@ async fn files_of_every_spreadsheet_are_read_and_what_is_no_file_is_refused() {
 }
 
 #[tokio::test]
-async fn what_no_text_has_is_refused_in_every_column_and_the_import_goes_on() {
+async fn control_characters_reject_a_row_only() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let header = "name,destination,slug,tags,external_id,is_active,expires_at,redirect_status,forward_query,append_click_id";
@@ -199,7 +199,7 @@ async fn an_import_stops_at_the_plans_cap() {
 }
 
 #[tokio::test]
-async fn an_import_goes_on_where_it_was_when_its_process_ended() {
+async fn an_import_resumes_after_its_process_ended() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let mut file = String::from("destination,slug\n");
@@ -233,7 +233,7 @@ async fn an_import_goes_on_where_it_was_when_its_process_ended() {
 }
 
 #[tokio::test]
-async fn what_is_exported_is_no_formula_and_imported_again_as_it_was() {
+async fn an_export_has_no_formula_and_is_imported_unchanged() {
     const AWKWARD: &[&str] = &[
         "=HYPERLINK(\"x\",\"y\")",
         "'=1+1",

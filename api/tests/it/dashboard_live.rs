@@ -129,7 +129,7 @@ async fn link(browser: &Browser) -> String {
 }
 
 #[tokio::test]
-async fn a_click_is_told_at_once_to_those_who_listen_to_its_workspace_or_link() {
+async fn a_click_is_streamed_to_listeners_of_its_workspace_and_link() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let other = owner.of_other_account(&server, "eve@example.com", "free").await;
@@ -163,7 +163,7 @@ async fn a_click_is_told_at_once_to_those_who_listen_to_its_workspace_or_link() 
 }
 
 #[tokio::test]
-async fn a_stream_that_broke_goes_on_where_it_broke_also_at_another_instance() {
+async fn a_stream_resumes_at_another_instance() {
     let server = Server::start().await;
     let instance = Server::serve(server.engines.clone(), crate::server::config(&server.engines)).await;
     let owner = Browser::set_up(&server).await;
@@ -205,7 +205,7 @@ async fn a_stream_that_broke_goes_on_where_it_broke_also_at_another_instance() {
 }
 
 #[tokio::test]
-async fn streams_are_refused_like_everything_else_and_end_with_the_api() {
+async fn streams_need_permission_and_end_at_shutdown() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let nobodys = LinkId::from_uuid(uuid::Uuid::now_v7());
@@ -225,7 +225,7 @@ async fn streams_are_refused_like_everything_else_and_end_with_the_api() {
 }
 
 #[tokio::test]
-async fn an_account_has_so_many_streams_over_all_its_workspaces() {
+async fn an_account_has_a_limit_of_streams_over_all_workspaces() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let mut listeners = Vec::new();
@@ -248,7 +248,7 @@ async fn an_account_has_so_many_streams_over_all_its_workspaces() {
 }
 
 #[tokio::test]
-async fn a_process_has_so_many_streams_and_whoever_leaves_makes_place() {
+async fn a_process_has_a_limit_of_streams() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let other = owner.of_other_account(&server, "eve@example.com", "free").await;
@@ -284,7 +284,7 @@ async fn a_process_has_so_many_streams_and_whoever_leaves_makes_place() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_soon_after_its_member_or_key_is_gone() {
+async fn a_stream_ends_after_its_member_or_key_is_removed() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let (member, id) = owner.with_member(&server, "grace@example.com", "member").await;

@@ -5,7 +5,7 @@ use reqwest::Method;
 use crate::server::{Server, answer};
 
 #[tokio::test]
-async fn the_root_leads_to_the_dashboard() {
+async fn the_root_redirects_to_the_dashboard() {
     let server = Server::start().await;
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     for method in [Method::GET, Method::HEAD] {
@@ -21,7 +21,7 @@ async fn the_root_leads_to_the_dashboard() {
 }
 
 #[tokio::test]
-async fn the_page_or_how_to_build_it_is_at_every_path_below_app_but_the_api() {
+async fn the_page_is_at_every_path_below_app_except_the_api() {
     let server = Server::start().await;
     for path in ["/app", "/app/", "/app/links", "/app/w/wsp_1/links/lnk_1", "/app/apis"] {
         for method in [Method::GET, Method::HEAD] {

@@ -134,7 +134,7 @@ fn is_refused(answer: &Answer, status: u16, code: &str, route: &Route, why: &str
 }
 
 #[tokio::test]
-async fn nothing_of_another_workspace_is_found_at_any_route() {
+async fn no_operation_shows_another_workspace() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let other = owner.of_other_account(&server, "eve@example.com", "business").await;
@@ -192,7 +192,7 @@ async fn nothing_of_another_workspace_is_found_at_any_route() {
 }
 
 #[tokio::test]
-async fn the_session_of_a_removed_member_is_none_at_any_route() {
+async fn a_removed_members_session_is_rejected_by_every_operation() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     // Even one who could do everything.
@@ -208,7 +208,7 @@ async fn the_session_of_a_removed_member_is_none_at_any_route() {
 }
 
 #[tokio::test]
-async fn no_other_sites_page_can_change_anything_at_any_route() {
+async fn no_operation_accepts_a_cross_site_change() {
     let server = Server::start().await;
     let browser = Browser::set_up(&server).await;
     let ids = make(&browser).await;

@@ -8,7 +8,7 @@ use crate::dashboard::{Browser, PASSWORD};
 use crate::server::{Server, answer, config, text};
 
 #[tokio::test]
-async fn the_first_owner_is_set_up_with_the_token_and_only_once() {
+async fn the_first_owner_is_set_up_once_with_the_token() {
     let server = Server::start().await;
     let mut browser = Browser::new(&server);
     let needed = async |browser: &Browser| {
@@ -40,7 +40,7 @@ async fn the_first_owner_is_set_up_with_the_token_and_only_once() {
 }
 
 #[tokio::test]
-async fn a_deployment_without_an_account_gets_one_at_set_up() {
+async fn setup_creates_the_first_account() {
     let engines = tests::engines::isolated().await;
     let config = config(&engines);
     let server = Server::serve(engines, config).await;
@@ -53,7 +53,7 @@ async fn a_deployment_without_an_account_gets_one_at_set_up() {
 }
 
 #[tokio::test]
-async fn who_sees_countries_is_told_whose_data_they_are_where_a_licence_asks_for_it() {
+async fn countries_are_attributed_where_the_licence_requires_it() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let attribution = async |server: &Server| {
@@ -70,7 +70,7 @@ async fn who_sees_countries_is_told_whose_data_they_are_where_a_licence_asks_for
 }
 
 #[tokio::test]
-async fn an_unknown_email_and_a_wrong_password_are_one_answer() {
+async fn an_unknown_email_and_a_wrong_password_get_the_same_answer() {
     let server = Server::start().await;
     let mut browser = Browser::set_up(&server).await;
     browser.cookie = None;
@@ -83,7 +83,7 @@ async fn an_unknown_email_and_a_wrong_password_are_one_answer() {
 }
 
 #[tokio::test]
-async fn attempts_to_sign_in_run_out_by_email_and_by_address_over_all_instances() {
+async fn sign_in_attempts_are_limited_over_all_instances() {
     let server = Server::start().await;
     let behind_a_proxy = async || {
         let mut config = config(&server.engines);
@@ -140,7 +140,7 @@ async fn attempts_to_sign_in_run_out_by_email_and_by_address_over_all_instances(
 }
 
 #[tokio::test]
-async fn a_session_ends_with_the_sign_out_and_everywhere_with_every_one() {
+async fn sign_out_ends_one_session_or_all() {
     let server = Server::start().await;
     let first = Browser::set_up(&server).await;
     let mut others = [Browser::new(&server), Browser::new(&server)];
@@ -159,7 +159,7 @@ async fn a_session_ends_with_the_sign_out_and_everywhere_with_every_one() {
 }
 
 #[tokio::test]
-async fn a_session_ends_with_time() {
+async fn a_session_expires() {
     let server = Server::start().await;
     let browser = Browser::set_up(&server).await;
     for age in
@@ -173,7 +173,7 @@ async fn a_session_ends_with_time() {
 }
 
 #[tokio::test]
-async fn a_token_from_before_the_sign_in_is_never_signed_in() {
+async fn a_planted_session_token_is_never_signed_in() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let mut browser = Browser::new(&server);
@@ -196,7 +196,7 @@ async fn a_token_from_before_the_sign_in_is_never_signed_in() {
 }
 
 #[tokio::test]
-async fn a_cookie_is_secure_where_the_browser_speaks_tls() {
+async fn a_cookie_is_secure_behind_tls() {
     let engines = tests::engines::isolated().await;
     let mut behind_proxy = config(&engines);
     behind_proxy.trusted_proxies = "127.0.0.0/8".parse::<Cidrs>().unwrap();
@@ -231,7 +231,7 @@ async fn a_cookie_is_secure_where_the_browser_speaks_tls() {
 }
 
 #[tokio::test]
-async fn members_come_and_go_and_only_owners_decide() {
+async fn only_owners_change_members() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let drawn = owner
@@ -307,7 +307,7 @@ async fn members_come_and_go_and_only_owners_decide() {
 }
 
 #[tokio::test]
-async fn a_members_workspaces_are_those_of_the_account() {
+async fn a_member_sees_the_accounts_workspaces() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let other = owner.of_other_account(&server, "eve@example.com", "free").await;

@@ -44,7 +44,7 @@ async fn second_workspace(owner: &Browser) -> Browser {
 }
 
 #[tokio::test]
-async fn a_file_that_is_sent_again_under_its_key_is_imported_once() {
+async fn a_file_sent_twice_under_a_key_is_imported_once() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     // Without slugs: what is imported twice is there twice.
@@ -87,7 +87,7 @@ async fn a_file_that_is_sent_again_under_its_key_is_imported_once() {
 }
 
 #[tokio::test]
-async fn a_file_that_broke_off_leaves_nothing_and_its_key_free() {
+async fn an_interrupted_upload_leaves_nothing() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     // Some pieces of it are stored by the time.
@@ -112,7 +112,7 @@ async fn a_file_that_broke_off_leaves_nothing_and_its_key_free() {
 }
 
 #[tokio::test]
-async fn an_account_has_ten_imports_at_a_time_however_many_come_at_once() {
+async fn an_account_has_at_most_10_imports_under_concurrency() {
     let server = Server::start().await;
     let instance = Server::serve(server.engines.clone(), config(&server.engines)).await;
     let owner = Browser::set_up(&server).await;
@@ -148,7 +148,7 @@ async fn an_account_has_ten_imports_at_a_time_however_many_come_at_once() {
 }
 
 #[tokio::test]
-async fn an_account_has_a_hundred_workspaces_however_many_are_made_at_once() {
+async fn an_account_has_at_most_100_workspaces_under_concurrency() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let account: schemas::id::AccountId = server.account.parse().unwrap();
@@ -183,7 +183,7 @@ async fn an_account_has_a_hundred_workspaces_however_many_are_made_at_once() {
 }
 
 #[tokio::test]
-async fn a_small_file_does_not_wait_for_the_large_ones_before_it() {
+async fn a_small_import_does_not_wait_for_large_ones() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let mut large = Vec::new();
@@ -206,7 +206,7 @@ async fn a_small_file_does_not_wait_for_the_large_ones_before_it() {
 }
 
 #[tokio::test]
-async fn an_import_that_fails_holds_up_no_other_and_goes_on_when_it_can() {
+async fn a_failing_import_delays_no_other_and_resumes() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let mut postgres = server.engines.postgres().await;

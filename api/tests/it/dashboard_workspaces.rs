@@ -12,7 +12,7 @@ use crate::server::{Server, text};
 use crate::stats_model::{DAYS, Model, conversion, midnight, store_conversions, store_rows};
 
 #[tokio::test]
-async fn members_change_links_on_every_plan_up_to_the_cap_and_keys_do_not() {
+async fn members_change_links_on_every_plan() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let free = owner.of_other_account(&server, "eve@example.com", "free").await;
@@ -47,7 +47,7 @@ async fn members_change_links_on_every_plan_up_to_the_cap_and_keys_do_not() {
 }
 
 #[tokio::test]
-async fn a_list_shows_members_what_keys_do_not_see() {
+async fn a_list_shows_members_further_fields() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let body = json!({"name": "a", "destination": "https://example.com", "tags": ["b", "a"], "expires_at": "2030-01-01T00:00:00Z"});
@@ -103,7 +103,7 @@ async fn a_list_shows_members_what_keys_do_not_see() {
 }
 
 #[tokio::test]
-async fn a_key_is_made_shown_once_used_and_revoked_at_the_dashboard() {
+async fn a_key_is_created_shown_once_used_and_revoked() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let created = owner
@@ -186,7 +186,7 @@ async fn a_sparkline_is_the_human_clicks_of_each_of_the_last_30_days() {
 }
 
 #[tokio::test]
-async fn a_download_is_a_plain_address() {
+async fn a_download_url_needs_no_headers() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let _model = Model::create(&server, 32, 50).await;
@@ -199,7 +199,7 @@ async fn a_download_is_a_plain_address() {
 }
 
 #[tokio::test]
-async fn a_disabled_endpoint_is_enabled_again_at_the_dashboard_and_only_there() {
+async fn only_the_dashboard_enables_a_disabled_endpoint() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let body = json!({"url": "https://example.com/hook", "events": ["click.created"]});

@@ -7,7 +7,7 @@ use tests::engines::{http_client, isolated};
 use crate::server::{Server, answer, config};
 
 #[tokio::test]
-async fn with_every_engine_down_it_starts_and_says_which() {
+async fn the_api_starts_without_engines_and_names_them() {
     let mut engines = isolated().await;
     engines.kafka_brokers = "127.0.0.1:1".to_owned();
     engines.database_url = "postgres://nobody@127.0.0.1:1/none".to_owned();
@@ -34,7 +34,7 @@ fn tests_key() -> String {
 }
 
 #[tokio::test]
-async fn a_request_that_makes_no_sense_gets_the_houses_error() {
+async fn an_invalid_request_gets_the_common_error_body() {
     let server = Server::start().await;
     let post = |body: &'static str| {
         server

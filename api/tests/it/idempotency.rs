@@ -20,7 +20,7 @@ fn link() -> Value {
 }
 
 #[tokio::test]
-async fn the_same_request_under_the_same_key_gets_the_same_answer() {
+async fn a_repeated_request_under_a_key_gets_the_same_answer() {
     let server = Server::start().await;
     let first = create(&server, "order-1", "/api/links", &link()).await;
     assert_eq!(first.status, 201);
@@ -40,7 +40,7 @@ async fn the_same_request_under_the_same_key_gets_the_same_answer() {
 }
 
 #[tokio::test]
-async fn another_request_under_the_same_key_is_a_conflict() {
+async fn another_request_under_a_key_is_a_conflict() {
     let server = Server::start().await;
     assert_eq!(create(&server, "k", "/api/links", &link()).await.status, 201);
     let other = json!({"name": "b", "destination": "https://example.com"});
@@ -61,7 +61,7 @@ async fn another_request_under_the_same_key_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn many_at_once_under_one_key_make_one_link() {
+async fn concurrent_requests_under_one_key_create_one_link() {
     let server = Server::start().await;
     let body = link();
     let answers = join_all((0..20).map(|_| create(&server, "k", "/api/links", &body))).await;
@@ -71,7 +71,7 @@ async fn many_at_once_under_one_key_make_one_link() {
 }
 
 #[tokio::test]
-async fn a_refused_request_leaves_its_key_free() {
+async fn a_rejected_request_leaves_its_key_free() {
     let server = Server::start().await;
     let holder = server
         .create_link(json!({"name": "a", "destination": "https://example.com", "slug": "spring"}))
@@ -84,7 +84,7 @@ async fn a_refused_request_leaves_its_key_free() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_killed_half_way_leaves_its_key_free() {
+async fn a_killed_request_leaves_its_key_free() {
     let server = Server::start().await;
     // As a process that dies between the key and its commit: the server ends its transaction.
     let mut dying = server.engines.postgres().await;
@@ -119,7 +119,7 @@ async fn a_request_that_was_killed_half_way_leaves_its_key_free() {
 }
 
 #[tokio::test]
-async fn a_key_is_forgotten_after_a_day() {
+async fn an_idempotency_key_expires_after_a_day() {
     let server = Server::start().await;
     let first = create(&server, "k", "/api/links", &link()).await;
     sqlx::query("UPDATE idempotency_keys SET created_at = now() - interval '24 hours'")
@@ -156,7 +156,7 @@ async fn old_keys_are_removed() {
 }
 
 #[tokio::test]
-async fn a_key_that_cannot_be_used_is_refused() {
+async fn an_invalid_idempotency_key_is_rejected() {
     let server = Server::start().await;
     for key in ["", "a b", "schlüssel", &"x".repeat(256)] {
         let refused = create(&server, key, "/api/links", &link()).await;
@@ -167,7 +167,7 @@ async fn a_key_that_cannot_be_used_is_refused() {
 }
 
 #[tokio::test]
-async fn a_bulk_request_can_be_sent_again_too() {
+async fn a_bulk_request_is_idempotent() {
     let server = Server::start().await;
     let body = json!({"links": [link(), {"name": "no destination"}]});
     let first = create(&server, "k", "/api/links/bulk", &body).await;

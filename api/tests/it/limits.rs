@@ -20,7 +20,7 @@ async fn set_plan(server: &Server, plan: &str) {
 }
 
 #[tokio::test]
-async fn an_accounts_minute_is_shared_by_its_keys_and_instances_and_refusals_do_not_count() {
+async fn an_accounts_rate_limit_is_shared_by_keys_and_instances() {
     let one = Server::start().await;
     let other = Server::serve(one.engines.clone(), config(&one.engines)).await;
     set_plan(&one, "free").await;
@@ -68,7 +68,7 @@ async fn requests_at_once_never_exceed_the_plan() {
 }
 
 #[tokio::test]
-async fn every_answer_says_how_much_is_left() {
+async fn every_answer_has_rate_limit_headers() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let path = format!("/api/links/{}", link["id"].as_str().unwrap());
@@ -95,7 +95,7 @@ async fn every_answer_says_how_much_is_left() {
 }
 
 #[tokio::test]
-async fn an_address_without_a_key_is_limited_and_one_with_a_key_is_not() {
+async fn only_requests_without_a_key_count_for_the_address() {
     let engines = tests::engines::isolated().await;
     let mut strict = config(&engines);
     strict.address_requests_per_minute = 5.try_into().unwrap();
@@ -125,7 +125,7 @@ async fn an_address_without_a_key_is_limited_and_one_with_a_key_is_not() {
 }
 
 #[tokio::test]
-async fn a_page_of_another_site_may_use_authorization_and_not_x_api_key() {
+async fn cross_origin_requests_may_use_authorization_only() {
     let server = Server::start().await;
     let preflight = |path: &str, method: &str| {
         let request = server.request(Method::OPTIONS, path).header("origin", "https://shop.example");

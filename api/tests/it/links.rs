@@ -52,7 +52,7 @@ async fn a_link_is_created_read_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_slug_belongs_to_one_link_at_a_time_also_when_two_ask_at_once() {
+async fn concurrent_requests_cannot_share_a_slug() {
     let server = Server::start().await;
     let body = json!({"name": "a", "destination": "https://example.com", "slug": "spring"});
     let (one, other) = tokio::join!(
@@ -196,7 +196,7 @@ async fn convert(server: &Server, link: &Value, clicked_at: DateTime<Utc>) {
 }
 
 #[tokio::test]
-async fn with_a_window_the_numbers_are_of_the_window() {
+async fn counters_are_of_the_requested_window() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let day = |days_ago: i64| (Utc::now() - TimeDelta::days(days_ago)).date_naive();
@@ -231,7 +231,7 @@ async fn with_a_window_the_numbers_are_of_the_window() {
 }
 
 #[tokio::test]
-async fn a_window_that_cannot_be_read_is_refused_and_its_parameter_named() {
+async fn an_invalid_window_names_its_parameter() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let path = format!("/api/links/{}", text(&link["id"]));
@@ -284,7 +284,7 @@ async fn every_optional_field_is_kept_and_changed() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_refused_and_changes_nothing() {
+async fn an_invalid_body_changes_nothing() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let path = format!("/api/links/{}", text(&link["id"]));
@@ -356,7 +356,7 @@ async fn what_does_not_fit_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn without_clickhouse_a_link_answers_with_unknown_counters() {
+async fn without_clickhouse_a_links_counters_are_null() {
     let mut engines = tests::engines::isolated().await;
     // Nothing listens on port 1.
     engines.clickhouse_url = "http://127.0.0.1:1/none".to_owned();

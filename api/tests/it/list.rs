@@ -88,7 +88,7 @@ async fn the_order_by_clicks_is_of_one_instant() {
 }
 
 #[tokio::test]
-async fn counters_and_the_order_by_clicks_are_of_the_asked_class() {
+async fn counters_and_order_have_the_requested_class() {
     let server = Server::start().await;
     let before = Utc::now() - TimeDelta::minutes(1);
     let mut links = Vec::new();
@@ -238,7 +238,7 @@ async fn links_are_filtered_by_tag_and_state() {
 }
 
 #[tokio::test]
-async fn a_query_that_makes_no_sense_is_refused_and_the_parameter_named() {
+async fn an_invalid_query_names_its_parameter() {
     let server = Server::start().await;
     for name in ["a", "b"] {
         create(&server, name).await;
@@ -279,7 +279,7 @@ async fn a_query_that_makes_no_sense_is_refused_and_the_parameter_named() {
 }
 
 #[tokio::test]
-async fn a_cursor_of_another_workspace_leads_to_ones_own_links_only() {
+async fn a_cursor_of_another_workspace_shows_only_own_links() {
     let server = Server::start().await;
     for name in ["a", "b", "c"] {
         create(&server, name).await;

@@ -64,7 +64,7 @@ async fn no_list_reads_the_whole_table() {
 }
 
 #[tokio::test]
-async fn the_tags_of_a_workspace_are_found_without_its_links() {
+async fn tags_are_listed_from_an_index() {
     const LINKS: u32 = 100_000;
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;

@@ -15,7 +15,7 @@ fn link() -> Value {
 }
 
 #[tokio::test]
-async fn of_fifty_creations_at_the_cap_as_many_succeed_as_there_is_room() {
+async fn fifty_creations_at_the_cap_fill_it_exactly() {
     let server = Server::start_with_cap(3).await;
     let arguments =
         ["create-workspace", "--account", &server.account, "--name", "Other", "--kind", "organization"];

@@ -18,7 +18,7 @@ use crate::server::{Server, config, text};
 const LONG: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn every_change_of_a_link_is_told_in_order() {
+async fn every_change_of_a_link_is_published_in_order() {
     let server = Server::start().await;
     let link = server
         .create_link(json!({"name": "a", "destination": "https://example.com", "slug": "spring"}))
@@ -46,7 +46,7 @@ async fn every_change_of_a_link_is_told_in_order() {
 }
 
 #[tokio::test]
-async fn what_was_left_in_the_outbox_is_sent_by_the_next_start() {
+async fn the_next_start_sends_what_is_left_in_the_outbox() {
     let mut engines = isolated().await;
     let brokers = std::mem::replace(&mut engines.kafka_brokers, "127.0.0.1:1".to_owned());
     let server = Server::start_on(engines).await;

@@ -92,7 +92,7 @@ fn names(range: std::ops::RangeInclusive<i32>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_downgrade_locks_the_newest_links_over_all_workspaces_and_an_upgrade_unlocks_them() {
+async fn a_downgrade_locks_the_newest_links_and_an_upgrade_unlocks_them() {
     let server = Server::start().await;
     let arguments =
         ["create-workspace", "--account", &server.account, "--name", "Other", "--kind", "organization"];
@@ -143,7 +143,7 @@ async fn a_downgrade_locks_the_newest_links_over_all_workspaces_and_an_upgrade_u
 }
 
 #[tokio::test]
-async fn a_link_locked_by_a_downgrade_cannot_be_edited_and_its_place_goes_to_the_oldest_locked() {
+async fn deleting_a_link_unlocks_the_oldest_locked_one() {
     let plans = PlansFile::new(|plans| plans["agency"]["links"] = json!(3));
     let server = start_with(&plans).await;
     insert_links(&server, 6).await;
@@ -168,7 +168,7 @@ async fn a_link_locked_by_a_downgrade_cannot_be_edited_and_its_place_goes_to_the
 }
 
 #[tokio::test]
-async fn a_downgrade_in_a_storm_of_creations_leaves_no_more_unlocked_links_than_the_cap() {
+async fn a_downgrade_during_many_creations_holds_the_cap() {
     let plans = PlansFile::new(|plans| plans["agency"]["links"] = json!(20));
     let server = start_with(&plans).await;
     let changed = AtomicBool::new(false);
@@ -212,7 +212,7 @@ async fn a_downgrade_in_a_storm_of_creations_leaves_no_more_unlocked_links_than_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_write_of_any_kind_is_accepted_after_a_downgrade_to_a_plan_without_write() {
+async fn no_key_writes_after_a_downgrade() {
     let server = Server::start().await;
     let changed = AtomicBool::new(false);
     // Before the storm: whoever came late to it would be refused its first link already.
@@ -253,7 +253,7 @@ async fn no_write_of_any_kind_is_accepted_after_a_downgrade_to_a_plan_without_wr
 }
 
 #[tokio::test]
-async fn a_plan_of_25_000_links_changes_in_one_go() {
+async fn a_change_of_plan_locks_25_000_links() {
     let mut engines = isolated().await;
     // Nothing is published, so that the outbox can be counted.
     engines.kafka_brokers = "127.0.0.1:1".to_owned();
@@ -299,7 +299,7 @@ async fn an_operators_plans_replace_the_built_in_ones() {
 }
 
 #[tokio::test]
-async fn a_plans_file_that_cannot_be_used_is_named_and_exits_64() {
+async fn an_invalid_plans_file_exits_with_64() {
     let engines = isolated().await;
     let missing = PlansFile::new(|plans| drop(plans.as_object_mut().unwrap().remove("agency")));
     let negative = PlansFile::new(|plans| plans["free"]["links"] = json!(-1));

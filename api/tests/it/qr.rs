@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::server::{Server, text};
 
 #[tokio::test]
-async fn a_qr_code_is_an_image_of_the_size_asked_for() {
+async fn a_qr_code_has_the_requested_size() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let path = format!("/api/v1/links/{}/qr", text(&link["id"]));

@@ -37,7 +37,7 @@ async fn stored_map(server: &Server) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn of_fifty_that_want_a_slug_at_once_one_gets_it() {
+async fn of_fifty_requests_for_a_slug_one_succeeds() {
     let server = Server::start().await;
     let answers =
         join_all((0..50).map(|_| server.send(Method::POST, "/api/links", Some(with_slug("spring"))))).await;
@@ -48,7 +48,7 @@ async fn of_fifty_that_want_a_slug_at_once_one_gets_it() {
 }
 
 #[tokio::test]
-async fn a_slug_goes_from_a_deleted_link_to_the_next_while_others_want_it() {
+async fn a_deleted_links_slug_goes_to_one_new_link() {
     let server = Server::start().await;
     let mut holder = server.create_link(with_slug("spring")).await;
     for _ in 0..10 {
@@ -71,7 +71,7 @@ async fn a_slug_goes_from_a_deleted_link_to_the_next_while_others_want_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slugs_patched_to_and_fro_over_two_instances_end_where_postgres_has_them() {
+async fn slugs_swapped_over_two_instances_agree_with_postgres() {
     let server = Server::start().await;
     let other = Server::serve(server.engines.clone(), config(&server.engines)).await;
     let mut links = Vec::new();
@@ -101,7 +101,7 @@ async fn slugs_patched_to_and_fro_over_two_instances_end_where_postgres_has_them
 }
 
 #[tokio::test]
-async fn two_links_that_swap_slugs_at_once_both_get_an_answer() {
+async fn two_links_that_swap_slugs_both_succeed() {
     let server = Server::start().await;
     for round in 0..5 {
         let (a, b) = (format!("a{round}"), format!("b{round}"));

@@ -218,7 +218,7 @@ async fn check(server: &Server, model: &Model, random: &mut StdRng, cases: usize
 }
 
 #[tokio::test]
-async fn every_count_is_what_counting_by_hand_gives_wherever_the_rollups_end() {
+async fn every_count_equals_counting_by_hand() {
     let server = Server::start().await;
     let mut random = StdRng::seed_from_u64(6);
     let mut model = Model::create(&server, 6, 3_000).await;
@@ -258,7 +258,7 @@ async fn link_and_path(server: &Server) -> (Value, String) {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_and_its_parameter_named() {
+async fn an_invalid_parameter_is_named() {
     let server = Server::start().await;
     let (_, link) = link_and_path(&server).await;
     let many = "start_date=2026-01-01&end_date=2026-03-01";
@@ -327,7 +327,7 @@ async fn a_deleted_link_and_another_workspaces_are_not_found() {
 }
 
 #[tokio::test]
-async fn the_window_is_the_plans_on_every_path_and_an_upgrade_brings_the_rest_back() {
+async fn the_plans_window_holds_on_every_path() {
     let server = Server::start().await;
     let model = Model::create(&server, 3, 400).await;
     stats_model::close(&server, 10..DAYS + 1, 5).await;
@@ -373,7 +373,7 @@ async fn the_window_is_the_plans_on_every_path_and_an_upgrade_brings_the_rest_ba
 }
 
 #[tokio::test]
-async fn a_click_of_this_moment_is_in_the_last_point_and_as_of_is_the_brokers() {
+async fn a_new_click_is_in_the_last_point_and_as_of_is_broker_time() {
     let server = Server::start().await;
     let model = Model::create(&server, 5, 20).await;
     // An edge and a broker whose clocks are ahead of the API's.
@@ -418,7 +418,7 @@ async fn a_click_of_this_moment_is_in_the_last_point_and_as_of_is_the_brokers() 
 }
 
 #[tokio::test]
-async fn a_series_can_begin_when_its_link_was_created() {
+async fn a_series_may_begin_at_the_links_creation() {
     let server = Server::start().await;
     let (link, path) = link_and_path(&server).await;
     let created_at: DateTime<Utc> = text(&link["created_at"]).parse().unwrap();
@@ -446,7 +446,7 @@ async fn a_series_can_begin_when_its_link_was_created() {
 }
 
 #[tokio::test]
-async fn a_conversion_is_of_its_clicks_class_and_counts_as_human_while_its_click_is_not_there() {
+async fn a_conversion_has_its_clicks_class_and_is_human_without_its_click() {
     let server = Server::start().await;
     let mut model = Model::create(&server, 9, 30).await;
     model.converted.clear();

@@ -48,7 +48,7 @@ async fn link_of(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn with_clickhouse_away_statistics_are_unavailable_and_links_have_no_numbers() {
+async fn without_clickhouse_statistics_are_503_and_counters_null() {
     let mut engines = isolated().await;
     // Nothing listens on port 1.
     engines.clickhouse_url = "http://127.0.0.1:1/none".to_owned();
@@ -67,7 +67,7 @@ async fn with_clickhouse_away_statistics_are_unavailable_and_links_have_no_numbe
 }
 
 #[tokio::test]
-async fn a_clickhouse_that_never_answers_is_given_up_within_the_bound() {
+async fn a_silent_clickhouse_times_out() {
     let mut engines = isolated().await;
     // It takes connections, and nothing else.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -86,7 +86,7 @@ async fn a_clickhouse_that_never_answers_is_given_up_within_the_bound() {
 }
 
 #[tokio::test]
-async fn a_query_that_takes_too_long_is_ended_in_clickhouse_too() {
+async fn a_timed_out_query_is_cancelled_in_clickhouse() {
     let engines = isolated().await;
     let mut config = config(&engines);
     config.stats_timeout = Duration::from_secs(1);
@@ -126,7 +126,7 @@ async fn a_query_that_takes_too_long_is_ended_in_clickhouse_too() {
 }
 
 #[tokio::test]
-async fn conversions_that_take_too_long_are_not_known_and_hold_nothing_up() {
+async fn slow_conversions_are_null_and_delay_nothing() {
     let engines = isolated().await;
     let server = Server::start_on(engines).await;
     let link = link_of(&server).await;

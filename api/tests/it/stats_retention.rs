@@ -8,7 +8,7 @@ use tests::engines::isolated;
 use crate::server::{Server, config, text};
 
 #[tokio::test]
-async fn each_workspaces_window_is_written_once_a_day_also_by_two_instances() {
+async fn retention_is_written_once_a_day_by_one_instance() {
     let engines = isolated().await;
     let setup = Server::start_on(engines.clone()).await;
     let arguments = ["create-account", "--name", "Small", "--plan", "free"];

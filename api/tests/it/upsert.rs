@@ -42,7 +42,7 @@ async fn a_link_is_created_once_and_then_changed() {
 }
 
 #[tokio::test]
-async fn what_makes_no_link_is_refused() {
+async fn an_invalid_link_is_rejected() {
     let server = Server::start().await;
     server.create_link(json!({"name": "a", "destination": "https://example.com", "slug": "taken"})).await;
     for (body, field) in [
@@ -65,7 +65,7 @@ async fn what_makes_no_link_is_refused() {
 }
 
 #[tokio::test]
-async fn many_at_once_under_one_external_id_end_in_one_link() {
+async fn concurrent_upserts_create_one_link() {
     let server = Server::start().await;
     let requests = (0..30).map(|n| {
         let body = json!({"external_id": "x", "name": format!("n{n}"), "destination": "https://example.com"});
@@ -80,7 +80,7 @@ async fn many_at_once_under_one_external_id_end_in_one_link() {
 }
 
 #[tokio::test]
-async fn the_last_room_is_taken_by_one_link_and_the_others_change_it() {
+async fn concurrent_upserts_at_the_cap_create_one_link() {
     let server = Server::start_with_cap(1).await;
     let body = json!({"external_id": "x", "name": "a", "destination": "https://example.com"});
     let answers = join_all((0..10).map(|_| upsert(&server, body.clone()))).await;

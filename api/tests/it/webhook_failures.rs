@@ -110,7 +110,7 @@ async fn failed_attempts_of_seven_days_are_paged_newest_first() {
 }
 
 #[tokio::test]
-async fn a_failed_attempt_says_what_happened_and_whether_it_arrived_all_the_same() {
+async fn a_failed_attempt_shows_its_reason_and_a_later_arrival() {
     let server = Server::start().await;
     let endpoint = create(&server).await;
     let delivery = fail(&server, endpoint, 1).await;
@@ -152,7 +152,7 @@ async fn a_failed_attempt_says_what_happened_and_whether_it_arrived_all_the_same
 }
 
 #[tokio::test]
-async fn a_test_event_is_queued_for_an_enabled_endpoint_whatever_it_is_subscribed_to() {
+async fn a_test_event_ignores_subscriptions() {
     let server = Server::start().await;
     let endpoint = create(&server).await;
     let path = format!("/api/webhooks/{endpoint}/test");
@@ -182,7 +182,7 @@ async fn a_test_event_is_queued_for_an_enabled_endpoint_whatever_it_is_subscribe
 }
 
 #[tokio::test]
-async fn failed_deliveries_are_queued_again_by_id_once_and_only_those_of_the_endpoint() {
+async fn failed_deliveries_are_redelivered_by_id() {
     let server = Server::start().await;
     let (endpoint, other) = (create(&server).await, create(&server).await);
     let (one, two) = (fail(&server, endpoint, 1).await, fail(&server, endpoint, 2).await);
@@ -204,7 +204,7 @@ async fn failed_deliveries_are_queued_again_by_id_once_and_only_those_of_the_end
 }
 
 #[tokio::test]
-async fn failed_deliveries_of_a_time_are_queued_again_unless_they_have_arrived() {
+async fn failed_deliveries_are_redelivered_by_time_unless_they_arrived() {
     let server = Server::start().await;
     let endpoint = create(&server).await;
     let mut ids = Vec::new();
@@ -235,7 +235,7 @@ async fn failed_deliveries_of_a_time_are_queued_again_unless_they_have_arrived()
 }
 
 #[tokio::test]
-async fn very_many_failed_deliveries_are_queued_again_in_several_requests() {
+async fn many_failed_deliveries_need_several_redeliveries() {
     let server = Server::start().await;
     let endpoint = create(&server).await;
     run(
@@ -254,7 +254,7 @@ async fn very_many_failed_deliveries_are_queued_again_in_several_requests() {
 }
 
 #[tokio::test]
-async fn a_redelivery_that_makes_no_sense_is_refused_and_its_field_named() {
+async fn an_invalid_redelivery_names_its_field() {
     let server = Server::start().await;
     let endpoint = create(&server).await;
     let path = format!("/api/webhooks/{endpoint}/redeliver");
@@ -279,7 +279,7 @@ async fn a_redelivery_that_makes_no_sense_is_refused_and_its_field_named() {
 }
 
 #[tokio::test]
-async fn a_deleted_endpoint_leaves_the_rest_to_the_dispatcher_and_out_of_reach() {
+async fn a_deleted_endpoint_hides_its_deliveries() {
     let server = Server::start().await;
     let endpoint = create(&server).await;
     let delivery = fail(&server, endpoint, 1).await;
@@ -302,7 +302,7 @@ async fn a_deleted_endpoint_leaves_the_rest_to_the_dispatcher_and_out_of_reach()
 }
 
 #[tokio::test]
-async fn no_page_of_the_failure_log_reads_the_whole_of_it() {
+async fn no_page_of_the_failure_log_reads_the_whole_log() {
     let server = Server::start().await;
     let endpoint = create(&server).await;
     run(

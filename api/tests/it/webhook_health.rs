@@ -20,7 +20,7 @@ async fn run(server: &Server, statement: &'static str) {
 }
 
 #[tokio::test]
-async fn an_endpoint_shows_its_last_success_its_last_failure_and_whether_it_is_failing() {
+async fn an_endpoint_shows_its_health() {
     let server = Server::start().await;
     let id = create(&server).await;
     let path = format!("/api/webhooks/{id}");
@@ -58,7 +58,7 @@ async fn an_endpoint_shows_its_last_success_its_last_failure_and_whether_it_is_f
 }
 
 #[tokio::test]
-async fn a_delivery_shows_how_a_test_or_a_redelivery_went() {
+async fn a_delivery_shows_the_outcome_of_a_test_or_redelivery() {
     let server = Server::start().await;
     let endpoint = create(&server).await;
     let test = server.send(Method::POST, &format!("/api/webhooks/{endpoint}/test"), None).await.body;

@@ -50,7 +50,7 @@ pub(crate) async fn create(Owner(owner): Owner, Json(new): Json<New>, app: App) 
     }
     faults.into_result()?;
     let drawn = new.password.is_none().then(|| draw_password(&mut rand::rng()));
-    let told = drawn.as_ref().map(|password| password.reveal().to_owned());
+    let shown = drawn.as_ref().map(|password| password.reveal().to_owned());
     // One of the two is there.
     let Some(password) = new.password.or(drawn) else { return Err(ApiError::internal("no password")) };
     let hash = app.hashing.hash(password).await?;
@@ -76,5 +76,5 @@ pub(crate) async fn create(Owner(owner): Owner, Json(new): Json<New>, app: App) 
         role: new.role.as_str().to_owned(),
         created_at: Utc::now(),
     };
-    Ok(Created { member, password: told })
+    Ok(Created { member, password: shown })
 }

@@ -38,6 +38,7 @@ impl Cookie {
     }
 
     /// Returns the value of `Set-Cookie`.
+    ///
     /// Scripts cannot read it, requests of other sites carry it only when they navigate here, and short links never
     /// receive it.
     pub(crate) fn header(&self) -> HeaderValue {
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_the_one_of_its_cookie() {
+    fn a_token_is_read_from_its_cookie() {
         assert_eq!(token(&headers(&["a=b; hopline_session=t; c=d"])), Some("t"));
         assert_eq!(token(&headers(&["a=b", "hopline_session=t"])), Some("t"));
         for none in [
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_for_the_page_alone() {
+    fn a_cookie_is_limited_to_the_dashboard() {
         let cookie = Cookie::draw(true);
         let header = cookie.header();
         let (pair, rest) = header.to_str().unwrap().split_once("; ").unwrap();

@@ -1,4 +1,5 @@
 //! Sessions: who is signed in at the dashboard.
+//!
 //! A session is a random token in a cookie; the database stores its digest. Each sign-in draws a new token, so a token
 //! that somebody planted in a browser is never signed in.
 

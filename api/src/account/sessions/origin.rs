@@ -1,4 +1,5 @@
 //! Protection against cross-site requests: changes must come from the dashboard's own page.
+//!
 //! A browser adds the cookie to requests of other sites' pages, as far as `SameSite=Lax` allows. Such pages can send
 //! forms and plain text. A custom header or a JSON body needs a preflight, which the dashboard's routes do not answer.
 
@@ -8,6 +9,7 @@ use service::http::ApiError;
 use url::Url;
 
 /// Rejects a change that the page has not sent. Reading needs no check: other sites' pages cannot see the answer.
+///
 /// `page` is the dashboard's configured address; without one it is the requested host.
 pub(super) fn check(method: &Method, headers: &HeaderMap, page: Option<&Url>) -> Result<(), ApiError> {
     if method == Method::GET || method == Method::HEAD {
@@ -77,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_comes_from_the_page_itself() {
+    fn a_change_must_come_from_the_page() {
         assert!(allowed(&[], None));
         assert!(allowed(&[("origin", None)], None), "no browser");
         assert!(allowed(&[("content-type", Some("text/csv"))], None));
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_page_is_known_no_host_is_believed() {
+    fn a_configured_page_address_overrides_the_host() {
         let page = Some("https://dash.example");
         assert!(!allowed(&[], page));
         assert!(allowed(&[("origin", Some("https://dash.example"))], page));
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_needs_nothing() {
+    fn reading_needs_no_origin() {
         assert!(check(&Method::GET, &HeaderMap::new(), None).is_ok());
         assert!(check(&Method::DELETE, &HeaderMap::new(), None).is_err());
     }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drawn_password_is_a_good_one_and_no_other() {
+    fn a_generated_password_is_valid_and_unique() {
         let (one, other) = (draw_password(&mut rand::rng()), draw_password(&mut rand::rng()));
         assert!(check_password(&one).is_ok());
         assert_eq!(one.reveal().len(), 24);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hash_knows_its_password_and_nobodys_knows_none() {
+    async fn a_hash_matches_only_its_password() {
         let hashing = Hashing::default();
         let hash = hashing.hash(password("correct horse")).await.unwrap();
         assert!(hash.starts_with("$argon2id$"));

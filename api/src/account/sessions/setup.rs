@@ -1,4 +1,5 @@
 //! `GET` and `POST /app/api/setup`: the first sign-in of a new deployment.
+//!
 //! The set-up token is in the log of `api`, so that not just anybody who finds the page first becomes its owner.
 
 use std::time::Duration;

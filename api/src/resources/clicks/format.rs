@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_is_the_one_that_is_liked_best() {
+    fn the_preferred_format_is_chosen() {
         assert_eq!(Format::accepted(&HeaderMap::new()), Format::Json);
         for (accept, format) in [
             ("text/csv", Format::Csv),

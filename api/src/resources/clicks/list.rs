@@ -10,7 +10,7 @@ use super::click::Click;
 use super::export::export;
 use crate::app::App;
 use crate::resources::clicks::format::Format;
-use crate::resources::stats::subject::{Asked, Subject};
+use crate::resources::stats::subject::{Subject, SubjectParameters};
 use crate::store::clicks::{Classes, NewestFirst, Position};
 use crate::web::caller::Caller;
 use crate::web::download::Download;
@@ -70,7 +70,7 @@ pub(crate) async fn list(
     Query(query): Query<Parameters>,
     app: App,
 ) -> Result<Answer, ApiError> {
-    let asked = Asked {
+    let asked = SubjectParameters {
         start_date: query.start_date.as_deref(),
         end_date: query.end_date.as_deref(),
         class: query.class.as_deref(),

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_are_no_url_are_as_if_they_were_not_there() {
+    fn headers_without_a_url_are_ignored() {
         for bad in [&b"null"[..], b"\xff\xfe", b"", b"not a url"] {
             let page = page(&[(ORIGIN, bad), (REFERER, bad)]);
             assert!(page.host.is_none() && page.url.is_none());

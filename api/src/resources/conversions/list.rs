@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::app::App;
 use crate::error::database;
-use crate::resources::stats::subject::{Asked, Subject};
+use crate::resources::stats::subject::{Subject, SubjectParameters};
 use crate::store::clicks::{Classes, Converted, are_of_class};
 use crate::store::conversions;
 use crate::store::conversions::ListedRow;
@@ -91,7 +91,7 @@ pub(crate) async fn list(
 ) -> Result<Conversions, ApiError> {
     let limit = parse_limit(query.limit.as_deref())?;
     let after = query.cursor.as_deref().map(parse_cursor).transpose()?;
-    let asked = Asked {
+    let asked = SubjectParameters {
         start_date: query.start_date.as_deref(),
         end_date: query.end_date.as_deref(),
         class: query.class.as_deref(),
@@ -128,6 +128,7 @@ async fn page(
 
 /// Reads up to `limit` conversions of one class: the conversions from Postgres, the classes of their clicks from
 /// ClickHouse.
+///
 /// Most conversions are human, so the first batch is a page. A rare class needs larger batches.
 async fn of_class(
     app: &App,

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_become_fields_and_empty_ones_are_not_given() {
+    fn cells_become_fields_and_empty_ones_are_absent() {
         let link = fields(
             "Slug|more|Destination|tags|is_active|expires_at|forward_query|redirect_status",
             "a|x|https://example.com|b, c,,|No|2030-01-01T00:00:00Z|off|301",
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_other_services_are_known() {
+    fn columns_of_other_services_are_recognized() {
         let link = fields("Title|Long URL|back-half", "a|https://example.com|b").unwrap();
         assert_eq!((link.name.as_deref(), link.slug.as_deref()), (Some("a"), Some("b")));
         assert!(Columns::of(&["name".to_owned()]).is_err());
     }
 
     #[test]
-    fn the_apostrophe_of_an_export_is_taken_off_again() {
+    fn the_apostrophe_of_an_export_is_removed() {
         let name =
             |cell: &str| fields("destination|name", &format!("https://example.com|{cell}")).unwrap().name;
         assert_eq!(name(" '=1+1 ").as_deref(), Some("=1+1"));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_makes_no_sense_is_named() {
+    fn an_invalid_cell_is_named() {
         for (header, row) in [("is_active", "perhaps"), ("forward_query", "maybe")] {
             let fault = fields(&format!("destination|{header}"), &format!("https://example.com|{row}"));
             assert_eq!(fault.err().unwrap().body()["details"][0]["field"], header);

@@ -1,4 +1,5 @@
 //! Imports of links from CSV files, only for members.
+//!
 //! The file is first stored in the database. Any instance then imports it in batches, taking turns with other imports.
 //! A batch inserts its links and records its rows as done in one transaction, so each row is imported once, whatever is
 //! killed. A dry run does the same and rolls the links back.
@@ -91,7 +92,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
         #[test]
-        fn what_is_exported_is_imported_as_it_was(links in proptest::collection::vec(link(), 1..5)) {
+        fn an_export_is_imported_unchanged(links in proptest::collection::vec(link(), 1..5)) {
             let mut file = Vec::new();
             write_row(&mut file, &HEADER);
             for link in &links {

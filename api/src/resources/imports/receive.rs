@@ -72,6 +72,7 @@ struct Begun {
 }
 
 /// Receives a file and returns the progress of its import, which continues in the background.
+///
 /// A file that is sent again under its key is compared and answered with the import that it began.
 pub(crate) async fn import(
     Editor(caller): Editor,

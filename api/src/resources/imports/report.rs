@@ -7,13 +7,13 @@ use service::http::ApiError;
 use crate::app::App;
 use crate::error::database;
 use crate::store::imports;
-use crate::store::imports::{Refusal, Report};
+use crate::store::imports::{RejectedRow, Report};
 use crate::web::caller::Caller;
 use crate::web::csv;
 use crate::web::download::Download;
 
 /// Rejected rows in a report.
-const TOLD: i64 = 200;
+const MAX_REJECTED: i64 = 200;
 
 /// Rejected rows of one query.
 const BATCH: i64 = 2_000;
@@ -33,7 +33,7 @@ pub(super) async fn find(
     id: ImportId,
     is_dry_run: Option<bool>,
 ) -> Result<Report, ApiError> {
-    let report = imports::report(&app.pool, caller.workspace, id, is_dry_run, TOLD);
+    let report = imports::report(&app.pool, caller.workspace, id, is_dry_run, MAX_REJECTED);
     report
         .await
         .map_err(database)?
@@ -48,10 +48,10 @@ pub(crate) async fn refused(caller: Caller, id: ImportId, app: App) -> Result<Do
     let chunks = stream::try_unfold(0, move |after| {
         let app = app.clone();
         async move {
-            let rows = imports::refusals(&app.pool, id, after, BATCH).await.map_err(database)?;
+            let rows = imports::rejected_rows(&app.pool, id, after, BATCH).await.map_err(database)?;
             let Some(next) = rows.last().map(|last| last.row) else { return Ok(None) };
             let mut chunk = Vec::new();
-            for Refusal { row, status, message, content } in &rows {
+            for RejectedRow { row, status, message, content } in &rows {
                 csv::write_row(&mut chunk, &[&row.to_string(), &status.to_string(), message, content]);
             }
             Ok(Some((chunk, next)))

@@ -1,4 +1,5 @@
 //! Reads rows of CSV from a file in pieces.
+//!
 //! Supports the variants of spreadsheets: a byte order mark, UTF-16, semicolons or tabs. Text in another encoding is
 //! rejected where it is not ASCII.
 
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_in_which_spreadsheets_write_csv_is_read() {
+    fn every_csv_variant_of_spreadsheets_is_read() {
         let expected =
             vec![row(&["name", "destination"]), row(&["Zürich, \"été\" 🚲", "https://example.com"])];
         let text = "name,destination\r\n\"Zürich, \"\"été\"\" 🚲\",https://example.com\r\n";
@@ -333,14 +334,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_refused_row_by_row() {
+    fn undecodable_rows_are_rejected() {
         let read = read(b"name,destination\nZ\xfcrich,https://example.com\nb,https://example.com\n");
         assert!(read[1].as_ref().unwrap_err().contains("UTF-8"));
         assert_eq!(read[2], row(&["b", "https://example.com"]));
     }
 
     #[test]
-    fn a_quotation_mark_that_is_never_closed_ends_it() {
+    fn an_unclosed_quotation_mark_ends_the_file() {
         let file = format!("name,destination\n\"a,{}", "https://example.com\n".repeat(10_000));
         let rows = read_in(file.as_bytes(), 1_000);
         assert!(rows[1].cells.as_ref().unwrap_err().contains("quotation mark"));
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_numbered_as_in_a_spreadsheet_and_keep_what_the_file_had() {
+    fn rows_are_numbered_as_in_a_spreadsheet() {
         let file = "name,destination\n\n\"two\nlines\" , \"x\"\n\n\nlast,é\n\n";
         let numbered = [(1, "name,destination"), (3, "\"two\nlines\" , \"x\""), (6, "last,é")];
         let with = |line_break: &str| {

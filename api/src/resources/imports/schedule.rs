@@ -1,4 +1,5 @@
 //! Schedules imports.
+//!
 //! Imports take turns of some rows, so that a small file does not wait for large ones. An import that fails waits,
 //! longer each time. Instances share imports by advisory locks.
 
@@ -22,7 +23,7 @@ const MOST_DRY_RUNS: usize = 8;
 
 /// Turns after which an import is closed when others wait. It is read again from the beginning then; a dry run would
 /// start over, so it stays open.
-const STAY: u32 = 50;
+const MAX_TURNS: u32 = 50;
 
 /// Wait after a failure: the first, and the longest.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -37,11 +38,11 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(600);
 /// Runs imports until shutdown. Failures are logged and tried again.
 pub(crate) async fn run_imports(app: App) {
     let mut swept: Option<Instant> = None;
-    let mut later = HashMap::new();
+    let mut postponed = HashMap::new();
     while !app.shutdown.requested() {
         let is_due = swept.is_none_or(|at| at.elapsed() > SWEEP_INTERVAL);
         let outcome = tokio::select! {
-            outcome = work_while_any_waits(&app, &mut later, is_due) => outcome,
+            outcome = work_while_any_waits(&app, &mut postponed, is_due) => outcome,
             () = app.shutdown.wait() => return,
         };
         match outcome {
@@ -49,7 +50,7 @@ pub(crate) async fn run_imports(app: App) {
             Ok(()) => {}
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::warn!(error, "Imports of links do not go on; trying again");
+                tracing::warn!(error, "Cannot run imports of links; trying again");
             }
         }
         tokio::select! {
@@ -62,14 +63,17 @@ pub(crate) async fn run_imports(app: App) {
 
 async fn work_while_any_waits(
     app: &App,
-    later: &mut HashMap<Uuid, Later>,
+    postponed: &mut HashMap<Uuid, Postponed>,
     is_due: bool,
 ) -> anyhow::Result<()> {
     let mut pooled = app.pool.acquire().await?;
     if is_due {
         // Imports continue without it.
         if let Err(error) = imports::sweep(&mut pooled).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "Old imports of links stay for now");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "Cannot remove old imports of links; trying again later"
+            );
         }
     }
     if imports::waiting(&mut pooled).await?.is_empty() {
@@ -77,14 +81,14 @@ async fn work_while_any_waits(
     }
     // A separate connection: the locks end with it in any case.
     let connection = pooled.detach();
-    let mut turns = Turns { app, connection, open: HashMap::new(), had: HashMap::new(), turn: 0, later };
-    while turns.give_one().await? {}
+    let mut turns = Turns { app, connection, open: HashMap::new(), had: HashMap::new(), turn: 0, postponed };
+    while turns.run_one().await? {}
     turns.connection.close().await?;
     Ok(())
 }
 
 /// A failed import, which waits.
-struct Later {
+struct Postponed {
     until: Instant,
     /// Failures since its last success.
     failures: u32,
@@ -99,7 +103,7 @@ struct Turns<'a> {
     had: HashMap<Uuid, u64>,
     /// The number of the turn.
     turn: u64,
-    later: &'a mut HashMap<Uuid, Later>,
+    postponed: &'a mut HashMap<Uuid, Postponed>,
 }
 
 struct Open {
@@ -110,11 +114,11 @@ struct Open {
 
 impl Turns<'_> {
     /// Runs a turn of one import; false when none can run now.
-    async fn give_one(&mut self) -> anyhow::Result<bool> {
+    async fn run_one(&mut self) -> anyhow::Result<bool> {
         let waiting = imports::waiting(&mut self.connection).await?;
         let waits = |id: &Uuid| waiting.iter().any(|import| import.id == *id);
         self.had.retain(|id, _| waits(id));
-        self.later.retain(|id, _| waits(id));
+        self.postponed.retain(|id, _| waits(id));
         self.open_new(&waiting).await?;
         let next = self.open.keys().min_by_key(|id| self.had.get(id)).copied();
         let Some(id) = next else { return Ok(false) };
@@ -124,12 +128,12 @@ impl Turns<'_> {
         open.turns += 1;
         match open.work.turn(self.app, &mut self.connection).await {
             Ok(is_over) => {
-                self.later.remove(&id);
+                self.postponed.remove(&id);
                 if is_over {
                     self.close(id).await?;
                 }
             }
-            Err(error) => self.put_off(id, &error).await?,
+            Err(error) => self.postpone(id, &error).await?,
         }
         Ok(true)
     }
@@ -157,12 +161,12 @@ impl Turns<'_> {
     }
 
     fn is_due(&self, id: Uuid) -> bool {
-        self.later.get(&id).is_none_or(|later| later.until <= Instant::now())
+        self.postponed.get(&id).is_none_or(|postponed| postponed.until <= Instant::now())
     }
 
     /// Closes the import with the most turns, if it has had enough.
     async fn make_place(&mut self) -> anyhow::Result<bool> {
-        let may_go = self.open.iter().filter(|(_, open)| !open.is_dry_run && open.turns >= STAY);
+        let may_go = self.open.iter().filter(|(_, open)| !open.is_dry_run && open.turns >= MAX_TURNS);
         let Some(id) = may_go.max_by_key(|(_, open)| open.turns).map(|(id, _)| *id) else {
             return Ok(false);
         };
@@ -174,8 +178,9 @@ impl Turns<'_> {
     async fn open(&mut self, import: &Waiting) -> anyhow::Result<bool> {
         let id = import.id;
         if !imports::try_lock(&mut self.connection, id).await? {
-            let later = self.later.entry(id).or_insert(Later { until: Instant::now(), failures: 0 });
-            later.until = Instant::now() + PAUSE;
+            let postponed =
+                self.postponed.entry(id).or_insert(Postponed { until: Instant::now(), failures: 0 });
+            postponed.until = Instant::now() + PAUSE;
             return Ok(false);
         }
         match self.begin(id).await {
@@ -185,7 +190,7 @@ impl Turns<'_> {
             }
             // It was done meanwhile.
             Ok(None) => self.unlock(id).await?,
-            Err(error) => self.put_off(id, &error.into()).await?,
+            Err(error) => self.postpone(id, &error.into()).await?,
         }
         Ok(false)
     }
@@ -207,15 +212,16 @@ impl Turns<'_> {
     }
 
     /// Closes a failed import until its wait is over.
-    async fn put_off(&mut self, id: Uuid, error: &anyhow::Error) -> anyhow::Result<()> {
+    async fn postpone(&mut self, id: Uuid, error: &anyhow::Error) -> anyhow::Result<()> {
         // If Postgres is away, all imports wait, and none has failed.
         self.connection.ping().await.with_context(|| format!("after import {id}: {error:#}"))?;
         self.close(id).await?;
-        let failures = self.later.get(&id).map_or(0, |later| later.failures);
+        let failures = self.postponed.get(&id).map_or(0, |postponed| postponed.failures);
         let wait = wait_after(failures);
-        self.later.insert(id, Later { until: Instant::now() + wait, failures: failures.saturating_add(1) });
+        self.postponed
+            .insert(id, Postponed { until: Instant::now() + wait, failures: failures.saturating_add(1) });
         let (error, wait_seconds) = (format!("{error:#}"), wait.as_secs());
-        tracing::warn!(error, import = %id, wait_seconds, "An import of links failed; it is tried again");
+        tracing::warn!(error, import = %id, wait_seconds, "An import of links failed; trying again after a wait");
         Ok(())
     }
 }
@@ -229,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_import_that_fails_waits_longer_each_time_and_never_longer_than_five_minutes() {
+    fn a_failing_import_backs_off_up_to_five_minutes() {
         let waits = [0, 1, 2, 8, 9, 40].map(|failures| wait_after(failures).as_secs());
         assert_eq!(waits, [1, 2, 4, 256, 300, 300]);
     }

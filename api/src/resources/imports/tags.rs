@@ -1,4 +1,5 @@
 //! The tags of a link in one cell.
+//!
 //! Tags are separated by commas, as in exports of other services. A tag with a comma or surrounding spaces is quoted,
 //! with inner quotes doubled: CSV within the cell.
 
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_read_as_people_and_programs_write_them() {
+    fn tags_are_parsed_in_all_common_forms() {
         for (cell, tags) in [
             ("", &[][..]),
             (" , ,", &[]),
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_written_plainly_where_they_can_be() {
+    fn tags_are_quoted_only_where_necessary() {
         let tags = ["sale", "5\" pipe", "a,b", " a", "\"b\""].map(str::to_owned);
         assert_eq!(join(&tags), "sale,5\" pipe,\"a,b\",\" a\",\"\"\"b\"\"\"");
         assert_eq!(split(&join(&tags)), tags);

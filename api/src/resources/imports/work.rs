@@ -11,11 +11,11 @@ use super::columns::Columns;
 use super::rows::{Next, Row, Rows};
 use crate::account::quota::LinkQuota;
 use crate::app::App;
-use crate::error::{database, despite_deadlocks};
+use crate::error::{database, retry_deadlocks};
 use crate::resources::links::create;
 use crate::resources::links::fields::Checked;
 use crate::resources::links::object::{external_id_taken, slug_taken};
-use crate::store::imports::{Import, Outcome, Refusal};
+use crate::store::imports::{Import, Outcome, RejectedRow};
 use crate::store::{imports, links};
 use crate::web::caller::Caller;
 
@@ -37,7 +37,7 @@ pub(super) struct Work {
     columns: Option<Columns>,
     /// Rows read so far, without the header.
     read: i64,
-    would_be: WouldBe,
+    dry_run_names: DryRunNames,
 }
 
 impl Work {
@@ -53,15 +53,16 @@ impl Work {
             Some((Row { cells: Ok(header), .. }, _)) => Columns::of(&header).ok(),
             _ => None,
         };
-        Ok(Self { import, file, columns, read: 0, would_be: WouldBe::default() })
+        Ok(Self { import, file, columns, read: 0, dry_run_names: DryRunNames::default() })
     }
 
     /// Imports some rows; true when all are done.
+    ///
     /// After an error the import must be started again.
     pub(super) async fn turn(&mut self, app: &App, connection: &mut PgConnection) -> anyhow::Result<bool> {
         for _ in 0..TURN {
             let (batch, is_end) = self.read_batch(app, connection).await?;
-            if !batch.is_empty() && !do_batch(app, &mut self.import, &batch, &mut self.would_be).await? {
+            if !batch.is_empty() && !do_batch(app, &mut self.import, &batch, &mut self.dry_run_names).await? {
                 // Another process has continued it.
                 return Ok(true);
             }
@@ -153,12 +154,12 @@ fn read(app: &App, columns: &Columns, cells: Result<Vec<String>, &'static str>) 
 /// Hashes of the names that a dry run would have taken: its earlier batches inserted nothing that later ones could
 /// conflict with.
 #[derive(Default)]
-struct WouldBe {
+struct DryRunNames {
     hash: RandomState,
     names: HashSet<u64>,
 }
 
-impl WouldBe {
+impl DryRunNames {
     fn names(&self, row: &Checked) -> [Option<u64>; 2] {
         let external_id = row.external_id.as_ref().and_then(Option::as_ref);
         [
@@ -188,11 +189,11 @@ async fn do_batch(
     app: &App,
     import: &mut Import,
     batch: &[Entry],
-    would_be: &mut WouldBe,
+    dry_run_names: &mut DryRunNames,
 ) -> Result<bool, ApiError> {
     let (outcome, created) = {
-        let (import, would_be) = (&*import, &*would_be);
-        let done = despite_deadlocks(|| batch_once(app, import, batch, would_be)).await?;
+        let (import, dry_run_names) = (&*import, &*dry_run_names);
+        let done = retry_deadlocks(|| batch_once(app, import, batch, dry_run_names)).await?;
         let Some(done) = done else { return Ok(false) };
         done
     };
@@ -200,7 +201,7 @@ async fn do_batch(
         created
             .iter()
             .filter_map(|place| batch[*place].link.as_ref().ok())
-            .for_each(|row| would_be.take(row));
+            .for_each(|row| dry_run_names.take(row));
     }
     import.created += outcome.created;
     import.failed += outcome.failed;
@@ -213,7 +214,7 @@ async fn batch_once(
     app: &App,
     import: &Import,
     batch: &[Entry],
-    would_be: &WouldBe,
+    dry_run_names: &DryRunNames,
 ) -> Result<Option<(Outcome, Vec<usize>)>, ApiError> {
     let caller = Caller::of_import(import.workspace_id, import.account_id, import.user_id, import.plan);
     let (mut transaction, mut quota) = LinkQuota::begin(app, &caller).await?;
@@ -230,7 +231,9 @@ async fn batch_once(
     let done = import.created + import.failed;
     let readable: Vec<Result<&Checked, ApiError>> = batch
         .iter()
-        .map(|row| row.link.as_ref().map_err(Clone::clone).and_then(|row| would_be.check(row).map(|()| row)))
+        .map(|row| {
+            row.link.as_ref().map_err(Clone::clone).and_then(|row| dry_run_names.check(row).map(|()| row))
+        })
         .collect();
     let entries: Vec<&Checked> = readable.iter().flatten().copied().collect();
     let mut made =
@@ -249,7 +252,7 @@ async fn batch_once(
                 let message = error.message().to_owned();
                 // Statuses have three digits.
                 let status = error.status().as_u16().cast_signed();
-                outcome.refusals.push(Refusal { row, status, message, content: content.clone() });
+                outcome.rejected_rows.push(RejectedRow { row, status, message, content: content.clone() });
             }
         }
     }

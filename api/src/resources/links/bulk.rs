@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use super::create;
 use crate::account::quota::LinkQuota;
 use crate::app::App;
-use crate::error::{database, despite_deadlocks};
+use crate::error::{database, retry_deadlocks};
 use crate::resources::links::fields::{Checked, Fields};
 use crate::resources::links::object::{FullLink, LinkObject};
 use crate::store::links;
@@ -63,7 +63,7 @@ pub(crate) async fn bulk(
     let read = |entry: &RawValue| parse_json::<Fields>(entry.get().as_bytes())?.check_new(&app.public_url);
     let entries: Vec<Result<Checked, ApiError>> = body.links.iter().map(|entry| read(entry)).collect();
     let (named, entries, app) = (named.as_ref(), &entries, &app);
-    despite_deadlocks(|| bulk_once(named, &caller, entries, app)).await
+    retry_deadlocks(|| bulk_once(named, &caller, entries, app)).await
 }
 
 async fn bulk_once(

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::slug;
 use crate::account::quota::LinkQuota;
 use crate::app::App;
-use crate::error::{database, despite_deadlocks};
+use crate::error::{database, retry_deadlocks};
 use crate::resources::links::fields::{Checked, Fields};
 use crate::resources::links::object::{FullLink, LinkObject, external_id_taken, slug_taken};
 use crate::store::links;
@@ -33,7 +33,7 @@ pub(crate) async fn create(
         key.map(|key| NamedRequest::new(caller.workspace, key, "create link", &fields)).transpose()?;
     let checked = fields.check_new(&app.public_url)?;
     let (named, checked, app) = (named.as_ref(), &checked, &app);
-    despite_deadlocks(|| create_once(named, &caller, checked, app)).await
+    retry_deadlocks(|| create_once(named, &caller, checked, app)).await
 }
 
 async fn create_once(
@@ -75,6 +75,7 @@ pub(crate) fn created(row: &LinkRow, app: &App) -> Result<Answer, ApiError> {
 }
 
 /// Inserts a link from fields that passed [`Fields::check_new`], and queues its messages, in this transaction.
+///
 /// An error changes nothing, and the transaction can continue.
 pub(crate) async fn insert(
     transaction: &mut PgConnection,
@@ -111,6 +112,7 @@ fn draw(checked: &Checked, caller: &Caller, app: &App) -> (LinkRow, EventPayload
 }
 
 /// Inserts links from fields that passed [`Fields::check_new`], many with one statement, in this transaction.
+///
 /// The outcomes are in order, and those that [`insert`] would have had.
 pub(crate) async fn insert_all(
     transaction: &mut PgConnection,

@@ -153,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cursor_is_read_by_a_list_of_its_own_order_and_class_only(
+        fn a_cursor_belongs_to_one_order_and_class(
             cursor in any_cursor(), classes in any_classes(),
         ) {
             let text = cursor.encode();
@@ -164,7 +164,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cursor_with_one_other_character_is_refused(cursor in any_cursor(), place in any::<proptest::sample::Index>(), other in "[A-Za-z0-9_-]") {
+        fn a_cursor_with_a_changed_character_is_rejected(cursor in any_cursor(), place in any::<proptest::sample::Index>(), other in "[A-Za-z0-9_-]") {
             let text = cursor.encode();
             let place = place.index(text.len());
             let mut mangled = text.clone();
@@ -174,13 +174,13 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in "\\PC*") {
+        fn parsing_never_panics(text in "\\PC*") {
             prop_assert!(Cursor::decode(&text).is_none());
         }
     }
 
     #[test]
-    fn what_no_list_gave_is_refused_also_with_a_right_checksum() {
+    fn a_forged_cursor_is_rejected() {
         for json in [
             "",
             "{}",

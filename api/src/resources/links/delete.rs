@@ -9,16 +9,17 @@ use service::http::ApiError;
 use crate::account::quota;
 use crate::account::quota::begin_count;
 use crate::app::App;
-use crate::error::{database, despite_deadlocks};
+use crate::error::{database, retry_deadlocks};
 use crate::resources::links::object;
 use crate::store::links;
 use crate::store::links::EventPayload;
 use crate::web::caller::{Caller, Editor};
 
 /// Deletes a link, locked or not. Its slug becomes free; its clicks do not pass to the slug's next link.
+///
 /// The oldest locked link of the account is unlocked in its place.
 pub(crate) async fn delete(Editor(caller): Editor, id: LinkId, app: App) -> Result<(), ApiError> {
-    despite_deadlocks(|| delete_once(id, &caller, &app)).await
+    retry_deadlocks(|| delete_once(id, &caller, &app)).await
 }
 
 async fn delete_once(id: LinkId, caller: &Caller, app: &App) -> Result<(), ApiError> {

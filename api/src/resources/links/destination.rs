@@ -23,6 +23,7 @@ pub(crate) fn completed(destination: &str) -> Cow<'_, str> {
 }
 
 /// Checks a destination.
+///
 /// The text is stored, not its parsed form: parsing would change percent-encodings that the destination may depend on.
 pub(crate) fn check(destination: &str, public_url: &Url) -> Result<(), &'static str> {
     if destination.len() > MAX_LEN {
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absolute_http_url_is_a_destination() {
+    fn an_absolute_http_url_is_a_valid_destination() {
         for good in [
             "https://example.com",
             "http://example.com:8080/a?b=c%20d&e=%C3%A9#f",
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_safe_destination_is_refused() {
+    fn an_unsafe_destination_is_rejected() {
         let long = format!("https://example.com/{}", "x".repeat(2048));
         for bad in [
             "",

@@ -17,6 +17,7 @@ const MAX_TAG: usize = 50;
 const MAX_TAGS: usize = 10;
 
 /// The fields of a body; `None` is absent.
+///
 /// With an inner `Option`, null clears the field. Otherwise null is an error.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_refused_where_it_is_no_value() {
+    fn null_is_rejected_where_it_has_no_meaning() {
         for field in [
             "name",
             "destination",
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_no_message_could_carry_is_refused() {
+    fn a_time_out_of_range_is_rejected() {
         for bad in
             ["9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00Z", "2027-02-30T00:00:00Z", "2027-01-31", ""]
         {
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_told_from_absent() {
+    fn null_differs_from_absent() {
         let cleared = check(json!({"expires_at": null, "external_id": null})).unwrap();
         assert_eq!(cleared.expires_at, Some(None));
         assert_eq!(cleared.external_id, Some(None));

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_knows_whether_there_are_more() {
+    fn a_page_has_a_cursor_if_there_are_more() {
         let mut rows = vec![1, 2, 3];
         assert_eq!(last_of_page(&mut rows, 3), None);
         assert_eq!(last_of_page(&mut rows, 2), Some(&2));

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_svg_has_as_many_dark_squares_as_the_code() {
+    fn the_svg_has_every_dark_module() {
         let modules = Modules::of("https://go.example/spring").unwrap();
         let image = String::from_utf8(svg(&modules, 300).unwrap().image).unwrap();
         assert!(image.contains("width=\"300\""));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_png_too_small_for_its_code_is_refused() {
+    fn a_png_too_small_for_its_code_is_rejected() {
         let modules = Modules::of(&format!("https://{}/x", "a".repeat(400))).unwrap();
         assert!(png(&modules, 64).is_err());
         assert!(png(&modules, 256).is_ok());

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drawn_slug_is_a_slug_without_look_alikes() {
+    fn a_generated_slug_has_no_look_alikes() {
         for _ in 0..200 {
             let slug = draw(&mut rand::rng());
             assert_eq!(slug.len(), GENERATED_LEN);

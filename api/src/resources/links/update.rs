@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use super::show;
 use crate::account::quota;
 use crate::app::App;
-use crate::error::{database, despite_deadlocks, violates};
+use crate::error::{database, retry_deadlocks, violates};
 use crate::resources::links::fields::{Checked, Fields};
 use crate::resources::links::object;
 use crate::resources::links::object::{FullLink, LinkObject, external_id_taken, slug_taken};
@@ -27,7 +27,7 @@ pub(crate) async fn update(
 ) -> Result<FullLink, ApiError> {
     let checked = fields.check(&app.public_url)?;
     // Two requests that swap external ids deadlock.
-    let row = despite_deadlocks(|| update_once(id, &caller, &checked, &app)).await?;
+    let row = retry_deadlocks(|| update_once(id, &caller, &checked, &app)).await?;
     show::full_of_retention(&row, &caller, &app).await
 }
 

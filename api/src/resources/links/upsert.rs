@@ -6,7 +6,7 @@ use service::http::{ApiError, Code};
 use super::{create, show, update};
 use crate::account::quota::LinkQuota;
 use crate::app::App;
-use crate::error::{database, despite_deadlocks};
+use crate::error::{database, retry_deadlocks};
 use crate::resources::links::fields::{Checked, Fields};
 use crate::store::links;
 use crate::store::links::LinkRow;
@@ -29,12 +29,12 @@ pub(crate) async fn upsert(
     let checked = fields.check(&app.public_url)?;
     let once = || upsert_once(&external_id, &checked, &caller, &app);
     for _ in 1..ATTEMPTS {
-        match despite_deadlocks(once).await {
+        match retry_deadlocks(once).await {
             Err(error) if error.code() == Code::ExternalIdTaken => {}
             settled => return answer(settled?, &caller, &app).await,
         }
     }
-    answer(despite_deadlocks(once).await?, &caller, &app).await
+    answer(retry_deadlocks(once).await?, &caller, &app).await
 }
 
 enum Upserted {

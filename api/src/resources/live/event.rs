@@ -7,6 +7,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 /// A click's place in the topic, and the process that assigned it.
+///
 /// As text it is the event's id, which a browser sends as `Last-Event-ID` when it reconnects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_read_as_it_is_written() {
+    fn a_place_round_trips() {
         let place = Place { millis: 1_800_000_000_123, partition: 3, offset: 42, process: 0xbeef };
         assert_eq!(place.to_string(), "1800000000123-3-42-0000beef");
         assert_eq!(place.to_string().parse(), Ok(place));

@@ -56,7 +56,10 @@ pub(crate) fn follow(config: &KafkaConfig, hub: Hub, shutdown: Shutdown) -> anyh
                         // The brokers are away, or the topic does not exist yet. Clicks that come meanwhile are only in
                         // the totals.
                         Err(error) => {
-                            tracing::debug!(error = &error as &dyn std::error::Error, "No live clicks yet");
+                            tracing::debug!(
+                                error = &error as &dyn std::error::Error,
+                                "Cannot find the end of topic clicks; live clicks are delayed"
+                            );
                             if partitions == 0 {
                                 thread::sleep(PAUSE);
                                 continue;

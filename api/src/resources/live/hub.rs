@@ -43,7 +43,7 @@ pub(crate) struct Hub {
 
 #[derive(Debug, Default)]
 struct State {
-    rooms: HashMap<Uuid, Room>,
+    channels: HashMap<Uuid, Channel>,
     /// Open streams by account. A listener that was cut off counts until its stream ends, since its connection is still
     /// open.
     open: HashMap<Uuid, usize>,
@@ -51,7 +51,7 @@ struct State {
 
 /// A workspace with listeners now or recently.
 #[derive(Debug, Default)]
-struct Room {
+struct Channel {
     last: VecDeque<Arc<Event>>,
     listeners: Vec<Listener>,
     /// Since when it has no listener.
@@ -68,7 +68,7 @@ struct Listener {
 
 /// A listener's end of the hub. Dropping it removes the listener.
 #[derive(Debug)]
-pub(super) struct Listening {
+pub(super) struct Subscription {
     /// Clicks since the given place.
     pub(super) missed: Vec<Arc<Event>>,
     /// Whether more clicks may be missing.
@@ -95,9 +95,9 @@ impl Drop for Leave {
                 state.open.remove(&self.account);
             }
         }
-        if let Some(room) = state.rooms.get_mut(&self.workspace) {
-            room.listeners.retain(|listener| listener.number != self.number);
-            room.note_empty();
+        if let Some(channel) = state.channels.get_mut(&self.workspace) {
+            channel.listeners.retain(|listener| listener.number != self.number);
+            channel.note_empty();
         }
     }
 }
@@ -137,30 +137,32 @@ impl Hub {
     /// Returns whether anybody listens to the workspace, or to any.
     pub(super) fn wants(&self, workspace: Option<Uuid>) -> bool {
         let state = self.state();
-        workspace.map_or(!state.rooms.is_empty(), |workspace| state.rooms.contains_key(&workspace))
+        workspace.map_or(!state.channels.is_empty(), |workspace| state.channels.contains_key(&workspace))
     }
 
     /// Passes a click to the listeners, and cuts off those that are too slow.
     pub(super) fn publish(&self, workspace: Uuid, event: Event) {
         let mut state = self.state();
-        let Some(room) = state.rooms.get_mut(&workspace) else { return };
+        let Some(channel) = state.channels.get_mut(&workspace) else { return };
         let event = Arc::new(event);
-        room.listeners.retain(|listener| {
+        channel.listeners.retain(|listener| {
             let is_for = listener.link.is_none_or(|link| link == event.link);
             // A listener that is cut off reconnects with the last place it has seen.
             !is_for || listener.queue.try_send(Arc::clone(&event)).is_ok()
         });
-        room.note_empty();
-        if room.last.len() == KEPT {
-            room.last.pop_front();
+        channel.note_empty();
+        if channel.last.len() == KEPT {
+            channel.last.pop_front();
         }
-        room.last.push_back(event);
+        channel.last.push_back(event);
     }
 
     /// Removes workspaces without listeners for some time.
     pub(super) fn forget(&self) {
         let mut state = self.state();
-        state.rooms.retain(|_, room| room.empty_since.is_none_or(|since| since.elapsed() < KEPT_FOR));
+        state
+            .channels
+            .retain(|_, channel| channel.empty_since.is_none_or(|since| since.elapsed() < KEPT_FOR));
         let listeners = state.listeners();
         metrics::gauge!("hopline_live_listeners").set(listeners as f64);
     }
@@ -175,19 +177,19 @@ impl Hub {
         workspace: Uuid,
         link: Option<Uuid>,
         from: Option<Place>,
-    ) -> Result<Listening, ApiError> {
+    ) -> Result<Subscription, ApiError> {
         let mut state = self.state();
         state.check_room_for(account, workspace, self.most)?;
         *state.open.entry(account).or_default() += 1;
-        let room = state.rooms.entry(workspace).or_default();
-        let (missed, has_gap) = from.map_or((Vec::new(), false), |from| room.since(from, link));
+        let channel = state.channels.entry(workspace).or_default();
+        let (missed, has_gap) = from.map_or((Vec::new(), false), |from| channel.since(from, link));
         let (sender, queue) = mpsc::channel(QUEUE);
         // Random, since a counter would restart with a removed workspace.
         let number = rand::random();
-        room.listeners.push(Listener { number, link, queue: sender });
-        room.empty_since = None;
+        channel.listeners.push(Listener { number, link, queue: sender });
+        channel.empty_since = None;
         let leave = Leave { hub: self.clone(), account, workspace, number };
-        Ok(Listening { missed, has_gap, queue, _leave: leave })
+        Ok(Subscription { missed, has_gap, queue, _leave: leave })
     }
 }
 
@@ -197,7 +199,7 @@ impl State {
     }
 
     fn check_room_for(&self, account: Uuid, workspace: Uuid, most: usize) -> Result<(), ApiError> {
-        let of_workspace = self.rooms.get(&workspace).map_or(0, |room| room.listeners.len());
+        let of_workspace = self.channels.get(&workspace).map_or(0, |channel| channel.listeners.len());
         if of_workspace >= MOST_OF_WORKSPACE {
             let message = format!(
                 "The workspace already has {MOST_OF_WORKSPACE} live streams. Close one and try again."
@@ -217,7 +219,7 @@ impl State {
     }
 }
 
-impl Room {
+impl Channel {
     fn note_empty(&mut self) {
         if self.listeners.is_empty() && self.empty_since.is_none() {
             self.empty_since = Some(Instant::now());
@@ -269,11 +271,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_on_where_it_broke() {
+    fn a_stream_resumes_where_it_broke() {
         let hub = hub();
-        let listening = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
+        let subscription = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
         let places: Vec<Place> = (0..10).map(|offset| publish(&hub, offset)).collect();
-        drop(listening);
+        drop(subscription);
         let again = hub.listen(ACCOUNT, WORKSPACE, None, Some(places[6])).unwrap();
         assert_eq!((offsets(&again.missed), again.has_gap), (vec![7, 8, 9], false));
         // With a place of another process, clicks near it are repeated rather than lost.
@@ -283,15 +285,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_a_gap_is_told() {
+    fn kept_clicks_are_bounded_and_a_gap_is_reported() {
         let hub = hub();
-        let mut listening = hub.listen(ACCOUNT, WORKSPACE, Some(Uuid::from_u128(3)), None).unwrap();
+        let mut subscription = hub.listen(ACCOUNT, WORKSPACE, Some(Uuid::from_u128(3)), None).unwrap();
         let first = publish(&hub, 0);
         for offset in 1..=KEPT as i64 + 5 {
             publish(&hub, offset);
         }
-        assert!(listening.queue.try_recv().is_err(), "of another link");
-        assert_eq!(hub.state().rooms[&WORKSPACE].last.len(), KEPT);
+        assert!(subscription.queue.try_recv().is_err(), "of another link");
+        assert_eq!(hub.state().channels[&WORKSPACE].last.len(), KEPT);
         let again = hub.listen(ACCOUNT, WORKSPACE, None, Some(first)).unwrap();
         assert!(again.has_gap);
         assert_eq!(again.missed.len(), KEPT);
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_listener_is_cut_off_and_holds_up_nobody() {
+    fn a_slow_listener_is_cut_off_and_delays_nobody() {
         let hub = hub();
         let mut slow = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
         let mut quick = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
@@ -318,30 +320,34 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_has_so_many_listeners_and_no_more() {
+    fn a_workspace_has_a_limit_of_listeners() {
         let hub = hub();
         assert!(!hub.wants(None));
-        let listening: Vec<Listening> =
+        let subscription: Vec<Subscription> =
             (0..MOST_OF_WORKSPACE).map(|_| hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap()).collect();
         assert_eq!(hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap_err().status(), 429);
         assert!(hub.listen(ACCOUNT, Uuid::nil(), None, None).is_ok(), "another workspace has its own");
         assert!(hub.wants(Some(WORKSPACE)) && !hub.wants(Some(LINK)));
-        drop(listening);
+        drop(subscription);
         assert!(hub.listen(ACCOUNT, WORKSPACE, None, None).is_ok());
     }
 
     #[test]
-    fn an_account_and_a_process_have_so_many_listeners_and_no_more() {
+    fn an_account_and_a_process_have_a_limit_of_listeners() {
         let listen = |hub: &Hub, account: u128, workspace: usize| {
             let workspace = Uuid::from_u128(1_000 * account + workspace as u128);
             hub.listen(Uuid::from_u128(account), workspace, None, None)
         };
         let hub = Hub::new(1_000);
-        let of_account: Vec<Listening> =
+        let of_account: Vec<Subscription> =
             (0..MOST_OF_ACCOUNT).map(|number| listen(&hub, 1, number / 40).unwrap()).collect();
         assert_eq!(listen(&hub, 1, 9).unwrap_err().status(), 429);
-        assert!(!hub.state().rooms.contains_key(&Uuid::from_u128(1_009)), "what is refused leaves nothing");
-        let mut of_others: Vec<Listening> = (0..50).map(|number| listen(&hub, 2, number).unwrap()).collect();
+        assert!(
+            !hub.state().channels.contains_key(&Uuid::from_u128(1_009)),
+            "what is refused leaves nothing"
+        );
+        let mut of_others: Vec<Subscription> =
+            (0..50).map(|number| listen(&hub, 2, number).unwrap()).collect();
         assert_eq!(listen(&hub, 3, 0).unwrap_err().status(), 503, "a quarter of the connections");
         of_others.pop();
         assert!(listen(&hub, 3, 0).is_ok());
@@ -356,7 +362,7 @@ mod tests {
         for offset in 0..=QUEUE as i64 {
             publish(&hub, offset);
         }
-        assert!(hub.state().rooms[&WORKSPACE].listeners.is_empty());
+        assert!(hub.state().channels[&WORKSPACE].listeners.is_empty());
         assert_eq!(hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap_err().status(), 503);
         drop(slow);
         assert!(hub.listen(ACCOUNT, WORKSPACE, None, None).is_ok());

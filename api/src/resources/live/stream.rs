@@ -15,7 +15,7 @@ use warp::Reply as _;
 use warp::reply::Response;
 
 use super::event::{Event, Place};
-use super::hub::Listening;
+use super::hub::Subscription;
 use crate::app::App;
 use crate::resources::links::object;
 use crate::web::caller::Caller;
@@ -58,6 +58,7 @@ impl Answer for Stream {
 }
 
 /// Streams the clicks of a link, or of the workspace, of every class.
+///
 /// With `Last-Event-ID` the stream starts with the clicks since then, as far as they are kept.
 pub(crate) async fn live(
     caller: Caller,
@@ -73,11 +74,11 @@ pub(crate) async fn live(
         headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<Place>().ok());
     // Without Kafka the stream starts anyway; clicks come when Kafka is back.
     let _ = tokio::time::timeout(FOLLOWING, app.live.wait_until_following()).await;
-    let listening = app.live.listen(caller.account, caller.workspace, link, from)?;
+    let subscription = app.live.listen(caller.account, caller.workspace, link, from)?;
     let (sender, chunks) = mpsc::channel(1);
     tokio::spawn(async move {
         tokio::select! {
-            () = tell(listening, &caller, &app, &sender) => {}
+            () = send_events(subscription, &caller, &app, &sender) => {}
             // A long stream would delay the shutdown.
             () = app.shutdown.wait() => {}
             () = sender.closed() => {}
@@ -87,27 +88,32 @@ pub(crate) async fn live(
 }
 
 /// Sends events until the listener leaves, is too slow, or may no longer listen.
-async fn tell(mut listening: Listening, caller: &Caller, app: &App, sender: &mpsc::Sender<Bytes>) {
+async fn send_events(
+    mut subscription: Subscription,
+    caller: &Caller,
+    app: &App,
+    sender: &mpsc::Sender<Bytes>,
+) {
     let send = async |bytes: Bytes| sender.send(bytes).await.is_ok();
     if !send(Bytes::from_static(BEGINNING.as_bytes())).await {
         return;
     }
-    if listening.has_gap && !send(Bytes::from_static(GAP.as_bytes())).await {
+    if subscription.has_gap && !send(Bytes::from_static(GAP.as_bytes())).await {
         return;
     }
-    for event in std::mem::take(&mut listening.missed) {
+    for event in std::mem::take(&mut subscription.missed) {
         if !send(event.bytes.clone()).await {
             return;
         }
     }
-    let mut beat = tokio::time::interval(KEEP_ALIVE);
-    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticks = tokio::time::interval(KEEP_ALIVE);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // The first tick is immediate.
-    beat.tick().await;
+    ticks.tick().await;
     loop {
         let next: Option<Option<Arc<Event>>> = tokio::select! {
-            event = listening.queue.recv() => Some(event),
-            _ = beat.tick() => None,
+            event = subscription.queue.recv() => Some(event),
+            _ = ticks.tick() => None,
         };
         let bytes = match next {
             Some(Some(event)) => event.bytes.clone(),

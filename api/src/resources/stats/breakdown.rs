@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use service::http::ApiError;
 
 use crate::app::App;
-use crate::resources::stats::subject::{Asked, Subject};
+use crate::resources::stats::subject::{Subject, SubjectParameters};
 use crate::store::clicks;
 use crate::store::clicks::{Classes, Dimension, Snapshot};
 use crate::web::caller::Caller;
@@ -53,7 +53,7 @@ pub(crate) async fn breakdown(
 ) -> Result<Breakdown, ApiError> {
     let dimension = Dimension::parse(&dimension)?;
     let limit = parse_limit(query.limit.as_deref())?;
-    let asked = Asked {
+    let asked = SubjectParameters {
         start_date: query.start_date.as_deref(),
         end_date: query.end_date.as_deref(),
         class: query.class.as_deref(),

@@ -42,6 +42,7 @@ pub(crate) fn parse_zone(text: Option<&str>) -> Result<Tz, ApiError> {
 }
 
 /// Returns the beginnings of the points of `[start, end)`, in seconds since 1970, ascending.
+///
 /// The first point contains `start` and may begin before it. A day of 23 or 25 hours is one point; an hour that the
 /// clock repeats is two.
 ///
@@ -146,6 +147,7 @@ fn date(zone: Tz, at: i64) -> NaiveDate {
 }
 
 /// Returns the first change of the clock after `from` and before `to`.
+///
 /// There must be at most one change between them.
 fn change(zone: Tz, from: i64, to: i64) -> Option<i64> {
     let before = offset(zone, from);
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_has_the_hours_that_its_clocks_show() {
+    fn a_day_has_23_24_or_25_hours() {
         let berlin = |start, end| points(Interval::Hour, "Europe/Berlin", start, end);
         assert_eq!(berlin("2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z").len(), 23);
         assert_eq!(berlin("2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z").len(), 25);
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_point_holds_the_start_and_the_last_one_the_end() {
+    fn the_points_cover_the_window() {
         assert_eq!(
             points(Interval::Day, "UTC", "2026-11-01T12:00:00Z", "2026-11-03T00:00:00.001Z"),
             ["01T00:00", "02T00:00", "03T00:00"]
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_without_a_midnight_begins_when_the_clocks_have_gone_on() {
+    fn a_day_without_midnight_begins_at_the_clock_change() {
         // Cairo goes from 23:59:59 to 01:00:00.
         let days = points(Interval::Day, "Africa/Cairo", "2026-04-23T00:00:00Z", "2026-04-24T12:00:00Z");
         assert_eq!(days, ["22T22:00", "23T22:00"]);
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_with_a_part_of_an_hour_are_told_apart() {
+    fn part_hour_zones_are_recognized() {
         let on_the_hour = |interval, zone: &str| {
             let (start, end) = (at("2026-04-03T00:00:00Z"), at("2026-04-08T00:00:00Z"));
             are_on_the_hour(&starts(interval, zone.parse().unwrap(), start, end).unwrap())
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_thousand_points_are_refused_also_for_ages() {
+    fn more_than_a_thousand_points_are_rejected() {
         let end = at("2026-11-21T00:00:00Z");
         for (interval, most) in [
             (Interval::Minute, TimeDelta::minutes(1_000)),
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_zone_or_interval_is_refused() {
+    fn an_unknown_zone_or_interval_is_rejected() {
         assert_eq!(parse_zone(None).unwrap(), Tz::UTC);
         assert!(parse_zone(Some("America/Argentina/Buenos_Aires")).is_ok());
         for bad in ["", "europe/berlin", "Europe/Atlantis", "+01:00", "CEST", "UTC\0", "../etc/passwd"] {
@@ -278,7 +280,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
         #[test]
-        fn the_points_of_any_zone_ascend_and_are_what_its_clocks_show(
+        fn the_points_of_any_zone_follow_its_clock(
             zone in (0..chrono_tz::TZ_VARIANTS.len()).prop_map(|place| chrono_tz::TZ_VARIANTS[place]),
             start in 0_i64..4_102_444_800,
             length in 0_i64..400 * DAY,

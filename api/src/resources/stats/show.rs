@@ -8,7 +8,7 @@ use service::http::ApiError;
 use super::buckets::Interval;
 use super::{buckets, conversion_rate};
 use crate::app::App;
-use crate::resources::stats::subject::{Asked, Subject};
+use crate::resources::stats::subject::{Subject, SubjectParameters};
 use crate::store::clicks;
 use crate::store::clicks::{Classes, Snapshot};
 use crate::web::caller::Caller;
@@ -62,7 +62,7 @@ pub(crate) async fn show(
     Query(query): Query<Parameters>,
     app: App,
 ) -> Result<Stats, ApiError> {
-    let asked = Asked {
+    let asked = SubjectParameters {
         start_date: query.start_date.as_deref(),
         end_date: query.end_date.as_deref(),
         class: query.class.as_deref(),
@@ -78,7 +78,7 @@ pub(crate) async fn show(
             let snapshot = Snapshot::read(queries, &question).await?;
             let (counted, conversions) = tokio::join!(
                 clicks::series(queries, &snapshot, &question, &points.starts, points.by_hour),
-                queries.in_half(clicks::conversions(queries, &question)),
+                queries.with_half_timeout(clicks::conversions(queries, &question)),
             );
             Ok((snapshot.as_of, counted?, conversions))
         })
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_interval_a_series_is_of_days_or_of_months_where_days_are_too_many() {
+    fn the_default_interval_is_days_or_months() {
         assert_eq!(points("2026-10-21T00:00:00Z", None, None, "UTC").unwrap().starts.len(), 32);
         assert_eq!(points("2023-11-22T00:00:00Z", None, None, "UTC").unwrap().starts.len(), 37);
         assert!(points("2026-10-21T00:00:00Z", Some("9999-12-31T00:00:00Z"), None, "UTC").is_err());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_with_a_part_of_an_hour_has_31_days_at_most() {
+    fn a_part_hour_zone_has_at_most_31_days() {
         let month = |end, interval| points("2026-09-30T18:30:00Z", Some(end), Some(interval), "Asia/Kolkata");
         assert!(!month("2026-10-31T18:30:00Z", "day").unwrap().by_hour);
         for interval in ["day", "hour"] {

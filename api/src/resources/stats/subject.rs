@@ -25,7 +25,7 @@ pub(crate) struct Subject {
 
 /// The parameters of a subject.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct SubjectParameters<'a> {
     pub(crate) start_date: Option<&'a str>,
     pub(crate) end_date: Option<&'a str>,
     pub(crate) class: Option<&'a str>,
@@ -42,7 +42,7 @@ impl Subject {
         app: &App,
         caller: &Caller,
         link: Option<LinkId>,
-        asked: Asked<'_>,
+        asked: SubjectParameters<'_>,
     ) -> Result<Self, ApiError> {
         let now = schemas::time::to_millis(Utc::now());
         let retention = app.plans.retention_days(caller.plan);

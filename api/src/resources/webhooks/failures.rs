@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_leads_back_to_its_place_and_a_mangled_or_absurd_one_nowhere() {
+    fn a_cursor_round_trips_and_an_invalid_one_is_rejected() {
         let (at, id) = (DateTime::from_timestamp_micros(1_795_000_000_123_456).unwrap(), Uuid::now_v7());
         let cursor = encode_cursor(&Cursor::Failures(at.timestamp_micros(), id));
         assert_eq!(parse_cursor(&cursor).unwrap(), (at, id));

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subscription_names_kinds_that_exist_once_each() {
+    fn a_subscription_has_distinct_known_events() {
         let check = |events: &[&str]| {
             check_choice(&events.iter().map(|&event| event.to_owned()).collect::<Vec<_>>(), &EVENTS)
         };

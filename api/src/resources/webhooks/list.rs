@@ -80,13 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_leads_back_to_its_place() {
+    fn a_cursor_round_trips() {
         let id = Uuid::now_v7();
         assert_eq!(parse_cursor(&cursor(id)).unwrap(), id);
     }
 
     #[test]
-    fn a_mangled_cursor_is_refused() {
+    fn a_damaged_cursor_is_rejected() {
         let good = cursor(Uuid::now_v7());
         for place in 0..good.len() {
             let mut mangled = good.clone();

@@ -38,6 +38,7 @@ pub(crate) struct Redelivered {
 }
 
 /// Queues failed deliveries of the last 7 days again, under their own ids and with their own bytes.
+///
 /// Deliveries given by id are sent again even if they arrived later; those of a time range only if they did not. Other
 /// deliveries, and those already queued, are ignored and not counted.
 ///
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn deliveries_are_chosen_by_id_or_by_time_and_never_by_both_or_neither() {
+    fn deliveries_are_selected_by_id_or_by_time() {
         let id = "9cfa3820-0d1e-54c3-bc2d-242b3ef5ef15";
         assert!(matches!(parse(json!({"delivery_ids": [id]})), Ok(Chosen::Ids(ids)) if ids.len() == 1));
         let start = "2026-11-21";

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dimension_is_read_by_its_name() {
+    fn a_dimension_is_parsed_from_its_name() {
         assert_eq!(Dimension::parse("class").unwrap(), Dimension::Class);
         for name in DIMENSIONS {
             assert_eq!(Dimension::parse(name).unwrap(), Dimension::Column(name));

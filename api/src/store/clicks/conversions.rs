@@ -35,8 +35,10 @@ pub(crate) async fn conversions(queries: &QueryPool, question: &Question<'_>) ->
 }
 
 /// Counts the conversions of the question's clicks by link. Links without any may be missing.
+///
 /// A conversion has its click's class. It counts as human if the click is not stored at the time in its id: the click
 /// is not there yet, or its edge's clock was ahead of the broker's.
+///
 /// For one class this reads time and class of every click between the first and the last converted one.
 pub(crate) async fn conversions_by_link(
     queries: &QueryPool,

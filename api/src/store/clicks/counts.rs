@@ -131,6 +131,7 @@ pub(crate) async fn by_class(
 }
 
 /// Counts of the whole window and of each point, from one query, so that the points add up to the whole.
+///
 /// `starts` are the beginnings of the points, in seconds since 1970. With `by_hour` they are full hours of UTC;
 /// otherwise raw rows are read.
 pub(crate) async fn series(

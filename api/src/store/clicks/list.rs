@@ -59,6 +59,7 @@ impl ClickRow {
 }
 
 /// Reads the clicks of a window from the newest to the oldest, a batch at a time.
+///
 /// The table has another order, so a batch reads a range of time that probably has enough clicks, and an earlier one if
 /// it did not. Time and memory of a query therefore depend on the batch and on the clicks of the hours it reads, not on
 /// the window.

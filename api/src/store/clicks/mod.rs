@@ -1,4 +1,5 @@
 //! Queries on clicks, rollups and conversions in ClickHouse.
+//!
 //! A query first reads a [`Snapshot`] of the tables' state in one small statement, and uses it as literals. Rollups
 //! answer up to the last closed slice (a broker's day), raw rows after it and for what is not a whole unit of the
 //! rollups.

@@ -8,6 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
 /// Grants permits.
+///
 /// A request first waits for a permit of its workspace, then for one of all. So a workspace with many requests delays
 /// others by its few permits at most.
 #[derive(Debug, Clone)]
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_has_its_few_permits_and_leaves_the_rest_to_others() {
+    fn a_workspace_has_a_limit_of_permits() {
         let permits = Permits::new(2, 5);
         let first = at_once(&permits, 1).unwrap();
         let _second = at_once(&permits, 1).unwrap();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_asks_for_much_delays_the_others_by_its_few_permits_only() {
+    async fn a_busy_workspace_delays_others_by_its_permits_only() {
         let permits = Permits::new(2, 2);
         let greedy: Vec<Permit> =
             [at_once(&permits, 1), at_once(&permits, 1)].into_iter().flatten().collect();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_that_asks_nothing_is_forgotten() {
+    fn an_idle_workspace_is_removed() {
         let permits = Permits::new(1, 1);
         let permit = at_once(&permits, 1).unwrap();
         // One that gave up waiting.

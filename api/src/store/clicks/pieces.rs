@@ -96,6 +96,7 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     /// Splits each range separately, so that no whole unit crosses a border between two of them.
+    ///
     /// `units` are the units of the rollup, the coarsest first. Without units everything is rest.
     pub(crate) fn of(ranges: impl IntoIterator<Item = Range>, units: &[Unit]) -> Self {
         let mut pieces = Self::default();
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_months_then_days_then_hours_then_edges() {
+    fn a_window_is_split_into_months_days_hours_and_rest() {
         let window = range("2026-01-30T21:59:59.999Z", "2026-04-02T01:00:00.001Z");
         let pieces = Pieces::of([window], Unit::OF_COUNTS);
         assert_eq!(
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_all_time_is_the_first_instant_of_a_month() {
+    fn the_end_of_time_begins_a_month() {
         assert_eq!(END, at("2100-01-01T00:00:00Z"));
         assert_eq!(Unit::Month.floor(END), END);
     }
@@ -211,7 +212,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
         #[test]
-        fn the_pieces_are_disjoint_and_their_union_is_the_window(
+        fn the_pieces_partition_the_window(
             mut borders in proptest::collection::vec(instant(), 2..8), by_day in any::<bool>(),
         ) {
             borders.sort_unstable();

@@ -41,7 +41,10 @@ pub(crate) enum QueryError {
 pub(crate) fn known<T>(answer: std::result::Result<T, QueryError>) -> Option<T> {
     answer
         .inspect_err(|error| {
-            tracing::warn!(error = error as &dyn std::error::Error, "Counters are not known");
+            tracing::warn!(
+                error = error as &dyn std::error::Error,
+                "Cannot read counters; answering without them"
+            );
         })
         .ok()
 }
@@ -92,7 +95,7 @@ impl QueryPool {
     ///
     /// # Errors
     /// [`QueryError`] when it fails or takes longer.
-    pub(crate) async fn in_half<T>(
+    pub(crate) async fn with_half_timeout<T>(
         &self,
         part: impl Future<Output = Result<T>>,
     ) -> std::result::Result<T, QueryError> {

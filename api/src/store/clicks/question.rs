@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_is_read_by_its_name() {
+    fn a_class_is_parsed_from_its_name() {
         for (name, classes) in Classes::NAMED {
             assert_eq!(Classes::parse(name).unwrap(), classes);
         }

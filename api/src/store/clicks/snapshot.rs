@@ -28,6 +28,7 @@ const NO_LOG: u64 = u64::MAX;
 
 impl Snapshot {
     /// Reads the state for a question.
+    ///
     /// A later query finds at least the rows that this state promises: rows are stored before a slice is closed or a
     /// version becomes active.
     pub(crate) async fn read(queries: &QueryPool, question: &Question<'_>) -> Result<Self> {

@@ -44,6 +44,7 @@ pub(super) struct Rollup {
 impl Question<'_> {
     /// Returns a subquery with columns `k` (the key), `n` (clicks) and optionally `v` (states of visitors); `None` if
     /// there can be no rows.
+    ///
     /// `ranges` are the window, or the parts that the key distinguishes.
     pub(super) fn rows(
         &self,
@@ -150,6 +151,7 @@ impl Question<'_> {
 }
 
 /// Returns the statement that adds up rows by their key. `after` is appended: order and limit.
+///
 /// Above the exact range the number of visitors is an estimate, bounded by the number of clicks.
 pub(super) fn added_up(rows: &str, after: &str) -> String {
     format!(
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_active_versions_are_one_and_the_exceptions() {
+    fn active_versions_are_a_default_and_exceptions() {
         assert_eq!(are_active(&[(1, 1), (2, 1)]), "version = 1");
         assert_eq!(
             are_active(&[(1, 1), (2, 7), (3, 1), (4, 9)]),

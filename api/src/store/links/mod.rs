@@ -85,6 +85,7 @@ pub(crate) struct EventPayload {
 }
 
 /// Inserts a link and queues its messages, with one statement. Returns whether the link was inserted.
+///
 /// It shares the account as [`accounts::share`] does, and does nothing when the account has another plan, or the slug
 /// or the external id is taken.
 pub(crate) async fn insert(
@@ -156,6 +157,7 @@ pub(crate) async fn has_external_id(
 
 /// Inserts links, queues their messages, and returns the ids of the inserted ones. Links whose slug or external id is
 /// taken, also by one before them in the list, are left out.
+///
 /// Each link comes with its event data.
 pub(crate) async fn insert_all(
     transaction: &mut PgConnection,
@@ -187,6 +189,7 @@ pub(crate) async fn insert_all(
 }
 
 /// Waits for other such transactions that insert links with the same slugs or external ids.
+///
 /// Transactions insert many links in the order of their requests; without locking in a common order they would
 /// deadlock. `names` are the slug and external id of each link.
 pub(crate) async fn queue_for_names<'a>(
@@ -204,6 +207,7 @@ pub(crate) async fn queue_for_names<'a>(
 }
 
 /// Waits for other transactions that assign one of these slugs.
+///
 /// Two links that swap their slugs would otherwise deadlock in the index.
 pub(crate) async fn queue_for_slugs(transaction: &mut PgConnection, slugs: [&str; 2]) -> sqlx::Result<()> {
     queue(transaction, slugs.map(|slug| place(&[b"slug", slug.as_bytes()])).into()).await
@@ -364,6 +368,7 @@ pub(crate) fn messages(link: &LinkRow, record: &LinkRecord, told: EventPayload) 
 }
 
 /// Lists the links of an account whose lock differs from what the cap requires: id, and whether to lock it.
+///
 /// The oldest links over all workspaces, up to the cap, must be unlocked.
 pub(crate) async fn misplaced(
     transaction: &mut PgConnection,

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_searched_text_means_itself() {
+    fn a_search_text_is_literal() {
         assert_eq!(contains("spring"), "%spring%");
         assert_eq!(contains(r"50%_off\"), r"%50\%\_off\\%");
     }
