@@ -66,9 +66,6 @@ macro_rules! prefixed_id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// The text before the underscore.
-            pub const PREFIX: &'static str = $prefix;
-
             /// Wraps a UUID.
             pub const fn from_uuid(uuid: Uuid) -> Self {
                 Self(uuid)

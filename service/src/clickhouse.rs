@@ -48,14 +48,6 @@ pub enum ClickhouseUrlFault {
     Query,
 }
 
-impl ClickhouseUrl {
-    /// Returns the database from the URL's path.
-    #[must_use]
-    pub fn database(&self) -> Option<&str> {
-        self.database.as_deref()
-    }
-}
-
 impl FromStr for ClickhouseUrl {
     type Err = ClickhouseUrlFault;
 
@@ -98,7 +90,7 @@ fn decode(text: &str) -> String {
 
 impl fmt::Debug for ClickhouseUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let database = self.database().unwrap_or_default();
+        let database = self.database.as_deref().unwrap_or_default();
         write!(formatter, "ClickhouseUrl({}{database})", self.server)
     }
 }
@@ -138,11 +130,11 @@ mod tests {
         assert_eq!(url.server, "http://ch:8123/");
         assert_eq!(url.user.as_deref(), Some("hop"));
         assert_eq!(url.password.as_ref().map(|password| password.expose_secret()), Some("a/b+c&d="));
-        assert_eq!(url.database(), Some("clicks"));
+        assert_eq!(url.database.as_deref(), Some("clicks"));
         assert_eq!(format!("{url:?}"), "ClickhouseUrl(http://ch:8123/clicks)");
 
         let bare: ClickhouseUrl = "http://ch:8123".parse().unwrap();
-        assert!(bare.user.is_none() && bare.password.is_none() && bare.database().is_none());
+        assert!(bare.user.is_none() && bare.password.is_none() && bare.database.is_none());
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The shutdown request of a process and its deadline.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{fmt, io};
@@ -10,11 +9,6 @@ use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-
-/// The error for work that was not finished before the deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the shutdown deadline passed")]
-pub struct DeadlinePassed;
 
 /// The shutdown of a process. Clones share one request.
 ///
@@ -109,18 +103,6 @@ impl Shutdown {
         }
     }
 
-    /// Runs `work` until it is finished or the deadline passes.
-    ///
-    /// # Errors
-    /// [`DeadlinePassed`] when the work was cancelled.
-    pub async fn within_deadline<F: Future>(&self, work: F) -> Result<F::Output, DeadlinePassed> {
-        tokio::select! {
-            biased;
-            output = work => Ok(output),
-            () = self.wait_deadline() => Err(DeadlinePassed),
-        }
-    }
-
     /// Registers work that the process should finish before it exits.
     ///
     /// The work counts as unfinished until the returned guard is dropped.
@@ -178,7 +160,6 @@ mod tests {
         let shutdown = Shutdown::new(Duration::ZERO);
         assert!(!shutdown.requested());
         assert_eq!(shutdown.deadline(), None);
-        assert_eq!(shutdown.within_deadline(async { 7 }).await, Ok(7));
     }
 
     #[tokio::test]
@@ -190,15 +171,6 @@ mod tests {
         assert!(shutdown.requested());
         assert!(first.is_some());
         assert_eq!(shutdown.deadline(), first);
-    }
-
-    #[tokio::test]
-    async fn work_is_cancelled_at_the_deadline() {
-        let shutdown = Shutdown::new(Duration::from_millis(1));
-        let requested = shutdown.clone();
-        let work = tokio::spawn(async move { requested.within_deadline(std::future::pending::<()>()).await });
-        shutdown.request();
-        assert_eq!(work.await.unwrap(), Err(DeadlinePassed));
     }
 
     #[tokio::test]

@@ -79,7 +79,8 @@ impl Processor {
     /// Stops it, and shows that it ended in order and in time.
     pub(crate) async fn stop(self) {
         self.shutdown.request();
-        self.shutdown.within_deadline(self.run).await.unwrap().unwrap().unwrap();
+        let deadline = self.shutdown.deadline().unwrap();
+        tokio::time::timeout_at(deadline, self.run).await.unwrap().unwrap().unwrap();
     }
 
     /// The answer of `/readyz`, with its status.

@@ -28,12 +28,6 @@ impl Cidrs {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-
-    /// Returns the networks in the configured order.
-    #[must_use]
-    pub fn as_slice(&self) -> &[IpNet] {
-        &self.0
-    }
 }
 
 impl FromStr for Cidrs {

@@ -44,14 +44,6 @@ impl Fault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults(Vec<Fault>);
 
-impl Faults {
-    /// Returns the faults in the order of `--help`.
-    #[must_use]
-    pub fn as_slice(&self) -> &[Fault] {
-        &self.0
-    }
-}
-
 impl From<Fault> for Faults {
     fn from(fault: Fault) -> Self {
         Self(vec![fault])

@@ -41,8 +41,7 @@ pub fn json_bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejec
         .and(bytes(limit))
 }
 
-/// Extracts a body of any type and at most `limit` bytes; a larger one, also chunked, is a 413.
-pub fn bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection> + Clone {
+fn bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection> + Clone {
     warp::header::headers_cloned().and(warp::body::stream()).and_then(
         move |headers: HeaderMap, stream| async move {
             read(&headers, stream, limit).await.map_err(warp::reject::custom)

@@ -19,12 +19,12 @@ use super::Code;
 use super::route::json;
 
 /// The error of one field of a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FieldError {
+#[derive(Debug, Clone, Serialize)]
+struct FieldError {
     /// The path of the field, such as `tags[2]`.
-    pub field: String,
+    field: String,
     /// The problem as a sentence with the field's name: "Tags must be a list."
-    pub message: String,
+    message: String,
 }
 
 /// An error response: a code and a message for the caller, and a cause that is only logged.
@@ -162,8 +162,6 @@ macro_rules! constructors {
 
 constructors! {
     bad_request => BadRequest,
-    invalid_date => InvalidDate,
-    invalid_limit => InvalidLimit,
     unauthorized => Unauthorized,
     forbidden => Forbidden,
     read_only_key => ReadOnlyKey,
@@ -235,14 +233,8 @@ pub(super) fn chain(error: &dyn Error) -> String {
     line
 }
 
-/// Turns any rejection into the response of an [`ApiError`].
-///
-/// [`serve`](super::serve) applies it to all routes. A service applies it only to routes whose wrapper, such as CORS or
-/// rate-limit headers, needs the final response.
-///
-/// # Errors
-/// Never; warp's `recover` requires the type.
-pub async fn recover(rejection: Rejection) -> Result<Response, std::convert::Infallible> {
+/// Turns any rejection into the response of an [`ApiError`]; warp's `recover` requires the `Result`.
+pub(super) async fn recover(rejection: Rejection) -> Result<Response, std::convert::Infallible> {
     Ok(error_of(&rejection).into_response())
 }
 

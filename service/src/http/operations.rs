@@ -14,9 +14,8 @@ use super::{Limits, Route, serve};
 use crate::metrics::Metrics;
 use crate::{Health, Shutdown};
 
-/// Builds `/healthz`, `/readyz` and `/metrics`.
-#[must_use]
-pub fn operations(health: &Health, metrics: &Metrics) -> Route {
+/// Returns the routes `/healthz`, `/readyz` and `/metrics`.
+fn routes(health: &Health, metrics: &Metrics) -> Route {
     let healthz = warp::path!("healthz")
         .and(get_or_head())
         .map(|| json(StatusCode::OK, &serde_json::json!({"alive": true})));
@@ -46,29 +45,29 @@ fn get_or_head() -> impl warp::Filter<Extract = (), Error = warp::Rejection> + C
     warp::get().or(warp::head()).unify()
 }
 
-/// The running operations listener; dropping this closes it.
+/// The server of `/healthz`, `/readyz` and `/metrics`; dropping this stops it.
 #[derive(Debug)]
-#[must_use = "dropping this closes the listener"]
-pub struct Operations(JoinHandle<()>);
+#[must_use = "dropping this stops the server"]
+pub struct OperationsServer(JoinHandle<()>);
 
-impl Drop for Operations {
+impl Drop for OperationsServer {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Serves [`operations`] in the background.
+/// Serves `/healthz`, `/readyz` and `/metrics` in the background.
 ///
 /// It keeps serving during a drain; drop the result when the drain is over.
-pub fn serve_operations(listener: TcpListener, health: &Health, metrics: &Metrics) -> Operations {
+pub fn serve_operations(listener: TcpListener, health: &Health, metrics: &Metrics) -> OperationsServer {
     let limits = Limits {
         // Enough for probes and scrapers, few enough to leave file descriptors for the process.
         max_connections: 64,
         header_timeout: Duration::from_secs(5),
     };
-    let routes = operations(health, metrics);
+    let routes = routes(health, metrics);
     let never = Shutdown::new(Duration::ZERO);
-    Operations(tokio::spawn(async move {
+    OperationsServer(tokio::spawn(async move {
         serve(listener, routes, limits, never).await;
     }))
 }

@@ -1,24 +1,10 @@
 //! Parses query strings into typed values.
 
 use serde::de::DeserializeOwned;
-use warp::{Filter, Rejection};
 
 use super::{ApiError, decode};
 
-/// Extracts the query string as a `T`; rejects an invalid one with a 400 that names the parameter.
-///
-/// With `serde(deny_unknown_fields)` on `T`, unknown parameters are invalid.
-pub fn query<T>() -> impl Filter<Extract = (T,), Error = Rejection> + Clone
-where
-    T: DeserializeOwned + Send + 'static,
-{
-    warp::query::raw()
-        .or(warp::any().map(String::new))
-        .unify()
-        .and_then(|raw: String| async move { parse_query(&raw).map_err(warp::reject::custom) })
-}
-
-/// Reads a query string as a `T`.
+/// Reads a query string as a `T`, which should have `serde(deny_unknown_fields)`.
 ///
 /// # Errors
 /// [`Code::BadRequest`](super::Code::BadRequest) with the invalid parameter.

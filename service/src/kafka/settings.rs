@@ -56,12 +56,6 @@ impl KafkaConfig {
     pub fn topic(&self, name: &str) -> String {
         format!("{}{name}", self.topic_prefix)
     }
-
-    /// Returns the brokers as configured.
-    #[must_use]
-    pub fn brokers(&self) -> &str {
-        &self.brokers
-    }
 }
 
 impl fmt::Debug for KafkaConfig {
