@@ -1,32 +1,29 @@
-//! A click, from what is known of the visit that made it.
+//! Creates the click of a visit.
 
-use std::{borrow::Cow, net::IpAddr};
+use std::borrow::Cow;
+use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
-use http::{
-    HeaderMap, HeaderName,
-    header::{REFERER, USER_AGENT},
-};
+use http::header::{REFERER, USER_AGENT};
+use http::{HeaderMap, HeaderName};
 use rand::Rng as _;
 use schemas::message::{self, Click};
 use schemas::referrer::without_www;
 use service::agent::{self, Agents, TEXT_BYTES};
 use url::Url;
 
-use crate::{
-    country::Countries,
-    links::Target,
-    redirect::destination::{self, CLICK_ID},
-    visitor::VisitorKey,
-};
+use crate::country::Countries;
+use crate::destination::{self, CLICK_ID};
+use crate::links::Target;
+use crate::visitor::VisitorKey;
 
-/// How many bytes of a purpose are kept.
+/// The maximum length of a stored purpose, in bytes.
 const PURPOSE_BYTES: usize = 64;
 
-/// How many bytes of a referrer are looked at; its host stands at the beginning.
+/// How many bytes of a referrer are parsed. Its host is at the beginning.
 const REFERRER_BYTES: usize = 2_048;
 
-/// Headers by which browsers mark a request that no person made yet.
+/// Headers that browsers set on prefetches and previews.
 const PURPOSES: [HeaderName; 4] = [
     HeaderName::from_static("sec-purpose"),
     HeaderName::from_static("purpose"),
@@ -34,20 +31,20 @@ const PURPOSES: [HeaderName; 4] = [
     HeaderName::from_static("x-moz"),
 ];
 
-/// Global Privacy Control, and the older Do Not Track: `1` asks not to be followed.
+/// Global Privacy Control and the older Do Not Track: `1` asks not to be tracked.
 const PRIVACY_SIGNALS: [HeaderName; 2] = [HeaderName::from_static("sec-gpc"), HeaderName::from_static("dnt")];
 
-/// The parameters that a click keeps, in the order of [`Parameters`].
+/// The parameters that a click stores, in the order of [`Parameters`].
 const PARAMETERS: [&str; 6] =
     ["utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content", CLICK_ID];
 
-/// The values of [`PARAMETERS`], decoded and cut.
+/// The values of [`PARAMETERS`], decoded and truncated.
 type Parameters = [Option<String>; PARAMETERS.len()];
 
-/// Who came to a link, and how. What is missing is empty; bytes, because nothing makes anyone send text.
+/// A request for a link. Missing headers are empty. Header values are bytes, because clients may send any bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Visit<'a> {
-    /// The slug that was asked for.
+    /// The requested slug.
     pub slug: &'a str,
     /// The short URL's query.
     pub query: Option<&'a str>,
@@ -55,18 +52,18 @@ pub struct Visit<'a> {
     pub user_agent: &'a [u8],
     /// The `Referer`.
     pub referrer: &'a [u8],
-    /// What the request says that it is for.
+    /// The value of the first of `Sec-Purpose`, `Purpose`, `X-Purpose` and `X-Moz` that is present.
     pub purpose: &'a [u8],
-    /// Whether it asks not to be followed: `Sec-GPC: 1` or `DNT: 1`.
+    /// Whether the request has `Sec-GPC: 1` or `DNT: 1`.
     pub asks_for_privacy: bool,
-    /// The client; it leaves no trace but country and visitor.
+    /// The client's address. Only country and visitor are derived from it; it is not stored.
     pub address: IpAddr,
-    /// When it was answered.
+    /// When the request was answered.
     pub at: DateTime<Utc>,
 }
 
 impl<'a> Visit<'a> {
-    /// Takes from a request's headers what they say.
+    /// Creates a visit from a request's headers.
     pub fn new(
         slug: &'a str,
         query: Option<&'a str>,
@@ -88,23 +85,23 @@ impl<'a> Visit<'a> {
     }
 }
 
-/// Makes clicks of visits.
+/// Creates clicks from visits.
 #[derive(Debug)]
 pub struct Clicks {
-    /// Tells people from programs.
+    /// Classifies User-Agents.
     pub agents: Agents,
-    /// Tells countries by addresses.
+    /// Finds the country of an address.
     pub countries: Countries,
-    /// Turns addresses into visitors.
+    /// Derives the visitor from an address and a User-Agent.
     pub visitors: VisitorKey,
-    /// Whether those who ask not to be followed are not; `docs/privacy.md` says what their clicks lack.
+    /// Whether clicks that ask for privacy lack some fields; `docs/reference/visitors.md` lists them.
     pub respect_privacy_signals: bool,
 }
 
 impl Clicks {
-    /// Makes the click of a visit to `target`.
+    /// Creates the click of a visit to `target`.
     ///
-    /// Nothing that is sent makes it fail: what cannot be read is left out, what is too long is cut.
+    /// Accepts any input: leaves out what cannot be parsed and truncates what is too long.
     pub fn click(&self, visit: &Visit<'_>, target: &Target, click_id: String) -> Click {
         let private = self.respect_privacy_signals && visit.asks_for_privacy;
         let user_agent = cut(String::from_utf8_lossy(visit.user_agent), TEXT_BYTES);
@@ -121,13 +118,13 @@ impl Clicks {
             occurred_at: visit.at,
             class: class(agent.class),
             visitor: if private {
-                // Of this click alone: no second one can be found to be of the same person.
+                // Random, so that no other click has the same visitor.
                 rand::rng().random()
             } else {
-                // The whole User-Agent counts, not what is kept of it.
+                // The whole User-Agent, not the truncated one.
                 self.visitors.visitor(target.workspace_id, visit.address, visit.user_agent, visit.at)
             },
-            country: self.countries.of(visit.address).filter(|_| !private),
+            country: self.countries.find(visit.address).filter(|_| !private),
             device_type: Some(agent.device_type.to_owned()),
             browser: agent.browser.as_deref().map(str::to_owned),
             os: agent.os.as_deref().map(str::to_owned),
@@ -137,7 +134,7 @@ impl Clicks {
             utm_campaign,
             utm_term,
             utm_content,
-            // It may be the same for all clicks of a person.
+            // It may identify the person across clicks.
             external_click_id: external_click_id.filter(|_| !private),
             user_agent: Some(user_agent).filter(|text| !text.is_empty() && !private),
             purpose,
@@ -154,28 +151,28 @@ fn class(class: agent::Class) -> message::Class {
     }
 }
 
-/// Returns a purpose, cut, as text.
-fn purpose(sent: &[u8]) -> Option<String> {
-    let cut = &sent[..sent.len().min(PURPOSE_BYTES)];
+/// Returns a purpose as text, truncated.
+fn purpose(header: &[u8]) -> Option<String> {
+    let cut = &header[..header.len().min(PURPOSE_BYTES)];
     Some(String::from_utf8_lossy(cut).trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// Returns the kept parameters: those of the visited URL, and where it has none, the destination's own.
+/// Returns the stored parameters: those of the visited URL, and for missing ones those of the destination.
 ///
-/// A `click_id` of the destination is its owner's, and says nothing of the visit.
+/// A `click_id` in the destination is part of the link and not of the visit, so it is ignored.
 fn parameters(visited: Option<&str>, destination: &str) -> Parameters {
     let mut values = Parameters::default();
-    take(&mut values, visited.unwrap_or_default());
-    let (external, utm) = (values[PARAMETERS.len() - 1].take(), &mut values);
-    take(utm, destination::query(destination).unwrap_or_default());
+    fill_missing(&mut values, visited.unwrap_or_default());
+    let external = values[PARAMETERS.len() - 1].take();
+    fill_missing(&mut values, destination::query(destination).unwrap_or_default());
     values[PARAMETERS.len() - 1] = external;
     values
 }
 
-/// Takes the values that are still missing from a query; of several, the first that is not empty.
-fn take(values: &mut Parameters, query: &str) {
+/// Fills missing values from a query. The first value of a parameter that is not empty counts.
+fn fill_missing(values: &mut Parameters, query: &str) {
     for (name, value) in destination::parameters(query) {
-        if let Some(index) = PARAMETERS.iter().position(|kept| *kept == name)
+        if let Some(index) = PARAMETERS.iter().position(|stored| *stored == name)
             && values[index].is_none()
             && !value.is_empty()
         {
@@ -184,24 +181,25 @@ fn take(values: &mut Parameters, query: &str) {
     }
 }
 
-/// Returns the host of the page that the visitor comes from, without `www.`.
-fn referrer(sent: &[u8]) -> Option<String> {
-    if let Some(host) = plain_host(sent) {
+/// Returns the host of a `Referer`, without `www.`.
+fn referrer(header: &[u8]) -> Option<String> {
+    if let Some(host) = plain_host(header) {
         return Some(without_www(host).to_owned());
     }
-    let text = String::from_utf8_lossy(&sent[..sent.len().min(REFERRER_BYTES)]);
+    let text = String::from_utf8_lossy(&header[..header.len().min(REFERRER_BYTES)]);
     let host = Url::parse(text.trim()).ok()?.host_str()?.to_owned();
     Some(cut(without_www(&host).into(), TEXT_BYTES)).filter(|host| !host.is_empty())
 }
 
-/// Returns the host of a URL in the form that nearly all browsers send, where parsing it all would not change it.
+/// Returns the host of a URL without parsing all of it, if the parser would return the same host. Covers nearly every
+/// URL that browsers send.
 fn plain_host(url: &[u8]) -> Option<&str> {
     let rest = url.strip_prefix(b"https://").or_else(|| url.strip_prefix(b"http://"))?;
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')).unwrap_or(rest.len());
     let host = &rest[..end];
     let is_plain =
         |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-');
-    // The last part of an address is a number; a name in punycode may be none.
+    // The parser treats a host whose last part is a number as an IPv4 address, and rejects some punycode names.
     let last = host.rsplit(|byte| *byte == b'.').next()?;
     let is_name = last.first()?.is_ascii_lowercase() && !host.windows(4).any(|part| part == b"xn--");
     (host.len() <= TEXT_BYTES && is_name && host.iter().all(is_plain)).then_some(host)?;
@@ -226,7 +224,9 @@ mod tests {
     use schemas::message::{Class, Message as _};
 
     use super::*;
-    use crate::{links::link, spool::record::MAX_LEN, visitor::Rotation};
+    use crate::links::link;
+    use crate::spool::record::MAX_LEN;
+    use crate::visitor::Rotation;
 
     fn target(destination: &str) -> Target {
         Target::try_from(link(1, 1, "spring", destination)).unwrap()
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_click_says_what_the_request_said() {
+    fn a_click_has_the_fields_of_the_request() {
         let click = click(
             "https://a.example/?utm_source=own&utm_term=shoes",
             "utm_source=mail&utm_campaign=Fr%C3%BChling&click_id=theirs&click_id=second",
@@ -276,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn no_address_is_in_a_click() {
+    fn a_click_does_not_contain_the_address() {
         let text = String::from_utf8(click("https://a.example/", "", &[]).encode()).unwrap();
         assert!(!text.contains("192.0.2.7"), "{text}");
     }
 
     #[test]
-    fn headers_that_are_not_text_are_read_as_well_as_they_can_be() {
+    fn headers_that_are_not_utf8_are_read_lossily() {
         let click = click(
             "https://a.example/",
             "",
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_sent_a_click_fits_into_the_spool() {
+    fn the_largest_click_fits_into_the_spool() {
         let long = "%00%01".repeat(10_000);
         let query = ["utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content", "click_id"]
             .map(|name| format!("{name}={long}"))
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_is_the_first_that_is_not_empty_and_the_visited_one_wins() {
+    fn the_first_value_that_is_not_empty_counts_and_the_visited_url_wins() {
         let click = click(
             "https://a.example/?utm_medium=own&click_id=own&utm_source=own#?utm_term=fragment",
             "utm_source=&utm_source=a%20b+c&utm_source=d&utm_medium=",
@@ -337,14 +337,14 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_not_to_be_followed_is_followed_only_where_the_operator_wants_that() {
+    fn privacy_signals_count_only_if_the_operator_respects_them() {
         for (signal, value, private) in
             [("sec-gpc", &b"1"[..], true), ("dnt", b"1", true), ("dnt", b"0", false)]
         {
             let headers = header_map(&[("user-agent", b"Mozilla/5.0 Firefox/140.0"), (signal, value)]);
             let visit = visit("utm_source=mail&click_id=theirs", &headers);
             let target = target("https://a.example/");
-            let click = |respected| clicks(respected).click(&visit, &target, "id".to_owned());
+            let click = |respect| clicks(respect).click(&visit, &target, "id".to_owned());
             assert_eq!(click(false).visitor, click(false).visitor);
             assert_eq!(click(false).external_click_id.as_deref(), Some("theirs"));
             let respected = click(true);
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn the_referrer_is_a_host_or_nothing() {
-        for (sent, host) in [
+        for (header, host) in [
             ("https://news.example/story?x=1#y", Some("news.example")),
             ("http://news.example", Some("news.example")),
             ("https://news.example:8443/", Some("news.example")),
@@ -379,7 +379,7 @@ mod tests {
             ("https://", None),
             ("", None),
         ] {
-            assert_eq!(referrer(sent.as_bytes()).as_deref(), host, "{sent}");
+            assert_eq!(referrer(header.as_bytes()).as_deref(), host, "{header}");
         }
         let long = format!("https://news.example/{}", "%".repeat(100_000));
         assert_eq!(referrer(long.as_bytes()).as_deref(), Some("news.example"));
@@ -387,7 +387,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_host_that_is_read_without_a_parser_is_the_parsers(
+        fn a_plain_host_is_the_host_that_the_parser_returns(
             host in "[a-z0-9.x-]{0,12}(xn--)?[a-z0-9.-]{0,8}", rest in "([/?#:@\\\\].{0,8})?", scheme in "https?://"
         ) {
             let url = format!("{scheme}{host}{rest}");

@@ -1,22 +1,19 @@
-//! What the edge is told by its environment.
+//! The edge's configuration.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use clap::{
-    ArgAction,
-    builder::{PossibleValuesParser, TypedValueParser as _},
-};
-use service::{
-    config::{Cidrs, Key, KeyRing},
-    http::Limits,
-    kafka::KafkaConfig,
-    postgres::DatabaseUrl,
-    process::Settings,
-};
+use clap::ArgAction;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use service::config::{Cidrs, Key, KeyRing};
+use service::http::Limits;
+use service::kafka::KafkaConfig;
+use service::postgres::DatabaseUrl;
+use service::process::Settings;
 
 use crate::spool;
-
 use crate::visitor::Rotation;
 
 /// Answers short links and publishes their clicks.
@@ -156,7 +153,7 @@ pub struct Config {
     pub process: Settings,
 }
 
-/// Reads a time; for clap.
+/// Parses a time.
 fn time(text: &str) -> Result<DateTime<Utc>, String> {
     DateTime::parse_from_rfc3339(text)
         .map(|time| time.to_utc())
@@ -174,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_variable_is_one_that_all_processes_accept() {
+    fn every_variable_is_listed() {
         service::config::assert_listed::<Config>();
     }
 }

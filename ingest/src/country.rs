@@ -1,39 +1,38 @@
-//! Which country an address is in, by a file in MaxMind's format that can be replaced while the edge runs.
+//! Finds the country of an address in a file in MaxMind's format. The file can be replaced while the edge runs.
 
-use std::{
-    collections::HashSet,
-    fmt, fs, io,
-    net::IpAddr,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, fs, io};
 
 use arc_swap::ArcSwapOption;
 use maxminddb::{MaxMindDbError, Reader, WithinOptions};
 use metrics::{Counter, counter};
 use serde::Deserialize;
 use service::{Check, Shutdown};
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
-/// The file's name in the folder of data.
+/// The file's name in the data directory.
 pub const FILE: &str = "country.mmdb";
 
-/// How often the file is looked at.
+/// How often to check whether the file has changed.
 const POLL: Duration = Duration::from_secs(2);
 
-/// The countries of addresses, as the file that was read last has them. Clones are handles to the same.
+/// The countries of addresses, from the file that was loaded last. Clones share the same data.
 #[derive(Clone, Default)]
 pub struct Countries(Arc<ArcSwapOption<Reader<Vec<u8>>>>);
 
 impl fmt::Debug for Countries {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Countries").field("known", &self.0.load().is_some()).finish()
+        formatter.debug_struct("Countries").field("loaded", &self.0.load().is_some()).finish()
     }
 }
 
-/// What a file has of an address: `country_code` as DB-IP and others write it, `country.iso_code` as MaxMind does.
+/// An entry of the file: DB-IP and others write `country_code`, MaxMind writes `country.iso_code`.
 #[derive(Deserialize)]
 struct Entry<'a> {
     #[serde(borrow)]
@@ -47,37 +46,37 @@ struct Country<'a> {
     iso_code: Option<&'a str>,
 }
 
-/// Why a file is not used.
+/// Why a country file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
-    /// It cannot be read.
+pub enum CountryFileError {
+    /// The file cannot be read.
     #[error("cannot read it: {0}")]
     Io(#[from] io::Error),
-    /// It is damaged, half-written or something else.
-    #[error("it is not a whole file of countries: {0}")]
+    /// The file is damaged, incomplete or of another kind.
+    #[error("it is damaged, incomplete or not a country file: {0}")]
     Damaged(#[from] MaxMindDbError),
-    /// Its tree leads back to itself.
-    #[error("it is not a whole file of countries: its networks never end")]
-    Endless,
-    /// No network in it has an entry.
-    #[error("there is no network in it")]
+    /// The tree of networks has a cycle.
+    #[error("it is damaged: its tree of networks has a cycle")]
+    Cycle,
+    /// No network has an entry.
+    #[error("it contains no networks")]
     Empty,
 }
 
 impl Countries {
-    /// Returns the ISO 3166-1 alpha-2 code of the country that an address is in, when the file knows it.
-    pub fn of(&self, address: IpAddr) -> Option<String> {
+    /// Returns the ISO 3166-1 alpha-2 code of an address's country, if the file has it.
+    pub fn find(&self, address: IpAddr) -> Option<String> {
         let reader = self.0.load();
         let found = reader.as_ref()?.lookup(address.to_canonical()).ok()?;
         let entry: Entry<'_> = found.decode().ok()??;
         let code = entry.country_code.or(entry.country.and_then(|country| country.iso_code))?;
-        // Whatever an operator's own file holds, a column that statistics are grouped by gets countries.
+        // An operator's own file may contain anything, and statistics are grouped by this value.
         let is_code = code.len() == 2 && code.bytes().all(|byte| byte.is_ascii_uppercase());
         is_code.then(|| code.to_owned())
     }
 
-    /// Reads and checks a file and uses it from now on; returns what it says of itself.
-    fn load(&self, path: &Path) -> Result<String, Unusable> {
+    /// Reads and checks a file and replaces the countries; returns the type and date of the file.
+    fn load(&self, path: &Path) -> Result<String, CountryFileError> {
         let reader = Reader::from_source(fs::read(path)?)?;
         check_all(&reader)?;
         let metadata = reader.metadata();
@@ -90,38 +89,38 @@ impl Countries {
     }
 }
 
-/// Reads every network of a file: one that was written over in the middle still has an end that looks well.
+/// Reads every network of a file. A file that was overwritten in the middle can still have valid metadata at its end.
 ///
-/// The reader's own check is stricter than makers of files are: DB-IP's have no description.
-fn check_all(reader: &Reader<Vec<u8>>) -> Result<(), Unusable> {
+/// The reader's own check requires a description, which DB-IP's files lack.
+fn check_all(reader: &Reader<Vec<u8>>) -> Result<(), CountryFileError> {
     let options = WithinOptions::default().include_networks_without_data();
-    // A tree has one leaf more than it has nodes, some more where parts of it are shared; one that leads back to
-    // itself has them without end.
+    // A tree has one more leaf than nodes, and some more where subtrees are shared; a tree with a cycle has infinitely
+    // many.
     let mut leaves_left = u64::from(reader.metadata().node_count) * 3 + 1;
     let mut read = HashSet::new();
     for network in reader.networks(options)? {
-        leaves_left = leaves_left.checked_sub(1).ok_or(Unusable::Endless)?;
+        leaves_left = leaves_left.checked_sub(1).ok_or(CountryFileError::Cycle)?;
         let network = network?;
+        // Networks of the same country share an entry.
         if network.offset().is_some_and(|offset| read.insert(offset)) {
             network.decode::<Entry<'_>>()?;
         }
     }
-    // Many networks of one country share their entry, but a file without any tells nothing.
-    if read.is_empty() { Err(Unusable::Empty) } else { Ok(()) }
+    if read.is_empty() { Err(CountryFileError::Empty) } else { Ok(()) }
 }
 
-/// A file of countries that is read again whenever it changes.
+/// A country file that is reloaded whenever it changes.
 #[derive(Debug)]
 pub struct CountryFile {
     path: PathBuf,
     countries: Countries,
     check: Check,
-    /// What the file looked like when it was last tried.
+    /// The stamp of the file when loading it was last tried.
     seen: Option<Stamp>,
     refused: Counter,
 }
 
-/// Changes with the file: a new one has another inode, one written over another length or time.
+/// Detects a change: a new file has another inode, an overwritten one another length or time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     inode: u64,
@@ -137,31 +136,31 @@ impl Stamp {
 }
 
 impl CountryFile {
-    /// Names a file, which may not be there yet, and the check that tells what is used.
+    /// Creates the state for a file, which need not exist yet. `check` reports the file that is used.
     ///
-    /// The check is ready without a file too: redirects need no countries.
+    /// The check is ready even without a file, because redirects need no countries.
     pub fn new(path: PathBuf, check: Check) -> Self {
         let refused = counter!("hopline_country_file_refused_total");
-        // So that an alarm finds the series before the first one.
+        // Creates the series before the first error, for alerts.
         refused.increment(0);
         Self { path, countries: Countries::default(), check, seen: None, refused }
     }
 
-    /// Returns a handle to the countries.
+    /// Returns the countries; they change when the file is reloaded.
     pub fn countries(&self) -> Countries {
         self.countries.clone()
     }
 
-    /// Looks at the file, and reads it if it changed. One that cannot be used leaves the countries as they were.
-    pub fn look(&mut self) {
-        // Before reading: what is written meanwhile changes the stamp, and is read the next time.
+    /// Reloads the file if it changed. A file that cannot be used leaves the countries unchanged.
+    pub fn reload_if_changed(&mut self) {
+        // Before reading: if the file changes meanwhile, its stamp differs at the next call.
         let stamp = Stamp::of(&self.path);
-        let change = match &stamp {
+        let changed = match &stamp {
             Ok(stamp) => self.seen != Some(*stamp),
-            // A file that went away is told once, and so is one that was never there.
+            // A missing file is reported once.
             Err(_) => self.seen.take().is_some() || !self.check.is_ready(),
         };
-        if !change {
+        if !changed {
             return;
         }
         let path = self.path.display();
@@ -174,7 +173,7 @@ impl CountryFile {
         };
         match loaded {
             Ok(about) => {
-                tracing::info!("countries are told by {path}: {about}");
+                tracing::info!("loaded the country file {path}: {about}");
                 self.check.ready_with(format!("{path}: {about}"));
             }
             Err(error) => {
@@ -189,21 +188,20 @@ impl CountryFile {
         }
     }
 
-    /// Looks at the file every two seconds until a stop is requested.
-    pub async fn follow(mut self, shutdown: Shutdown) {
-        let looks = async {
+    /// Reloads the file whenever it changes, until a stop is requested.
+    pub async fn watch(mut self, shutdown: Shutdown) {
+        let reloads = async {
             loop {
                 sleep(POLL).await;
-                // Reading and checking takes time that other tasks of this thread have not.
                 match spawn_blocking(move || {
-                    self.look();
+                    self.reload_if_changed();
                     self
                 })
                 .await
                 {
                     Ok(file) => self = file,
                     Err(panic) => {
-                        tracing::error!("looking at the country file panicked: {panic}");
+                        tracing::error!("reloading the country file panicked, changes are ignored: {panic}");
                         return;
                     }
                 }
@@ -211,7 +209,7 @@ impl CountryFile {
         };
         tokio::select! {
             () = shutdown.wait() => {}
-            () = looks => {}
+            () = reloads => {}
         }
     }
 }

@@ -1,68 +1,63 @@
-//! Where answered clicks go: into the spool, or, when the disk refuses them, into a count.
+//! Stores clicks in the spool. If the spool rejects a click, drops and counts it.
 
-use std::{
-    cell::RefCell,
-    fmt::Display,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use metrics::{Counter, counter};
 use schemas::message::Click;
 use service::Check;
 
-use crate::{
-    publish::Partitions,
-    spool::{Refused, Spool, record::Encoded},
-};
+use crate::publish::Partitions;
+use crate::spool::record::Encoded;
+use crate::spool::{AppendError, Spool};
 
-/// How long the next segment is waited for at most, whatever the interval of syncs.
+/// How often the next segment is prepared.
 const PREPARE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often a disk that refused a file is tried again.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the next segment is prepared after the disk rejected a file.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Least time between two log lines about one kind of fault.
+/// Minimum time between two log lines about the same kind of fault.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 thread_local! {
-    /// Where a thread encodes its clicks, one after the other.
+    /// The buffer in which a thread encodes its clicks.
     static RECORD: RefCell<Encoded> = RefCell::default();
 }
 
-/// Takes clicks. A redirect never fails because of it.
+/// Stores clicks. A redirect never fails because of it.
 #[derive(Debug)]
 pub struct Intake {
     spool: Arc<Spool>,
     partitions: Arc<Partitions>,
     check: Check,
-    /// Whether the last click was refused; read by itself, changed with the check under `telling`.
-    refusing: AtomicBool,
-    /// Held while flag and check change: a recovery in the middle of a refusal would leave them at odds.
-    telling: Mutex<()>,
-    drops_logged: Interval,
-    syncs_logged: Interval,
+    /// Whether the last click was rejected. Changes together with `check`, under `changing`.
+    rejecting: AtomicBool,
+    /// Held while `rejecting` and `check` change, so that they never contradict each other.
+    changing: Mutex<()>,
+    drop_log: LogInterval,
+    sync_log: LogInterval,
     dropped: Counter,
-    /// Dropped since the last line in the log about it.
+    /// Clicks that were dropped since the last log line about drops.
     unlogged: AtomicU64,
 }
 
 /// The thread that syncs the spool.
 #[derive(Debug)]
-pub struct Watch {
+pub struct SyncThread {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<()>,
 }
 
-impl Watch {
-    /// Ends the spool's last segment, brings everything onto the disk and ends the thread; blocks until then.
+impl SyncThread {
+    /// Seals the spool's last segment, syncs the spool and ends the thread. Blocks until then.
     ///
-    /// Call it when no more clicks come.
+    /// Call it when no more clicks are stored.
     pub fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
@@ -73,27 +68,27 @@ impl Watch {
 }
 
 impl Intake {
-    /// Makes an intake that tells `check` whether clicks are kept.
+    /// Creates an intake. `check` is ready while clicks are stored.
     pub fn new(spool: Arc<Spool>, partitions: Arc<Partitions>, check: Check) -> Self {
         check.ready();
         let dropped = counter!("hopline_clicks_dropped_total");
-        // So that an alarm finds the series before the first drop.
+        // Creates the series before the first drop, for alerts.
         dropped.increment(0);
         Self {
             spool,
             partitions,
             check,
-            refusing: AtomicBool::new(false),
-            telling: Mutex::default(),
-            drops_logged: Interval::default(),
-            syncs_logged: Interval::default(),
+            rejecting: AtomicBool::new(false),
+            changing: Mutex::default(),
+            drop_log: LogInterval::default(),
+            sync_log: LogInterval::default(),
             dropped,
             unlogged: AtomicU64::new(0),
         }
     }
 
-    /// Keeps a click, with the partition that it and any repeat of it go to.
-    pub fn keep(&self, click: &Click) {
+    /// Stores a click together with its partition, so that a repeat goes to the same one.
+    pub fn store(&self, click: &Click) {
         let at = click.occurred_at.timestamp_millis();
         let partition = self.partitions.at(at);
         RECORD.with_borrow_mut(|record| {
@@ -102,25 +97,26 @@ impl Intake {
             });
             match encoded.map(|()| self.spool.append(record)) {
                 Ok(Ok(())) => {
-                    if self.refusing.load(Ordering::Relaxed) {
+                    if self.rejecting.load(Ordering::Relaxed) {
                         self.recovered();
                     }
                 }
-                Ok(Err(refused)) => {
-                    self.refused(&refused);
-                    self.drop_click(&refused);
+                Ok(Err(error)) => {
+                    self.rejected(&error);
+                    self.drop_click(&error);
                 }
-                // The spool is not at fault, and takes the next one.
+                // The click cannot be encoded; the spool still accepts others.
                 Err(error) => self.drop_click(&error),
             }
         });
     }
 
-    /// Starts the thread that carries clicks over a power loss, at that interval, and keeps the next segment ready.
+    /// Starts the thread that syncs the spool at an interval, so that clicks survive a power loss, and prepares the
+    /// next segment.
     ///
     /// # Errors
-    /// When no thread can be started.
-    pub fn watch(self: &Arc<Self>, sync_interval: Duration) -> anyhow::Result<Watch> {
+    /// When the thread cannot be started.
+    pub fn start_sync(self: &Arc<Self>, sync_interval: Duration) -> anyhow::Result<SyncThread> {
         let stop = Arc::new(AtomicBool::new(false));
         let (intake, stopped) = (Arc::clone(self), Arc::clone(&stop));
         let run = move || {
@@ -144,78 +140,78 @@ impl Intake {
             .name("spool-sync".to_owned())
             .spawn(run)
             .context("cannot start the thread that syncs the spool")?;
-        Ok(Watch { stop, thread })
+        Ok(SyncThread { stop, thread })
     }
 
-    /// Makes sure that the next segment is ready; returns how long to wait before the next look.
+    /// Prepares the next segment and returns how long to wait before the next call.
     fn prepare(&self) -> Duration {
         match self.spool.prepare() {
             Ok(()) => {
-                if self.refusing.load(Ordering::Relaxed) {
+                if self.rejecting.load(Ordering::Relaxed) {
                     self.recovered();
                 }
                 PREPARE_INTERVAL
             }
             // Kafka may confirm a segment at any moment.
-            Err(Refused::Full(_)) => PREPARE_INTERVAL,
-            Err(Refused::Disk(_)) => PROBE_INTERVAL,
+            Err(AppendError::Full(_)) => PREPARE_INTERVAL,
+            Err(AppendError::Disk(_)) => RETRY_INTERVAL,
         }
     }
 
     fn sync(&self) {
         if let Err(error) = self.spool.sync()
-            && self.syncs_logged.is_over()
+            && self.sync_log.is_due()
         {
-            tracing::error!("cannot sync the spool, a power loss would cost clicks: {error}");
+            tracing::error!("cannot sync the spool, a power loss would lose clicks: {error}");
         }
     }
 
-    fn refused(&self, refused: &Refused) {
-        // Thousands of clicks a second may come here: only the first has something to tell.
-        if self.refusing.load(Ordering::Relaxed) {
+    fn rejected(&self, error: &AppendError) {
+        // Thousands of clicks a second may be rejected; only the first changes the check.
+        if self.rejecting.load(Ordering::Relaxed) {
             return;
         }
-        let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.refusing.swap(true, Ordering::Relaxed) {
-            self.check.unready(format!("clicks are dropped: {refused}"));
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.rejecting.swap(true, Ordering::Relaxed) {
+            self.check.unready(format!("clicks are dropped: {error}"));
         }
     }
 
     fn recovered(&self) {
-        let telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.refusing.swap(false, Ordering::Relaxed) {
+        let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.rejecting.swap(false, Ordering::Relaxed) {
             self.check.ready();
         }
-        drop(telling);
+        drop(changing);
         let clicks = self.unlogged.swap(0, Ordering::Relaxed);
         if clicks > 0 {
-            tracing::warn!(clicks, "{clicks} more clicks were dropped before the spool took clicks again");
+            tracing::warn!(clicks, "the spool stores clicks again; {clicks} more clicks were dropped before");
         }
     }
 
     fn drop_click(&self, reason: &dyn Display) {
         self.dropped.increment(1);
         self.unlogged.fetch_add(1, Ordering::Relaxed);
-        if self.drops_logged.is_over() {
+        if self.drop_log.is_due() {
             let clicks = self.unlogged.swap(0, Ordering::Relaxed);
             tracing::error!(clicks, "{clicks} clicks were dropped and counted: {reason}");
         }
     }
 }
 
-/// Keeps [`LOG_INTERVAL`] between two log lines.
+/// Limits a log line to one per [`LOG_INTERVAL`].
 #[derive(Debug, Default)]
-struct Interval(Mutex<Option<Instant>>);
+struct LogInterval(Mutex<Option<Instant>>);
 
-impl Interval {
-    /// Returns whether it is over, and begins the next one then.
-    fn is_over(&self) -> bool {
+impl LogInterval {
+    /// Returns whether the line may be logged. If so, the caller logs it.
+    fn is_due(&self) -> bool {
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);
-        if over {
+        let due = logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);
+        if due {
             *logged = Some(Instant::now());
         }
-        over
+        due
     }
 }
 
@@ -227,16 +223,16 @@ mod tests {
     use crate::spool::tests::Directory;
 
     #[test]
-    fn readiness_says_that_clicks_are_kept_when_the_spool_recovers_in_the_middle_of_a_refusal() {
+    fn a_recovery_during_a_rejection_leaves_the_check_ready() {
         let directory = Directory::new();
         let spool = Arc::new(Spool::open(directory.path(), None).unwrap());
         let check = Health::new(&Shutdown::new(Duration::from_secs(1))).check("spool");
         let intake = Intake::new(spool, Arc::default(), check.clone());
         for _ in 0..200 {
             thread::scope(|scope| {
-                scope.spawn(|| intake.refused(&Refused::Full(1)));
-                // As the next click does that is kept, which may come in the middle of the refusal.
-                while !intake.refusing.load(Ordering::Relaxed) {
+                scope.spawn(|| intake.rejected(&AppendError::Full(1)));
+                // Another thread may store a click while the rejection changes the check.
+                while !intake.rejecting.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
                 intake.recovered();

@@ -1,11 +1,12 @@
 //! The redirect edge: answers short links from memory and publishes their clicks.
 //!
-//! A redirect needs no other process. Links come from the compacted topic `links` ([`links`]); a click is on the
-//! local disk before its visitor is answered ([`spool`]) and goes to topic `clicks` from there ([`publish`]).
+//! A redirect needs no other process. The edge reads links from the compacted topic `links` ([`links`]), writes a click
+//! to the local disk before it answers the visitor ([`spool`]), and publishes it to topic `clicks` ([`publish`]).
 
 pub mod click;
 pub mod config;
 pub mod country;
+pub mod destination;
 pub mod edge_clicks;
 pub mod intake;
 pub mod links;
@@ -14,50 +15,47 @@ pub mod redirect;
 pub mod spool;
 pub mod visitor;
 
-use std::{
-    path::Path,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 pub use config::Config;
-use schemas::{click_id::ClickIdKeys, topic};
-use service::{
-    Check, Health, Shutdown,
-    agent::Agents,
-    config::{Fault, Faults},
-    http::route::any_of,
-    metrics::Metrics,
-};
-use tokio::{net::TcpListener, task::spawn_blocking};
+use schemas::click_id::ClickIdKeys;
+use schemas::topic;
+use service::agent::Agents;
+use service::config::{Fault, Faults};
+use service::http::route::any_of;
+use service::metrics::Metrics;
+use service::{Check, Health, Shutdown};
+use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
 
-use crate::{
-    click::Clicks,
-    country::{Countries, CountryFile},
-    edge_clicks::EdgeClicks,
-    intake::Intake,
-    links::{Links, follow, look_up::LookUp, snapshot},
-    publish::{Partitions, Publisher},
-    redirect::{Counts, Edge, HandOver},
-    spool::{LeftAlone, OpenError, Spool},
-    visitor::VisitorKey,
-};
+use crate::click::Clicks;
+use crate::country::{Countries, CountryFile};
+use crate::edge_clicks::EdgeClicks;
+use crate::intake::Intake;
+use crate::links::lookup::Lookup;
+use crate::links::{Links, follow, snapshot};
+use crate::publish::{Partitions, Publisher};
+use crate::redirect::{Counts, Edge, MoveHeaders};
+use crate::spool::{OpenError, Spool, UnrecognizedFile};
+use crate::visitor::VisitorKey;
 
-/// How long before the shutdown deadline publishing ends, so that the producer can be closed within it.
+/// How long before the shutdown deadline publishing stops, which leaves time to close the producer.
 const CLOSING: Duration = Duration::from_millis(1_500);
 
-/// The snapshot's name in the spool's directory, where no other place is set.
+/// The snapshot's default name in the spool's directory.
 const SNAPSHOT: &str = "links.snapshot";
 
-/// How long publishing goes on at most after a stop is requested; the spool keeps what is left.
+/// How long publishing continues after a stop is requested. The spool keeps the remaining clicks.
 const FLUSH: Duration = Duration::from_secs(10);
 
 /// Runs the edge until a stop is requested: visitors on `listener`, operators on `operations`.
 ///
 /// # Errors
-/// When the spool cannot be used, or the settings of Kafka are refused. Afterwards nothing makes it fail.
+/// When the spool cannot be used, the Kafka settings are invalid, or a thread cannot be started or panics.
 pub async fn run(
     config: Config,
     listener: TcpListener,
@@ -66,59 +64,63 @@ pub async fn run(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let health = Health::new(&shutdown);
-    // Before anyone can ask, or an edge without checks would say that it is ready.
-    let (kafka, kept, loaded) = (health.check("kafka"), health.check("spool"), health.check("links"));
-    let (told_by, places) = (health.check("agents"), health.check("countries"));
+    // All checks exist before readiness is served: without checks the edge would be ready.
+    let (kafka_check, spool_check, links_check) =
+        (health.check("kafka"), health.check("spool"), health.check("links"));
+    let (agents_check, countries_check) = (health.check("agents"), health.check("countries"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
 
     let (directory, max_bytes) = (config.spool_dir.clone(), config.spool_max_bytes);
     let spool = spawn_blocking(move || Spool::open(&directory, max_bytes))
         .await
         .context("opening the spool panicked")?;
-    let spool = Arc::new(spool.map_err(unusable)?);
-    for LeftAlone { path, reason, .. } in spool.left_alone() {
+    let spool = Arc::new(spool.map_err(open_error)?);
+    for UnrecognizedFile { path, reason, .. } in spool.unrecognized() {
         let path = path.display();
-        tracing::error!(%path, "left alone {path} in the spool: {reason}");
+        tracing::error!(%path, "ignored the file {path} in the spool: {reason}");
     }
-    let left_behind = spool.segments().len();
-    if left_behind > 0 {
+    let segments = spool.segments().len();
+    if segments > 0 {
         tracing::info!(
-            left_behind,
-            "sending what is not confirmed of {left_behind} segments that were left in the spool"
+            segments,
+            "sending the unconfirmed clicks of {segments} segments of an earlier process"
         );
     }
 
     let watched = [topic::CLICKS.name, topic::LINKS.name].map(|name| config.kafka.topic(name)).to_vec();
-    let (watch_config, watch_check, watch_shutdown) = (config.kafka.clone(), kafka.clone(), shutdown.clone());
+    let (watch_config, watch_check, watch_shutdown) =
+        (config.kafka.clone(), kafka_check.clone(), shutdown.clone());
     let kafka_watch = tokio::spawn(async move {
         service::kafka::watch(&watch_config, watched, watch_check, watch_shutdown).await
     });
 
     let partitions = Arc::new(Partitions::default());
-    let publisher = Publisher::start(&config.kafka, Arc::clone(&spool), Arc::clone(&partitions), kafka)?;
-    let intake = Arc::new(Intake::new(spool, Arc::clone(&partitions), kept));
-    let intake_watch = intake.watch(Duration::from_millis(config.spool_sync_milliseconds.into()))?;
+    let publisher =
+        Publisher::start(&config.kafka, Arc::clone(&spool), Arc::clone(&partitions), kafka_check)?;
+    let intake = Arc::new(Intake::new(spool, Arc::clone(&partitions), spool_check));
+    let sync_thread = intake.start_sync(Duration::from_millis(config.spool_sync_milliseconds.into()))?;
     let links = Links::default();
     let snapshot_file = config.snapshot_file.clone().unwrap_or_else(|| config.spool_dir.join(SNAPSHOT));
     let links_topic = config.kafka.topic(topic::LINKS.name);
     let (file, name, served) = (snapshot_file.clone(), links_topic.clone(), links.clone());
-    // Before anyone is served: a known link must redirect from the first request on.
-    let stand_in = spawn_blocking(move || snapshot::load(&file, &name, &served))
+    // Before the first request, which must find every known link.
+    let loaded_snapshot = spawn_blocking(move || snapshot::load(&file, &name, &served))
         .await
-        .context("loading the snapshot of links panicked")?;
-    let follower = follow::start(&config.kafka, &links, stand_in, loaded)?;
-    let keeper = snapshot::keep(links.clone(), snapshot_file, links_topic, config.snapshot_interval)?;
+        .context("loading the link snapshot panicked")?;
+    let follower = follow::start(&config.kafka, &links, loaded_snapshot, links_check)?;
+    let snapshot_writer =
+        snapshot::start(links.clone(), snapshot_file, links_topic, config.snapshot_interval)?;
 
     let data_dir = config.data_dir.clone();
-    let agents = spawn_blocking(move || agents(data_dir.as_deref(), &told_by))
+    let agents = spawn_blocking(move || agents(data_dir.as_deref(), &agents_check))
         .await
         .context("loading the lists of agents panicked")?;
-    let countries = countries(&config, places, &shutdown).await?;
+    let countries = countries(&config, countries_check, &shutdown).await?;
 
-    let look_up = config.lookup_database.clone().map(|url| LookUp::new(url, links.clone()));
+    let lookup = config.lookup_database.clone().map(|url| Lookup::new(url, links.clone()));
     let edge = Arc::new(Edge {
         links,
-        look_up,
+        lookup,
         intake,
         click_ids: click_ids(&config),
         clicks: Clicks {
@@ -131,20 +133,21 @@ pub async fn run(
         counts: Counts::default(),
     });
     let edge_clicks = Arc::new(EdgeClicks::new(&edge, config.click_id_key_since, &config.kafka, partitions)?);
-    // Redirects first: they are what has to be fast.
+    // Redirects first, because they must be fast.
     let routes = any_of([redirect::routes(&edge), edge_clicks::route(&edge_clicks)]);
-    service::http::serve_around(HandOver, listener, routes, config.limits, shutdown.clone()).await;
+    service::http::serve_with_middleware(MoveHeaders, listener, routes, config.limits, shutdown.clone())
+        .await;
 
-    let _hold = shutdown.hold("publishing clicks");
+    let _guard = shutdown.track_work("publishing clicks");
     drop(follower);
     let deadline = flush_deadline(&shutdown);
     spawn_blocking(move || {
-        // Closing its producer waits for librdkafka's threads.
+        // Blocks: dropping the producer waits for librdkafka's threads.
         drop(edge_clicks);
-        intake_watch.finish();
-        // Side by side: neither is to take the other's time.
+        sync_thread.finish();
+        // Concurrently, so that each has the time until the deadline.
         thread::scope(|scope| {
-            scope.spawn(|| keeper.finish(deadline));
+            scope.spawn(|| snapshot_writer.finish(deadline));
             publisher.finish(deadline);
         });
     })
@@ -154,7 +157,7 @@ pub async fn run(
     Ok(())
 }
 
-/// Returns until when clicks are still published.
+/// Returns when publishing stops at the latest.
 fn flush_deadline(shutdown: &Shutdown) -> Instant {
     let now = Instant::now();
     let left = shutdown
@@ -163,7 +166,7 @@ fn flush_deadline(shutdown: &Shutdown) -> Instant {
     now + left.min(FLUSH)
 }
 
-/// Loads what tells people from programs: the lists of the directory, or what is built in.
+/// Loads the lists of User-Agents from the directory, or uses the built-in ones.
 fn agents(data_dir: Option<&Path>, check: &Check) -> Agents {
     let agents = match data_dir.map(Agents::load) {
         Some(Ok(agents)) => agents,
@@ -183,7 +186,7 @@ fn agents(data_dir: Option<&Path>, check: &Check) -> Agents {
     agents
 }
 
-/// Loads the file of countries, if one is configured, and reads it again whenever it changes.
+/// Loads the country file, if one is configured, and reloads it whenever it changes.
 async fn countries(config: &Config, check: Check, shutdown: &Shutdown) -> anyhow::Result<Countries> {
     let in_data_dir = || config.data_dir.as_ref().map(|directory| directory.join(country::FILE));
     let Some(path) = config.country_file.clone().or_else(in_data_dir) else {
@@ -193,24 +196,24 @@ async fn countries(config: &Config, check: Check, shutdown: &Shutdown) -> anyhow
     };
     let mut file = CountryFile::new(path, check);
     let file = spawn_blocking(move || {
-        file.look();
+        file.reload_if_changed();
         file
     })
     .await
     .context("reading the country file panicked")?;
     let countries = file.countries();
-    tokio::spawn(file.follow(shutdown.clone()));
+    tokio::spawn(file.watch(shutdown.clone()));
     Ok(countries)
 }
 
 fn click_ids(config: &Config) -> ClickIdKeys {
     let (id, key) = config.click_id_keys.current();
-    let former = config.click_id_keys.iter().skip(1).map(|(id, key)| (id, *key.bytes()));
-    ClickIdKeys::new((id, *key.bytes()), former)
+    let others = config.click_id_keys.iter().skip(1).map(|(id, key)| (id, *key.bytes()));
+    ClickIdKeys::new((id, *key.bytes()), others)
 }
 
-/// Tells a directory that can never work from one that another process uses for now.
-fn unusable(error: OpenError) -> anyhow::Error {
+/// Reports an unusable directory as a configuration fault, and one in use by another process as an ordinary error.
+fn open_error(error: OpenError) -> anyhow::Error {
     const VARIABLE: &str = "HOPLINE_SPOOL_DIR";
     match &error {
         OpenError::InUse(_) => anyhow::Error::new(error).context(VARIABLE),

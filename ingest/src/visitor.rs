@@ -1,9 +1,7 @@
-//! What remains of a client address: a keyed hash.
+//! Derives the visitor, a keyed hash, from a client's address and User-Agent.
 
-use std::{
-    net::{IpAddr, Ipv6Addr},
-    sync::Arc,
-};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use chrono::{DateTime, Datelike as _, NaiveDate, Utc};
@@ -14,7 +12,7 @@ use sha2::Sha256;
 /// How long a visitor stays the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Rotation {
-    /// As long as the key does.
+    /// As long as the key is the same.
     Never,
     /// Until the end of the month, by UTC.
     Month,
@@ -22,15 +20,15 @@ pub enum Rotation {
     Day,
 }
 
-/// Turns who asked into a visitor, without a way back for those who lack the key.
+/// The key that derives visitors. Without it nobody can derive the address from a visitor.
 pub struct VisitorKey {
     root: Keyed,
     rotation: Rotation,
-    /// The key of the period that was asked for last, as a rule the present one.
+    /// The last used period and its key.
     last: ArcSwapOption<(Period, Keyed)>,
 }
 
-/// Prepared state: keying an HMAC costs two hash blocks that need not be paid for each click.
+/// An HMAC with its key set, which saves two hash blocks per click.
 type Keyed = Hmac<Sha256>;
 
 /// The first day of a month, or a day.
@@ -43,16 +41,16 @@ impl std::fmt::Debug for VisitorKey {
 }
 
 impl VisitorKey {
-    /// Prepares a key.
+    /// Creates a key.
     pub fn new(key: &[u8; 32], rotation: Rotation) -> Self {
         Self { root: keyed(key), rotation, last: ArcSwapOption::empty() }
     }
 
     /// Returns the visitor: the first 64 bits of the HMAC-SHA-256 over workspace, address and User-Agent.
     ///
-    /// An IPv6 address counts as its /64, because devices change the rest at will; an IPv4 address in IPv6 form
-    /// is the IPv4 one. Two workspaces see different visitors, so that nobody can join their clicks. `at` tells the
-    /// period where keys rotate.
+    /// Of an IPv6 address only the /64 counts, because devices change the rest. An IPv4-mapped IPv6 address counts as
+    /// the IPv4 address. Workspaces have different visitors, so their clicks cannot be joined. `at` selects the period
+    /// if keys rotate.
     pub fn visitor(
         &self,
         workspace: WorkspaceId,
@@ -60,9 +58,9 @@ impl VisitorKey {
         user_agent: &[u8],
         at: DateTime<Utc>,
     ) -> u64 {
-        let mut state = self.of(at);
+        let mut state = self.keyed_for(at);
         state.update(workspace.uuid().as_bytes());
-        // The lengths of both forms differ from each other, so the family's number keeps the parts apart.
+        // The family determines the address's length, so address and User-Agent cannot be confused.
         match address.to_canonical() {
             IpAddr::V4(address) => {
                 state.update(&[4]);
@@ -79,8 +77,8 @@ impl VisitorKey {
         u64::from_be_bytes(first)
     }
 
-    /// Returns the state that is keyed for a moment.
-    fn of(&self, at: DateTime<Utc>) -> Keyed {
+    /// Returns the HMAC with the key of a time's period.
+    fn keyed_for(&self, at: DateTime<Utc>) -> Keyed {
         let day = at.date_naive();
         let period = match self.rotation {
             Rotation::Never => return self.root.clone(),
@@ -92,7 +90,7 @@ impl VisitorKey {
         {
             return last.1.clone();
         }
-        // The period's key is an HMAC of its own, so every edge with the same key has it without being told.
+        // The period's key is derived from the root key, so all edges with the same root key have the same one.
         let mut state = self.root.clone();
         state.update(format!("visitors of {}", period.format("%Y-%m-%d")).as_bytes());
         let state = keyed(&state.finalize().into_bytes().into());
@@ -102,13 +100,13 @@ impl VisitorKey {
 }
 
 fn keyed(key: &[u8; 32]) -> Keyed {
-    // HMAC pads a shorter key with zeros to its hash's block.
+    // HMAC pads a shorter key with zeros to the hash's block size.
     let mut block = [0; 64];
     block[..32].copy_from_slice(key);
     Keyed::new(&block.into())
 }
 
-/// Returns the /64 of an address.
+/// Returns the /64 network of an address.
 fn network(address: Ipv6Addr) -> [u8; 8] {
     let mut network = [0; 8];
     network.copy_from_slice(&address.octets()[..8]);
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_visitor_is_one_address_and_agent_in_one_workspace_under_one_key() {
+    fn a_visitor_depends_on_address_agent_workspace_and_key() {
         let one = visitor("192.0.2.1");
         assert_eq!(one, visitor("192.0.2.1"));
         assert_ne!(one, visitor("192.0.2.2"));
@@ -151,44 +149,47 @@ mod tests {
     }
 
     #[test]
-    fn a_visitor_is_the_same_for_as_long_as_the_rotation_says() {
-        let seen = |rotation, moments: &[&str]| {
-            // One key for all moments, as in a process, and in an order in which periods come back.
+    fn a_visitor_stays_the_same_within_a_rotation_period() {
+        let visitors = |rotation, times: &[&str]| {
+            // One key for all times, as in a process; the order returns to an earlier period.
             let (key, address) = (VisitorKey::new(&[7; 32], rotation), "192.0.2.1".parse().unwrap());
-            let visitor = |moment: &&str| key.visitor(workspace(1), address, FIREFOX, at(moment));
-            moments.iter().map(visitor).collect::<Vec<_>>()
+            let visitor = |time: &&str| key.visitor(workspace(1), address, FIREFOX, at(time));
+            times.iter().map(visitor).collect::<Vec<_>>()
         };
-        let moments = [
+        let times = [
             "2026-11-30T23:59:59.999Z",
             "2026-11-01T00:00:00Z",
             "2026-12-01T00:00:00Z",
             "2026-11-30T00:00:00Z",
             "2025-11-30T00:00:00Z",
         ];
-        let [late, early, next, same_day, year_before] = seen(Rotation::Never, &moments).try_into().unwrap();
+        let [late, early, next, same_day, year_before] =
+            visitors(Rotation::Never, &times).try_into().unwrap();
         assert_eq!([early, next, same_day, year_before], [late; 4]);
-        let [late, early, next, same_day, year_before] = seen(Rotation::Month, &moments).try_into().unwrap();
+        let [late, early, next, same_day, year_before] =
+            visitors(Rotation::Month, &times).try_into().unwrap();
         assert_eq!([early, same_day], [late; 2]);
         assert!(next != late && year_before != late && next != year_before);
-        let [late, early, next, same_day, year_before] = seen(Rotation::Day, &moments).try_into().unwrap();
+        let [late, early, next, same_day, year_before] = visitors(Rotation::Day, &times).try_into().unwrap();
         assert_eq!(same_day, late);
         assert!(early != late && next != late && next != early && year_before != late);
     }
 
     #[test]
-    fn addresses_of_one_64_network_are_one_visitor() {
+    fn addresses_of_the_same_64_network_are_one_visitor() {
         assert_eq!(visitor("2001:db8:1:2::1"), visitor("2001:db8:1:2:ffff::9"));
         assert_ne!(visitor("2001:db8:1:2::1"), visitor("2001:db8:1:3::1"));
     }
 
     #[test]
-    fn an_ipv4_address_in_ipv6_form_is_the_ipv4_one() {
+    fn an_ipv4_mapped_address_counts_as_ipv4() {
         assert_eq!(visitor("::ffff:192.0.2.1"), visitor("192.0.2.1"));
     }
 
     #[test]
-    fn the_hash_is_fixed_because_uniques_must_survive_an_upgrade() {
-        // HMAC-SHA-256 over 16 bytes of workspace, 04, c0000201, the agent; computed with another implementation.
+    fn the_hash_never_changes() {
+        // Uniques must survive an upgrade. Computed with another implementation of HMAC-SHA-256, over 16 bytes of
+        // workspace, 04, c0000201 and the User-Agent.
         assert_eq!(format!("{:016x}", visitor("192.0.2.1")), "1175fdb09606abae");
     }
 }

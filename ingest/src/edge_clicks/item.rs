@@ -1,4 +1,4 @@
-//! One item of a request: a visit that another edge has answered.
+//! One item of a request: a visit that an external edge answered.
 
 use std::net::IpAddr;
 
@@ -7,50 +7,50 @@ use schemas::id::LinkId;
 use serde_json::{Map, Value};
 use service::http::{ApiError, Code};
 
-/// How old a visit may be.
+/// The maximum age of a visit.
 const MAX_AGE: Duration = Duration::days(10);
 
-/// How far the other edge's clock may be ahead of ours.
+/// How far a visit may be in the future, for clocks that are ahead.
 const MAX_AHEAD: Duration = Duration::minutes(5);
 
-/// The longest event id, in bytes.
+/// The maximum length of an event id, in bytes.
 const EVENT_ID_LEN: usize = 128;
 
-/// A visit. It has no `Debug`, because it has an address.
+/// A visit. It has no `Debug`, so that its address is never logged.
 pub(super) struct Item {
-    pub(super) link: Named,
-    /// To the millisecond, as click ids and messages have it.
+    pub(super) link: LinkRef,
+    /// Truncated to milliseconds, as in click ids and messages.
     pub(super) occurred_at: DateTime<Utc>,
     pub(super) address: IpAddr,
     pub(super) user_agent: String,
-    /// Empty where there was none.
+    /// Empty if there was none.
     pub(super) referrer: String,
     /// The visited URL's query.
     pub(super) query: Option<String>,
-    /// The other edge's own name for the visit.
+    /// The external edge's id of the visit.
     pub(super) event_id: String,
 }
 
-/// How an item names its link.
+/// The reference of an item to its link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum LinkRef {
     Slug(String),
     Id(LinkId),
 }
 
 impl Item {
-    /// Reads an item at the time `now`.
+    /// Parses an item at the time `now`.
     ///
     /// # Errors
-    /// What is wrong with it. The message repeats nothing of what was sent but the names of fields.
+    /// When the item is invalid. The message contains names of fields, but no values.
     pub(super) fn read(item: Value, now: DateTime<Utc>) -> Result<Self, ApiError> {
         let Value::Object(mut fields) = item else {
             return Err(ApiError::bad_request("An item must be a JSON object."));
         };
         let (slug, link_id) = (optional(&mut fields, "slug")?, optional(&mut fields, "link_id")?);
         let link = match (slug, link_id) {
-            (Some(slug), None) => Named::Slug(slug),
-            (None, Some(id)) => Named::Id(
+            (Some(slug), None) => LinkRef::Slug(slug),
+            (None, Some(id)) => LinkRef::Id(
                 id.parse().map_err(|_| ApiError::invalid_field("link_id", "must be the ID of a link"))?,
             ),
             _ => return Err(ApiError::bad_request("Either slug or link_id is required.")),
@@ -73,12 +73,12 @@ impl Item {
     }
 }
 
-/// Takes a field that must be there.
+/// Removes and returns a required field.
 fn required(fields: &mut Map<String, Value>, name: &str) -> Result<String, ApiError> {
     optional(fields, name)?.ok_or_else(|| ApiError::invalid_field(name, "is required"))
 }
 
-/// Takes a field; null is as good as absent.
+/// Removes and returns a field. Null counts as absent.
 fn optional(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, ApiError> {
     match fields.remove(name) {
         None | Some(Value::Null) => Ok(None),
@@ -87,7 +87,8 @@ fn optional(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String
     }
 }
 
-/// Says which fields are not known, if their names look like names: anything else is not repeated.
+/// Returns a message about an unknown field. It contains only a name that looks like a field's name, because anything
+/// else may be data.
 fn unknown(fields: &Map<String, Value>) -> String {
     let is_name = |name: &str| {
         name.len() <= 32
@@ -100,8 +101,8 @@ fn unknown(fields: &Map<String, Value>) -> String {
 }
 
 fn occurred_at(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, ApiError> {
-    let invalid = |fault: &str| {
-        ApiError::invalid_fields(Code::InvalidDate, [("occurred_at".to_owned(), fault.to_owned())])
+    let invalid = |problem: &str| {
+        ApiError::invalid_fields(Code::InvalidDate, [("occurred_at".to_owned(), problem.to_owned())])
     };
     let time = DateTime::parse_from_rfc3339(text)
         .map_err(|_| invalid("must be RFC 3339, such as 2026-11-21T08:00:00.123Z"))?;
@@ -115,7 +116,7 @@ fn occurred_at(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, ApiError
     Ok(time)
 }
 
-/// Rejects what no header of a visitor's request can have been.
+/// Rejects text with control characters, which no request header contains.
 fn header(field: &str, text: String) -> Result<String, ApiError> {
     if text.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
         return Err(ApiError::invalid_field(field, "must not contain control characters"));
@@ -123,7 +124,7 @@ fn header(field: &str, text: String) -> Result<String, ApiError> {
     Ok(text)
 }
 
-/// Returns the query of a URL, or of the end of one.
+/// Returns the query of a URL, which may be relative.
 fn query(url: &str) -> Option<&str> {
     let url = url.split_once('#').map_or(url, |(before, _)| before);
     Some(url.split_once('?')?.1)
@@ -160,11 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn an_item_is_what_a_visitor_s_request_was() {
+    fn an_item_has_the_fields_of_the_visit() {
         let mut sent = with("url", json!("https://s.example/spring?utm_source=mail&click_id=x#top?a=b"));
         sent["referrer"] = json!("https://news.example/ü");
         let item = Item::read(sent, now()).unwrap();
-        assert_eq!(item.link, Named::Slug("spring".to_owned()));
+        assert_eq!(item.link, LinkRef::Slug("spring".to_owned()));
         assert_eq!(schemas::time::text(item.occurred_at), "2026-09-21T13:33:20.123Z");
         assert_eq!(item.address, IpAddr::from([192, 0, 2, 7]));
         assert_eq!(
@@ -175,25 +176,25 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_named_by_slug_or_by_id() {
+    fn a_link_is_referenced_by_slug_or_id() {
         let id = "lnk_01j9qkwz0vfdz9mm9f3my4ppk9";
         let mut by_id = with("link_id", json!(id));
         assert_eq!(rejected(by_id.clone()).message(), "Either slug or link_id is required.");
         by_id["slug"] = Value::Null;
-        assert!(Item::read(by_id, now()).is_ok_and(|item| item.link == Named::Id(id.parse().unwrap())));
+        assert!(Item::read(by_id, now()).is_ok_and(|item| item.link == LinkRef::Id(id.parse().unwrap())));
         assert_eq!(rejected(with("slug", Value::Null)).message(), "Either slug or link_id is required.");
     }
 
     #[test]
-    fn times_are_of_the_last_ten_days() {
-        for (offset, taken) in [
+    fn only_times_of_the_last_ten_days_are_accepted() {
+        for (offset, accepted) in [
             (Duration::minutes(5), true),
             (Duration::minutes(5) + Duration::milliseconds(1), false),
             (-Duration::days(10), true),
             (-Duration::days(10) - Duration::milliseconds(1), false),
         ] {
             let sent = with("occurred_at", json!(schemas::time::text(now() + offset)));
-            assert_eq!(Item::read(sent, now()).is_ok(), taken, "{offset}");
+            assert_eq!(Item::read(sent, now()).is_ok(), accepted, "{offset}");
         }
         for text in ["", "yesterday", "2026-09-21", "2026-09-21T13:33:20", "1790000000"] {
             assert_eq!(rejected(with("occurred_at", json!(text))).code(), Code::InvalidDate, "{text}");
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_field_and_repeats_nothing_that_was_sent() {
+    fn an_error_names_the_field_and_contains_no_values() {
         let address = "203.0.113.254";
         for (field, value) in [
             ("ip", json!(format!("{address}.1"))),

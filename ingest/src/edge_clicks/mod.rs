@@ -1,68 +1,62 @@
-//! `POST /v1/clicks`: clicks of other redirect edges.
+//! `POST /v1/clicks`: accepts clicks from external redirect edges.
 //!
-//! The answer comes when Kafka has the accepted items. An item that is sent again has the same click id and goes to
-//! the same partition, so it counts once, whatever became of the first try.
+//! Answers once Kafka has the accepted items. An item that is sent again gets the same click id and partition, so it
+//! counts once.
 
 mod identity;
 mod item;
 mod publish;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use http::{
-    HeaderMap, StatusCode,
-    header::{AUTHORIZATION, CONTENT_LENGTH},
-};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH};
+use http::{HeaderMap, StatusCode};
+use identity::Identity;
+use item::{Item, LinkRef};
 use metrics::{Counter, counter};
+use publish::{PublishError, Publisher};
 use schemas::message::Click;
 use serde::Serialize;
 use serde_json::Value;
-use service::{
-    http::{ApiError, Code, Route, json, json_bytes},
-    kafka::KafkaConfig,
-};
+use service::http::{ApiError, Code, Route, json, json_bytes};
+use service::kafka::KafkaConfig;
 use sha2::{Digest as _, Sha256};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
-};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use warp::{Filter as _, Rejection};
 
-use crate::{
-    click::Visit,
-    links::{Caller, Presented, Target},
-    publish::Partitions,
-    redirect::Edge,
-};
-use identity::Identity;
-use item::{Item, Named};
-use publish::{Publisher, Unpublished};
+use crate::click::Visit;
+use crate::links::{Caller, Target, TokenStatus};
+use crate::publish::Partitions;
+use crate::redirect::Edge;
 
-/// The most items of one request.
+/// The maximum number of items in a request.
 const MAX_ITEMS: usize = 1_000;
 
-/// The most bytes of one request's body.
+/// The maximum length of a request's body, in bytes.
 const BODY_LIMIT: usize = 1024 * 1024;
 
-/// The most bytes of all bodies that are being read or published; further requests are refused for now.
-const IN_FLIGHT: usize = 32 * BODY_LIMIT;
+/// The maximum length of all bodies that are being read or published, in bytes. Further requests are rejected.
+const MAX_IN_FLIGHT: usize = 32 * BODY_LIMIT;
 
-/// What a small body counts for, so that many of them are bounded too.
-const LEAST_BYTES: usize = 4 * 1024;
+/// The minimum that a body counts for, in bytes. Bounds the number of small bodies.
+const MIN_PERMIT: usize = 4 * 1024;
 
-/// How long a request may take after its body is there; more than the steps within, which end by themselves.
+/// How long publishing a request's clicks may take; longer than the producer's timeout.
 const DEADLINE: Duration = Duration::from_secs(8);
 
-/// When a refused request may be sent again.
+/// The `Retry-After` of a rejected request.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// What the endpoint needs.
+/// The state of the endpoint.
 #[derive(Debug)]
 pub struct EdgeClicks {
     edge: Arc<Edge>,
-    /// From when on the first key signs; see [`Identity::click_id`].
+    /// The time from which the first key signs; see [`Identity::click_id`].
     key_since: Option<DateTime<Utc>>,
     publisher: Publisher,
     in_flight: Arc<Semaphore>,
@@ -82,13 +76,13 @@ impl std::fmt::Debug for Counts {
     }
 }
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug, Serialize)]
 struct Results {
     results: Vec<ItemResult>,
 }
 
-/// What became of an item.
+/// The result of an item.
 #[derive(Debug, Serialize)]
 struct ItemResult {
     index: usize,
@@ -106,7 +100,7 @@ enum Outcome {
         code: &'static str,
         message: String,
     },
-    /// There is no such link, as far as the caller may know.
+    /// The link does not exist or belongs to a workspace that the caller may not name.
     Unknown {
         code: &'static str,
         message: &'static str,
@@ -114,10 +108,10 @@ enum Outcome {
 }
 
 impl EdgeClicks {
-    /// Prepares the endpoint; visits become clicks by the rules of `edge`.
+    /// Creates the endpoint, which creates clicks with the settings of `edge`.
     ///
     /// # Errors
-    /// When the producer's settings are refused.
+    /// When the producer's settings are invalid.
     pub fn new(
         edge: &Arc<Edge>,
         key_since: Option<DateTime<Utc>>,
@@ -129,7 +123,7 @@ impl EdgeClicks {
             edge: Arc::clone(edge),
             key_since,
             publisher: Publisher::new(config, partitions)?,
-            in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
+            in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
             counts: Counts {
                 accepted: count("accepted"),
                 rejected: count("rejected"),
@@ -138,32 +132,33 @@ impl EdgeClicks {
         })
     }
 
-    /// Says who calls. Every token that is not to be used gets the same answer.
+    /// Authenticates the caller. All invalid tokens get the same answer.
     fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        let refused = || ApiError::unauthorized("A valid edge token is required, as Authorization: Bearer.");
-        let token = bearer(headers).ok_or_else(refused)?;
+        let unauthorized =
+            || ApiError::unauthorized("A valid edge token is required, as Authorization: Bearer.");
+        let token = bearer(headers).ok_or_else(unauthorized)?;
         let links = &self.edge.links;
         match links.token(&Sha256::digest(token).into()) {
-            Presented::Valid(caller) => Ok(caller),
-            // Who is sent away for good must not be one of whom this edge has merely not heard yet.
-            Presented::Unknown if !links.is_caught_up() => Err(starting()),
-            Presented::Unknown | Presented::Revoked => Err(refused()),
+            TokenStatus::Valid(caller) => Ok(caller),
+            // The token may be valid, but its record has not been read yet.
+            TokenStatus::Unknown if !links.is_caught_up() => Err(starting()),
+            TokenStatus::Unknown | TokenStatus::Revoked => Err(unauthorized()),
         }
     }
 
-    /// Sets a body's bytes aside before any of it is read.
-    fn room(&self, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, ApiError> {
-        let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        let bytes = announced.unwrap_or(BODY_LIMIT).clamp(LEAST_BYTES, BODY_LIMIT) as u32;
+    /// Reserves the memory for a body before it is read.
+    fn permit(&self, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, ApiError> {
+        let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let bytes = length.unwrap_or(BODY_LIMIT).clamp(MIN_PERMIT, BODY_LIMIT) as u32;
         Arc::clone(&self.in_flight)
             .try_acquire_many_owned(bytes)
             .map_err(|_| busy("Too many clicks are in flight"))
     }
 
-    /// Takes a request's items.
-    async fn take(&self, caller: Caller, body: &[u8]) -> Result<Results, ApiError> {
+    /// Publishes the valid items of a request.
+    async fn accept(&self, caller: Caller, body: &[u8]) -> Result<Results, ApiError> {
         let items = items(body)?;
-        // An item of a link that is yet to be heard of would be lost as unknown.
+        // Otherwise items of links that have not been read yet would be rejected as unknown.
         if !self.edge.links.is_caught_up() {
             return Err(starting());
         }
@@ -193,7 +188,7 @@ impl EdgeClicks {
         timeout(DEADLINE, self.publisher.publish(clicks.values()))
             .await
             .map_err(|_| busy("Kafka does not answer in time"))?
-            .map_err(|error: Unpublished| busy("Kafka does not take clicks").with_source(error))?;
+            .map_err(|error: PublishError| busy("Kafka does not take clicks").with_source(error))?;
         for result in &results {
             match &result.outcome {
                 Outcome::Accepted { .. } => self.counts.accepted.increment(1),
@@ -204,12 +199,12 @@ impl EdgeClicks {
         Ok(Results { results })
     }
 
-    /// Finds a link that the caller may name. Whether it redirects now does not matter: it did when it was visited.
-    fn target(&self, caller: Caller, link: &Named) -> Option<Arc<Target>> {
+    /// Returns a link that the caller may name, even if it is not active: it redirected when it was visited.
+    fn target(&self, caller: Caller, link: &LinkRef) -> Option<Arc<Target>> {
         let links = &self.edge.links;
         let target = match link {
-            Named::Slug(slug) => links.find(slug),
-            Named::Id(id) => links.find_by_id(*id),
+            LinkRef::Slug(slug) => links.find(slug),
+            LinkRef::Id(id) => links.find_by_id(*id),
         };
         target.filter(|target| caller.workspace_id.is_none_or(|workspace| workspace == target.workspace_id))
     }
@@ -224,62 +219,63 @@ impl EdgeClicks {
         identity.click_id(&self.edge.click_ids, self.key_since)
     }
 
-    /// Makes the click of a visit as if it had come here.
+    /// Creates the click like one of a visit to this edge, but always marked as a possible repeat.
     fn click(&self, item: &Item, target: &Target, click_id: String) -> Click {
         let slug = match &item.link {
-            Named::Slug(slug) => slug,
-            Named::Id(_) => target.slug(),
+            LinkRef::Slug(slug) => slug,
+            LinkRef::Id(_) => target.slug(),
         };
         let visit = Visit {
             slug,
             query: item.query.as_deref(),
             user_agent: item.user_agent.as_bytes(),
             referrer: item.referrer.as_bytes(),
-            // An edge sends what was visited; what it was for, and what the visitor asked for, it has to heed itself.
+            // External edges do not send these; they have to respect them themselves.
             purpose: b"",
             asks_for_privacy: false,
             address: item.address,
             at: item.occurred_at,
         };
         let click = self.edge.clicks.click(&visit, target, click_id);
-        // Nobody can tell whether this is the first try.
         Click { again: true, ..click }
     }
 }
 
 /// Builds the endpoint's route.
 pub fn route(clicks: &Arc<EdgeClicks>) -> Route {
-    let with = |clicks: &Arc<EdgeClicks>| {
+    let with_state = |clicks: &Arc<EdgeClicks>| {
         let clicks = Arc::clone(clicks);
         warp::any().map(move || Arc::clone(&clicks))
     };
-    let caller = with(clicks).and(warp::header::headers_cloned()).and_then(
+    let caller = with_state(clicks).and(warp::header::headers_cloned()).and_then(
         async |clicks: Arc<EdgeClicks>, headers: HeaderMap| {
             clicks.caller(&headers).map_err(warp::reject::custom)
         },
     );
-    let room = with(clicks).and(warp::header::headers_cloned()).and_then(
+    let permit = with_state(clicks).and(warp::header::headers_cloned()).and_then(
         async |clicks: Arc<EdgeClicks>, headers: HeaderMap| {
-            clicks.room(&headers).map_err(warp::reject::custom)
+            clicks.permit(&headers).map_err(warp::reject::custom)
         },
     );
     warp::path!("v1" / "clicks")
         .and(warp::post())
-        .and(with(clicks))
-        // In this order: a stranger's body is not read, and none is read for which there is no room.
+        .and(with_state(clicks))
+        // In this order, so that a body is read only from an authenticated caller and with a permit.
         .and(caller)
-        .and(room)
+        .and(permit)
         .and(json_bytes(BODY_LIMIT))
-        .and_then(async |clicks: Arc<EdgeClicks>, caller: Caller, room: OwnedSemaphorePermit, body: Bytes| {
-            let taken = clicks.take(caller, &body).await;
-            drop(room);
-            let results = taken.map_err(warp::reject::custom)?;
-            Ok::<_, Rejection>(json(StatusCode::ACCEPTED, &results))
-        })
+        .and_then(
+            async |clicks: Arc<EdgeClicks>, caller: Caller, permit: OwnedSemaphorePermit, body: Bytes| {
+                let results = clicks.accept(caller, &body).await;
+                drop(permit);
+                let results = results.map_err(warp::reject::custom)?;
+                Ok::<_, Rejection>(json(StatusCode::ACCEPTED, &results))
+            },
+        )
         .boxed()
 }
 
-/// Reads the items of a body: one object, or an array of 1 to 1,000.
+/// Parses the items of a body: one object, or an array of 1 to 1,000.
 fn items(body: &[u8]) -> Result<Vec<Value>, ApiError> {
     let items = match serde_json::from_slice(body) {
         Ok(Value::Array(items)) => items,
@@ -293,7 +289,7 @@ fn items(body: &[u8]) -> Result<Vec<Value>, ApiError> {
     Ok(items)
 }
 
-/// Returns the token of a request.
+/// Returns the token of `Authorization: Bearer`.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
@@ -315,18 +311,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_is_one_click_or_some() {
+    fn a_body_is_one_click_or_an_array() {
         assert_eq!(items(b"{}").unwrap().len(), 1);
         assert_eq!(items(b" [{}, 7]").unwrap().len(), 2);
         let many = |count| format!("[{}]", vec!["{}"; count].join(","));
         assert_eq!(items(many(1_000).as_bytes()).unwrap().len(), 1_000);
-        for refused in ["", "[]", "7", "null", "\"a\"", "{", "[{}", "[{}] x", &many(1_001)] {
-            assert_eq!(items(refused.as_bytes()).unwrap_err().status(), 400, "{refused}");
+        for invalid in ["", "[]", "7", "null", "\"a\"", "{", "[{}", "[{}] x", &many(1_001)] {
+            assert_eq!(items(invalid.as_bytes()).unwrap_err().status(), 400, "{invalid}");
         }
     }
 
     #[test]
-    fn a_token_stands_behind_bearer() {
+    fn the_token_follows_bearer() {
         let token = |value: &[u8]| {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, HeaderValue::from_bytes(value).unwrap());

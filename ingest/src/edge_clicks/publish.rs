@@ -1,41 +1,37 @@
-//! From a request straight to topic `clicks`: its answer waits for Kafka.
+//! Publishes clicks directly to topic `clicks`, without the spool.
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use rdkafka::{
-    ClientConfig,
-    error::KafkaError,
-    producer::{FutureProducer, FutureRecord},
-};
-use schemas::{
-    message::{Click, Message as _},
-    topic,
-};
+use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use schemas::message::{Click, Message as _};
+use schemas::topic;
 use service::kafka::{self, KafkaConfig};
 
 use crate::publish::Partitions;
 
-/// How long a click may take to Kafka. What is not there by then is given up, and its request refused.
+/// How long publishing a click may take. Its request fails afterwards.
 const MESSAGE_TIMEOUT_MS: &str = "5000";
 
-/// What the producer holds at most; more is refused.
+/// The producer's maximum queue size. Further clicks are rejected.
 const QUEUE_KBYTES: &str = "65536";
 
 type Producer = FutureProducer<kafka::Context>;
 
-/// Why clicks are not on the topic, as far as is known.
+/// Why clicks may not be on the topic.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unpublished {
-    /// Kafka did not take one in time, or refused it.
-    #[error("Kafka did not take the clicks")]
+pub(super) enum PublishError {
+    /// Kafka did not confirm a click in time, or rejected it.
+    #[error("Kafka did not confirm the clicks")]
     Kafka(#[from] KafkaError),
-    /// The producer ended.
-    #[error("the producer of clicks ended")]
-    Ended,
+    /// The producer was closed.
+    #[error("the producer of clicks was closed")]
+    Closed,
 }
 
-/// Sends clicks and waits until all in-sync replicas have them.
+/// Publishes clicks and waits until all in-sync replicas have them.
 pub(super) struct Publisher {
     producer: Producer,
     topic: Arc<str>,
@@ -46,14 +42,12 @@ impl Publisher {
     pub(super) fn new(config: &KafkaConfig, partitions: Arc<Partitions>) -> anyhow::Result<Self> {
         let producer = settings(config)
             .create_with_context(kafka::Context::default())
-            .context("cannot use the Kafka settings for publishing clicks of other edges")?;
+            .context("cannot use the Kafka settings for publishing clicks of external edges")?;
         Ok(Self { producer, topic: config.topic(topic::CLICKS.name).into(), partitions })
     }
 
-    /// Publishes clicks, and returns when Kafka has all of them.
-    ///
-    /// After an error it may have any of them.
-    pub(super) async fn publish(&self, clicks: impl Iterator<Item = &Click>) -> Result<(), Unpublished> {
+    /// Publishes clicks and returns when Kafka has all of them. After an error Kafka may have some of them.
+    pub(super) async fn publish(&self, clicks: impl Iterator<Item = &Click>) -> Result<(), PublishError> {
         let mut sent = Vec::new();
         for click in clicks {
             let (key, value) = (&click.click_id, click.encode());
@@ -61,9 +55,9 @@ impl Publisher {
             let record = FutureRecord::to(&self.topic).partition(partition).key(key).payload(&value);
             sent.push(self.producer.send_result(record).map_err(|(error, _)| error)?);
         }
-        // All are under way: waiting for one after the other takes as long as the slowest.
+        // All are in flight, so this takes as long as the slowest.
         for delivery in sent {
-            delivery.await.map_err(|_| Unpublished::Ended)?.map_err(|(error, _)| error)?;
+            delivery.await.map_err(|_| PublishError::Closed)?.map_err(|(error, _)| error)?;
         }
         Ok(())
     }
@@ -75,8 +69,8 @@ impl std::fmt::Debug for Publisher {
     }
 }
 
-/// Returns the producer's settings. Not idempotent: each of its clicks is marked as a possible repeat anyway, and an
-/// idempotent producer that gives up a record has to begin anew.
+/// Returns the producer's settings. The producer is not idempotent: all its clicks are marked as possible repeats, and an
+/// idempotent producer would have to be replaced after a record timed out.
 fn settings(config: &KafkaConfig) -> ClientConfig {
     let mut client = config.client_config("ingest-edge-clicks");
     client

@@ -1,43 +1,38 @@
-//! Following topic `links` from its beginning, for as long as the process lives.
+//! Reads topic `links` from its beginning and then follows it.
 
-use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use metrics::{Counter, Gauge, counter, gauge};
-use rdkafka::{
-    ClientConfig, Message as _, Offset, TopicPartitionList,
-    consumer::{BaseConsumer, Consumer as _},
-    error::KafkaError,
-    message::BorrowedMessage,
-};
-use schemas::{message::DecodeError, topic};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
+use rdkafka::message::BorrowedMessage;
+use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
+use schemas::message::DecodeError;
+use schemas::topic;
 use service::{Check, kafka};
 
-use super::{
-    Links, Table, Unreadable,
-    snapshot::{self, Origin},
-};
+use crate::links::Links;
+use crate::links::record::RecordError;
+use crate::links::snapshot::{self, Origin};
+use crate::links::table::Table;
 
-/// How long one poll waits, and so how long a stop may take.
+/// How long one poll waits. A stop takes up to this long.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Least time between two log lines about unreadable records.
+/// Minimum time between two log lines about invalid records.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often the age of a snapshot is told anew.
+/// How often readiness reports the age of the snapshot.
 const AGE_INTERVAL: Duration = Duration::from_secs(1);
 
 type Consumer = BaseConsumer<kafka::Context>;
 
-/// The thread that follows the topic; it ends when this is dropped.
+/// The thread that follows the topic. It ends when this is dropped.
 #[derive(Debug)]
 #[must_use = "the thread ends when this is dropped"]
 pub struct Follower {
@@ -50,13 +45,13 @@ impl Drop for Follower {
     }
 }
 
-/// Starts to apply the topic's records to the links; `check` is ready once all have been seen.
+/// Starts to apply the topic's records to the links. `check` is ready once the topic has been read to its end.
 ///
-/// With links of a `snapshot` the check is ready at once, and says how old they are. They are served until all
-/// records of the topic have been seen.
+/// With a `snapshot` the check is ready at once and reports the snapshot's age. The snapshot's links are served until
+/// the topic has been read.
 ///
 /// # Errors
-/// When the consumer's settings are refused, or no thread can be started.
+/// When the consumer's settings are invalid, or the thread cannot be started.
 pub fn start(
     config: &kafka::KafkaConfig,
     links: &Links,
@@ -67,7 +62,7 @@ pub fn start(
     let consumer: Consumer = settings(config)
         .create_with_context(kafka::Context::default())
         .context("cannot use the Kafka settings for following links")?;
-    // Assigned and not subscribed: every edge needs every link.
+    // Assigned instead of subscribed: every edge needs every link.
     let mut assignment = TopicPartitionList::new();
     assignment
         .add_partition_offset(&topic, 0, Offset::Beginning)
@@ -76,16 +71,16 @@ pub fn start(
 
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
-    let mut follow = Follow::new(links.clone(), snapshot, check);
+    let mut state = State::new(links.clone(), snapshot, check);
     thread::Builder::new()
         .name("links".to_owned())
         .spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 if let Some(event) = consumer.poll(POLL) {
-                    follow.see(event);
+                    state.handle(event);
                 }
-                follow.learn_cluster(&consumer);
-                follow.tell_age();
+                state.learn_cluster(&consumer);
+                state.report_age();
             }
         })
         .context("cannot start the thread that follows links")?;
@@ -96,40 +91,39 @@ pub fn start(
 fn settings(config: &kafka::KafkaConfig) -> ClientConfig {
     let mut client = config.client_config("ingest-links");
     client
-        // Never joined, never committed to: librdkafka assigns nothing without a name.
+        // librdkafka requires a group for assign(). The consumer never joins it or commits to it.
         .set("group.id", config.topic("ingest-links"))
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .set("auto.offset.reset", "earliest")
         .set("isolation.level", "read_committed")
-        // The only way to know that everything was seen: compaction and transactions leave holes in the offsets.
+        // Offsets have gaps from compaction and transactions, so only this event shows that the end was reached.
         .set("enable.partition.eof", "true")
         .set("allow.auto.create.topics", "false")
-        // What waits here to be applied is memory that no link needs.
+        // Bounds the memory for fetched records.
         .set("queued.max.messages.kbytes", "16384")
-        // When that is full, nothing is fetched for so long; by default a second, which is many times a start's work.
+        // How long fetching pauses when that is full. The default, a second, would slow the start many times.
         .set("fetch.queue.backoff.ms", "20");
     client
 }
 
-struct Follow {
+struct State {
     links: Links,
-    /// What records are applied to: another table than the served one, until it takes that one's place.
+    /// The table that records are applied to. While a snapshot or an earlier table is served, a separate one.
     table: Arc<Table>,
-    /// What the served links are of, while they are a snapshot's.
+    /// The origin of the served snapshot, while one is served.
     snapshot: Option<Origin>,
-    /// The offset of the last record.
-    last: Option<i64>,
+    last_offset: Option<i64>,
     check: Check,
     started: Instant,
-    age_told: Option<Instant>,
+    age_reported: Option<Instant>,
     skipped: Skipped,
     live: Gauge,
 }
 
-impl Follow {
+impl State {
     fn new(links: Links, snapshot: Option<Origin>, check: Check) -> Self {
-        // Without a snapshot links redirect as soon as they come.
+        // Without a snapshot, links are served as soon as they are read.
         let table = if snapshot.is_some() { Arc::default() } else { links.table() };
         if snapshot.is_none() {
             check.unready("loading links");
@@ -138,20 +132,20 @@ impl Follow {
             links,
             table,
             snapshot,
-            last: None,
+            last_offset: None,
             check,
             started: Instant::now(),
-            age_told: None,
+            age_reported: None,
             skipped: Skipped::default(),
             live: gauge!("hopline_links"),
         }
     }
 
-    fn see(&mut self, event: Result<BorrowedMessage<'_>, KafkaError>) {
+    fn handle(&mut self, event: Result<BorrowedMessage<'_>, KafkaError>) {
         match event {
             Ok(message) => self.apply(&message),
             Err(KafkaError::PartitionEOF(_)) => self.caught_up(),
-            // librdkafka goes on by itself, and its context has logged it. What is loaded stays good.
+            // librdkafka retries, and its context has logged the error. Loaded links remain valid.
             Err(error) if !self.check.is_ready() => self.check.unready(format!("loading links: {error}")),
             Err(_) => {}
         }
@@ -159,18 +153,15 @@ impl Follow {
 
     fn apply(&mut self, message: &BorrowedMessage<'_>) {
         let offset = message.offset();
-        if self.last.is_some_and(|last| offset <= last) {
-            self.start_again();
+        if self.last_offset.is_some_and(|last| offset <= last) {
+            self.restart();
         }
-        self.last = Some(offset);
+        self.last_offset = Some(offset);
         let key = message.key().unwrap_or_default();
-        match self.table.apply(key, message.payload()) {
-            Ok(_) => {}
-            Err(error) => {
-                self.skipped.note(offset, &error);
-                if self.is_served() && self.links.is_caught_up() {
-                    self.check.ready_with(self.skipped.detail());
-                }
+        if let Err(error) = self.table.apply(key, message.payload()) {
+            self.skipped.record(offset, &error);
+            if self.is_served() && self.links.is_caught_up() {
+                self.check.ready_with(self.skipped.detail());
             }
         }
         if self.is_served() {
@@ -178,9 +169,9 @@ impl Follow {
         }
     }
 
-    /// Offsets never run backwards: the topic was made anew, and what it says now is all there is.
-    fn start_again(&mut self) {
-        tracing::warn!("topic links begins anew; the links are served as they are until it has been read");
+    /// Starts with an empty table. Offsets only decrease if the topic was deleted and created again.
+    fn restart(&mut self) {
+        tracing::warn!("topic links was created again; serving the known links until it has been read");
         self.table = Arc::default();
         self.skipped = Skipped::default();
         self.started = Instant::now();
@@ -190,13 +181,13 @@ impl Follow {
         Arc::ptr_eq(&self.table, &self.links.table())
     }
 
-    /// The end of the topic was reached: for the first time, or again after a change.
+    /// Serves the table when the end of the topic is reached for the first time.
     fn caught_up(&mut self) {
         if self.is_served() && self.links.is_caught_up() {
             return;
         }
         if let Some(origin) = self.snapshot.as_ref().filter(|_| self.table.known() == 0) {
-            // Nothing is ever taken from the topic: deleted links have a record too. An empty one has lost everything.
+            // Deleted links have a record too, so an empty topic has lost its records.
             let age = snapshot::age(origin.written_at);
             self.check.unready(format!("topic links is empty; serving a snapshot of {age} ago"));
             return;
@@ -210,20 +201,22 @@ impl Follow {
         self.check.ready_with(self.skipped.detail());
     }
 
-    /// Notes which Kafka this is, and stops serving a snapshot of another one.
+    /// Stores the id of the Kafka cluster, and stops serving a snapshot of another cluster.
     fn learn_cluster(&mut self, consumer: &Consumer) {
         let known = &self.links.shared.cluster_id;
         if known.get().is_some() {
             return;
         }
-        // Does not ask, only looks at what the last answer said.
+        // Without waiting: reads the id from the last metadata response.
         let Some(cluster_id) = consumer.client().fetch_cluster_id(Duration::ZERO) else { return };
-        let foreign = self
-            .snapshot
-            .take_if(|origin| origin.cluster_id.as_ref().is_some_and(|snapshots| *snapshots != cluster_id));
+        let foreign = self.snapshot.take_if(|origin| {
+            origin.cluster_id.as_ref().is_some_and(|of_snapshot| *of_snapshot != cluster_id)
+        });
         if let Some(origin) = foreign {
             let written_at = schemas::time::text(origin.written_at);
-            tracing::error!("ignored the snapshot of links of {written_at}: it is of another Kafka cluster");
+            tracing::error!(
+                "ignored the link snapshot written at {written_at}: it is of another Kafka cluster"
+            );
             self.links.serve(Arc::clone(&self.table));
             if !self.links.is_caught_up() {
                 self.check.unready("loading links");
@@ -232,12 +225,13 @@ impl Follow {
         known.get_or_init(|| cluster_id);
     }
 
-    fn tell_age(&mut self) {
+    fn report_age(&mut self) {
         let Some(origin) = &self.snapshot else { return };
-        // An empty topic has been told of, and is worse.
-        let told = self.age_told.is_some_and(|at| at.elapsed() < AGE_INTERVAL || !self.check.is_ready());
-        if !told {
-            self.age_told = Some(Instant::now());
+        // An unready check reports that the topic is empty, which is more important.
+        let reported =
+            self.age_reported.is_some_and(|at| at.elapsed() < AGE_INTERVAL || !self.check.is_ready());
+        if !reported {
+            self.age_reported = Some(Instant::now());
             let age = snapshot::age(origin.written_at);
             self.check.ready_with(format!("from a snapshot of {age} ago, until Kafka has been read"));
         }
@@ -270,16 +264,16 @@ impl Default for Skipped {
 }
 
 impl Skipped {
-    fn note(&mut self, offset: i64, error: &Unreadable) {
-        if let Unreadable::Decode(DecodeError::UnknownVersion(version)) = error {
+    fn record(&mut self, offset: i64, error: &RecordError) {
+        if let RecordError::Decode(DecodeError::UnknownVersion(version)) = error {
             self.unknown_version += 1;
             self.unknown_version_total.increment(1);
             if self.versions.len() < 100 && self.versions.insert(*version) {
                 tracing::error!(
                     offset,
                     version,
-                    "skipped the record of topic links at offset {offset}, and will skip others of its version \
-                     {version} silently: this build does not know it"
+                    "skipped the record of topic links at offset {offset}: this build does not know version \
+                     {version}; further records of this version are skipped without a log line"
                 );
             }
             return;
@@ -292,7 +286,7 @@ impl Skipped {
         }
     }
 
-    /// Returns what `/readyz` says once the topic has been read.
+    /// Returns the readiness detail for the time after the topic has been read.
     fn detail(&self) -> String {
         match (self.unknown_version, self.malformed) {
             (0, 0) => "ok".to_owned(),

@@ -1,31 +1,28 @@
-//! One way to find a link: by its slug, or by its id.
+//! An index of links by slug or by id.
 
-use std::{
-    hash::{BuildHasher as _, RandomState},
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
-};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use hashbrown::{HashTable, hash_table::Entry};
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use schemas::id::LinkId;
 
-use super::Target;
+use crate::links::target::Target;
 
-/// How many locks share the links. Who looks up waits for a writer only while that puts one link into one shard; at
-/// ten million links a shard that grows moves ten thousand pointers.
+/// The number of shards, each with its own lock. A reader waits only for a writer that changes one link of the same
+/// shard. At ten million links, a shard that grows moves ten thousand pointers.
 const SHARDS: usize = 1024;
 
 type Shard = HashTable<Arc<Target>>;
 
-/// What links are found by.
+/// The key of a link in an [`Index`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Key<'a> {
-    /// By what visitors ask for.
     Slug(&'a str),
-    /// By what never changes.
     Id(LinkId),
 }
 
-/// Links by one key. The key is not stored: it is in the link, and a link costs a pointer here.
+/// Links by one key. A link costs one pointer: the key is read from the link.
 pub(super) struct Index {
     hasher: RandomState,
     key: fn(&Target) -> Key<'_>,
@@ -33,7 +30,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Makes an index by what `key` says of a link.
+    /// Creates an index by the key that `key` returns for a link.
     pub(super) fn new(key: fn(&Target) -> Key<'_>) -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
         Self { hasher: RandomState::new(), key, shards }
@@ -44,38 +41,39 @@ impl Index {
         self.read(hash).find(hash, |target| (self.key)(target) == key).cloned()
     }
 
-    /// Puts a link in the place of whichever has its key, and returns that one.
+    /// Inserts a link and returns the one with the same key that it replaces.
     pub(super) fn put(&self, target: Arc<Target>) -> Option<Arc<Target>> {
         let key = (self.key)(&target);
         let hash = self.hasher.hash_one(key);
         let mut shard = self.write(hash);
-        let is_it = |other: &Arc<Target>| (self.key)(other) == key;
-        match shard.find_mut(hash, is_it) {
-            Some(place) => Some(std::mem::replace(place, target)),
+        match shard.find_mut(hash, |other| (self.key)(other) == key) {
+            Some(present) => Some(std::mem::replace(present, target)),
             None => {
-                let rehash = |target: &Arc<Target>| self.hasher.hash_one((self.key)(target));
-                shard.insert_unique(hash, target, rehash);
+                shard.insert_unique(hash, target, |target| self.hash(target));
                 None
             }
         }
     }
 
-    /// Removes the link of that key.
+    /// Removes and returns the link with this key.
     pub(super) fn remove(&self, key: Key<'_>) -> Option<Arc<Target>> {
         let hash = self.hasher.hash_one(key);
         let mut shard = self.write(hash);
-        let rehash = |target: &Arc<Target>| self.hasher.hash_one((self.key)(target));
-        match shard.entry(hash, |target| (self.key)(target) == key, rehash) {
+        match shard.entry(hash, |target| (self.key)(target) == key, |target| self.hash(target)) {
             Entry::Occupied(entry) => Some(entry.remove().0),
             Entry::Vacant(_) => None,
         }
     }
 
-    /// Returns the links shard by shard; each shard's are of one moment.
+    /// Returns the links of each shard. A shard is consistent in itself; different shards are read at different times.
     pub(super) fn shards(&self) -> impl Iterator<Item = Vec<Arc<Target>>> {
         self.shards
             .iter()
             .map(|shard| shard.read().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect())
+    }
+
+    fn hash(&self, target: &Target) -> u64 {
+        self.hasher.hash_one((self.key)(target))
     }
 
     fn read(&self, hash: u64) -> RwLockReadGuard<'_, Shard> {
@@ -87,7 +85,7 @@ impl Index {
     }
 
     fn shard(&self, hash: u64) -> &RwLock<Shard> {
-        // Bits that the table within the shard does not go by: it takes the lowest and the highest seven.
+        // The hash table within a shard uses the lowest bits and the highest seven.
         &self.shards[(hash >> 40) as usize % SHARDS]
     }
 }

@@ -1,32 +1,32 @@
 //! The links of all workspaces, in memory: what a redirect looks up.
 //!
-//! [`follow`] feeds them from the compacted topic `links`. A [`snapshot`] on the local disk stands in until the
-//! topic has been read. A link that was made a moment ago is found by [`look_up`], where that is configured.
+//! [`follow`] applies the records of the compacted topic `links`. The edge serves a [`snapshot`] from the local disk
+//! until it has read the topic. [`lookup`], if configured, finds links that have not reached the topic yet.
 
 pub mod follow;
 mod index;
-pub mod look_up;
+pub mod lookup;
+mod record;
 pub mod snapshot;
 mod table;
 mod target;
 mod tokens;
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
-use schemas::{id::LinkId, message::Link};
-
+use schemas::id::LinkId;
+use schemas::message::Link;
 use table::Table;
-pub use table::{Applied, Unreadable};
-pub use target::Target;
-#[cfg(test)]
-pub(crate) use target::tests::link;
-pub use tokens::{Caller, Digest, Presented};
 
-/// Slugs and where they lead, and the tokens of external edges. Clones are handles to the same ones.
+pub use self::record::{Applied, RecordError};
+pub use self::target::Target;
+#[cfg(test)]
+pub(crate) use self::target::link;
+pub use self::tokens::{Caller, Digest, TokenStatus};
+
+/// The links, and the tokens of external edges. Clones share the same data.
 #[derive(Debug, Clone, Default)]
 pub struct Links {
     shared: Arc<Shared>,
@@ -34,31 +34,31 @@ pub struct Links {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// What is served. Another one takes its place when the topic was read from its beginning.
+    /// The served table. Replaced once the topic has been read from its beginning.
     table: ArcSwap<Table>,
-    /// Whether the topic was read to its end since the start.
+    /// Whether the topic has been read to its end since the process started.
     caught_up: AtomicBool,
-    /// Which Kafka it was.
+    /// The id of the Kafka cluster that the topic is in.
     cluster_id: OnceLock<String>,
 }
 
 impl Links {
-    /// Returns where a slug leads.
+    /// Returns the link with this slug.
     pub fn find(&self, slug: &str) -> Option<Arc<Target>> {
         self.shared.table.load().find(slug)
     }
 
-    /// Returns the link of that id, whatever its slug is by now.
+    /// Returns the link with this id.
     pub fn find_by_id(&self, id: LinkId) -> Option<Arc<Target>> {
         self.shared.table.load().find_by_id(id)
     }
 
-    /// Returns what is known of an edge token by the SHA-256 of its text.
-    pub fn token(&self, presented: &Digest) -> Presented {
-        self.shared.table.load().token(presented)
+    /// Returns the status of the edge token with this SHA-256.
+    pub fn token(&self, digest: &Digest) -> TokenStatus {
+        self.shared.table.load().token(digest)
     }
 
-    /// Returns how many links are not deleted.
+    /// Returns the number of links that are not deleted.
     pub fn len(&self) -> usize {
         self.shared.table.load().len()
     }
@@ -68,7 +68,7 @@ impl Links {
         self.len() == 0
     }
 
-    /// Returns whether all that the topic had at the start is known: what is not found then is not there.
+    /// Returns whether the topic has been read to its end, so that a link that is not found does not exist.
     pub fn is_caught_up(&self) -> bool {
         self.shared.caught_up.load(Ordering::Acquire)
     }
@@ -76,17 +76,16 @@ impl Links {
     /// Applies one record of the topic.
     ///
     /// # Errors
-    /// When it cannot be read; nothing has changed then.
-    pub fn apply(&self, key: &[u8], value: Option<&[u8]>) -> Result<Applied, Unreadable> {
+    /// When the record is invalid; nothing changes.
+    pub fn apply(&self, key: &[u8], value: Option<&[u8]>) -> Result<Applied, RecordError> {
         self.table().apply(key, value)
     }
 
-    /// Applies a link that did not come from the topic, by the same rules: what the topic says later or has said of
-    /// a higher revision stands.
+    /// Applies a link that did not come from the topic. The highest revision wins, as for records of the topic.
     ///
     /// # Errors
-    /// When it cannot redirect; nothing has changed then.
-    pub fn apply_link(&self, link: Link) -> Result<Applied, Unreadable> {
+    /// When the link is invalid; nothing changes.
+    pub fn apply_link(&self, link: Link) -> Result<Applied, RecordError> {
         self.table().put(link)
     }
 
@@ -94,7 +93,7 @@ impl Links {
         self.shared.table.load_full()
     }
 
-    /// Serves another table from now on.
+    /// Replaces the served table.
     fn serve(&self, table: Arc<Table>) {
         self.shared.table.store(table);
     }

@@ -1,91 +1,40 @@
-//! What the records of topic `links` add up to, and the rules by which they do.
+//! The state that the records of topic `links` produce, and the rules for applying them.
 //!
-//! The outcome is the same in whichever order records come, and however often: for each link the record of its
-//! highest revision counts, and a slug belongs to the live link that has it. No two live links have one slug in
-//! Postgres, but a reader may see it for a while; then it belongs to the later made one.
+//! The result does not depend on the order of the records or on repeats: the highest revision of a link wins, and a
+//! slug finds the live link that has it. In Postgres no two live links have the same slug, but a reader of the topic
+//! may see two for a while; the slug then finds the link that was created later.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use schemas::{
-    id::{EdgeTokenId, LinkId},
-    message::{DecodeError, EdgeToken, Link, LinkRecord, Message as _},
-};
+use schemas::id::{EdgeTokenId, LinkId};
+use schemas::message::{DecodeError, EdgeToken, Link, LinkRecord, Message as _};
 
-use super::{
-    Target,
-    index::{Index, Key},
-    tokens::{Digest, EdgeTokens, Presented, Token},
-};
+use crate::links::index::{Index, Key};
+use crate::links::record::{Applied, RecordError};
+use crate::links::target::Target;
+use crate::links::tokens::{Digest, EdgeTokens, Token, TokenStatus};
 
-/// What a record did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Applied {
-    /// It told something new.
-    Changed,
-    /// It was older than what is known.
-    Older,
-}
-
-/// Why a record cannot be applied.
-#[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
-    /// The bytes are no record of ours.
-    #[error(transparent)]
-    Decode(#[from] DecodeError),
-    /// The record has no value: links are deleted by a value, so nothing of ours writes this.
-    #[error("no value")]
-    NoValue,
-    /// No browser could follow the destination.
-    #[error("destination of {link} is not a URL")]
-    Destination {
-        /// The link.
-        link: LinkId,
-        /// What is wrong with it.
-        source: url::ParseError,
-    },
-    /// The status is not one of a redirect.
-    #[error("{status} is no redirect status for {link}")]
-    Status {
-        /// The link.
-        link: LinkId,
-        /// The status.
-        status: u16,
-    },
-    /// The slug is longer than any URL.
-    #[error("slug of {link} is too long")]
-    Slug {
-        /// The link.
-        link: LinkId,
-    },
-    /// The digest of a token is none.
-    #[error("digest of {0} is not 64 hex digits")]
-    Token(EdgeTokenId),
-}
-
-/// Every link and every edge token. Readers take one shard's lock for a look-up; writers take turns.
+/// All links and edge tokens. A lookup locks one shard; writers lock `writer`.
 #[derive(Debug)]
 pub(super) struct Table {
     slugs: Index,
     ids: Index,
     tokens: RwLock<EdgeTokens>,
-    rest: Mutex<Rest>,
-    /// How many records have changed something.
+    writer: Mutex<WriterState>,
+    /// The number of records that changed something.
     changes: AtomicU64,
 }
 
-/// What nobody but a writer needs.
+/// State that lookups do not need.
 #[derive(Debug, Default)]
-struct Rest {
-    /// Links that are gone, with the revision that said so: an older record must not bring them back.
+struct WriterState {
+    /// Deleted links with the revision of the deletion. An older record must not restore the link.
     deleted: HashMap<LinkId, u64>,
-    /// Slugs that more than one live link has, with those that do not hold it.
-    contested: HashMap<Box<str>, Vec<LinkId>>,
+    /// Slugs that more than one live link has, with the links that the slug does not find.
+    shadowed: HashMap<Box<str>, Vec<LinkId>>,
+    /// The number of links that are not deleted.
     live: usize,
 }
 
@@ -95,7 +44,7 @@ impl Default for Table {
             slugs: Index::new(|target| Key::Slug(target.slug())),
             ids: Index::new(|target| Key::Id(target.link_id)),
             tokens: RwLock::default(),
-            rest: Mutex::default(),
+            writer: Mutex::default(),
             changes: AtomicU64::new(0),
         }
     }
@@ -110,34 +59,32 @@ impl Table {
         self.ids.find(Key::Id(id))
     }
 
-    pub(super) fn token(&self, presented: &Digest) -> Presented {
-        self.tokens.read().unwrap_or_else(PoisonError::into_inner).find(presented)
+    pub(super) fn token(&self, digest: &Digest) -> TokenStatus {
+        self.read_tokens().find(digest)
     }
 
-    /// Returns how many links are not deleted.
+    /// Returns the number of links that are not deleted.
     pub(super) fn len(&self) -> usize {
-        self.rest().live
+        self.writer().live
     }
 
-    /// Returns how many links and tokens were ever told of; no record takes one away again.
+    /// Returns the number of links and tokens, deleted and revoked ones included. It never decreases.
     pub(super) fn known(&self) -> usize {
-        let rest = self.rest();
-        rest.live
-            + rest.deleted.len()
-            + self.tokens.read().unwrap_or_else(PoisonError::into_inner).iter().count()
+        let writer = self.writer();
+        writer.live + writer.deleted.len() + self.read_tokens().iter().count()
     }
 
-    /// Returns how many records have changed something.
+    /// Returns the number of records that changed something.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
     /// Applies one record of the topic.
-    pub(super) fn apply(&self, key: &[u8], value: Option<&[u8]>) -> Result<Applied, Unreadable> {
-        let value = value.ok_or(Unreadable::NoValue)?;
+    pub(super) fn apply(&self, key: &[u8], value: Option<&[u8]>) -> Result<Applied, RecordError> {
+        let value = value.ok_or(RecordError::NoValue)?;
         if key.starts_with(EdgeToken::KEY_PREFIX.as_bytes()) {
             let record = EdgeToken::decode(value)?;
-            let applied = self.tokens.write().unwrap_or_else(PoisonError::into_inner).apply(&record)?;
+            let applied = self.write_tokens().apply(&record)?;
             return Ok(self.count(applied));
         }
         match decode(value)? {
@@ -146,102 +93,101 @@ impl Table {
         }
     }
 
-    /// Applies a link that is there.
-    pub(super) fn put(&self, link: Link) -> Result<Applied, Unreadable> {
-        Ok(self.put_target(Target::try_from(link)?))
-    }
-
-    pub(super) fn put_target(&self, target: Target) -> Applied {
-        let mut rest = self.rest();
+    /// Applies a link that is not deleted.
+    pub(super) fn put(&self, link: Link) -> Result<Applied, RecordError> {
+        let target = Target::try_from(link)?;
+        let mut writer = self.writer();
         let (id, revision) = (target.link_id, target.revision);
-        if self.revision(&rest, id).is_some_and(|known| revision <= known) {
-            return Applied::Older;
+        if self.revision(&writer, id).is_some_and(|known| revision <= known) {
+            return Ok(Applied::Older);
         }
         let target = Arc::new(target);
         let before = self.ids.put(Arc::clone(&target));
-        // The new place before the old one is given up: a link that moves is never nowhere.
-        self.claim(&mut rest, &target);
+        // The new slug first, so that a link whose slug changes can always be found.
+        self.add_slug(&mut writer, &target);
         match before {
-            Some(before) if before.slug() != target.slug() => self.release(&mut rest, before.slug(), id),
+            Some(before) if before.slug() != target.slug() => {
+                self.remove_slug(&mut writer, before.slug(), id)
+            }
             Some(_) => {}
-            None => rest.live += 1,
+            None => writer.live += 1,
         }
-        rest.deleted.remove(&id);
-        self.count(Applied::Changed)
+        writer.deleted.remove(&id);
+        Ok(self.count(Applied::Changed))
     }
 
     pub(super) fn delete(&self, id: LinkId, revision: u64) -> Applied {
-        let mut rest = self.rest();
-        if self.revision(&rest, id).is_some_and(|known| revision <= known) {
+        let mut writer = self.writer();
+        if self.revision(&writer, id).is_some_and(|known| revision <= known) {
             return Applied::Older;
         }
-        rest.deleted.insert(id, revision);
+        writer.deleted.insert(id, revision);
         if let Some(before) = self.ids.remove(Key::Id(id)) {
-            rest.live -= 1;
-            self.release(&mut rest, before.slug(), id);
+            writer.live -= 1;
+            self.remove_slug(&mut writer, before.slug(), id);
         }
         self.count(Applied::Changed)
     }
 
     pub(super) fn put_token(&self, id: EdgeTokenId, token: Token) {
-        let applied = self.tokens.write().unwrap_or_else(PoisonError::into_inner).put(id, token);
+        let applied = self.write_tokens().put(id, token);
         self.count(applied);
     }
 
-    /// Returns the live links, part by part.
+    /// Returns the links that are not deleted, in parts.
     pub(super) fn live(&self) -> impl Iterator<Item = Vec<Arc<Target>>> {
         self.ids.shards()
     }
 
     /// Returns the deleted links with their revisions.
     pub(super) fn deleted(&self) -> Vec<(LinkId, u64)> {
-        self.rest().deleted.iter().map(|(id, revision)| (*id, *revision)).collect()
+        self.writer().deleted.iter().map(|(id, revision)| (*id, *revision)).collect()
     }
 
     pub(super) fn tokens(&self) -> EdgeTokens {
-        self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.read_tokens().clone()
     }
 
-    fn revision(&self, rest: &Rest, id: LinkId) -> Option<u64> {
+    fn revision(&self, writer: &WriterState, id: LinkId) -> Option<u64> {
         let live = self.ids.find(Key::Id(id)).map(|target| target.revision);
-        live.or_else(|| rest.deleted.get(&id).copied())
+        live.or_else(|| writer.deleted.get(&id).copied())
     }
 
-    /// Gives a link its slug, unless a later made link has it.
-    fn claim(&self, rest: &mut Rest, target: &Arc<Target>) {
+    /// Lets the link's slug find this link, unless a link that was created later has the same slug.
+    fn add_slug(&self, writer: &mut WriterState, target: &Arc<Target>) {
         let slug = target.slug();
-        let loser = match self.slugs.find(Key::Slug(slug)) {
-            Some(holder) if holder.link_id > target.link_id => target.link_id,
-            holder => {
+        let shadowed = match self.slugs.find(Key::Slug(slug)) {
+            Some(found) if found.link_id > target.link_id => target.link_id,
+            found => {
                 self.slugs.put(Arc::clone(target));
-                match holder.filter(|holder| holder.link_id != target.link_id) {
-                    Some(holder) => holder.link_id,
+                match found.filter(|found| found.link_id != target.link_id) {
+                    Some(found) => found.link_id,
                     None => return,
                 }
             }
         };
-        let losers = rest.contested.entry(slug.into()).or_default();
-        losers.retain(|id| *id != target.link_id && *id != loser);
-        losers.push(loser);
+        let others = writer.shadowed.entry(slug.into()).or_default();
+        others.retain(|id| *id != target.link_id && *id != shadowed);
+        others.push(shadowed);
     }
 
-    /// Takes a slug away from a link, and gives it to the next that has it.
-    fn release(&self, rest: &mut Rest, slug: &str, id: LinkId) {
-        let is_holder = self.slugs.find(Key::Slug(slug)).is_some_and(|holder| holder.link_id == id);
-        let Some(losers) = rest.contested.get_mut(slug) else {
-            if is_holder {
+    /// Removes a slug from a link and lets it find the latest other link that has it.
+    fn remove_slug(&self, writer: &mut WriterState, slug: &str, id: LinkId) {
+        let is_found = self.slugs.find(Key::Slug(slug)).is_some_and(|found| found.link_id == id);
+        let Some(others) = writer.shadowed.get_mut(slug) else {
+            if is_found {
                 self.slugs.remove(Key::Slug(slug));
             }
             return;
         };
-        if is_holder && let Some(next) = losers.iter().max().and_then(|next| self.ids.find(Key::Id(*next))) {
-            losers.retain(|loser| *loser != next.link_id);
+        if is_found && let Some(next) = others.iter().max().and_then(|next| self.ids.find(Key::Id(*next))) {
+            others.retain(|other| *other != next.link_id);
             self.slugs.put(next);
         } else {
-            losers.retain(|loser| *loser != id);
+            others.retain(|other| *other != id);
         }
-        if losers.is_empty() {
-            rest.contested.remove(slug);
+        if others.is_empty() {
+            writer.shadowed.remove(slug);
         }
     }
 
@@ -252,14 +198,22 @@ impl Table {
         applied
     }
 
-    fn rest(&self) -> MutexGuard<'_, Rest> {
-        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    fn read_tokens(&self) -> RwLockReadGuard<'_, EdgeTokens> {
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_tokens(&self) -> RwLockWriteGuard<'_, EdgeTokens> {
+        self.tokens.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writer(&self) -> MutexGuard<'_, WriterState> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reads a record of a link.
+/// Decodes a record of a link.
 fn decode(value: &[u8]) -> Result<LinkRecord, DecodeError> {
-    // Nearly all are live links, and the way that tells both kinds apart reads each of them twice.
+    // Nearly all records are live links. LinkRecord::decode parses each of them twice.
     if std::str::from_utf8(value).is_ok_and(|text| !text.contains("\"deleted_at\""))
         && let Ok(link) = serde_json::from_slice(value)
     {
@@ -277,7 +231,8 @@ mod tests {
     use schemas::message::DeletedLink;
     use uuid::Uuid;
 
-    use super::{super::link, *};
+    use super::super::link;
+    use super::*;
 
     fn id(number: u128) -> LinkId {
         LinkId::from_uuid(Uuid::from_u128(number))
@@ -305,11 +260,11 @@ mod tests {
         table
     }
 
-    /// Applies the records and returns what the slugs `s` and `t` lead to.
+    /// Applies the records and returns the links that the slugs `s` and `t` find.
     fn after(records: &[Vec<u8>]) -> (Option<LinkId>, Option<LinkId>) {
         let table = table(records);
-        let lead = |slug| table.find(slug).map(|target| target.link_id);
-        (lead("s"), lead("t"))
+        let find = |slug| table.find(slug).map(|target| target.link_id);
+        (find("s"), find("t"))
     }
 
     #[test]
@@ -329,7 +284,7 @@ mod tests {
     fn a_deleted_link_stays_deleted() {
         assert_eq!(after(&[live(1, 1, "s"), deleted(1, 2)]), (None, None));
         assert_eq!(after(&[live(1, 1, "s"), deleted(1, 2), live(1, 1, "s")]), (None, None));
-        // After compaction the delete may be all that is left.
+        // Compaction may leave only the deletion.
         assert_eq!(after(&[deleted(1, 2), live(1, 1, "s")]), (None, None));
     }
 
@@ -343,33 +298,33 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_changes_nothing() {
+    fn an_invalid_record_changes_nothing() {
         let table = table(&[live(1, 1, "s")]);
         let later = String::from_utf8(live(1, 2, "t")).unwrap().replacen("\"v\":1", "\"v\":9", 1);
         assert!(matches!(
             table.apply(b"key", Some(later.as_bytes())),
-            Err(Unreadable::Decode(DecodeError::UnknownVersion(9)))
+            Err(RecordError::Decode(DecodeError::UnknownVersion(9)))
         ));
-        assert!(matches!(table.apply(b"key", Some(b"\xff")), Err(Unreadable::Decode(_))));
-        assert!(matches!(table.apply(b"key", None), Err(Unreadable::NoValue)));
+        assert!(matches!(table.apply(b"key", Some(b"\xff")), Err(RecordError::Decode(_))));
+        assert!(matches!(table.apply(b"key", None), Err(RecordError::NoValue)));
         let status = String::from_utf8(live(1, 2, "t")).unwrap().replace("302", "200");
-        assert!(matches!(table.apply(b"key", Some(status.as_bytes())), Err(Unreadable::Status { .. })));
+        assert!(matches!(table.apply(b"key", Some(status.as_bytes())), Err(RecordError::Status { .. })));
         assert_eq!(table.find("s").map(|target| target.link_id), Some(id(1)));
         assert!(table.find("t").is_none());
         assert_eq!((table.len(), table.changes()), (1, 1));
     }
 
     #[test]
-    fn edge_tokens_are_no_links() {
+    fn edge_tokens_are_not_counted_as_links() {
         let table = Table::default();
         let fixture = include_bytes!("../../../schemas/fixtures/edge_token.v1.json").trim_ascii();
         let key = EdgeToken::decode(fixture).unwrap().key();
         assert_eq!(table.apply(key.as_bytes(), Some(fixture)).unwrap(), Applied::Changed);
-        assert!(matches!(table.apply(key.as_bytes(), Some(b"{}")), Err(Unreadable::Decode(_))));
+        assert!(matches!(table.apply(key.as_bytes(), Some(b"{}")), Err(RecordError::Decode(_))));
         assert_eq!((table.len(), table.known()), (0, 1));
     }
 
-    /// Some links, each with some revisions; a revision says the same however often it is told.
+    /// Returns links with their revisions; every record of a revision has the same content.
     fn records() -> impl Strategy<Value = Vec<(u128, u64, Option<String>)>> {
         let history = proptest::collection::vec(proptest::option::weighted(0.8, "[abc]"), 1..5);
         proptest::collection::vec(history, 1..6).prop_map(|links| {
@@ -385,7 +340,7 @@ mod tests {
         fn any_order_of_the_same_records_gives_the_same_links(
             (records, order) in records().prop_flat_map(|records| {
                 let length = records.len();
-                // Some twice, some after a newer one, in any order; each at least once.
+                // Each record at least once, some more often, in any order.
                 let more = proptest::collection::vec(0..length, 0..length);
                 let order = more.prop_map(move |more| (0..length).chain(more).collect::<Vec<_>>()).prop_shuffle();
                 (Just(records), order)
@@ -398,18 +353,18 @@ mod tests {
             let mut expected = BTreeMap::new();
             for (number, slug) in &newest {
                 if let Some(slug) = slug {
-                    // Later made ones come later in this order.
+                    // The map is ordered by id, so links that were created later overwrite earlier ones.
                     expected.insert(slug.clone(), id(*number));
                 }
             }
-            let told: Vec<_> = records
+            let encoded: Vec<_> = records
                 .iter()
                 .map(|(number, revision, slug)| match slug {
                     Some(slug) => live(*number, *revision, slug),
                     None => deleted(*number, *revision),
                 })
                 .collect();
-            let table = table(order.iter().map(|place| &told[*place]));
+            let table = table(order.iter().map(|index| &encoded[*index]));
             for slug in ["a", "b", "c"] {
                 prop_assert_eq!(table.find(slug).map(|target| target.link_id), expected.get(slug).copied());
             }
@@ -419,8 +374,8 @@ mod tests {
             }
             prop_assert_eq!(table.len(), newest.values().flatten().count());
             prop_assert_eq!(table.known(), newest.len());
-            let contested = newest.values().flatten().count() - expected.len();
-            prop_assert_eq!(table.rest().contested.values().map(Vec::len).sum::<usize>(), contested);
+            let shadowed = newest.values().flatten().count() - expected.len();
+            prop_assert_eq!(table.writer().shadowed.values().map(Vec::len).sum::<usize>(), shadowed);
         }
     }
 }

@@ -2,38 +2,36 @@
 
 use std::collections::HashMap;
 
-use schemas::{
-    id::{EdgeTokenId, WorkspaceId},
-    message::EdgeToken,
-};
+use schemas::id::{EdgeTokenId, WorkspaceId};
+use schemas::message::EdgeToken;
 use subtle::ConstantTimeEq as _;
 
-use super::{Applied, Unreadable};
+use crate::links::record::{Applied, RecordError};
 
-/// The bytes of a token's SHA-256.
+/// The SHA-256 of a token's text.
 pub type Digest = [u8; 32];
 
-/// Who calls, as their token says.
+/// The caller that a valid token identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
-    /// The token; not its text.
+    /// The token's id.
     pub edge_token_id: EdgeTokenId,
-    /// The only workspace whose links it may name; all when absent.
+    /// The only workspace whose links the caller may name; all when absent.
     pub workspace_id: Option<WorkspaceId>,
 }
 
-/// What is known of a token that somebody presents.
+/// The status of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Presented {
-    /// It is one of ours.
+pub enum TokenStatus {
+    /// The token may be used.
     Valid(Caller),
-    /// It was.
+    /// The token was valid once.
     Revoked,
-    /// No record tells of it so far.
+    /// No record of this token has been read.
     Unknown,
 }
 
-/// All tokens that were ever told of.
+/// All tokens of the topic, revoked ones included.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EdgeTokens(HashMap<EdgeTokenId, Token>);
 
@@ -45,10 +43,10 @@ pub(super) struct Token {
 }
 
 impl EdgeTokens {
-    /// Applies a record. Tokens have no revision: the only change is that one is revoked, and that is for ever.
-    pub(super) fn apply(&mut self, record: &EdgeToken) -> Result<Applied, Unreadable> {
+    /// Applies a record. Tokens have no revision: the only possible change is the revocation, which is final.
+    pub(super) fn apply(&mut self, record: &EdgeToken) -> Result<Applied, RecordError> {
         let id = record.edge_token_id;
-        let digest = digest(&record.token_sha256).ok_or(Unreadable::Token(id))?;
+        let digest = digest(&record.token_sha256).ok_or(RecordError::Token(id))?;
         let token = Token { digest, workspace_id: record.workspace_id, revoked: record.revoked_at.is_some() };
         Ok(self.put(id, token))
     }
@@ -61,21 +59,21 @@ impl EdgeTokens {
         Applied::Changed
     }
 
-    /// Looks a presented token up by its digest.
+    /// Returns the status of the token with this digest.
     ///
-    /// Every known digest is compared, each in constant time: how long it takes says nothing of any of them.
-    pub(super) fn find(&self, presented: &Digest) -> Presented {
-        let mut found = Presented::Unknown;
+    /// Compares every known digest, each in constant time, so that the duration reveals nothing about them.
+    pub(super) fn find(&self, digest: &Digest) -> TokenStatus {
+        let mut status = TokenStatus::Unknown;
         for (id, token) in &self.0 {
-            if bool::from(token.digest.ct_eq(presented)) {
-                found = if token.revoked {
-                    Presented::Revoked
+            if bool::from(token.digest.ct_eq(digest)) {
+                status = if token.revoked {
+                    TokenStatus::Revoked
                 } else {
-                    Presented::Valid(Caller { edge_token_id: *id, workspace_id: token.workspace_id })
+                    TokenStatus::Valid(Caller { edge_token_id: *id, workspace_id: token.workspace_id })
                 };
             }
         }
-        found
+        status
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (EdgeTokenId, &Token)> {
@@ -83,13 +81,14 @@ impl EdgeTokens {
     }
 }
 
+/// Parses 64 hex digits.
 fn digest(hex: &str) -> Option<Digest> {
     let mut digest = [0; 32];
     if hex.len() != 2 * digest.len() || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    for (byte, place) in digest.iter_mut().zip((0..hex.len()).step_by(2)) {
-        *byte = u8::from_str_radix(&hex[place..place + 2], 16).ok()?;
+    for (byte, start) in digest.iter_mut().zip((0..hex.len()).step_by(2)) {
+        *byte = u8::from_str_radix(&hex[start..start + 2], 16).ok()?;
     }
     Some(digest)
 }
@@ -106,21 +105,21 @@ mod tests {
         EdgeToken { revoked_at: token.revoked_at.filter(|_| revoked), ..token }
     }
 
-    /// SHA-256 of `test`, as the fixture has it.
+    /// SHA-256 of `test`, the digest in the fixture.
     const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
     #[test]
     fn a_token_is_found_by_its_digest_until_it_is_revoked() {
         let presented = digest(DIGEST).unwrap();
         let mut tokens = EdgeTokens::default();
-        assert_eq!(tokens.find(&presented), Presented::Unknown);
+        assert_eq!(tokens.find(&presented), TokenStatus::Unknown);
         assert_eq!(tokens.apply(&record(false)).unwrap(), Applied::Changed);
         let caller =
             Caller { edge_token_id: record(false).edge_token_id, workspace_id: record(false).workspace_id };
-        assert_eq!(tokens.find(&presented), Presented::Valid(caller));
-        assert_eq!(tokens.find(&[7; 32]), Presented::Unknown);
+        assert_eq!(tokens.find(&presented), TokenStatus::Valid(caller));
+        assert_eq!(tokens.find(&[7; 32]), TokenStatus::Unknown);
         assert_eq!(tokens.apply(&record(true)).unwrap(), Applied::Changed);
-        assert_eq!(tokens.find(&presented), Presented::Revoked);
+        assert_eq!(tokens.find(&presented), TokenStatus::Revoked);
     }
 
     #[test]
@@ -129,17 +128,17 @@ mod tests {
         for (revoked, applied) in [(true, Applied::Changed), (false, Applied::Older), (true, Applied::Older)]
         {
             assert_eq!(tokens.apply(&record(revoked)).unwrap(), applied);
-            assert_eq!(tokens.find(&digest(DIGEST).unwrap()), Presented::Revoked);
+            assert_eq!(tokens.find(&digest(DIGEST).unwrap()), TokenStatus::Revoked);
         }
     }
 
     #[test]
-    fn a_digest_that_is_none_is_refused() {
+    fn an_invalid_digest_is_rejected() {
         for token_sha256 in
             ["", "9f86", &DIGEST.replace('9', "g"), &format!("+{}", &DIGEST[1..]), &"é".repeat(32)]
         {
             let record = EdgeToken { token_sha256: token_sha256.to_owned(), ..record(false) };
-            assert!(matches!(EdgeTokens::default().apply(&record), Err(Unreadable::Token(_))));
+            assert!(matches!(EdgeTokens::default().apply(&record), Err(RecordError::Token(_))));
         }
     }
 }

@@ -4,7 +4,7 @@ use metrics::{Counter, Gauge, counter, gauge};
 
 use crate::spool::Spool;
 
-/// The metrics of the publisher; `docs/spool.md` says what they mean.
+/// The metrics of the publisher; `docs/guides/edge.md` says what they mean.
 pub(super) struct Metrics {
     pub(super) delivered: Counter,
     pub(super) again: Counter,
@@ -21,7 +21,7 @@ impl Metrics {
     /// Registers them, and sets what does not change.
     pub(super) fn register(spool: &Spool) -> Self {
         gauge!("hopline_spool_max_bytes").set(spool.max_bytes() as f64);
-        gauge!("hopline_spool_files_left_alone").set(spool.left_alone().len() as f64);
+        gauge!("hopline_spool_files_left_alone").set(spool.unrecognized().len() as f64);
         Self {
             delivered: counter!("hopline_clicks_delivered_total"),
             again: counter!("hopline_clicks_sent_again_total"),

@@ -11,16 +11,14 @@ mod progress;
 mod reports;
 mod shipper;
 
-use std::{
-    sync::{Arc, OnceLock},
-    thread,
-    time::Instant,
-};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Instant;
 
 use anyhow::Context as _;
-use service::{Check, kafka::KafkaConfig};
-
 pub use partitions::Partitions;
+use service::Check;
+use service::kafka::KafkaConfig;
 use shipper::Shipper;
 
 use crate::spool::Spool;

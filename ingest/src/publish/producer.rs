@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use rdkafka::{
-    ClientConfig,
-    error::RDKafkaErrorCode,
-    producer::{BaseProducer, BaseRecord, Producer as _},
-};
+use rdkafka::ClientConfig;
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use service::kafka::KafkaConfig;
 
 use super::reports::{Reports, Ticket};

@@ -1,13 +1,12 @@
 //! How far one segment has come on its way to Kafka.
 
-use std::{
-    collections::VecDeque,
-    io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use crate::spool::{Confirmed, Next, Reader, Segment, Spool, record::Found};
+use crate::spool::record::Found;
+use crate::spool::{Confirmed, Next, Reader, Segment, Spool};
 
 /// Least time between two entries of when records were answered, in milliseconds.
 const TIMES_INTERVAL: i64 = 100;
@@ -47,7 +46,7 @@ pub(super) enum Standing {
 impl Progress {
     /// Begins with a segment, the how manyth this process sends from is its `ordinal`.
     pub(super) fn new(segment: Arc<Segment>, ordinal: u32, spool: &Spool) -> Self {
-        let again_below = if segment.is_left_behind() { u32::MAX } else { 0 };
+        let again_below = if segment.is_recovered() { u32::MAX } else { 0 };
         Self {
             confirmed: spool.confirmed(&segment),
             segment,
@@ -81,7 +80,7 @@ impl Progress {
         self.settled = 0;
         self.quiet_since = None;
         self.times.clear();
-        self.confirmed.forget()
+        self.confirmed.clear()
     }
 
     /// Returns what comes next, and for a record what is known about it.
@@ -197,7 +196,8 @@ impl From<&Found<'_>> for Passed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spool::{record::Record, tests::Directory};
+    use crate::spool::record::Record;
+    use crate::spool::tests::Directory;
 
     /// Sends everything there is; returns the indexes that were marked, and those that were not.
     fn send_all(progress: &mut Progress) -> (Vec<u32>, Vec<u32>) {

@@ -2,12 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use rdkafka::{
-    ClientContext, Message as _,
-    config::RDKafkaLogLevel,
-    error::{KafkaError, RDKafkaErrorCode},
-    producer::{DeliveryResult, ProducerContext},
-};
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{DeliveryResult, ProducerContext};
+use rdkafka::{ClientContext, Message as _};
 
 /// Which record of which segment, in the size of a pointer, so that no record needs an allocation of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

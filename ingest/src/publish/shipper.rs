@@ -1,30 +1,24 @@
 //! The thread that publishes.
 
-use std::{
-    collections::VecDeque,
-    io,
-    sync::{Arc, OnceLock},
-    thread,
-    time::{Duration, Instant},
-};
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use chrono::Utc;
-use rdkafka::{
-    ClientConfig,
-    error::{KafkaError, RDKafkaErrorCode},
-    producer::Producer as _,
-};
+use rdkafka::ClientConfig;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::Producer as _;
 use schemas::message::mark_again;
 use service::Check;
 
-use super::{
-    Partitions,
-    measures::Metrics,
-    producer::{Producer, hand_over, serve_reports},
-    progress::{Passed, Progress, Standing},
-    reports::{Failed, Reports, Settled, Ticket},
-};
-use crate::spool::{Next, Spool, record::Record};
+use super::Partitions;
+use super::measures::Metrics;
+use super::producer::{Producer, hand_over, serve_reports};
+use super::progress::{Passed, Progress, Standing};
+use super::reports::{Failed, Reports, Settled, Ticket};
+use crate::spool::record::Record;
+use crate::spool::{Next, Spool};
 
 /// The thread's priority, which those of the producer inherit: where cores are scarce, visitors are answered first. At full
 /// load on two cores, shipping still keeps up.

@@ -1,49 +1,47 @@
-//! `GET` and `HEAD` on the edge's port: from a slug to its destination.
+//! `GET` and `HEAD` on the edge's port: redirects from a slug to its destination.
 
-pub mod destination;
 mod pages;
 
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use http::{
-    HeaderMap, HeaderValue, Method, Request as HttpRequest, StatusCode,
-    header::{CACHE_CONTROL, LOCATION},
-};
+use http::header::{CACHE_CONTROL, LOCATION};
+use http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, StatusCode};
 use metrics::{Counter, counter};
-use schemas::{click_id::ClickIdKeys, message::Class};
-use service::{
-    config::Cidrs,
-    http::{Around, Peer, Route, client_address},
-};
-use warp::{Filter as _, reply::Response};
+use schemas::click_id::ClickIdKeys;
+use schemas::message::Class;
+use service::config::Cidrs;
+use service::http::{Middleware, Peer, Route, client_address};
+use warp::Filter as _;
+use warp::reply::Response;
 
-use crate::{
-    click::{Clicks, Visit},
-    intake::Intake,
-    links::{Links, Target, look_up::LookUp},
-};
+use crate::click::{Clicks, Visit};
+use crate::destination;
+use crate::intake::Intake;
+use crate::links::lookup::Lookup;
+use crate::links::{Links, Target};
 
-/// What a redirect needs.
+/// The state of the redirect edge, shared by all requests.
 #[derive(Debug)]
 pub struct Edge {
-    /// Where the slugs lead.
+    /// The links.
     pub links: Links,
-    /// Where slugs are asked for that are not known here yet.
-    pub look_up: Option<LookUp>,
-    /// Where the clicks go.
+    /// Finds links that have not reached this edge through the topic.
+    pub lookup: Option<Lookup>,
+    /// Stores the clicks.
     pub intake: Arc<Intake>,
-    /// Makes click ids.
+    /// Signs click ids.
     pub click_ids: ClickIdKeys,
-    /// Makes clicks of visits.
+    /// Creates clicks from visits.
     pub clicks: Clicks,
-    /// Who is believed about client addresses.
+    /// Proxies whose `Forwarded` and `X-Forwarded-For` headers are trusted.
     pub trusted_proxies: Cidrs,
-    /// What happened.
+    /// Counters of answers and clicks.
     pub counts: Counts,
 }
 
-/// The statuses that a link may redirect with.
+/// The statuses that a link may redirect with, and their metric labels.
 const REDIRECTS: [(u16, &str); 4] = [(302, "302"), (301, "301"), (307, "307"), (308, "308")];
 
 /// Counters of answers and clicks.
@@ -64,7 +62,7 @@ impl std::fmt::Debug for Counts {
 }
 
 impl Default for Counts {
-    /// Registers the counters once: looking them up by name for each request costs more than counting.
+    /// Registers the counters. Looking them up by name on each request would cost more than counting.
     fn default() -> Self {
         let clicks = |class: Class| counter!("hopline_clicks_total", "class" => class.as_str());
         let redirects = |status| counter!("hopline_redirects_total", "status" => status);
@@ -95,18 +93,19 @@ impl Counts {
     }
 }
 
-/// Hands a redirect the request's headers: a route could only have a copy, which costs more than the look-up.
+/// Middleware that moves a redirect's headers into the request's extensions. A route could only get a copy of the
+/// headers, which costs more than finding the link.
 ///
-/// [`routes`] work only where this is around them.
+/// [`routes`] work only with this middleware.
 #[derive(Debug, Clone, Copy)]
-pub struct HandOver;
+pub struct MoveHeaders;
 
-/// The headers of a request, taken out of it.
+/// The headers that [`MoveHeaders`] took out of a request.
 #[derive(Debug, Clone)]
 struct Headers(Arc<HeaderMap>);
 
-impl Around for HandOver {
-    type Visit = ();
+impl Middleware for MoveHeaders {
+    type State = ();
 
     fn before<B>(&self, request: &mut HttpRequest<B>) {
         if is_redirect(request.method()) {
@@ -115,7 +114,7 @@ impl Around for HandOver {
         }
     }
 
-    // A redirect logs no line of its own.
+    // A redirect logs nothing.
     fn is_traced<B>(&self, request: &HttpRequest<B>) -> bool {
         !is_redirect(request.method())
     }
@@ -130,7 +129,7 @@ fn is_redirect(method: &Method) -> bool {
 /// Builds the edge's routes.
 pub fn routes(edge: &Arc<Edge>) -> Route {
     let edge = Arc::clone(edge);
-    // One route for every path: whatever a visitor asks for is answered with a page, never with an API's error.
+    // One route for all paths, so that an unknown path gets a page and not an API error.
     warp::get()
         .or(warp::head())
         .unify()
@@ -148,7 +147,7 @@ pub fn routes(edge: &Arc<Edge>) -> Route {
                 let edge = Arc::clone(&edge);
                 async move {
                     let request = Request {
-                        counted: method != Method::HEAD,
+                        is_counted: method != Method::HEAD,
                         query: query.as_deref(),
                         headers: &headers,
                         address: client_address(peer.0.ip(), &headers, &edge.trusted_proxies),
@@ -160,14 +159,14 @@ pub fn routes(edge: &Arc<Edge>) -> Route {
         .boxed()
 }
 
-/// Extracts the query as it was sent.
+/// Extracts the encoded query.
 fn raw_query() -> impl warp::Filter<Extract = (Option<String>,), Error = std::convert::Infallible> + Copy {
     warp::query::raw().map(Some).or(warp::any().map(|| None)).unify()
 }
 
-/// A request as far as redirects care.
+/// The parts of a request that a redirect needs.
 struct Request<'a> {
-    counted: bool,
+    is_counted: bool,
     query: Option<&'a str>,
     headers: &'a HeaderMap,
     address: IpAddr,
@@ -182,8 +181,8 @@ impl Edge {
             _ => {}
         }
         let slug = path.trim_start_matches('/');
-        let target = match (self.links.find(slug), &self.look_up) {
-            (None, Some(look_up)) => look_up.find(slug).await,
+        let target = match (self.links.find(slug), &self.lookup) {
+            (None, Some(lookup)) => lookup.find(slug).await,
             (target, _) => target,
         };
         let now = schemas::time::to_millis(Utc::now());
@@ -212,24 +211,26 @@ impl Edge {
             request.query,
             target.append_click_id.then_some(click_id.as_str()),
         );
-        if request.counted {
+        if request.is_counted {
             let Request { query, headers, address, .. } = *request;
             let visit = Visit::new(slug, query, headers, address, now);
             let click = self.clicks.click(&visit, target, click_id);
-            // Before the answer: a click that the visitor knows of must survive whatever comes next.
-            self.intake.keep(&click);
+            // Before the answer, so that an answered click survives a crash.
+            self.intake.store(&click);
             self.counts.of(click.class).increment(1);
         }
-        to(target.redirect_status, &location)
+        redirect_to(target.redirect_status, &location)
     }
 }
 
-fn to(status: u16, location: &str) -> Response {
+fn redirect_to(status: u16, location: &str) -> Response {
     let mut response = Response::default();
-    // Both are checked when a link is loaded; the fallbacks only spare a panic.
+    // Both are checked when a link is loaded; the fallbacks avoid a panic.
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::FOUND);
     let Ok(location) = HeaderValue::try_from(location) else {
-        tracing::error!("a destination does not fit into a header");
+        tracing::error!(
+            "cannot redirect, answered 404: the destination contains characters that a header may not"
+        );
         return pages::not_found();
     };
     let headers = response.headers_mut();

@@ -1,16 +1,14 @@
-//! The few answers of the edge that are no redirects.
+//! The edge's answers other than redirects.
 
-use http::{
-    HeaderValue, StatusCode,
-    header::{CACHE_CONTROL, CONTENT_TYPE},
-};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
 use warp::reply::Response;
 
-/// How long browsers may keep what never changes.
-const DAY: &str = "public, max-age=86400";
+/// `Cache-Control` of answers that never change.
+const CACHE_FOR_A_DAY: &str = "public, max-age=86400";
 
-/// A link may appear under any slug at any time.
-const NEVER: &str = "private, no-store";
+/// `Cache-Control` of pages: a link may be created under any slug at any time.
+const NO_STORE: &str = "private, no-store";
 
 const HTML: &str = "text/html; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -33,33 +31,33 @@ macro_rules! page {
     };
 }
 
-/// What stands at the root, where no link can be.
+/// Answers at the root, where no link can be.
 pub(super) fn root() -> Response {
-    answer(StatusCode::OK, HTML, NEVER, page!("Short links", "This address serves short links."))
+    answer(StatusCode::OK, HTML, NO_STORE, page!("Short links", "This address serves short links."))
 }
 
-/// Crawlers may follow links; what they do is told apart from what people do.
+/// Allows crawlers to follow links: their clicks have another class.
 pub(super) fn robots() -> Response {
-    answer(StatusCode::OK, TEXT, DAY, "User-agent: *\nDisallow:\n")
+    answer(StatusCode::OK, TEXT, CACHE_FOR_A_DAY, "User-agent: *\nDisallow:\n")
 }
 
-/// There is no icon, and browsers should not ask for each click.
+/// Answers that there is no icon; cached, so that browsers do not request it on each click.
 pub(super) fn favicon() -> Response {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(DAY));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_FOR_A_DAY));
     response
 }
 
-/// No such link, or one that is switched off; the same for both, because that is nobody's business.
+/// Answers for a link that does not exist or is not active, without revealing which.
 pub(super) fn not_found() -> Response {
     let page = page!("Link not found", "There is no link at this address. Please check how it is written.");
-    answer(StatusCode::NOT_FOUND, HTML, NEVER, page)
+    answer(StatusCode::NOT_FOUND, HTML, NO_STORE, page)
 }
 
-/// A link whose time is over.
+/// Answers for an expired link.
 pub(super) fn expired() -> Response {
-    answer(StatusCode::GONE, HTML, NEVER, page!("Link expired", "This link is no longer in use."))
+    answer(StatusCode::GONE, HTML, NO_STORE, page!("Link expired", "This link is no longer in use."))
 }
 
 fn answer(

@@ -1,19 +1,17 @@
-//! `ingest spool`.
+//! The command `ingest spool`.
 
-use std::{
-    io::{self, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-use super::inspect::Report;
+use crate::spool::inspect::Report;
 
-/// The exit code for a spool of which something cannot be read.
+/// The exit code for a spool that cannot be read completely.
 const EXIT_DAMAGED: u8 = 2;
 
 /// The command line of `ingest` when its first argument is `spool`.
 ///
-/// Apart from the edge's: looking into a spool needs neither keys nor Kafka.
+/// Separate from the edge's configuration, because reading a spool needs neither keys nor Kafka.
 #[derive(Debug, clap::Parser)]
 #[command(name = "ingest", version, disable_help_subcommand = true)]
 pub struct Program {
@@ -23,16 +21,16 @@ pub struct Program {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Shows what is in a spool: clicks that were answered and that Kafka may not have yet.
+    /// Shows the content of a spool: answered clicks that Kafka may not have yet.
     ///
-    /// Reads and changes nothing, so it may run beside the edge that uses the spool.
+    /// Changes nothing, so it may run while an edge uses the spool.
     #[command(after_help = "\
 Examples:
-  ingest spool                              the spool that HOPLINE_SPOOL_DIR names
-  ingest spool /var/lib/hopline/spool       another one
+  ingest spool                              the spool in HOPLINE_SPOOL_DIR
+  ingest spool /var/lib/hopline/spool       another spool
   ingest spool --json | jq .records         for scripts
 
-Exit codes: 0 everything in it can be read, 1 the directory cannot be read, 2 something is damaged or left alone,
+Exit codes: 0 everything can be read, 1 the directory cannot be read, 2 something is damaged or unrecognized,
 64 wrong usage.")]
     Spool {
         /// The spool's directory.
@@ -45,18 +43,18 @@ Exit codes: 0 everything in it can be read, 1 the directory cannot be read, 2 so
     },
 }
 
-/// Runs the command that the arguments of this process ask for.
+/// Runs the command in the arguments of this process.
 pub fn main() -> ExitCode {
     let Program { command: Command::Spool { directory, json } } = service::config::parse();
     let shown = Report::read(&directory).and_then(|report| {
         show(&report, json)?;
-        Ok(report.is_whole())
+        Ok(report.is_complete())
     });
     match shown {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => EXIT_DAMAGED.into(),
         Err(error) => {
-            // Nobody is left to tell when the terminal is gone.
+            // A failure to write to standard error cannot be reported.
             let _ = writeln!(io::stderr(), "cannot show {}: {error}", directory.display());
             ExitCode::FAILURE
         }
@@ -78,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_variable_is_one_that_all_processes_accept() {
+    fn every_variable_is_listed() {
         service::config::assert_listed::<Program>();
     }
 }

@@ -1,41 +1,42 @@
-//! Which records of a segment Kafka has confirmed, in a small file beside it.
+//! Stores which records of a segment Kafka has confirmed, in a small file beside the segment.
 //!
-//! With it a killed edge sends again only what was not confirmed. The file is written without being synced: the
-//! kernel keeps it when this process is killed. It counts only until the machine is started anew. After a power loss
-//! a segment is sent again from its beginning, because a Kafka on the same machine may have lost what it confirmed.
+//! With it, a killed edge sends only unconfirmed records again. The file is not synced, so it survives a kill of the
+//! process. It is ignored after a reboot: after a power loss a segment is sent again from its beginning, because a
+//! Kafka on the same machine may have lost records that it confirmed.
 //!
-//! The file is blocks of 64 bytes, each with a CRC-32 in its last four. The first says of which segment and of which
-//! start of the machine it is; each further one has a bit for each of 480 records, and its checksum begins with the
-//! first block, so that it is good in this file only. A damaged block confirms nothing. Blocks never lie across two pages of the kernel, so that a kill leaves each as it was or as it is.
+//! The file consists of blocks of 64 bytes, each with a CRC-32 in its last four bytes. The first block identifies the
+//! segment and the boot of the machine. Each further block has a bit for each of 480 records; its checksum covers the
+//! first block too, so that it is valid in this file only. A damaged block confirms nothing. No block lies across two
+//! memory pages, so a kill leaves each block either old or new.
 
-use std::{
-    fs::{self, File},
-    io,
-    ops::Range,
-    os::unix::fs::FileExt as _,
-    path::{Path, PathBuf},
-};
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
 
-use super::{Segment, record};
+use crate::spool::record;
+use crate::spool::segment::{self, Segment};
 
-/// What such files end in.
+/// The extension of these files.
 const EXTENSION: &str = "confirmed";
 
-/// Where Linux tells one start of the machine from another.
+/// Linux's random id of the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// The length of a block, and of the checksum in it.
 const BLOCK: usize = 64;
 const SUM: usize = 4;
 
-/// Records of a block.
+/// Records per block.
 const BITS: usize = (BLOCK - SUM) * 8;
 
-/// No segment has more records, so that a damaged index costs no memory.
-const MAX_RECORDS: u64 = super::MAX_SEGMENT_BYTES / record::MIN_LEN as u64;
+/// The most records that a segment can have. Bounds the memory for a damaged index.
+const MAX_RECORDS: u64 = segment::MAX_BYTES / record::MIN_LEN as u64;
 
-/// One start of the machine, if that can be told.
+/// The id of the machine's current boot, if known.
 #[derive(Debug, Clone)]
 pub(super) struct Boot(Option<[u8; 36]>);
 
@@ -45,7 +46,7 @@ impl Boot {
         Self(id.and_then(|id| id.first_chunk().copied()))
     }
 
-    /// Returns the first block of the file beside a segment, unless nothing would vouch for it.
+    /// Returns the first block of a segment's file; `None` if the boot or the segment cannot be identified.
     fn block(&self, segment: &Segment) -> Option<[u8; BLOCK]> {
         let (boot, nonce) = (self.0?, segment.nonce()?);
         let mut block = [0; BLOCK];
@@ -63,26 +64,26 @@ impl Boot {
 pub struct Confirmed {
     path: PathBuf,
     file: Option<File>,
-    /// What the file begins with; without it there is none.
+    /// The first block of the file; without it no file is written.
     first: Option<[u8; BLOCK]>,
     bits: Vec<[u8; BLOCK]>,
-    /// How many records are confirmed.
+    /// The number of confirmed records.
     count: u64,
-    /// All before are confirmed.
+    /// All records before this index are confirmed.
     from_start: u32,
-    /// Blocks that differ from the file's.
+    /// Blocks that are not yet in the file.
     changed: Range<usize>,
 }
 
 impl Confirmed {
-    /// Reads what was noted about a segment; nothing, if that cannot be trusted.
-    pub(super) fn of(segment: &Segment, boot: &Boot) -> Self {
+    /// Reads a segment's file. A missing or invalid file confirms nothing.
+    pub(super) fn read(segment: &Segment, boot: &Boot) -> Self {
         let path = path_of(segment.path());
         let first = boot.block(segment);
         let mut confirmed =
             Self { path, file: None, first, bits: Vec::new(), count: 0, from_start: 0, changed: 0..0 };
         if let Some(first) = first {
-            confirmed.bits = read(&confirmed.path, &first);
+            confirmed.bits = read_bits(&confirmed.path, &first);
             confirmed.count = confirmed.bits.iter().map(|block| u64::from(ones(block))).sum();
         }
         confirmed
@@ -90,18 +91,18 @@ impl Confirmed {
 
     /// Returns whether a record is confirmed.
     pub fn contains(&self, index: u32) -> bool {
-        let (block, byte, bit) = place(index);
+        let (block, byte, bit) = position(index);
         self.bits.get(block).is_some_and(|block| block[byte] & bit != 0)
     }
 
-    /// Returns how many records are confirmed.
+    /// Returns the number of confirmed records.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Notes that a record is confirmed.
+    /// Marks a record as confirmed.
     pub fn insert(&mut self, index: u32) {
-        let (block, byte, bit) = place(index);
+        let (block, byte, bit) = position(index);
         if u64::from(index) >= MAX_RECORDS || self.contains(index) {
             return;
         }
@@ -125,58 +126,58 @@ impl Confirmed {
         self.from_start
     }
 
-    /// Brings what has changed into the file.
+    /// Writes the changes to the file.
     ///
     /// # Errors
-    /// When the disk refuses it: more than need be is sent again after a kill then.
+    /// When writing fails. After a kill, records that Kafka has confirmed are then sent again.
     pub fn write(&mut self) -> io::Result<()> {
         let (false, Some(first)) = (self.changed.is_empty(), self.first) else { return Ok(()) };
         let file = match &mut self.file {
             Some(file) => file,
             none => {
-                // Not emptied: what is in it still counts. Blocks of another segment do not, by their checksums.
+                // Not truncated, because its blocks are still valid. Blocks of another segment have other checksums.
                 let file = File::options().write(true).create(true).truncate(false).open(&self.path)?;
                 file.write_all_at(&first, 0)?;
                 none.insert(file)
             }
         };
         let blocks = &self.bits[self.changed.clone()];
-        let bytes: Vec<u8> = blocks.iter().flat_map(|block| sealed(*block, &first)).collect();
+        let bytes: Vec<u8> = blocks.iter().flat_map(|block| with_sum(*block, &first)).collect();
         file.write_all_at(&bytes, ((self.changed.start + 1) * BLOCK) as u64)?;
         self.changed = 0..0;
         Ok(())
     }
 
-    /// Forgets everything, so that the whole segment is sent again, also after a kill.
+    /// Removes all confirmations, so that the whole segment is sent again, even after a kill.
     ///
     /// # Errors
     /// When the file cannot be removed.
-    pub fn forget(&mut self) -> io::Result<()> {
+    pub fn clear(&mut self) -> io::Result<()> {
         self.file = None;
         self.bits.clear();
         self.count = 0;
         self.from_start = 0;
         self.changed = 0..0;
-        remove(&self.path)
+        remove_file(&self.path)
     }
 }
 
-/// Removes what stands beside a segment's file.
-pub(super) fn remove_beside(segment: &Path) -> io::Result<()> {
-    remove(&path_of(segment))
+/// Removes the file of a segment.
+pub(super) fn remove(segment: &Segment) -> io::Result<()> {
+    remove_file(&path_of(segment.path()))
 }
 
-/// Removes a file that stands beside no segment any more, if it is such a file.
+/// Removes a file of confirmations whose segment no longer exists.
 pub(super) fn remove_if_alone(path: &Path) {
     let named = path.extension().is_some_and(|extension| extension == EXTENSION);
-    let segment = Segment::path_beside(path);
+    let segment = path.with_extension(segment::EXTENSION);
     if named && Segment::number_of(&segment).is_some() && !segment.exists() {
-        // It would not be believed beside another segment either.
-        let _ = remove(path);
+        // A file that remains is harmless: it is not valid for another segment.
+        let _ = remove_file(path);
     }
 }
 
-fn remove(path: &Path) -> io::Result<()> {
+fn remove_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
@@ -187,8 +188,8 @@ fn path_of(segment: &Path) -> PathBuf {
     segment.with_extension(EXTENSION)
 }
 
-/// Returns the block, the byte in it and the bit in that of a record.
-fn place(index: u32) -> (usize, usize, u8) {
+/// Returns the block of a record, the byte in the block and the bit in the byte.
+fn position(index: u32) -> (usize, usize, u8) {
     let index = index as usize;
     (index / BITS, index % BITS / 8, 1 << (index % 8))
 }
@@ -197,8 +198,8 @@ fn ones(block: &[u8; BLOCK]) -> u32 {
     block[..BLOCK - SUM].iter().map(|byte| byte.count_ones()).sum()
 }
 
-/// Puts a block's checksum into its end; it is good behind that first block only.
-fn sealed(mut block: [u8; BLOCK], first: &[u8; BLOCK]) -> [u8; BLOCK] {
+/// Writes the checksum into the end of a block. It covers the file's first block and this one.
+fn with_sum(mut block: [u8; BLOCK], first: &[u8; BLOCK]) -> [u8; BLOCK] {
     let mut sum = Hasher::new();
     sum.update(first);
     sum.update(&block[..BLOCK - SUM]);
@@ -206,20 +207,20 @@ fn sealed(mut block: [u8; BLOCK], first: &[u8; BLOCK]) -> [u8; BLOCK] {
     block
 }
 
-/// Reads the bits of a file that begins with `first`; a block that is damaged has none.
-fn read(path: &Path, first: &[u8; BLOCK]) -> Vec<[u8; BLOCK]> {
+/// Reads the bits of a file that begins with `first`. A damaged block has no bits set.
+fn read_bits(path: &Path, first: &[u8; BLOCK]) -> Vec<[u8; BLOCK]> {
     let Ok(bytes) = fs::read(path) else { return Vec::new() };
     let (blocks, _) = bytes.as_chunks::<BLOCK>();
     let Some((header, blocks)) = blocks.split_first() else { return Vec::new() };
     if header != first {
         return Vec::new();
     }
-    let good = |block: &[u8; BLOCK]| {
+    let checked = |block: &[u8; BLOCK]| {
         let mut bits = *block;
         bits[BLOCK - SUM..].fill(0);
-        if sealed(bits, first) == *block { bits } else { [0; BLOCK] }
+        if with_sum(bits, first) == *block { bits } else { [0; BLOCK] }
     };
-    blocks.iter().take(MAX_RECORDS as usize / BITS + 1).map(good).collect()
+    blocks.iter().take(MAX_RECORDS as usize / BITS + 1).map(checked).collect()
 }
 
 #[cfg(test)]
@@ -227,10 +228,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::spool::{Spool, record::Record, tests::Directory};
+    use crate::spool::Spool;
+    use crate::spool::record::Record;
+    use crate::spool::tests::Directory;
 
-    /// A segment that the next process finds, with so many records.
-    fn left_behind(directory: &Directory, records: u32) -> (Spool, std::sync::Arc<Segment>) {
+    /// Returns a segment of an earlier process with `records` records, of which every third is confirmed.
+    fn recovered(directory: &Directory, records: u32) -> (Spool, std::sync::Arc<Segment>) {
         let spool = Spool::open(directory.path(), None).unwrap();
         for _ in 0..records {
             let record = Record { at: 0, partition: 0, key: b"k", value: b"{}" };
@@ -250,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_confirmed_is_known_to_the_next_process() {
+    fn the_next_process_reads_the_confirmations() {
         let directory = Directory::new();
-        let (spool, segment) = left_behind(&directory, 2_000);
+        let (spool, segment) = recovered(&directory, 2_000);
         let mut confirmed = spool.confirmed(&segment);
         let expected: Vec<u32> = (0..2_000).step_by(3).collect();
         assert_eq!(contained(&confirmed, 3_000), expected);
         assert_eq!((confirmed.count(), confirmed.first_missing()), (667, 1));
-        // It goes on where it was, in the same file.
+        // The next process continues the same file.
         confirmed.insert(1_999);
         confirmed.insert(1);
         confirmed.insert(1);
@@ -268,14 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn another_segment_of_the_same_number_confirms_nothing() {
+    fn confirmations_of_another_segment_are_ignored() {
         let directory = Directory::new();
-        let (spool, segment) = left_behind(&directory, 10);
+        let (spool, segment) = recovered(&directory, 10);
         let kept = fs::read(path_of(segment.path())).unwrap();
         spool.delete(&segment).unwrap();
         drop((spool, segment));
-        // The numbers begin anew in a directory that is empty.
-        let (spool, segment) = left_behind(&directory, 10);
+        // Numbers start at 0 again in an empty directory.
+        let (spool, segment) = recovered(&directory, 10);
         assert_eq!(segment.number(), 0);
         assert_eq!(spool.confirmed(&segment).count(), 4);
         fs::write(path_of(segment.path()), kept).unwrap();
@@ -283,20 +286,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_confirmed_after_another_start_of_the_machine() {
+    fn nothing_is_confirmed_after_a_reboot() {
         let directory = Directory::new();
-        let (_spool, segment) = left_behind(&directory, 10);
-        assert_eq!(Confirmed::of(&segment, &Boot(Some([b'x'; 36]))).count(), 0);
-        assert_eq!(Confirmed::of(&segment, &Boot(None)).count(), 0);
-        assert_eq!(Confirmed::of(&segment, &Boot::current()).count(), 4);
+        let (_spool, segment) = recovered(&directory, 10);
+        assert_eq!(Confirmed::read(&segment, &Boot(Some([b'x'; 36]))).count(), 0);
+        assert_eq!(Confirmed::read(&segment, &Boot(None)).count(), 0);
+        assert_eq!(Confirmed::read(&segment, &Boot::current()).count(), 4);
     }
 
     #[test]
-    fn what_is_forgotten_stays_forgotten() {
+    fn cleared_confirmations_stay_cleared() {
         let directory = Directory::new();
-        let (spool, segment) = left_behind(&directory, 10);
+        let (spool, segment) = recovered(&directory, 10);
         let mut confirmed = spool.confirmed(&segment);
-        confirmed.forget().unwrap();
+        confirmed.clear().unwrap();
         assert_eq!((confirmed.count(), spool.confirmed(&segment).count()), (0, 0));
         confirmed.insert(7);
         confirmed.write().unwrap();
@@ -306,7 +309,7 @@ mod tests {
     #[test]
     fn a_file_without_its_segment_is_removed() {
         let directory = Directory::new();
-        let (spool, segment) = left_behind(&directory, 10);
+        let (spool, segment) = recovered(&directory, 10);
         let path = path_of(segment.path());
         fs::remove_file(segment.path()).unwrap();
         drop(spool);
@@ -318,12 +321,12 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn a_damaged_file_confirms_nothing_that_is_not(
+        fn a_damaged_file_confirms_no_other_records(
             damage in proptest::collection::vec((any::<proptest::sample::Index>(), 1..=255_u8), 1..8),
             cut in any::<proptest::sample::Index>(),
         ) {
             let directory = Directory::new();
-            let (spool, segment) = left_behind(&directory, 1_500);
+            let (spool, segment) = recovered(&directory, 1_500);
             let path = path_of(segment.path());
             let mut bytes = fs::read(&path).unwrap();
             for (at, flip) in damage {

@@ -1,99 +1,84 @@
-//! What is in a spool, for operators: `ingest spool`.
+//! Reports the content of a spool to operators, for `ingest spool`.
 
-use std::{
-    collections::BTreeSet,
-    fmt::{self, Display},
-    fs, io,
-    path::{Path, PathBuf},
-    thread,
-    time::Duration,
-};
+use std::collections::BTreeSet;
+use std::fmt::{self, Display};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io, thread};
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::{
-    Next, Reader, Segment,
-    confirmed::{Boot, Confirmed},
-    segment::Examined,
-    size,
-};
+use crate::spool::confirmed::{Boot, Confirmed};
+use crate::spool::reader::{Next, Reader};
+use crate::spool::recover::{self, Content, UnrecognizedFile};
+use crate::spool::segment::Segment;
 
-/// How often a segment is read at most until it is whole: the edge may be writing its last record.
-const READS: usize = 4;
+/// How often a segment with a damaged end is read at most: the edge may be writing its last record.
+const MAX_READS: usize = 4;
 
-/// How long the edge is given for that.
-const WRITING: Duration = Duration::from_millis(20);
+/// The time between two of these reads.
+const READ_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a spool holds, while an edge may use it: a segment that goes meanwhile is left out.
+/// The content of a spool. An edge may use the spool at the same time; segments that it deletes meanwhile are left out.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The spool's directory.
     pub directory: PathBuf,
-    /// What its files take on the disk.
+    /// The files' size on the disk.
     pub bytes: u64,
-    /// Clicks that can be read.
+    /// The number of readable clicks.
     pub records: u64,
-    /// Those of them that Kafka is known to have. Sending starts with the others after a restart.
+    /// The number of clicks that Kafka has confirmed. After a restart the edge sends the others.
     pub confirmed: u64,
-    /// When the first click was answered that is not confirmed.
+    /// When the first unconfirmed click was answered.
     #[serde(with = "schemas::time::optional_millis")]
     pub oldest_unconfirmed: Option<DateTime<Utc>>,
     /// When the last click was answered.
     #[serde(with = "schemas::time::optional_millis")]
     pub newest: Option<DateTime<Utc>>,
-    /// Bytes that are in no record.
+    /// The number of bytes outside of records.
     pub damaged_bytes: u64,
-    /// Clicks that are missing before a later one. How many are missing at a segment's end cannot be told.
+    /// The number of clicks that are missing before a later one. Those missing at a segment's end are unknown.
     pub missing: u64,
-    /// Each segment, oldest first.
+    /// The segments, oldest first.
     pub segments: Vec<SegmentReport>,
-    /// Files that are named like segments and are none that this build reads.
-    pub left_alone: Vec<LeftAlone>,
+    /// Files that are named like segments but cannot be read.
+    #[serde(rename = "left_alone")]
+    pub unrecognized: Vec<UnrecognizedFile>,
 }
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Debug, Serialize)]
 pub struct SegmentReport {
-    /// Its place in the order.
+    /// The segment's number.
     pub number: u64,
-    /// What its file takes on the disk.
+    /// The file's size on the disk.
     pub bytes: u64,
-    /// Clicks that can be read.
+    /// The number of readable clicks.
     pub records: u64,
-    /// Those of them that Kafka is known to have.
+    /// The number of clicks that Kafka has confirmed.
     pub confirmed: u64,
-    /// When the first of its clicks was answered.
+    /// When the first click was answered.
     #[serde(with = "schemas::time::optional_millis")]
     pub oldest: Option<DateTime<Utc>>,
-    /// When the first of its clicks was answered that is not confirmed.
+    /// When the first unconfirmed click was answered.
     #[serde(with = "schemas::time::optional_millis")]
     pub oldest_unconfirmed: Option<DateTime<Utc>>,
-    /// When the last of its clicks was answered.
+    /// When the last click was answered.
     #[serde(with = "schemas::time::optional_millis")]
     pub newest: Option<DateTime<Utc>>,
-    /// Bytes that are in no record.
+    /// The number of bytes outside of records.
     pub damaged_bytes: u64,
-    /// Clicks that are missing before a later one.
+    /// The number of clicks that are missing before a later one.
     pub missing: u64,
-}
-
-/// A file that the edge neither sends nor deletes.
-#[derive(Debug, Serialize)]
-pub struct LeftAlone {
-    /// The file.
-    pub path: PathBuf,
-    /// What it takes on the disk.
-    pub bytes: u64,
-    /// What is the matter with it.
-    pub reason: String,
 }
 
 impl Report {
-    /// Reads the spool in a directory, and changes nothing there.
+    /// Reads the spool in a directory without changing it.
     ///
     /// # Errors
-    /// When the directory cannot be read. Of a file that cannot be, the report says so.
+    /// When the directory cannot be read. Files that cannot be read are listed in the report.
     pub fn read(directory: &Path) -> io::Result<Self> {
         let boot = Boot::current();
         let mut report = Self {
@@ -106,7 +91,7 @@ impl Report {
             damaged_bytes: 0,
             missing: 0,
             segments: Vec::new(),
-            left_alone: Vec::new(),
+            unrecognized: Vec::new(),
         };
         let mut files = BTreeSet::new();
         for entry in fs::read_dir(directory)? {
@@ -119,18 +104,18 @@ impl Report {
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    let bytes = size::of(&path);
-                    report.bytes += bytes;
-                    report.left_alone.push(LeftAlone { path, bytes, reason: error.to_string() });
+                    let file = UnrecognizedFile::new(path, error.to_string());
+                    report.bytes += file.bytes;
+                    report.unrecognized.push(file);
                 }
             }
         }
         Ok(report)
     }
 
-    /// Returns whether everything in it can be read.
-    pub fn is_whole(&self) -> bool {
-        self.damaged_bytes == 0 && self.missing == 0 && self.left_alone.is_empty()
+    /// Returns whether everything in the spool can be read.
+    pub fn is_complete(&self) -> bool {
+        self.damaged_bytes == 0 && self.missing == 0 && self.unrecognized.is_empty()
     }
 
     fn add(&mut self, segment: SegmentReport) {
@@ -145,33 +130,32 @@ impl Report {
     }
 }
 
-/// Reads one segment; `None` for one that was never used.
+/// Reads one segment; returns `None` if it has no records.
 fn read(path: &Path, number: u64, boot: &Boot) -> io::Result<Option<SegmentReport>> {
     let mut reads = 0;
     loop {
         reads += 1;
-        let outcome = match Segment::examine(path, number) {
-            Ok(Examined::Segment(segment)) => read_whole(&segment, boot).map(Some),
-            Ok(Examined::Unused) => return Ok(None),
-            Ok(Examined::LeftAlone(reason)) => return Err(io::Error::other(reason)),
+        let outcome = match recover::examine(path, number) {
+            Ok(Content::Segment(segment)) => read_segment(&segment, boot),
+            Ok(Content::Unused) => return Ok(None),
+            Ok(Content::Unrecognized(reason)) => return Err(io::Error::other(reason)),
             Err(error) => Err(error),
         };
-        let whole = match &outcome {
-            Ok(Some((_, ends_damaged))) => !ends_damaged,
-            Ok(None) => true,
-            // The edge may have cut the file at its last record.
+        let complete = match &outcome {
+            Ok((_, ends_damaged)) => !ends_damaged,
+            // The edge may have truncated the file meanwhile.
             Err(error) => error.kind() != io::ErrorKind::UnexpectedEof,
         };
-        if whole || reads == READS {
-            return outcome.map(|read| read.map(|(report, _)| report));
+        if complete || reads == MAX_READS {
+            return outcome.map(|(report, _)| Some(report));
         }
-        thread::sleep(WRITING);
+        thread::sleep(READ_INTERVAL);
     }
 }
 
-/// Reads a segment to its end, and tells whether damage is the last thing in it.
-fn read_whole(segment: &Segment, boot: &Boot) -> io::Result<(SegmentReport, bool)> {
-    let confirmed = Confirmed::of(segment, boot);
+/// Reads a segment to its end; returns whether it ends in damage.
+fn read_segment(segment: &Segment, boot: &Boot) -> io::Result<(SegmentReport, bool)> {
+    let confirmed = Confirmed::read(segment, boot);
     let mut report = SegmentReport {
         number: segment.number(),
         bytes: segment.bytes(),
@@ -245,8 +229,8 @@ impl Display for Report {
                 segment.missing
             )?;
         }
-        for file in &self.left_alone {
-            writeln!(out, "\nleft alone: {}, {} bytes: {}", file.path.display(), file.bytes, file.reason)?;
+        for file in &self.unrecognized {
+            writeln!(out, "\nunrecognized: {}, {} bytes: {}", file.path.display(), file.bytes, file.reason)?;
         }
         Ok(())
     }
@@ -259,7 +243,9 @@ fn text(time: Option<DateTime<Utc>>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spool::{Spool, record::Record, tests::Directory};
+    use crate::spool::Spool;
+    use crate::spool::record::Record;
+    use crate::spool::tests::Directory;
 
     fn append(spool: &Spool, at: i64) {
         let record = Record { at, partition: 0, key: b"k", value: b"{}" };
@@ -267,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spool_is_read_beside_the_edge_that_uses_it() {
+    fn a_spool_is_read_while_an_edge_uses_it() {
         let directory = Directory::new();
         let spool = Spool::open(directory.path(), None).unwrap();
         (1..=3).for_each(|at| append(&spool, at));
@@ -278,7 +264,7 @@ mod tests {
         confirmed.write().unwrap();
 
         let report = Report::read(directory.path()).unwrap();
-        assert!(report.is_whole(), "{report}");
+        assert!(report.is_complete(), "{report}");
         assert_eq!((report.records, report.confirmed, report.bytes), (5, 1, spool.bytes()));
         assert_eq!(report.oldest_unconfirmed, DateTime::from_timestamp_millis(2));
         assert_eq!(report.newest, DateTime::from_timestamp_millis(5));
@@ -288,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_and_nothing_is_changed() {
+    fn damage_is_reported_and_nothing_is_changed() {
         let directory = Directory::new();
         let spool = Spool::open(directory.path(), None).unwrap();
         (1..=3).for_each(|at| append(&spool, at));
@@ -301,22 +287,22 @@ mod tests {
         fs::write(directory.path().join("9.clicks"), "no segment").unwrap();
 
         let report = Report::read(directory.path()).unwrap();
-        assert!(!report.is_whole());
+        assert!(!report.is_complete());
         assert_eq!((report.records, report.missing), (2, 1));
         assert_eq!(report.damaged_bytes, len as u64);
-        assert_eq!(report.left_alone[0].path, directory.path().join("9.clicks"));
+        assert_eq!(report.unrecognized[0].path, directory.path().join("9.clicks"));
         let text = report.to_string();
-        assert!(text.contains("1 records missing") && text.contains("left alone"), "{text}");
+        assert!(text.contains("1 records missing") && text.contains("unrecognized"), "{text}");
         assert_eq!(fs::read(&path).unwrap(), bytes);
     }
 
     #[test]
-    fn an_empty_spool_is_whole_and_one_that_is_not_there_is_an_error() {
+    fn an_empty_spool_is_complete_and_a_missing_one_is_an_error() {
         let directory = Directory::new();
         assert!(Report::read(directory.path()).is_err());
         let spool = Spool::open(directory.path(), None).unwrap();
         spool.prepare().unwrap();
         let report = Report::read(directory.path()).unwrap();
-        assert!(report.is_whole() && report.segments.is_empty());
+        assert!(report.is_complete() && report.segments.is_empty());
     }
 }

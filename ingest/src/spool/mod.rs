@@ -1,69 +1,61 @@
-//! Clicks on the local disk, from before the visitor is answered until Kafka has confirmed them.
+//! Stores clicks on the local disk from before the visitor is answered until Kafka has confirmed them.
 //!
-//! A directory of numbered segment files. Clicks are appended to the newest one with a plain write, which the
-//! kernel keeps when this process is killed; [`Spool::sync`], called at short intervals, carries them over a power
-//! loss. [`crate::publish`] reads the segments in order, notes what Kafka has confirmed, and deletes those that
-//! Kafka has in full. What a killed process left behind is read by the next one.
+//! A spool is a directory of numbered segment files. The edge appends clicks to the newest segment with a plain write,
+//! which survives a kill of this process. [`Spool::sync`], called at short intervals, makes them survive a power loss.
+//! [`crate::publish`] reads the segments in order, records what Kafka has confirmed, and deletes segments that are
+//! confirmed completely. A new process reads the segments that a killed one left.
 //!
-//! `docs/spool.md` says what this promises.
+//! `docs/guides/edge.md` describes the guarantees.
 
+mod append;
 pub mod command;
 mod confirmed;
 mod header;
 pub mod inspect;
 mod reader;
 pub mod record;
+mod recover;
 mod segment;
 mod size;
 mod spare;
 mod writer;
 
-use std::{
-    collections::VecDeque,
-    fs::{self, File, TryLockError},
-    io,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::Thread,
-    time::Duration,
-};
+use std::collections::VecDeque;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::Duration;
 
-use confirmed::Boot;
-pub use confirmed::Confirmed;
-pub use reader::{Next, Reader};
-use record::Encoded;
-use segment::Examined;
-pub use segment::Segment;
-pub use size::MIN_BYTES;
-use size::Size;
-use spare::Spare;
-pub use writer::Refused;
-use writer::Writer;
+pub use self::confirmed::Confirmed;
+pub use self::reader::{Next, Reader};
+pub use self::recover::UnrecognizedFile;
+pub use self::segment::Segment;
+pub use self::size::MIN_BYTES;
+pub use self::writer::AppendError;
+use crate::spool::confirmed::Boot;
+use crate::spool::record::Encoded;
+use crate::spool::recover::Files;
+use crate::spool::size::Size;
+use crate::spool::writer::Writer;
 
-/// Largest size of a segment.
-const MAX_SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
-
-/// Smallest size of a segment.
-const MIN_SEGMENT_BYTES: u64 = 256 * 1024;
-
-/// The file whose lock says that a process uses the directory.
+/// The file that a process locks while it uses the directory.
 const LOCK_FILE: &str = "lock";
 
-/// Why a spool cannot be used.
+/// Why a spool cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Two processes would delete each other's clicks.
+    /// Another process uses the spool. Two processes would delete each other's clicks.
     #[error("{0} is in use by another process")]
     InUse(PathBuf),
-    /// The directory cannot be made, read or written.
+    /// The directory cannot be created, read or written.
     #[error("cannot use {path}")]
     Io {
         /// The directory.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -72,37 +64,27 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct Spool {
     directory: PathBuf,
-    /// Held open for its lock, which ends with the process however that ends.
+    /// Kept open for its lock, which the kernel releases when the process ends.
     _lock: File,
     boot: Boot,
     size: Size,
     writer: Mutex<Writer>,
     /// All segments that exist, oldest first.
     segments: Mutex<VecDeque<Arc<Segment>>>,
-    left_alone: Vec<LeftAlone>,
-    /// The thread that reads the segments, and whether it waits for one to grow.
+    unrecognized: Vec<UnrecognizedFile>,
+    /// The thread that reads the segments.
     reader: OnceLock<Thread>,
+    /// Whether the reading thread waits for a segment to grow.
     reader_waits: AtomicBool,
 }
 
-/// A file that is named like a segment and is none that this build reads. It is neither sent nor deleted.
-#[derive(Debug)]
-pub struct LeftAlone {
-    /// The file.
-    pub path: PathBuf,
-    /// What is the matter with it.
-    pub reason: String,
-    /// What it takes on the disk, in bytes.
-    pub bytes: u64,
-}
-
 impl Spool {
-    /// Opens a directory, making it if need be, and finds what a former process left in it.
+    /// Opens a directory, creating it if necessary, and finds the segments that an earlier process left in it.
     ///
-    /// The spool takes up to `max_bytes` of the disk, or without that a share of what is free now.
+    /// The spool takes up to `max_bytes` of the disk, by default a share of the space that is free now.
     ///
     /// # Errors
-    /// When another process uses it, or it cannot be written.
+    /// When another process uses the directory, or it cannot be written.
     pub fn open(directory: &Path, max_bytes: Option<u64>) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: directory.to_owned(), source };
         fs::create_dir_all(directory).map_err(failed)?;
@@ -116,31 +98,31 @@ impl Spool {
             TryLockError::WouldBlock => OpenError::InUse(directory.to_owned()),
             TryLockError::Error(source) => failed(source),
         })?;
-        let Contents { segments, left_alone, next_number } = contents(directory).map_err(failed)?;
-        let used = segments.iter().map(|segment| segment.bytes()).sum::<u64>()
-            + left_alone.iter().map(|file| file.bytes).sum::<u64>();
+        let Files { segments, unrecognized, next_number } = recover::find(directory).map_err(failed)?;
+        let used = segments.iter().map(Segment::bytes).sum::<u64>()
+            + unrecognized.iter().map(|file| file.bytes).sum::<u64>();
         Ok(Self {
             directory: directory.to_owned(),
             _lock: lock,
             boot: Boot::current(),
             size: Size::new(directory, max_bytes, used).map_err(failed)?,
             writer: Mutex::new(Writer::new(next_number)),
-            segments: Mutex::new(segments),
-            left_alone,
+            segments: Mutex::new(segments.into_iter().map(Arc::new).collect()),
+            unrecognized,
             reader: OnceLock::new(),
             reader_waits: AtomicBool::new(false),
         })
     }
 
-    /// Appends an encoded record, whole or not at all.
+    /// Appends an encoded record completely or not at all.
     ///
-    /// The kernel has it when this returns. It is a write into the page cache, about a microsecond, so callers on
-    /// a runtime's threads need not move it elsewhere.
+    /// The record survives a kill of this process once this returns. It is a write into the page cache that takes about
+    /// a microsecond, so an async task may call it.
     ///
     /// # Errors
-    /// When the spool is full, or the disk refuses the record. Until [`prepare`](Self::prepare) succeeds, further
-    /// records are refused at once where this one would have needed a new segment.
-    pub fn append(&self, record: &mut Encoded) -> Result<(), Refused> {
+    /// When the spool is full or the disk fails. Until [`prepare`](Self::prepare) succeeds, further records that need a
+    /// new segment are rejected immediately.
+    pub fn append(&self, record: &mut Encoded) -> Result<(), AppendError> {
         self.append_to(&mut self.writer(), record)?;
         if self.reader_waits.load(Ordering::SeqCst)
             && self.reader_waits.swap(false, Ordering::SeqCst)
@@ -151,60 +133,60 @@ impl Spool {
         Ok(())
     }
 
-    /// Returns the segments that exist, oldest first.
+    /// Returns all segments, oldest first.
     pub fn segments(&self) -> Vec<Arc<Segment>> {
         self.segments_from(0)
     }
 
-    /// Returns the segments from that number on, oldest first.
+    /// Returns the segments with this number or a higher one, oldest first.
     pub fn segments_from(&self, number: u64) -> Vec<Arc<Segment>> {
         let list = self.list();
         let first = list.partition_point(|segment| segment.number() < number);
         list.range(first..).cloned().collect()
     }
 
-    /// Returns the files that were found at the start and are not touched.
-    pub fn left_alone(&self) -> &[LeftAlone] {
-        &self.left_alone
+    /// Returns the files that were named like segments at the start but cannot be read.
+    pub fn unrecognized(&self) -> &[UnrecognizedFile] {
+        &self.unrecognized
     }
 
-    /// Returns how much of the disk the spool takes, in bytes.
+    /// Returns the spool's size on the disk, in bytes.
     pub fn bytes(&self) -> u64 {
         self.size.used()
     }
 
-    /// Returns how much of the disk it may take, in bytes.
+    /// Returns the limit of the spool's size on the disk, in bytes.
     pub fn max_bytes(&self) -> u64 {
         self.size.max()
     }
 
-    /// Returns which records of a segment are known to be confirmed.
+    /// Returns the stored confirmations of a segment's records.
     pub fn confirmed(&self, segment: &Segment) -> Confirmed {
-        Confirmed::of(segment, &self.boot)
+        Confirmed::read(segment, &self.boot)
     }
 
     /// Deletes a sealed segment.
     ///
     /// # Errors
-    /// When the file cannot be removed. It goes on to count, and the next process will find it.
+    /// When the file cannot be removed. It still counts toward the size, and the next process finds it.
     pub fn delete(&self, segment: &Segment) -> io::Result<()> {
         self.list().retain(|other| other.number() != segment.number());
         match fs::remove_file(segment.path()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => self.size.release(segment.bytes()),
         }
-        // Last: without its segment it is nothing, but a segment without it would be sent again.
-        confirmed::remove_beside(segment.path())
+        // Last, because a segment without its confirmations would be sent again after a kill.
+        confirmed::remove(segment)
     }
 
-    /// Waits until something is appended or the time is over; for the one thread that reads the segments.
+    /// Waits until a record is appended or the timeout ends. Only the thread that reads the segments may call it.
     ///
-    /// `news` says whether there is something to read after all; it is asked once the appender knows of the wait,
-    /// so that nothing is missed.
-    pub fn wait(&self, timeout: Duration, news: impl FnOnce() -> bool) {
+    /// `has_unread` returns whether there is something to read. It is called after the wait has been announced to
+    /// [`append`](Self::append), so that no record is missed.
+    pub fn wait(&self, timeout: Duration, has_unread: impl FnOnce() -> bool) {
         self.reader.get_or_init(std::thread::current);
         self.reader_waits.store(true, Ordering::SeqCst);
-        if !news() {
+        if !has_unread() {
             std::thread::park_timeout(timeout);
         }
         self.reader_waits.store(false, Ordering::SeqCst);
@@ -217,43 +199,6 @@ impl Spool {
     fn list(&self) -> MutexGuard<'_, VecDeque<Arc<Segment>>> {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-struct Contents {
-    segments: VecDeque<Arc<Segment>>,
-    left_alone: Vec<LeftAlone>,
-    next_number: u64,
-}
-
-/// Finds what a former process left in a directory, and removes what it never used.
-fn contents(directory: &Path) -> io::Result<Contents> {
-    let (mut segments, mut left_alone, mut next_number) = (Vec::new(), Vec::new(), 0);
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        let Some(number) = Segment::number_of(&path) else {
-            Spare::remove_if_one(&path);
-            confirmed::remove_if_alone(&path);
-            continue;
-        };
-        // Also past what is left alone: its name is taken.
-        next_number = next_number.max(number + 1);
-        let reason = match Segment::examine(&path, number) {
-            Ok(Examined::Segment(segment)) => {
-                segments.push(Arc::new(segment));
-                continue;
-            }
-            Ok(Examined::Unused) => match fs::remove_file(&path) {
-                Ok(()) => continue,
-                Err(error) => format!("it is empty and cannot be removed: {error}"),
-            },
-            Ok(Examined::LeftAlone(reason)) => reason,
-            // The others need not wait for this one.
-            Err(error) => format!("it cannot be read: {error}"),
-        };
-        left_alone.push(LeftAlone { bytes: size::of(&path), path, reason });
-    }
-    segments.sort_by_key(|segment| segment.number());
-    Ok(Contents { segments: segments.into(), left_alone, next_number })
 }
 
 #[cfg(test)]

@@ -1,23 +1,23 @@
-//! Reading a segment from its beginning, while it may still grow.
+//! Reads a segment from its beginning. The segment may still grow.
 
-use std::{fs::File, io, os::unix::fs::FileExt as _};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
 
-use super::{
-    Segment,
-    record::{self, Found, MAX_LEN},
-};
+use crate::spool::record::{self, Found, MAX_LEN};
+use crate::spool::segment::Segment;
 
-/// How many bytes are read at once; more than a record may have.
+/// How many bytes are read at once; more than the largest record.
 const WINDOW: usize = 1024 * 1024;
 
-/// What stands next in a segment, until [`Reader::advance`].
+/// What follows at the position of a [`Reader`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<'a> {
-    /// A record, perhaps after damage that it counts.
+    /// A record, possibly after damaged bytes.
     Record(Found<'a>),
-    /// Bytes without any record.
+    /// This many bytes without a record.
     Damage(usize),
-    /// Nothing, for now.
+    /// Nothing yet.
     End,
 }
 
@@ -27,21 +27,21 @@ pub struct Reader {
     file: File,
     /// Bytes of the file from `at` on.
     buffer: Vec<u8>,
-    /// How much of the buffer is read.
-    passed: usize,
+    /// How many bytes of the buffer have been consumed.
+    consumed: usize,
     at: u64,
 }
 
 impl Reader {
-    /// Begins with the first record.
+    /// Starts at the first record.
     ///
     /// # Errors
     /// When the file cannot be opened.
     pub fn new(segment: &Segment) -> io::Result<Self> {
-        Ok(Self { file: segment.open()?, buffer: Vec::new(), passed: 0, at: segment.start() })
+        Ok(Self { file: segment.open()?, buffer: Vec::new(), consumed: 0, at: segment.start() })
     }
 
-    /// Returns what comes next before `end`, where the last whole record of the segment ends.
+    /// Returns what follows before `end`, the end of the last complete record of the segment. Does not advance.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -50,34 +50,34 @@ impl Reader {
         if left == 0 {
             return Ok(Next::End);
         }
-        let buffered = self.buffer.len() - self.passed;
+        let buffered = self.buffer.len() - self.consumed;
         if buffered < MAX_LEN && (buffered as u64) < left {
             self.fill(left)?;
         }
-        let bytes = &self.buffer[self.passed..];
-        // A record that begins later may go on behind the window, unless the segment ends there.
+        let bytes = &self.buffer[self.consumed..];
+        // A record that begins later may reach beyond the buffer, unless the segment ends there.
         let limit = if bytes.len() as u64 == left { bytes.len() } else { bytes.len() - MAX_LEN + 1 };
         Ok(record::find(bytes, limit).map_or(Next::Damage(limit), Next::Record))
     }
 
-    /// Passes a record, or damage, of so many bytes.
+    /// Advances past a record or damage of `consumed` bytes.
     pub fn advance(&mut self, consumed: usize) {
-        self.passed += consumed;
+        self.consumed += consumed;
     }
 
-    /// Returns where the reader is in the file.
+    /// Returns the reader's position in the file.
     pub fn position(&self) -> u64 {
-        self.at + self.passed as u64
+        self.at + self.consumed as u64
     }
 
     fn fill(&mut self, left: u64) -> io::Result<()> {
         let len = usize::try_from(left).map_or(WINDOW, |left| left.min(WINDOW));
         self.at = self.position();
-        self.passed = 0;
+        self.consumed = 0;
         self.buffer.resize(len, 0);
         let read = self.file.read_exact_at(&mut self.buffer, self.at);
         if read.is_err() {
-            // What is in the buffer now is no content of the file.
+            // The buffer may hold only part of the file's content.
             self.buffer.clear();
         }
         read
@@ -87,9 +87,11 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spool::{Spool, header, record::Record, tests::Directory};
+    use crate::spool::record::Record;
+    use crate::spool::tests::Directory;
+    use crate::spool::{Spool, header};
 
-    /// Reads a segment to its end; returns the values' lengths and the number of damaged bytes.
+    /// Reads a segment to its end and returns the lengths of the values and the number of damaged bytes.
     fn lengths(segment: &Segment) -> (Vec<usize>, usize) {
         let mut reader = Reader::new(segment).unwrap();
         let (mut lengths, mut damaged) = (Vec::new(), 0);
@@ -118,10 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_whole_wherever_the_windows_end() {
+    fn records_across_window_borders_are_read_completely() {
         let directory = Directory::new();
         let spool = Spool::open(directory.path(), Some(1 << 30)).unwrap();
-        // Together more than three windows, with records across both borders and one of the largest size.
+        // More than three windows in total, so that records lie across the borders.
         let written: Vec<usize> = (0..60).map(|number| 1_000 + number * 31_777 % 120_000).collect();
         for len in &written {
             append(&spool, *len);
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_goes_on_where_the_segment_has_grown() {
+    fn a_reader_continues_when_the_segment_grows() {
         let directory = Directory::new();
         let spool = Spool::open(directory.path(), None).unwrap();
         append(&spool, 10);
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_longer_than_a_window_is_passed() {
+    fn damage_longer_than_a_window_is_skipped() {
         let directory = Directory::new();
         let spool = Spool::open(directory.path(), Some(1 << 30)).unwrap();
         let middle = 2 * WINDOW / 100_000 + 1;

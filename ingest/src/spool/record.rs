@@ -1,51 +1,50 @@
-//! One click in a segment file, and how to find the next one when bytes in between are damaged.
+//! The format of a click in a segment file, and how to find the next one after damaged bytes.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
-//! | 4 | marker, so that a reader finds its way again after damage |
+//! | 4 | marker, by which a reader finds the next record after damage |
 //! | 4 | CRC-32 of length, body and index, in this order |
 //! | 4 | length of the body |
-//! | 4 | index: how many records of the segment stand before |
+//! | 4 | index: the number of records before this one in the segment |
 //! | 8 | body: when the click was answered, in milliseconds since 1970 |
 //! | 4 | body: partition |
 //! | 1 | body: length of the key |
 //! | n | body: key, then value |
 //! | 1 | body: a line feed |
 //!
-//! Numbers are little endian. The line feed ends a record in a byte that is not zero: what follows the last record
-//! of a segment is zeroes, and where those begin must be certain.
+//! Numbers are little endian. The last record of a segment is followed by zeroes. The line feed makes sure that a record
+//! does not end in a zero, so that the end of the last record can be found.
 
 use std::io;
 
 use crc32fast::Hasher;
 
-/// What each record begins with; the last byte is the version of this layout.
+/// The beginning of each record. The last byte is the version of this layout.
 ///
-/// That byte also keeps visitors from forging a record in what they send: a value is JSON, and in JSON a control
-/// character is escaped.
+/// It is a control character, which JSON escapes, so a visitor cannot put a marker into a value.
 const MARKER: [u8; 4] = *b"clk\x01";
 
-/// Bytes before the body.
+/// The length of the part before the body.
 const HEADER_LEN: usize = 16;
 
-/// Bytes of a body before the key.
+/// The length of the part of the body before the key.
 const BODY_HEADER_LEN: usize = 13;
 
-/// What each record ends in.
+/// The last byte of each record.
 const TRAILER: u8 = b'\n';
 
-/// Smallest record, in bytes.
+/// The length of the smallest record, in bytes.
 pub const MIN_LEN: usize = HEADER_LEN + BODY_HEADER_LEN + 1;
 
-/// Largest record, in bytes. Every field of a click is cut to a length that keeps it far below.
+/// The length of the largest record, in bytes. The fields of a click are truncated to far less.
 pub const MAX_LEN: usize = 128 * 1024;
 
-/// A click as it goes to Kafka.
+/// A click to be sent to Kafka.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
     /// When the click was answered, in milliseconds since 1970.
     pub at: i64,
-    /// The partition chosen when the click was answered; a repeat goes there too, so that it meets the original.
+    /// The partition, chosen when the click was answered. A repeat goes to the same one, so that it can be detected.
     pub partition: i32,
     /// The message's key.
     pub key: &'a [u8],
@@ -53,25 +52,25 @@ pub struct Record<'a> {
     pub value: &'a [u8],
 }
 
-/// A record that no segment may hold.
+/// A record that is too large for the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a click of {0} bytes does not fit into a spool record")]
 pub struct TooLarge(usize);
 
-/// A record as a segment holds it, but for its index, which the segment gives; a buffer to be used again.
+/// A reusable buffer with an encoded record. Its index is set when it is appended.
 #[derive(Debug, Default)]
 pub struct Encoded {
     bytes: Vec<u8>,
     at: i64,
-    /// Has read everything that the checksum covers, but for the index.
+    /// The checksum of everything but the index.
     sum: Hasher,
 }
 
 impl Encoded {
-    /// Encodes a record of which `value` writes the value, in place of what was here.
+    /// Replaces the content with a record whose value is written by `value`.
     ///
     /// # Errors
-    /// When `value` fails, or key or value are longer than the layout allows. Nothing is encoded then.
+    /// When `value` fails, or key or value are too long. The buffer is empty then.
     pub fn fill(
         &mut self,
         at: i64,
@@ -109,7 +108,7 @@ impl Encoded {
         Ok(())
     }
 
-    /// Returns how many bytes the record takes in a segment.
+    /// Returns the record's length in a segment, in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -124,8 +123,8 @@ impl Encoded {
         self.at
     }
 
-    /// Returns the bytes for a segment in which so many records stand before.
-    pub(super) fn at_index(&mut self, index: u32) -> &[u8] {
+    /// Sets the index and returns the record's bytes.
+    pub(super) fn with_index(&mut self, index: u32) -> &[u8] {
         if let Some(header) = self.bytes.first_chunk_mut::<HEADER_LEN>() {
             let index = index.to_le_bytes();
             let mut sum = self.sum.clone();
@@ -138,10 +137,10 @@ impl Encoded {
 }
 
 impl Record<'_> {
-    /// Returns the record as a segment holds it.
+    /// Encodes the record.
     ///
     /// # Errors
-    /// When key or value are longer than the layout allows.
+    /// When key or value are too long.
     pub fn encode(&self) -> io::Result<Encoded> {
         let mut encoded = Encoded::default();
         encoded.fill(self.at, self.partition, self.key, |bytes| {
@@ -152,20 +151,20 @@ impl Record<'_> {
     }
 }
 
-/// The next good record of some bytes.
+/// A record that was found in a sequence of bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Found<'a> {
     /// The record.
     pub record: Record<'a>,
-    /// How many records of the segment were written before it.
+    /// The number of records that were written before it in the segment.
     pub index: u32,
-    /// How many damaged bytes stood before it.
+    /// The number of damaged bytes before it.
     pub skipped: usize,
-    /// How many bytes to go on from, damage included.
+    /// The number of bytes up to the record's end, damaged ones included.
     pub consumed: usize,
 }
 
-/// Finds the first good record that begins in the first `limit` bytes.
+/// Finds the first valid record that begins in the first `limit` bytes.
 pub fn find(bytes: &[u8], limit: usize) -> Option<Found<'_>> {
     (0..limit.min(bytes.len())).find_map(|skipped| {
         let (record, index, len) = read(&bytes[skipped..])?;
@@ -173,7 +172,7 @@ pub fn find(bytes: &[u8], limit: usize) -> Option<Found<'_>> {
     })
 }
 
-/// Reads the record at the beginning of some bytes, its index and its length; `None` unless it is whole and unharmed.
+/// Reads a record at the beginning of `bytes`; returns it with its index and length, or `None` if it is invalid.
 fn read(bytes: &[u8]) -> Option<(Record<'_>, u32, usize)> {
     let rest = bytes.strip_prefix(&MARKER)?;
     let (sum, rest) = rest.split_first_chunk::<4>()?;
@@ -212,10 +211,10 @@ mod tests {
     }
 
     fn encoded(value: &str, index: u32) -> Vec<u8> {
-        record(value.as_bytes()).encode().unwrap().at_index(index).to_vec()
+        record(value.as_bytes()).encode().unwrap().with_index(index).to_vec()
     }
 
-    /// Reads everything the way a reader does; returns the values and the number of damaged stretches.
+    /// Reads all records; returns their values and the number of damaged ranges.
     fn values(mut bytes: &[u8]) -> (Vec<String>, usize) {
         let (mut values, mut damaged) = (Vec::new(), 0);
         while let Some(found) = find(bytes, bytes.len()) {
@@ -227,7 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_fixed_because_an_upgrade_must_read_what_was_left_behind() {
+    fn the_record_layout_never_changes() {
+        // An upgraded edge must read the segments of an earlier version.
         let bytes = encoded("v", 5);
         let expected = [
             &b"clk\x01"[..],
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_last_record_is_not_a_record() {
+    fn an_incomplete_last_record_is_ignored() {
         let mut bytes = [encoded("one", 0), encoded("two", 1)].concat();
         let whole = bytes.clone();
         for cut in 1..encoded("two", 1).len() {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_costs_one_record_and_no_other() {
+    fn a_flipped_bit_loses_only_its_record() {
         let whole = [encoded("one", 0), encoded("two", 1), encoded("three", 2)].concat();
         let (start, end) = (encoded("one", 0).len(), encoded("one", 0).len() + encoded("two", 1).len());
         for byte in start..end {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused_and_leaves_nothing() {
+    fn a_record_that_is_too_large_is_rejected() {
         let value = vec![b'x'; MAX_LEN];
         assert!(record(&value).encode().is_err());
         assert!(Record { key: &[b'k'; 256], ..record(b"") }.encode().is_err());
@@ -280,11 +280,11 @@ mod tests {
 
         let mut reused = record(b"before").encode().unwrap();
         assert!(reused.fill(0, 0, b"", |_| Err(io::ErrorKind::Other.into())).is_err());
-        assert!(reused.is_empty() && reused.at_index(0).is_empty());
+        assert!(reused.is_empty() && reused.with_index(0).is_empty());
     }
 
     #[test]
-    fn no_click_can_hold_a_marker() {
+    fn a_value_cannot_contain_a_marker() {
         let visitor_sends = String::from_utf8(MARKER.to_vec()).unwrap();
         let value = serde_json::to_vec(&visitor_sends).unwrap();
         assert!(!value.windows(MARKER.len()).any(|window| window == MARKER));
@@ -292,7 +292,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_written_is_read_after_whatever_stood_before(
+        fn a_record_is_found_after_any_bytes(
             damage in proptest::collection::vec(any::<u8>(), 0..64),
             index in any::<u32>(),
             at in any::<i64>(),
@@ -301,7 +301,7 @@ mod tests {
             value in proptest::collection::vec(any::<u8>(), 0..2_000),
         ) {
             let record = Record { at, partition, key: &key, value: &value };
-            let bytes = [&damage[..], record.encode().unwrap().at_index(index)].concat();
+            let bytes = [&damage[..], record.encode().unwrap().with_index(index)].concat();
             let found = find(&bytes, bytes.len()).unwrap();
             prop_assert_eq!(found.record, record);
             prop_assert_eq!(found.index, index);

@@ -1,25 +1,23 @@
-//! How much of the disk the spool takes, and how much it may.
+//! The spool's size on the disk and its limit.
 
-use std::{
-    io,
-    path::Path,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::statvfs::statvfs;
 
-use super::{MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES};
+use crate::spool::segment;
 
-/// The least that a spool may be limited to.
-pub const MIN_BYTES: u64 = 4 * MIN_SEGMENT_BYTES;
+/// The smallest allowed limit.
+pub const MIN_BYTES: u64 = 4 * segment::MIN_BYTES;
 
-/// What it is limited to where nothing else is said, at most.
+/// The largest default limit.
 const DEFAULT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
-/// Which part of the free disk it is limited to then: one in so many bytes.
+/// The default limit is the free disk space divided by this.
 const DEFAULT_SHARE: u64 = 5;
 
-/// The size of one spool. Files count from before they are made until after they are gone.
+/// The size of one spool. A file counts from before it is created until after it is deleted.
 #[derive(Debug)]
 pub(super) struct Size {
     max: u64,
@@ -27,11 +25,11 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// Begins with what a former process left.
+    /// Creates the size with a limit of `max`, by default a share of the free disk. `used` is the size of existing files.
     pub(super) fn new(directory: &Path, max: Option<u64>, used: u64) -> io::Result<Self> {
         let max = match max {
             Some(max) => max,
-            // What the spool itself takes is free to it.
+            // The spool's own files count as free.
             None => default(free(directory)?.saturating_add(used)),
         };
         Ok(Self { max, used: AtomicU64::new(used) })
@@ -45,12 +43,12 @@ impl Size {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns the size of a new segment: small enough that a few fit.
+    /// Returns the size of a new segment. At least four fit into the limit.
     pub(super) fn segment(&self) -> u64 {
-        (self.max / 8).clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
+        (self.max / 8).clamp(segment::MIN_BYTES, segment::MAX_BYTES)
     }
 
-    /// Takes so many bytes, if that many are left.
+    /// Reserves `bytes` and returns whether they were available.
     pub(super) fn reserve(&self, bytes: u64) -> bool {
         let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.max);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
@@ -59,11 +57,6 @@ impl Size {
     pub(super) fn release(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
-}
-
-/// Returns what a file takes on the disk, in bytes; 0 for what is no file.
-pub(super) fn of(path: &Path) -> u64 {
-    path.symlink_metadata().map_or(0, |file| if file.is_file() { file.len() } else { 0 })
 }
 
 fn default(free: u64) -> u64 {
@@ -89,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn no_byte_above_the_limit_is_given_out() {
+    fn nothing_above_the_limit_is_reserved() {
         let size = Size::new(Path::new("/"), Some(MIN_BYTES), 1).unwrap();
         assert!(!size.reserve(MIN_BYTES));
         assert!(size.reserve(MIN_BYTES - 1));

@@ -1,43 +1,39 @@
-//! A file that is ready to become the next segment.
+//! A spare file: prepared to become the next segment.
 
-use std::{
-    ffi::OsStr,
-    fs::{self, File},
-    io,
-    os::unix::fs::FileExt as _,
-    path::{Path, PathBuf},
-};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 
-use nix::{
-    errno::Errno,
-    fcntl::{FallocateFlags, fallocate},
-};
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 
-use super::header;
+use crate::spool::header;
 
-/// What such files end in.
+/// The extension of spare files.
 const EXTENSION: &str = "spare";
 
-/// A file with a header and zeroes, all of which the disk has promised; removed unless it is used.
+/// A file with a header and zeroes, fully allocated on the disk. Removed on drop unless it was renamed.
 #[derive(Debug)]
 pub(super) struct Spare {
     number: u64,
     nonce: u64,
     bytes: u64,
     path: PathBuf,
-    /// Gone when it is in use.
+    /// `None` after the rename.
     file: Option<File>,
 }
 
 impl Spare {
-    /// Makes a file of that size for the segment of that number.
+    /// Creates a file of `bytes` bytes for the segment with this number.
     ///
-    /// The disk allocates it here and now, so that no click waits for that, or fails because it cannot be.
+    /// Allocates the space now, so that appending a click neither waits for the allocation nor fails because of it.
     pub(super) fn create(directory: &Path, number: u64, bytes: u64) -> io::Result<Self> {
         let path = directory.join(format!("{number:020}.{EXTENSION}"));
         let file = File::options().write(true).create(true).truncate(true).open(&path)?;
         let nonce = rand::random();
-        // From here on a failure removes the file.
+        // Created here, so that an error below removes the file.
         let spare = Self { number, nonce, bytes, path, file: Some(file) };
         if let Some(file) = &spare.file {
             allocate(file, bytes)?;
@@ -58,9 +54,9 @@ impl Spare {
         self.bytes
     }
 
-    /// Gives the file its final name, which nothing may have yet.
+    /// Renames the file to its final name. Fails if a file with that name exists.
     pub(super) fn rename(mut self, path: &Path) -> io::Result<File> {
-        // One process writes here; this tells what others have put in the way.
+        // Not atomic, but only this process creates segments here.
         if path.symlink_metadata().is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -68,12 +64,12 @@ impl Spare {
         self.file.take().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Removes those that a former process has left in a directory.
+    /// Removes a file if it is a spare of an earlier process.
     pub(super) fn remove_if_one(path: &Path) {
         let numbered =
             path.file_stem().and_then(OsStr::to_str).is_some_and(|stem| stem.parse::<u64>().is_ok());
         if numbered && path.extension().is_some_and(|extension| extension == EXTENSION) && path.is_file() {
-            // What stays is written anew when its number comes.
+            // If it cannot be removed, it is overwritten when its number is used.
             let _ = fs::remove_file(path);
         }
     }
@@ -82,17 +78,17 @@ impl Spare {
 impl Drop for Spare {
     fn drop(&mut self) {
         if self.file.is_some() {
-            // The next start removes it otherwise.
+            // If it cannot be removed, the next start removes it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Gives a file its size and its place on the disk.
+/// Sets a file's size and allocates it on the disk.
 fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     let len = i64::try_from(bytes).map_err(io::Error::other)?;
     match fallocate(file, FallocateFlags::empty(), 0, len) {
-        // Not every file system can; a write that the disk refuses ends the segment there.
+        // Not all file systems support it. Without allocation a write may fail, which ends the segment.
         Err(Errno::EOPNOTSUPP) => file.set_len(bytes),
         done => Ok(done?),
     }

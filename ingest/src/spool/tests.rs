@@ -1,8 +1,9 @@
-//! The spool as its two users see it, and what is found in a directory that was left behind.
+//! Tests of the whole spool, and of opening a directory that an earlier process left.
 
 use proptest::prelude::*;
 
-use super::{record::Record, *};
+use super::*;
+use crate::spool::record::Record;
 
 /// A directory that is removed when the test ends.
 pub(crate) struct Directory(PathBuf);
@@ -20,7 +21,7 @@ impl Directory {
         Spool::open(&self.0, None).unwrap()
     }
 
-    /// The names of the files of a kind, in order.
+    /// Returns the files with this extension, in order.
     fn files(&self, extension: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
         let mut files: Vec<_> =
@@ -36,11 +37,11 @@ impl Drop for Directory {
     }
 }
 
-fn append(spool: &Spool, value: &str) -> Result<(), Refused> {
+fn append(spool: &Spool, value: &str) -> Result<(), AppendError> {
     spool.append(&mut Record { at: 7, partition: 0, key: b"k", value: value.as_bytes() }.encode().unwrap())
 }
 
-/// Reads a segment to its end; returns the indexes and values, and how many bytes are damaged.
+/// Reads a segment to its end; returns the indexes and values, and the number of damaged bytes.
 fn read(segment: &Segment) -> (Vec<(u32, String)>, usize) {
     let mut reader = Reader::new(segment).unwrap();
     let (mut values, mut damaged) = (Vec::new(), 0);
@@ -79,7 +80,7 @@ fn two_edges_never_share_a_spool() {
 }
 
 #[test]
-fn what_was_left_behind_is_found_in_order_and_never_appended_to() {
+fn recovered_segments_are_in_order_and_not_appended_to() {
     let directory = Directory::new();
     let spool = directory.open();
     append(&spool, "one").unwrap();
@@ -92,14 +93,14 @@ fn what_was_left_behind_is_found_in_order_and_never_appended_to() {
     append(&spool, "four").unwrap();
     assert_eq!(values(&spool), [vec!["one"], vec!["two", "three"], vec!["four"]]);
     let segments = spool.segments();
-    let left_behind: Vec<bool> = segments.iter().map(|segment| segment.is_left_behind()).collect();
-    assert_eq!(left_behind, [true, true, false]);
+    let recovered: Vec<bool> = segments.iter().map(|segment| segment.is_recovered()).collect();
+    assert_eq!(recovered, [true, true, false]);
     assert!(segments[1].is_sealed() && !segments[2].is_sealed());
     assert!(segments.iter().all(|segment| segment.first_at() == Some(7)));
 }
 
 #[test]
-fn a_full_segment_is_followed_by_another_that_was_ready() {
+fn a_full_segment_is_followed_by_the_prepared_one() {
     let directory = Directory::new();
     let spool = Spool::open(directory.path(), Some(MIN_BYTES)).unwrap();
     let value = "x".repeat(100_000);
@@ -126,7 +127,7 @@ fn appending_never_changes_a_files_size() {
 }
 
 #[test]
-fn a_sealed_segment_gives_back_what_it_does_not_need() {
+fn a_sealed_segment_frees_its_unused_space() {
     let directory = Directory::new();
     let spool = directory.open();
     append(&spool, "one").unwrap();
@@ -140,7 +141,7 @@ fn a_sealed_segment_gives_back_what_it_does_not_need() {
 }
 
 #[test]
-fn a_segment_that_kafka_takes_nothing_of_does_not_end_by_its_age() {
+fn an_old_segment_without_confirmed_records_is_not_sealed() {
     let directory = Directory::new();
     let spool = directory.open();
     append(&spool, "one").unwrap();
@@ -154,19 +155,19 @@ fn a_segment_that_kafka_takes_nothing_of_does_not_end_by_its_age() {
 }
 
 #[test]
-fn a_full_spool_refuses_and_takes_again_what_it_has_given_back() {
+fn a_full_spool_rejects_clicks_until_a_segment_is_deleted() {
     let directory = Directory::new();
     let spool = Spool::open(directory.path(), Some(MIN_BYTES)).unwrap();
     let value = "x".repeat(50_000);
-    let mut kept = 0;
-    let refused = loop {
+    let mut stored = 0;
+    let error = loop {
         match append(&spool, &value) {
-            Ok(()) => kept += 1,
-            Err(refused) => break refused,
+            Ok(()) => stored += 1,
+            Err(error) => break error,
         }
     };
-    assert!(matches!(refused, Refused::Full(MIN_BYTES)), "{refused}");
-    assert_eq!(kept, 20, "five in each of four segments");
+    assert!(matches!(error, AppendError::Full(MIN_BYTES)), "{error}");
+    assert_eq!(stored, 20, "five in each of four segments");
     assert_eq!(spool.bytes(), MIN_BYTES);
     assert!(spool.prepare().is_err() && append(&spool, "small").is_err());
 
@@ -178,18 +179,18 @@ fn a_full_spool_refuses_and_takes_again_what_it_has_given_back() {
 }
 
 #[test]
-fn what_was_left_behind_counts_towards_the_size() {
+fn recovered_segments_count_towards_the_size() {
     let directory = Directory::new();
     let spool = Spool::open(directory.path(), Some(MIN_BYTES)).unwrap();
     while append(&spool, &"x".repeat(50_000)).is_ok() {}
     drop(spool);
     let spool = Spool::open(directory.path(), Some(MIN_BYTES)).unwrap();
     assert_eq!(spool.bytes(), MIN_BYTES);
-    assert!(matches!(append(&spool, "more"), Err(Refused::Full(_))));
+    assert!(matches!(append(&spool, "more"), Err(AppendError::Full(_))));
 }
 
 #[test]
-fn a_deleted_segment_is_gone_for_the_next_process_too() {
+fn the_next_process_does_not_find_a_deleted_segment() {
     let directory = Directory::new();
     let spool = directory.open();
     append(&spool, "one").unwrap();
@@ -208,14 +209,14 @@ fn a_deleted_segment_is_gone_for_the_next_process_too() {
 }
 
 #[test]
-fn what_was_made_and_never_used_is_removed() {
+fn unused_files_are_removed() {
     let directory = Directory::new();
     let spool = directory.open();
     spool.prepare().unwrap();
     append(&spool, "one").unwrap();
     let used = spool.segments()[0].path().to_owned();
     let empty = fs::read(&used).unwrap()[..header::LEN].to_vec();
-    // A killed process gives nothing back.
+    // A killed process does not remove its prepared file.
     spool.prepare().unwrap();
     std::mem::forget(spool.writer().spare.take());
     drop(spool);
@@ -226,13 +227,13 @@ fn what_was_made_and_never_used_is_removed() {
     assert_eq!(directory.files("spare").len(), 1);
 
     let spool = directory.open();
-    assert!(spool.left_alone().is_empty());
+    assert!(spool.unrecognized().is_empty());
     assert_eq!(values(&spool), [["one"]]);
     assert_eq!((directory.files("clicks"), directory.files("spare").len()), (vec![used], 0));
 }
 
 #[test]
-fn what_is_no_segment_of_this_build_is_left_alone_and_told() {
+fn unrecognized_files_are_reported_and_not_changed() {
     let directory = Directory::new();
     let spool = directory.open();
     append(&spool, "one").unwrap();
@@ -252,21 +253,21 @@ fn what_is_no_segment_of_this_build_is_left_alone_and_told() {
     let spool = directory.open();
     append(&spool, "two").unwrap();
     assert_eq!(values(&spool), [["one"], ["two"]]);
-    let mut told: Vec<_> = spool
-        .left_alone()
+    let mut reported: Vec<_> = spool
+        .unrecognized()
         .iter()
         .map(|file| (file.path.file_name().unwrap().to_str().unwrap(), file.reason.as_str()))
         .collect();
-    told.sort();
+    reported.sort();
     assert_eq!(
-        told,
+        reported,
         [
-            ("5.clicks", "it is of format 9, which this build cannot read"),
-            ("6.clicks", "there is nothing in it that this build can read"),
-            ("7.clicks", "it is no file"),
+            ("5.clicks", "it has format 9, which this build cannot read"),
+            ("6.clicks", "it contains no records that this build can read"),
+            ("7.clicks", "it is not a regular file"),
         ]
     );
-    assert_eq!(spool.segments()[1].number(), 8, "no name that is taken");
+    assert_eq!(spool.segments()[1].number(), 8, "above the existing names");
     assert_eq!(fs::read(directory.path().join("5.clicks")).unwrap(), newer);
     for name in ["6.clicks", "7.clicks", "notes.txt", "notes.spare", "notes.confirmed"] {
         assert!(directory.path().join(name).exists(), "{name}");
@@ -274,7 +275,7 @@ fn what_is_no_segment_of_this_build_is_left_alone_and_told() {
 }
 
 #[test]
-fn a_name_that_is_taken_while_the_spool_is_open_costs_no_click() {
+fn a_file_in_the_way_of_a_new_segment_loses_no_click() {
     let directory = Directory::new();
     let spool = directory.open();
     fs::create_dir(directory.path().join(format!("{:020}.clicks", 0))).unwrap();
@@ -286,7 +287,7 @@ fn a_name_that_is_taken_while_the_spool_is_open_costs_no_click() {
     assert_eq!(values(&spool), [["one"], ["two"]]);
 }
 
-/// Where each record of a segment's file begins, with the end of the last.
+/// Returns where each record of a segment begins, and the end of the last one.
 fn borders(bytes: &[u8], records: usize) -> Vec<usize> {
     let mut borders = vec![header::LEN];
     for _ in 0..records {
@@ -300,9 +301,9 @@ fn borders(bytes: &[u8], records: usize) -> Vec<usize> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Every record whose bytes are intact is read under its own index, and none is invented.
+    /// Exactly the records with intact bytes are read, with their own indexes.
     #[test]
-    fn damage_costs_what_it_touches_and_no_more(
+    fn damage_loses_only_the_records_that_it_touches(
         lens in proptest::collection::vec(0..600_usize, 1..12),
         flips in proptest::collection::vec((any::<proptest::sample::Index>(), 1..=255_u8), 0..6),
         cut in proptest::option::of(any::<proptest::sample::Index>()),
@@ -318,7 +319,7 @@ proptest! {
         let mut bytes = fs::read(&path).unwrap();
         let borders = borders(&bytes, written.len());
         let end = borders[written.len()];
-        // Most of the file is zeroes: the damage goes to what is in use, and a little behind.
+        // The damage is in the records or shortly after them; the rest of the file is zeroes.
         let flips: Vec<_> = flips.into_iter().map(|(at, flip)| (at.index(end + 10), flip)).collect();
         let cut = cut.map_or(bytes.len(), |cut| cut.index(end + 10));
         flips.iter().for_each(|(at, flip)| bytes[*at] ^= flip);
@@ -327,7 +328,7 @@ proptest! {
         let intact: Vec<(u32, String)> = (0..written.len())
             .filter(|number| borders[number + 1] <= cut)
             .filter(|number| {
-                // Two flips of one byte may undo each other.
+                // Two flips of the same byte may cancel out.
                 let mut changed = vec![0_u8; end + 10];
                 flips.iter().for_each(|(at, flip)| changed[*at] ^= flip);
                 changed[borders[*number]..borders[number + 1]].iter().all(|change| *change == 0)

@@ -1,16 +1,16 @@
 //! Where clicks come from, by files that are replaced, damaged and taken away while an edge uses them.
 
-use std::{
-    fs,
-    net::{IpAddr, Ipv4Addr},
-    path::Path,
-};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 
-use devstack::{install::Cache, scratch::Scratch};
+use devstack::install::Cache;
+use devstack::scratch::Scratch;
 use ingest::country::CountryFile;
 use reqwest::Method;
 use service::{Health, Shutdown};
-use tests::{engines::isolated, eventually};
+use tests::engines::isolated;
+use tests::eventually;
 
 use crate::edge::{BROWSER, DEADLINE, Edge, SpoolDir, clicks, link, live, publish};
 
@@ -123,18 +123,18 @@ impl Looked {
     fn new(path: &Path) -> Self {
         let health = Health::new(&Shutdown::new(DEADLINE));
         let mut file = CountryFile::new(path.to_owned(), health.check("countries"));
-        file.look();
+        file.reload_if_changed();
         Self { file, health }
     }
 
     /// Looks again, and returns what each address's country is then, and what operators are told.
     fn look(&mut self, addresses: &[&str]) -> (Vec<Option<String>>, String) {
-        self.file.look();
+        self.file.reload_if_changed();
         let countries = self.file.countries();
         let report = serde_json::to_value(self.health.report()).unwrap();
         assert_eq!(report["ready"], true, "redirects need no countries");
         let told = report["checks"]["countries"]["detail"].as_str().unwrap().to_owned();
-        (addresses.iter().map(|address| countries.of(address.parse().unwrap())).collect(), told)
+        (addresses.iter().map(|address| countries.find(address.parse().unwrap())).collect(), told)
     }
 }
 
@@ -221,7 +221,7 @@ async fn the_fetched_file_knows_addresses_of_both_families() {
     let reader = looked.file.countries();
     let addresses: Vec<IpAddr> =
         (0..10_000_u32).map(|number| Ipv4Addr::from(number.wrapping_mul(2_654_435_761)).into()).collect();
-    let known = addresses.iter().filter(|address| reader.of(**address).is_some()).count();
+    let known = addresses.iter().filter(|address| reader.find(**address).is_some()).count();
     // Reserved networks have no country: about one address in eight.
     assert!(known > 8_000, "{known}");
 }

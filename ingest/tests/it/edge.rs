@@ -1,27 +1,26 @@
 //! An edge that runs in this process, and what tests do to it.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Parser as _;
 use ingest::Config;
-use rdkafka::{
-    ClientConfig,
-    producer::{BaseProducer, BaseRecord, Producer as _},
-};
-use reqwest::{Method, Response, header::HeaderValue};
-use schemas::{
-    click_id::ClickIdKeys,
-    id::{LinkId, WorkspaceId},
-    message::{Click, DeletedLink, ForwardQuery, Link, LinkRecord, Message},
-    topic,
-};
-use service::{Shutdown, metrics::Metrics};
-use tests::{engines::Isolated, eventually, log::records};
-use tokio::{net::TcpListener, task::JoinHandle};
+use rdkafka::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use reqwest::header::HeaderValue;
+use reqwest::{Method, Response};
+use schemas::click_id::ClickIdKeys;
+use schemas::id::{LinkId, WorkspaceId};
+use schemas::message::{Click, DeletedLink, ForwardQuery, Link, LinkRecord, Message};
+use schemas::topic;
+use service::Shutdown;
+use service::metrics::Metrics;
+use tests::engines::Isolated;
+use tests::eventually;
+use tests::log::records;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);

@@ -1,31 +1,26 @@
 //! `POST /v1/clicks`, as another edge uses it.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use chrono::Utc;
 use ingest::Config;
 use reqwest::Response;
-use schemas::{
-    id::{EdgeTokenId, WorkspaceId},
-    message::{Class, EdgeToken, Link, Message as _},
-    topic,
-};
+use schemas::id::{EdgeTokenId, WorkspaceId};
+use schemas::message::{Class, EdgeToken, Link, Message as _};
+use schemas::topic;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tests::{
-    engines::{Isolated, isolated},
-    eventually,
-    log::records,
-};
+use tests::engines::{Isolated, isolated};
+use tests::eventually;
+use tests::log::records;
 use uuid::Uuid;
 
-use crate::{
-    edge::{
-        BROWSER, DEADLINE, Edge, KEY, SpoolDir, click_id_keys, clicks, client, config, link, live, publish,
-        publish_bytes,
-    },
-    program::Broker,
+use crate::edge::{
+    BROWSER, DEADLINE, Edge, KEY, SpoolDir, click_id_keys, clicks, client, config, link, live, publish,
+    publish_bytes,
 };
+use crate::program::Broker;
 
 const TOKEN: &str = "hop_edge_0123456789";
 

@@ -1,7 +1,8 @@
 //! What the topic `links` does to redirects.
 
 use ingest::Config;
-use schemas::{message::Link, topic};
+use schemas::message::Link;
+use schemas::topic;
 use sqlx::{AssertSqlSafe, Executor as _};
 use tests::engines::{Isolated, isolated};
 use uuid::Uuid;

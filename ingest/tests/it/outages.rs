@@ -1,21 +1,22 @@
 //! Kafka down, processes killed, spools damaged: redirects go on and clicks arrive.
 
-use std::{collections::BTreeSet, fs, net::SocketAddr};
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
 
-use ingest::spool::{Spool, record::Record};
+use ingest::spool::Spool;
+use ingest::spool::record::Record;
 use reqwest::Method;
-use schemas::{
-    message::{Click, Message as _},
-    topic,
-};
-use service::{Shutdown, metrics::Metrics};
-use tests::{engines::isolated, eventually};
+use schemas::message::{Click, Message as _};
+use schemas::topic;
+use service::Shutdown;
+use service::metrics::Metrics;
+use tests::engines::isolated;
+use tests::eventually;
 use tokio::net::TcpListener;
 
-use crate::{
-    edge::{BROWSER, DEADLINE, Edge, SpoolDir, ask, click_id, clicks, config, link, live, publish},
-    program::{Broker, Program},
-};
+use crate::edge::{BROWSER, DEADLINE, Edge, SpoolDir, ask, click_id, clicks, config, link, live, publish};
+use crate::program::{Broker, Program};
 
 pub(crate) async fn click_ten_times(address: SocketAddr) -> BTreeSet<String> {
     let mut answered = BTreeSet::new();

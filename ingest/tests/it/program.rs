@@ -1,14 +1,16 @@
 //! The program itself, which can be killed, and a broker that can be switched off.
 
-use std::{
-    net::SocketAddr,
-    path::Path,
-    process::{Child, Command, Stdio},
-};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
-use rdkafka::{ClientConfig, mocking::MockCluster, producer::DefaultProducerContext};
-use schemas::{message::Link, topic};
-use tests::{engines::Isolated, eventually};
+use rdkafka::ClientConfig;
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use schemas::message::Link;
+use schemas::topic;
+use tests::engines::Isolated;
+use tests::eventually;
 use tokio::net::TcpListener;
 
 use crate::edge::{DEADLINE, KEY, answers, client, live, publish_to};

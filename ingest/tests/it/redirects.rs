@@ -5,15 +5,12 @@ use std::path::PathBuf;
 use chrono::{TimeDelta, Utc};
 use devstack::install::Cache;
 use reqwest::Method;
-use schemas::{
-    message::{Class, ForwardQuery, Link},
-    topic,
-};
-use tests::{engines::isolated, log::records};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
+use schemas::message::{Class, ForwardQuery, Link};
+use schemas::topic;
+use tests::engines::isolated;
+use tests::log::records;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::edge::{
     BROWSER, Edge, SpoolDir, click_id, click_id_keys, clicks, client, link, live, location, publish,

@@ -3,20 +3,16 @@
 use std::fs;
 
 use ingest::Config;
-use rdkafka::{
-    admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
-    mocking::MockCluster,
-};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::mocking::MockCluster;
 use schemas::topic;
-use tests::{engines::isolated, eventually};
+use tests::engines::isolated;
+use tests::eventually;
 
-use crate::{
-    edge::{
-        DEADLINE, Edge, SpoolDir, click_id, clicks, config, deleted, link, live, location, publish,
-        publish_to,
-    },
-    program::Broker,
+use crate::edge::{
+    DEADLINE, Edge, SpoolDir, click_id, clicks, config, deleted, link, live, location, publish, publish_to,
 };
+use crate::program::Broker;
 
 /// Where the snapshot is when nothing else is set.
 fn snapshot(spool: &SpoolDir) -> std::path::PathBuf {

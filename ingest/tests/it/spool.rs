@@ -1,23 +1,20 @@
 //! The spool's limits: full, confirmed in part, inspected.
 
-use std::{
-    collections::BTreeSet,
-    fs::{self, File},
-    io::{self, Write as _},
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use reqwest::Method;
 use schemas::message::Click;
 use serde_json::Value;
-use tests::{engines::isolated, eventually};
+use tests::engines::isolated;
+use tests::eventually;
 
-use crate::{
-    edge::{BROWSER, DEADLINE, Edge, SpoolDir, ask, click_id, clicks, link, live, publish},
-    outages::{click_ten_times, ids},
-    program::{Broker, Program},
-};
+use crate::edge::{BROWSER, DEADLINE, Edge, SpoolDir, ask, click_id, clicks, link, live, publish};
+use crate::outages::{click_ten_times, ids};
+use crate::program::{Broker, Program};
 
 /// The least that a spool may be limited to.
 const MIN_BYTES: &str = "1048576";
@@ -256,7 +253,7 @@ fn the_command_that_shows_a_spool_says_what_it_found() {
     fs::write(spool.path().join("1.clicks"), "no segment").unwrap();
     let damaged = inspect(&[path]);
     assert_eq!(damaged.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&damaged.stdout).contains("left alone"));
+    assert!(String::from_utf8_lossy(&damaged.stdout).contains("unrecognized"));
     let report = report(&spool);
     assert_eq!(report["left_alone"][0]["bytes"], 10);
     assert_eq!((&report["records"], &report["oldest_unconfirmed"]), (&0.into(), &Value::Null));

@@ -1,40 +1,35 @@
-//! The bytes of a snapshot.
+//! The format of a snapshot.
 //!
-//! Numbers are little endian; a text is its length in four bytes and its UTF-8.
+//! Numbers are little endian. A text is its length in four bytes, then its UTF-8.
 //!
-//! | part | what |
+//! | part | content |
 //! |---|---|
-//! | `hoplinks` | tells the kind of file |
+//! | `hoplinks` | magic |
 //! | 4 bytes | version of this format |
-//! | header | when it was written (milliseconds since 1970), the topic's name, the cluster's id or an empty text |
-//! | entries | one byte for the kind, then its fields; a live link, a deleted one, a token |
+//! | header | time of writing (milliseconds since 1970), name of the topic, id of the cluster or an empty text |
+//! | entries | one byte for the kind (live link, deleted link or token), then its fields |
 //! | 1 byte | 0: the end of the entries |
-//! | 4 bytes | CRC-32 of everything before |
+//! | 4 bytes | CRC-32 of all bytes before |
 
-use std::{
-    io::{self, Read, Write},
-    time::Instant,
-};
+use std::io::{self, Read, Write};
+use std::time::Instant;
 
 use chrono::{DateTime, Utc};
-use schemas::{
-    id::{EdgeTokenId, LinkId, WorkspaceId},
-    message::{ForwardQuery, Link},
-};
+use schemas::id::{EdgeTokenId, LinkId, WorkspaceId};
+use schemas::message::{ForwardQuery, Link};
 use uuid::Uuid;
 
-use super::{
-    super::{Target, table::Table, tokens::Token},
-    Origin,
-};
+use crate::links::table::Table;
+use crate::links::target::Target;
+use crate::links::tokens::Token;
 
 const MAGIC: &[u8; 8] = b"hoplinks";
 const VERSION: u32 = 1;
 
-/// More than any text of ours; a damaged length must not ask for all memory.
+/// The maximum length of a text. Bounds the allocation for a damaged length.
 const MAX_TEXT: u32 = 1 << 20;
 
-/// Stands for a time that is not there.
+/// An absent time.
 const NEVER: i64 = i64::MIN;
 
 const END: u8 = 0;
@@ -46,27 +41,38 @@ const ACTIVE: u8 = 1;
 const APPEND_CLICK_ID: u8 = 2;
 const FORWARD_QUERY: u8 = 4;
 
-/// Why a file is not used.
+/// Where the links of a snapshot come from, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The topic's full name.
+    pub topic: String,
+    /// The cluster's id, if it was known.
+    pub cluster_id: Option<String>,
+    /// When the snapshot was written.
+    pub written_at: DateTime<Utc>,
+}
+
+/// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
-    /// It cannot be read to its end.
+pub enum SnapshotError {
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is something else.
-    #[error("it is no snapshot of links")]
-    NoSnapshot,
+    /// The file is not a snapshot.
+    #[error("it is not a link snapshot")]
+    NotASnapshot,
     /// Another build wrote it.
-    #[error("it is of format {0}, and this build reads format {VERSION}")]
+    #[error("it has format {0}, this build reads format {VERSION}")]
     Format(u32),
-    /// It is of another deployment.
+    /// The snapshot is of another deployment.
     #[error("it is of topic {0}")]
     OtherTopic(String),
-    /// It is not what was written.
+    /// The bytes have changed since they were written, or some are missing.
     #[error("it is damaged")]
     Damaged,
 }
 
-/// Writes all that a table knows.
+/// Writes the whole table. Fails with `TimedOut` at `until`.
 pub(super) fn write(to: impl Write, table: &Table, origin: &Origin, until: Instant) -> io::Result<()> {
     let mut to = Summed::new(to);
     to.write_all(MAGIC)?;
@@ -123,28 +129,28 @@ fn text(to: &mut impl Write, text: &str) -> io::Result<()> {
     to.write_all(text.as_bytes())
 }
 
-/// Reads a snapshot of a topic, all of it or none.
-pub(super) fn read(from: impl Read, topic: &str) -> Result<(Table, Origin), Unusable> {
+/// Reads a snapshot of a topic.
+pub(super) fn read(from: impl Read, topic: &str) -> Result<(Table, Origin), SnapshotError> {
     let mut from = Summed::new(from);
     match from.bytes::<8>() {
         Ok(magic) if magic == *MAGIC => {}
-        Ok(_) => return Err(Unusable::NoSnapshot),
-        Err(error) => return Err(Unusable::of(error, Unusable::NoSnapshot)),
+        Ok(_) => return Err(SnapshotError::NotASnapshot),
+        Err(error) => return Err(SnapshotError::of(error, SnapshotError::NotASnapshot)),
     }
-    // An end that comes too early is damage like any other.
+    // A file that is too short is damaged.
     from.table(topic).map_err(|error| match error {
-        Unusable::Io(error) => Unusable::of(error, Unusable::Damaged),
+        SnapshotError::Io(error) => SnapshotError::of(error, SnapshotError::Damaged),
         other => other,
     })
 }
 
-impl Unusable {
+impl SnapshotError {
     fn of(error: io::Error, too_short: Self) -> Self {
         if error.kind() == io::ErrorKind::UnexpectedEof { too_short } else { Self::Io(error) }
     }
 }
 
-/// Sums up the bytes that pass.
+/// Computes the CRC-32 of the bytes that are read or written.
 struct Summed<T> {
     inner: T,
     sum: crc32fast::Hasher,
@@ -169,12 +175,12 @@ impl<T: Write> Write for Summed<T> {
 }
 
 impl<T: Read> Summed<T> {
-    fn table(&mut self, topic: &str) -> Result<(Table, Origin), Unusable> {
+    fn table(&mut self, topic: &str) -> Result<(Table, Origin), SnapshotError> {
         let version = u32::from_le_bytes(self.bytes()?);
         if version != VERSION {
-            return Err(Unusable::Format(version));
+            return Err(SnapshotError::Format(version));
         }
-        let written_at = time(self.bytes()?)?.ok_or(Unusable::Damaged)?;
+        let written_at = time(self.bytes()?)?.ok_or(SnapshotError::Damaged)?;
         let origin = Origin {
             written_at,
             topic: self.text()?,
@@ -184,7 +190,7 @@ impl<T: Read> Summed<T> {
         loop {
             match self.bytes()? {
                 [END] => break,
-                [LIVE] => drop(table.put(self.live()?).map_err(|_| Unusable::Damaged)?),
+                [LIVE] => drop(table.put(self.live()?).map_err(|_| SnapshotError::Damaged)?),
                 [DELETED] => {
                     let id = LinkId::from_uuid(self.uuid()?);
                     table.delete(id, u64::from_le_bytes(self.bytes()?));
@@ -197,21 +203,21 @@ impl<T: Read> Summed<T> {
                     let workspace_id = (has_workspace != 0).then_some(workspace);
                     table.put_token(id, Token { digest, workspace_id, revoked: revoked != 0 });
                 }
-                _ => return Err(Unusable::Damaged),
+                _ => return Err(SnapshotError::Damaged),
             }
         }
         let sum = self.sum.clone().finalize();
         if u32::from_le_bytes(self.bytes()?) != sum {
-            return Err(Unusable::Damaged);
+            return Err(SnapshotError::Damaged);
         }
-        // Last, so that a damaged name does not look like somebody else's.
+        // Last, so that a damaged name is reported as damage.
         if origin.topic != topic {
-            return Err(Unusable::OtherTopic(origin.topic));
+            return Err(SnapshotError::OtherTopic(origin.topic));
         }
         Ok((table, origin))
     }
 
-    fn live(&mut self) -> Result<Link, Unusable> {
+    fn live(&mut self) -> Result<Link, SnapshotError> {
         let id = LinkId::from_uuid(self.uuid()?);
         let workspace_id = WorkspaceId::from_uuid(self.uuid()?);
         let revision = u64::from_le_bytes(self.bytes()?);
@@ -233,14 +239,14 @@ impl<T: Read> Summed<T> {
         })
     }
 
-    fn text(&mut self) -> Result<String, Unusable> {
+    fn text(&mut self) -> Result<String, SnapshotError> {
         let length = u32::from_le_bytes(self.bytes()?);
         if length > MAX_TEXT {
-            return Err(Unusable::Damaged);
+            return Err(SnapshotError::Damaged);
         }
         let mut text = vec![0; length as usize];
         self.fill(&mut text)?;
-        String::from_utf8(text).map_err(|_| Unusable::Damaged)
+        String::from_utf8(text).map_err(|_| SnapshotError::Damaged)
     }
 
     fn uuid(&mut self) -> io::Result<Uuid> {
@@ -260,10 +266,10 @@ impl<T: Read> Summed<T> {
     }
 }
 
-fn time(millis: [u8; 8]) -> Result<Option<DateTime<Utc>>, Unusable> {
+fn time(millis: [u8; 8]) -> Result<Option<DateTime<Utc>>, SnapshotError> {
     match i64::from_le_bytes(millis) {
         NEVER => Ok(None),
-        millis => DateTime::from_timestamp_millis(millis).map(Some).ok_or(Unusable::Damaged),
+        millis => DateTime::from_timestamp_millis(millis).map(Some).ok_or(SnapshotError::Damaged),
     }
 }
 
@@ -273,10 +279,8 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{
-        super::super::{Presented, link},
-        *,
-    };
+    use super::*;
+    use crate::links::{TokenStatus, link};
 
     const TOPIC: &str = "dev.links";
 
@@ -319,9 +323,9 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_gives_back_all_that_is_known() {
-        let (read, told) = read(&bytes()[..], TOPIC).unwrap();
-        assert_eq!(told, origin());
+    fn a_snapshot_is_read_as_it_was_written() {
+        let (read, read_origin) = read(&bytes()[..], TOPIC).unwrap();
+        assert_eq!(read_origin, origin());
         let written = table();
         for slug in ["s", "früh", "t"] {
             assert_eq!(read.find(slug), written.find(slug));
@@ -329,41 +333,43 @@ mod tests {
         for digest in [[1; 32], [2; 32], [3; 32]] {
             assert_eq!(read.token(&digest), written.token(&digest));
         }
-        assert_eq!(read.token(&[2; 32]), Presented::Revoked);
+        assert_eq!(read.token(&[2; 32]), TokenStatus::Revoked);
         assert_eq!((read.len(), read.known()), (2, 5));
         assert_eq!(read.deleted(), written.deleted());
     }
 
     #[test]
-    fn what_is_of_another_kind_format_or_topic_is_told_apart() {
-        assert!(matches!(read(&b"something else"[..], TOPIC), Err(Unusable::NoSnapshot)));
-        assert!(matches!(read(&b""[..], TOPIC), Err(Unusable::NoSnapshot)));
+    fn another_kind_of_file_format_or_topic_is_rejected() {
+        assert!(matches!(read(&b"something else"[..], TOPIC), Err(SnapshotError::NotASnapshot)));
+        assert!(matches!(read(&b""[..], TOPIC), Err(SnapshotError::NotASnapshot)));
         let mut later = bytes();
         later[8] = 2;
-        assert!(matches!(read(&later[..], TOPIC), Err(Unusable::Format(2))));
-        assert!(matches!(read(&bytes()[..], "links"), Err(Unusable::OtherTopic(topic)) if topic == TOPIC));
+        assert!(matches!(read(&later[..], TOPIC), Err(SnapshotError::Format(2))));
+        assert!(
+            matches!(read(&bytes()[..], "links"), Err(SnapshotError::OtherTopic(topic)) if topic == TOPIC)
+        );
     }
 
     #[test]
     fn a_half_written_snapshot_is_damaged_wherever_it_ends() {
         let bytes = bytes();
         for end in MAGIC.len()..bytes.len() {
-            assert!(matches!(read(&bytes[..end], TOPIC), Err(Unusable::Damaged)), "{end}");
+            assert!(matches!(read(&bytes[..end], TOPIC), Err(SnapshotError::Damaged)), "{end}");
         }
     }
 
     #[test]
-    fn writing_gives_up_at_its_end() {
+    fn writing_fails_at_its_deadline() {
         let written = write(Vec::new(), &table(), &origin(), Instant::now());
         assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     proptest! {
         #[test]
-        fn a_change_of_any_byte_is_seen(place in any::<prop::sample::Index>(), change in 1..=u8::MAX) {
+        fn a_change_of_any_byte_is_detected(index in any::<prop::sample::Index>(), change in 1..=u8::MAX) {
             let mut bytes = bytes();
-            let place = place.index(bytes.len());
-            bytes[place] ^= change;
+            let index = index.index(bytes.len());
+            bytes[index] ^= change;
             prop_assert!(read(&bytes[..], TOPIC).is_err());
         }
     }

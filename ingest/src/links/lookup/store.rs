@@ -1,15 +1,13 @@
-//! The SQL of the look-up. It needs `SELECT` on table `links` and nothing else.
+//! The SQL of the lookup. The database user needs only `SELECT` on table `links`.
 
 use chrono::{DateTime, Utc};
-use schemas::{
-    id::{LinkId, WorkspaceId},
-    message::{ForwardQuery, Link},
-};
+use schemas::id::{LinkId, WorkspaceId};
+use schemas::message::{ForwardQuery, Link};
 use service::postgres::{DatabaseUrl, PostgresConfig, pool};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-/// Connections at most, and so questions that Postgres answers at once.
+/// The maximum number of connections.
 const CONNECTIONS: u32 = 4;
 
 #[derive(Debug)]
@@ -34,7 +32,7 @@ impl Store {
         Self(pool(&PostgresConfig { url }, "hopline-ingest", CONNECTIONS))
     }
 
-    /// Returns the link that has a slug.
+    /// Returns the link with this slug.
     pub(super) async fn link(&self, slug: &str) -> sqlx::Result<Option<Link>> {
         let row: Option<Row> = sqlx::query_as(
             "SELECT id, workspace_id, slug, destination, is_active, redirect_status, forward_query,
@@ -47,7 +45,7 @@ impl Store {
         Ok(row.map(|row| Link {
             version: Default::default(),
             id: LinkId::from_uuid(row.id),
-            // Both are positive by what `api` writes.
+            // `api` writes no negative values.
             revision: row.revision.unsigned_abs(),
             redirect_status: row.redirect_status.unsigned_abs(),
             workspace_id: WorkspaceId::from_uuid(row.workspace_id),

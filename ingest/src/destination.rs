@@ -1,24 +1,24 @@
-//! Where a visitor is sent: the link's destination, the visited query and the click id, put together as text.
+//! Builds the `Location` of a redirect from the link's destination, the visited query and the click id.
 //!
-//! Text and not a parsed URL, because a parser would rewrite percent-encoding, empty parameters and paths that
-//! the link's owner meant as written.
+//! Works on text, because a URL parser would rewrite percent-encoding, empty parameters and paths that the link's owner
+//! wrote.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 use schemas::message::ForwardQuery;
 
-/// The parameter that carries our click id to the page where the visitor lands.
+/// The parameter with the click id that a redirect appends to the destination.
 pub const CLICK_ID: &str = "click_id";
 
-/// The name under which a `click_id` that arrived on the short URL is passed on: it is the caller's, not ours.
+/// The parameter that forwards a `click_id` of the short URL, which is another system's id.
 pub const EXTERNAL_CLICK_ID: &str = "external_click_id";
 
 /// Builds the `Location` of a redirect.
 ///
-/// `destination` is the link's, `visited` the raw query of the short URL, `click_id` the id to append, if the link
-/// wants one. The destination's own parameters win over the visited ones; an own `click_id` gives way to ours only
-/// when one is appended. Fragment and percent-encoding stay as they are.
+/// `destination` is the link's, `visited` the raw query of the short URL, `click_id` the id to append, if any. The
+/// destination's parameters win over the visited ones. The appended click id replaces a `click_id` of the destination.
+/// Fragment and percent-encoding are unchanged.
 pub fn location(
     destination: &str,
     forward: ForwardQuery,
@@ -42,7 +42,7 @@ pub fn location(
         forward_into(&mut query, own.unwrap_or_default(), visited);
     }
     if let Some(click_id) = click_id {
-        // Click ids are made of characters that need no encoding.
+        // A click id consists of characters that need no encoding.
         query.push_parts(CLICK_ID, Some(click_id));
     }
 
@@ -59,42 +59,42 @@ pub fn query(destination: &str) -> Option<&str> {
     split(split(destination, '#').0, '?').1
 }
 
-/// Adds the visited parameters that the destination does not set itself.
+/// Adds the visited parameters that the destination does not have.
 fn forward_into(query: &mut Query, own: &str, visited: &str) {
-    // Once for all: the owner and a visitor can each send thousands of parameters.
+    // Sorted, because both sides can have thousands of parameters.
     let mut own: Vec<Cow<'_, str>> = pairs(own).map(name).collect();
     own.sort_unstable();
     let is_own = |name: &str| own.binary_search_by(|own| (**own).cmp(name)).is_ok();
-    let renamed = has(visited, CLICK_ID);
-    let mut external_sent = false;
+    let has_click_id = has(visited, CLICK_ID);
+    let mut is_forwarded = false;
     for pair in pairs(visited) {
-        let (sent_as, value) = match &*name(pair) {
-            CLICK_ID if external_sent => continue,
+        let (new_name, value) = match &*name(pair) {
+            CLICK_ID if is_forwarded => continue,
             CLICK_ID => {
-                external_sent = true;
+                is_forwarded = true;
                 (Some(EXTERNAL_CLICK_ID), split(pair, '=').1)
             }
-            // One meaning per name: the caller's click id is the one that arrived as `click_id`.
-            EXTERNAL_CLICK_ID if renamed => continue,
+            // The visited `click_id` is forwarded under this name.
+            EXTERNAL_CLICK_ID if has_click_id => continue,
             _ => (None, None),
         };
-        match sent_as {
-            Some(sent_as) if !is_own(sent_as) => query.push_parts(sent_as, value),
+        match new_name {
+            Some(new_name) if !is_own(new_name) => query.push_parts(new_name, value),
             None if !is_own(&name(pair)) => query.push(pair),
             _ => {}
         }
     }
 }
 
-/// A URL's text up to its fragment, growing by parameters.
+/// A URL without its fragment, to which parameters are added.
 struct Query {
     text: String,
-    /// Where the `?` stands, once there is one.
+    /// The length of the URL before the `?`.
     pairs: usize,
 }
 
 impl Query {
-    /// Adds a destination's own query but for the parameters of one name; the others stay byte by byte.
+    /// Adds the destination's query without the parameters called `unwanted`. The others are unchanged byte by byte.
     fn push_without(&mut self, own: &str, unwanted: &str) {
         for pair in own.split('&').filter(|pair| name(pair) != unwanted) {
             self.text.push(if self.text.len() == self.pairs { '?' } else { '&' });
@@ -121,7 +121,7 @@ impl Query {
     }
 }
 
-/// Appends what is already encoded, and encodes what may not stand in a header.
+/// Appends encoded text and encodes characters that a header may not contain.
 fn push_safe(text: &mut String, encoded: &str) {
     use std::fmt::Write as _;
     for part in encoded.split_inclusive(|c: char| !c.is_ascii_graphic()) {
@@ -134,14 +134,14 @@ fn push_safe(text: &mut String, encoded: &str) {
     }
 }
 
-/// Returns the parameters of a query: names decoded, values as they stand.
+/// Returns the parameters of a query, with decoded names and encoded values.
 pub fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
     pairs(query).map(|pair| (name(pair), split(pair, '=').1.unwrap_or_default()))
 }
 
 /// Decodes a name or value of a query.
 pub fn decode(encoded: &str) -> Cow<'_, str> {
-    // Most are plain, and what is not needs a pass of its own for `+` and one for `%`.
+    // Most need no decoding.
     if encoded.bytes().any(|byte| matches!(byte, b'+' | b'%')) {
         let pluses = encoded.replace('+', " ");
         Cow::Owned(percent_decode_str(&pluses).decode_utf8_lossy().into_owned())
@@ -163,6 +163,7 @@ fn has(query: &str, wanted: &str) -> bool {
     pairs(query).any(|pair| name(pair) == wanted)
 }
 
+/// Splits at the first `at`.
 fn split(text: &str, at: char) -> (&str, Option<&str>) {
     match text.split_once(at) {
         Some((before, after)) => (before, Some(after)),
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn destinations_are_built_as_the_table_says() {
+    fn locations_are_built_from_destination_query_and_click_id() {
         use ForwardQuery::{Append, Off};
         for (destination, forward, visited, click_id, expected) in [
             ("https://a.example/p", Append, None, None, "https://a.example/p"),
@@ -199,7 +200,7 @@ mod tests {
                 Some("I"),
                 "https://a.example/p?x=1&click_id=I",
             ),
-            // Written by the owner in this way, so sent in this way.
+            // The owner's text is unchanged.
             ("https://a.example/%7e/%2F?&a=%zz&&b", Off, None, None, "https://a.example/%7e/%2F?&a=%zz&&b"),
             ("https://a.example/?", Append, None, Some("I"), "https://a.example/?click_id=I"),
             ("https://a.example/??", Append, None, Some("I"), "https://a.example/??&click_id=I"),
@@ -214,7 +215,7 @@ mod tests {
                 None,
                 "https://a.example/?q=a+b%20c&e=&%C3%A9=1",
             ),
-            // Ours replaces the destination's; without ours it stays.
+            // An appended click id replaces the destination's.
             (
                 "https://a.example/?click_id=o&x=1",
                 Append,
@@ -231,7 +232,7 @@ mod tests {
             ),
             ("https://a.example/?click%5Fid=o", Append, None, Some("I"), "https://a.example/?click_id=I"),
             ("https://a.example/?click_id=o", Append, None, None, "https://a.example/?click_id=o"),
-            // The caller's gets another name, once.
+            // A visited click id is renamed and forwarded once.
             (
                 "https://a.example/",
                 Append,
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_of_parameters_on_both_sides_are_put_together_at_once() {
+    fn thousands_of_parameters_on_both_sides_are_joined() {
         let own = (0..300).map(|n| format!("o{n}=1")).collect::<Vec<_>>().join("&");
         let visited = (0..20_000).map(|n| format!("v{}", n % 10)).collect::<Vec<_>>().join("&");
         let destination = format!("https://a.example/?{own}");
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_decoded_and_values_when_they_are_asked_for() {
+    fn parameters_have_decoded_names_and_encoded_values() {
         let all: Vec<_> = parameters("a%20b=c+d%3D&&x&=y&q==%zz").collect();
         let names: Vec<_> = all.iter().map(|(name, _)| &**name).collect();
         assert_eq!(names, ["a b", "x", "", "q"]);
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!(values, ["c d=", "", "y", "=%zz"]);
     }
 
-    /// Names from a small alphabet, so that collisions happen.
+    /// Uses a small alphabet for names, so that some are equal.
     fn pair() -> impl Strategy<Value = (String, String)> {
         let name = prop_oneof![
             "[a-c]",
@@ -326,7 +327,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_browser_ends_at_the_destination_plus_the_parameters(
+        fn the_location_is_the_destination_plus_the_parameters(
             path in "(/[a-z%]{0,4}){0,3}",
             fragment in proptest::option::of("[a-z?&=%]{0,6}"),
             own in proptest::collection::vec(pair(), 0..4),
@@ -364,18 +365,18 @@ mod tests {
                 expected.push((CLICK_ID.to_owned(), "I".to_owned()));
             }
 
-            let given = Url::parse(&destination).unwrap();
-            let ended = Url::parse(&built).unwrap();
-            prop_assert_eq!(ended.origin(), given.origin());
-            prop_assert_eq!(ended.path(), given.path());
-            prop_assert_eq!(ended.fragment(), given.fragment());
+            let destination = Url::parse(&destination).unwrap();
+            let location = Url::parse(&built).unwrap();
+            prop_assert_eq!(location.origin(), destination.origin());
+            prop_assert_eq!(location.path(), destination.path());
+            prop_assert_eq!(location.fragment(), destination.fragment());
             prop_assert!(built.bytes().all(|byte| byte.is_ascii_graphic()));
-            let pairs: Vec<(String, String)> = ended.query_pairs().into_owned().collect();
+            let pairs: Vec<(String, String)> = location.query_pairs().into_owned().collect();
             prop_assert_eq!(pairs, expected);
         }
 
         #[test]
-        fn what_the_owner_wrote_stays_byte_by_byte(
+        fn the_owners_text_is_unchanged_byte_by_byte(
             path in "(/[!-~&&[^?#]]{0,8}){0,3}",
             own in proptest::option::of("[!-~&&[^#]]{0,20}"),
             fragment in proptest::option::of("[!-~]{0,8}"),
@@ -394,26 +395,26 @@ mod tests {
         }
 
         #[test]
-        fn odd_encodings_mean_at_the_end_what_they_meant_at_the_beginning(
+        fn unusual_encodings_keep_their_meaning(
             own in "[!-~&&[^#]]{0,12}",
             visited in "([!-~é&&[^#]]|%[0-9a-zA-Z]{1,2}){0,12}",
         ) {
-            let given = Url::parse(&format!("https://a.example/?{own}")).unwrap();
-            let came = Url::parse(&format!("https://short.example/s?{visited}")).unwrap();
+            let destination = Url::parse(&format!("https://a.example/?{own}")).unwrap();
+            let short_url = Url::parse(&format!("https://short.example/s?{visited}")).unwrap();
             let built = location(&format!("https://a.example/?{own}"), ForwardQuery::Append, Some(&visited), Some("I"));
-            let own: Vec<_> = given.query_pairs().filter(|(name, _)| name != CLICK_ID).collect();
-            let forwarded = came.query_pairs().filter(|(name, _)| {
+            let own: Vec<_> = destination.query_pairs().filter(|(name, _)| name != CLICK_ID).collect();
+            let forwarded = short_url.query_pairs().filter(|(name, _)| {
                 name != CLICK_ID && name != EXTERNAL_CLICK_ID && !own.iter().any(|(own, _)| own == name)
             });
-            let ours = [(CLICK_ID.into(), "I".into())];
-            let expected: Vec<_> = own.iter().cloned().chain(forwarded).chain(ours).collect();
-            let ended = Url::parse(&built).unwrap();
-            let ended: Vec<_> = ended.query_pairs().filter(|(name, _)| name != EXTERNAL_CLICK_ID).collect();
-            prop_assert_eq!(ended, expected, "{}", built);
+            let appended = [(CLICK_ID.into(), "I".into())];
+            let expected: Vec<_> = own.iter().cloned().chain(forwarded).chain(appended).collect();
+            let location = Url::parse(&built).unwrap();
+            let pairs: Vec<_> = location.query_pairs().filter(|(name, _)| name != EXTERNAL_CLICK_ID).collect();
+            prop_assert_eq!(pairs, expected, "{}", built);
         }
 
         #[test]
-        fn parameters_are_read_as_forms_are(query in "([!-~é]|%[0-9a-fA-F]{2}|[&=+%]){0,30}") {
+        fn parameters_are_parsed_like_forms(query in "([!-~é]|%[0-9a-fA-F]{2}|[&=+%]){0,30}") {
             let read = parameters(&query).map(|(name, value)| (name, decode(value)));
             prop_assert!(read.eq(form_urlencoded::parse(query.as_bytes())), "{}", query);
         }
