@@ -1,4 +1,4 @@
-//! The account that a server runs as which refuses to run as root.
+//! The account for a server that refuses to run as root.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -11,7 +11,7 @@ use crate::Error;
 /// A user and group of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// The name, for people.
+    /// The user name.
     pub name: String,
     /// The user id.
     pub uid: u32,
@@ -20,10 +20,10 @@ pub struct Account {
 }
 
 impl Account {
-    /// The account Postgres runs as: `None` for our own, which is every account but root.
+    /// Returns the account for Postgres when this process runs as root; `None` when the current account can run it.
     ///
     /// # Errors
-    /// [`Error::Missing`] when we are root and the machine has neither `postgres` nor `nobody`.
+    /// [`Error::Missing`] for root when the machine has neither `postgres` nor `nobody`.
     pub fn unprivileged() -> Result<Option<Self>, Error> {
         if !geteuid().is_root() {
             return Ok(None);
@@ -38,7 +38,7 @@ impl Account {
         }
     }
 
-    /// Whether the account may pass through every folder that exists on the way to `path`.
+    /// Returns whether the account may enter `path` and its parents; folders that do not exist yet count as open.
     pub fn reaches(&self, path: &Path) -> bool {
         path.ancestors().filter_map(|folder| fs::metadata(folder).ok()).all(|folder| {
             let mode = folder.permissions().mode();
@@ -53,31 +53,31 @@ impl Account {
         })
     }
 
-    /// Makes a folder, with those above it, that belongs to the account and is closed to others.
+    /// Creates a folder, and its parents, that belongs to the account and that others cannot enter.
     ///
     /// # Errors
-    /// [`Error::File`] when the system refuses.
+    /// [`Error::File`] when the folder cannot be created or changed.
     pub fn create_folder(&self, folder: &Path) -> Result<(), Error> {
         fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
-        chown(folder, Some(self.uid), Some(self.gid)).map_err(Error::file("give away", folder))?;
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(Error::file("close", folder))
+        chown(folder, Some(self.uid), Some(self.gid)).map_err(Error::file("change the owner of", folder))?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
+            .map_err(Error::file("set the mode of", folder))
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
 
     #[test]
-    fn a_closed_folder_on_the_way_is_noticed() {
+    fn a_closed_parent_folder_is_not_reachable() {
         let scratch = Scratch::new("reach").unwrap();
         let stranger = Account { name: "stranger".to_owned(), uid: 54_321, gid: 54_321 };
         let inner = scratch.path().join("inner");
         fs::create_dir(&inner).unwrap();
-        assert!(stranger.reaches(&inner.join("not made yet")));
+        assert!(stranger.reaches(&inner.join("missing")));
         fs::set_permissions(&inner, fs::Permissions::from_mode(0o700)).unwrap();
-        assert!(!stranger.reaches(&inner.join("not made yet")));
+        assert!(!stranger.reaches(&inner.join("missing")));
     }
 }

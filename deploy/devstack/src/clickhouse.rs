@@ -1,4 +1,4 @@
-//! ClickHouse: a `clickhouse` program of the machine, else the library of an npm package.
+//! ClickHouse: the installed `clickhouse` program, or else the library of an npm package.
 
 use std::ffi::OsString;
 use std::fs;
@@ -6,18 +6,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use reqwest::Url;
-
-use crate::http::{accepted, client, page};
+use crate::probe::query_clickhouse;
 use crate::process::Launch;
 use crate::readiness::until;
-use crate::server::{Probe, Server};
-use crate::{Cause, Error, Options, install, libchdb, ports};
+use crate::{Error, Options, Probe, Server, install, libchdb, ports};
 
-/// The user, and the database of the URL.
+/// The name of the user and of the database.
 const NAME: &str = "hopline";
 
-/// What the library's command line runs: it opens the ports, then waits for ever.
+/// The library's query: opens the ports, then waits for ever.
 const SERVE: &str = "SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP; \
      SELECT sleepEachRow(1) FROM system.numbers SETTINGS max_block_size=1, \
      function_sleep_max_microseconds_per_block=100000000000 FORMAT Null";
@@ -25,7 +22,7 @@ const SERVE: &str = "SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP; \
 /// Starts a server and waits until it answers; its URL is `http://user:password@host:port/database`.
 ///
 /// # Errors
-/// What keeps it from being installed or started.
+/// The reason why it cannot be installed or started.
 pub async fn start(options: Options) -> Result<Server, Error> {
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
@@ -53,40 +50,8 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     let server = server.in_scratch(options.scratch);
     server.start().await?;
     let create = format!("CREATE DATABASE IF NOT EXISTS {NAME}");
-    until("ClickHouse's database", Duration::from_secs(20), || query(&url, &create)).await?;
+    until("ClickHouse's database", Duration::from_secs(20), || query_clickhouse(&url, &create)).await?;
     Ok(server)
-}
-
-/// Asks a server for `/ping`, and for `SELECT 1` with the URL's user.
-///
-/// # Errors
-/// The reason why it does not answer.
-pub async fn answers(url: &str) -> Result<(), Cause> {
-    let mut ping = bare(&Url::parse(url)?);
-    ping.set_path("/ping");
-    page(ping.as_str()).await?;
-    query(url, "SELECT 1").await.map(drop)
-}
-
-/// Runs a statement outside any database and returns its answer.
-async fn query(url: &str, statement: &str) -> Result<String, Cause> {
-    let url = Url::parse(url)?;
-    let mut request = client()?.post(bare(&url)).body(statement.to_owned());
-    if !url.username().is_empty() {
-        request = request.basic_auth(url.username(), url.password());
-    }
-    accepted(request.send().await?).await
-}
-
-/// The URL's host and port alone.
-fn bare(url: &Url) -> Url {
-    let mut bare = url.clone();
-    bare.set_path("/");
-    bare.set_query(None);
-    // Neither fails on an http URL.
-    let _ = bare.set_username("");
-    let _ = bare.set_password(None);
-    bare
 }
 
 fn library_arguments(
@@ -104,7 +69,7 @@ fn library_arguments(
         format!("--tcp_port={native}"),
         "--listen_host=127.0.0.1".to_owned(),
         format!("--config-file={}", config.display()),
-        // The configuration's level does not reach the console; this one does.
+        // The level of the configuration file does not apply to the console.
         "--log-level=warning".to_owned(),
         format!("--query={SERVE}"),
     ];
@@ -112,7 +77,7 @@ fn library_arguments(
     arguments
 }
 
-/// The server's settings: both kinds of server read the users from it, only the program reads the rest.
+/// Returns the server's settings. The program reads all of them, the library only the users' file.
 fn config_xml(folder: &Path, users: &Path, port: u16, native: u16) -> String {
     format!(
         "\
@@ -131,13 +96,13 @@ fn config_xml(folder: &Path, users: &Path, port: u16, native: u16) -> String {
     )
 }
 
-/// The users: ours, with every right, and `default`, as whom the library opens its ports and who may do nothing else.
+/// Returns the users: ours with all rights, and `default`, which the library uses to open its ports and nothing else.
 fn users_xml(password: &str) -> Result<String, Error> {
     if !password.chars().all(|character| character.is_ascii_alphanumeric()) {
-        return Err(Error::Unusable("a ClickHouse password here has letters and digits only".to_owned()));
+        return Err(Error::Invalid("the ClickHouse password may contain letters and digits only".to_owned()));
     }
-    // http_receive_timeout: an insert whose client stopped half-way ends after 5 s instead of 30 s.
-    // async_insert: an answered insert is in the table.
+    // http_receive_timeout: an insert whose client stops half-way fails after 5 s instead of 30 s.
+    // async_insert: an acknowledged insert is in the table.
     Ok(format!(
         "\
 <clickhouse>
@@ -173,26 +138,19 @@ fn users_xml(password: &str) -> Result<String, Error> {
     ))
 }
 
-/// Writes a file that others may not read: the users' file holds a password.
+/// Writes a file that other users cannot read: one of them contains a password.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     fs::write(path, text).map_err(Error::file("write", path))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(Error::file("close", path))
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(Error::file("set the mode of", path))
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_password_that_would_break_the_file_is_rejected() {
+    fn a_password_that_would_break_the_xml_is_rejected() {
         assert!(users_xml("a<b").is_err());
         assert!(users_xml("abc123").unwrap().contains("<password>abc123</password>"));
-    }
-
-    #[test]
-    fn a_query_goes_to_the_host_without_credentials_in_the_address() {
-        let url = Url::parse("http://user:secret@127.0.0.1:8123/hopline").unwrap();
-        assert_eq!(bare(&url).as_str(), "http://127.0.0.1:8123/");
     }
 }

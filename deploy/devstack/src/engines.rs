@@ -1,66 +1,13 @@
-//! The three engines together, each given by the environment or started.
+//! The three engines, each either external, by an environment variable, or started here.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::install::Cache;
 use crate::readiness::until;
-use crate::scratch::Scratch;
-use crate::server::{Probe, Server};
-use crate::{Cause, Error, clickhouse, kafka, postgres};
+use crate::{Cause, Error, Options, Probe, Server, clickhouse, kafka, postgres};
 
-/// How long an engine that the environment names may take to answer.
-const GIVEN_DEADLINE: Duration = Duration::from_secs(30);
-
-/// Where an engine is started, and how.
-#[derive(Debug)]
-pub struct Options {
-    /// Where it keeps its configuration and data.
-    pub folder: PathBuf,
-    /// The file for what it prints.
-    pub log: PathBuf,
-    /// The port it takes when free; 0 for any.
-    pub port: u16,
-    /// The password of its user; letters and digits. Kafka has none.
-    pub password: String,
-    /// Where downloaded engines are kept.
-    pub cache: Cache,
-    /// Whether data must survive the machine, too, and the engine live long; tests need neither.
-    pub durable: bool,
-    pub(crate) scratch: Option<Scratch>,
-}
-
-impl Options {
-    /// An engine that keeps its data in `folder`.
-    pub fn in_folder(folder: PathBuf, log: PathBuf, port: u16, password: &str, cache: Cache) -> Self {
-        Self { folder, log, port, password: password.to_owned(), cache, durable: true, scratch: None }
-    }
-
-    /// An engine in a temporary folder on any free port; the folder is removed with it.
-    ///
-    /// # Errors
-    /// [`Error::File`] when the folder cannot be made.
-    pub fn throw_away(name: &str) -> Result<Self, Error> {
-        let scratch = Scratch::new(name)?;
-        Ok(Self {
-            folder: scratch.path().join(name),
-            log: scratch.path().join(format!("{name}.log")),
-            port: 0,
-            password: "hopline".to_owned(),
-            cache: Cache::shared(),
-            durable: false,
-            scratch: Some(scratch),
-        })
-    }
-
-    /// The same with another cache.
-    #[must_use]
-    pub fn with_cache(mut self, cache: &Cache) -> Self {
-        self.cache = cache.clone();
-        self
-    }
-}
+/// How long an external engine may take to answer.
+const EXTERNAL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// One of the three engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +21,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All three.
     pub const ALL: [Self; 3] = [Self::Kafka, Self::ClickHouse, Self::Postgres];
 
     /// The name in commands, folders and logs.
@@ -86,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// The environment variable that says where it is.
+    /// The environment variable with the engine's address.
     pub fn variable(self) -> &'static str {
         match self {
             Self::Kafka => "KAFKA_BROKERS",
@@ -95,8 +42,8 @@ impl Kind {
         }
     }
 
-    /// Where the environment says it is; an empty variable says nothing.
-    pub fn given(self) -> Option<String> {
+    /// Returns the address of the external engine; `None` when the variable is missing or empty.
+    pub fn external_url(self) -> Option<String> {
         std::env::var(self.variable()).ok().filter(|url| !url.is_empty())
     }
 
@@ -112,7 +59,7 @@ impl Kind {
     /// Starts one and waits until it is ready.
     ///
     /// # Errors
-    /// What keeps it from being installed or started.
+    /// The reason why it cannot be installed or started.
     pub async fn start(self, options: Options) -> Result<Server, Error> {
         match self {
             Self::Kafka => kafka::start(options).await,
@@ -122,114 +69,63 @@ impl Kind {
     }
 }
 
-/// An engine that the environment names, or one that we started.
+/// An external engine or one started here.
 #[derive(Debug)]
 pub enum Engine {
-    /// Named by an environment variable; not ours to stop.
-    Given {
+    /// Its address comes from an environment variable; it is never stopped from here.
+    External {
         /// Which engine.
         kind: Kind,
-        /// What the variable says.
+        /// The variable's value.
         url: String,
     },
-    /// Started by us.
+    /// Started here.
     Started(Arc<Server>),
 }
 
 impl Engine {
-    /// Takes the engine that the environment names, once it answers, else starts one.
+    /// Returns the external engine once it answers, or starts one when there is none.
     ///
     /// # Errors
-    /// [`Error::NotReady`] naming the variable when the given engine does not answer within 30 s, or what keeps ours
-    /// from starting.
+    /// [`Error::NotReady`] with the variable's name when the external engine does not answer within 30 s, or the
+    /// reason why an engine cannot be started.
     pub async fn from_env_or_start(
         kind: Kind,
         options: impl FnOnce(Kind) -> Result<Options, Error>,
     ) -> Result<Self, Error> {
-        let Some(url) = kind.given() else {
+        let Some(url) = kind.external_url() else {
             return Ok(Self::Started(Arc::new(kind.start(options(kind)?).await?)));
         };
         let probe = kind.probe(&url);
-        let what = format!("{}, which {} names,", kind.name(), kind.variable());
-        until(&what, GIVEN_DEADLINE, || probe.ask()).await?;
-        Ok(Self::Given { kind, url })
+        let what = format!("{} ({})", kind.name(), kind.variable());
+        until(&what, EXTERNAL_DEADLINE, || probe.check()).await?;
+        Ok(Self::External { kind, url })
     }
 
-    /// Where clients find it.
+    /// The address for clients.
     pub fn url(&self) -> &str {
         match self {
-            Self::Given { url, .. } => url,
+            Self::External { url, .. } => url,
             Self::Started(server) => server.url(),
         }
     }
 
-    /// The server, when it is ours.
+    /// The server of an engine started here.
     pub fn server(&self) -> Option<&Arc<Server>> {
         match self {
-            Self::Given { .. } => None,
+            Self::External { .. } => None,
             Self::Started(server) => Some(server),
         }
     }
 
-    /// Asks whether it is ready now.
+    /// Checks whether it is ready now.
     ///
     /// # Errors
     /// The reason why it is not.
     pub async fn check(&self) -> Result<(), Cause> {
         match self {
-            Self::Given { kind, url } => kind.probe(url).ask().await,
+            Self::External { kind, url } => kind.probe(url).check().await,
             Self::Started(server) => server.check().await,
         }
-    }
-}
-
-/// All three engines.
-#[derive(Debug)]
-pub struct Engines {
-    /// Kafka.
-    pub kafka: Engine,
-    /// ClickHouse.
-    pub clickhouse: Engine,
-    /// Postgres.
-    pub postgres: Engine,
-}
-
-impl Engines {
-    /// Takes each engine that the environment names and starts the others, all at once, with these options.
-    ///
-    /// # Errors
-    /// The first engine's failure; the others are killed then.
-    pub async fn from_env_or_start(options: impl Fn(Kind) -> Result<Options, Error>) -> Result<Self, Error> {
-        let engine = |kind| Engine::from_env_or_start(kind, &options);
-        let (kafka, clickhouse, postgres) =
-            tokio::try_join!(engine(Kind::Kafka), engine(Kind::ClickHouse), engine(Kind::Postgres))?;
-        Ok(Self { kafka, clickhouse, postgres })
-    }
-
-    /// Takes each engine that the environment names and starts the others in temporary folders, for tests.
-    ///
-    /// # Errors
-    /// As [`Engines::from_env_or_start`].
-    pub async fn from_env_or_throw_away() -> Result<Self, Error> {
-        Self::from_env_or_start(|kind| Options::throw_away(kind.name())).await
-    }
-
-    /// The environment variables that tell programs where the engines are.
-    pub fn environment(&self) -> [(&'static str, &str); 3] {
-        [
-            (Kind::Kafka.variable(), self.kafka.url()),
-            (Kind::ClickHouse.variable(), self.clickhouse.url()),
-            (Kind::Postgres.variable(), self.postgres.url()),
-        ]
-    }
-
-    /// Stops those that are ours, all at once.
-    pub async fn stop(&self) {
-        let stop = async |engine: &Engine| {
-            if let Some(server) = engine.server() {
-                server.stop().await;
-            }
-        };
-        tokio::join!(stop(&self.kafka), stop(&self.clickhouse), stop(&self.postgres));
     }
 }

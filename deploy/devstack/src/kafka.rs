@@ -1,21 +1,13 @@
-//! Apache Kafka, one KRaft node, from its own jars.
+//! Apache Kafka as one KRaft node, from its jars.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-
-use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use crate::process::{Launch, run};
-use crate::server::{Probe, Server};
-use crate::{Cause, Error, Options, install, ports, random};
+use crate::{Error, Options, Probe, Server, install, ports, random};
 
-/// How long one metadata request may take.
-const METADATA: Duration = Duration::from_secs(2);
-
-/// What Kafka writes to its log.
+/// Kafka's logging configuration.
 const LOGGING: &str = "\
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
@@ -28,7 +20,7 @@ appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX} %-5p %c{1}: %
 /// Starts a broker and waits until it answers; its URL is `host:port`.
 ///
 /// # Errors
-/// What keeps it from being installed, formatted or started.
+/// The reason why it cannot be installed, formatted or started.
 pub async fn start(options: Options) -> Result<Server, Error> {
     let java = java()?;
     let classes = options.cache.kafka().await?.join("*");
@@ -44,7 +36,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     if !formatted.exists() {
         let mut format = Command::new(&java);
         format.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp"]).arg(&classes);
-        // --ignore-formatted: a format that was killed half-way is done again.
+        // --ignore-formatted: repeats a format that was killed half-way.
         format.args(["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", &cluster_id()?, "-c"]);
         format.arg(&config);
         run("formatting Kafka's data folder", format).await?;
@@ -54,7 +46,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     let brokers = format!("127.0.0.1:{port}");
     let mut launch = Launch::new(java, options.log).arguments(["-Xms64m", "-Xmx512m", "-XX:+UseSerialGC"]);
     if !options.durable {
-        // Throw-away brokers live for seconds: the optimising compiler would only take time from the tests.
+        // Test brokers run for seconds, in which the optimising compiler costs more than it saves.
         launch = launch.arguments(["-XX:TieredStopAtLevel=1"]);
     }
     let logging = format!("-Dlog4j2.configurationFile={}", logging.display());
@@ -66,35 +58,8 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     Ok(server)
 }
 
-/// Asks a broker for its metadata.
-///
-/// # Errors
-/// The reason why no broker answers as itself.
-pub async fn answers(brokers: &str) -> Result<(), Cause> {
-    let brokers = brokers.to_owned();
-    tokio::task::spawn_blocking(move || {
-        let mut config = ClientConfig::new();
-        // The client's own complaints about a broker that is not up yet are no news.
-        config.set("bootstrap.servers", &brokers).set("log_level", "0").set("log.connection.close", "false");
-        let client: BaseConsumer<Quiet> = config.create_with_context(Quiet)?;
-        let metadata = client.fetch_metadata(None, METADATA)?;
-        if metadata.brokers().is_empty() { Err("no broker is registered yet".into()) } else { Ok(()) }
-    })
-    .await?
-}
-
-/// A client's context that drops its log lines.
-struct Quiet;
-
-impl rdkafka::ClientContext for Quiet {
-    fn log(&self, _level: rdkafka::config::RDKafkaLogLevel, _facility: &str, _message: &str) {}
-    fn error(&self, _error: rdkafka::error::KafkaError, _reason: &str) {}
-}
-
-impl rdkafka::consumer::ConsumerContext for Quiet {}
-
-/// The Java virtual machine: of `JAVA_HOME`, else on the `PATH`.
-fn java() -> Result<std::path::PathBuf, Error> {
+/// Finds Java in `JAVA_HOME`, or else on the `PATH`.
+fn java() -> Result<PathBuf, Error> {
     std::env::var_os("JAVA_HOME")
         .map(|home| Path::new(&home).join("bin/java"))
         .filter(|java| java.is_file())
@@ -108,10 +73,10 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
     fs::write(path, text).map_err(Error::file("write", path))
 }
 
-/// A random id in Kafka's form, the URL-safe base64 of 16 bytes: another folder is another cluster.
+/// Returns a random cluster id: the URL-safe base64 of 16 bytes.
 fn cluster_id() -> Result<String, Error> {
-    // Letters and digits only, because a leading dash would read as an option. The last of 22 characters has but
-    // two meaningful bits; A is valid.
+    // Letters and digits only: a leading dash would be read as an option. Only two bits of the last of the 22
+    // characters count; A is valid.
     const ALPHABET: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     let random: [u8; 21] = random::bytes()?;
     let drawn = random.iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
@@ -119,7 +84,7 @@ fn cluster_id() -> Result<String, Error> {
 }
 
 fn properties(data: &Path, port: u16, controller: u16) -> String {
-    // A fixed voter instead of a dynamic quorum: its address is taken from here, so the port may change between runs.
+    // A static voter: unlike a dynamic quorum it lets the controller's port change between runs.
     format!(
         "\
 process.roles=broker,controller
@@ -131,12 +96,12 @@ advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 
-# `api migrate` creates topics with their settings; a typing error must not create one.
+# `api migrate` creates the topics; a typing error must not create one.
 auto.create.topics.enable=false
 # A consumer that joins an empty group reads at once.
 group.initial.rebalance.delay.ms=0
 
-# One node.
+# There is one node.
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=8
 transaction.state.log.replication.factor=1
@@ -144,11 +109,11 @@ transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=8
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
-# A killed broker may register again when its former session has ended; by default that takes 9 s.
+# A killed broker can register again once its former session has ended, after 9 s by default.
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
-# With one node, a power cut costs what is not on the disk: at most this many milliseconds. By default the system
-# decides, and a topic's `flush.ms` alone changes nothing.
+# With one node, a power cut loses what is not on the disk: at most this many milliseconds. A topic's `flush.ms`
+# has no effect without it.
 log.flush.scheduler.interval.ms=1000
 # The default of 128 MiB is a quarter of the heap.
 log.cleaner.dedupe.buffer.size=16777216
@@ -158,12 +123,11 @@ log.cleaner.dedupe.buffer.size=16777216
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_advertised_address_is_the_one_listened_on() {
+    fn the_advertised_address_is_the_listener() {
         let text = properties(Path::new("/data"), 1234, 5678);
         assert!(text.contains("\nadvertised.listeners=PLAINTEXT://127.0.0.1:1234\n"));
         assert!(text.contains("\nlisteners=PLAINTEXT://127.0.0.1:1234,CONTROLLER://127.0.0.1:5678\n"));
@@ -171,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_id_has_kafkas_length_and_differs_each_time() {
+    fn a_cluster_id_is_random_and_has_22_characters() {
         let id = cluster_id().unwrap();
         assert_eq!(id.len(), 22);
         assert_ne!(id, cluster_id().unwrap());

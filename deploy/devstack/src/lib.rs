@@ -1,7 +1,7 @@
 //! Starts real Kafka, ClickHouse and Postgres as child processes, without Docker and without root.
 //!
-//! The program behind `./dev` and the tests share this one starter. It knows engines and processes, and no
-//! service of ours. What it starts cannot outlive it: every child asks the kernel to be killed when its parent dies.
+//! `./dev` and the tests use this crate. It knows engines and processes, and none of Hopline's services. Its child
+//! processes cannot outlive it: the kernel kills each of them when their parent dies.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), devstack::Error> {
@@ -21,8 +21,10 @@ pub mod http;
 pub mod install;
 pub mod kafka;
 pub mod libchdb;
+mod options;
 pub mod ports;
 pub mod postgres;
+mod probe;
 pub mod process;
 pub mod random;
 pub mod readiness;
@@ -31,6 +33,8 @@ mod server;
 pub mod usage;
 
 pub use account::Account;
-pub use engines::{Engine, Engines, Kind, Options};
+pub use engines::{Engine, Kind};
 pub use error::{Cause, Error};
-pub use server::{Probe, Server};
+pub use options::Options;
+pub use probe::Probe;
+pub use server::Server;

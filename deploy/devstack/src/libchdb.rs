@@ -1,7 +1,7 @@
 //! The ClickHouse server that an npm package ships as a shared library.
 //!
-//! The library is the whole server behind one function. It runs in a separate child process, a mode of the
-//! `devstack` program: it installs signal handlers and threads for a process, and it must be possible to kill it.
+//! One function of the library runs the whole server. It runs in a child process, a mode of the `devstack` program,
+//! because it installs signal handlers and starts threads, and because it must be possible to kill it.
 
 use std::ffi::{CString, OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStringExt as _;
@@ -11,16 +11,16 @@ use libloading::{Library, Symbol};
 
 use crate::{Cause, Error};
 
-/// The first argument that turns the `devstack` program into ClickHouse.
+/// The subcommand of `devstack` that runs ClickHouse.
 pub const SUBCOMMAND: &str = "run-libchdb";
 
-/// The library's entry: the arguments of a command line, and a result that we have no use for.
+/// The library's entry point: takes the arguments of a command line; the result is not used.
 type Entry = unsafe extern "C" fn(c_int, *mut *mut c_char) -> *mut c_void;
 
-/// Becomes the ClickHouse server; returns when it has stopped.
+/// Runs the ClickHouse server in this process; returns when it has stopped.
 ///
 /// # Errors
-/// What keeps the library from being loaded.
+/// The reason why the library cannot be loaded.
 pub fn run(library: &Path, arguments: impl IntoIterator<Item = OsString>) -> Result<(), Cause> {
     let mut texts = vec![CString::from(c"clickhouse")];
     for argument in arguments {
@@ -28,9 +28,9 @@ pub fn run(library: &Path, arguments: impl IntoIterator<Item = OsString>) -> Res
     }
     let mut pointers: Vec<*mut c_char> = texts.iter().map(|text| text.as_ptr().cast_mut()).collect();
     let count = c_int::try_from(pointers.len())?;
-    // The C convention: the list ends with a null, which the count leaves out.
+    // By C's convention a null ends the list and is not counted.
     pointers.push(std::ptr::null_mut());
-    // SAFETY: the file is the pinned package's library, whose initialisers are meant to run in any process; the
+    // SAFETY: the file is the pinned package's library, whose initialisers may run in any process; the
     // symbol has this signature at the pinned version; the strings outlive the call.
     #[allow(unsafe_code)]
     unsafe {
@@ -41,8 +41,7 @@ pub fn run(library: &Path, arguments: impl IntoIterator<Item = OsString>) -> Res
     Ok(())
 }
 
-/// Finds the `devstack` program: `DEVSTACK_BIN`, else beside the running program or one folder up, where cargo puts
-/// programs as seen from tests.
+/// Finds the `devstack` program: `DEVSTACK_BIN`, or else beside the running program or, for tests, one folder up.
 ///
 /// # Errors
 /// [`Error::Missing`] with the command that builds it.
@@ -55,7 +54,7 @@ pub fn devstack_program() -> Result<PathBuf, Error> {
         here.ancestors().skip(1).take(2).map(|folder| folder.join("devstack")).find(|file| file.is_file());
     found.ok_or_else(|| Error::Missing {
         what: "the program devstack, which runs ClickHouse,".to_owned(),
-        remedy: "build it with `cargo build -p devstack --bin devstack`, or name it in DEVSTACK_BIN"
+        remedy: "build it with `cargo build -p devstack --bin devstack`, or set DEVSTACK_BIN to its path"
             .to_owned(),
     })
 }

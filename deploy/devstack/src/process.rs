@@ -1,22 +1,23 @@
-//! Child processes that cannot outlive us.
+//! Child processes that cannot outlive this one.
 
 mod family;
 mod memory;
 mod program;
 mod spawn;
+mod tail;
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use family::{Member, kill_family, pid_of};
 use nix::sys::signal::{Signal, kill};
+use parking_lot::Mutex;
 use program::await_end;
 use spawn::spawn;
 use tokio::sync::watch;
@@ -25,10 +26,12 @@ pub use self::family::{descendants, is_alive};
 pub use self::memory::Memory;
 pub use self::program::{run, run_attached, run_with_input};
 pub use self::spawn::detach;
+pub use self::tail::tail;
+use crate::readiness::until;
 use crate::{Account, Error};
 
-/// How long a killed process and its children may take to vanish; the kernel needs milliseconds.
-const VANISH: Duration = Duration::from_secs(5);
+/// How long a killed process and its children may take to end; the kernel needs milliseconds.
+const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How to start a program, and how to stop it.
 #[derive(Debug, Clone)]
@@ -37,22 +40,22 @@ pub struct Launch {
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Variables on top of our own environment.
+    /// Variables in addition to the current environment.
     pub environment: Vec<(String, String)>,
-    /// The account it runs as; `None` for ours.
+    /// The account it runs as; `None` for the current one.
     pub account: Option<Account>,
-    /// The file that what it prints is appended to.
+    /// The file that its output is appended to.
     pub log: PathBuf,
-    /// The signal that asks it to stop.
+    /// The signal that stops it.
     pub stop_signal: Signal,
     /// How long it may take to stop before it is killed.
     pub stop_deadline: Duration,
-    /// The signal it gets when we die.
+    /// The signal it gets when this process dies.
     pub orphan_signal: Signal,
 }
 
 impl Launch {
-    /// A program that SIGTERM stops within 30 s, and that is killed when we die.
+    /// Describes a program that SIGTERM stops within 30 s, and that is killed when this process dies.
     pub fn new(program: impl Into<PathBuf>, log: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -87,7 +90,7 @@ impl Launch {
             .stdin(Stdio::null())
             .stdout(log.0)
             .stderr(log.1)
-            // A terminal's Ctrl-C reaches us alone: the order in which things stop is ours.
+            // A terminal's Ctrl-C reaches only this process, which stops its children in order.
             .process_group(0);
         if let Some(account) = &self.account {
             command.uid(account.uid).gid(account.gid).current_dir("/");
@@ -96,7 +99,7 @@ impl Launch {
     }
 }
 
-/// How a process came to its end when asked to stop.
+/// How a process ended after a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
     /// It ended by itself within its deadline.
@@ -128,7 +131,7 @@ impl Process {
         let watched = Arc::clone(&child);
         thread::spawn(move || {
             await_end(pid);
-            if let Ok(status) = lock(&watched).wait() {
+            if let Ok(status) = watched.lock().wait() {
                 ended.send_replace(Some(status));
             }
         });
@@ -140,31 +143,26 @@ impl Process {
         self.pid
     }
 
-    /// How it ended, or `None` while it runs.
+    /// Returns its exit status, or `None` while it runs.
     pub fn exit_status(&self) -> Option<ExitStatus> {
         *self.exit.borrow()
-    }
-
-    /// A channel that holds the exit status once there is one.
-    pub fn exit(&self) -> watch::Receiver<Option<ExitStatus>> {
-        self.exit.clone()
     }
 
     /// Waits until it has ended.
     pub async fn ended(&self) -> Option<ExitStatus> {
         let mut exit = self.exit.clone();
-        // Fails only if the watching thread ended without a status.
+        // Fails only when the thread that waits for the process got no status.
         exit.wait_for(Option::is_some).await.ok().and_then(|status| *status)
     }
 
-    /// Sends a signal; says whether there was still a process to get it.
+    /// Sends a signal; returns whether the process was still running.
     pub fn signal(&self, signal: Signal) -> bool {
-        let mut child = lock(&self.child);
-        // Under the lock nobody else reaps it, so the id cannot belong to a stranger.
+        let mut child = self.child.lock();
+        // The lock keeps it from being reaped, so the id cannot belong to another process.
         matches!(child.try_wait(), Ok(None)) && kill(pid_of(self.pid), signal).is_ok()
     }
 
-    /// Asks it to stop, and kills it when its deadline has passed.
+    /// Sends the stop signal, and kills the process after its deadline.
     pub async fn stop(&self) -> Stopped {
         self.signal(self.launch.stop_signal);
         match tokio::time::timeout(self.launch.stop_deadline, self.ended()).await {
@@ -180,15 +178,15 @@ impl Process {
     pub async fn kill(&self) {
         let family = self.kill_family();
         self.ended().await;
-        // Only the kernel can delay this, and a failure is seen at the next start.
-        let _ = crate::readiness::until("the end of a killed process", VANISH, || async {
-            if family.iter().any(Member::lives) { Err("a child of it is still there".into()) } else { Ok(()) }
+        // Only the kernel can delay this; a failure shows at the next start.
+        let _ = until("the end of a killed process", KILL_DEADLINE, || async {
+            if family.iter().any(Member::is_alive) { Err("a child is still running".into()) } else { Ok(()) }
         })
         .await;
     }
 
     fn kill_family(&self) -> Vec<Member> {
-        let mut child = lock(&self.child);
+        let mut child = self.child.lock();
         if matches!(child.try_wait(), Ok(None)) { kill_family(self.pid) } else { Vec::new() }
     }
 }
@@ -199,40 +197,15 @@ impl Drop for Process {
             return;
         }
         let family = self.kill_family();
-        let _ = lock(&self.child).wait();
-        let end = std::time::Instant::now() + VANISH;
-        while family.iter().any(Member::lives) && std::time::Instant::now() < end {
+        let _ = self.child.lock().wait();
+        let end = Instant::now() + KILL_DEADLINE;
+        while family.iter().any(Member::is_alive) && Instant::now() < end {
             thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
-    child.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The last lines of a log, for an error message.
-pub fn tail(log: &Path, lines: usize) -> String {
-    // Enough for any 40 lines worth showing, however long the log.
-    const WINDOW: u64 = 64 * 1024;
-    let read = || -> io::Result<String> {
-        let mut file = File::open(log)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(WINDOW)))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    read().map_or_else(|error| format!("(no log: {error})"), |text| last_lines(&text, lines))
-}
-
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n")
-}
-
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
@@ -241,8 +214,8 @@ mod tests {
         Launch::new("/bin/sh", scratch.path().join("log")).arguments(["-c", script])
     }
 
-    async fn printed(process: &Process, text: &str) {
-        crate::readiness::until(text, Duration::from_secs(10), || async {
+    async fn await_output(process: &Process, text: &str) {
+        until(text, Duration::from_secs(10), || async {
             let log = tail(&process.launch.log, 10);
             if log.contains(text) { Ok(()) } else { Err(log.into()) }
         })
@@ -251,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_that_ends_is_noticed_with_its_status() {
+    async fn the_exit_status_of_a_process_is_reported() {
         let scratch = Scratch::new("ends").unwrap();
         let process = Process::spawn(shell("echo last words; exit 7", &scratch)).unwrap();
         assert_eq!(process.ended().await.unwrap().code(), Some(7));
@@ -261,23 +234,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_that_ignores_the_stop_signal_is_killed() {
-        let scratch = Scratch::new("deaf").unwrap();
+        let scratch = Scratch::new("ignores").unwrap();
         let mut launch = shell("trap '' TERM; echo up; while :; do sleep 1; done", &scratch);
         launch.stop_deadline = Duration::from_millis(50);
         let process = Process::spawn(launch).unwrap();
-        printed(&process, "up").await;
+        await_output(&process, "up").await;
         assert_eq!(process.stop().await, Stopped::Killed);
         assert!(!is_alive(process.pid()));
     }
 
     #[tokio::test]
-    async fn a_drop_leaves_no_descendant_even_outside_the_group() {
+    async fn a_drop_also_kills_descendants_outside_the_group() {
         let scratch = Scratch::new("family").unwrap();
         let process =
             Process::spawn(shell("setsid sleep 600 & sleep 600 & echo up; wait", &scratch)).unwrap();
-        printed(&process, "up").await;
+        await_output(&process, "up").await;
         let pid = process.pid();
-        let children = crate::readiness::until("both children", Duration::from_secs(10), || async {
+        let children = until("both children", Duration::from_secs(10), || async {
             let found = descendants(pid);
             if found.len() == 2 { Ok(found) } else { Err(format!("{found:?}").into()) }
         })
@@ -289,21 +262,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_preparing_program_that_fails_says_why() {
+    async fn a_failed_program_reports_its_output() {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "cat; echo the reason >&2; exit 3"]);
-        let error = run_with_input("a preparation", command, b"the input\n".to_vec()).await.unwrap_err();
+        let error = run_with_input("a program", command, b"the input\n".to_vec()).await.unwrap_err();
         let Error::Failed { output, .. } = error else { panic!("{error}") };
         assert_eq!(output, "the input\nthe reason");
     }
 
     #[tokio::test]
-    async fn an_abandoned_preparation_is_killed() {
+    async fn an_abandoned_program_is_killed() {
         let scratch = Scratch::new("abandoned").unwrap();
         let file = scratch.path().join("pid");
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(format!("echo $$ > {}.new; mv {0}.new {0}; sleep 600", file.display()));
-        let pid = crate::readiness::until("the program's id", Duration::from_secs(10), || async {
+        let pid = until("the program's id", Duration::from_secs(10), || async {
             Ok(fs::read_to_string(&file)?.trim().parse::<u32>()?)
         });
         let pid = tokio::select! {

@@ -1,4 +1,4 @@
-//! Random bytes from the operating system's generator.
+//! Random bytes from the operating system.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::Error;
 
-/// Returns `N` random bytes, fit for secrets.
+/// Returns `N` random bytes, good enough for secrets.
 ///
 /// # Errors
 /// [`Error::File`] when the system's generator cannot be read.
@@ -26,19 +26,18 @@ pub fn bytes<const N: usize>() -> Result<[u8; N], Error> {
 /// As [`bytes`].
 pub fn hex<const N: usize>() -> Result<String, Error> {
     Ok(bytes::<N>()?.iter().fold(String::with_capacity(2 * N), |mut text, byte| {
-        // Writing to a string does not fail.
+        // Cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     }))
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
     #[test]
-    fn hex_has_two_digits_for_each_byte_and_differs_each_time() {
+    fn hex_has_two_random_digits_per_byte() {
         let first = hex::<32>().unwrap();
         assert_eq!(first.len(), 64);
         assert!(first.chars().all(|digit| digit.is_ascii_hexdigit()));

@@ -1,4 +1,4 @@
-//! Waiting on a condition instead of on a clock.
+//! Waiting for a condition.
 
 use std::time::Duration;
 
@@ -6,29 +6,29 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{Cause, Error};
 
-/// The first pause between two looks; each further one is twice as long.
+/// The first pause between two checks; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
-/// The longest pause between two looks, so that readiness is noticed soon.
+/// The longest pause between two checks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Looks at a condition until it holds, and returns what the look found.
+/// Repeats a check until it succeeds, and returns its result.
 ///
 /// # Errors
-/// [`Error::NotReady`] with the last look's error when `deadline` has passed. A look that hangs is cut off then, too.
-pub async fn until<T, L, F>(what: &str, deadline: Duration, mut look: L) -> Result<T, Error>
+/// [`Error::NotReady`] with the last error when `deadline` has passed, even during a check.
+pub async fn until<T, C, F>(what: &str, deadline: Duration, mut check: C) -> Result<T, Error>
 where
-    L: FnMut() -> F,
+    C: FnMut() -> F,
     F: Future<Output = Result<T, Cause>>,
 {
     let end = Instant::now() + deadline;
     let mut pause = FIRST_PAUSE;
     let mut last = None;
     loop {
-        match timeout_at(end, look()).await {
+        match timeout_at(end, check()).await {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(cause)) => last = Some(cause),
-            // A look that was cut off says less than the answer before it.
+            // The error of the check before says more than the timeout.
             Err(_) if last.is_none() => last = Some("no answer".into()),
             Err(_) => {}
         }
@@ -41,7 +41,6 @@ where
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use std::cell::Cell;
     use std::error::Error as _;
@@ -49,18 +48,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_condition_that_comes_to_hold_ends_the_wait() {
-        let looks = Cell::new(0);
-        let found = until("the third look", Duration::from_secs(60), || async {
-            looks.set(looks.get() + 1);
-            if looks.get() == 3 { Ok(looks.get()) } else { Err("not yet".into()) }
+    async fn the_wait_ends_when_the_check_succeeds() {
+        let checks = Cell::new(0);
+        let found = until("the third check", Duration::from_secs(60), || async {
+            checks.set(checks.get() + 1);
+            if checks.get() == 3 { Ok(checks.get()) } else { Err("not yet".into()) }
         })
         .await;
         assert_eq!(found.unwrap(), 3);
     }
 
     #[tokio::test]
-    async fn a_missed_deadline_names_the_last_reason() {
+    async fn a_missed_deadline_reports_the_last_error() {
         let waited =
             until("a door", Duration::from_millis(20), || async { Err::<(), Cause>("it is locked".into()) })
                 .await;
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_that_hangs_is_cut_off_at_the_deadline() {
+    async fn a_hanging_check_ends_at_the_deadline() {
         let waited =
             until("a void", Duration::from_millis(20), std::future::pending::<Result<(), Cause>>).await;
         assert_eq!(waited.unwrap_err().source().unwrap().to_string(), "no answer");

@@ -1,4 +1,4 @@
-//! Temporary folders that are gone when their owner is.
+//! Temporary folders that end with their owner.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -7,27 +7,27 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Account, Error};
 
-/// What every scratch folder's name starts with, so that the next process finds those left behind.
+/// The prefix of every name, by which the next process finds folders that were left behind.
 const PREFIX: &str = "devstack-";
 
-/// The file in it that its owner holds locked; the kernel unlocks it however the owner ends.
+/// The file in the folder that its owner keeps locked; the kernel unlocks it however the owner ends.
 const LOCK: &str = ".owner";
 
 /// A temporary folder, removed on drop.
 ///
-/// One whose owner was killed is removed by the next process that makes one.
+/// When its owner is killed, the next process that creates one removes it.
 #[derive(Debug)]
 pub struct Scratch {
     folder: PathBuf,
-    // Held for its lock only.
-    _owner: File,
+    // Holds the lock.
+    _lock: File,
 }
 
 impl Scratch {
-    /// Makes an empty folder that other accounts may pass through but not list.
+    /// Creates an empty folder that other accounts may enter but not list.
     ///
     /// # Errors
-    /// [`Error::File`] when the folder cannot be made.
+    /// [`Error::File`] when the folder cannot be created.
     pub fn new(name: &str) -> Result<Self, Error> {
         // Postgres, which does not run as root, must be able to enter it.
         let account = Account::unprivileged()?;
@@ -44,15 +44,15 @@ impl Scratch {
             let folder = parent.join(format!("{PREFIX}{name}-{}-{count}", std::process::id()));
             match fs::DirBuilder::new().mode(0o711).create(&folder) {
                 Ok(()) => {}
-                // A predecessor with our process id left it; the sweep takes it once it is old.
+                // An earlier process with the same id left it behind.
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(Error::file("create", &folder)(error)),
             }
-            let lock = folder.join(LOCK);
-            let owner = File::create(&lock).map_err(Error::file("create", &lock))?;
-            // Another process's sweep may hold it for a moment, and then removes the folder: take another.
-            if owner.try_lock().is_ok() {
-                return Ok(Self { folder, _owner: owner });
+            let path = folder.join(LOCK);
+            let lock = File::create(&path).map_err(Error::file("create", &path))?;
+            // Another process's sweep may have locked it, and then removes the folder.
+            if lock.try_lock().is_ok() {
+                return Ok(Self { folder, _lock: lock });
             }
         }
     }
@@ -65,12 +65,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing can be done about a failure here; the next sweep tries again.
+        // After a failure the next sweep tries again.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Removes the scratch folders of owners that are gone.
+/// Removes the scratch folders whose owners have ended.
 fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -81,7 +81,7 @@ fn sweep(parent: &Path) {
         if !ours {
             continue;
         }
-        // A folder without a lock file is being made at this moment.
+        // A folder without a lock file is being created.
         if let Ok(lock) = File::open(entry.path().join(LOCK))
             && lock.try_lock().is_ok()
         {
@@ -91,12 +91,11 @@ fn sweep(parent: &Path) {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_folder_is_gone() {
+    fn a_dropped_folder_is_removed() {
         let scratch = Scratch::new("dropped").unwrap();
         let path = scratch.path().to_path_buf();
         fs::write(path.join("file"), "content").unwrap();
@@ -105,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_left_behind_is_swept_and_a_living_one_stays() {
+    fn the_sweep_removes_only_folders_without_an_owner() {
         let parent = Scratch::new("parent").unwrap();
-        let left = parent.path().join("devstack-left-1-1");
-        fs::create_dir(&left).unwrap();
-        File::create(left.join(LOCK)).unwrap();
-        let living = Scratch::within(parent.path(), "living").unwrap();
-        assert!(!left.exists());
+        let orphan = parent.path().join("devstack-orphan-1-1");
+        fs::create_dir(&orphan).unwrap();
+        File::create(orphan.join(LOCK)).unwrap();
+        let owned = Scratch::within(parent.path(), "owned").unwrap();
+        assert!(!orphan.exists());
         let _other = Scratch::within(parent.path(), "other").unwrap();
-        assert!(living.path().exists());
+        assert!(owned.path().exists());
     }
 }

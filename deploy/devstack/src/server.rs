@@ -1,64 +1,19 @@
-//! A server: a process, and the check that it is ready.
+//! A server: a process and its readiness check.
 
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::process::{Launch, Process, Stopped, tail};
 use crate::readiness::until;
 use crate::scratch::Scratch;
-use crate::{Cause, Error, clickhouse, kafka, postgres};
+use crate::{Cause, Error, Probe};
 
 /// How many lines of a server's log an error shows.
 const TAIL: usize = 25;
-
-/// How long one look at a server may take.
-const LOOK: Duration = Duration::from_secs(2);
-
-/// The check that a server is ready, in its own protocol.
-#[derive(Debug, Clone)]
-pub enum Probe {
-    /// Kafka's metadata name the broker that was asked.
-    Kafka {
-        /// `host:port`.
-        brokers: String,
-    },
-    /// ClickHouse answers `/ping` and `SELECT 1`.
-    ClickHouse {
-        /// `http://user:password@host:port/database`.
-        url: String,
-    },
-    /// Postgres takes a connection to the database.
-    Postgres {
-        /// `postgres://user:password@host:port/database`.
-        url: String,
-    },
-    /// A GET is answered with a 2xx status.
-    Http {
-        /// The address of the page.
-        url: String,
-    },
-}
-
-impl Probe {
-    /// Asks once.
-    ///
-    /// # Errors
-    /// The reason why the server is not ready.
-    pub async fn ask(&self) -> Result<(), Cause> {
-        let answer = async {
-            match self {
-                Self::Kafka { brokers } => kafka::answers(brokers).await,
-                Self::ClickHouse { url } => clickhouse::answers(url).await,
-                Self::Postgres { url } => postgres::answers(url).await,
-                Self::Http { url } => crate::http::page(url).await,
-            }
-        };
-        tokio::time::timeout(LOOK, answer).await.unwrap_or_else(|_| Err("no answer within 2 s".into()))
-    }
-}
 
 /// A server that can be started, stopped and killed any number of times, on the same port and data.
 ///
@@ -71,18 +26,18 @@ pub struct Server {
     probe: Probe,
     start_deadline: Duration,
     process: Mutex<Option<Arc<Process>>>,
-    // Starting and stopping are long; of two that come together one waits.
-    turn: tokio::sync::Mutex<()>,
-    // Tells the one who waits for a death that there is a new life.
+    // Held during a start or a stop: they take long and must not overlap.
+    transition: tokio::sync::Mutex<()>,
+    // Wakes `died` after a start.
     spawned: Notify,
-    // Declared after the process: the folder goes when nothing writes there any more.
+    // Dropped after the process, which writes to the folder.
     scratch: Option<Scratch>,
 }
 
 impl Server {
-    /// A server that is not started yet. `url` is where its clients find it.
+    /// Describes a server without starting it. `url` is the address for clients.
     pub fn new(name: &str, url: &str, launch: Launch, probe: Probe) -> Self {
-        // An engine needs nothing but time, of which a busy machine has less; a service may wait for what is not there.
+        // Engines depend on nothing but may be slow on a busy machine; a service may wait for an engine that is down.
         let seconds = if matches!(probe, Probe::Http { .. }) { 60 } else { 240 };
         Self {
             name: name.to_owned(),
@@ -91,25 +46,25 @@ impl Server {
             probe,
             start_deadline: Duration::from_secs(seconds),
             process: Mutex::new(None),
-            turn: tokio::sync::Mutex::new(()),
+            transition: tokio::sync::Mutex::new(()),
             spawned: Notify::new(),
             scratch: None,
         }
     }
 
-    /// The same server with the folder it keeps everything in, to be removed with it.
+    /// Makes the server own its temporary folder, which is removed with it.
     #[must_use]
     pub(crate) fn in_scratch(mut self, scratch: Option<Scratch>) -> Self {
         self.scratch = scratch;
         self
     }
 
-    /// The name, for people.
+    /// The display name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where clients find it.
+    /// The address for clients.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -121,23 +76,37 @@ impl Server {
 
     /// The process id while it runs.
     pub fn pid(&self) -> Option<u32> {
-        self.process().as_ref().filter(|process| process.exit_status().is_none()).map(|process| process.pid())
+        self.process
+            .lock()
+            .as_ref()
+            .filter(|process| process.exit_status().is_none())
+            .map(|process| process.pid())
     }
 
-    /// Starts the process, does nothing when it runs already, and waits until the server is ready.
+    /// Starts the process unless it runs already, and waits until the server is ready.
     ///
     /// # Errors
     /// [`Error::Ended`] with the end of the log when the process ends first. [`Error::NotReady`] after 60 s, or 240 s
-    /// for an engine; the process goes on then, for it may well do its work without what it waits for, as an edge does without Kafka.
+    /// for an engine; the process keeps running then, because it may work without what it waits for, as an edge does
+    /// without Kafka.
     pub async fn start(&self) -> Result<(), Error> {
-        let _turn = self.turn.lock().await;
+        let _transition = self.transition.lock().await;
         let process = self.spawn()?;
-        self.ready(&process).await
+        let ended = |status| Error::Ended {
+            name: self.name.clone(),
+            status,
+            log: self.launch.log.clone(),
+            tail: tail(&self.launch.log, TAIL),
+        };
+        tokio::select! {
+            Some(status) = process.ended() => Err(ended(status)),
+            ready = until(&self.name, self.start_deadline, || self.probe.check()) => ready,
+        }
     }
 
-    /// Starts the process, unless one runs already.
+    /// Starts the process unless it runs already.
     fn spawn(&self) -> Result<Arc<Process>, Error> {
-        let mut slot = self.process();
+        let mut slot = self.process.lock();
         if let Some(process) = slot.as_ref().filter(|process| process.exit_status().is_none()) {
             return Ok(Arc::clone(process));
         }
@@ -147,20 +116,7 @@ impl Server {
         Ok(process)
     }
 
-    async fn ready(&self, process: &Process) -> Result<(), Error> {
-        let ended = |status| Error::Ended {
-            name: self.name.clone(),
-            status,
-            log: self.launch.log.clone(),
-            tail: tail(&self.launch.log, TAIL),
-        };
-        tokio::select! {
-            Some(status) = process.ended() => Err(ended(status)),
-            ready = until(&self.name, self.start_deadline, || self.probe.ask()) => ready,
-        }
-    }
-
-    /// Asks whether it is ready now.
+    /// Checks whether it is ready now.
     ///
     /// # Errors
     /// The reason why it is not.
@@ -168,19 +124,26 @@ impl Server {
         if self.pid().is_none() {
             return Err("not running".into());
         }
-        self.probe.ask().await
+        self.probe.check().await
     }
 
-    /// Stops it with its own signal, within its deadline; `None` when it was not running.
+    /// Stops it by its stop signal and kills it after its stop deadline; returns `None` when it was not running.
     pub async fn stop(&self) -> Option<Stopped> {
-        let _turn = self.turn.lock().await;
-        self.end(End::Stop).await
+        let _transition = self.transition.lock().await;
+        Some(self.take_running()?.stop().await)
     }
 
     /// Kills it and every process under it (`kill -9`).
     pub async fn kill(&self) {
-        let _turn = self.turn.lock().await;
-        self.end(End::Kill).await;
+        let _transition = self.transition.lock().await;
+        if let Some(process) = self.take_running() {
+            process.kill().await;
+        }
+    }
+
+    /// Takes the process, so that [`Server::died`] does not report its end.
+    fn take_running(&self) -> Option<Arc<Process>> {
+        self.process.lock().take().filter(|process| process.exit_status().is_none())
     }
 
     /// Stops it and starts it again.
@@ -192,19 +155,19 @@ impl Server {
         self.start().await
     }
 
-    /// Waits until a process of this server ends although nobody stopped it through this handle.
+    /// Waits until a process of this server ends without [`Server::stop`] or [`Server::kill`].
     ///
     /// For one task at a time; call it again after a restart.
     pub async fn died(&self) -> ExitStatus {
         loop {
-            let process = self.process().clone();
+            let process = self.process.lock().clone();
             let Some(process) = process else {
                 self.spawned.notified().await;
                 continue;
             };
             let status = process.ended().await;
-            let mut slot = self.process();
-            // Another process, or none, is there now when somebody stopped this one.
+            let mut slot = self.process.lock();
+            // A stop has emptied the slot, and a start may have filled it again.
             if slot.as_ref().is_some_and(|now| Arc::ptr_eq(now, &process)) {
                 slot.take();
                 if let Some(status) = status {
@@ -213,29 +176,6 @@ impl Server {
             }
         }
     }
-
-    async fn end(&self, how: End) -> Option<Stopped> {
-        // Taken out first: its end is no surprise then.
-        let process = self.process().take()?;
-        match how {
-            _ if process.exit_status().is_some() => None,
-            End::Stop => Some(process.stop().await),
-            End::Kill => {
-                process.kill().await;
-                Some(Stopped::Killed)
-            }
-        }
-    }
-
-    fn process(&self) -> MutexGuard<'_, Option<Arc<Process>>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// How a process is brought to its end.
-enum End {
-    Stop,
-    Kill,
 }
 
 #[cfg(test)]
@@ -246,11 +186,11 @@ mod tests {
     async fn a_server_that_is_not_ready_in_time_keeps_running() {
         let scratch = Scratch::new("server").unwrap();
         let launch = Launch::new("sleep", scratch.path().join("log")).arguments(["600"]);
-        let nobody = format!("http://127.0.0.1:{}", crate::ports::free().unwrap());
-        let mut server = Server::new("waiting", &nobody, launch, Probe::Http { url: nobody.clone() });
+        let unused = format!("http://127.0.0.1:{}", crate::ports::free().unwrap());
+        let mut server = Server::new("waiting", &unused, launch, Probe::Http { url: unused.clone() });
         server.start_deadline = Duration::from_millis(100);
-        let refused = server.start().await.unwrap_err();
-        assert!(matches!(refused, Error::NotReady { .. }), "{refused}");
+        let error = server.start().await.unwrap_err();
+        assert!(matches!(error, Error::NotReady { .. }), "{error}");
         assert!(server.pid().is_some());
         assert!(server.check().await.is_err());
         server.kill().await;

@@ -1,4 +1,4 @@
-//! Clones side by side, as `./dev` starts them: with programs that are built already, each on engines that it starts.
+//! Runs several clones through `./dev`, with prebuilt programs and separate engines.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,14 +14,14 @@ use devstack::scratch::Scratch;
 use devstack::{Account, http, readiness};
 use serde_json::{Value, json};
 
-/// A deadline for a stack that does not start.
-const PATIENCE: Duration = Duration::from_secs(400);
+/// How long a stack may take to start.
+const START_DEADLINE: Duration = Duration::from_secs(400);
 
-/// What all clones are started with: the programs that this test was built with, and downloaded engines.
+/// What all clones share: prebuilt programs and downloaded engines.
 struct Kit {
     scratch: Scratch,
     engines: PathBuf,
-    /// Somebody who is not root.
+    /// An account other than root, when the test runs as root.
     account: Option<Account>,
 }
 
@@ -41,7 +41,7 @@ impl Kit {
         Self { scratch, engines, account }
     }
 
-    /// The folder of downloaded engines, or a copy of it that the account can enter.
+    /// Returns the folder of downloaded engines, or a copy of it when the account cannot enter it.
     async fn engines(scratch: &Scratch, account: Option<&Account>) -> PathBuf {
         let cache = Cache::shared();
         let (kafka, data) = (cache.kafka().await.unwrap(), cache.data().await.unwrap());
@@ -53,10 +53,10 @@ impl Kit {
         let copy = scratch.path().join("engines");
         let mut cp = Command::new("cp");
         cp.arg("-r").arg(&engines).arg(&copy);
-        run("the copy of the engines", cp).await.unwrap();
+        run("copying the engines", cp).await.unwrap();
         let mut chown = Command::new("chown");
         chown.args(["-R", &account.uid.to_string()]).arg(&copy);
-        run("the change of the copy's owner", chown).await.unwrap();
+        run("changing the owner of the copy", chown).await.unwrap();
         copy
     }
 
@@ -88,7 +88,7 @@ impl Clone<'_> {
 
     fn environment(&self) -> Vec<(String, String)> {
         let path = |path: &Path| path.display().to_string();
-        // The suite's engines are not theirs, nor is what its user has set.
+        // Without the engines and settings of the test run.
         let mut variables = [
             ("DEVSTACK_PROGRAMS", path(&self.kit.scratch.path().join("programs"))),
             ("DEVSTACK_ENGINES", path(&self.kit.engines)),
@@ -97,17 +97,17 @@ impl Clone<'_> {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec();
-        let given = ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"];
-        variables.extend(given.map(|name| (name.to_owned(), String::new())));
+        let external = ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"];
+        variables.extend(external.map(|name| (name.to_owned(), String::new())));
         variables
     }
 
-    /// Starts the stack; it is killed with the test.
+    /// Starts the stack, which is killed at the end of the test.
     fn up(&self) -> Process {
         Process::spawn(self.launch().arguments(["up"])).unwrap()
     }
 
-    /// Runs a command to its end and returns what it printed.
+    /// Runs a command and returns its output.
     async fn dev(&self, arguments: &[&str]) -> Result<String, devstack::Error> {
         let mut dev = Command::new(self.folder.join("dev"));
         dev.args(arguments).envs(self.environment());
@@ -124,10 +124,10 @@ impl Clone<'_> {
 
     /// Waits until the stack is ready.
     async fn ready(&self, up: &Process) -> Value {
-        let status = readiness::until("the stack", PATIENCE, async || {
+        let status = readiness::until("the stack", START_DEADLINE, async || {
             let status = self.status().await;
             let is_up = up.exit_status().is_none();
-            assert!(is_up, "it ended:\n{}", tail(&self.launch().log, 60));
+            assert!(is_up, "the stack ended:\n{}", tail(&self.launch().log, 60));
             if status["ready"] == true { Ok(status) } else { Err(status.to_string().into()) }
         });
         status.await.unwrap_or_else(|error| panic!("{error}:\n{}", tail(&self.launch().log, 60)))
@@ -139,7 +139,7 @@ impl Clone<'_> {
     }
 }
 
-/// Asks the API of a stack for its links, and returns the status and the answer.
+/// Requests the links of a stack's API, and returns the status and the body.
 async fn links(stack: &Value, key: &Value) -> (u16, Value) {
     let url = format!("{}/api/links", stack["api"].as_str().unwrap());
     let request = http::client().unwrap().get(url).bearer_auth(key.as_str().unwrap());
@@ -157,7 +157,7 @@ async fn create_link(stack: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn two_clones_run_side_by_side_one_without_root_and_a_moved_one_keeps_its_data() {
+async fn clones_run_side_by_side_and_a_moved_one_keeps_its_data() {
     let kit = Kit::new().await;
     let (first, second) = (kit.clone("first", None), kit.clone("second", kit.account.as_ref()));
     let (up_first, up_second) = (first.up(), second.up());
@@ -172,7 +172,7 @@ async fn two_clones_run_side_by_side_one_without_root_and_a_moved_one_keeps_its_
     assert_eq!(links(&other, &status["api_key"]).await.0, 401);
     create_link(&status).await;
 
-    // What stops in one clone goes on in the other.
+    // Stopping one clone does not stop the other.
     second.down(&up_second).await;
     assert_eq!(second.status().await["ready"], false);
     assert_eq!(first.status().await["ready"], true);
@@ -193,7 +193,7 @@ async fn two_clones_run_side_by_side_one_without_root_and_a_moved_one_keeps_its_
     let printed = moved.dev(&["demo"]).await.unwrap();
     assert!(printed.starts_with("The demo data is already there"), "{printed}");
 
-    // A started stack answers in the folder that it is in, and in no other.
+    // A running stack is visible only in its own folder.
     let copy = kit.clone("copy", None);
     assert_eq!(copy.status().await["ready"], false);
     copy.dev(&["down"]).await.unwrap();

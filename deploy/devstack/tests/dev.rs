@@ -1,4 +1,4 @@
-//! The script `./dev`, with compilers that only note what they were asked.
+//! Tests the script `./dev` with fake compilers that record their arguments.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use devstack::scratch::Scratch;
 const SCRIPT: &str = include_str!("../../../dev");
 const CARGO_TOML: &str = include_str!("../../../Cargo.toml");
 
-/// Builds a `devstack` that prints the repository it was given.
+/// A fake cargo, which builds a `devstack` that prints its repository.
 const CARGO: &str = r#"#!/bin/sh
 echo "cargo $*" >> "$CALLS"
 [ "$1" = build ] || exit 0
@@ -27,7 +27,7 @@ struct Clone {
 }
 
 impl Clone {
-    /// A clone with compilers of this version of Rust.
+    /// Creates a clone with fake compilers of this version of Rust.
     fn new(scratch: &Scratch, name: &str, rust: &str) -> Self {
         let (folder, tools) = (scratch.path().join(name), scratch.path().join("tools"));
         fs::create_dir_all(&folder).unwrap();
@@ -43,7 +43,7 @@ impl Clone {
         let path = format!("{}:{}", self.tools.display(), std::env::var("PATH").unwrap());
         let mut dev = Command::new(self.folder.join("dev"));
         dev.arg("status").env("PATH", path).env("CALLS", self.calls());
-        // The caller's environment names another clone, and engines, so that none of their installers is needed.
+        // External engines make their installers unnecessary.
         dev.env("DEVSTACK_ROOT", "/somewhere/else").env_remove("CARGO_TARGET_DIR");
         dev.envs(["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(|name| (name, "given")));
         dev.output().unwrap()
@@ -53,7 +53,7 @@ impl Clone {
         self.tools.join("calls")
     }
 
-    fn assert_root_is_here(&self) {
+    fn assert_root_is_this_clone(&self) {
         let output = self.dev();
         let printed = String::from_utf8(output.stdout).unwrap();
         assert_eq!(printed, format!("root {}\n", self.folder.display()), "{:?}", output.stderr);
@@ -66,37 +66,37 @@ fn write(path: &Path, text: &str) {
 }
 
 #[test]
-fn a_clone_that_was_moved_with_its_programs_is_built_again_and_started_where_it_is() {
+fn a_moved_clone_is_rebuilt_and_uses_its_new_folder() {
     let scratch = Scratch::new("dev").unwrap();
     let clone = Clone::new(&scratch, "original", "1.95.0");
-    clone.assert_root_is_here();
-    clone.assert_root_is_here();
+    clone.assert_root_is_this_clone();
+    clone.assert_root_is_this_clone();
     let calls = fs::read_to_string(clone.calls()).unwrap();
     assert!(!calls.contains("clean"), "{calls}");
 
     let moved = scratch.path().join("moved");
     fs::rename(&clone.folder, &moved).unwrap();
     let moved = Clone { folder: moved, ..clone };
-    moved.assert_root_is_here();
+    moved.assert_root_is_this_clone();
     let calls = fs::read_to_string(moved.calls()).unwrap();
     assert!(calls.contains("clean --quiet --workspace\n"), "{calls}");
     fs::remove_file(moved.calls()).unwrap();
-    moved.assert_root_is_here();
+    moved.assert_root_is_this_clone();
     let calls = fs::read_to_string(moved.calls()).unwrap();
     assert!(!calls.contains("clean"), "{calls}");
 }
 
 #[test]
-fn an_older_rust_is_rejected_with_the_command_that_updates_it() {
+fn an_older_rust_is_rejected_with_the_update_command() {
     let scratch = Scratch::new("dev").unwrap();
     let output = Clone::new(&scratch, "clone", "1.85.0").dev();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("is 1.85.0") && said.contains("rustup update stable"), "{said}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("is 1.85.0") && error.contains("rustup update stable"), "{error}");
 }
 
 #[test]
-fn wrong_usage_ends_with_64() {
+fn wrong_usage_exits_with_64() {
     let code = |arguments: &[&str]| {
         Command::new(env!("CARGO_BIN_EXE_devstack")).args(arguments).output().unwrap().status.code()
     };

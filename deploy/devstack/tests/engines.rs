@@ -1,4 +1,4 @@
-//! The real engines: started, used, killed, started again, and gone without a trace.
+//! Starts, uses, kills and restarts the real engines, and checks that nothing is left of them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,21 +15,21 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-/// Set for the process that [`a_parent_killed_with_sigkill_leaves_no_process`] starts to be killed.
-const DOOMED: &str = "DEVSTACK_TEST_DOOMED";
+/// Set in the process that [`a_parent_killed_with_sigkill_leaves_no_process`] starts and kills.
+const PARENT: &str = "DEVSTACK_TEST_PARENT";
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(30);
 
 async fn throw_away(kind: Kind) -> Server {
     kind.start(Options::throw_away(kind.name()).unwrap()).await.unwrap()
 }
 
-/// The folder that a throw-away engine keeps everything in.
+/// Returns the temporary folder of an engine.
 fn scratch_of(server: &Server) -> PathBuf {
     server.launch().log.parent().unwrap().to_path_buf()
 }
 
-/// The server's process and all under it.
+/// Returns the server's process and all its descendants.
 fn processes(server: &Server) -> Vec<u32> {
     let pid = server.pid().unwrap();
     let mut all = descendants(pid);
@@ -37,7 +37,7 @@ fn processes(server: &Server) -> Vec<u32> {
     all
 }
 
-fn assert_no_trace(processes: &[u32], folder: &Path) {
+fn assert_removed(processes: &[u32], folder: &Path) {
     let alive: Vec<_> = processes.iter().filter(|pid| is_alive(**pid)).collect();
     assert!(alive.is_empty(), "still running: {alive:?}");
     assert!(!folder.exists(), "{} is still there", folder.display());
@@ -55,17 +55,17 @@ async fn query(url: &str, statement: &str) -> Result<String, Cause> {
 }
 
 #[tokio::test]
-async fn kafka_keeps_its_messages_over_a_kill() {
+async fn kafka_keeps_messages_over_a_kill() {
     let kafka = throw_away(Kind::Kafka).await;
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", kafka.url()).set("group.id", "test").set("auto.offset.reset", "earliest");
 
     let admin: AdminClient<_> = config.create().unwrap();
-    let topic = NewTopic::new("letters", 1, TopicReplication::Fixed(1));
+    let topic = NewTopic::new("notes", 1, TopicReplication::Fixed(1));
     let created = admin.create_topics([&topic], &AdminOptions::new()).await.unwrap();
     assert!(created.iter().all(Result::is_ok), "{created:?}");
     let producer: FutureProducer = config.create().unwrap();
-    producer.send(FutureRecord::to("letters").key("k").payload("kept"), PATIENCE).await.unwrap();
+    producer.send(FutureRecord::to("notes").key("k").payload("kept"), DEADLINE).await.unwrap();
 
     let address = kafka.url().to_owned();
     kafka.kill().await;
@@ -75,20 +75,20 @@ async fn kafka_keeps_its_messages_over_a_kill() {
 
     let read = tokio::task::spawn_blocking(move || {
         let consumer: BaseConsumer = config.create().unwrap();
-        consumer.subscribe(&["letters"]).unwrap();
+        consumer.subscribe(&["notes"]).unwrap();
         loop {
-            // Errors are of the connection being made anew; the caller's deadline ends the loop.
+            // Errors come from reconnecting; the caller's deadline ends the loop.
             if let Some(Ok(message)) = consumer.poll(Duration::from_millis(200)) {
                 return rdkafka::Message::payload(&message).map(<[u8]>::to_vec);
             }
         }
     });
-    let payload = tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
+    let payload = tokio::time::timeout(DEADLINE, read).await.unwrap().unwrap();
     assert_eq!(payload.as_deref(), Some(&b"kept"[..]));
 
     let (processes, folder) = (processes(&kafka), scratch_of(&kafka));
     drop(kafka);
-    assert_no_trace(&processes, &folder);
+    assert_removed(&processes, &folder);
 }
 
 #[tokio::test]
@@ -97,66 +97,60 @@ async fn kafka_rejects_a_topic_that_was_never_created() {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", kafka.url()).set("message.timeout.ms", "3000");
     let producer: FutureProducer = config.create().unwrap();
-    let sent = producer.send(FutureRecord::<(), _>::to("typo").payload("lost"), PATIENCE).await;
+    let sent = producer.send(FutureRecord::<(), _>::to("typo").payload("lost"), DEADLINE).await;
     assert!(sent.is_err(), "{sent:?}");
 }
 
 #[tokio::test]
-async fn clickhouse_keeps_its_rows_over_a_kill() {
+async fn clickhouse_keeps_rows_over_a_kill() {
     let clickhouse = throw_away(Kind::ClickHouse).await;
     let url = clickhouse.url().to_owned();
-    query(&url, "CREATE TABLE hopline.letters (letter String) ENGINE = MergeTree ORDER BY letter")
-        .await
-        .unwrap();
-    query(&url, "INSERT INTO hopline.letters VALUES ('kept')").await.unwrap();
+    query(&url, "CREATE TABLE hopline.notes (text String) ENGINE = MergeTree ORDER BY text").await.unwrap();
+    query(&url, "INSERT INTO hopline.notes VALUES ('kept')").await.unwrap();
 
     clickhouse.kill().await;
     assert!(clickhouse.check().await.is_err());
     clickhouse.start().await.unwrap();
-    assert_eq!(query(&url, "SELECT letter FROM hopline.letters").await.unwrap().trim(), "kept");
+    assert_eq!(query(&url, "SELECT text FROM hopline.notes").await.unwrap().trim(), "kept");
 
     let (processes, folder) = (processes(&clickhouse), scratch_of(&clickhouse));
     clickhouse.stop().await;
     drop(clickhouse);
-    assert_no_trace(&processes, &folder);
+    assert_removed(&processes, &folder);
 }
 
 #[tokio::test]
-async fn clickhouse_runs_with_our_profile_and_rejects_a_wrong_password() {
+async fn clickhouse_applies_the_profile_and_the_password() {
     let clickhouse = throw_away(Kind::ClickHouse).await;
     let url = clickhouse.url();
     let settings = "SELECT getSetting('http_receive_timeout'), getSetting('async_insert'), currentUser()";
     assert_eq!(query(url, settings).await.unwrap().trim(), "5\tfalse\thopline");
     assert!(query(&url.replace("hopline:hopline@", "hopline:wrong@"), "SELECT 1").await.is_err());
-    // The library's own user has no password, and no rights.
+    // The library's user has no password, and no rights.
     let own = url.replace("hopline:hopline@", "default:@");
     assert!(query(&own, "CREATE DATABASE other").await.is_err());
 }
 
 #[tokio::test]
-async fn postgres_keeps_its_data_over_a_kill_and_restarts_at_once() {
+async fn postgres_keeps_data_over_a_kill() {
     let postgres = throw_away(Kind::Postgres).await;
     let mut connection = PgConnection::connect(postgres.url()).await.unwrap();
-    connection
-        .execute("CREATE TABLE letters (letter text); INSERT INTO letters VALUES ('kept')")
-        .await
-        .unwrap();
+    connection.execute("CREATE TABLE notes (text text); INSERT INTO notes VALUES ('kept')").await.unwrap();
     postgres.kill().await;
     assert!(postgres.check().await.is_err());
     postgres.start().await.unwrap();
     let mut connection = PgConnection::connect(postgres.url()).await.unwrap();
-    let letter: String =
-        sqlx::query_scalar("SELECT letter FROM letters").fetch_one(&mut connection).await.unwrap();
-    assert_eq!(letter, "kept");
+    let text: String = sqlx::query_scalar("SELECT text FROM notes").fetch_one(&mut connection).await.unwrap();
+    assert_eq!(text, "kept");
 
     let (processes, folder) = (processes(&postgres), scratch_of(&postgres));
     assert!(processes.len() > 1, "Postgres has child processes");
     drop(postgres);
-    assert_no_trace(&processes, &folder);
+    assert_removed(&processes, &folder);
 }
 
 #[tokio::test]
-async fn the_downloaded_postgres_runs_too() {
+async fn the_downloaded_postgres_runs() {
     let options = Options::throw_away("postgres").unwrap();
     let programs = options.cache.postgres_package().await.unwrap();
     let postgres = devstack::postgres::start_from(programs, options).await.unwrap();
@@ -164,11 +158,11 @@ async fn the_downloaded_postgres_runs_too() {
     let (processes, folder) = (processes(&postgres), scratch_of(&postgres));
     postgres.restart().await.unwrap();
     drop(postgres);
-    assert_no_trace(&processes, &folder);
+    assert_removed(&processes, &folder);
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_start_says_why_from_its_log() {
+async fn a_failed_start_reports_the_end_of_the_log() {
     let options = Options::throw_away("postgres").unwrap();
     let folder = options.folder.clone();
     std::fs::create_dir_all(folder.join("data")).unwrap();
@@ -179,7 +173,7 @@ async fn a_server_that_cannot_start_says_why_from_its_log() {
 #[test]
 fn a_parent_killed_with_sigkill_leaves_no_process() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    if std::env::var_os(DOOMED).is_some() {
+    if std::env::var_os(PARENT).is_some() {
         runtime.block_on(async {
             let (postgres, clickhouse) =
                 tokio::join!(throw_away(Kind::Postgres), throw_away(Kind::ClickHouse));
@@ -190,10 +184,10 @@ fn a_parent_killed_with_sigkill_leaves_no_process() {
             std::future::pending::<()>().await;
         });
     }
-    // The same test in another process, in the role of the one to be killed.
+    // Runs this test in another process, as the parent to kill.
     let mut parent = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_parent_killed_with_sigkill_leaves_no_process", "--nocapture"])
-        .env(DOOMED, "1")
+        .env(PARENT, "1")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -204,15 +198,15 @@ fn a_parent_killed_with_sigkill_leaves_no_process() {
         .map(Result::unwrap)
         .find_map(|line| Some(line.strip_prefix("processes ")?.to_owned()));
     let processes: Vec<u32> = serde_json::from_str(&list.expect("the parent started its engines")).unwrap();
-    // Some of Postgres's processes end by themselves after a start.
+    // Some of Postgres's processes end soon after a start.
     assert!(processes.iter().filter(|pid| is_alive(**pid)).count() > 2);
 
     parent.kill().unwrap();
     parent.wait().unwrap();
     runtime.block_on(async {
-        readiness::until("the end of all processes", PATIENCE, || async {
+        readiness::until("the end of all processes", DEADLINE, || async {
             let alive: Vec<_> = processes.iter().filter(|pid| is_alive(**pid)).collect();
-            if alive.is_empty() { Ok(()) } else { Err(format!("{alive:?} still run").into()) }
+            if alive.is_empty() { Ok(()) } else { Err(format!("{alive:?} are still running").into()) }
         })
         .await
         .unwrap();
@@ -220,7 +214,7 @@ fn a_parent_killed_with_sigkill_leaves_no_process() {
 }
 
 #[tokio::test]
-async fn the_data_of_countries_crawlers_and_browsers_is_there() {
+async fn the_country_crawler_and_browser_data_are_installed() {
     let cache = devstack::install::Cache::shared();
     let files = cache.data().await.unwrap();
     for name in ["country.mmdb", "crawler-user-agents.json", "uap-core.json"] {

@@ -1,24 +1,24 @@
-//! How much memory a process has, from the kernel.
+//! The memory use of a process.
 
 use std::{fs, io};
 
 /// The memory of a process: `VmRSS` and `VmHWM` of proc(5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// What it has, in bytes.
+    /// The current size in bytes.
     pub resident: u64,
-    /// The most that it has had, in bytes.
+    /// The largest size so far in bytes.
     pub peak: u64,
 }
 
 impl Memory {
-    /// Looks at a running process.
+    /// Reads the memory use of a running process.
     ///
     /// # Errors
-    /// When there is no such process, or only its unreaped remains.
+    /// When there is no such process or it is a zombie.
     pub fn of(pid: u32) -> io::Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-        Self::parse(&status).ok_or_else(|| io::Error::other(format!("process {pid} has no memory any more")))
+        Self::parse(&status).ok_or_else(|| io::Error::other(format!("process {pid} has ended")))
     }
 
     fn parse(status: &str) -> Option<Self> {

@@ -1,4 +1,4 @@
-//! Programs that run to their end: installers, compilers, preparations.
+//! Programs that run to their end, such as installers and compilers.
 
 use std::io::{Read, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -11,11 +11,11 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use tokio::task::JoinHandle;
 
 use super::family::{kill_family, pid_of};
-use super::last_lines;
 use super::spawn::spawn;
+use super::tail::last_lines;
 use crate::Error;
 
-/// Runs a preparing program to its end and returns what it printed on standard output.
+/// Runs a program to its end and returns its standard output.
 ///
 /// # Errors
 /// [`Error::Failed`] with the end of both outputs when it does not succeed.
@@ -32,24 +32,24 @@ pub async fn run_with_input(what: &str, mut command: Command, input: Vec<u8>) ->
     let mut program = Attached::spawn(command)?;
     let child = &mut program.child;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    // Each pipe has a thread, so that none waits for another; all end with the program.
+    // One thread per pipe, so that no pipe blocks another; all end with the program.
     let writer = tokio::task::spawn_blocking(move || {
-        // A program that does not read to the end says itself what it disliked.
+        // A program that stops reading reports the reason itself.
         let _ = stdin.map(|mut pipe| pipe.write_all(&input));
     });
-    let (printed, complained) = (spawn_read(stdout), spawn_read(stderr));
+    let (stdout, stderr) = (spawn_read(stdout), spawn_read(stderr));
     let status = program.end().await?;
     let _ = writer.await;
-    let mut printed = printed.await.unwrap_or_default();
+    let mut output = stdout.await.unwrap_or_default();
     if status.success() {
-        return Ok(printed);
+        return Ok(output);
     }
-    printed.extend(complained.await.unwrap_or_default());
-    let output = last_lines(&String::from_utf8_lossy(&printed), 20);
+    output.extend(stderr.await.unwrap_or_default());
+    let output = last_lines(&String::from_utf8_lossy(&output), 20);
     Err(Error::Failed { what: what.to_owned(), status, output })
 }
 
-/// Reads a pipe to its end; what came before an error is what there is.
+/// Reads a pipe to its end or to an error.
 fn spawn_read(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     tokio::task::spawn_blocking(move || {
         let mut bytes = Vec::new();
@@ -58,10 +58,9 @@ fn spawn_read(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// Runs a program that talks to our own output, such as cargo, to its end.
+/// Runs a program, such as cargo, to its end; it shares this process's output.
 ///
-/// Like all programs here it has a separate process group, and is killed with everything under it when the future
-/// is dropped.
+/// Dropping the future kills the program with all its descendants.
 ///
 /// # Errors
 /// [`Error::Spawn`] when it cannot be run.
@@ -88,7 +87,7 @@ impl Attached {
 
     async fn end(mut self) -> Result<ExitStatus, Error> {
         let pid = self.child.id();
-        // It fails when the runtime ends; the wait below tells the rest.
+        // Fails when the runtime ends; the next line waits too.
         let _ = tokio::task::spawn_blocking(move || await_end(pid)).await;
         self.child.wait().map_err(|source| Error::Spawn { program: self.name.clone(), source })
     }
@@ -103,7 +102,7 @@ impl Drop for Attached {
     }
 }
 
-/// Blocks until the process has ended, and leaves it to be reaped under the lock.
+/// Blocks until the process has ended, without reaping it.
 pub(super) fn await_end(pid: u32) {
     while waitid(Id::Pid(pid_of(pid)), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::EINTR) {}
 }

@@ -1,4 +1,4 @@
-//! Starts child processes that end when we end.
+//! Starts child processes that end with this one.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -12,15 +12,40 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid, setsid};
 
-/// Makes the command's process get `signal` when the thread that spawns it ends, which [`spawn`]'s never does
-/// before the process.
-fn die_with_us(command: &mut Command, signal: Signal) {
-    let us = Pid::this();
+/// Spawns a command whose process gets `orphan_signal` when this process dies.
+///
+/// The kernel sends that signal when the *thread* that forked ends. So one thread, which lives as long as this
+/// process, spawns every child.
+///
+/// # Errors
+/// The system's error.
+pub(super) fn spawn(mut command: Command, orphan_signal: Signal) -> io::Result<Child> {
+    type Order = (Command, SyncSender<io::Result<Child>>);
+    static ORDERS: OnceLock<Sender<Order>> = OnceLock::new();
+    signal_when_orphaned(&mut command, orphan_signal);
+    let orders = ORDERS.get_or_init(|| {
+        let (orders, inbox) = channel::<Order>();
+        thread::spawn(move || {
+            for (mut command, reply) in inbox {
+                // Fails when the caller is gone.
+                let _ = reply.send(command.spawn());
+            }
+        });
+        orders
+    });
+    let ended = || io::Error::other("the thread that starts processes has ended");
+    let (reply, result) = sync_channel(1);
+    orders.send((command, reply)).map_err(|_| ended())?;
+    result.recv().map_err(|_| ended())?
+}
+
+fn signal_when_orphaned(command: &mut Command, signal: Signal) {
+    let parent = Pid::this();
     let in_child = move || {
-        // After the change of account, which would clear it: the standard library runs this last.
+        // The standard library runs this after the change of account, which would clear the setting.
         set_pdeathsig(signal)?;
-        // Had we died before that line, no signal would ever come.
-        if getppid() == us { Ok(()) } else { Err(io::Error::from(Errno::ESRCH)) }
+        // The parent may have died before that line; then no signal would come.
+        if getppid() == parent { Ok(()) } else { Err(io::Error::from(Errno::ESRCH)) }
     };
     // SAFETY: between fork and exec the closure makes two system calls, allocates nothing and takes no lock.
     #[allow(unsafe_code)]
@@ -29,38 +54,7 @@ fn die_with_us(command: &mut Command, signal: Signal) {
     }
 }
 
-/// Spawns a command such that its process dies with ours, whichever thread asks.
-///
-/// The kernel's parent-death signal is bound to the *thread* that forked, and a test's or a runtime's threads come and
-/// go. So one thread that lives as long as the process spawns every child.
-///
-/// # Errors
-/// What the system says.
-pub(super) fn spawn(mut command: Command, orphan_signal: Signal) -> io::Result<Child> {
-    die_with_us(&mut command, orphan_signal);
-    spawn_on_lasting_thread(command)
-}
-
-fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
-    type Order = (Command, SyncSender<io::Result<Child>>);
-    static ORDERS: OnceLock<Sender<Order>> = OnceLock::new();
-    let gone = || io::Error::other("the thread that starts processes is gone");
-    let orders = ORDERS.get_or_init(|| {
-        let (orders, inbox) = channel::<Order>();
-        thread::spawn(move || {
-            for (mut command, answer) in inbox {
-                // The one who asked has gone; the child's handle is dropped with the answer.
-                let _ = answer.send(command.spawn());
-            }
-        });
-        orders
-    });
-    let (answer, answered) = sync_channel(1);
-    orders.send((command, answer)).map_err(|_| gone())?;
-    answered.recv().map_err(|_| gone())?
-}
-
-/// Makes the command's process the leader of a new session: it outlives us and our terminal.
+/// Makes the command's process the leader of a new session, so that it outlives this process and its terminal.
 pub fn detach(command: &mut Command) {
     let in_child = || setsid().map(drop).map_err(io::Error::from);
     // SAFETY: between fork and exec the closure makes one system call, allocates nothing and takes no lock.

@@ -12,12 +12,12 @@ use clap::{Args, Parser, Subcommand};
     name = "./dev",
     bin_name = "./dev",
     after_help = "Everything is kept in .dev/ (git ignores it): data, logs, keys, downloaded engines. A second clone has \
-    its own stack.\n\
-    KAFKA_BROKERS, CLICKHOUSE_URL and DATABASE_URL name engines to use instead of starting them.\n\n\
+    a separate stack.\n\
+    Set KAFKA_BROKERS, CLICKHOUSE_URL or DATABASE_URL to use an external engine.\n\n\
     Exit codes: 0 on success, 1 on failure, 64 on wrong usage."
 )]
 pub(crate) struct Cli {
-    /// The repository, as `./dev` names it: a program in a copied folder would name the original's
+    /// The repository, from `./dev`: the path compiled into a copied program would be the original's
     #[arg(long, env = "DEVSTACK_ROOT", hide = true)]
     pub(crate) root: Option<PathBuf>,
     #[command(subcommand)]
@@ -57,34 +57,34 @@ pub(crate) enum Command {
     Logs(Logs),
     /// Delete all data, keys and the demo account; downloaded engines stay
     #[command(after_help = "Examples:\n  ./dev down && ./dev reset && ./dev up\n\n\
-        Not while the stack is running. Data in engines that environment variables name are kept.")]
+        Fails while the stack is running. Keeps the data of external engines.")]
     Reset,
     /// Fill the demo workspace with links, two months of clicks and conversions, and a webhook endpoint
     ///
-    /// For looking around and for screenshots. The stack has to be running. Once is enough: a second run adds nothing.
+    /// The stack must be running. A second run adds nothing.
     #[command(after_help = "Examples:\n  ./dev up --detach && ./dev demo")]
     Demo,
-    /// Accounts, workspaces, keys and what else operators do (`api admin`); see `./dev admin --help`
+    /// Manage accounts, workspaces, keys and more (`api admin`); see `./dev admin --help`
     #[command(disable_help_flag = true)]
-    Admin(Passed),
+    Admin(ForwardedArguments),
     /// Count everything again and compare (`processor audit`)
     #[command(disable_help_flag = true)]
-    Audit(Passed),
+    Audit(ForwardedArguments),
     /// Show how far clicks are counted (`processor lag`)
     #[command(disable_help_flag = true)]
-    Lag(Passed),
+    Lag(ForwardedArguments),
     /// List, show and resubmit messages that could not be read (`processor dead-letters`)
     #[command(disable_help_flag = true)]
-    DeadLetters(Passed),
+    DeadLetters(ForwardedArguments),
     /// Read the log of clicks again (`processor replay`)
     #[command(disable_help_flag = true)]
-    Replay(Passed),
+    Replay(ForwardedArguments),
     /// Compute the rollups of closed days again (`processor close-again`)
     #[command(disable_help_flag = true)]
-    CloseAgain(Passed),
-    /// Apply the current rules of classes and devices to stored clicks (`processor recount`)
+    CloseAgain(ForwardedArguments),
+    /// Apply the current rules for classes and devices to stored clicks (`processor recount`)
     #[command(disable_help_flag = true)]
-    Recount(Passed),
+    Recount(ForwardedArguments),
     /// Print a topic's messages, one JSON object per line
     #[command(
         after_help = "Examples:\n  ./dev topic clicks --max 3\n  ./dev topic links --follow | jq .value"
@@ -119,16 +119,15 @@ pub(crate) enum Command {
         #[arg(last = true)]
         arguments: Vec<OsString>,
     },
-    /// Break things under load for longer than a test may take
+    /// Inject faults under load for longer than a test may take
     ///
-    /// Kills, stops and outages, on separate engines and programs, so a stack may be running. `./dev soak -- --help` lists
-    /// them.
+    /// Uses separate engines and programs, so a stack may be running. `./dev soak -- --help` lists the faults.
     #[command(after_help = "Examples:\n  ./dev soak edge-kills\n  ./dev soak kafka-outage --seconds 600\n  \
         ./dev soak counts-clickhouse-kills --kills 200\n  \
         ./dev soak --release edge-kills --kills 500\n  ./dev soak -- --help\n\n\
-        Exit codes: 0 when every answered click arrived and each is counted once, 1 when not, 64 wrong usage.")]
+        Exit codes: 0 when every acknowledged click arrived and is counted once, 1 when not, 64 on wrong usage.")]
     Soak(Soak),
-    /// The process that ClickHouse's library runs in
+    /// Run ClickHouse's library in this process
     #[command(name = devstack::libchdb::SUBCOMMAND, hide = true)]
     RunLibchdb {
         library: PathBuf,
@@ -137,18 +136,18 @@ pub(crate) enum Command {
     },
 }
 
-/// The arguments of another program's command, `--help` among them.
+/// Arguments for another program's command, including `--help`.
 #[derive(Debug, Args)]
-pub(crate) struct Passed {
+pub(crate) struct ForwardedArguments {
     /// See --help
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    pub(crate) arguments: Vec<OsString>,
+    pub(crate) values: Vec<OsString>,
 }
 
-impl Passed {
-    /// Whether they only ask what the command does.
-    pub(crate) fn asks_for_help(&self) -> bool {
-        self.arguments.iter().any(|argument| ["--help", "-h", "help"].iter().any(|help| argument == help))
+impl ForwardedArguments {
+    /// Returns whether they request help.
+    pub(crate) fn has_help(&self) -> bool {
+        self.values.iter().any(|argument| ["--help", "-h", "help"].iter().any(|help| argument == help))
     }
 }
 
@@ -157,7 +156,7 @@ pub(crate) struct Up {
     /// Start in the background and return once everything is ready
     #[arg(long)]
     pub(crate) detach: bool,
-    /// This is the process in the background
+    /// Run as the process in the background
     #[arg(long, hide = true)]
     pub(crate) in_background: bool,
     /// Build the services with optimisations
@@ -173,7 +172,7 @@ pub(crate) struct Soak {
     /// Build with optimisations
     #[arg(long)]
     pub(crate) release: bool,
-    /// What to break, and its options
+    /// The fault and its options
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     pub(crate) arguments: Vec<OsString>,
 }
@@ -203,22 +202,21 @@ pub(crate) struct Topic {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
 
     #[test]
-    fn the_commands_are_consistent() {
+    fn the_command_definitions_are_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn help_of_an_operators_command_is_asked_of_its_program() {
+    fn help_of_an_operator_command_is_forwarded() {
         let cli = Cli::try_parse_from(["./dev", "admin", "--help"]).unwrap();
-        let Command::Admin(passed) = cli.command else { panic!("{cli:?}") };
-        assert!(passed.asks_for_help());
-        assert_eq!(passed.arguments, ["--help"]);
+        let Command::Admin(arguments) = cli.command else { panic!("{cli:?}") };
+        assert!(arguments.has_help());
+        assert_eq!(arguments.values, ["--help"]);
     }
 }

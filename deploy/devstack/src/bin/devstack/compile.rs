@@ -1,39 +1,39 @@
-//! `cargo build`, and where it put the programs.
+//! Builds programs with cargo and finds them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context as _, ensure};
 use devstack::process::run_attached;
 use devstack::scratch::Scratch;
 use serde::Deserialize;
 
-/// The four services, and the name of each one's program.
+/// The names of the four services and of their programs.
 pub(crate) const SERVICES: [&str; 4] = ["ingest", "processor", "api", "dispatcher"];
 
-/// One line of what cargo reports with `--message-format=json`; we read only the programs.
+/// A line of cargo's output with `--message-format=json`.
 #[derive(Debug, Deserialize)]
 struct Report {
     executable: Option<PathBuf>,
 }
 
-/// Builds the services and returns the path of each program; those of [`given`] are taken as they are.
+/// Builds the services unless they are [`prebuilt`], and returns the path of each program.
 pub(crate) async fn services(repository: &Path, release: bool) -> anyhow::Result<BTreeMap<String, PathBuf>> {
-    match given() {
+    match prebuilt() {
         Some(folder) => Ok(SERVICES.map(|name| (name.to_owned(), folder.join(name))).into()),
         None => programs(repository, &SERVICES, release).await,
     }
 }
 
-/// The folder of programs that are built already, for tests: a stack of theirs needs no compiler.
-pub(crate) fn given() -> Option<PathBuf> {
+/// Returns the folder of programs that tests have built.
+pub(crate) fn prebuilt() -> Option<PathBuf> {
     std::env::var_os("DEVSTACK_PROGRAMS").filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-/// Builds programs and returns the path of each. Cargo's own progress goes to our standard error.
+/// Builds programs and returns the path of each. Cargo reports progress on standard error.
 pub(crate) async fn programs(
     repository: &Path,
     names: &[&str],
@@ -42,8 +42,7 @@ pub(crate) async fn programs(
     let scratch = Scratch::new("cargo")?;
     let reports = scratch.path().join("reports");
     let mut cargo = cargo(repository);
-    // The whole workspace chooses the features of dependencies, as it does for tests: else one builds what the
-    // other has just replaced.
+    // --workspace: the same features of dependencies as in `./dev test`, so that neither rebuilds for the other.
     cargo.args(["build", "--workspace", "--message-format=json-render-diagnostics"]);
     cargo.args(names.iter().flat_map(|name| ["--bin", name]));
     if release {
@@ -52,10 +51,10 @@ pub(crate) async fn programs(
     cargo.stdout(File::create(&reports)?);
     let status = run_attached(cargo).await?;
     ensure!(status.success(), "the build failed: cargo ended with {status}");
-    reported(&std::fs::read_to_string(&reports)?, names)
+    parse_reports(&std::fs::read_to_string(&reports)?, names)
 }
 
-/// Cargo, the one that runs us if any, in the repository.
+/// Returns a cargo command in the repository.
 pub(crate) fn cargo(repository: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut cargo = Command::new(program);
@@ -63,7 +62,12 @@ pub(crate) fn cargo(repository: &Path) -> Command {
     cargo
 }
 
-fn reported(reports: &str, names: &[&str]) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+/// Maps the exit status to this program's exit code; 128 for a program that a signal killed.
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(128))
+}
+
+fn parse_reports(reports: &str, names: &[&str]) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let built: BTreeMap<String, PathBuf> = reports
         .lines()
         .filter_map(|line| serde_json::from_str::<Report>(line).ok()?.executable)
@@ -76,7 +80,6 @@ fn reported(reports: &str, names: &[&str]) -> anyhow::Result<BTreeMap<String, Pa
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
@@ -85,18 +88,18 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_are_found_in_cargos_report() {
+    fn programs_are_found_in_the_reports_of_cargo() {
         let mut lines =
-            vec![r#"{"reason":"compiler-artifact","executable":null}"#.to_owned(), "no json".to_owned()];
+            vec![r#"{"reason":"compiler-artifact","executable":null}"#.to_owned(), "not json".to_owned()];
         lines.extend(SERVICES.map(report));
-        let found = reported(&lines.join("\n"), &SERVICES).unwrap();
+        let found = parse_reports(&lines.join("\n"), &SERVICES).unwrap();
         assert_eq!(found["api"], Path::new("/target/debug/api"));
         assert_eq!(found.len(), 4);
     }
 
     #[test]
-    fn a_service_without_a_program_is_named() {
-        let error = reported(&report("api"), &SERVICES).unwrap_err();
+    fn a_missing_program_is_an_error() {
+        let error = parse_reports(&report("api"), &SERVICES).unwrap_err();
         assert_eq!(error.to_string(), "the package ingest has no program ingest");
     }
 }

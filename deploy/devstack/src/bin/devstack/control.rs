@@ -1,4 +1,5 @@
-//! How the other commands talk to a running stack: one JSON line over a Unix socket, answered by some.
+//! The protocol between a running stack and other commands: one JSON line as the request and some as the answer, over
+//! a Unix socket.
 
 use std::fs;
 use std::os::fd::AsRawFd as _;
@@ -12,26 +13,29 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::folder::Folder;
 use crate::stack::Stack;
-use crate::terminal::say;
+use crate::state::{DEMO, STATE, State};
+use crate::status::Status;
+use crate::terminal::print_line;
 
 const SOCKET: &str = "control.sock";
 
-/// What can be asked of a running stack.
+/// A request to a running stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// What runs and where.
+    /// Return the status.
     Status,
-    /// The services' programs and environment, for `admin`.
+    /// Return the services' programs and environment.
     Environment,
     /// Start a service or an engine.
     Start { name: String },
-    /// Stop one.
+    /// Stop a service or an engine.
     Stop { name: String },
-    /// Stop and start one.
+    /// Restart a service or an engine.
     Restart { name: String },
     /// Stop everything.
     Down,
@@ -41,42 +45,41 @@ pub(crate) enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    /// Something to show meanwhile.
+    /// A line to show; more lines follow.
     Progress(String),
-    /// The end, with what was asked for.
+    /// Success, with the result.
     Done(Value),
-    /// The end, with the reason.
+    /// Failure, with the reason.
     Failed(String),
 }
 
-/// A folder held open, under a short name of the kernel's: a socket's path may have 107 bytes only, and a
-/// repository may lie deep.
-struct ShortName(fs::File);
+/// An open folder, which gives the socket a short path under `/proc`: a socket's path may have only 107 bytes.
+struct SocketFolder(fs::File);
 
-impl ShortName {
-    fn of(folder: &Folder) -> anyhow::Result<Self> {
+impl SocketFolder {
+    fn open(folder: &Folder) -> anyhow::Result<Self> {
         Ok(Self(
             fs::File::open(folder.path())
                 .with_context(|| format!("could not open {}", folder.path().display()))?,
         ))
     }
 
-    fn socket(&self) -> String {
+    fn path(&self) -> String {
         format!("/proc/self/fd/{}/{SOCKET}", self.0.as_raw_fd())
     }
 }
 
-/// Answers the other commands until the process ends. The caller holds the folder's lock.
+/// Answers requests until the process ends. The caller holds the folder's lock.
 pub(crate) fn serve(folder: &Folder, stack: Arc<Stack>) -> anyhow::Result<()> {
-    let name = ShortName::of(folder)?;
-    // One that a killed stack left; ours is the lock.
-    let _ = fs::remove_file(name.socket());
-    let listener = UnixListener::bind(name.socket()).context("could not open the control socket")?;
-    fs::set_permissions(name.socket(), fs::Permissions::from_mode(0o600))?;
+    let socket = SocketFolder::open(folder)?;
+    // A killed stack leaves its socket behind; the lock excludes a running one.
+    let _ = fs::remove_file(socket.path());
+    let listener = UnixListener::bind(socket.path()).context("could not open the control socket")?;
+    fs::set_permissions(socket.path(), fs::Permissions::from_mode(0o600))?;
     tokio::spawn(async move {
         while let Ok((connection, _)) = listener.accept().await {
             let stack = Arc::clone(&stack);
-            // A client that went away needs no answer.
+            // Fails when the client is gone.
             tokio::spawn(async move { answer(connection, &stack).await.ok() });
         }
     });
@@ -89,13 +92,13 @@ async fn answer(connection: UnixStream, stack: &Stack) -> anyhow::Result<()> {
     BufReader::new(reader).read_line(&mut line).await?;
     let last = match serde_json::from_str(&line) {
         Ok(Request::Down) => {
-            // The connection stays open until the process has ended: its end is the answer.
-            let mut news = stack.stop_requested();
+            // The connection stays open until the process ends, which is the answer.
+            let mut reports = stack.request_stop();
             loop {
-                match news.recv().await {
+                match reports.recv().await {
                     Ok(text) => write(&mut writer, &Answer::Progress(text)).await?,
-                    Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
-                    Err(tokio::sync::broadcast::error::RecvError::Closed) => return Ok(()),
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return Ok(()),
                 }
             }
         }
@@ -103,7 +106,7 @@ async fn answer(connection: UnixStream, stack: &Stack) -> anyhow::Result<()> {
             Ok(value) => Answer::Done(value),
             Err(error) => Answer::Failed(format!("{error:#}")),
         },
-        Err(error) => Answer::Failed(format!("not a request: {error}")),
+        Err(error) => Answer::Failed(format!("invalid request: {error}")),
     };
     write(&mut writer, &last).await
 }
@@ -114,20 +117,20 @@ async fn handle(request: Request, stack: &Stack) -> anyhow::Result<Value> {
         Request::Environment => return Ok(serde_json::to_value(stack.services()?)?),
         Request::Start { name } => {
             let server = stack.server(&name)?;
-            server.start().await.map_err(|error| unready(&server, error))?;
+            server.start().await.map_err(|error| not_ready(&server, error))?;
         }
         Request::Stop { name } => stack.stop_one(&name).await?,
         Request::Restart { name } => {
             let server = stack.server(&name)?;
-            server.restart().await.map_err(|error| unready(&server, error))?;
+            server.restart().await.map_err(|error| not_ready(&server, error))?;
         }
         Request::Down => {}
     }
     Ok(Value::Null)
 }
 
-/// Says why a server is not ready, and that it runs nevertheless where it does.
-fn unready(server: &Server, error: devstack::Error) -> anyhow::Error {
+/// Adds to the error whether the server keeps running.
+fn not_ready(server: &Server, error: devstack::Error) -> anyhow::Error {
     let error = anyhow::Error::from(error);
     match server.pid() {
         Some(_) => anyhow!("{error:#}; it keeps running and may become ready later"),
@@ -135,31 +138,38 @@ fn unready(server: &Server, error: devstack::Error) -> anyhow::Error {
     }
 }
 
-async fn write(writer: &mut OwnedWriteHalf, answer: &Answer) -> anyhow::Result<()> {
-    let mut line = serde_json::to_vec(answer)?;
+async fn write(writer: &mut OwnedWriteHalf, value: &impl Serialize) -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     Ok(writer.write_all(&line).await?)
 }
 
-/// Asks the running stack, shows its progress, and returns its answer; null when it ended first, as on `down`.
+/// Returns the status of the stack, running or not.
+pub(crate) async fn status(folder: &Folder) -> anyhow::Result<Status> {
+    if folder.is_running()? {
+        return Ok(serde_json::from_value(send(folder, &Request::Status).await?)?);
+    }
+    let state = folder.read::<State>(STATE)?.unwrap_or_default();
+    Ok(Status::not_running(folder.read(DEMO)?, state.postgres_folder))
+}
+
+/// Sends a request to the running stack, prints its progress, and returns the result; null for `down`.
 pub(crate) async fn send(folder: &Folder, request: &Request) -> anyhow::Result<Value> {
-    let name = ShortName::of(folder)?;
-    let connection = UnixStream::connect(name.socket()).await;
+    let socket = SocketFolder::open(folder)?;
+    let connection = UnixStream::connect(socket.path()).await;
     let (reader, mut writer) =
         connection.ok().context("the stack is not running; `./dev up` starts it")?.into_split();
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
-    writer.write_all(&line).await?;
+    write(&mut writer, request).await?;
     let mut answers = BufReader::new(reader).lines();
     while let Some(line) = answers.next_line().await? {
         match serde_json::from_str(&line)? {
-            Answer::Progress(text) => say(&text),
+            Answer::Progress(text) => print_line(&text),
             Answer::Done(value) => return Ok(value),
             Answer::Failed(reason) => bail!(reason),
         }
     }
     if *request != Request::Down {
-        bail!("the stack ended before it answered");
+        bail!("the stack ended without an answer");
     }
     Ok(Value::Null)
 }

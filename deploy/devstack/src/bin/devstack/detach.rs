@@ -10,18 +10,19 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cli::Up;
-use crate::folder::{Folder, read_on};
-use crate::status;
-use crate::terminal::{Interrupts, say};
+use crate::folder::Folder;
+use crate::logs::read_new_lines;
+use crate::terminal::{Interrupts, print_line};
+use crate::{control, demo_account};
 
-/// How often to look whether the stack has something to say.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often to read the stack's output.
+const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Starts the stack in a new session and shows what it prints until it is ready or has failed.
+/// Starts the stack in a new session and shows its output until it is ready or has failed.
 pub(crate) async fn up(folder: &Folder, options: &Up) -> anyhow::Result<ExitCode> {
     if folder.is_running()? {
-        let status = status::of(folder).await?;
-        say(&status.table());
+        let status = control::status(folder).await?;
+        print_line(&status.table());
         if status.ready {
             return Ok(ExitCode::SUCCESS);
         }
@@ -29,16 +30,16 @@ pub(crate) async fn up(folder: &Folder, options: &Up) -> anyhow::Result<ExitCode
     }
     let mut interrupts = Interrupts::new()?;
     let log = folder.log("devstack");
-    let _ = fs::rename(&log, log.with_extension("log.1"));
+    folder.rotate_logs(["devstack"]);
     let mut stack = spawn(folder, options, &File::create(&log)?)?;
     let mut position = 0;
     loop {
         let ended = stack.try_wait()?;
-        // Looked at before the log, so that its last words are shown.
+        // Checked before the log is read, so that the last lines are shown.
         let ready = ended.is_none() && is_ready(&log);
-        let news = read_on(&log, &mut position);
-        if !news.is_empty() {
-            say(news.trim_end());
+        let output = read_new_lines(&log, &mut position);
+        if !output.is_empty() {
+            print_line(output.trim_end());
         }
         if let Some(status) = ended {
             bail!("the stack did not start ({status}); its full output is in {}", log.display());
@@ -47,16 +48,16 @@ pub(crate) async fn up(folder: &Folder, options: &Up) -> anyhow::Result<ExitCode
             return Ok(ExitCode::SUCCESS);
         }
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            // The stack is half up: it takes itself down, and we show how.
+            () = tokio::time::sleep(INTERVAL) => {}
+            // The stack stops what it has started; its output is shown until it ends.
             () = interrupts.next() => kill(Pid::from_raw(stack.id().cast_signed()), Signal::SIGTERM)?,
         }
     }
 }
 
-/// Whether the stack has said its last words on starting.
+/// Returns whether the stack has printed the last line of its start.
 fn is_ready(log: &std::path::Path) -> bool {
-    fs::read_to_string(log).is_ok_and(|text| text.contains(crate::demo::last_words(true)))
+    fs::read_to_string(log).is_ok_and(|text| text.contains(demo_account::final_line(true)))
 }
 
 fn spawn(folder: &Folder, options: &Up, log: &File) -> anyhow::Result<Child> {

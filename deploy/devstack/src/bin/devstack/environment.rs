@@ -1,4 +1,4 @@
-//! The environment variables that the four services run with.
+//! The environment variables of the four services.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::Secrets;
 
-/// The services' programs and their one environment.
+/// The services' programs and their common environment.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Services {
-    /// Each service's program.
+    /// Each service's program, by name.
     pub(crate) programs: BTreeMap<String, PathBuf>,
-    /// Variables on top of the caller's own environment.
+    /// Variables in addition to the current environment.
     pub(crate) variables: BTreeMap<String, String>,
 }
 
 impl Services {
-    /// One program without an environment, where it was built beside the program that runs.
+    /// Returns one program, found beside this one, without an environment.
     pub(crate) fn beside_this_program(name: &str) -> Option<Self> {
         let path = std::env::current_exe().ok()?.with_file_name(name);
         path.is_file()
@@ -32,17 +32,17 @@ impl Services {
     }
 }
 
-/// The addresses of everything that listens.
+/// The addresses that the services listen on.
 #[derive(Debug, Clone)]
 pub(crate) struct Addresses {
     pub(crate) api: SocketAddr,
     pub(crate) edge: SocketAddr,
-    /// Each service's operations listener, by name.
+    /// Each service's operations address, by name.
     pub(crate) operations: BTreeMap<&'static str, SocketAddr>,
 }
 
 impl Addresses {
-    /// Takes the usual ports where they are free, others where not.
+    /// Chooses the usual ports when they are free, or else others.
     pub(crate) fn choose(listen: IpAddr) -> Result<Self, Error> {
         let public = |port| Ok::<_, Error>(SocketAddr::new(listen, ports::prefer(port)?));
         let local = |port| Ok::<_, Error>(SocketAddr::from(([127, 0, 0, 1], ports::prefer(port)?)));
@@ -57,18 +57,18 @@ impl Addresses {
         })
     }
 
-    /// The API's address as a client on this machine uses it.
+    /// The API's URL on this machine.
     pub(crate) fn api_url(&self) -> String {
         url(self.api)
     }
 
-    /// The edge's address as a client on this machine uses it.
+    /// The edge's URL on this machine.
     pub(crate) fn edge_url(&self) -> String {
         url(self.edge)
     }
 }
 
-/// The URL of a listener; one on all addresses is reached by the loopback one.
+/// Returns the URL of a listener, with the loopback address for one on all addresses.
 pub(crate) fn url(address: SocketAddr) -> String {
     match address {
         SocketAddr::V4(all) if all.ip().is_unspecified() => format!("http://127.0.0.1:{}", all.port()),
@@ -77,7 +77,7 @@ pub(crate) fn url(address: SocketAddr) -> String {
     }
 }
 
-/// The variables, from the engines' addresses, ours, the keys, and the folder of the edge's spool.
+/// Returns the services' environment variables.
 pub(crate) fn variables(
     engines: impl IntoIterator<Item = (&'static str, String)>,
     addresses: &Addresses,
@@ -89,10 +89,10 @@ pub(crate) fn variables(
         ("HOPLINE_API_LISTEN", addresses.api.to_string()),
         ("HOPLINE_EDGE_LISTEN", addresses.edge.to_string()),
         ("HOPLINE_PUBLIC_URL", addresses.edge_url()),
-        // A production configuration does neither: believe a client's word on its address, or call this machine.
+        // Not for production: trusts clients' headers with addresses, and allows webhooks to this machine.
         ("HOPLINE_TRUSTED_PROXIES", loopback.to_owned()),
         ("HOPLINE_WEBHOOK_ALLOW", loopback.to_owned()),
-        // Its snapshot of the links is in it, too.
+        // Also contains the edge's snapshot of the links.
         ("HOPLINE_SPOOL_DIR", spool.display().to_string()),
         ("HOPLINE_CLICK_ID_KEYS", secrets.click_id_keys.clone()),
         ("HOPLINE_VISITOR_KEY", secrets.visitor_key.clone()),
@@ -105,7 +105,7 @@ pub(crate) fn variables(
         variables
             .insert(format!("HOPLINE_{}_OPERATIONS_LISTEN", service.to_uppercase()), address.to_string());
     }
-    // What the user of the stack has set stays: it is theirs to try.
+    // Only defaults: the user can set these.
     for (name, value) in [("RUST_LOG", "info"), ("HOPLINE_LOG_FORMAT", "text")] {
         if std::env::var_os(name).is_none() {
             variables.insert(name.to_owned(), value.to_owned());
@@ -115,25 +115,24 @@ pub(crate) fn variables(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_on_all_addresses_is_reached_by_loopback() {
+    fn the_url_of_a_wildcard_listener_is_loopback() {
         assert_eq!(url("0.0.0.0:8080".parse().unwrap()), "http://127.0.0.1:8080");
         assert_eq!(url("[::]:8080".parse().unwrap()), "http://[::1]:8080");
         assert_eq!(url("10.0.0.1:8080".parse().unwrap()), "http://10.0.0.1:8080");
     }
 
     #[test]
-    fn the_variables_name_the_chosen_ports_and_the_stacks_own_spool() {
+    fn the_variables_have_the_addresses_and_the_spool() {
         let addresses = Addresses {
             api: "127.0.0.1:1".parse().unwrap(),
             edge: "127.0.0.1:2".parse().unwrap(),
             operations: [("ingest", "127.0.0.1:3".parse().unwrap())].into(),
         };
-        let secrets = Secrets::draw().unwrap();
+        let secrets = Secrets::generate().unwrap();
         let spool = Path::new("/clone/.dev/data/spool");
         let variables = variables([("KAFKA_BROKERS", "k:9".to_owned())], &addresses, &secrets, spool);
         assert_eq!(variables["HOPLINE_API_LISTEN"], "127.0.0.1:1");

@@ -1,7 +1,7 @@
-//! The folder `.dev`: everything the stack keeps.
+//! The folder `.dev`, which contains all files of the stack.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -14,11 +14,11 @@ use serde::de::DeserializeOwned;
 
 use crate::state::{DEMO, SECRETS, STATE, State};
 
-/// How long a supervisor that said goodbye may hold its lock.
-const UNLOCK: Duration = Duration::from_secs(60);
+/// How long a stack that is stopping may hold its lock.
+const UNLOCK_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long those that only ask whether a stack runs may keep the lock from one that starts.
-const GLANCE: Duration = Duration::from_millis(500);
+/// How long a start waits for the lock, which [`Folder::is_running`] holds for a moment.
+const LOCK_WAIT: Duration = Duration::from_millis(500);
 
 /// The repository and its `.dev`.
 #[derive(Debug, Clone)]
@@ -28,8 +28,8 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// The folder of the repository at `root`, created if it is missing.
-    pub(crate) fn of(root: &Path) -> anyhow::Result<Self> {
+    /// Opens the `.dev` of the repository at `root`; creates it when it is missing.
+    pub(crate) fn open(root: &Path) -> anyhow::Result<Self> {
         let repository =
             fs::canonicalize(root).with_context(|| format!("no repository at {}", root.display()))?;
         let path = repository.join(".dev");
@@ -58,57 +58,57 @@ impl Folder {
         self.path.join("logs").join(format!("{name}.log"))
     }
 
-    /// Keeps each log of the former run beside the new one, so that none grows for ever.
-    pub(crate) fn turn_logs(&self, names: impl IntoIterator<Item = &'static str>) {
+    /// Renames the logs of the previous run.
+    pub(crate) fn rotate_logs(&self, names: impl IntoIterator<Item = &'static str>) {
         for name in names {
             let log = self.log(name);
-            // Not there the first time.
+            // Fails the first time.
             let _ = fs::rename(&log, log.with_extension("log.1"));
         }
     }
 
-    /// Where Postgres keeps its data: in this folder, or elsewhere when its account cannot enter this one.
+    /// Returns Postgres's data folder: in this folder, or outside when its account cannot enter this one.
     ///
     /// # Errors
-    /// When this folder is a copy and the data elsewhere belong to the original.
+    /// When this folder is a copy and the data outside belong to the original.
     pub(crate) fn postgres_folder(&self, state: &mut State) -> anyhow::Result<PathBuf> {
         let inside = self.data(Kind::Postgres.name());
-        let former = state.elsewhere();
-        if former.is_some() && self.is_copy(state) {
+        let outside = state.outside_folder();
+        if outside.is_some() && self.is_copy(state) {
             bail!(
                 "this .dev was copied from {}, and its Postgres data are not in it; `./dev reset` starts empty",
                 state.owner.as_deref().unwrap_or(Path::new("another clone")).display()
             );
         }
-        let place = former.map_or_else(|| postgres::folder_for(&inside), Ok)?;
-        let is_elsewhere = place != inside;
-        state.postgres_folder = is_elsewhere.then(|| place.clone());
-        state.owner = is_elsewhere.then(|| self.path.clone());
-        Ok(place)
+        let folder = outside.map_or_else(|| postgres::folder_for(&inside), Ok)?;
+        let is_outside = folder != inside;
+        state.postgres_folder = is_outside.then(|| folder.clone());
+        state.owner = is_outside.then(|| self.path.clone());
+        Ok(folder)
     }
 
-    /// Whether the folder that `state` was copied from still has the same data. One that moved has left nothing there.
+    /// Returns whether another `.dev` owns the data of `state`, because this one is a copy and was not moved.
     fn is_copy(&self, state: &State) -> bool {
         let Some(owner) = state.owner.as_ref().filter(|owner| **owner != self.path) else { return false };
         let original = fs::read(owner.join(STATE)).ok().and_then(|text| serde_json::from_slice(&text).ok());
         original.is_some_and(|original: State| original.postgres_folder == state.postgres_folder)
     }
 
-    /// Takes the lock that a running stack holds; `None` when one runs.
+    /// Takes the lock of a running stack; returns `None` when another one runs.
     ///
-    /// The kernel gives it back however its holder ends, so a stale lock file means nothing.
+    /// The kernel releases the lock however the process ends; the file itself stays.
     pub(crate) fn try_lock(&self) -> anyhow::Result<Option<File>> {
-        let until = Instant::now() + GLANCE;
+        let deadline = Instant::now() + LOCK_WAIT;
         loop {
             let taken = self.lock(File::try_lock)?;
-            if taken.is_some() || Instant::now() >= until {
+            if taken.is_some() || Instant::now() >= deadline {
                 return Ok(taken);
             }
             sleep(Duration::from_millis(5));
         }
     }
 
-    /// Tells whether a stack runs. That shares the lock with others that ask, for a moment.
+    /// Returns whether a stack runs. Takes a shared lock for a moment.
     pub(crate) fn is_running(&self) -> anyhow::Result<bool> {
         Ok(self.lock(File::try_lock_shared)?.is_none())
     }
@@ -131,30 +131,31 @@ impl Folder {
         }
     }
 
-    /// Waits until no stack runs any more.
+    /// Waits until no stack runs.
     pub(crate) async fn await_unlocked(&self) -> anyhow::Result<()> {
-        let free = || async { if self.is_running()? { Err("it still runs".into()) } else { Ok(()) } };
-        Ok(readiness::until("the end of the stack", UNLOCK, free).await?)
+        let unlocked =
+            || async { if self.is_running()? { Err("it is still running".into()) } else { Ok(()) } };
+        Ok(readiness::until("the end of the stack", UNLOCK_DEADLINE, unlocked).await?)
     }
 
-    /// Reads a JSON file of ours; `None` when there is none.
+    /// Reads a JSON file; returns `None` when there is none.
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> anyhow::Result<Option<T>> {
         let path = self.path.join(name);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("could not read {}", path.display())),
         };
         let value = serde_json::from_str(&text);
         value.map(Some).with_context(|| format!("{} is damaged; `./dev reset` starts over", path.display()))
     }
 
-    /// Writes a JSON file that only we may read; whole or not at all.
+    /// Writes a JSON file atomically, readable only by its owner.
     pub(crate) fn write<T: Serialize>(&self, name: &str, value: &T) -> anyhow::Result<()> {
         let path = self.path.join(name);
         let partial = path.with_extension("partial");
         let write = || -> anyhow::Result<()> {
-            // One that a killed process left may have any mode.
+            // A killed process may have left one with another mode.
             let _ = fs::remove_file(&partial);
             let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
             serde_json::to_writer_pretty(&mut file, value)?;
@@ -165,17 +166,17 @@ impl Folder {
         write().with_context(|| format!("could not write {}", path.display()))
     }
 
-    /// Removes data, logs, keys and the demo account, and returns what was removed.
+    /// Removes data, logs, keys and the demo account, and returns the removed paths.
     pub(crate) fn wipe(&self) -> anyhow::Result<Vec<PathBuf>> {
         let state = self.read::<State>(STATE).ok().flatten().filter(|state| !self.is_copy(state));
-        let elsewhere = state.and_then(|state| state.elsewhere());
-        let ours = ["data", "logs", DEMO, SECRETS, STATE].map(|name| self.path.join(name));
+        let outside = state.and_then(|state| state.outside_folder());
+        let inside = ["data", "logs", DEMO, SECRETS, STATE].map(|name| self.path.join(name));
         let mut removed = Vec::new();
-        for path in elsewhere.into_iter().chain(ours) {
+        for path in outside.into_iter().chain(inside) {
             let gone = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             match gone {
                 Ok(()) => removed.push(path),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
                     return Err(error).with_context(|| format!("could not remove {}", path.display()));
                 }
@@ -185,29 +186,7 @@ impl Folder {
     }
 }
 
-/// Reads what a log has gained beyond `position`, and moves `position` there.
-///
-/// A log that became shorter was replaced by a new one, which is read from its beginning.
-pub(crate) fn read_on(path: &Path, position: &mut u64) -> String {
-    let mut read = || -> std::io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
-        if file.metadata()?.len() < *position {
-            *position = 0;
-        }
-        file.seek(std::io::SeekFrom::Start(*position))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        // Half a line waits for its other half.
-        bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));
-        *position += bytes.len() as u64;
-        Ok(bytes)
-    };
-    // A log that is not there yet has nothing to say.
-    read().map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
-}
-
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
@@ -217,11 +196,11 @@ mod tests {
     use crate::state::Secrets;
 
     #[test]
-    fn a_written_file_is_read_again_and_closed_to_others() {
+    fn a_written_file_can_be_read_only_by_its_owner() {
         let scratch = Scratch::new("folder").unwrap();
-        let folder = Folder::of(scratch.path()).unwrap();
+        let folder = Folder::open(scratch.path()).unwrap();
         assert!(folder.read::<Secrets>(SECRETS).unwrap().is_none());
-        let secrets = Secrets::draw().unwrap();
+        let secrets = Secrets::generate().unwrap();
         folder.write(SECRETS, &secrets).unwrap();
         assert_eq!(folder.read::<Secrets>(SECRETS).unwrap().unwrap(), secrets);
         let mode = fs::metadata(folder.path.join(SECRETS)).unwrap().permissions().mode();
@@ -229,18 +208,18 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_named() {
+    fn the_error_of_a_damaged_file_has_its_name() {
         let scratch = Scratch::new("folder").unwrap();
-        let folder = Folder::of(scratch.path()).unwrap();
+        let folder = Folder::open(scratch.path()).unwrap();
         fs::write(folder.path.join(STATE), "{").unwrap();
         let error = folder.read::<State>(STATE).unwrap_err();
         assert!(error.to_string().contains(STATE), "{error}");
     }
 
     #[test]
-    fn only_one_holds_the_lock() {
+    fn only_one_stack_holds_the_lock() {
         let scratch = Scratch::new("folder").unwrap();
-        let folder = Folder::of(scratch.path()).unwrap();
+        let folder = Folder::open(scratch.path()).unwrap();
         let held = folder.try_lock().unwrap();
         assert!(held.is_some());
         assert!(folder.try_lock().unwrap().is_none());
@@ -250,23 +229,23 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_whether_a_stack_runs_keeps_none_from_starting() {
+    fn a_status_check_does_not_prevent_a_start() {
         let scratch = Scratch::new("folder").unwrap();
-        let folder = Folder::of(scratch.path()).unwrap();
-        let asking = folder.lock(File::try_lock_shared).unwrap();
-        assert!(asking.is_some() && !folder.is_running().unwrap());
-        let asked = std::thread::spawn(move || {
-            sleep(GLANCE / 10);
-            drop(asking);
+        let folder = Folder::open(scratch.path()).unwrap();
+        let shared = folder.lock(File::try_lock_shared).unwrap();
+        assert!(shared.is_some() && !folder.is_running().unwrap());
+        let checker = std::thread::spawn(move || {
+            sleep(LOCK_WAIT / 10);
+            drop(shared);
         });
         assert!(folder.try_lock().unwrap().is_some());
-        asked.join().unwrap();
+        checker.join().unwrap();
     }
 
     #[test]
     fn a_wipe_keeps_the_downloaded_engines() {
         let scratch = Scratch::new("folder").unwrap();
-        let folder = Folder::of(scratch.path()).unwrap();
+        let folder = Folder::open(scratch.path()).unwrap();
         fs::create_dir_all(folder.data("kafka")).unwrap();
         fs::create_dir_all(folder.path.join("engines")).unwrap();
         assert!(folder.wipe().unwrap().contains(&folder.path.join("data")));
@@ -275,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_neither_uses_nor_removes_the_originals_data_and_a_moved_folder_keeps_its_own() {
+    fn only_a_moved_folder_keeps_data_outside_of_it() {
         let scratch = Scratch::new("folder").unwrap();
-        let of = |name: &str| {
+        let open = |name: &str| {
             let path = scratch.path().join(name);
             fs::create_dir_all(&path).unwrap();
-            Folder::of(&path).unwrap()
+            Folder::open(&path).unwrap()
         };
-        let (original, copy, data) = (of("original"), of("copy"), scratch.path().join("elsewhere"));
+        let (original, copy, data) = (open("original"), open("copy"), scratch.path().join("outside"));
         fs::create_dir(&data).unwrap();
         let mut state = State {
             postgres_folder: Some(data.clone()),
@@ -297,27 +276,13 @@ mod tests {
         assert!(data.exists());
         assert_eq!(original.postgres_folder(&mut state).unwrap(), data);
 
-        let place = scratch.path().join("moved");
-        fs::rename(&original.repository, &place).unwrap();
-        let moved = Folder::of(&place).unwrap();
+        let path = scratch.path().join("moved");
+        fs::rename(&original.repository, &path).unwrap();
+        let moved = Folder::open(&path).unwrap();
         let mut state = moved.read::<State>(STATE).unwrap().unwrap();
         assert_eq!(moved.postgres_folder(&mut state).unwrap(), data);
         assert_eq!(state.owner, Some(moved.path.clone()));
         moved.wipe().unwrap();
         assert!(!data.exists());
-    }
-
-    #[test]
-    fn a_log_is_read_on_by_whole_lines_and_from_the_start_when_replaced() {
-        let scratch = Scratch::new("log").unwrap();
-        let log = scratch.path().join("log");
-        let mut position = 0;
-        assert_eq!(read_on(&log, &mut position), "");
-        fs::write(&log, "one\ntw").unwrap();
-        assert_eq!(read_on(&log, &mut position), "one\n");
-        fs::write(&log, "one\ntwo\n").unwrap();
-        assert_eq!(read_on(&log, &mut position), "two\n");
-        fs::write(&log, "new\n").unwrap();
-        assert_eq!(read_on(&log, &mut position), "new\n");
     }
 }

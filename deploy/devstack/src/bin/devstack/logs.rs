@@ -1,5 +1,7 @@
-//! `logs`: what the services and engines print.
+//! `logs`: prints the logs of services and engines.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,24 +10,24 @@ use devstack::{Kind, process};
 
 use crate::cli::Logs;
 use crate::compile::SERVICES;
-use crate::folder::{Folder, read_on};
-use crate::terminal::say;
+use crate::folder::Folder;
+use crate::terminal::print_line;
 
-/// How often to look for new lines.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often to read new lines.
+const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Prints the last lines, and with `--follow` the new ones until Ctrl-C.
+/// Prints the last lines, and with `--follow` new lines until Ctrl-C.
 pub(crate) async fn show(folder: &Folder, options: &Logs) -> anyhow::Result<()> {
-    let all: Vec<&str> = SERVICES.into_iter().chain(Kind::ALL.map(Kind::name)).chain(["devstack"]).collect();
-    let wanted: Vec<&str> = match &options.service {
-        Some(service) => all.iter().copied().filter(|name| name == service).collect(),
-        None => all.clone(),
-    };
-    ensure!(!wanted.is_empty(), "no such log; choose one of {}", all.join(", "));
-    // One log needs no names before its lines.
-    let prefixed = wanted.len() > 1;
-    let logs: Vec<(&str, PathBuf)> = wanted.into_iter().map(|name| (name, folder.log(name))).collect();
-    let mut positions: Vec<u64> = logs.iter().map(|(_, log)| length(log)).collect();
+    let mut names: Vec<&str> =
+        SERVICES.into_iter().chain(Kind::ALL.map(Kind::name)).chain(["devstack"]).collect();
+    if let Some(service) = &options.service {
+        ensure!(names.contains(&service.as_str()), "no such log; choose one of {}", names.join(", "));
+        names.retain(|name| name == service);
+    }
+    let prefixed = names.len() > 1;
+    let logs: Vec<(&str, PathBuf)> = names.into_iter().map(|name| (name, folder.log(name))).collect();
+    let mut positions: Vec<u64> =
+        logs.iter().map(|(_, log)| log.metadata().map_or(0, |metadata| metadata.len())).collect();
     for (name, log) in logs.iter().filter(|(_, log)| log.exists()) {
         print(name, &process::tail(log, options.lines), prefixed);
     }
@@ -34,18 +36,55 @@ pub(crate) async fn show(folder: &Folder, options: &Logs) -> anyhow::Result<()> 
     }
     loop {
         for ((name, log), position) in logs.iter().zip(&mut positions) {
-            print(name, &read_on(log, position), prefixed);
+            print(name, &read_new_lines(log, position), prefixed);
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(INTERVAL).await;
     }
-}
-
-fn length(log: &Path) -> u64 {
-    std::fs::metadata(log).map_or(0, |found| found.len())
 }
 
 fn print(name: &str, text: &str, prefixed: bool) {
     for line in text.lines() {
-        if prefixed { say(&format!("{name:<10} | {line}")) } else { say(line) }
+        if prefixed { print_line(&format!("{name:<10} | {line}")) } else { print_line(line) }
+    }
+}
+
+/// Reads a log's complete lines after `position`, and moves `position` behind them.
+///
+/// A log that is shorter than `position` has been replaced, and is read from its beginning. One that cannot be read
+/// counts as empty.
+pub(crate) fn read_new_lines(path: &Path, position: &mut u64) -> String {
+    let mut read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        if file.metadata()?.len() < *position {
+            *position = 0;
+        }
+        file.seek(SeekFrom::Start(*position))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));
+        *position += bytes.len() as u64;
+        Ok(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use devstack::scratch::Scratch;
+
+    use super::*;
+
+    #[test]
+    fn a_log_is_read_by_whole_lines_and_again_when_replaced() {
+        let scratch = Scratch::new("log").unwrap();
+        let log = scratch.path().join("log");
+        let mut position = 0;
+        assert_eq!(read_new_lines(&log, &mut position), "");
+        std::fs::write(&log, "one\ntw").unwrap();
+        assert_eq!(read_new_lines(&log, &mut position), "one\n");
+        std::fs::write(&log, "one\ntwo\n").unwrap();
+        assert_eq!(read_new_lines(&log, &mut position), "two\n");
+        std::fs::write(&log, "new\n").unwrap();
+        assert_eq!(read_new_lines(&log, &mut position), "new\n");
     }
 }

@@ -1,40 +1,39 @@
-//! The program behind `./dev`: the whole of Hopline on this machine, with real engines.
+//! The program behind `./dev`: runs all of Hopline on this machine, with real engines.
 
 mod cli;
 mod compile;
 mod control;
-mod demo;
+mod dashboard;
+mod demo_account;
+mod demo_data;
 mod detach;
 mod environment;
-mod fill;
 mod folder;
 mod history;
 mod logs;
-mod page;
 mod receiver;
 mod soak;
 mod stack;
 mod state;
 mod status;
-mod suite;
 mod terminal;
+mod test;
 mod topic;
 mod up;
 
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command as Program, ExitCode};
 
 use anyhow::Context as _;
-use cli::{Cli, Command, Passed};
+use cli::{Cli, Command, ForwardedArguments};
 use control::Request;
 use folder::Folder;
-use terminal::{complain, say};
-
-const PROCESSOR: &str = "processor";
+use terminal::{print_error, print_line};
 
 fn main() -> ExitCode {
     let cli: Cli = devstack::usage::parse();
     if let Command::RunLibchdb { library, arguments } = cli.command {
-        // No runtime and no threads of ours in the process that becomes ClickHouse.
+        // ClickHouse's process has no async runtime and no other threads.
         return match devstack::libchdb::run(&library, arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&anyhow::anyhow!(error)),
@@ -48,44 +47,44 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    complain(&format!("error: {error:#}"));
+    print_error(&format!("error: {error:#}"));
     ExitCode::FAILURE
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let folder = Folder::of(&cli.root.context("start this program as `./dev`")?)?;
+    let folder = Folder::open(&cli.root.context("start this program as `./dev`")?)?;
     match cli.command {
         Command::Up(options) if options.detach => return detach::up(&folder, &options).await,
         Command::Up(options) => return up::up(folder, options).await,
         Command::Down => down(&folder).await?,
         Command::Status { json } => {
-            let status = status::of(&folder).await?;
-            say(&if json { status.json()? } else { status.table() });
+            let status = control::status(&folder).await?;
+            print_line(&if json { status.json()? } else { status.table() });
         }
         Command::Logs(options) => logs::show(&folder, &options).await?,
         Command::Reset => reset(&folder)?,
-        Command::Demo => fill::fill(&folder).await?,
-        Command::Admin(passed) => operate(&folder, "api", "admin", passed).await?,
-        Command::Audit(passed) => operate(&folder, PROCESSOR, "audit", passed).await?,
-        Command::Lag(passed) => operate(&folder, PROCESSOR, "lag", passed).await?,
-        Command::DeadLetters(passed) => operate(&folder, PROCESSOR, "dead-letters", passed).await?,
-        Command::Replay(passed) => operate(&folder, PROCESSOR, "replay", passed).await?,
-        Command::Recount(passed) => operate(&folder, PROCESSOR, "recount", passed).await?,
-        Command::CloseAgain(passed) => operate(&folder, PROCESSOR, "close-again", passed).await?,
+        Command::Demo => demo_data::fill(&folder).await?,
+        Command::Admin(arguments) => operate(&folder, "api", "admin", arguments).await?,
+        Command::Audit(arguments) => operate(&folder, "processor", "audit", arguments).await?,
+        Command::Lag(arguments) => operate(&folder, "processor", "lag", arguments).await?,
+        Command::DeadLetters(arguments) => operate(&folder, "processor", "dead-letters", arguments).await?,
+        Command::Replay(arguments) => operate(&folder, "processor", "replay", arguments).await?,
+        Command::Recount(arguments) => operate(&folder, "processor", "recount", arguments).await?,
+        Command::CloseAgain(arguments) => operate(&folder, "processor", "close-again", arguments).await?,
         Command::Topic(options) => topic::print(&folder, &options).await?,
         Command::Start { service } => {
             control::send(&folder, &Request::Start { name: service.clone() }).await?;
-            say(&format!("{service} is ready"));
+            print_line(&format!("{service} is ready"));
         }
         Command::Stop { service } => {
             control::send(&folder, &Request::Stop { name: service.clone() }).await?;
-            say(&format!("{service} has stopped"));
+            print_line(&format!("{service} has stopped"));
         }
         Command::Restart { service } => {
             control::send(&folder, &Request::Restart { name: service.clone() }).await?;
-            say(&format!("{service} is ready"));
+            print_line(&format!("{service} is ready"));
         }
-        Command::Test { arguments } => return suite::run(&folder, arguments).await,
+        Command::Test { arguments } => return test::run(&folder, arguments).await,
         Command::Soak(options) => return soak::run(&folder, options).await,
         Command::RunLibchdb { .. } => {}
     }
@@ -94,34 +93,38 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 async fn down(folder: &Folder) -> anyhow::Result<()> {
     if !folder.is_running()? {
-        say("the stack is not running");
+        print_line("the stack is not running");
         return Ok(());
     }
     control::send(folder, &Request::Down).await?;
     folder.await_unlocked().await?;
-    say("everything has stopped");
+    print_line("everything has stopped");
     Ok(())
 }
 
 fn reset(folder: &Folder) -> anyhow::Result<()> {
     let _lock = folder.try_lock()?.context("the stack is running; stop it first with `./dev down`")?;
     for removed in folder.wipe()? {
-        say(&format!("removed {}", removed.display()));
+        print_line(&format!("removed {}", removed.display()));
     }
-    say("the next `./dev up` starts empty; downloaded engines are kept");
+    print_line("the next `./dev up` starts empty; downloaded engines are kept");
     Ok(())
 }
 
-/// Becomes an operator's command of a service, with the environment of the running stack.
-async fn operate(folder: &Folder, program: &str, command: &str, passed: Passed) -> anyhow::Result<()> {
-    use std::os::unix::process::CommandExt as _;
+/// Replaces this process with an operator command of a service, in the environment of the running stack.
+async fn operate(
+    folder: &Folder,
+    program: &str,
+    command: &str,
+    arguments: ForwardedArguments,
+) -> anyhow::Result<()> {
     let services = match control::send(folder, &Request::Environment).await {
         Ok(answer) => serde_json::from_value(answer)?,
-        // Help needs no stack, only the program, which an earlier start has built beside this one.
-        Err(error) if !passed.asks_for_help() => return Err(error),
+        // Help needs only the program, which an earlier start has built beside this one.
+        Err(error) if !arguments.has_help() => return Err(error),
         Err(error) => environment::Services::beside_this_program(program).ok_or(error)?,
     };
     let path = services.program(program)?;
-    let error = Program::new(path).arg(command).args(passed.arguments).envs(&services.variables).exec();
+    let error = Program::new(path).arg(command).args(arguments.values).envs(&services.variables).exec();
     Err(error).with_context(|| format!("could not run {}", path.display()))
 }

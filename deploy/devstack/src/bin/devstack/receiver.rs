@@ -1,4 +1,4 @@
-//! A webhook receiver that accepts everything, for endpoints of a stack that have no other: `demo` creates one.
+//! A webhook receiver that accepts everything, for the endpoint that `demo` creates.
 
 use std::net::Ipv4Addr;
 
@@ -7,20 +7,20 @@ use devstack::ports;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Listens on `preferred` where it is free, and returns the port.
+/// Listens on `preferred` when it is free, or else on another port, and returns the port.
 pub(crate) async fn serve(preferred: u16) -> anyhow::Result<u16> {
     let port = ports::prefer(preferred)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.context("the webhook receiver")?;
     tokio::spawn(async move {
         while let Ok((connection, _)) = listener.accept().await {
-            // A sender that went away needs no answer.
+            // Fails when the sender is gone.
             tokio::spawn(async move { accept(connection).await.ok() });
         }
     });
     Ok(port)
 }
 
-/// Reads one request to its end and answers 204.
+/// Reads one request and answers with 204.
 async fn accept(mut connection: TcpStream) -> std::io::Result<()> {
     let (reader, mut writer) = connection.split();
     let mut reader = BufReader::new(reader);
@@ -39,7 +39,6 @@ async fn accept(mut connection: TcpStream) -> std::io::Result<()> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use devstack::http;
 

@@ -1,4 +1,4 @@
-//! What the stack remembers from one start to the next.
+//! Files that the stack keeps between starts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,44 +11,44 @@ use serde::{Deserialize, Serialize};
 pub(crate) const STATE: &str = "state.json";
 /// The file of [`Secrets`].
 pub(crate) const SECRETS: &str = "secrets.json";
-/// The file of [`Demo`].
+/// The file of [`DemoAccount`].
 pub(crate) const DEMO: &str = "demo.json";
 
-/// Where the engines were the last time, so that they are there again.
+/// The engines' ports and folders, which stay the same at the next start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct State {
-    /// The engines' ports by name, and that of the webhook receiver.
+    /// The ports of the engines and of the webhook receiver, by name.
     pub(crate) ports: BTreeMap<String, u16>,
-    /// Where Postgres keeps its data, when that is not in `.dev`.
+    /// Postgres's data folder when it is outside `.dev`.
     pub(crate) postgres_folder: Option<PathBuf>,
-    /// The `.dev` whose data are in `postgres_folder`: a copy of this file does not own them.
+    /// The `.dev` that owns `postgres_folder`: a copy of this file does not.
     pub(crate) owner: Option<PathBuf>,
 }
 
 impl State {
-    /// Where Postgres keeps its data, when that is not in a `.dev`, as earlier versions noted it, too.
-    pub(crate) fn elsewhere(&self) -> Option<PathBuf> {
+    /// Returns Postgres's data folder when it is outside a `.dev`; earlier versions stored one inside, too.
+    pub(crate) fn outside_folder(&self) -> Option<PathBuf> {
         self.postgres_folder.clone().filter(|folder| !folder.ends_with(".dev/data/postgres"))
     }
 }
 
-/// The keys and passwords of this stack, drawn at its first start.
+/// The stack's keys and passwords, generated at its first start.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Secrets {
-    /// For `HOPLINE_CLICK_ID_KEYS`.
+    /// The value of `HOPLINE_CLICK_ID_KEYS`.
     pub(crate) click_id_keys: String,
-    /// For `HOPLINE_VISITOR_KEY`.
+    /// The value of `HOPLINE_VISITOR_KEY`.
     pub(crate) visitor_key: String,
-    /// For `HOPLINE_SECRET_KEYS`.
+    /// The value of `HOPLINE_SECRET_KEYS`.
     pub(crate) secret_keys: String,
-    /// Of the engines' user.
+    /// The password of the engines' user.
     pub(crate) engine_password: String,
 }
 
 impl Secrets {
-    /// Draws new ones from the operating system's generator.
-    pub(crate) fn draw() -> Result<Self, Error> {
+    /// Generates new secrets.
+    pub(crate) fn generate() -> Result<Self, Error> {
         Ok(Self {
             click_id_keys: format!("1:{}", random::hex::<32>()?),
             visitor_key: random::hex::<32>()?,
@@ -64,54 +64,54 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// The account that a new user tries the product with.
+/// The account that the first start creates.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Demo {
+pub(crate) struct DemoAccount {
     pub(crate) account_id: String,
     pub(crate) workspace_id: String,
     /// Scope `read,write`, on the Business plan.
     pub(crate) api_key: String,
-    /// Operator-wide.
+    /// Valid for the whole installation.
     pub(crate) edge_token: String,
-    /// What the dashboard's set-up asks for while nobody can sign in.
+    /// Signs the first owner up at the dashboard.
     #[serde(default)]
     pub(crate) setup_token: String,
-    /// What `./dev demo` has filled it with.
+    /// The clicks that `./dev demo` has created.
     #[serde(default)]
     pub(crate) history: Option<History>,
 }
 
-/// The clicks that a demo account has from `./dev demo`.
+/// The clicks that `./dev demo` has created.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct History {
+    /// The time of the last click.
     pub(crate) end: DateTime<Utc>,
-    /// False while it is being filled, and when that was interrupted.
+    /// False while `./dev demo` runs, and after it was interrupted.
     pub(crate) is_complete: bool,
 }
 
-impl std::fmt::Debug for Demo {
+impl std::fmt::Debug for DemoAccount {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Demo").field("account_id", &self.account_id).finish_non_exhaustive()
+        formatter.debug_struct("DemoAccount").field("account_id", &self.account_id).finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_state_of_an_older_version_is_read_with_defaults() {
+    fn the_state_of_an_older_version_can_be_read() {
         let state: State = serde_json::from_str(r#"{"ports":{"kafka":20001}}"#).unwrap();
         assert_eq!(state.ports["kafka"], 20_001);
         assert_eq!(state.postgres_folder, None);
         let inside = r#"{"postgres_folder":"/original/.dev/data/postgres"}"#;
-        assert_eq!(serde_json::from_str::<State>(inside).unwrap().elsewhere(), None);
+        assert_eq!(serde_json::from_str::<State>(inside).unwrap().outside_folder(), None);
     }
 
     #[test]
-    fn drawn_keys_have_the_form_that_the_services_read() {
-        let secrets = Secrets::draw().unwrap();
+    fn generated_keys_have_the_format_of_the_services() {
+        let secrets = Secrets::generate().unwrap();
         let (id, key) = secrets.click_id_keys.split_once(':').unwrap();
         assert_eq!((id, key.len()), ("1", 64));
         assert_eq!(secrets.visitor_key.len(), 64);
@@ -119,8 +119,8 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_shown_by_debug() {
-        let secrets = Secrets::draw().unwrap();
+    fn debug_output_contains_no_secret() {
+        let secrets = Secrets::generate().unwrap();
         assert!(!format!("{secrets:?}").contains(&secrets.visitor_key));
     }
 }

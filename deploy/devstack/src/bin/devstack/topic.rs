@@ -1,4 +1,4 @@
-//! `topic`: a topic's messages as lines of JSON.
+//! `topic`: prints a topic's messages as lines of JSON.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,22 +8,23 @@ use devstack::Kind;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::metadata::{MetadataPartition, MetadataTopic};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde_json::{Map, Value, json};
 
 use crate::cli::Topic;
+use crate::control;
 use crate::folder::Folder;
-use crate::status;
-use crate::terminal::say;
+use crate::terminal::print_line;
 
-/// How long the broker may take to tell what it has.
-const METADATA: Duration = Duration::from_secs(10);
+/// How long the request for metadata may take.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Prints the topic from its beginning, to its end or for ever.
+/// Prints the topic from its beginning to its end, or for ever with `--follow`.
 pub(crate) async fn print(folder: &Folder, options: &Topic) -> anyhow::Result<()> {
-    let brokers = match Kind::Kafka.given() {
+    let brokers = match Kind::Kafka.external_url() {
         Some(brokers) => brokers,
-        None => status::of(folder).await?.kafka.context("Kafka is not running; `./dev up` starts it")?,
+        None => control::status(folder).await?.kafka.context("Kafka is not running; `./dev up` starts it")?,
     };
     let (name, follow, max) = (options.name.clone(), options.follow, options.max);
     // The consumer blocks its thread; Ctrl-C ends the process.
@@ -32,7 +33,7 @@ pub(crate) async fn print(folder: &Folder, options: &Topic) -> anyhow::Result<()
 
 fn read(brokers: &str, name: &str, follow: bool, max: u64) -> anyhow::Result<()> {
     let mut config = ClientConfig::new();
-    // The group is never joined: partitions are assigned by hand and nothing is committed.
+    // The consumer does not join the group: it assigns partitions itself and commits nothing.
     config
         .set("bootstrap.servers", brokers)
         .set("group.id", "devstack-topic")
@@ -44,25 +45,25 @@ fn read(brokers: &str, name: &str, follow: bool, max: u64) -> anyhow::Result<()>
     while printed < max && (follow || !unfinished.is_empty()) {
         match consumer.poll(Duration::from_millis(500)) {
             Some(Ok(message)) => {
-                say(&line(&message).to_string());
+                print_line(&line(&message).to_string());
                 printed += 1;
             }
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 unfinished.remove(&partition);
             }
             Some(Err(error)) if !follow => return Err(error).context("could not read the topic"),
-            // With --follow a broker may come and go.
+            // With --follow a broker may be down for a while.
             Some(Err(_)) | None => {}
         }
     }
     Ok(())
 }
 
-/// Takes all partitions from their beginnings, and returns them.
+/// Assigns all partitions from their beginnings, and returns them.
 fn assign(consumer: &BaseConsumer, name: &str) -> anyhow::Result<BTreeSet<i32>> {
-    let metadata = consumer.fetch_metadata(None, METADATA).context("Kafka does not answer")?;
+    let metadata = consumer.fetch_metadata(None, METADATA_TIMEOUT).context("Kafka does not answer")?;
     let Some(topic) = metadata.topics().iter().find(|topic| topic.name() == name) else {
-        let names: Vec<&str> = metadata.topics().iter().map(rdkafka::metadata::MetadataTopic::name).collect();
+        let names: Vec<&str> = metadata.topics().iter().map(MetadataTopic::name).collect();
         let others = if names.is_empty() {
             "Kafka has none".to_owned()
         } else {
@@ -70,8 +71,7 @@ fn assign(consumer: &BaseConsumer, name: &str) -> anyhow::Result<BTreeSet<i32>> 
         };
         bail!("there is no topic {name}; {others}");
     };
-    let partitions: BTreeSet<i32> =
-        topic.partitions().iter().map(rdkafka::metadata::MetadataPartition::id).collect();
+    let partitions: BTreeSet<i32> = topic.partitions().iter().map(MetadataPartition::id).collect();
     ensure!(!partitions.is_empty(), "the topic {name} has no partitions yet");
     let mut list = TopicPartitionList::new();
     for partition in &partitions {
@@ -99,7 +99,7 @@ fn line(message: &BorrowedMessage<'_>) -> Value {
     line
 }
 
-/// JSON as it is, anything else as text.
+/// Returns JSON unchanged, anything else as text.
 fn value(bytes: Option<&[u8]>) -> Value {
     bytes.and_then(|bytes| serde_json::from_slice(bytes).ok()).unwrap_or_else(|| text(bytes))
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_shown_as_json_where_it_is_json() {
+    fn a_json_value_is_shown_as_json() {
         assert_eq!(value(Some(br#"{"v":1}"#)), json!({"v": 1}));
         assert_eq!(value(Some(b"not json")), json!("not json"));
         assert_eq!(value(None), Value::Null);

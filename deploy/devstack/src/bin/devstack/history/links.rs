@@ -1,8 +1,9 @@
-//! The links of a small shop for coffee.
+//! The links of a small coffee shop.
 
-use super::DAYS;
+/// How many days of clicks there are: a month, and one to compare it with.
+pub(crate) const DAYS: i64 = 60;
 
-/// A link and how it is clicked.
+/// A link and its traffic.
 pub(crate) struct Link {
     pub(crate) slug: &'static str,
     pub(crate) name: &'static str,
@@ -11,22 +12,22 @@ pub(crate) struct Link {
     /// Clicks of people on an average day.
     pub(super) per_day: f64,
     pub(super) age_days: i64,
-    pub(super) course: Course,
+    pub(super) trend: Trend,
     pub(super) sources: &'static [Source],
-    /// Of a thousand clicks of people, how many convert.
+    /// How many of a thousand people's clicks convert.
     pub(super) converts_per_mille: u64,
 }
 
-/// How the clicks of a link develop.
-pub(super) enum Course {
+/// How the traffic of a link changes over time.
+pub(super) enum Trend {
     Steady,
     Growing,
     /// Most clicks come in the first days.
     Launch,
 }
 
-impl Course {
-    /// How busy the link is after so many hours; 1 is its average day.
+impl Trend {
+    /// Returns the traffic so many hours after the link's creation; 1 is the average.
     pub(super) fn at(&self, hours: i64) -> f64 {
         let days = hours as f64 / 24.0;
         match self {
@@ -37,7 +38,7 @@ impl Course {
     }
 }
 
-/// Where clicks come from.
+/// A source of clicks.
 pub(crate) struct Source {
     pub(crate) referrer: Option<&'static str>,
     /// Source, medium and campaign.
@@ -65,7 +66,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["newsletter"],
         per_day: 84.0,
         age_days: DAYS,
-        course: Course::Growing,
+        trend: Trend::Growing,
         sources: &[
             campaign(None, ["newsletter", "email", "monthly-picks"], 70),
             campaign(Some("mail.google.com"), ["newsletter", "email", "monthly-picks"], 22),
@@ -80,7 +81,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["launch", "paid"],
         per_day: 130.0,
         age_days: 16,
-        course: Course::Launch,
+        trend: Trend::Launch,
         sources: &[
             campaign(Some("instagram.com"), ["instagram", "paid-social", "pour-over-launch"], 44),
             campaign(Some("google.com"), ["google", "cpc", "pour-over-launch"], 26),
@@ -96,7 +97,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["social"],
         per_day: 96.0,
         age_days: DAYS,
-        course: Course::Growing,
+        trend: Trend::Growing,
         sources: &[from("instagram.com", 88), direct(12)],
         converts_per_mille: 9,
     },
@@ -107,7 +108,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["podcast"],
         per_day: 38.0,
         age_days: 23,
-        course: Course::Launch,
+        trend: Trend::Launch,
         sources: &[direct(62), from("podcasts.apple.com", 24), from("open.spotify.com", 14)],
         converts_per_mille: 9,
     },
@@ -118,7 +119,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["print", "packaging"],
         per_day: 47.0,
         age_days: DAYS,
-        course: Course::Steady,
+        trend: Trend::Steady,
         sources: &[campaign(None, ["packaging", "qr", "brew-guide"], 1)],
         converts_per_mille: 5,
     },
@@ -129,7 +130,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["video", "partner"],
         per_day: 52.0,
         age_days: 27,
-        course: Course::Launch,
+        trend: Trend::Launch,
         sources: &[campaign(Some("youtube.com"), ["youtube", "video", "grinder-review"], 85), direct(15)],
         converts_per_mille: 24,
     },
@@ -140,7 +141,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["referral"],
         per_day: 21.0,
         age_days: DAYS,
-        course: Course::Growing,
+        trend: Trend::Growing,
         sources: &[direct(56), from("web.whatsapp.com", 26), from("facebook.com", 18)],
         converts_per_mille: 30,
     },
@@ -151,7 +152,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["help"],
         per_day: 27.0,
         age_days: DAYS,
-        course: Course::Steady,
+        trend: Trend::Steady,
         sources: &[from("google.com", 54), from("duckduckgo.com", 9), from("bing.com", 7), direct(30)],
         converts_per_mille: 4,
     },
@@ -162,7 +163,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["partner"],
         per_day: 18.0,
         age_days: 20,
-        course: Course::Steady,
+        trend: Trend::Steady,
         sources: &[campaign(Some("brewreport.example"), ["brew-report", "referral", "partner"], 1)],
         converts_per_mille: 21,
     },
@@ -173,7 +174,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["newsletter", "paid"],
         per_day: 33.0,
         age_days: 12,
-        course: Course::Growing,
+        trend: Trend::Growing,
         sources: &[
             campaign(Some("google.com"), ["google", "cpc", "subscription"], 48),
             campaign(None, ["newsletter", "email", "subscription"], 40),
@@ -188,7 +189,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["hiring"],
         per_day: 6.0,
         age_days: 18,
-        course: Course::Steady,
+        trend: Trend::Steady,
         sources: &[from("linkedin.com", 66), from("indeed.com", 22), direct(12)],
         converts_per_mille: 0,
     },
@@ -199,7 +200,7 @@ pub(crate) const LINKS: [Link; 12] = [
         tags: &["press"],
         per_day: 3.0,
         age_days: DAYS,
-        course: Course::Steady,
+        trend: Trend::Steady,
         sources: &[direct(80), from("mail.google.com", 20)],
         converts_per_mille: 0,
     },

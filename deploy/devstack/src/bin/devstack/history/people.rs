@@ -1,8 +1,8 @@
-//! Who clicks: countries, devices and browsers, and programs.
+//! The visitors: countries, devices, browsers, bots and previews.
 
-use super::Dice;
+use super::dice::Dice;
 
-/// A User-Agent and what the edge reads from it.
+/// A User-Agent and the fields that the edge derives from it.
 pub(crate) struct Agent {
     pub(crate) user_agent: &'static str,
     pub(crate) device_type: &'static str,
@@ -11,7 +11,7 @@ pub(crate) struct Agent {
     pub(super) share: u64,
 }
 
-/// Somebody who clicks, perhaps more than once.
+/// A visitor.
 #[derive(Clone, Copy)]
 pub(super) struct Person {
     pub(super) visitor: u64,

@@ -1,4 +1,4 @@
-//! The demo account, and what `up` prints once everything is ready.
+//! The demo account, and the text that `up` prints when everything is ready.
 
 use std::process::Command;
 
@@ -10,14 +10,14 @@ use serde::de::DeserializeOwned;
 
 use crate::environment::Services;
 use crate::folder::Folder;
-use crate::state::{DEMO, Demo};
+use crate::state::{DEMO, DemoAccount};
 use crate::status::Status;
 
-/// A browser's, because clicks of command-line clients count as bots.
+/// A browser's User-Agent: command-line clients count as bots.
 const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
 
-/// What [`welcome`] ends with.
-pub(crate) fn last_words(in_background: bool) -> &'static str {
+/// Returns the last line of [`welcome`].
+pub(crate) fn final_line(in_background: bool) -> &'static str {
     if in_background {
         "Running in the background. `./dev logs -f` follows the logs; `./dev down` stops it and keeps the data."
     } else {
@@ -52,13 +52,13 @@ struct EdgeToken {
 }
 
 /// Returns the demo account of an earlier start if the API still knows its key, else creates one.
-pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> anyhow::Result<Demo> {
-    if let Some(demo) = folder.read::<Demo>(DEMO)? {
-        // It is unknown when the database was wiped, or is another one than the last time.
+pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> anyhow::Result<DemoAccount> {
+    if let Some(demo) = folder.read::<DemoAccount>(DEMO)? {
+        // The database may have been wiped, or be another one than the last time.
         let known = is_known(api, &demo.api_key).await.map_err(anyhow::Error::from_boxed);
         if known.context("could not ask the API for the demo account")? {
-            // It goes with the keys, which may be others than the last time.
-            return Ok(Demo { setup_token: setup_token(services).await?, ..demo });
+            // It depends on the keys, which may have changed.
+            return Ok(DemoAccount { setup_token: setup_token(services).await?, ..demo });
         }
     }
     let arguments = ["create-account", "--name", "Demo", "--plan", "business", "--json"];
@@ -66,7 +66,7 @@ pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> a
     let arguments = ["create-key", "--workspace", &account.workspace_id, "--scope", "read,write", "--json"];
     let key: Key = admin(services, &arguments).await?;
     let token: EdgeToken = admin(services, &["create-edge-token", "--json"]).await?;
-    let demo = Demo {
+    let demo = DemoAccount {
         account_id: account.account_id,
         workspace_id: account.workspace_id,
         api_key: key.key,
@@ -83,14 +83,14 @@ async fn setup_token(services: &Services) -> anyhow::Result<String> {
     Ok(token.setup_token)
 }
 
-/// Whether nobody can sign in at the dashboard yet, as far as the API says.
+/// Returns whether the dashboard has no owner yet; false when the API does not answer.
 pub(crate) async fn is_setup_needed(api: &str) -> bool {
-    let asked = async {
+    let setup = async {
         let answer = http::client()?.get(format!("{api}/app/api/setup")).send().await?;
         let text = http::accepted(answer).await?;
         Ok::<SetupNeeded, Cause>(serde_json::from_str(&text)?)
     };
-    asked.await.is_ok_and(|setup| setup.needed)
+    setup.await.is_ok_and(|setup| setup.needed)
 }
 
 async fn is_known(api: &str, key: &str) -> Result<bool, Cause> {
@@ -106,23 +106,22 @@ async fn admin<T: DeserializeOwned>(services: &Services, arguments: &[&str]) -> 
     command.arg("admin").args(arguments).envs(&services.variables);
     let what = format!("`api admin {}`", arguments.join(" "));
     let printed = run(&what, command).await?;
-    // Not quoted in the error: it holds a key.
-    serde_json::from_slice(&printed).with_context(|| format!("{what} printed an unexpected answer"))
+    // The error does not contain the output, which has a key in it.
+    serde_json::from_slice(&printed).with_context(|| format!("{what} printed unexpected output"))
 }
 
-/// The addresses, the key, and three lines to try.
-pub(crate) fn welcome(status: &Status, last_words: &str) -> anyhow::Result<String> {
-    let known =
-        |field: &Option<String>| field.clone().context("the stack does not know its own addresses yet");
+/// Returns the addresses, the key, and commands to try.
+pub(crate) fn welcome(status: &Status, final_line: &str) -> anyhow::Result<String> {
+    let known = |field: &Option<String>| field.clone().context("the stack is not complete yet");
     let (api, edge, key) = (known(&status.api)?, known(&status.edge)?, known(&status.api_key)?);
     let dashboard = known(&status.dashboard_address())?;
-    let whether = if status.setup_token.is_some() { "  (signs you up)" } else { "" };
-    // Another slug for each start: the first line of a second one would find it taken.
+    let hint = if status.setup_token.is_some() { "  (signs you up)" } else { "" };
+    // A new slug for each start: the old one exists already.
     let slug = format!("hello-{}", random::hex::<2>()?);
     let body = format!(r#"{{"name":"Hello","slug":"{slug}","destination":"https://example.com/"}}"#);
     Ok(format!(
         "
-  Dashboard  {dashboard}{whether}
+  Dashboard  {dashboard}{hint}
   API        {api}
   Edge       {edge}
   API key    {key}
@@ -133,30 +132,29 @@ Create a link, click it as a browser would, and read its counts (`./dev demo` fi
   sleep 1; curl -i -A '{BROWSER}' {edge}/{slug}
   sleep 1; curl -s {api}/api/links/$ID -H 'Authorization: Bearer {key}'
 
-{last_words}"
+{final_line}"
     ))
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_welcome_names_the_addresses_the_key_and_a_browser() {
-        let mut status = Status::without_servers(None, None);
+    fn the_welcome_has_the_addresses_the_key_and_a_browser() {
+        let mut status = Status::not_running(None, None);
         status.api = Some("http://127.0.0.1:8080".to_owned());
         status.edge = Some("http://127.0.0.1:8081".to_owned());
         status.api_key = Some("hop_live_key".to_owned());
         status.dashboard = Some("http://127.0.0.1:8080/app/".to_owned());
-        let text = welcome(&status, last_words(false)).unwrap();
+        let text = welcome(&status, final_line(false)).unwrap();
         assert!(
             text.contains("curl -s http://127.0.0.1:8080/api/links -H 'Authorization: Bearer hop_live_key'")
         );
         assert!(text.contains(&format!("-A '{BROWSER}' http://127.0.0.1:8081/hello-")));
         assert!(text.contains("  Dashboard  http://127.0.0.1:8080/app/\n"), "{text}");
         status.setup_token = Some("0123".to_owned());
-        let text = welcome(&status, last_words(true)).unwrap();
+        let text = welcome(&status, final_line(true)).unwrap();
         assert!(text.contains("http://127.0.0.1:8080/app/#setup_token=0123  (signs you up)\n"), "{text}");
         assert!(!text.contains("Ctrl-C"), "{text}");
     }

@@ -1,7 +1,7 @@
-//! `demo`: fills the demo workspace with a [`history`] of links, clicks and conversions, and a webhook endpoint.
+//! `demo`: fills the demo workspace with links, their [`history`] of clicks and conversions, and a webhook endpoint.
 //!
-//! Clicks go onto their topic as the edge writes them, because the edge takes none that is older than ten days. All
-//! else goes through the API, and its times are then set back in Postgres.
+//! Clicks are written to their topic directly, because the edge accepts none older than ten days. Everything else is
+//! created through the API and then backdated in Postgres.
 
 use std::str::FromStr as _;
 use std::time::{Duration, Instant};
@@ -23,60 +23,59 @@ use crate::control::{self, Request};
 use crate::environment::Services;
 use crate::folder::Folder;
 use crate::history::{self, LINKS, Link, Visit};
-
-use crate::state::{DEMO, Demo, History};
-use crate::status::{self, Status};
-use crate::terminal::say;
+use crate::state::{DEMO, DemoAccount, History};
+use crate::status::Status;
+use crate::terminal::print_line;
 
 /// How long Kafka may take to confirm the clicks, and the processor to count them.
-const PATIENCE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A link that is there, and its clicks.
-struct Filled {
+/// A created link and its clicks.
+struct CreatedLink {
     link: &'static Link,
     id: LinkId,
     visits: Vec<Visit>,
 }
 
-/// Fills the workspace, unless an earlier run has.
+/// Fills the workspace unless an earlier run has.
 pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
     let began = Instant::now();
-    let status = status::of(folder).await?;
+    let status = control::status(folder).await?;
     let services: Services = serde_json::from_value(control::send(folder, &Request::Environment).await?)?;
-    let api = Api::of(&status)?;
-    let demo: Demo = folder.read(DEMO)?.context("there is no demo account yet: see `./dev status`")?;
+    let api = Api::new(&status)?;
+    let demo: DemoAccount = folder.read(DEMO)?.context("there is no demo account yet: see `./dev status`")?;
     let address = status.dashboard_address().unwrap_or_default();
     if demo.history.as_ref().is_some_and(|history| history.is_complete) {
-        say(&format!("The demo data is already there: {address}"));
+        print_line(&format!("The demo data is already there: {address}"));
         return Ok(());
     }
     api.ensure_no_endpoint_gets_clicks().await?;
-    // A run that was interrupted goes on with the same clicks: they have the same ids and count once.
-    let (is_again, end) = match &demo.history {
+    // An interrupted run is continued with the same clicks: they have the same ids and count once.
+    let (is_repeat, end) = match &demo.history {
         Some(history) => (true, history.end),
         None => (false, schemas::time::to_millis(Utc::now())),
     };
-    let note = |is_complete| {
-        folder.write(DEMO, &Demo { history: Some(History { end, is_complete }), ..demo.clone() })
+    let save = |is_complete| {
+        folder.write(DEMO, &DemoAccount { history: Some(History { end, is_complete }), ..demo.clone() })
     };
-    note(false)?;
+    save(false)?;
 
-    let mut filled = Vec::new();
+    let mut links = Vec::new();
     for link in &LINKS {
-        filled.push(Filled { link, id: api.upsert(link).await?, visits: history::visits(link, end) });
+        links.push(CreatedLink { link, id: api.upsert(link).await?, visits: history::visits(link, end) });
     }
     let variable =
         |name: &str| services.variables.get(name).with_context(|| format!("the stack has no {name}"));
     let mut postgres =
         PgConnection::connect(variable("DATABASE_URL")?).await.context("connecting to Postgres")?;
-    for Filled { link, id, .. } in &filled {
+    for CreatedLink { link, id, .. } in &links {
         backdate_link(&mut postgres, *id, history::created_at(link, end)).await?;
     }
     let keys = click_id_keys(variable("HOPLINE_CLICK_ID_KEYS")?)?;
     let workspace = demo.workspace_id.parse().context("the demo account's workspace id")?;
     let (sent, converting) = {
         let brokers = variable("KAFKA_BROKERS")?.clone();
-        let clicks = clicks(&filled, &keys, workspace, is_again);
+        let clicks = clicks(&links, &keys, workspace, is_repeat);
         let converting: Vec<String> = clicks
             .iter()
             .filter(|(_, converts)| *converts)
@@ -86,17 +85,17 @@ pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || publish(&brokers, &clicks)).await??;
         (sent, converting)
     };
-    api.await_counted(&filled).await?;
+    api.await_counts(&links).await?;
     for (number, click_id) in converting.iter().enumerate() {
         api.convert(click_id, number).await?;
     }
-    for Filled { id, .. } in &filled {
+    for CreatedLink { id, .. } in &links {
         backdate_conversions(&mut postgres, *id).await?;
     }
     let receiver = status.receiver.as_deref().context("the stack has no webhook receiver")?;
     api.ensure_endpoint(receiver).await?;
-    note(true)?;
-    say(&format!(
+    save(true)?;
+    print_line(&format!(
         "Created {} links with {sent} clicks of {} days, {} conversions and a webhook endpoint in {:.1} s.\n\
          Dashboard: {address}",
         LINKS.len(),
@@ -107,9 +106,14 @@ pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The click of each visit as the edge would have written it, and whether it converts.
-fn clicks(filled: &[Filled], keys: &ClickIdKeys, workspace: WorkspaceId, again: bool) -> Vec<(Click, bool)> {
-    let of = |Filled { link, id, visits }: &Filled| -> Vec<(Click, bool)> {
+/// Returns the click of each visit as the edge would write it, and whether it converts.
+fn clicks(
+    links: &[CreatedLink],
+    keys: &ClickIdKeys,
+    workspace: WorkspaceId,
+    again: bool,
+) -> Vec<(Click, bool)> {
+    let of = |CreatedLink { link, id, visits }: &CreatedLink| -> Vec<(Click, bool)> {
         let click = |visit: &Visit| {
             let text = |text: &str| text.to_owned();
             let [utm_source, utm_medium, utm_campaign] =
@@ -141,10 +145,10 @@ fn clicks(filled: &[Filled], keys: &ClickIdKeys, workspace: WorkspaceId, again: 
         };
         visits.iter().map(|visit| (click(visit), visit.converts)).collect()
     };
-    filled.iter().flat_map(of).collect()
+    links.iter().flat_map(of).collect()
 }
 
-/// Writes the clicks onto their topic and waits until Kafka has them.
+/// Writes the clicks to their topic and waits until Kafka has confirmed them.
 fn publish(brokers: &str, clicks: &[(Click, bool)]) -> anyhow::Result<()> {
     let producer: ThreadedProducer<DefaultProducerContext> = ClientConfig::new()
         .set("bootstrap.servers", brokers)
@@ -165,16 +169,16 @@ fn publish(brokers: &str, clicks: &[(Click, bool)]) -> anyhow::Result<()> {
             producer.poll(Duration::from_millis(50));
         }
     }
-    producer.flush(PATIENCE).context("Kafka has not confirmed the clicks")
+    producer.flush(DEADLINE).context("Kafka has not confirmed the clicks")
 }
 
-/// Reads `HOPLINE_CLICK_ID_KEYS` as `./dev` draws it: one key.
+/// Parses `HOPLINE_CLICK_ID_KEYS` with one key, as `./dev` generates it.
 fn click_id_keys(text: &str) -> anyhow::Result<ClickIdKeys> {
     let parsed = || {
         let (id, key) = text.split_once(':')?;
         let mut bytes = [0; 32];
-        for (place, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(key.get(2 * place..2 * place + 2)?, 16).ok()?;
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(key.get(2 * index..2 * index + 2)?, 16).ok()?;
         }
         Some((u8::from_str(id).ok()?, bytes))
     };
@@ -202,15 +206,15 @@ struct Api {
 }
 
 impl Api {
-    fn of(status: &Status) -> anyhow::Result<Self> {
+    fn new(status: &Status) -> anyhow::Result<Self> {
         ensure!(status.ready, "the stack is not ready: see `./dev status`");
         let (url, key) =
             status.api.clone().zip(status.api_key.clone()).context("the stack has no API key")?;
         Ok(Self { client: http::client().map_err(anyhow::Error::from_boxed)?, url, key })
     }
 
-    /// Sends a request and returns the status and the answer.
-    async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<(u16, Value)> {
+    /// Sends a request and returns the status and the body of the response.
+    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<(u16, Value)> {
         let mut request =
             self.client.request(method, format!("{}/api{path}", self.url)).bearer_auth(&self.key);
         if let Some(body) = body {
@@ -221,9 +225,9 @@ impl Api {
         Ok((status, answer.json().await.unwrap_or(Value::Null)))
     }
 
-    /// The same for a request that has to succeed.
-    async fn demand(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
-        match self.ask(method, path, body).await? {
+    /// Sends a request and fails unless the status is 2xx.
+    async fn send_ok(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        match self.send(method, path, body).await? {
             (200..=299, answer) => Ok(answer),
             (status, answer) => {
                 bail!("the API answered {path} with {status}: {}", answer["message"].as_str().unwrap_or(""))
@@ -231,7 +235,7 @@ impl Api {
         }
     }
 
-    /// The user's own endpoints would get every click of the history.
+    /// Fails when an endpoint of the user's would get every click of the history.
     async fn ensure_no_endpoint_gets_clicks(&self) -> anyhow::Result<()> {
         for endpoint in self.endpoints().await? {
             let gets_clicks = endpoint["events"]
@@ -247,7 +251,7 @@ impl Api {
     }
 
     async fn endpoints(&self) -> anyhow::Result<Vec<Value>> {
-        let mut answer = self.demand(Method::GET, "/webhooks", None).await?;
+        let mut answer = self.send_ok(Method::GET, "/webhooks", None).await?;
         Ok(answer["webhooks"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
@@ -259,19 +263,19 @@ impl Api {
             "destination": link.destination,
             "tags": link.tags,
         });
-        let answer = self.demand(Method::PUT, "/links/upsert", Some(&body)).await;
+        let answer = self.send_ok(Method::PUT, "/links/upsert", Some(&body)).await;
         let answer = answer.with_context(|| format!("creating the link {}", link.slug))?;
-        answer["id"].as_str().and_then(|id| id.parse().ok()).context("a link without an id")
+        answer["id"].as_str().and_then(|id| id.parse().ok()).context("the API returned a link without an id")
     }
 
-    /// Waits until the counters have every click of a person.
-    async fn await_counted(&self, filled: &[Filled]) -> anyhow::Result<()> {
+    /// Waits until every human click is counted.
+    async fn await_counts(&self, links: &[CreatedLink]) -> anyhow::Result<()> {
         let is_human = |visit: &&Visit| visit.class == Class::Human;
-        let wanted: usize = filled.iter().map(|filled| filled.visits.iter().filter(is_human).count()).sum();
-        let counted = readiness::until("the count of all clicks", PATIENCE, async || {
+        let wanted: usize = links.iter().map(|link| link.visits.iter().filter(is_human).count()).sum();
+        let counted = readiness::until("the count of all clicks", DEADLINE, async || {
             let mut counted = 0;
-            for Filled { id, .. } in filled {
-                let answer = self.demand(Method::GET, &format!("/links/{id}"), None).await?;
+            for CreatedLink { id, .. } in links {
+                let answer = self.send_ok(Method::GET, &format!("/links/{id}"), None).await?;
                 counted += answer["total_clicks"].as_u64().unwrap_or(0);
             }
             if counted >= wanted as u64 {
@@ -286,11 +290,14 @@ impl Api {
     async fn convert(&self, click_id: &str, number: usize) -> anyhow::Result<()> {
         let body =
             json!({ "click_id": click_id, "external_user_id": format!("customer-{}", 1_000 + number) });
-        match self.ask(Method::POST, "/conversions", Some(&body)).await? {
+        match self.send(Method::POST, "/conversions", Some(&body)).await? {
             // 409: an interrupted run has registered it.
             (200..=299 | 409, _) => Ok(()),
             (status, answer) => {
-                bail!("a conversion was answered with {status}: {}", answer["message"].as_str().unwrap_or(""))
+                bail!(
+                    "the API answered a conversion with {status}: {}",
+                    answer["message"].as_str().unwrap_or("")
+                )
             }
         }
     }
@@ -304,26 +311,25 @@ impl Api {
             "description": "Demo receiver of `./dev`: accepts everything",
             "events": ["click.created", "link.created", "link.updated", "link.deleted"],
         });
-        let endpoint = self.demand(Method::POST, "/webhooks", Some(&body)).await?;
-        let id = endpoint["id"].as_str().context("an endpoint without an id")?;
-        self.demand(Method::POST, &format!("/webhooks/{id}/test"), None).await.map(drop)
+        let endpoint = self.send_ok(Method::POST, "/webhooks", Some(&body)).await?;
+        let id = endpoint["id"].as_str().context("the API returned an endpoint without an id")?;
+        self.send_ok(Method::POST, &format!("/webhooks/{id}/test"), None).await.map(drop)
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use crate::state::Secrets;
 
     #[test]
-    fn the_clicks_have_ids_of_the_stacks_own_key_and_are_read_as_the_edges_are() {
-        let keys = click_id_keys(&Secrets::draw().unwrap().click_id_keys).unwrap();
+    fn demo_clicks_have_valid_ids_and_can_be_decoded() {
+        let keys = click_id_keys(&Secrets::generate().unwrap().click_id_keys).unwrap();
         let id: LinkId = "lnk_01j9qkwz0vfdz9mm9f3my4ppk9".parse().unwrap();
         let end: DateTime<Utc> = "2026-11-22T14:20:00Z".parse().unwrap();
-        let filled = [Filled { link: &LINKS[0], id, visits: history::visits(&LINKS[0], end) }];
+        let links = [CreatedLink { link: &LINKS[0], id, visits: history::visits(&LINKS[0], end) }];
         let workspace = "wsp_01j9qkwz0vfdz9mm9f3my4ppk9".parse().unwrap();
-        for (click, converts) in clicks(&filled, &keys, workspace, false) {
+        for (click, converts) in clicks(&links, &keys, workspace, false) {
             let verified = keys.verify(&click.click_id).unwrap();
             assert_eq!((verified.link_id, verified.occurred_at), (id, click.occurred_at));
             assert_eq!(Click::decode(&click.encode()).unwrap(), click);

@@ -1,4 +1,4 @@
-//! The dashboard's page, which npm builds.
+//! Builds the dashboard with npm.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,22 +10,22 @@ use devstack::process::run;
 
 use crate::stack::Stack;
 
-/// What the page is built of, below its folder.
+/// The sources, in the dashboard's folder.
 const SOURCES: [&str; 4] = ["src", "index.html", "package-lock.json", "vite.config.js"];
 
-/// Builds the page where npm is there and it is not built yet, or of older sources. `api` does without it and says so.
+/// Builds the dashboard when it is missing or older than its sources. Without npm the stack runs without it.
 pub(crate) async fn build(repository: &Path, stack: &Arc<Stack>) {
     let folder = repository.join("api/dashboard");
     if is_built(&folder) {
         return;
     }
     if !has_npm() {
-        stack.tell("continuing without the dashboard: npm is not installed");
+        stack.report("continuing without the dashboard: npm is not installed");
         return;
     }
-    stack.tell("building the dashboard");
+    stack.report("building the dashboard");
     if let Err(error) = build_in(&folder).await {
-        stack.tell(&format!("continuing without the dashboard: {error:#}"));
+        stack.report(&format!("continuing without the dashboard: {error:#}"));
     }
 }
 
@@ -35,12 +35,12 @@ async fn build_in(folder: &Path) -> anyhow::Result<()> {
         npm.current_dir(folder).args(arguments);
         npm
     };
-    // What npm has installed last is noted in this file.
-    let installed = newest(&folder.join("node_modules/.package-lock.json"));
-    if installed.is_none() || installed < newest(&folder.join("package-lock.json")) {
-        run("`npm ci`", npm(&["ci", "--ignore-scripts"])).await.context("installing its packages")?;
+    // npm writes this file after an installation.
+    let installed = last_change(&folder.join("node_modules/.package-lock.json"));
+    if installed.is_none() || installed < last_change(&folder.join("package-lock.json")) {
+        run("`npm ci`", npm(&["ci", "--ignore-scripts"])).await.context("installing packages")?;
     }
-    run("`npm run build`", npm(&["run", "build"])).await.context("building it")?;
+    run("`npm run build`", npm(&["run", "build"])).await.context("building")?;
     Ok(())
 }
 
@@ -48,24 +48,23 @@ fn has_npm() -> bool {
     Command::new("npm").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Whether the built page is there, and no source is newer.
+/// Returns whether the dashboard is built from the current sources.
 fn is_built(folder: &Path) -> bool {
-    let built = newest(&folder.join("dist/index.html"));
-    built.is_some() && SOURCES.iter().all(|source| newest(&folder.join(source)) <= built)
+    let built = last_change(&folder.join("dist/index.html"));
+    built.is_some() && SOURCES.iter().all(|source| last_change(&folder.join(source)) <= built)
 }
 
-/// When a file, or a file below a folder, was last changed; none where there is none.
-fn newest(path: &Path) -> Option<SystemTime> {
+/// Returns the last change of a file or of any file in a folder; `None` when there is none.
+fn last_change(path: &Path) -> Option<SystemTime> {
     let metadata = path.metadata().ok()?;
     if !metadata.is_dir() {
         return metadata.modified().ok();
     }
     let entries = path.read_dir().ok()?;
-    entries.filter_map(|entry| newest(&entry.ok()?.path())).max()
+    entries.filter_map(|entry| last_change(&entry.ok()?.path())).max()
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use std::fs::{File, create_dir_all};
     use std::time::{Duration, SystemTime};
@@ -75,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_built_again_when_a_source_is_newer() {
+    fn a_newer_source_requires_a_build() {
         let scratch = Scratch::new("page").unwrap();
         let folder = scratch.path();
         let write = |path: &str, age: u64| {
