@@ -143,7 +143,7 @@ where
                     UNREADY_INTERVAL
                 }
                 Err(_) => {
-                    check.unready("no answer in time");
+                    check.unready(format!("no answer within {} seconds", PROBE_TIMEOUT.as_secs()));
                     UNREADY_INTERVAL
                 }
             };

@@ -1,6 +1,5 @@
 //! The Prometheus recorder for the `metrics` facade.
 
-use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ const COUNTS: &[f64] =
 /// Time between two merges of recorded samples into buckets.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-static INSTALLED: OnceLock<Metrics> = OnceLock::new();
+static INSTALLED: Mutex<Option<Metrics>> = Mutex::new(None);
 
 /// A handle to the metrics of this process; cheap to clone.
 #[derive(Clone)]
@@ -52,10 +51,9 @@ impl Metrics {
     /// # Errors
     /// When other code has installed a recorder, or no thread can be started.
     pub fn install(service: &'static str, version: &'static str) -> anyhow::Result<Self> {
-        static INSTALLING: Mutex<()> = Mutex::new(());
-        let _lock = INSTALLING.lock();
-        if let Some(installed) = INSTALLED.get() {
-            return Ok(installed.clone());
+        let mut installed = INSTALLED.lock();
+        if let Some(metrics) = &*installed {
+            return Ok(metrics.clone());
         }
         let recorder = PrometheusBuilder::new()
             .set_buckets(COUNTS)?
@@ -78,7 +76,7 @@ impl Metrics {
         let process = metrics_process::Collector::default();
         process.describe();
         metrics::gauge!("hopline_build_info", "service" => service, "version" => version).set(1.0);
-        Ok(INSTALLED.get_or_init(|| Self { recorder, process }).clone())
+        Ok(installed.insert(Self { recorder, process }).clone())
     }
 
     /// Returns all metrics, including those of the process, in Prometheus' text format.

@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::telemetry::LogFormat;
 use crate::{Shutdown, config, telemetry};
 
-/// Time from the shutdown deadline until a process that hangs at exit is killed.
+/// Time from the shutdown deadline until a process that hangs at exit is ended.
 const HANG_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time for the runtime's remaining tasks to stop.
@@ -65,7 +65,7 @@ where
     install_crypto();
     match start(name, version, &settings) {
         Ok((runtime, context)) => {
-            runtime.spawn(kill_if_hung(context.shutdown.clone()));
+            runtime.spawn(exit_if_hung(context.shutdown.clone()));
             finish(runtime, context.shutdown.clone(), || run(config, context))
         }
         Err(error) => exit_code(&error),
@@ -128,14 +128,14 @@ where
     code
 }
 
-/// Kills the process when it hangs after the deadline, for example in the destructor of a native library.
-async fn kill_if_hung(shutdown: Shutdown) {
+/// Ends the process when it hangs after the deadline, for example in the destructor of a native library.
+async fn exit_if_hung(shutdown: Shutdown) {
     shutdown.wait().await;
     let Some(deadline) = shutdown.deadline() else { return };
     // A thread, because all threads of the runtime may be blocked or stopped.
     thread::spawn(move || {
         thread::sleep(deadline.saturating_duration_since(tokio::time::Instant::now()) + HANG_TIMEOUT);
-        tracing::error!("the process hangs at exit; killing it");
+        tracing::error!("the process hangs at exit; ending it with exit code 1");
         std::process::exit(1);
     });
 }

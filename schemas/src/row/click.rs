@@ -7,38 +7,12 @@ use crate::id::{LinkId, WorkspaceId};
 use crate::message::Click;
 use crate::referrer::without_www;
 
-/// Returns the number of a source: the number of the partition's log in the upper 16 bits, the partition in the lower.
-///
-/// A recreated topic starts its offsets at 0 again, so it gets a new log number, which keeps its positions distinct.
-/// Table `sources` has the topic id of each.
-pub const fn source(log: u16, partition: u16) -> u32 {
-    ((log as u32) << 16) | partition as u32
-}
-
-/// The first log of each partition.
-pub const FIRST_LOG: u16 = 1;
-
-/// Returns the log number of a [`source`].
-pub const fn log_of(src: u32) -> u16 {
-    (src >> 16) as u16
-}
-
-/// Returns the partition of a [`source`].
-pub const fn partition_of(src: u32) -> u16 {
-    (src & 0xffff) as u16
-}
-
-/// The source number under which upkeep has its epoch in table `owners`, so that it is fenced like a partition's inserts.
-///
-/// No partition has this number: a Kafka topic does not have 65,536 partitions.
-pub const UPKEEP: u32 = source(u16::MAX, u16::MAX);
-
 /// A click and its position: the table has each pair (`src`, `koff`) at most once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClickRow<S = String> {
     /// The click.
     pub click: Click<S>,
-    /// The source; see [`source`].
+    /// The number of the source; see [`source`](super::source()).
     pub src: u32,
     /// Offset within the partition.
     pub koff: u64,
@@ -132,6 +106,7 @@ impl<'a> RowBytes<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::source;
     use super::*;
     use crate::message::Message as _;
 
@@ -147,12 +122,6 @@ mod tests {
         ahead.click.occurred_at = ahead.broker_ts + chrono::TimeDelta::minutes(5);
         assert_eq!(ahead.occurred_at(), ahead.broker_ts);
         assert!(row().occurred_at() < row().broker_ts);
-    }
-
-    #[test]
-    fn a_source_holds_its_log_and_partition() {
-        assert_eq!(source(FIRST_LOG, 3), 0x0001_0003);
-        assert_eq!((log_of(source(700, 65_000)), partition_of(source(700, 65_000))), (700, 65_000));
     }
 
     #[test]

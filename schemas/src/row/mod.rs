@@ -6,6 +6,8 @@
 mod click;
 mod conversion;
 mod row_binary;
+mod source;
 
-pub use click::{CLICK_STRUCTURE, ClickRow, FIRST_LOG, RowBytes, UPKEEP, log_of, partition_of, source};
+pub use click::{CLICK_STRUCTURE, ClickRow, RowBytes};
 pub use conversion::{CONVERSION_COLUMNS, write_conversion};
+pub use source::{FIRST_LOG, UPKEEP, log_of, partition_of, source};

@@ -40,7 +40,7 @@ pub enum DestinationError {
     /// The URL has a user name or a password.
     #[error("must not contain a user name or a password")]
     UserInfo,
-    /// Longer than [`MAX_URL_LEN`].
+    /// Longer than 2048 bytes.
     #[error("must have at most {MAX_URL_LEN} bytes")]
     TooLong,
     /// The port belongs to another kind of server.

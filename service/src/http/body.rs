@@ -35,16 +35,10 @@ pub async fn read_json<T: DeserializeOwned, B: Buf>(
 ///
 /// Rejects with an [`ApiError`]: 415 for another type, 413 above the limit.
 pub fn json_bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection> + Clone {
-    warp::header::headers_cloned()
-        .and_then(|headers: HeaderMap| async move { require_json(&headers).map_err(warp::reject::custom) })
-        .untuple_one()
-        .and(bytes(limit))
-}
-
-fn bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejection> + Clone {
     warp::header::headers_cloned().and(warp::body::stream()).and_then(
         move |headers: HeaderMap, stream| async move {
-            read(&headers, stream, limit).await.map_err(warp::reject::custom)
+            require_json(&headers)?;
+            Ok::<_, Rejection>(read(&headers, stream, limit).await?)
         },
     )
 }

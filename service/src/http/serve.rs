@@ -175,7 +175,7 @@ async fn connection<M: Middleware>(
                 biased;
                 ended = connection => ended,
                 () = shutdown.wait_clients_deadline() => {
-                    tracing::warn!(%peer, "closed the connection of {peer}: its request did not end before the shutdown deadline");
+                    tracing::warn!("closed a connection whose request did not end before the shutdown deadline");
                     Ok(())
                 }
             }
