@@ -90,7 +90,7 @@ impl Intake {
     /// Stores a click together with its partition, so that a repeat goes to the same one.
     pub fn store(&self, click: &Click) {
         let at = click.occurred_at.timestamp_millis();
-        let partition = self.partitions.at(at);
+        let partition = self.partitions.for_time(at);
         RECORD.with_borrow_mut(|record| {
             let encoded = record.fill(at, partition, click.click_id.as_bytes(), |bytes| {
                 Ok(serde_json::to_writer(bytes, click)?)

@@ -51,7 +51,7 @@ impl Publisher {
         let mut sent = Vec::new();
         for click in clicks {
             let (key, value) = (&click.click_id, click.encode());
-            let partition = self.partitions.of(key.as_bytes());
+            let partition = self.partitions.for_click_id(key.as_bytes());
             let record = FutureRecord::to(&self.topic).partition(partition).key(key).payload(&value);
             sent.push(self.producer.send_result(record).map_err(|(error, _)| error)?);
         }

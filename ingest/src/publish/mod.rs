@@ -1,10 +1,10 @@
-//! From the spool to topic `clicks`.
+//! Publishes the clicks in the spool to topic `clicks`.
 //!
-//! One thread reads the segments in order, hands their records to an idempotent producer, notes which of them Kafka
-//! has confirmed, and deletes a segment when that is all of it. Nothing else ends a click's stay in the spool: a
-//! record that Kafka refused or whose fate is unknown is sent again, marked as a possible repeat.
+//! One thread reads the segments in order, passes their records to an idempotent producer, records which of them Kafka
+//! has confirmed, and deletes a segment once all its records are confirmed. A record that Kafka rejected or whose
+//! outcome is unknown is sent again, marked as a possible repeat.
 
-mod measures;
+mod metrics;
 mod partitions;
 mod producer;
 mod progress;
@@ -31,10 +31,10 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Starts to publish what is in the spool; `kafka` says whether Kafka answers.
+    /// Starts to publish the clicks in the spool. `kafka` is ready while Kafka answers.
     ///
     /// # Errors
-    /// When the producer's settings are refused, or no thread can be started.
+    /// When the producer's settings are invalid, or the thread cannot be started.
     pub fn start(
         config: &KafkaConfig,
         spool: Arc<Spool>,
@@ -42,7 +42,7 @@ impl Publisher {
         kafka: Check,
     ) -> anyhow::Result<Self> {
         let client = producer::settings(config);
-        // Wrong settings end the start here and not a thread later.
+        // Invalid settings are reported here and not in the thread.
         client.create_native_config().context("cannot use the Kafka settings for publishing clicks")?;
         let stop = Arc::new(OnceLock::new());
         let topic = config.topic(schemas::topic::CLICKS.name);
@@ -54,15 +54,17 @@ impl Publisher {
         Ok(Self { thread, stop })
     }
 
-    /// Publishes what is left until `deadline`, or until it is clear that Kafka is down, and ends.
+    /// Publishes the remaining clicks, at most until `deadline` or while Kafka answers, and ends the thread. Blocks.
     ///
-    /// Blocks. What is not confirmed by then stays in the spool for the next start. Nothing may be appended to the
-    /// spool any more, and its last segment must be sealed.
+    /// Unconfirmed clicks stay in the spool for the next start. The caller must have sealed the spool's last segment and
+    /// must not append any more.
     pub fn finish(self, deadline: Instant) {
         self.stop.get_or_init(|| deadline);
         self.thread.thread().unpark();
         if self.thread.join().is_err() {
-            tracing::error!("the thread that publishes clicks panicked; what it left is in the spool");
+            tracing::error!(
+                "the thread that publishes clicks panicked; unconfirmed clicks stay in the spool"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The producer, and how it is used.
+//! The Kafka producer of clicks.
 
 use std::time::Duration;
 
@@ -7,57 +7,59 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use service::kafka::KafkaConfig;
 
-use super::reports::{Reports, Ticket};
+use crate::publish::reports::{RecordId, Reports};
 
-/// How long the producer collects clicks for one batch, in milliseconds. With 5, and a partition for each click of
-/// its own, the same clicks cost at least four times as many requests.
+/// How long the producer collects clicks for a batch, in milliseconds. With 5, and a partition chosen for each click, the
+/// same clicks need at least four times as many requests.
 const LINGER_MS: &str = "20";
 
-/// Level of zstd. The default, 3, takes more time and makes batches of clicks no smaller.
+/// The level of zstd. The default, 3, takes more time and does not make batches of clicks smaller.
 const COMPRESSION_LEVEL: &str = "1";
 
-/// How many clicks the producer holds; further ones wait in the spool.
-const IN_FLIGHT: &str = "50000";
+/// The maximum number of clicks in the producer. Further ones wait in the spool.
+const MAX_IN_FLIGHT: &str = "50000";
 
-/// A producer that tells what became of each record.
+/// A producer that collects delivery reports.
 pub(super) type Producer = BaseProducer<Reports>;
 
-/// Returns the producer's settings: no click may be lost or doubled by the client itself.
+/// Returns the producer's settings. The client itself must neither lose nor duplicate a click.
 pub(super) fn settings(config: &KafkaConfig) -> ClientConfig {
     let mut client = config.client_config("ingest");
     client
         .set("linger.ms", LINGER_MS)
         .set("compression.codec", "zstd")
         .set("compression.level", COMPRESSION_LEVEL)
-        .set("queue.buffering.max.messages", IN_FLIGHT)
+        .set("queue.buffering.max.messages", MAX_IN_FLIGHT)
         .set("acks", "all")
         .set("enable.idempotence", "true")
-        // A record has all the time in the world: the spool is deleted by confirmations, not by giving up.
+        // No timeout, because only a confirmation removes a click from the spool.
         .set("message.timeout.ms", "0");
     client
 }
 
-/// Puts a record into the producer's queue.
-pub(super) fn hand_over(
+/// Adds a record to the producer's queue.
+pub(super) fn enqueue(
     producer: &Producer,
     topic: &str,
-    ticket: Ticket,
+    id: RecordId,
     partition: i32,
     key: &[u8],
     value: &[u8],
 ) -> Result<(), RDKafkaErrorCode> {
     let message =
-        BaseRecord::with_opaque_to(topic, ticket.into_opaque()).partition(partition).key(key).payload(value);
+        BaseRecord::with_opaque_to(topic, id.into_opaque()).partition(partition).key(key).payload(value);
     producer.send(message).map_err(|(error, _)| error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail))
 }
 
-/// Serves every delivery report that is there, without waiting for more: a poll that waits stays busy for the last
-/// millisecond of its time, and one that does not wait serves a single batch of reports.
-pub(super) fn serve_reports(producer: &Producer) {
+/// Collects all available delivery reports without waiting for more.
+///
+/// A poll that waits is busy for the last millisecond of its timeout, and one that does not wait collects a single batch
+/// of reports.
+pub(super) fn collect_reports(producer: &Producer) {
     loop {
-        let waiting = producer.in_flight_count();
+        let in_flight = producer.in_flight_count();
         producer.poll(Duration::ZERO);
-        if producer.in_flight_count() == waiting {
+        if producer.in_flight_count() == in_flight {
             return;
         }
     }

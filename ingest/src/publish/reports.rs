@@ -1,21 +1,20 @@
-//! What became of the records that were handed to the producer.
+//! The delivery reports of the records that were passed to the producer.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::{ClientContext, Message as _};
 
-/// Which record of which segment, in the size of a pointer, so that no record needs an allocation of its own.
+/// A segment and a record in it, in the size of a pointer, which saves an allocation per record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ticket(usize);
+pub(super) struct RecordId(usize);
 
-/// Both halves of a ticket are needed.
+// An id has 64 bits.
 const _: () = assert!(usize::BITS >= 64);
 
-impl Ticket {
-    /// `segment` is the ordinal of a [`Progress`](super::progress::Progress).
+impl RecordId {
+    /// Creates an id. `segment` is the ordinal of a `Progress`.
     pub(super) fn new(segment: u32, index: u32) -> Self {
         Self((segment as usize) << 32 | index as usize)
     }
@@ -33,26 +32,26 @@ impl Ticket {
     }
 }
 
-/// Collects delivery reports. Its records carry their tickets.
+/// A producer's context, which collects delivery reports.
 #[derive(Default)]
 pub(super) struct Reports {
     log: service::kafka::Context,
-    settled: Mutex<Settled>,
+    collected: Mutex<Outcomes>,
 }
 
-/// The reports since the last look.
+/// The outcomes of records, from their delivery reports.
 #[derive(Debug, Default)]
-pub(super) struct Settled {
+pub(super) struct Outcomes {
     /// Records that Kafka has confirmed.
-    pub(super) delivered: Vec<Ticket>,
-    /// Records that Kafka has not taken, as far as is known.
-    pub(super) failed: Vec<Failed>,
+    pub(super) delivered: Vec<RecordId>,
+    /// Records that Kafka has rejected, or whose outcome is unknown.
+    pub(super) failed: Vec<FailedRecord>,
 }
 
 /// A record that has to be sent again.
 #[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) ticket: Ticket,
+pub(super) struct FailedRecord {
+    pub(super) id: RecordId,
     pub(super) partition: i32,
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
@@ -60,11 +59,11 @@ pub(super) struct Failed {
 }
 
 impl Reports {
-    /// Returns what is new, in place of what the caller has settled.
-    pub(super) fn take(&self, mut emptied: Settled) -> Settled {
-        emptied.delivered.clear();
-        emptied.failed.clear();
-        std::mem::replace(&mut *self.settled.lock().unwrap_or_else(PoisonError::into_inner), emptied)
+    /// Returns the outcomes since the last call. Reuses the memory of `buffer` for the next ones.
+    pub(super) fn take(&self, mut buffer: Outcomes) -> Outcomes {
+        buffer.delivered.clear();
+        buffer.failed.clear();
+        std::mem::replace(&mut *self.collected.lock(), buffer)
     }
 }
 
@@ -82,13 +81,13 @@ impl ProducerContext for Reports {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
-        let ticket = Ticket(opaque);
-        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = RecordId(opaque);
+        let mut collected = self.collected.lock();
         match result {
-            Ok(_) => settled.delivered.push(ticket),
+            Ok(_) => collected.delivered.push(id),
             Err((error, message)) => {
-                settled.failed.push(Failed {
-                    ticket,
+                collected.failed.push(FailedRecord {
+                    id,
                     partition: message.partition(),
                     key: message.key().unwrap_or_default().to_vec(),
                     value: message.payload().unwrap_or_default().to_vec(),
@@ -105,10 +104,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ticket_names_its_segment_and_its_record() {
+    fn a_record_id_contains_segment_and_index() {
         for (segment, index) in [(0, 0), (1, u32::MAX), (u32::MAX, 7)] {
-            let ticket = Ticket(Ticket::new(segment, index).into_opaque());
-            assert_eq!((ticket.segment(), ticket.index()), (segment, index));
+            let id = RecordId(RecordId::new(segment, index).into_opaque());
+            assert_eq!((id.segment(), id.index()), (segment, index));
         }
     }
 }

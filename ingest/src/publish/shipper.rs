@@ -1,9 +1,9 @@
-//! The thread that publishes.
+//! The shipper: the thread that publishes the clicks in the spool.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
 use chrono::Utc;
 use rdkafka::ClientConfig;
@@ -12,93 +12,93 @@ use rdkafka::producer::Producer as _;
 use schemas::message::mark_again;
 use service::Check;
 
-use super::Partitions;
-use super::measures::Metrics;
-use super::producer::{Producer, hand_over, serve_reports};
-use super::progress::{Passed, Progress, Standing};
-use super::reports::{Failed, Reports, Settled, Ticket};
+use crate::publish::metrics::Metrics;
+use crate::publish::partitions::Partitions;
+use crate::publish::producer::{Producer, collect_reports, enqueue};
+use crate::publish::progress::{Progress, ReadRecord, RecordState};
+use crate::publish::reports::{FailedRecord, Outcomes, RecordId, Reports};
 use crate::spool::record::Record;
 use crate::spool::{Next, Spool};
 
-/// The thread's priority, which those of the producer inherit: where cores are scarce, visitors are answered first. At full
-/// load on two cores, shipping still keeps up.
+/// The niceness of this thread and the producer's threads, which inherit it, so that answering visitors has priority. At
+/// full load on two cores, publishing still keeps up.
 const NICENESS: i32 = 10;
 
-/// How long the spool and the delivery reports are left alone while records are under way.
+/// How long the thread sleeps between two rounds while records are in flight.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How long the thread sleeps at most when nothing is under way.
+/// How long the thread sleeps at most when no record is in flight.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// How long a record rests that Kafka refused, and the thread after a fault of the disk or the producer.
+/// How long to wait before a record that Kafka rejected is sent again, and after the producer failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// How many refused records are kept in memory before nothing new is sent.
+/// How many rejected records are kept in memory before no new ones are sent.
 const MAX_RETRIES: usize = 10_000;
 
-/// How often it is written down which records are confirmed. A killed edge sends again what was under way and what
-/// was confirmed since the last time.
+/// How often confirmations are written to the disk. After a kill, the records in flight and those confirmed since the
+/// last writing are sent again.
 const CONFIRMED_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often the gauges are set.
 const GAUGES_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often Kafka is asked for the number of partitions.
+/// How often the number of partitions is fetched from Kafka.
 const PARTITIONS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Least time between two log lines about one kind of fault of the disk.
+/// Minimum time between two log lines about the same kind of disk fault.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long Kafka may take to tell it.
+/// The timeout for fetching the number of partitions.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a confirmed segment stays. A one-node Kafka brings clicks onto its disk each second (`flush.ms`); a
-/// power loss before that takes what it has confirmed.
-const RELEASE_AFTER: Duration = Duration::from_secs(2);
+/// How long a confirmed segment is kept. A one-node Kafka syncs clicks to its disk each second (`flush.ms`); a power loss
+/// before that loses clicks that it has confirmed.
+const DELETE_DELAY: Duration = Duration::from_secs(2);
 
-/// What the thread knows.
+/// The state of the thread.
 pub(super) struct Shipper {
     client: ClientConfig,
     topic: String,
     spool: Arc<Spool>,
     partitions: Arc<Partitions>,
     kafka: Check,
-    /// Until when to go on, once a stop is requested.
+    /// The deadline, once a stop is requested.
     stop: Arc<OnceLock<Instant>>,
     segments: VecDeque<Progress>,
     next_segment: u64,
     next_ordinal: u32,
     retries: VecDeque<Retry>,
-    /// Emptied, to be filled with the next reports.
-    settled: Settled,
-    confirmed_at: Instant,
-    gauges_at: Instant,
-    partitions_at: Instant,
-    unreadable_at: Instant,
-    unwritten_at: Instant,
+    /// Memory that is reused for delivery reports.
+    outcomes: Outcomes,
+    next_confirmed: Instant,
+    next_gauges: Instant,
+    next_partitions: Instant,
+    next_read_log: Instant,
+    next_write_log: Instant,
     metrics: Metrics,
 }
 
-/// A refused record, and when to try again.
+/// A rejected record, and when to send it again.
 struct Retry {
     at: Instant,
-    record: Failed,
+    record: FailedRecord,
 }
 
-/// Why the life of one producer ended.
+/// Why publishing with a producer ended.
 enum End {
     Stopped,
-    /// It can go on no more; what is unconfirmed is for another one.
-    Broken(KafkaError),
+    /// The producer failed and must be replaced.
+    Failed(KafkaError),
 }
 
-/// How a round of sending ended.
+/// The result of [`Shipper::send`].
 #[derive(PartialEq, Eq)]
-enum Round {
-    /// There is nothing more to send.
-    Empty,
-    /// More cannot be sent now.
-    Full,
+enum Sent {
+    /// All records were sent.
+    All,
+    /// The producer's queue or the memory for retries is full.
+    UntilFull,
 }
 
 impl Shipper {
@@ -123,30 +123,32 @@ impl Shipper {
             next_segment: 0,
             next_ordinal: 0,
             retries: VecDeque::new(),
-            settled: Settled::default(),
-            confirmed_at: now,
-            gauges_at: now,
-            partitions_at: now,
-            unreadable_at: now,
-            unwritten_at: now,
+            outcomes: Outcomes::default(),
+            next_confirmed: now,
+            next_gauges: now,
+            next_partitions: now,
+            next_read_log: now,
+            next_write_log: now,
         }
     }
 
     pub(super) fn run(mut self) {
-        // Of this thread alone: what Linux calls a process here is a thread.
+        // On Linux this sets the priority of the calling thread only.
         if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
-            tracing::warn!("clicks are published with the priority of answers: {error}");
+            tracing::warn!(
+                "cannot lower the priority of publishing clicks, which may slow down answers: {error}"
+            );
         }
-        while let End::Broken(error) = self.publish() {
+        while let End::Failed(error) = self.publish() {
             tracing::error!("the producer of clicks failed and is replaced: {error}");
             self.metrics.errors.increment(1);
             self.retries.clear();
             for progress in &mut self.segments {
                 if let Err(error) = progress.restart() {
-                    let number = progress.segment().number();
+                    let segment = progress.segment().number();
                     tracing::error!(
-                        segment = number,
-                        "cannot forget what was confirmed of segment {number}: {error}"
+                        segment,
+                        "cannot remove the confirmations of segment {segment} of the spool: {error}"
                     );
                 }
             }
@@ -156,43 +158,43 @@ impl Shipper {
             }
         }
         self.write_confirmed();
-        let left: u64 = self.segments.iter().map(Progress::waiting).sum();
-        if left > 0 {
-            tracing::warn!(clicks = left, "{left} clicks stay in the spool for the next start");
+        let clicks: u64 = self.segments.iter().map(Progress::unconfirmed).sum();
+        if clicks > 0 {
+            tracing::warn!(clicks, "{clicks} unconfirmed clicks stay in the spool for the next start");
         }
     }
 
-    /// Publishes with one producer until it breaks or a stop is requested.
+    /// Publishes with one producer until it fails or a stop is requested.
     fn publish(&mut self) -> End {
         let producer: Producer = match self.client.create_with_context(Reports::default()) {
             Ok(producer) => producer,
-            Err(error) => return End::Broken(error),
+            Err(error) => return End::Failed(error),
         };
         loop {
-            // Asked first: nothing is appended after the stop, so what is adopted below is everything then.
+            // First, because nothing is appended after the stop, so that `add_segments` then finds all segments.
             let stopped = self.stopped();
-            self.adopt();
-            let round = self.send(&producer);
-            let under_way = self.segments.iter().any(|progress| progress.under_way() > 0);
-            serve_reports(&producer);
-            if under_way || round == Round::Full {
-                // Not a wait for news: under load there always is some.
+            self.add_segments();
+            let sent = self.send(&producer);
+            let in_flight = self.segments.iter().any(|progress| progress.in_flight() > 0);
+            collect_reports(&producer);
+            if in_flight || sent == Sent::UntilFull {
+                // Not `Spool::wait`, which returns immediately under load.
                 thread::sleep(PAUSE);
             } else {
                 self.spool.wait(IDLE, || {
                     self.stopped()
-                        || self.segments.iter().any(Progress::has_news)
+                        || self.segments.iter().any(Progress::has_unread)
                         || !self.spool.segments_from(self.next_segment).is_empty()
                 });
             }
-            self.settle(&producer);
-            self.release();
-            self.upkeep(&producer);
+            self.apply_reports(&producer);
+            self.delete_complete();
+            self.run_periodic_work(&producer);
             if let Some((code, reason)) = producer.client().fatal_error() {
-                tracing::error!("librdkafka gave up: {reason}");
-                return End::Broken(KafkaError::MessageProduction(code));
+                tracing::error!("fatal error of the producer of clicks: {reason}");
+                return End::Failed(KafkaError::MessageProduction(code));
             }
-            // With Kafka down, waiting would only delay the stop: the spool keeps the clicks.
+            // While Kafka is down, waiting would only delay the stop. The spool keeps the clicks.
             if stopped && (self.segments.is_empty() || self.is_late() || !self.kafka.is_ready()) {
                 return End::Stopped;
             }
@@ -207,24 +209,24 @@ impl Shipper {
         self.stop.get().is_some_and(|deadline| Instant::now() >= *deadline)
     }
 
-    /// Takes up the segments that were begun since the last look.
-    fn adopt(&mut self) {
+    /// Adds the segments that were created since the last call.
+    fn add_segments(&mut self) {
         for segment in self.spool.segments_from(self.next_segment) {
             self.next_segment = segment.number() + 1;
             self.segments.push_back(Progress::new(segment, self.next_ordinal, &self.spool));
-            // A few each minute: they last for centuries.
+            // Cannot overflow: there are a few segments per minute.
             self.next_ordinal += 1;
         }
     }
 
-    /// Hands over to the producer what it takes.
-    fn send(&mut self, producer: &Producer) -> Round {
+    /// Passes records to the producer until all are sent or its queue is full.
+    fn send(&mut self, producer: &Producer) -> Sent {
         let now = Instant::now();
         while let Some(retry) = self.retries.pop_front_if(|retry| retry.at <= now) {
-            let Failed { ticket, partition, key, value, .. } = &retry.record;
-            if hand_over(producer, &self.topic, *ticket, *partition, key, value).is_err() {
+            let FailedRecord { id, partition, key, value, .. } = &retry.record;
+            if enqueue(producer, &self.topic, *id, *partition, key, value).is_err() {
                 self.retries.push_front(retry);
-                return Round::Full;
+                return Sent::UntilFull;
             }
             self.metrics.again.increment(1);
         }
@@ -233,16 +235,16 @@ impl Shipper {
             let ordinal = progress.ordinal();
             loop {
                 if self.retries.len() >= MAX_RETRIES {
-                    return Round::Full;
+                    return Sent::UntilFull;
                 }
-                let (next, standing) = match progress.next() {
+                let (next, state) = match progress.next() {
                     Ok(next) => next,
                     Err(error) => {
-                        if now >= self.unreadable_at {
-                            self.unreadable_at = now + LOG_INTERVAL;
-                            unreadable(segment, &error);
+                        if now >= self.next_read_log {
+                            self.next_read_log = now + LOG_INTERVAL;
+                            tracing::error!(segment, "cannot read segment {segment} of the spool: {error}");
                         }
-                        // The other segments need not wait for this one.
+                        // Continues with the next segment.
                         break;
                     }
                 };
@@ -250,24 +252,24 @@ impl Shipper {
                     Next::End => break,
                     Next::Damage(bytes) => {
                         self.metrics.damaged_bytes.increment(bytes as u64);
-                        damaged(segment, bytes);
+                        log_damage(segment, bytes);
                         progress.skip(bytes);
                         continue;
                     }
                     Next::Record(found) => found,
                 };
-                if standing != Standing::Confirmed {
+                if state != RecordState::Confirmed {
                     let Record { partition, key, value, .. } = found.record;
-                    let again = standing == Standing::Again;
+                    let again = state == RecordState::PossibleRepeat;
                     let value = if again { mark_again(value) } else { value.into() };
-                    let ticket = Ticket::new(ordinal, found.index);
-                    match hand_over(producer, &self.topic, ticket, partition, key, &value) {
+                    let id = RecordId::new(ordinal, found.index);
+                    match enqueue(producer, &self.topic, id, partition, key, &value) {
                         Ok(()) => {}
-                        Err(RDKafkaErrorCode::QueueFull) => return Round::Full,
-                        // Refused on the spot: it waits for its next try in memory, like one that came back.
+                        Err(RDKafkaErrorCode::QueueFull) => return Sent::UntilFull,
+                        // Retried from memory, like a record that Kafka rejected.
                         Err(code) => {
                             let (key, value, code) = (key.to_vec(), value.into_owned(), Some(code));
-                            let record = Failed { ticket, partition, key, value, code };
+                            let record = FailedRecord { id, partition, key, value, code };
                             self.metrics.errors.increment(1);
                             self.retries.push_back(retry(record, &self.partitions));
                         }
@@ -278,69 +280,68 @@ impl Shipper {
                 }
                 if found.skipped > 0 {
                     self.metrics.damaged_bytes.increment(found.skipped as u64);
-                    damaged(segment, found.skipped);
+                    log_damage(segment, found.skipped);
                 }
-                let passed = Passed::from(&found);
-                let missing = progress.pass(passed, standing != Standing::Confirmed);
+                let record = ReadRecord::from(&found);
+                let missing = progress.advance(record, state != RecordState::Confirmed);
                 if missing > 0 {
                     self.metrics.damaged_records.increment(missing.into());
                 }
             }
         }
-        Round::Empty
+        Sent::All
     }
 
-    /// Takes the delivery reports.
-    fn settle(&mut self, producer: &Producer) {
-        let mut settled = producer.context().take(std::mem::take(&mut self.settled));
-        self.metrics.delivered.increment(settled.delivered.len() as u64);
-        for ticket in &settled.delivered {
-            // A segment stays until each of its records is confirmed, so it is there.
-            if let Ok(place) = self.segments.binary_search_by_key(&ticket.segment(), Progress::ordinal) {
-                self.segments[place].confirm(ticket.index());
+    /// Applies the delivery reports since the last call.
+    fn apply_reports(&mut self, producer: &Producer) {
+        let mut outcomes = producer.context().take(std::mem::take(&mut self.outcomes));
+        self.metrics.delivered.increment(outcomes.delivered.len() as u64);
+        for id in &outcomes.delivered {
+            // Always found, because a segment is kept until all its records are confirmed.
+            if let Ok(index) = self.segments.binary_search_by_key(&id.segment(), Progress::ordinal) {
+                self.segments[index].confirm(id.index());
             }
         }
-        self.metrics.errors.increment(settled.failed.len() as u64);
-        self.retries.extend(settled.failed.drain(..).map(|failed| retry(failed, &self.partitions)));
-        self.settled = settled;
+        self.metrics.errors.increment(outcomes.failed.len() as u64);
+        self.retries.extend(outcomes.failed.drain(..).map(|failed| retry(failed, &self.partitions)));
+        self.outcomes = outcomes;
     }
 
-    /// Writes down which records are confirmed.
+    /// Writes the confirmations of all segments to the disk.
     fn write_confirmed(&mut self) {
         let now = Instant::now();
         for progress in &mut self.segments {
             if let Err(error) = progress.write()
-                && now >= self.unwritten_at
+                && now >= self.next_write_log
             {
-                self.unwritten_at = now + LOG_INTERVAL;
-                let number = progress.segment().number();
+                self.next_write_log = now + LOG_INTERVAL;
+                let segment = progress.segment().number();
                 tracing::error!(
-                    segment = number,
-                    "cannot note what is confirmed of segment {number}: {error}"
+                    segment,
+                    "cannot write the confirmations of segment {segment} of the spool: {error}"
                 );
             }
         }
     }
 
-    /// Deletes the segments that Kafka has.
-    fn release(&mut self) {
+    /// Deletes the segments whose records are all confirmed.
+    fn delete_complete(&mut self) {
         let spool = &self.spool;
         self.segments.retain_mut(|progress| {
-            if !progress.is_over(RELEASE_AFTER) {
+            if !progress.is_complete(DELETE_DELAY) {
                 return true;
             }
-            let segment = progress.segment();
-            if let Err(error) = spool.delete(segment) {
-                let number = segment.number();
-                tracing::error!(segment = number, "cannot delete segment {number} of the spool: {error}");
+            if let Err(error) = spool.delete(progress.segment()) {
+                let segment = progress.segment().number();
+                tracing::error!(segment, "cannot delete segment {segment} of the spool: {error}");
             }
             false
         });
     }
 
     fn set_gauges(&mut self) {
-        let records: u64 = self.segments.iter().map(Progress::waiting).sum();
-        let oldest = self.segments.iter_mut().filter_map(Progress::oldest_waiting).min();
+        let records: u64 = self.segments.iter().map(Progress::unconfirmed).sum();
+        let oldest = self.segments.iter_mut().filter_map(Progress::oldest_unconfirmed).min();
         let age = oldest.map_or(0, |at| Utc::now().timestamp_millis().saturating_sub(at).max(0));
         self.metrics.bytes.set(self.spool.bytes() as f64);
         self.metrics.segments.set(self.segments.len() as f64);
@@ -348,21 +349,21 @@ impl Shipper {
         self.metrics.oldest.set(age as f64 / 1_000.0);
     }
 
-    /// Writes down what is confirmed, sets the gauges and asks for the number of partitions, each when it is due.
-    fn upkeep(&mut self, producer: &Producer) {
+    /// Writes the confirmations, sets the gauges and fetches the number of partitions, each when it is due.
+    fn run_periodic_work(&mut self, producer: &Producer) {
         let now = Instant::now();
-        // With nothing under way the next look may be far.
-        if now >= self.confirmed_at || self.segments.iter().all(|progress| progress.under_way() == 0) {
-            self.confirmed_at = now + CONFIRMED_INTERVAL;
+        // With no record in flight, the thread may sleep for long before the next call.
+        if now >= self.next_confirmed || self.segments.iter().all(|progress| progress.in_flight() == 0) {
+            self.next_confirmed = now + CONFIRMED_INTERVAL;
             self.write_confirmed();
         }
-        if now >= self.gauges_at {
-            self.gauges_at = now + GAUGES_INTERVAL;
+        if now >= self.next_gauges {
+            self.next_gauges = now + GAUGES_INTERVAL;
             self.set_gauges();
         }
-        // Asking a Kafka that is down would hold up everything here.
-        if now >= self.partitions_at && self.kafka.is_ready() {
-            self.partitions_at = now + PARTITIONS_INTERVAL;
+        // Only while Kafka answers, because this blocks the thread.
+        if now >= self.next_partitions && self.kafka.is_ready() {
+            self.next_partitions = now + PARTITIONS_INTERVAL;
             if let Ok(metadata) = producer.client().fetch_metadata(Some(&self.topic), METADATA_TIMEOUT)
                 && let Some(topic) = metadata.topics().first()
             {
@@ -372,23 +373,20 @@ impl Shipper {
     }
 }
 
-/// Prepares a refused record for its next try.
-fn retry(mut record: Failed, partitions: &Partitions) -> Retry {
+/// Marks a rejected record as a possible repeat, to be sent again after a pause.
+fn retry(mut record: FailedRecord, partitions: &Partitions) -> Retry {
     record.value = mark_again(&record.value).into_owned();
-    // Chosen while Kafka was down, by a guess. A partition that does not exist cannot hold the original.
+    // The partition was chosen before the number of partitions was known. It does not exist, so it cannot contain the
+    // original either.
     if matches!(
         record.code,
         Some(RDKafkaErrorCode::UnknownPartition | RDKafkaErrorCode::UnknownTopicOrPartition)
     ) {
-        record.partition = partitions.of(&record.key);
+        record.partition = partitions.for_click_id(&record.key);
     }
     Retry { at: Instant::now() + RETRY_PAUSE, record }
 }
 
-fn damaged(segment: u64, bytes: usize) {
+fn log_damage(segment: u64, bytes: usize) {
     tracing::error!(segment, bytes, "skipped {bytes} damaged bytes in segment {segment} of the spool");
-}
-
-fn unreadable(segment: u64, error: &io::Error) {
-    tracing::error!(segment, "cannot read segment {segment} of the spool: {error}");
 }

@@ -1,10 +1,10 @@
-//! What operators see of the publishing.
+//! The metrics of the publisher.
 
 use metrics::{Counter, Gauge, counter, gauge};
 
 use crate::spool::Spool;
 
-/// The metrics of the publisher; `docs/guides/edge.md` says what they mean.
+/// The metrics of the publisher; `docs/reference/metrics.md` describes them.
 pub(super) struct Metrics {
     pub(super) delivered: Counter,
     pub(super) again: Counter,
@@ -18,7 +18,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them, and sets what does not change.
+    /// Registers the metrics and sets those that do not change.
     pub(super) fn register(spool: &Spool) -> Self {
         gauge!("hopline_spool_max_bytes").set(spool.max_bytes() as f64);
         gauge!("hopline_spool_files_left_alone").set(spool.unrecognized().len() as f64);
