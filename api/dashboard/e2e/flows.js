@@ -18,7 +18,7 @@ const shows = (page, label, wanted) => figure(page, label).filter({ hasText: new
 const known = (slug) => visit(slug, { 'User-Agent': 'curl/8.5.0' });
 
 export const first = {
-  async 'the first person sets the deployment up, or a member is made, and signs in'() {
+  async 'the first owner is set up, or a member created, and signs in'() {
     const { page, end } = await openAt(api, 'light', { expected: [401, 403] });
     await arrive(page, `Ada ${HOSTILE}`);
     await look(page, 'sign-in');
@@ -38,7 +38,7 @@ export const first = {
 };
 
 export const flows = {
-  async 'a link is made, clicked, and its count moves before the eyes'() {
+  async 'a link is created and clicked, and its count updates live'() {
     const shop = await listen((_, response) => response.writeHead(200, { 'Content-Type': 'text/html' }).end('<h1>Offer</h1>'));
     const { page, end } = await open('light');
     await page.goto(at('/links'));
@@ -66,7 +66,7 @@ export const flows = {
     await shopping.goto(`${edge}/live-${run}`);
     await shows(page, 'Clicks', 2);
     await shows(page, 'Unique', 1);
-    assert.equal(await page.evaluate(() => window.since), 'the first click', 'nothing was loaded anew');
+    assert.equal(await page.evaluate(() => window.since), 'the first click', 'the page was not reloaded');
 
     await nav(page, 'Links');
     const row = page.getByRole('list', { name: 'Links' }).getByRole('listitem').filter({ hasText: `live-${run}` });

@@ -5,7 +5,7 @@ import { api, listen, until, visit } from './stack.js';
 
 let made;
 
-/** A link with clicks, and an endpoint that has refused one. */
+/** A link with clicks, and an endpoint that has rejected one. */
 async function content(page) {
   const receiver = await listen((_, response) => response.writeHead(410).end('Gone'));
   const events = ['click.created'];
@@ -16,7 +16,7 @@ async function content(page) {
   await ask(page, 'POST', '/keys', { name: 'Production', scope: 'read,write' });
   const counted = async () => (await ask(page, 'GET', `/links/${link.id}/stats`)).total_clicks === 1;
   const refused = async () => (await ask(page, 'GET', `/webhooks/${endpoint.id}/failures`)).failures.length === 1;
-  await until('the click is counted and told', async () => (await counted()) && (await refused()));
+  await until('the click is counted and delivered', async () => (await counted()) && (await refused()));
   receiver.close();
   return { link: link.id, endpoint: endpoint.id };
 }

@@ -107,9 +107,9 @@ const counted = async () => (await ask(page, 'GET', '/stats?class=all')).total_c
 await until('all clicks are counted', async () => (await counted()) >= results.filter(({ status }) => status === 'accepted').length);
 
 // Two receivers: one that is well, and one that is not.
-let told = 0;
+let delivered = 0;
 const well = await listen((_, response) => {
-  told += 1;
+  delivered += 1;
   response.writeHead(204).end();
 });
 const ill = await listen((_, response) => response.writeHead(500).end('{"error": "stock service: connection pool exhausted"}'));
@@ -127,7 +127,7 @@ const happen = async (times) => {
   }
 };
 await happen(4);
-await until('the good endpoint is told', () => told >= 4);
+await until('the good endpoint has its deliveries', () => delivered >= 4);
 await until('the failures are there', async () => (await ask(page, 'GET', `/webhooks/${broken.id}/failures`)).failures.length >= 4);
 
 /** Opens a page, and keeps what is seen of it. */

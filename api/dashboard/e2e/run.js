@@ -2,7 +2,7 @@
  * Goes through the dashboard on a running stack: `./dev up --detach`, then `npm run e2e`.
  *
  * `npm run e2e -- words` takes the flows whose names have the words. CHROMIUM names the browser, SHOTS a folder for
- * pictures. Each run signs in as somebody new, in a workspace of its own. Held are what each flow shows and, on every
+ * pictures. Each run signs in as somebody new, in a separate workspace. Checked are what each flow shows and, on every
  * page, that axe finds no serious fault, that nothing is wider than its screen, that the Content-Security-Policy is kept
  * to, that no other host is asked, and that nothing which people or visitors wrote runs.
  */
@@ -39,7 +39,7 @@ const all = (group) => Object.entries(group).filter(wanted);
 // Nothing can be tried by somebody who is not in.
 for (const [name, run] of Object.entries(first)) await test(name, run);
 if (failed === 0) {
-  // What takes minutes, because deliveries are tried for minutes, goes on beside the others.
+  // Flows that take minutes, because of retries, run beside the others.
   const waiting = Promise.all(all(long).map(([name, run]) => test(name, run)));
   for (const [name, run] of all(flows)) await test(name, run);
   for (const kind of Object.keys(LOOKS)) {

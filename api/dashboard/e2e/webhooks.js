@@ -21,7 +21,7 @@ export async function fails() {
     response.writeHead(status).end(`<h1>Out of order</h1>${HOSTILE}`);
   });
   const { page, end } = await open('light');
-  // A workspace of its own: what happens elsewhere is no event here.
+  // A separate workspace, without other events.
   const { id: workspace } = await ask(page, 'POST', '/workspaces', { name: `Webhooks ${run}`, kind: 'organization' }, '');
   const inside = `/workspaces/${workspace}`;
   const slug = `event-${run}`;

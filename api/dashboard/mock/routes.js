@@ -1,4 +1,4 @@
-/** The session routes, on made-up state: method, path, what they answer. */
+/** The session routes of the mock: method, path, answer. */
 import { dice, id, makeClick, newState } from './state.js';
 
 const PLANS = {
@@ -287,7 +287,7 @@ function runImport(workspace, text, query) {
   return { import_id: id('imp'), rows: results.length, created: results.length - failed, failed, results, done: true };
 }
 
-/** A click as a visitor would make it, told to everyone who listens. */
+/** Adds a click of a visitor, and streams it. */
 export function clickNow(slug, at = Date.now()) {
   const link = state.links.find((one) => one.slug === slug) ?? state.links[0];
   const click = { ...makeClick(dice(at), link, at), class: 'human' };

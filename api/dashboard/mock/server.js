@@ -61,7 +61,7 @@ async function api(request, response, url) {
   if (result.live !== undefined) return stream(request, response, result.live);
   if (result.qr) return send(response, 200, 'image/svg+xml', picture(result.qr));
   if (result.csv) return send(response, 200, 'text/csv', result.csv, { 'Content-Disposition': `attachment; filename="${result.file}"` });
-  // An endpoint has a `status` of its own, which is a word.
+  // An endpoint also has a `status`, which is a word.
   const status = typeof result.status === 'number' ? result.status : 200;
   if (status === 204) return response.writeHead(204).end();
   return json(response, status, result.json ?? result);
@@ -80,7 +80,7 @@ async function file(response, path) {
 const server = createServer(async (request, response) => {
   const url = new URL(request.url, 'http://mock');
   try {
-    // For tests: begin anew, change the state, make a click.
+    // For tests: reset, change the state, add a click.
     if (url.pathname === '/mock/restart') {
       restart(await bodyOf(request));
       return json(response, 200, {});

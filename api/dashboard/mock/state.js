@@ -1,4 +1,4 @@
-/** What the double of the API knows: an account with links, clicks, keys and webhook endpoints, all made up. */
+/** The state of the mock API: an account with links, clicks, keys and webhook endpoints. */
 
 const DAY = 86_400_000;
 
@@ -13,11 +13,11 @@ export function dice(seed) {
 }
 
 const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz';
-let made = 0;
+let drawn = 0;
 
 /** An id of the API's form: a prefix and 26 characters. */
 export function id(prefix) {
-  const draw = dice(++made);
+  const draw = dice(++drawn);
   return `${prefix}_0${Array.from({ length: 25 }, () => ALPHABET[Math.floor(draw() * 32)]).join('')}`;
 }
 
@@ -79,9 +79,9 @@ export function makeClick(draw, link, at) {
   };
 }
 
-/** Everything, new. `fresh` is a deployment that nobody has set up; `empty` an account that has made nothing yet. */
+/** New state. `fresh` is a deployment before set-up, `empty` an account without data. */
 export function newState({ kind = 'full', plan = 'business' } = {}) {
-  made = 0;
+  drawn = 0;
   const now = Date.now();
   const draw = dice(7);
   const workspaces = [

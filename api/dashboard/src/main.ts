@@ -3,11 +3,11 @@ import { mount } from 'svelte';
 import App from './App.svelte';
 import { choices } from './client/session.svelte';
 
-// Before the first paint, so that nobody who chose dark sees a flash of light.
+// Before the first paint, to avoid a flash of the wrong theme.
 if (choices.theme !== 'system') document.documentElement.dataset.theme = choices.theme;
 
-// A page from before an update asks for files that are gone: the new page has the new names. Once, because a server
-// that is away has no new page either.
+// A page from before an update requests files that are gone. Reloads once, because a server
+// that is unavailable has no new page either.
 addEventListener('vite:preloadError', (event) => {
   const before = Number(sessionStorage.getItem('hopline.reloaded'));
   if (Date.now() - before < 30_000) return;

@@ -1,7 +1,7 @@
 /** Webhook endpoints: what fails is seen from everywhere, and what is sent is followed to its end. */
 import assert from 'node:assert/strict';
 import { nav } from './browser.js';
-import { mock, open, signIn } from './double.js';
+import { mock, open, signIn } from './mock.js';
 
 const badge = (page, text) =>
   page.getByRole('navigation', { name: 'Main' }).getByRole('link', { name: text ? `Webhooks (${text})` : /^Webhooks$/ });
@@ -31,7 +31,7 @@ export const endpoints = {
     await end();
   },
 
-  async 'a test that fails first says when it is tried again, and one that is rejected says that it is over'() {
+  async 'a failed test shows its next attempt, and a rejected one that it is final'() {
     const { page, end } = await open('light', [401]);
     await signIn(page);
     await nav(page, 'Webhooks');

@@ -1,10 +1,10 @@
 /** What people do, from its beginning to its end. */
 import assert from 'node:assert/strict';
 import { nav, settled } from './browser.js';
-import { mock, open, origin, signIn } from './double.js';
+import { mock, open, origin, signIn } from './mock.js';
 
 export const flows = {
-  async 'a wrong password is told and a right one leads to the links'() {
+  async 'a wrong password shows an error and a right one leads to the links'() {
     const { page, end } = await open('light', [401, 429]);
     await page.goto(`${origin}/app/`);
     await page.getByLabel('Email').fill('ada@example.com');
@@ -36,7 +36,7 @@ export const flows = {
     await end();
   },
 
-  async 'a link is made with a checked slug and UTM parameters, changed, switched off and deleted'() {
+  async 'a link is created with a checked slug and UTM parameters, changed, switched off and deleted'() {
     const { page, end } = await open('light', [401]);
     await signIn(page);
     await page.getByRole('link', { name: 'New link' }).click();
@@ -121,7 +121,7 @@ export const flows = {
     await end();
   },
 
-  async 'a report follows range, interval, class and zone, and says where the plan cuts it'() {
+  async 'a report follows range, interval, class and zone, and shows where the plan cuts it'() {
     await mock('restart', { plan: 'free' });
     const { page, end } = await open('light', [401]);
     await signIn(page);
@@ -223,7 +223,7 @@ export const flows = {
     await end();
   },
 
-  async 'a plan that is used up says so, and what was typed stays'() {
+  async 'a reached limit shows an error, and the form keeps its values'() {
     await mock('restart', { kind: 'empty', plan: 'free' });
     const { page, end } = await open('light', [401, 403]);
     await signIn(page);

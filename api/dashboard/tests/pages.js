@@ -1,6 +1,6 @@
 /** Every page, as it looks. */
 import { look, nav, settled } from './browser.js';
-import { mock, open, origin, signIn } from './double.js';
+import { mock, open, origin, signIn } from './mock.js';
 
 /** Goes through all pages in one look. */
 export async function pages(kind) {

@@ -1,7 +1,7 @@
 /** What a report shows: whose clicks, of which time, and in which words. */
 import assert from 'node:assert/strict';
 import { nav, settled } from './browser.js';
-import { ask, mock, open, signIn } from './double.js';
+import { ask, mock, open, signIn } from './mock.js';
 
 /** The cells of the series' table. */
 async function series(page) {
@@ -97,7 +97,7 @@ export const reports = {
     await end();
   },
 
-  async 'the largest plan is not told of larger ones'() {
+  async 'the largest plan is offered no larger one'() {
     const { page, end } = await open('light', [401]);
     await signIn(page);
     await nav(page, 'Overview');

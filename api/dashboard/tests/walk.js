@@ -1,24 +1,24 @@
 /**
- * Walks through the built page in a real browser, on the double of the API.
+ * Walks through the built page in a real browser, on the mock API.
  *
  * `npm run build` first. CHROMIUM names the browser, SHOTS a folder for pictures of every page. Held are: what each
  * flow shows, that axe finds no serious fault, that nothing is wider than its screen, that the Content-Security-Policy
  * is kept to, that nothing asks another host, and that nothing people typed runs.
  */
 import { LOOKS, checked } from './browser.js';
-import { mock, shut } from './double.js';
-import { care } from './care.js';
+import { mock, shut } from './mock.js';
+import { safety } from './safety.js';
 import { flows } from './flows.js';
 import { pages } from './pages.js';
 import { reports } from './reports.js';
-import { room } from './room.js';
+import { layout } from './layout.js';
 import { endpoints } from './endpoints.js';
 
 const only = process.argv[2];
 let failed = 0;
 const everything = [
   ...Object.keys(LOOKS).map((kind) => [`every page, ${kind}`, () => pages(kind)]),
-  ...[flows, reports, endpoints, care, room].flatMap((group) => Object.entries(group)),
+  ...[flows, reports, endpoints, safety, layout].flatMap((group) => Object.entries(group)),
 ];
 for (const [name, run] of everything) {
   if (only && !name.includes(only)) continue;

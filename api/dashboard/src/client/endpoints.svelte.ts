@@ -1,4 +1,4 @@
-/** Endpoints of the present workspace that need somebody, for the navigation. */
+/** Endpoints of the workspace that need attention, for the navigation. */
 import { inTrouble } from '../pure/endpoint';
 import { get } from './request';
 import type { Endpoint } from './types';
@@ -7,13 +7,13 @@ let asked = '';
 let count = $state(0);
 
 export const troubled = {
-  /** How many are disabled or failing; 0 where that is not known. */
+  /** How many are disabled or failing; 0 if unknown. */
   get count() {
     return count;
   },
 };
 
-/** Counts them anew. Quiet where it cannot: the page of the endpoints says what is wrong. */
+/** Counts them. Silent on errors, which the page of endpoints shows. */
 export async function countTroubled(workspace = asked) {
   if (asked !== workspace) count = 0;
   asked = workspace;
@@ -26,7 +26,7 @@ export async function countTroubled(workspace = asked) {
   }
 }
 
-/** Forgets them, where the plan has no webhooks. */
+/** Resets the count, on plans without webhooks. */
 export function forgetTroubled() {
   asked = '';
   count = 0;

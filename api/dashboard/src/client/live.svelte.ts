@@ -1,21 +1,21 @@
-/** Clicks as they happen, by server-sent events. */
+/** Live clicks by server-sent events. */
 import { address } from './request';
 import type { Click } from './types';
 
-/** The longest wait before a stream that was refused is asked for again. */
+/** The longest wait before a rejected stream is tried again. */
 const LONGEST_WAIT = 60_000;
 
 export class Live {
-  /** Whether clicks arrive now. */
+  /** Whether the stream is open. */
   connected = $state(false);
 }
 
 /**
- * Hears clicks of an address while the component lives, and again whenever what `path` reads changes.
+ * Streams clicks while the component lives, and restarts when what `path` reads changes.
  *
- * The browser resumes a broken stream where it broke (`Last-Event-ID`). A refused one, such as one stream too many, is
- * asked for again after a while. A page that nobody sees hears nothing: each stream takes one of the few connections that
- * a browser keeps to a server, and all tabs share them.
+ * The browser resumes a broken stream with `Last-Event-ID`. A rejected one, such as one stream too many, is
+ * tried again later. A hidden page holds no stream: each one takes one of the few connections that
+ * a browser keeps to a server for all tabs.
  */
 export function listen(path: () => string, heard: (click: Click) => void): Live {
   const live = new Live();

@@ -3,7 +3,7 @@ import { append, type Listed } from '../pure/lists';
 import { asFault, type Fault } from './request';
 import { later } from './retry';
 
-/** A value that comes from the API: not there yet, there, or failed. */
+/** A value from the API: loading, loaded or failed. */
 export class Loaded<T> {
   value = $state.raw<T>();
   fault = $state.raw<Fault>();
@@ -14,17 +14,17 @@ export class Loaded<T> {
     return this.#turn;
   }
 
-  /** Asks again; the present value stays until the next is there. */
+  /** Loads again; the present value stays until then. */
   again() {
     this.#turn += 1;
   }
 }
 
 /**
- * Asks now, and again whenever something changes that `ask` reads before its first `await`.
+ * Loads now, and again whenever something changes that `ask` reads before its first `await`.
  *
- * An answer that was overtaken by a later question is dropped. A server that is away is asked again until it answers.
- * To be called while a component is made.
+ * Answers to superseded requests are dropped. An unavailable server is retried.
+ * Call it during component initialization.
  */
 export function load<T>(ask: (signal: AbortSignal) => Promise<T>): Loaded<T> {
   const loaded = new Loaded<T>();
@@ -76,17 +76,17 @@ export class LoadedPages<T> {
     this.#id = id;
   }
 
-  /** Asks for the first page again; what is shown stays until it is there. */
+  /** Loads the first page again; the shown items stay until then. */
   again() {
     this.#turn += 1;
   }
 
-  /** Asks for the next page. */
+  /** Loads the next page. */
   more() {
     if (this.next !== null && !this.busy) void this.#read(this.next);
   }
 
-  /** Reads the first page, and again whenever something changes that the question reads. */
+  /** Loads the first page, and again whenever something changes that the request reads. */
   follow() {
     $effect(() => {
       void this.#turn;
@@ -123,7 +123,7 @@ export class LoadedPages<T> {
   }
 }
 
-/** A list that is read now, and again whenever something changes that `ask` reads before its first `await`. */
+/** Loads a list now, and again whenever something changes that `ask` reads before its first `await`. */
 export function loadPages<T>(
   ask: (cursor: string | undefined, signal: AbortSignal) => Promise<Listed<T>>,
   id: (item: T) => string,

@@ -1,4 +1,4 @@
-/** Short messages about what was just done. A screen reader says them too. */
+/** Short messages about actions, also for screen readers. */
 
 export interface Notice {
   id: number;
@@ -15,7 +15,7 @@ export const notices = {
   },
 };
 
-/** Takes a notice away. */
+/** Removes a notice. */
 export function dismiss(id: number) {
   shown = shown.filter((notice) => notice.id !== id);
 }

@@ -1,4 +1,4 @@
-/** The time, for texts like "5 minutes ago": it moves on every five seconds. */
+/** The time, updated every five seconds, for texts like "5 minutes ago". */
 let time = $state(Date.now());
 setInterval(() => {
   if (!document.hidden) time = Date.now();

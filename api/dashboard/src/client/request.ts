@@ -1,8 +1,8 @@
 /** Requests to the session routes of the API. */
 
-/** An answer that is no success, or no answer at all. */
+/** A failed request. */
 export class Fault extends Error {
-  /** @param status 0 when no answer came. */
+  /** @param status 0 without an answer. */
   constructor(
     readonly status: number,
     readonly code: string,
@@ -13,12 +13,12 @@ export class Fault extends Error {
     super(message);
   }
 
-  /** Whether the server, or a store behind it, does not answer for now: asked again, it may. */
+  /** Whether the server or an engine is temporarily unavailable. */
   get isAway(): boolean {
     return this.code === 'UNREACHABLE' || [502, 503, 504].includes(this.status);
   }
 
-  /** What is wrong with one field of the request. */
+  /** The fault of a field. */
   about(field: string): string | undefined {
     return this.details.find((detail) => detail.field === field)?.message;
   }
@@ -30,33 +30,33 @@ interface Options {
   query?: Query;
   json?: unknown;
   csv?: Blob | string;
-  /** Names the request: sent again under the same key it does nothing twice. */
+  /** The idempotency key. */
   key?: string;
   signal?: AbortSignal;
 }
 
 const ROOT = '/app/api';
 
-/** The address of a route; parameters without a value are left out. */
+/** The URL of a route, without empty parameters. */
 export function address(path: string, query: Query = {}): string {
   const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== '');
   const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
   return ROOT + path + (text ? `?${text}` : '');
 }
 
-/** A key that no other request has. Not `randomUUID`, which browsers only have where the page came over TLS. */
+/** A unique key. Not `randomUUID`, which browsers offer only with TLS. */
 export const newKey = () =>
   Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('');
 
 let signedOut: () => void = () => {};
 
-/** Names what happens when an answer says that nobody is signed in any more. */
+/** Sets the handler for answers that nobody is signed in. */
 export function whenSignedOut(then: () => void) {
   signedOut = then;
 }
 
 /**
- * Asks, and reads the JSON of the answer.
+ * Sends a request and parses the JSON of the answer.
  *
  * @throws {Fault}
  */
@@ -64,7 +64,7 @@ export async function request<T>(method: string, path: string, options: Options 
   const headers: Record<string, string> = { Accept: 'application/json' };
   let body: BodyInit | undefined;
   if (method !== 'GET') {
-    // The server refuses changes without it: no other site's form can send it.
+    // The server rejects changes without it: no form of another site can send it.
     headers['X-Requested-With'] = 'hopline';
     headers['Content-Type'] = options.csv === undefined ? 'application/json' : 'text/csv';
     if (options.key) headers['Idempotency-Key'] = options.key;
@@ -97,6 +97,6 @@ export const post = <T>(path: string, json?: unknown) => request<T>('POST', path
 export const patch = <T>(path: string, json: unknown) => request<T>('PATCH', path, { json });
 export const remove = (path: string) => request<void>('DELETE', path);
 
-/** Whatever was thrown, as a Fault. */
+/** Converts anything thrown to a Fault. */
 export const asFault = (error: unknown): Fault =>
   error instanceof Fault ? error : new Fault(0, 'INTERNAL', 'Something went wrong. Reload the page and try again.');

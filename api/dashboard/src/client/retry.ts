@@ -1,12 +1,12 @@
-/** Asking again, later: what a server that is away for a moment needs, without a person who reloads. */
+/** Retries while a server is unavailable. */
 
 const FIRST = 1_000;
 const LONGEST = 15_000;
 
 /**
- * Runs something once, after a wait that doubles with `tries`, and not before the page is visible.
+ * Runs a function once, after a wait that doubles with `tries`, when the page is visible.
  *
- * Returns what calls it off.
+ * Returns a function that cancels it.
  */
 export function later(tries: number, run: () => void): () => void {
   const timer = setTimeout(

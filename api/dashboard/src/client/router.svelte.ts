@@ -1,4 +1,4 @@
-/** Addresses of the page: `/app/…`, kept by the browser's history. */
+/** Routing of `/app/…` with the browser's history. */
 
 const BASE = '/app';
 
@@ -10,19 +10,19 @@ const read = () => ({
 let current = $state.raw(read());
 let moves = 0;
 
-/** The place of the present entry among those of the history that are this page's; kept in the entry. */
+/** The index of the present history entry, stored in the entry. */
 let place = Number(history.state?.place ?? 0);
 
-/** Says whether something would be lost by leaving. */
+/** Returns whether there are unsaved changes. */
 let isUnsaved: (() => boolean) | undefined;
-/** What a person decides about leaving: true goes. */
+/** The decision about leaving: true leaves. */
 let decide = $state.raw<(leave: boolean) => void>();
 
 export const route = {
   get path() {
     return current.path;
   },
-  /** How often the page has changed since it was opened. */
+  /** Navigations since the page was opened. */
   get moves() {
     return moves;
   },
@@ -35,15 +35,15 @@ export const route = {
 export const href = (path: string) => BASE + path;
 
 export const leaving = {
-  /** Set while a person is asked whether to leave what is not saved. */
+  /** Set while the question about unsaved changes is open. */
   get decide() {
     return decide;
   },
 };
 
 /**
- * Asks before what is not saved is left, for as long as the component lives: by the page's links, the browser's buttons,
- * or by closing it. To be called while a component is made.
+ * Asks before unsaved changes are left, while the component lives: by links, the browser's buttons,
+ * or closing the tab. Call it during component initialization.
  */
 export function guard(unsaved: () => boolean) {
   $effect(() => {
@@ -54,7 +54,7 @@ export function guard(unsaved: () => boolean) {
   });
 }
 
-/** Whether a person lets go of what is not saved; true at once where nothing is. */
+/** Asks about unsaved changes; true at once without any. */
 export function mayLeave(): Promise<boolean> {
   if (!isUnsaved?.()) return Promise.resolve(true);
   return new Promise((done) => {
@@ -66,7 +66,7 @@ export function mayLeave(): Promise<boolean> {
   });
 }
 
-/** Takes a value out of the address' fragment, where it is sent to no server; the address is without it from now on. */
+/** Removes a value from the address's fragment, which is never sent to a server, and returns it. */
 export function takeFragment(name: string): string {
   const value = new URLSearchParams(location.hash.slice(1)).get(name) ?? '';
   if (value) history.replaceState(history.state, '', location.pathname + location.search);
@@ -88,7 +88,7 @@ export function go(path: string, { replace = false } = {}) {
   scrollTo(0, 0);
 }
 
-/** Sets parameters of the present address, so that a reload or a shared address shows the same. */
+/** Sets parameters of the address, so that a reload or a shared address shows the same. */
 export function setQuery(changes: Record<string, string | null>) {
   const query = new URLSearchParams(location.search);
   for (const [name, value] of Object.entries(changes)) {
@@ -99,11 +99,11 @@ export function setQuery(changes: Record<string, string | null>) {
   go(current.path + (text ? `?${text}` : ''), { replace: true });
 }
 
-/** Takes clicks on the page's own links; new tabs and downloads stay the browser's. */
+/** Handles clicks on the page's links, except new tabs and downloads. */
 export function listen() {
   addEventListener('popstate', (event) => {
     const to = Number(event.state?.place ?? 0);
-    // The address has moved already: it is moved back while a person is asked.
+    // The address has changed already: it is restored while the question is open.
     if (to !== place && isUnsaved?.()) {
       history.go(place - to);
       void mayLeave().then((leave) => leave && history.go(to - place));

@@ -1,11 +1,11 @@
-/** Who is signed in, and what they chose for this browser. */
+/** The session, and preferences of this browser. */
 import { get, type Query } from './request';
 import { route } from './router.svelte';
 import type { Session, Workspace } from './types';
 
 let session = $state.raw<Session | null>();
 
-/** The session: undefined until it is known, null when nobody is signed in. */
+/** The session: undefined while loading, null when nobody is signed in. */
 export const signedIn = {
   get session() {
     return session;
@@ -15,12 +15,12 @@ export const signedIn = {
   },
 };
 
-/** Reads the session again, after a workspace was added or the page began. */
+/** Reads the session again. */
 export async function refreshSession() {
   session = await get<Session>('/session');
 }
 
-/** The session of a page that only signed-in people see. */
+/** The session, on pages that require one. */
 export function mustSession(): Session {
   if (!session) throw new Error('nobody is signed in');
   return session;
@@ -49,7 +49,7 @@ const storedText = (name: string) => {
   try {
     return localStorage.getItem(`hopline.${name}`);
   } catch {
-    // Storage may be forbidden; then choices last as long as the page.
+    // Storage may be forbidden; then preferences last as long as the page.
     return null;
   }
 };
@@ -73,7 +73,7 @@ const readTheme = (): Theme => {
 let theme = $state<Theme>(readTheme());
 let zone = $state(storedText('zone') ?? Intl.DateTimeFormat().resolvedOptions().timeZone ?? 'UTC');
 
-/** What a person chose; kept in this browser only. */
+/** Preferences, stored in this browser only. */
 export const choices = {
   get theme() {
     return theme;

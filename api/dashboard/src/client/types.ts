@@ -1,4 +1,4 @@
-/** What the API answers with. The shapes are those of `/api/openapi.json`; what only sessions see is marked. */
+/** The API's answers, as in `/api/openapi.json`; fields that only sessions see are marked. */
 
 export type Plan = 'free' | 'starter' | 'pro' | 'agency' | 'business';
 export type Role = 'owner' | 'member';
@@ -73,7 +73,7 @@ export interface Stats {
   as_of: string | null;
   total_clicks: number;
   unique_clicks: number;
-  // Null when they could not be counted in time.
+  // Null when counting took too long.
   conversions: number | null;
   conversion_rate: number | null;
   series: Point[];
@@ -177,11 +177,11 @@ export interface Failure {
   duration_ms: number;
   attempted_at: string;
   next_attempt_at: string | null;
-  /** When the delivery arrived all the same. */
+  /** When the delivery arrived later. */
   delivered_at: string | null;
 }
 
-/** How a test or a redelivery went. */
+/** The state of a test or redelivery. */
 export interface Delivery {
   delivery_id: string;
   status: 'pending' | 'delivered' | 'failed';
@@ -206,7 +206,7 @@ export interface ImportReport {
   rows: number;
   created: number;
   failed: number;
-  /** `row` is the line of the spreadsheet, and `content` what is in it, cut to 500 characters. */
+  /** `row` is the row in a spreadsheet, `content` its first 500 characters. */
   results: { row: number; status: number; message: string; content: string }[];
   done: boolean;
 }

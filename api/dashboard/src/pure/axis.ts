@@ -1,16 +1,16 @@
-/** The labels of a series' x axis: which points have one, and the room beside the drawing that keeps the last one whole. */
+/** The labels of a series' x axis: which points have one, and the padding for the last one. */
 
 /** The width of the numbers of the y axis, in pixels. */
 export const NUMBERS = 48;
 
-/** The least room of a label, in pixels. */
+/** The least width of a label, in pixels. */
 const LABEL = 84;
 const LEAST_PADDING = 14;
 
 /**
  * How many points share a label, and the padding on the right in pixels.
  *
- * Points stand from one end of the drawing to the other, and a label is centred below its point.
+ * Points span the drawing, and a label is centred below its point.
  */
 export function axisOf(points: number, width: number): { step: number; padding: number } {
   const drawn = Math.max(LABEL, width - NUMBERS - LEAST_PADDING);

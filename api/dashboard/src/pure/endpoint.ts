@@ -1,4 +1,4 @@
-/** The state of a webhook endpoint, and what its attempts came to. */
+/** The state of a webhook endpoint, and the outcomes of its attempts. */
 import type { Endpoint } from '../client/types';
 
 export type EndpointState = 'enabled' | 'failing' | 'disabled';
@@ -18,7 +18,7 @@ const WHY: Record<string, string> = {
 
 type Attempt = { status_code: number | null; error_class: string | null };
 
-/** What came of an attempt that failed: "Status 500", "Timed out". */
+/** The reason of a failed attempt: "Status 500", "Timed out". */
 export const resultOf = ({ status_code, error_class }: Attempt): string =>
   status_code !== null ? `Status ${status_code}` : (WHY[error_class ?? ''] ?? 'No response');
 

@@ -1,4 +1,4 @@
-/** Failed attempts, put together by what they tried to deliver. */
+/** Failed attempts, grouped by delivery. */
 import type { Failure } from '../client/types';
 
 export interface FailedDelivery {
@@ -7,16 +7,16 @@ export interface FailedDelivery {
   attempts: Failure[];
 }
 
-/** What tells an attempt from every other. A delivery that was sent again has a second attempt of the same number. */
+/** A unique key of an attempt. After a redelivery, attempt numbers repeat. */
 export const attemptId = (failure: Failure): string => `${failure.delivery_id} ${failure.attempted_at} ${failure.attempt}`;
 
-/** How long after its time a planned attempt is waited for, in milliseconds. */
+/** How long to wait for a planned attempt after its time, in milliseconds. */
 const PATIENCE = 300_000;
 
 /**
- * Whether more is to come of a delivery: another attempt is planned, or it was sent again and nothing came of that yet.
+ * Whether a delivery is pending: another attempt is planned, or a redelivery has no outcome yet.
  *
- * `resent` has deliveries that were sent again, with the ids of what was their newest attempt before.
+ * `resent` maps redelivered deliveries to their newest attempt before.
  */
 export function isOnItsWay({ id, attempts }: FailedDelivery, resent: ReadonlyMap<string, string>, now: number): boolean {
   const last = attempts[0]!;
@@ -25,7 +25,7 @@ export function isOnItsWay({ id, attempts }: FailedDelivery, resent: ReadonlyMap
   return last.next_attempt_at !== null && Date.parse(last.next_attempt_at) > now - PATIENCE;
 }
 
-/** The deliveries of a list of attempts that is newest first, in the order of their newest attempts. */
+/** Groups attempts, newest first, by delivery, in the order of their newest attempts. */
 export function byDelivery(failures: Failure[]): FailedDelivery[] {
   const deliveries = new Map<string, FailedDelivery>();
   for (const failure of failures) {

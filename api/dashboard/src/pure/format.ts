@@ -1,28 +1,28 @@
-/** Numbers, times and names as people read them, by the browser's language. */
+/** Formats numbers, times and names in the browser's language. */
 import type { Interval } from '../client/types';
 
-/** The language; undefined is the browser's. Tests name one. */
+/** The language; undefined is the browser's. Tests set one. */
 let language: string | undefined;
 
-/** Names the language of everything that is formatted from now on. */
+/** Sets the language. */
 export function speak(tag: string | undefined) {
   language = tag;
-  made.clear();
+  cache.clear();
 }
 
-const made = new Map<string, unknown>();
+const cache = new Map<string, unknown>();
 
-/** Formatters are dear to make: each is made once. */
+/** Formatters are expensive, so they are cached. */
 function once<T>(name: string, make: () => T): T {
-  if (!made.has(name)) made.set(name, make());
-  return made.get(name) as T;
+  if (!cache.has(name)) cache.set(name, make());
+  return cache.get(name) as T;
 }
 
-/** A count in full; what is not known is a dash, never a number. */
+/** A count in full; a dash if it is unknown. */
 export const count = (value: number | null | undefined): string =>
   value == null ? '–' : once('count', () => new Intl.NumberFormat(language)).format(value);
 
-/** A count that fits where there is little room: 12,345 is 12.3K. */
+/** A short count: 12,345 is 12.3K. */
 export const shortCount = (value: number | null | undefined): string => {
   if (value == null) return '–';
   if (value < 10_000) return count(value);
@@ -30,7 +30,7 @@ export const shortCount = (value: number | null | undefined): string => {
   return once('short', make).format(value);
 };
 
-/** A rate that is given in percent. */
+/** A rate, given in percent. */
 export const percent = (value: number | null | undefined, digits = 2): string => {
   if (value == null) return '–';
   const make = () => new Intl.NumberFormat(language, { style: 'percent', maximumFractionDigits: digits });
@@ -65,7 +65,7 @@ export const moment = (time: Time, zone: string): string =>
 export const clock = (time: Time, zone: string): string =>
   times(zone, 'clock', { timeStyle: 'medium' }).format(millis(time));
 
-/** The label of a point of a series: as much of its time as the interval needs. */
+/** The label of a point: as much of its time as the interval needs. */
 export function pointLabel(start: Time, interval: Interval, zone: string): string {
   const options: Record<Interval, Intl.DateTimeFormatOptions> = {
     minute: { hour: 'numeric', minute: '2-digit' },
@@ -76,7 +76,7 @@ export function pointLabel(start: Time, interval: Interval, zone: string): strin
   return times(zone, `point ${interval}`, options[interval]).format(millis(start));
 }
 
-/** The label of an axis: shorter still, and without what its neighbours say too. */
+/** The label of an axis: shorter, without what its neighbours show. */
 export function axisLabel(at: number, interval: Interval, zone: string, spansDays: boolean): string {
   if (interval === 'month') return times(zone, 'axis month', { month: 'short', year: '2-digit' }).format(at);
   if (interval === 'day') return times(zone, 'axis day', { month: 'short', day: 'numeric' }).format(at);
@@ -101,31 +101,31 @@ export function relative(time: Time, now: number): string {
   return once('relative', make).format(Math.trunc(seconds / length), unit);
 }
 
-/** A country by its two letters; what is no country's letters stays as it is. */
+/** A country's name from its two letters; other text stays unchanged. */
 export function country(code: string): string {
   if (!/^[A-Z]{2}$/.test(code)) return code;
   return once('country', () => new Intl.DisplayNames(language, { type: 'region' })).of(code) ?? code;
 }
 
-/** A time that something took. */
+/** A duration. */
 export const duration = (ms: number): string =>
   ms < 1000 ? `${count(Math.round(ms))} ms` : `${count(Math.round(ms / 100) / 10)} s`;
 
-/** Days as people say them: 365 days are 12 months, 1,095 are 3 years. */
+/** Days in larger units: 365 days are 12 months, 1,095 are 3 years. */
 export function days(value: number): string {
   if (value % 365 === 0) return value === 365 ? '12 months' : plural(value / 365, 'year');
   return plural(value, 'day');
 }
 
-/** A destination without its scheme and without a lone slash at its end. */
+/** A destination without scheme and final slash. */
 export const withoutScheme = (url: string): string => url.replace(/^https?:\/\//i, '').replace(/^([^/?#]+)\/$/, '$1');
 
-/** The plan that no larger one follows. */
+/** The largest plan. */
 export const LARGEST_PLAN = 'business';
 
-/** What a plan is called. */
+/** A plan's display name. */
 export const planName = (plan: string): string => plan.charAt(0).toUpperCase() + plan.slice(1);
 
-/** The names of what the agent said; the API's are lower case where they are not names. */
+/** Display names of device types and other values. */
 export const DEVICES: Record<string, string> = { desktop: 'Desktop', mobile: 'Mobile', tablet: 'Tablet', other: 'Other' };
 export const CLASSES: Record<string, string> = { human: 'Human', bot: 'Bot', preview: 'Preview', all: 'All' };

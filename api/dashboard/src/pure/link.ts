@@ -1,8 +1,8 @@
-/** Rules of a link's fields, so that a form can say what is wrong before it is sent. The API's word is final. */
+/** Rules of a link's fields, so that a form shows faults before it is sent. The API decides. */
 
 const RESERVED = ['api', 'app', 'healthz', 'readyz', 'metrics', 'robots.txt', 'favicon.ico', '.well-known'];
 
-/** What is wrong with a slug; an empty one is none, because the API draws one. */
+/** The fault of a slug. An empty one is valid: the API generates a slug. */
 export function slugFault(slug: string): string | null {
   if (slug === '') return null;
   if (slug.length > 64) return 'At most 64 characters.';
@@ -11,7 +11,7 @@ export function slugFault(slug: string): string | null {
   return null;
 }
 
-/** What is wrong with a destination. */
+/** The fault of a destination. */
 export function destinationFault(text: string): string | null {
   if (text === '') return 'Enter a destination.';
   if (new TextEncoder().encode(text).length > 2048) return 'At most 2,048 bytes.';
@@ -26,20 +26,20 @@ export function destinationFault(text: string): string | null {
   return null;
 }
 
-/** Whether a link's time is over: it answers 410. */
+/** Whether a link has expired. */
 export const hasExpired = (link: { expires_at?: string | null }, now: number): boolean =>
   Boolean(link.expires_at) && Date.parse(link.expires_at!) <= now;
 
-/** An address that a page may link to; anything but the web's own schemes is none. */
+/** An http or https address, which the page may link to. */
 export const webAddress = (text: string): string | undefined => (/^https?:\/\//i.test(text) ? text : undefined);
 
-/** Completes what people type: a name of a host without a scheme gets https. */
+/** Adds https to a host name without a scheme. */
 export const completed = (text: string): string => {
   const trimmed = text.trim();
   return /^[a-z0-9-]+(\.[a-z0-9-]+)+(:\d+)?([/?#]|$)/i.test(trimmed) ? `https://${trimmed}` : trimmed;
 };
 
-/** A slug out of a name: letters without their accents, the rest hyphens. */
+/** Derives a slug from a name: letters without accents, hyphens for the rest. */
 export const slugOf = (name: string): string =>
   name
     .normalize('NFKD')
@@ -72,7 +72,7 @@ export function readUtm(destination: string): Utm {
   return Object.fromEntries(UTM.map((name) => [name, query.get(name) ?? ''])) as Utm;
 }
 
-/** Sets one UTM parameter of an address, removes it when empty; everything else stays to the letter. */
+/** Sets a UTM parameter of an address, or removes it when empty. The rest stays unchanged. */
 export function writeUtm(destination: string, name: UtmName, value: string): string {
   const [head, pairs, fragment] = split(destination);
   const place = pairs.findIndex((pair) => nameOf(pair) === name);
@@ -83,7 +83,7 @@ export function writeUtm(destination: string, name: UtmName, value: string): str
   return head + (kept.length > 0 ? `?${kept.join('&')}` : '') + fragment;
 }
 
-/** The time that an input of type `datetime-local` shows for an instant, by the browser's clock; and back. */
+/** Converts an instant to the local time of a `datetime-local` input, and back. */
 export const toLocalInput = (instant: string | null): string => {
   if (!instant) return '';
   const at = new Date(instant);

@@ -1,4 +1,4 @@
-/** The window of time that a report is of, and the parts that its series has. */
+/** The window of a report, and the points of its series. */
 import type { Interval, Point } from '../client/types';
 import { addDays, addMonths, dateOf, hasPartHours, startOfDay } from './zone';
 
@@ -29,7 +29,7 @@ export type Range = keyof typeof RANGES;
 
 export const isRange = (text: string | null): text is Range => text !== null && Object.hasOwn(RANGES, text);
 
-/** `[start, end)` in milliseconds; no start reaches back as far as clicks are kept, no end reaches to now: the future has no points. */
+/** `[start, end)` in milliseconds; without a start, since clicks are kept; without an end, until now. */
 export interface Window {
   start: number | null;
   end: number | null;
@@ -37,17 +37,17 @@ export interface Window {
 
 const DATE = /^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$/;
 
-/** The first and last day of a custom range, in order; null when one of them is no date. */
+/** The first and last day of a custom range, in order; null if one is not a date. */
 export function customDays(from: string | null, to: string | null): [string, string] | null {
   if (!from || !to || !DATE.test(from) || !DATE.test(to)) return null;
   return from <= to ? [from, to] : [to, from];
 }
 
 /**
- * The window of a range, by the zone's calendar.
+ * The window of a range, in the zone's calendar.
  *
- * `days` is the first and last day of a custom range; without them it is the last 30 days. `all` begins at `since`, the
- * time before which there was nothing to count; null is not known.
+ * `days` are the first and last day of a custom range, by default the last 30 days. `all` begins at `since`, the
+ * time before which there are no clicks; null if unknown.
  */
 export function windowOf(
   range: Range,
@@ -83,7 +83,7 @@ export function windowOf(
   }
 }
 
-/** The window of the same length just before; null where there is none to compare with. */
+/** The preceding window of the same length; null if there is none. */
 export function previous(window: Window, now: number): { start: number; end: number } | null {
   if (window.start === null) return null;
   const end = Math.min(window.end ?? now, now);
@@ -93,7 +93,7 @@ export function previous(window: Window, now: number): { start: number; end: num
 
 const LENGTH: Record<Interval, number> = { minute: MINUTE, hour: HOUR, day: DAY, month: 28 * DAY };
 
-/** The intervals that make a readable series of a window, shortest first. */
+/** The suitable intervals of a window's series, shortest first. */
 export function intervalsOf(window: Window, now: number, retentionDays: number): Interval[] {
   const start = window.start ?? now - (retentionDays + 1) * DAY;
   const length = Math.max(MINUTE, (window.end ?? now) - start);
@@ -104,28 +104,28 @@ export function intervalsOf(window: Window, now: number, retentionDays: number):
   });
 }
 
-/** The interval that is shown first: between about 20 and 100 points where that can be. */
+/** The default interval: about 20 to 100 points, if possible. */
 export function defaultInterval(choices: Interval[], window: Window, now: number): Interval {
   const length = window.start === null ? Infinity : (window.end ?? now) - window.start;
   const wish: Interval = length <= 2 * HOUR ? 'minute' : length <= 2 * DAY ? 'hour' : length <= 200 * DAY ? 'day' : 'month';
   return choices.includes(wish) ? wish : (choices.at(-1) ?? 'day');
 }
 
-/** The zone that the API can draw a window in: UTC for a long window where clocks are off by a part of an hour. */
+/** The zone for a window's series: UTC for a long window in a part-hour zone. */
 export function drawnZone(window: Window, now: number, zone: string, retentionDays: number): string {
   const start = window.start ?? now - (retentionDays + 1) * DAY;
   const end = window.end ?? now;
   return end - start > LONGEST_WITH_PART_HOURS && hasPartHours(zone, start, end) ? 'UTC' : zone;
 }
 
-/** Without the points before the first click; a series without any stays whole. */
+/** Removes the points before the first click, if there is one. */
 export const withoutLead = (points: Point[]): Point[] => points.slice(Math.max(0, points.findIndex((point) => point.total_clicks > 0)));
 
-/** Whether the plan's window cut off a part of what was asked. */
+/** Whether the plan's retention cut the requested window. */
 export const isCut = (asked: number | null, given: string): boolean =>
   asked !== null && Date.parse(given) - asked > 1000;
 
-/** The change from one number to another in percent, rounded; null from nothing, and where one is not known. */
+/** The change between two numbers in percent, rounded; null from zero, or if one is unknown. */
 export const change = (before: number | null, now: number | null): number | null =>
   !before || now === null ? null : Math.round(((now - before) / before) * 100);
 

@@ -1,4 +1,4 @@
-/** Calendars and clocks of time zones, by what the browser knows of them. */
+/** Calendars and clocks of time zones, from the browser's data. */
 
 const HOUR = 3_600_000;
 const DAY = 24 * HOUR;
@@ -23,17 +23,17 @@ function format(zone: string): Intl.DateTimeFormat {
   return known;
 }
 
-/** What the zone's clocks show, as if it were UTC, in milliseconds. */
+/** The zone's local time as if it were UTC, in milliseconds. */
 function clock(at: number, zone: string): number {
   const part: Record<string, number> = {};
   for (const { type, value } of format(zone).formatToParts(at)) part[type] = Number(value);
   return Date.UTC(part.year!, part.month! - 1, part.day!, part.hour!, part.minute!, part.second!) + (((at % 1000) + 1000) % 1000);
 }
 
-/** What the zone's clocks are ahead of UTC, in milliseconds. */
+/** The zone's offset from UTC, in milliseconds. */
 export const offset = (at: number, zone: string): number => clock(at, zone) - at;
 
-/** A date of the calendar, as `YYYY-MM-DD`. */
+/** A date as `YYYY-MM-DD`. */
 export const dateOf = (at: number, zone: string): string => new Date(clock(at, zone)).toISOString().slice(0, 10);
 
 /** The date so many days later. */
@@ -49,7 +49,7 @@ export function addMonths(date: string, months: number): string {
 /**
  * The first instant of a date, in milliseconds.
  *
- * There may be no midnight, where clocks go forward over it, or two of them.
+ * There may be no midnight, or two, where the clock changes.
  */
 export function startOfDay(date: string, zone: string): number {
   const midnight = Date.parse(`${date}T00:00:00Z`);
@@ -66,11 +66,11 @@ export function startOfDay(date: string, zone: string): number {
   return after;
 }
 
-/** Whether the zone's clocks are off UTC by a part of an hour, anywhere in a window. */
+/** Whether the zone has a part-hour offset anywhere in a window. */
 export const hasPartHours = (zone: string, start: number, end: number): boolean =>
   [start, (start + end) / 2, end].some((at) => offset(at, zone) % HOUR !== 0);
 
-/** How a zone's clocks differ from UTC: "5:30 hours ahead of UTC". */
+/** A zone's offset in words: "5:30 hours ahead of UTC". */
 export function versusUtc(at: number, zone: string): string {
   const minutes = Math.round(offset(at, zone) / 60_000);
   const [whole, rest] = [Math.floor(Math.abs(minutes) / 60), Math.abs(minutes) % 60];
@@ -87,7 +87,7 @@ export function isZone(zone: string): boolean {
   }
 }
 
-/** What zones are called today; some browsers list them by the names of long ago, and both mean the same. */
+/** Present names of zones that some browsers list by former names. */
 const RENAMED: Record<string, string> = {
   'America/Godthab': 'America/Nuuk',
   'Asia/Calcutta': 'Asia/Kolkata',
@@ -98,5 +98,5 @@ const RENAMED: Record<string, string> = {
   'Europe/Kiev': 'Europe/Kyiv',
 };
 
-/** The zones to choose from, by their names of today. */
+/** The zones to choose from, by their present names. */
 export const zones = (): string[] => ['UTC', ...Intl.supportedValuesOf('timeZone').map((zone) => RENAMED[zone] ?? zone).sort()];

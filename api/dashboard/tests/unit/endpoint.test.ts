@@ -10,7 +10,7 @@ describe('an endpoint', () => {
     expect(stateOf({ status: 'disabled', is_failing: false })).toBe('disabled');
   });
 
-  it('says what came of an attempt', () => {
+  it('shows the outcome of an attempt', () => {
     expect(resultOf({ status_code: 400, error_class: null })).toBe('Status 400');
     expect(failedHow({ status_code: 500, error_class: null })).toBe('failed with status 500');
     expect(failedHow({ status_code: null, error_class: 'timeout' })).toBe('failed: timed out');

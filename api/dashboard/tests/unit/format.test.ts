@@ -45,7 +45,7 @@ describe('times', () => {
     expect(format.pointLabel(at, 'day', 'Asia/Tokyo')).toBe('Sun, Nov 22, 2026');
   });
 
-  it('are told by how long ago they are', () => {
+  it('are relative to now', () => {
     const now = Date.parse(at);
     const ago = (seconds: number) => format.relative(now - seconds * 1000, now);
     expect([ago(0), ago(5), ago(119), ago(7200), ago(86400), ago(-3600)]).toEqual([
@@ -74,7 +74,7 @@ describe('names', () => {
     expect([format.country('DE'), format.country('T1'), format.country('de')]).toEqual(['Germany', 'T1', 'de']);
   });
 
-  it('of destinations leave out what says nothing', () => {
+  it('of destinations omit scheme and final slash', () => {
     expect(format.withoutScheme('https://example.com/')).toBe('example.com');
     expect(format.withoutScheme('HTTP://example.com/a/')).toBe('example.com/a/');
     expect(format.withoutScheme('https://example.com?x=http://a/')).toBe('example.com?x=http://a/');

@@ -6,13 +6,13 @@ describe('slugs', () => {
     for (const good of ['', 'a', 'A-1_b', 'x'.repeat(64), 'API', 'Zz-9_']) expect(link.slugFault(good)).toBeNull();
   });
 
-  it('that it refuses have one', () => {
+  it('that it rejects have one', () => {
     for (const bad of ['a b', 'a/b', 'ä', 'a.b', 'x'.repeat(65), 'api', 'robots.txt', '.well-known']) {
       expect(link.slugFault(bad), bad).not.toBeNull();
     }
   });
 
-  it('made of names are slugs', () => {
+  it('derived from names are slugs', () => {
     for (const name of ['Spring sale 2027!', 'Über Größe', '  --  ', '日本', 'a'.repeat(90), `${'a'.repeat(39)} b`]) {
       expect(link.slugFault(link.slugOf(name)), name).toBeNull();
     }

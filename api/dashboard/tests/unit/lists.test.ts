@@ -56,7 +56,7 @@ describe('failures', () => {
     expect(byDelivery([])).toEqual([]);
   });
 
-  it('are told apart, also when a delivery that was sent again fails with the same number', () => {
+  it('differ even if a redelivery fails with the same number', () => {
     const attempt = (delivery_id: string, attempt: number, attempted_at: string) => ({ delivery_id, attempt, attempted_at }) as Failure;
     const newest = attempt('a', 1, '11:00');
     const others = [attempt('b', 1, '11:00'), attempt('a', 2, '10:10'), attempt('a', 1, '10:00')];

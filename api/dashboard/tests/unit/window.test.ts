@@ -60,7 +60,7 @@ describe('windows', () => {
     expect(withoutLead([0, 0].map(point))).toHaveLength(2);
   });
 
-  it('of days in the wrong order are put right, and of no days refused', () => {
+  it('of reversed days are swapped, and of invalid days rejected', () => {
     expect(customDays('2026-02-02', '2026-01-01')).toEqual(['2026-01-01', '2026-02-02']);
     for (const bad of [null, '', '2026-13-01', '2026-1-1', 'yesterday', '2026-01-32']) {
       expect(customDays(bad, '2026-01-01')).toBeNull();

@@ -1,12 +1,12 @@
 /** What would go wrong unnoticed: a token in an address, changes that are not saved, links that are over. */
 import assert from 'node:assert/strict';
 import { nav } from './browser.js';
-import { mock, open, origin, signIn } from './double.js';
+import { mock, open, origin, signIn } from './mock.js';
 
 const form = (page) => page.getByRole('heading', { name: /^(New|Edit) link$/ });
 const question = (page) => page.getByRole('dialog').getByText('Discard unsaved changes?');
 
-export const care = {
+export const safety = {
   async 'the address that ./dev up prints sets a deployment up without asking for the token'() {
     await mock('restart', { kind: 'fresh' });
     const { page, end } = await open('light', [401, 403]);

@@ -1,9 +1,9 @@
 /** What fits on a screen: a dense list on a laptop, and nothing out of reach on a narrow phone. */
 import assert from 'node:assert/strict';
 import { look, nav, settled } from './browser.js';
-import { ask, open, remove, signIn } from './double.js';
+import { ask, open, remove, signIn } from './mock.js';
 
-export const room = {
+export const layout = {
   async 'a laptop shows twelve links, with their conversions and the day they were created'() {
     const { page, end } = await open('laptop', [401]);
     await signIn(page);

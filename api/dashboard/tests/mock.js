@@ -1,4 +1,4 @@
-/** The browser before the built page, on the double of the API. */
+/** The browser before the built page, on the mock API. */
 import assert from 'node:assert/strict';
 import { listen } from '../mock/server.js';
 import { browser, openAt } from './browser.js';
@@ -9,7 +9,7 @@ export const origin = `http://127.0.0.1:${server.address().port}`;
 /** Opens a page; `expected` are answers that a flow provokes. */
 export const open = (look, expected) => openAt(origin, look, { expected });
 
-/** Asks the double to begin anew, or to make a click. */
+/** Resets the mock, or adds a click. */
 export async function mock(path, body) {
   const response = await fetch(`${origin}/mock/${path}`, {
     method: 'POST',
@@ -22,13 +22,13 @@ export async function mock(path, body) {
 
 const inWorkspace = (page, path) => `${origin}/app/api/workspaces/${new URL(page.url()).pathname.split('/')[2]}${path}`;
 
-/** Asks the double what the page would ask, in the workspace that is open. */
+/** Sends a request of the page to the mock, in the open workspace. */
 export const ask = async (page, path) => (await page.request.get(inWorkspace(page, path))).json();
 
 /** Deletes something of the workspace that is open. */
 export const remove = (page, path) => page.request.delete(inWorkspace(page, path), { headers: { 'X-Requested-With': 'hopline' } });
 
-/** Signs in as the double's one person. */
+/** Signs in as the member of the mock. */
 export async function signIn(page) {
   await page.goto(`${origin}/app/`);
   await page.getByLabel('Email').fill('ada@example.com');
@@ -37,7 +37,7 @@ export async function signIn(page) {
   await page.getByRole('heading', { name: 'Links', exact: true }).waitFor();
 }
 
-/** Ends the browser and the double. */
+/** Closes the browser and the mock. */
 export async function shut() {
   await browser.close();
   server.close();
