@@ -1,6 +1,6 @@
 //! The built-in table, which covers common User-Agents. All texts are in lower case.
 
-use super::Class;
+use super::classification::Class;
 
 /// Fetchers of link previews for chats and feeds.
 const PREVIEW: [&str; 20] = [

@@ -6,7 +6,7 @@ use std::mem;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Agent;
+use super::classification::Agent;
 
 const SHARDS: usize = 64;
 
@@ -104,7 +104,7 @@ impl Hasher for AlreadyHashed {
 mod tests {
     use std::cell::Cell;
 
-    use super::super::Class;
+    use super::super::classification::Class;
     use super::*;
 
     fn agent(class: Class) -> Agent {

@@ -7,7 +7,7 @@ use regex::bytes::{RegexSet, RegexSetBuilder};
 use regex_syntax::hir::HirKind;
 use serde::Deserialize;
 
-use super::Class;
+use super::classification::Class;
 
 /// The list's tag of apps that show a preview of a page.
 const PREVIEW_TAG: &str = "social-preview";

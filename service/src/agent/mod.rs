@@ -5,6 +5,7 @@
 
 mod built_in;
 mod cache;
+mod classification;
 mod crawlers;
 mod families;
 mod lists;
@@ -14,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cache::Cache;
+pub use classification::{Agent, Class};
 use lists::Lists;
 pub use lists::LoadError;
 
@@ -21,30 +23,6 @@ pub use lists::LoadError;
 ///
 /// It also limits the work for a text that is not in the cache.
 pub const TEXT_BYTES: usize = 256;
-
-/// The kind of client that made a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// A person's browser.
-    Human,
-    /// A crawler, a monitor, a library, a command-line client.
-    Bot,
-    /// A prefetch, or an app that shows a preview of the destination.
-    Preview,
-}
-
-/// The classification of a User-Agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Agent {
-    /// The kind of client.
-    pub class: Class,
-    /// `desktop`, `mobile`, `tablet` or `other`.
-    pub device_type: &'static str,
-    /// Family of the browser, when known. The set of names is limited: a visitor cannot add one.
-    pub browser: Option<Arc<str>>,
-    /// Family of the operating system, when known; from a limited set too.
-    pub os: Option<Arc<str>>,
-}
 
 /// A classifier of User-Agents, with a cache.
 pub struct Agents {

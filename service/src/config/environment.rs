@@ -10,10 +10,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, Parser};
 
+use super::fault::{Fault, Faults};
 #[cfg(feature = "kafka")]
 use super::kafka_properties;
 use super::variables::{FILE_SUFFIX, PREFIX, SECRETS, VARIABLES, unknown};
-use super::{Fault, Faults};
 
 /// Why a configuration could not be read.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 
-use super::Fault;
+use super::fault::Fault;
 
 /// The variable with the addresses of the brokers.
 pub(crate) const BROKERS: &str = "KAFKA_BROKERS";

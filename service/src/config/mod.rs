@@ -5,17 +5,19 @@
 
 mod cidrs;
 mod environment;
+mod fault;
 #[cfg(feature = "kafka")]
 mod kafka_properties;
 mod key_ring;
 mod variables;
 
 use std::io::Write as _;
+use std::process;
 use std::time::Duration;
-use std::{fmt, process};
 
 pub use cidrs::{Cidrs, CidrsFault};
 pub use environment::assert_listed;
+pub use fault::{Fault, Faults};
 #[cfg(feature = "kafka")]
 pub(crate) use kafka_properties::{BROKERS, properties};
 pub use key_ring::{Key, KeyFault, KeyRing};
@@ -23,44 +25,6 @@ pub use variables::VARIABLES;
 
 /// The exit code of a process whose configuration is invalid (`EX_USAGE` of sysexits.h).
 pub const EXIT_CONFIGURATION: u8 = 64;
-
-/// An invalid or missing setting.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// The name of the variable.
-    pub variable: String,
-    /// The problem, without the value of a secret.
-    pub message: String,
-}
-
-impl Fault {
-    /// Returns a fault of a variable.
-    pub fn new(variable: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { variable: variable.into(), message: message.into() }
-    }
-}
-
-/// All faults of a configuration: the error that ends a process with [`EXIT_CONFIGURATION`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Faults(Vec<Fault>);
-
-impl From<Fault> for Faults {
-    fn from(fault: Fault) -> Self {
-        Self(vec![fault])
-    }
-}
-
-impl fmt::Display for Faults {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Fault { variable, message }) in self.0.iter().enumerate() {
-            let line_break = if index == 0 { "" } else { "\n" };
-            write!(formatter, "{line_break}{variable}: {message}")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Faults {}
 
 /// Reads the arguments and the environment of this process.
 ///

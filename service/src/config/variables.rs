@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use super::Fault;
+use super::fault::Fault;
 
 /// Prefix of Hopline's variables. Those of Kafka, Postgres and ClickHouse have their usual names.
 pub(super) const PREFIX: &str = "HOPLINE_";

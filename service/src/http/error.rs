@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 use warp::reject::{
@@ -16,7 +16,6 @@ use warp::reply::Response;
 use warp::{Rejection, Reply};
 
 use super::Code;
-use super::route::json;
 
 /// The error of one field of a request.
 #[derive(Debug, Clone, Serialize)]
@@ -206,7 +205,9 @@ impl Reject for ApiError {}
 
 impl Reply for ApiError {
     fn into_response(self) -> Response {
-        let mut response = json(self.status(), &self.body());
+        let mut response = Response::new(self.body().to_string().into());
+        *response.status_mut() = self.status();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(wait) = self.retry_after {
             let seconds = (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1);
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
