@@ -11,7 +11,7 @@ pub fn text(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// Truncates a time to milliseconds, the precision that every database keeps.
+/// Truncates a time to milliseconds, so that every database stores it unchanged.
 pub fn to_millis(time: DateTime<Utc>) -> DateTime<Utc> {
     // A representable time stays representable when truncated.
     DateTime::from_timestamp_millis(time.timestamp_millis()).unwrap_or(time)

@@ -91,7 +91,7 @@ pub struct Click<S = String> {
     /// UTM parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utm_content: Option<S>,
-    /// The value of `click_id` in the visited short URL: a third party's id.
+    /// The value of parameter `click_id` in the visited URL: an id of the caller's own system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_click_id: Option<S>,
     /// The User-Agent, truncated to 256 bytes, for recomputing classes.
