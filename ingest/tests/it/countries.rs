@@ -1,4 +1,4 @@
-//! Where clicks come from, by files that are replaced, damaged and taken away while an edge uses them.
+//! Countries of clicks, with country files that are replaced, damaged and removed while an edge uses them.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,28 +14,28 @@ use tests::eventually;
 
 use crate::edge::{BROWSER, DEADLINE, Edge, SpoolDir, clicks, link, live, publish};
 
-/// How a file writes the country of a network.
+/// The entry of a network with a country code.
 #[derive(Clone, Copy)]
 enum Entry {
-    /// As DB-IP does.
+    /// In the form of DB-IP.
     Flat(&'static str),
-    /// As MaxMind does.
+    /// In the form of MaxMind.
     Nested(&'static str),
 }
 
-/// Writes a file in MaxMind's format: `https://maxmind.github.io/MaxMind-DB/`.
+/// Returns a file in MaxMind's format: `https://maxmind.github.io/MaxMind-DB/`.
 fn file(networks: &[(&str, u8, Entry)]) -> Vec<u8> {
-    /// A place in the tree: another node, a place in the data, or nothing.
+    /// A child of a node: another node, an offset in the data, or nothing.
     #[derive(Clone, Copy)]
-    enum To {
+    enum Child {
         Node(usize),
         Data(usize),
         Nothing,
     }
     let mut data = Vec::new();
-    let mut nodes = vec![[To::Nothing; 2]];
+    let mut nodes = vec![[Child::Nothing; 2]];
     for (address, prefix, entry) in networks {
-        let place = data.len();
+        let offset = data.len();
         match entry {
             Entry::Flat(code) => map(&mut data, &[("country_code", text(code))]),
             Entry::Nested(code) => {
@@ -44,7 +44,7 @@ fn file(networks: &[(&str, u8, Entry)]) -> Vec<u8> {
                 map(&mut data, &[("country", country)]);
             }
         }
-        // The tree is one of IPv6 addresses; IPv4 ones stand at its beginning.
+        // The tree contains IPv6 addresses; IPv4 addresses are at its beginning.
         let (bits, prefix) = match address.parse().unwrap() {
             IpAddr::V4(address) => (u128::from(u32::from(address)), prefix + 96),
             IpAddr::V6(address) => (u128::from(address), *prefix),
@@ -53,25 +53,25 @@ fn file(networks: &[(&str, u8, Entry)]) -> Vec<u8> {
         for depth in 0..prefix {
             let side = usize::from(bits >> (127 - depth) & 1 == 1);
             if depth + 1 == prefix {
-                nodes[node][side] = To::Data(place);
-            } else if let To::Node(next) = nodes[node][side] {
+                nodes[node][side] = Child::Data(offset);
+            } else if let Child::Node(next) = nodes[node][side] {
                 node = next;
             } else {
-                nodes.push([To::Nothing; 2]);
+                nodes.push([Child::Nothing; 2]);
                 let next = nodes.len() - 1;
-                nodes[node][side] = To::Node(next);
+                nodes[node][side] = Child::Node(next);
                 node = next;
             }
         }
     }
     let count = nodes.len();
     let mut bytes = Vec::new();
-    for to in nodes.iter().flatten() {
-        let record = match to {
-            To::Node(node) => *node,
-            To::Nothing => count,
-            // Behind the tree stand 16 bytes of zeroes.
-            To::Data(place) => count + 16 + place,
+    for child in nodes.iter().flatten() {
+        let record = match child {
+            Child::Node(node) => *node,
+            Child::Nothing => count,
+            // 16 zero bytes follow the tree.
+            Child::Data(offset) => count + 16 + offset,
         };
         bytes.extend(&u32::try_from(record).unwrap().to_be_bytes()[1..]);
     }
@@ -84,7 +84,7 @@ fn file(networks: &[(&str, u8, Entry)]) -> Vec<u8> {
     let metadata = [
         ("binary_format_major_version", vec![5 << 5 | 1, 2]),
         ("binary_format_minor_version", vec![5 << 5]),
-        // Unsigned 64 bits and arrays have their type in a byte of its own, less seven.
+        // Unsigned 64-bit numbers and arrays have their type minus seven in a separate byte.
         ("build_epoch", vec![4, 9 - 7, 0x6a, 0, 0, 0]),
         ("database_type", text("Test-Country")),
         ("description", description),
@@ -113,13 +113,13 @@ fn germany() -> Vec<u8> {
     file(&[("192.0.2.0", 24, Entry::Flat("DE")), ("2001:db8::", 32, Entry::Nested("FR"))])
 }
 
-/// A country file that is looked at when the test says so.
-struct Looked {
+/// A country file that the test reloads.
+struct Reloaded {
     file: CountryFile,
     health: Health,
 }
 
-impl Looked {
+impl Reloaded {
     fn new(path: &Path) -> Self {
         let health = Health::new(&Shutdown::new(DEADLINE));
         let mut file = CountryFile::new(path.to_owned(), health.check("countries"));
@@ -127,14 +127,14 @@ impl Looked {
         Self { file, health }
     }
 
-    /// Looks again, and returns what each address's country is then, and what operators are told.
-    fn look(&mut self, addresses: &[&str]) -> (Vec<Option<String>>, String) {
+    /// Reloads the file if it changed; returns the countries of the addresses and the detail of the check.
+    fn reload(&mut self, addresses: &[&str]) -> (Vec<Option<String>>, String) {
         self.file.reload_if_changed();
         let countries = self.file.countries();
         let report = serde_json::to_value(self.health.report()).unwrap();
         assert_eq!(report["ready"], true, "redirects need no countries");
-        let told = report["checks"]["countries"]["detail"].as_str().unwrap().to_owned();
-        (addresses.iter().map(|address| countries.find(address.parse().unwrap())).collect(), told)
+        let detail = report["checks"]["countries"]["detail"].as_str().unwrap().to_owned();
+        (addresses.iter().map(|address| countries.find(address.parse().unwrap())).collect(), detail)
     }
 }
 
@@ -143,7 +143,7 @@ fn codes(codes: &[&str]) -> Vec<Option<String>> {
 }
 
 #[test]
-fn a_country_is_read_as_each_maker_writes_it_and_unknown_addresses_have_none() {
+fn both_forms_of_entries_are_read_and_unknown_addresses_have_no_country() {
     let scratch = Scratch::new("countries").unwrap();
     let path = scratch.path().join("country.mmdb");
     fs::write(
@@ -155,70 +155,70 @@ fn a_country_is_read_as_each_maker_writes_it_and_unknown_addresses_have_none() {
         ]),
     )
     .unwrap();
-    let asked =
+    let addresses =
         ["192.0.2.7", "::ffff:192.0.2.7", "2001:db8:1::7", "203.0.113.7", "2001:db9::1", "198.51.100.1"];
-    let (countries, told) = Looked::new(&path).look(&asked);
+    let (countries, detail) = Reloaded::new(&path).reload(&addresses);
     assert_eq!(countries, codes(&["DE", "DE", "FR", "", "", ""]));
-    assert!(told.contains("Test-Country of 2026-"), "{told}");
+    assert!(detail.contains("Test-Country of 2026-"), "{detail}");
 }
 
 #[test]
 fn a_replaced_file_is_used_and_a_damaged_one_is_not() {
     let scratch = Scratch::new("countries").unwrap();
     let path = scratch.path().join("country.mmdb");
-    let asked = ["192.0.2.7"];
-    let mut looked = Looked::new(&path);
-    let (countries, told) = looked.look(&asked);
+    let addresses = ["192.0.2.7"];
+    let mut reloaded = Reloaded::new(&path);
+    let (countries, detail) = reloaded.reload(&addresses);
     assert_eq!(countries, codes(&[""]));
-    assert!(told.contains("clicks have no country"), "{told}");
+    assert!(detail.contains("clicks have no country"), "{detail}");
 
     fs::write(&path, germany()).unwrap();
-    assert_eq!(looked.look(&asked).0, codes(&["DE"]));
+    assert_eq!(reloaded.reload(&addresses).0, codes(&["DE"]));
 
-    let whole = file(&[("192.0.2.0", 24, Entry::Flat("AT"))]);
-    let mut beyond = whole.clone();
-    // The first record of the tree leads behind the end of the data.
+    let valid = file(&[("192.0.2.0", 24, Entry::Flat("AT"))]);
+    let mut beyond = valid.clone();
+    // The first record of the tree points beyond the end of the data.
     beyond[0..3].copy_from_slice(&[0xff; 3]);
-    let mut endless = whole.clone();
-    endless[0..3].copy_from_slice(&[0; 3]);
+    let mut cycle = valid.clone();
+    cycle[0..3].copy_from_slice(&[0; 3]);
     let empty = file(&[]);
     let damages = [
-        &endless[..],
+        &cycle[..],
         &empty,
-        &whole[..whole.len() / 2],
-        &whole[..whole.len() - 1],
+        &valid[..valid.len() / 2],
+        &valid[..valid.len() - 1],
         &beyond,
         b"",
         b"no such format",
     ];
     for damaged in damages {
         fs::write(&path, damaged).unwrap();
-        let (countries, told) = looked.look(&asked);
+        let (countries, detail) = reloaded.reload(&addresses);
         assert_eq!(countries, codes(&["DE"]), "{damaged:?}");
-        assert!(told.contains("the one before it stays in use"), "{told}");
+        assert!(detail.contains("the one before it stays in use"), "{detail}");
     }
     fs::remove_file(&path).unwrap();
-    assert_eq!(looked.look(&asked).0, codes(&["DE"]));
+    assert_eq!(reloaded.reload(&addresses).0, codes(&["DE"]));
 
-    // As a careful operator does it: written elsewhere, then renamed.
+    // Replaced atomically.
     let new = scratch.path().join("new");
-    fs::write(&new, whole).unwrap();
+    fs::write(&new, valid).unwrap();
     fs::rename(&new, &path).unwrap();
-    let (countries, told) = looked.look(&asked);
+    let (countries, detail) = reloaded.reload(&addresses);
     assert_eq!(countries, codes(&["AT"]));
-    assert!(!told.contains("stays in use"), "{told}");
+    assert!(!detail.contains("stays in use"), "{detail}");
 }
 
 #[tokio::test]
-async fn the_fetched_file_knows_addresses_of_both_families() {
+async fn the_downloaded_file_has_ipv4_and_ipv6_addresses() {
     let path = Cache::shared().data().await.unwrap().join("country.mmdb");
-    let mut looked = Looked::new(&path);
-    // Of universities and registries, which have kept them for decades.
-    let asked = ["18.7.22.69", "131.111.8.42", "130.149.7.201", "2001:da8::1", "10.1.2.3", "::1"];
-    let (countries, told) = looked.look(&asked);
-    assert_eq!(countries, codes(&["US", "GB", "DE", "CN", "", ""]), "{told}");
+    let mut reloaded = Reloaded::new(&path);
+    // Universities and registries, whose addresses have not changed for decades.
+    let addresses = ["18.7.22.69", "131.111.8.42", "130.149.7.201", "2001:da8::1", "10.1.2.3", "::1"];
+    let (countries, detail) = reloaded.reload(&addresses);
+    assert_eq!(countries, codes(&["US", "GB", "DE", "CN", "", ""]), "{detail}");
 
-    let reader = looked.file.countries();
+    let reader = reloaded.file.countries();
     let addresses: Vec<IpAddr> =
         (0..10_000_u32).map(|number| Ipv4Addr::from(number.wrapping_mul(2_654_435_761)).into()).collect();
     let known = addresses.iter().filter(|address| reader.find(**address).is_some()).count();
@@ -227,7 +227,7 @@ async fn the_fetched_file_knows_addresses_of_both_families() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clicks_have_countries_and_a_new_file_needs_no_restart() {
+async fn a_new_country_file_is_used_without_a_restart() {
     let (isolated, spool, scratch) = (isolated().await, SpoolDir::new(), Scratch::new("countries").unwrap());
     let path = scratch.path().join("country.mmdb");
     fs::write(&path, germany()).unwrap();
@@ -242,22 +242,22 @@ async fn clicks_have_countries_and_a_new_file_needs_no_restart() {
     };
     let click = async || {
         let headers = [("user-agent", BROWSER.as_bytes()), ("x-forwarded-for", &b"192.0.2.7"[..])];
-        assert_eq!(edge.ask(Method::GET, "/s", &headers).await.status(), 302);
+        assert_eq!(edge.request(Method::GET, "/s", &headers).await.status(), 302);
     };
     click().await;
 
     fs::write(&path, b"half a file").unwrap();
-    eventually("the damaged file is refused", DEADLINE, async || {
-        let told = detail().await;
-        if told.contains("stays in use") { Ok(()) } else { Err(told) }
+    eventually("the damaged file is rejected", DEADLINE, async || {
+        let detail = detail().await;
+        if detail.contains("stays in use") { Ok(()) } else { Err(detail) }
     })
     .await;
     click().await;
 
     fs::write(&path, file(&[("192.0.2.0", 24, Entry::Flat("AT"))])).unwrap();
     eventually("the new file is used", DEADLINE, async || {
-        let told = detail().await;
-        if told.contains("stays in use") { Err(told) } else { Ok(()) }
+        let detail = detail().await;
+        if detail.contains("stays in use") { Err(detail) } else { Ok(()) }
     })
     .await;
     click().await;

@@ -1,4 +1,4 @@
-//! An edge that runs in this process, and what tests do to it.
+//! An edge that runs in this process, and helpers for requests and topics.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use uuid::Uuid;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
 
-/// 1:0101…
+/// The key of click ids and visitors: 32 bytes of 1.
 pub(crate) const KEY: &str = "0101010101010101010101010101010101010101010101010101010101010101";
 
 /// A running edge.
@@ -49,7 +49,7 @@ impl SpoolDir {
         &self.0
     }
 
-    /// The segment files that there are.
+    /// Returns the segment files.
     pub(crate) fn segments(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
         entries.filter(|path| path.extension().is_some_and(|extension| extension == "clicks")).collect()
@@ -109,28 +109,28 @@ impl Edge {
         .await;
     }
 
-    /// The status and the report of `/readyz`.
+    /// Returns the status and the report of `/readyz`.
     pub(crate) async fn readyz(&self) -> (u16, serde_json::Value) {
         let url = format!("http://{}/readyz", self.operations);
         let answer = client().get(url).send().await.unwrap();
         (answer.status().as_u16(), serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap())
     }
 
-    /// Asks as a browser does.
+    /// Sends a GET request with a browser's User-Agent.
     pub(crate) async fn get(&self, path: &str) -> Response {
-        self.ask(Method::GET, path, &[("user-agent", BROWSER.as_bytes())]).await
+        self.request(Method::GET, path, &[("user-agent", BROWSER.as_bytes())]).await
     }
 
-    pub(crate) async fn ask(&self, method: Method, path: &str, headers: &[(&str, &[u8])]) -> Response {
-        ask(self.address, method, path, headers).await
+    pub(crate) async fn request(&self, method: Method, path: &str, headers: &[(&str, &[u8])]) -> Response {
+        request(self.address, method, path, headers).await
     }
 
-    /// Waits until a slug answers with that status.
+    /// Waits until a path answers with this status.
     pub(crate) async fn answers(&self, path: &str, status: u16) {
         answers(self.address, path, status).await;
     }
 
-    /// Stops the edge as SIGTERM does.
+    /// Stops the edge like SIGTERM and waits for its end.
     pub(crate) async fn stop(self) {
         self.shutdown.request();
         self.task.await.unwrap().unwrap();
@@ -142,7 +142,7 @@ pub(crate) fn client() -> reqwest::Client {
     tests::engines::http_client()
 }
 
-pub(crate) async fn ask(
+pub(crate) async fn request(
     address: SocketAddr,
     method: Method,
     path: &str,
@@ -155,7 +155,7 @@ pub(crate) async fn ask(
     request.send().await.unwrap()
 }
 
-/// Waits until a slug answers with that status. Asks with HEAD, which is not counted.
+/// Waits until a path answers with this status. Sends HEAD, which is not counted.
 pub(crate) async fn answers(address: SocketAddr, path: &str, status: u16) {
     eventually(&format!("{path} answers {status}"), DEADLINE, async || {
         let seen =
@@ -172,7 +172,7 @@ pub(crate) fn location(answer: &Response) -> String {
     answer.headers()["location"].to_str().unwrap().to_owned()
 }
 
-/// The click id in an answer's destination, if it is of this deployment.
+/// Returns the click id in an answer's destination and verifies it.
 pub(crate) fn click_id(answer: &Response) -> String {
     let url = reqwest::Url::parse(&location(answer)).unwrap();
     let id = url.query_pairs().find(|(name, _)| name == "click_id").unwrap().1.into_owned();
@@ -184,7 +184,7 @@ pub(crate) fn click_id_keys() -> ClickIdKeys {
     ClickIdKeys::new((1, [1; 32]), [])
 }
 
-/// A link as `api` would write it, to be changed by the test.
+/// Returns a link with the API's defaults.
 pub(crate) fn link(slug: &str, destination: &str) -> Link {
     Link {
         version: Default::default(),
@@ -201,7 +201,7 @@ pub(crate) fn link(slug: &str, destination: &str) -> Link {
     }
 }
 
-/// Publishes records of links in this order.
+/// Publishes records of links in order.
 pub(crate) fn publish(isolated: &Isolated, records: &[LinkRecord]) {
     publish_to(&isolated.kafka(), &isolated.topic(topic::LINKS), records);
 }
@@ -232,7 +232,7 @@ pub(crate) fn deleted(link: &Link, revision: u64) -> LinkRecord {
     })
 }
 
-/// Waits until there are that many clicks on the topic, and returns them with their partitions.
+/// Waits until the topic has at least `count` clicks, and returns them with their partitions.
 pub(crate) async fn clicks(isolated: &Isolated, count: usize) -> Vec<(i32, Click)> {
     eventually("the clicks are on the topic", DEADLINE, async || {
         let isolated = isolated.clone();

@@ -1,4 +1,4 @@
-//! `POST /v1/clicks`, as another edge uses it.
+//! `POST /v1/clicks`, as external edges use it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::program::Broker;
 
 const TOKEN: &str = "hop_edge_0123456789";
 
-/// An address for documentation, which is to be found nowhere.
+/// A visitor's address, which must not appear in any message or answer.
 const ADDRESS: &str = "203.0.113.77";
 
 fn token(text: &str, workspace_id: Option<WorkspaceId>) -> EdgeToken {
@@ -41,7 +41,7 @@ fn publish_token(isolated: &Isolated, token: &EdgeToken) {
     publish_bytes(&isolated.kafka(), &isolated.topic(topic::LINKS), &token.key(), &token.encode());
 }
 
-/// An edge that knows these links and one token of all workspaces.
+/// Starts an edge with these links and a token for all workspaces.
 async fn edge(isolated: &Isolated, spool: &SpoolDir, links: &[&Link]) -> Edge {
     publish_token(isolated, &token(TOKEN, None));
     let links: Vec<_> = links.iter().map(|link| live(link)).collect();
@@ -70,14 +70,14 @@ async fn body(answer: Response) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Sends items until Kafka has them, as a caller has to, and returns the answer.
-async fn taken(edge: &Edge, token: &str, items: &Value) -> Value {
-    eventually("the items are taken", DEADLINE, async || {
+/// Sends items until they are accepted, and returns the answer.
+async fn send_until_accepted(edge: &Edge, token: &str, items: &Value) -> Value {
+    eventually("the items are accepted", DEADLINE, async || {
         let answer = send(edge, token, items).await;
         assert!(answer.headers().contains_key("x-request-id"));
-        let (status, again) = (answer.status(), answer.headers().contains_key("retry-after"));
+        let (status, retry) = (answer.status(), answer.headers().contains_key("retry-after"));
         let body = body(answer).await;
-        assert!(status == 202 || status == 503 && again, "{status}: {body}");
+        assert!(status == 202 || status == 503 && retry, "{status}: {body}");
         if status == 202 { Ok(body) } else { Err(body) }
     })
     .await
@@ -85,7 +85,7 @@ async fn taken(edge: &Edge, token: &str, items: &Value) -> Value {
 
 /// Sends items that are all accepted, and returns their click ids.
 async fn accepted(edge: &Edge, items: &Value) -> Vec<String> {
-    let body = taken(edge, TOKEN, items).await;
+    let body = send_until_accepted(edge, TOKEN, items).await;
     let results = body["results"].as_array().unwrap();
     results
         .iter()
@@ -113,7 +113,7 @@ async fn accepted_clicks_are_on_the_topic_before_the_answer() {
     second["user_agent"] = json!("curl/8.14.1");
     let ids = accepted(&edge, &json!([first, second])).await;
 
-    // No waiting: they are there.
+    // Without waiting: they have arrived.
     let isolated_too = isolated.clone();
     let found = tokio::task::spawn_blocking(move || records(&isolated_too, topic::CLICKS)).await.unwrap();
     assert_eq!(found.len(), 2);
@@ -138,7 +138,7 @@ async fn accepted_clicks_are_on_the_topic_before_the_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_item_is_the_same_click_on_the_same_partition_also_after_a_restart_and_a_rotation() {
+async fn a_repeated_item_keeps_its_click_id_and_partition() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let first = edge(&isolated, &spool, &[&link("s", "https://a.example/")]).await;
     let items = Value::Array((0..20).map(|number| item("s", &format!("e-{number}"))).collect());
@@ -146,7 +146,7 @@ async fn the_same_item_is_the_same_click_on_the_same_partition_also_after_a_rest
     assert_eq!(accepted(&first, &items).await, ids);
     first.stop().await;
 
-    // The key that signs from now on is a new one.
+    // Restarted with a new first key.
     let rotated = Config {
         click_id_keys: format!("2:{},1:{KEY}", KEY.replace('1', "2")).parse().unwrap(),
         ..config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path())
@@ -165,7 +165,7 @@ async fn the_same_item_is_the_same_click_on_the_same_partition_also_after_a_rest
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_item_has_its_own_result_and_one_sent_twice_counts_once() {
+async fn each_item_has_a_result_and_a_duplicate_counts_once() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let edge = edge(&isolated, &spool, &[&link("s", "https://a.example/")]).await;
     let good = item("s", "e-1");
@@ -186,17 +186,17 @@ async fn each_item_has_its_own_result_and_one_sent_twice_counts_once() {
         with("click_id", json!("theirs")),
         ADDRESS,
     ]);
-    let body = taken(&edge, TOKEN, &items).await;
+    let body = send_until_accepted(&edge, TOKEN, &items).await;
     let results = body["results"].as_array().unwrap();
-    let said = |index: usize| (results[index]["status"].as_str().unwrap(), results[index]["code"].as_str());
-    assert_eq!(said(0), ("accepted", None));
+    let result = |index: usize| (results[index]["status"].as_str().unwrap(), results[index]["code"].as_str());
+    assert_eq!(result(0), ("accepted", None));
     assert_eq!(results[2]["click_id"], results[0]["click_id"]);
-    assert_eq!(said(1), ("unknown", Some("NOT_FOUND")));
+    assert_eq!(result(1), ("unknown", Some("NOT_FOUND")));
     for index in [3, 6, 7] {
-        assert_eq!(said(index), ("rejected", Some("BAD_REQUEST")), "{body}");
+        assert_eq!(result(index), ("rejected", Some("BAD_REQUEST")), "{body}");
     }
     for index in [4, 5] {
-        assert_eq!(said(index), ("rejected", Some("INVALID_DATE")), "{body}");
+        assert_eq!(result(index), ("rejected", Some("INVALID_DATE")), "{body}");
     }
     let sent = clicks(&isolated, 1).await;
     assert!(sent.iter().all(|(_, click)| results[0]["click_id"] == click.click_id.as_str()));
@@ -204,7 +204,7 @@ async fn each_item_has_its_own_result_and_one_sent_twice_counts_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_of_one_workspace_sees_no_other_workspaces_link() {
+async fn a_workspace_token_cannot_name_links_of_another_workspace() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let own = link("own", "https://a.example/");
     let other = Link {
@@ -217,9 +217,9 @@ async fn a_token_of_one_workspace_sees_no_other_workspaces_link() {
     by_id["slug"] = Value::Null;
     by_id["link_id"] = json!(other.id.to_string());
     let items = json!([item("own", "e-1"), item("other", "e-2"), by_id, item("nothing", "e-4")]);
-    let body = taken(&edge, "of one", &items).await;
+    let body = send_until_accepted(&edge, "of one", &items).await;
     assert_eq!(body["results"][0]["status"], "accepted");
-    // The same as for a link that is not there.
+    // The same result as for a link that does not exist.
     for index in [1, 2] {
         let mut as_absent = body["results"][3].clone();
         as_absent["index"] = json!(index);
@@ -230,15 +230,15 @@ async fn a_token_of_one_workspace_sees_no_other_workspaces_link() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_bad_token_gets_the_same_answer_and_a_revoked_one_within_the_follow_time() {
+async fn a_revoked_token_gets_the_answer_of_any_invalid_one() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let revoked = token("soon revoked", None);
     publish_token(&isolated, &revoked);
     let edge = edge(&isolated, &spool, &[&link("s", "https://a.example/")]).await;
     let one = item("s", "e-1");
-    taken(&edge, "soon revoked", &one).await;
+    send_until_accepted(&edge, "soon revoked", &one).await;
     publish_token(&isolated, &EdgeToken { revoked_at: Some(Utc::now()), ..revoked });
-    eventually("the token is refused", DEADLINE, async || {
+    eventually("the token is rejected", DEADLINE, async || {
         match send(&edge, "soon revoked", &one).await.status().as_u16() {
             401 => Ok(()),
             other => Err(other),
@@ -265,7 +265,7 @@ async fn every_bad_token_gets_the_same_answer_and_a_revoked_one_within_the_follo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_cannot_be_understood_is_refused_as_a_whole() {
+async fn a_malformed_request_is_rejected_completely() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let edge = edge(&isolated, &spool, &[&link("s", "https://a.example/")]).await;
     let url = format!("http://{}/v1/clicks", edge.address);
@@ -290,7 +290,7 @@ async fn a_request_that_cannot_be_understood_is_refused_as_a_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_kafka_a_request_is_refused_in_time_and_what_is_sent_again_is_the_same_click() {
+async fn without_kafka_a_request_fails_and_can_be_repeated() {
     let (broker, spool) = (Broker::start(&link("s", "https://a.example/")), SpoolDir::new());
     let token = token(TOKEN, None);
     publish_bytes(&broker.client(), topic::LINKS.name, &token.key(), &token.encode());
@@ -307,7 +307,7 @@ async fn without_kafka_a_request_is_refused_in_time_and_what_is_sent_again_is_th
 
     broker.cluster.broker_up(1).unwrap();
     let ids: BTreeSet<String> = accepted(&edge, &items).await.into_iter().chain(before).collect();
-    // However often each is there, it is one of these and marked, so it counts once.
+    // Each may have arrived more than once, but is marked as a possible repeat and has one of these ids.
     let sent = clicks(&broker.isolated(), 3).await;
     assert!(sent.iter().all(|(_, click)| click.again));
     assert_eq!(sent.into_iter().map(|(_, click)| click.click_id).collect::<BTreeSet<_>>(), ids);
@@ -315,7 +315,7 @@ async fn without_kafka_a_request_is_refused_in_time_and_what_is_sent_again_is_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_edge_that_has_not_read_the_links_sends_nobody_away_for_good() {
+async fn an_edge_that_has_not_read_the_links_answers_503() {
     let spool = SpoolDir::new();
     // Nothing listens on port 1.
     let edge = Edge::start_with("127.0.0.1:1", "", &spool).await;

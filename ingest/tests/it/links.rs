@@ -1,4 +1,4 @@
-//! What the topic `links` does to redirects.
+//! Redirects of links that come from topic `links` or from Postgres.
 
 use ingest::Config;
 use schemas::message::Link;
@@ -17,7 +17,7 @@ async fn a_link_on_the_topic_redirects_and_a_deleted_one_does_not() {
     publish(&isolated, &[live(&before), live(&gone), deleted(&gone, 2)]);
 
     let edge = Edge::start(&isolated, &spool).await;
-    // Ready means caught up: no waiting from here on.
+    // A ready edge has read the whole topic, so this needs no waiting.
     assert_eq!(edge.get("/before").await.status(), 302);
     assert_eq!(edge.get("/gone").await.status(), 404);
 
@@ -58,7 +58,7 @@ async fn a_slug_moves_to_another_link_in_either_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_on_the_topic_stops_nothing() {
+async fn invalid_records_on_the_topic_are_skipped() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let topic = isolated.topic(topic::LINKS);
     publish_bytes(&isolated.kafka(), &topic, "poison", b"\xff\xfe");
@@ -73,10 +73,8 @@ async fn what_cannot_be_read_on_the_topic_stops_nothing() {
     edge.stop().await;
 }
 
-/// Puts a link into Postgres, without telling the edges, and makes a role that may read links and nothing else.
-///
-/// Returns how an edge signs in as that role.
-async fn only_in_postgres(isolated: &Isolated, link: &Link) -> String {
+/// Inserts a link into Postgres only, and creates a role that may only read links; returns the role's URL.
+async fn insert_into_postgres(isolated: &Isolated, link: &Link) -> String {
     let mut postgres = isolated.postgres().await;
     let role = format!("r{}", Uuid::now_v7().simple());
     let (id, workspace, slug, destination) =
@@ -102,7 +100,7 @@ async fn only_in_postgres(isolated: &Isolated, link: &Link) -> String {
     url.into()
 }
 
-async fn edge_with_look_up(isolated: &Isolated, spool: &SpoolDir, url: &str) -> Edge {
+async fn edge_with_lookup(isolated: &Isolated, spool: &SpoolDir, url: &str) -> Edge {
     let config = Config {
         lookup_database: Some(url.parse().unwrap()),
         ..config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path())
@@ -113,18 +111,18 @@ async fn edge_with_look_up(isolated: &Isolated, spool: &SpoolDir, url: &str) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_that_the_topic_has_not_told_of_is_looked_up_and_the_topic_has_the_last_word() {
+async fn an_unread_link_is_looked_up_and_the_topic_wins() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let new = Link { append_click_id: false, ..link("new", "https://a.example/") };
-    let url = only_in_postgres(&isolated, &new).await;
-    let edge = edge_with_look_up(&isolated, &spool, &url).await;
+    let url = insert_into_postgres(&isolated, &new).await;
+    let edge = edge_with_lookup(&isolated, &spool, &url).await;
     assert_eq!(edge.get("/absent").await.status(), 404);
-    // Only Postgres has it. On a busy machine it may miss the short limit of a look-up, and is asked again.
+    // Only Postgres has it. On a busy machine a lookup may time out, so this retries.
     edge.answers("/new", 302).await;
     let answer = edge.get("/new").await;
     assert!(location(&answer).starts_with("https://a.example/?click_id="), "{}", location(&answer));
 
-    // Postgres goes on telling of the first revision, as a replica does that is behind.
+    // Postgres still has the first revision, like a replica that lags behind.
     publish(&isolated, &[deleted(&new, 2)]);
     edge.answers("/new", 404).await;
     assert_eq!(edge.get("/new").await.status(), 404);
@@ -132,14 +130,14 @@ async fn a_link_that_the_topic_has_not_told_of_is_looked_up_and_the_topic_has_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_postgres_or_the_right_to_read_an_unknown_slug_is_not_found_and_known_ones_redirect() {
+async fn a_failing_lookup_leaves_known_links_working() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
     let mut nobody = reqwest::Url::parse(&isolated.database_url).unwrap();
     nobody.set_username("nobody").unwrap();
     // Nothing listens on port 1.
     for url in ["postgres://nobody@127.0.0.1:1/none", nobody.as_str()] {
-        let edge = edge_with_look_up(&isolated, &spool, url).await;
+        let edge = edge_with_lookup(&isolated, &spool, url).await;
         assert_eq!(edge.get("/unknown").await.status(), 404);
         assert_eq!(edge.get("/s").await.status(), 302);
         edge.stop().await;

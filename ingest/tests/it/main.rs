@@ -1,4 +1,4 @@
-//! The edge in this process, with a real Kafka, as visitors and operators see it.
+//! Tests of a running edge with a real Kafka, through its HTTP ports.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

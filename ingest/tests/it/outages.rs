@@ -1,4 +1,4 @@
-//! Kafka down, processes killed, spools damaged: redirects go on and clicks arrive.
+//! Kafka outages, killed processes and damaged spools: redirects continue and clicks arrive.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,13 +15,15 @@ use tests::engines::isolated;
 use tests::eventually;
 use tokio::net::TcpListener;
 
-use crate::edge::{BROWSER, DEADLINE, Edge, SpoolDir, ask, click_id, clicks, config, link, live, publish};
+use crate::edge::{
+    BROWSER, DEADLINE, Edge, SpoolDir, click_id, clicks, config, link, live, publish, request,
+};
 use crate::program::{Broker, Program};
 
 pub(crate) async fn click_ten_times(address: SocketAddr) -> BTreeSet<String> {
     let mut answered = BTreeSet::new();
     for _ in 0..10 {
-        let answer = ask(address, Method::GET, "/s", &[("user-agent", BROWSER.as_bytes())]).await;
+        let answer = request(address, Method::GET, "/s", &[("user-agent", BROWSER.as_bytes())]).await;
         assert_eq!(answer.status(), 302);
         assert!(answered.insert(click_id(&answer)));
     }
@@ -33,7 +35,7 @@ pub(crate) fn ids(clicks: &[(i32, Click)]) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clicks_made_while_kafka_was_down_arrive_when_it_is_back() {
+async fn clicks_during_a_kafka_outage_arrive_afterwards() {
     let (broker, spool) = (Broker::start(&link("s", "https://a.example/")), SpoolDir::new());
     let edge = Edge::start_with(&broker.address(), "", &spool).await;
     edge.is_ready().await;
@@ -47,7 +49,7 @@ async fn clicks_made_while_kafka_was_down_arrive_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clicks_that_kafka_never_got_arrive_after_the_next_start_marked_as_repeats() {
+async fn unsent_clicks_arrive_after_a_restart_marked_as_repeats() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let link = link("s", "https://a.example/");
     publish(&isolated, &[live(&link)]);
@@ -76,21 +78,21 @@ async fn clicks_that_kafka_never_got_arrive_after_the_next_start_marked_as_repea
     edge.stop().await;
 }
 
-/// Leaves clicks in a spool as a killed edge does: one for each partition.
-fn leave_behind(spool: &SpoolDir, partitions: &[i32]) {
-    let left = include_bytes!("../../../schemas/fixtures/click.v1.bare.json").trim_ascii();
-    let click_id = Click::decode(left).unwrap().click_id;
+/// Creates a spool like that of a killed edge, with a click for each partition.
+fn fill_spool(spool: &SpoolDir, partitions: &[i32]) {
+    let click = include_bytes!("../../../schemas/fixtures/click.v1.bare.json").trim_ascii();
+    let click_id = Click::decode(click).unwrap().click_id;
     let spool = Spool::open(spool.path(), None).unwrap();
     for partition in partitions {
-        let record = Record { at: 0, partition: *partition, key: click_id.as_bytes(), value: left };
+        let record = Record { at: 0, partition: *partition, key: click_id.as_bytes(), value: click };
         spool.append(&mut record.encode().unwrap()).unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeat_goes_to_the_partition_that_its_record_names() {
+async fn a_repeat_goes_to_the_partition_in_its_record() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
-    leave_behind(&spool, &[4, 2, 5]);
+    fill_spool(&spool, &[4, 2, 5]);
     let edge = Edge::start(&isolated, &spool).await;
     let arrived = clicks(&isolated, 3).await;
     assert_eq!(arrived.iter().map(|(partition, _)| *partition).collect::<Vec<_>>(), [2, 4, 5]);
@@ -99,9 +101,9 @@ async fn a_repeat_goes_to_the_partition_that_its_record_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_click_for_a_partition_that_does_not_exist_goes_to_one_that_does() {
+async fn a_click_for_a_missing_partition_goes_to_an_existing_one() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
-    leave_behind(&spool, &[topic::CLICKS.partitions]);
+    fill_spool(&spool, &[topic::CLICKS.partitions]);
     let edge = Edge::start(&isolated, &spool).await;
     assert!(clicks(&isolated, 1).await[0].1.again);
     edge.stop().await;
@@ -109,7 +111,7 @@ async fn a_click_for_a_partition_that_does_not_exist_goes_to_one_that_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_answered_clicks_of_a_killed_edge_arrive_after_the_next_start() {
+async fn answered_clicks_of_a_killed_edge_arrive_after_a_restart() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let link = link("s", "https://a.example/");
     publish(&isolated, &[live(&link)]);
@@ -117,10 +119,10 @@ async fn the_answered_clicks_of_a_killed_edge_arrive_after_the_next_start() {
     let program = Program::start(Program::bare(), &broker, spool.path(), &[]).await;
     broker.cluster.broker_down(1).unwrap();
     let answered = click_ten_times(program.address).await;
-    // SIGKILL, between the answer and anything else.
+    // SIGKILL, immediately after the last answer.
     program.kill();
 
-    // What a kill in the middle of a write leaves, and a disk's bit rot.
+    // A damaged record, and an incomplete one as after a kill during a write.
     let segment = spool.segments().into_iter().max().unwrap();
     let mut bytes = fs::read(&segment).unwrap();
     let records: Vec<usize> =
@@ -134,14 +136,14 @@ async fn the_answered_clicks_of_a_killed_edge_arrive_after_the_next_start() {
     let edge = Edge::start(&isolated, &spool).await;
     let arrived = clicks(&isolated, 9).await;
     edge.stop().await;
-    assert_eq!(arrived.len(), 9, "all but the damaged one, and nothing of the torn one");
+    assert_eq!(arrived.len(), 9, "all but the damaged and the incomplete one");
     assert!(ids(&arrived).is_subset(&answered));
     assert!(arrived.iter().all(|(_, click)| click.again));
     assert!(spool.segments().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_edge_without_kafka_starts_answers_and_says_what_is_missing() {
+async fn an_edge_without_kafka_answers_and_is_not_ready() {
     let spool = SpoolDir::new();
     // Nothing listens on port 1.
     let edge = Edge::start_with("127.0.0.1:1", "", &spool).await;
@@ -158,26 +160,26 @@ async fn an_edge_without_kafka_starts_answers_and_says_what_is_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spool_that_takes_nothing_stops_no_redirect_and_recovers() {
+async fn a_missing_spool_directory_stops_no_redirect_and_recovers() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
     let edge = Edge::start(&isolated, &spool).await;
-    // No segment exists yet. Without the directory none can be made, as on a disk that is full.
-    let aside = spool.path().with_extension("aside");
-    fs::rename(spool.path(), &aside).unwrap();
+    // No segment exists yet. Without the directory none can be created, as on a full disk.
+    let moved = spool.path().with_extension("moved");
+    fs::rename(spool.path(), &moved).unwrap();
     assert_eq!(edge.get("/s").await.status(), 302);
     let (status, report) = edge.readyz().await;
     assert_eq!((status, &report["checks"]["spool"]["ready"]), (503, &false.into()));
-    fs::rename(&aside, spool.path()).unwrap();
+    fs::rename(&moved, spool.path()).unwrap();
     edge.is_ready().await;
-    let kept = edge.get("/s").await;
+    let stored = edge.get("/s").await;
     let arrived = clicks(&isolated, 1).await;
-    assert_eq!(ids(&arrived), [click_id(&kept)].into());
+    assert_eq!(ids(&arrived), [click_id(&stored)].into());
     edge.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_edge_on_the_same_spool_refuses_to_start() {
+async fn a_second_edge_on_the_same_spool_does_not_start() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let edge = Edge::start(&isolated, &spool).await;
     let listener = async || TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! The program itself, which can be killed, and a broker that can be switched off.
+//! The program `ingest` as a process that can be killed, and a broker that can be stopped.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use crate::edge::{DEADLINE, KEY, answers, client, live, publish_to};
 
-/// A broker that can be switched off: the real one is shared with other tests.
+/// A broker that can be stopped. The real one is shared with other tests.
 pub(crate) struct Broker {
     pub(crate) cluster: MockCluster<'static, DefaultProducerContext>,
 }
@@ -40,7 +40,7 @@ impl Broker {
         config
     }
 
-    /// The same topics, as the harness reads them.
+    /// Returns the broker in the form that the test harness reads topics from.
     pub(crate) fn isolated(&self) -> Isolated {
         Isolated {
             kafka_brokers: self.address(),
@@ -59,14 +59,14 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts `command`, which becomes `ingest`, with more variables than it needs anyway.
+    /// Starts `command`, which executes `ingest`, with the required variables and `variables`.
     pub(crate) async fn start(
         mut command: Command,
         broker: &Broker,
         spool: &Path,
         variables: &[(&str, &str)],
     ) -> Self {
-        // Free a moment ago; nothing else here asks for a certain port.
+        // No other test binds a fixed port, so they are still free.
         let [address, operations] = [free().await, free().await];
         let child = command
             .env_clear()
@@ -87,7 +87,7 @@ impl Program {
         program
     }
 
-    /// The program, on its own.
+    /// Returns a command for the program without arguments.
     pub(crate) fn bare() -> Command {
         Command::new(env!("CARGO_BIN_EXE_ingest"))
     }
@@ -102,7 +102,7 @@ impl Program {
         self.child.wait().unwrap();
     }
 
-    /// The value of a metric without labels.
+    /// Returns the value of a metric without labels.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
         let url = format!("http://{}/metrics", self.operations);
         let text = client().get(url).send().await.unwrap().text().await.unwrap();
@@ -110,7 +110,7 @@ impl Program {
         line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
     }
 
-    /// What a check of `/readyz` says.
+    /// Returns whether a check of `/readyz` is ready, and its detail.
     pub(crate) async fn check(&self, name: &str) -> (bool, String) {
         let url = format!("http://{}/readyz", self.operations);
         let answer = client().get(url).send().await.unwrap().bytes().await.unwrap();
@@ -131,12 +131,13 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may be dead already.
+        // The program may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
+/// Returns a free address.
 async fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }

@@ -1,4 +1,4 @@
-//! What visitors are answered, and what of them arrives on topic `clicks`.
+//! Redirects, and the clicks that arrive on topic `clicks`.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use crate::edge::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_click_arrives_on_the_topic_as_readable_json_with_the_visitors_click_id() {
+async fn a_click_arrives_on_the_topic_with_the_visitors_click_id() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let link = link("spring", "https://shop.example/p?utm_term=shoes#top");
     publish(&isolated, &[live(&link)]);
@@ -28,7 +28,7 @@ async fn a_click_arrives_on_the_topic_as_readable_json_with_the_visitors_click_i
         ("referer", b"https://news.example/story"),
         ("x-forwarded-for", b"203.0.113.77"),
     ];
-    let answer = edge.ask(Method::GET, "/spring?utm_source=mail&click_id=theirs", &headers).await;
+    let answer = edge.request(Method::GET, "/spring?utm_source=mail&click_id=theirs", &headers).await;
     assert_eq!(answer.status(), 302);
     assert_eq!(answer.headers()["cache-control"], "private, no-store");
     let id = click_id(&answer);
@@ -56,17 +56,17 @@ async fn a_click_arrives_on_the_topic_as_readable_json_with_the_visitors_click_i
     assert!(!json.to_string().contains("203.0.113.77"), "{json}");
 
     edge.stop().await;
-    assert!(spool.segments().is_empty(), "a clean stop leaves nothing to be sent again");
+    assert!(spool.segments().is_empty(), "a clean stop leaves no segments");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_visitor_is_told_by_the_address_that_trusted_proxies_name() {
+async fn visitors_have_the_address_that_a_trusted_proxy_sends() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
     let edge = Edge::start(&isolated, &spool).await;
     for address in ["203.0.113.1", "203.0.113.2", "203.0.113.1"] {
         let headers = [("user-agent", BROWSER.as_bytes()), ("x-forwarded-for", address.as_bytes())];
-        assert_eq!(edge.ask(Method::GET, "/s", &headers).await.status(), 302);
+        assert_eq!(edge.request(Method::GET, "/s", &headers).await.status(), 302);
     }
     let mut visitors: Vec<u64> =
         clicks(&isolated, 3).await.into_iter().map(|(_, click)| click.visitor).collect();
@@ -81,11 +81,11 @@ async fn head_is_answered_and_not_counted() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
     let edge = Edge::start(&isolated, &spool).await;
-    let head = edge.ask(Method::HEAD, "/s", &[("user-agent", BROWSER.as_bytes())]).await;
+    let head = edge.request(Method::HEAD, "/s", &[("user-agent", BROWSER.as_bytes())]).await;
     assert_eq!(head.status(), 302);
     click_id(&head);
     let get = edge.get("/s").await;
-    // The click that was asked for later is there, and so would be one for HEAD.
+    // The later click has arrived, so one for HEAD would have arrived too.
     edge.stop().await;
     let clicks = clicks(&isolated, 1).await;
     assert_eq!(clicks.len(), 1);
@@ -93,7 +93,7 @@ async fn head_is_answered_and_not_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn headers_that_are_not_text_never_fail_a_redirect() {
+async fn headers_that_are_not_utf8_do_not_fail_a_redirect() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
     let edge = Edge::start(&isolated, &spool).await;
@@ -105,7 +105,7 @@ async fn headers_that_are_not_text_never_fail_a_redirect() {
         ("cookie", b"\xff"),
         ("x-request-id", b"\xff"),
     ];
-    assert_eq!(edge.ask(Method::GET, "/s", &headers).await.status(), 302);
+    assert_eq!(edge.request(Method::GET, "/s", &headers).await.status(), 302);
     let (_, click) = clicks(&isolated, 1).await.remove(0);
     assert_eq!(click.user_agent.as_deref(), Some("Mozilla/5.0 \u{fffd}\u{fffd}"));
     assert_eq!(click.referrer.as_deref(), Some("n.example"));
@@ -113,13 +113,14 @@ async fn headers_that_are_not_text_never_fail_a_redirect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn classes_are_told_apart() {
+async fn clicks_are_classified() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
     let edge = Edge::start(&isolated, &spool).await;
     edge.get("/s").await;
-    edge.ask(Method::GET, "/s", &[("user-agent", b"curl/8.5.0")]).await;
-    edge.ask(Method::GET, "/s", &[("user-agent", BROWSER.as_bytes()), ("sec-purpose", b"prefetch")]).await;
+    edge.request(Method::GET, "/s", &[("user-agent", b"curl/8.5.0")]).await;
+    edge.request(Method::GET, "/s", &[("user-agent", BROWSER.as_bytes()), ("sec-purpose", b"prefetch")])
+        .await;
     let mut classes: Vec<&str> =
         clicks(&isolated, 3).await.iter().map(|(_, click)| click.class.as_str()).collect();
     classes.sort_unstable();
@@ -128,7 +129,7 @@ async fn classes_are_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_active_link_is_answered_with_a_page() {
+async fn paths_without_an_active_link_answer_with_a_page() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let inactive = Link { is_active: false, ..link("inactive", "https://a.example/") };
     let expired = Link {
@@ -153,7 +154,7 @@ async fn what_is_no_active_link_is_answered_with_a_page() {
         let seen = answer.headers().get("content-type").map(|value| value.to_str().unwrap());
         assert_eq!(seen, content_type, "{path}");
     }
-    assert_eq!(edge.ask(Method::POST, "/moved", &[]).await.status(), 405);
+    assert_eq!(edge.request(Method::POST, "/moved", &[]).await.status(), 405);
 
     let metrics = client().get(format!("http://{}/metrics", edge.operations)).send().await.unwrap();
     let metrics = metrics.text().await.unwrap();
@@ -169,18 +170,18 @@ async fn what_is_no_active_link_is_answered_with_a_page() {
     assert_eq!(clicks(&isolated, 1).await.len(), 1);
 }
 
-/// Sends bytes that no client library would, and returns the answer's head.
+/// Sends bytes that a client library would reject, and returns the answer.
 async fn send_raw(edge: &Edge, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(edge.address).await.unwrap();
     stream.write_all(request).await.unwrap();
     let mut answer = Vec::new();
-    // The edge closes after an answer that was asked to be the last.
+    // The request has `connection: close`, so the edge closes after the answer.
     stream.read_to_end(&mut answer).await.unwrap();
     String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_asked_for_is_answered_and_what_leads_somewhere_is_counted() {
+async fn every_request_is_answered_and_every_redirect_is_counted() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/%7e?x=%zz#f?g"))]);
     let edge = Edge::start(&isolated, &spool).await;
@@ -197,7 +198,7 @@ async fn whatever_is_asked_for_is_answered_and_what_leads_somewhere_is_counted()
         (b"/s%20", "404"),
         (b"/../s", "404"),
         (b"/%ff", "404"),
-        // No browser sends these unencoded; the HTTP library refuses them.
+        // Browsers encode these; the HTTP library rejects them.
         (b"/s?q=<", "400"),
         (b"/s?q=\xff", "400"),
         (format!("/s?{too_long}").as_bytes(), "414"),
@@ -230,7 +231,7 @@ async fn whatever_is_asked_for_is_answered_and_what_leads_somewhere_is_counted()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_status_and_mode_of_a_link_is_kept_to() {
+async fn a_redirect_respects_the_links_status_and_settings() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let statuses = [301, 302, 307, 308];
     let of = |status: u16| Link {
@@ -248,9 +249,9 @@ async fn each_status_and_mode_of_a_link_is_kept_to() {
     let edge = Edge::start(&isolated, &spool).await;
     for status in statuses {
         for method in [Method::GET, Method::HEAD] {
-            let answer = edge.ask(method, &format!("/s{status}?x=2&y=3"), &[]).await;
+            let answer = edge.request(method, &format!("/s{status}?x=2&y=3"), &[]).await;
             assert_eq!(answer.status().as_u16(), status);
-            // A permanent redirect that browsers kept would hide every click but the first.
+            // If browsers cached a permanent redirect, only the first click would be counted.
             assert_eq!(answer.headers()["cache-control"], "private, no-store");
             assert_eq!(
                 location(&answer),
@@ -265,7 +266,7 @@ async fn each_status_and_mode_of_a_link_is_kept_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_says_what_became_of_a_link_and_needs_nothing_else() {
+async fn pages_reveal_nothing_and_load_nothing() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let expired = Link {
         expires_at: Some(Utc::now() - TimeDelta::seconds(1)),
@@ -281,7 +282,7 @@ async fn a_page_says_what_became_of_a_link_and_needs_nothing_else() {
     }
     let (unknown, inactive, expired) =
         (unknown.text().await.unwrap(), inactive.text().await.unwrap(), expired.text().await.unwrap());
-    assert_eq!(unknown, inactive, "whether there is a link is nobody's business");
+    assert_eq!(unknown, inactive, "the page does not reveal whether there is a link");
     assert!(expired.contains("no longer in use"));
     for page in [&unknown, &expired] {
         assert!(page.contains("prefers-color-scheme:dark") && page.contains("noindex"), "{page}");
@@ -289,13 +290,13 @@ async fn a_page_says_what_became_of_a_link_and_needs_nothing_else() {
             assert!(!page.contains(outside), "{outside} in {page}");
         }
     }
-    let head = edge.ask(Method::HEAD, "/unknown", &[]).await;
+    let head = edge.request(Method::HEAD, "/unknown", &[]).await;
     assert_eq!((head.status().as_u16(), head.text().await.unwrap()), (404, String::new()));
     edge.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_not_to_be_followed_leaves_no_visitor_where_the_operator_respects_that() {
+async fn clicks_with_a_privacy_signal_have_no_stable_visitor() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
     let mut config = crate::edge::config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path());
@@ -304,7 +305,7 @@ async fn who_asks_not_to_be_followed_leaves_no_visitor_where_the_operator_respec
     edge.is_ready().await;
     for signal in [&b"1"[..], b"1", b"0", b"0"] {
         let headers = [("user-agent", BROWSER.as_bytes()), ("sec-gpc", signal)];
-        assert_eq!(edge.ask(Method::GET, "/s?utm_source=mail", &headers).await.status(), 302);
+        assert_eq!(edge.request(Method::GET, "/s?utm_source=mail", &headers).await.status(), 302);
     }
     edge.stop().await;
     let clicks: Vec<_> = clicks(&isolated, 4).await.into_iter().map(|(_, click)| click).collect();
@@ -316,7 +317,7 @@ async fn who_asks_not_to_be_followed_leaves_no_visitor_where_the_operator_respec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_of_agents_are_used_where_there_are_some_and_operators_are_told() {
+async fn lists_of_agents_are_used_and_shown_in_readiness() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
     let detail = async |edge: &Edge| {
@@ -328,22 +329,22 @@ async fn lists_of_agents_are_used_where_there_are_some_and_operators_are_told() 
         config.data_dir = data_dir;
         Edge::start_as(config).await
     };
-    // Not a word in it that the built-in table knows.
+    // The built-in table does not recognize it.
     let crawler = "Mozilla/5.0 (compatible; Google-Site-Verification/1.0)";
 
     let edge = start(None).await;
     assert!(detail(&edge).await.contains("built-in"));
-    edge.ask(Method::GET, "/s?utm_source=without", &[("user-agent", crawler.as_bytes())]).await;
+    edge.request(Method::GET, "/s?utm_source=without", &[("user-agent", crawler.as_bytes())]).await;
     edge.stop().await;
 
     let edge = start(Some(spool.path().join("nowhere"))).await;
-    let told = detail(&edge).await;
-    assert!(told.contains("built-in") && told.contains("crawler-user-agents.json"), "{told}");
+    let missing = detail(&edge).await;
+    assert!(missing.contains("built-in") && missing.contains("crawler-user-agents.json"), "{missing}");
     edge.stop().await;
 
     let edge = start(Some(Cache::shared().data().await.unwrap())).await;
     assert!(detail(&edge).await.contains("crawlers and"));
-    edge.ask(Method::GET, "/s?utm_source=with", &[("user-agent", crawler.as_bytes())]).await;
+    edge.request(Method::GET, "/s?utm_source=with", &[("user-agent", crawler.as_bytes())]).await;
     edge.stop().await;
 
     let mut seen: Vec<_> = clicks(&isolated, 2)

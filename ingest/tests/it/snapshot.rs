@@ -1,4 +1,4 @@
-//! Edges that start while Kafka is down, and what becomes of their snapshot when it is back.
+//! Edges that start from a snapshot while Kafka is down.
 
 use std::fs;
 
@@ -14,13 +14,13 @@ use crate::edge::{
 };
 use crate::program::Broker;
 
-/// Where the snapshot is when nothing else is set.
+/// Returns the default path of the snapshot.
 fn snapshot(spool: &SpoolDir) -> std::path::PathBuf {
     spool.path().join("links.snapshot")
 }
 
-/// Runs an edge once, so that a snapshot is left.
-async fn leave_snapshot(brokers: &str, prefix: &str, spool: &SpoolDir) {
+/// Runs an edge until it has written a snapshot.
+async fn write_snapshot(brokers: &str, prefix: &str, spool: &SpoolDir) {
     let edge = Edge::start_with(brokers, prefix, spool).await;
     edge.is_ready().await;
     edge.stop().await;
@@ -28,45 +28,45 @@ async fn leave_snapshot(brokers: &str, prefix: &str, spool: &SpoolDir) {
     assert!(!spool.path().join("links.snapshot.partial").exists());
 }
 
-/// Waits until `/readyz` says something of the links, and returns it.
-async fn says(edge: &Edge, what: &str) -> serde_json::Value {
-    eventually(&format!("readyz says {what}"), DEADLINE, async || {
+/// Waits until the detail of check `links` contains `text`, and returns the check.
+async fn links_check(edge: &Edge, text: &str) -> serde_json::Value {
+    eventually(&format!("check links contains {text}"), DEADLINE, async || {
         let (_, report) = edge.readyz().await;
         let links = report["checks"]["links"].clone();
-        if links["detail"].as_str().unwrap().contains(what) { Ok(links) } else { Err(report) }
+        if links["detail"].as_str().unwrap().contains(text) { Ok(links) } else { Err(report) }
     })
     .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_edge_that_starts_without_kafka_serves_its_snapshot_and_keeps_the_clicks() {
+async fn an_edge_without_kafka_serves_its_snapshot_and_stores_clicks() {
     let (broker, spool) = (Broker::start(&link("s", "https://a.example/")), SpoolDir::new());
-    leave_snapshot(&broker.address(), "", &spool).await;
+    write_snapshot(&broker.address(), "", &spool).await;
     broker.cluster.broker_down(1).unwrap();
 
     let edge = Edge::start_with(&broker.address(), "", &spool).await;
-    // No waiting: the first request finds the link.
+    // Without waiting: the first request finds the link.
     let answer = edge.get("/s").await;
     assert_eq!(answer.status(), 302);
     let click_id = click_id(&answer);
-    let links = says(&edge, "from a snapshot of ").await;
+    let links = links_check(&edge, "from a snapshot of ").await;
     assert_eq!(links["ready"], true);
 
     broker.cluster.broker_up(1).unwrap();
     edge.is_ready().await;
-    assert_eq!(says(&edge, "ok").await["detail"], "ok");
+    assert_eq!(links_check(&edge, "ok").await["detail"], "ok");
     let arrived = clicks(&broker.isolated(), 1).await;
     assert_eq!(arrived[0].1.click_id, click_id);
     edge.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_deleted_while_the_edge_was_away_is_gone_when_kafka_has_been_read() {
+async fn a_link_deleted_while_the_edge_was_stopped_is_removed() {
     let (gone, spool) = (link("gone", "https://a.example/gone"), SpoolDir::new());
     let kept = link("kept", "https://a.example/kept");
     let broker = Broker::start(&gone);
     publish_to(&broker.client(), topic::LINKS.name, &[live(&kept)]);
-    leave_snapshot(&broker.address(), "", &spool).await;
+    write_snapshot(&broker.address(), "", &spool).await;
 
     publish_to(
         &broker.client(),
@@ -75,11 +75,11 @@ async fn a_link_deleted_while_the_edge_was_away_is_gone_when_kafka_has_been_read
     );
     broker.cluster.broker_down(1).unwrap();
     let edge = Edge::start_with(&broker.address(), "", &spool).await;
-    assert_eq!(edge.get("/gone").await.status(), 302, "nobody could tell it otherwise");
+    assert_eq!(edge.get("/gone").await.status(), 302, "the deletion has not been read");
     assert_eq!(edge.get("/kept").await.status(), 302);
     broker.cluster.broker_up(1).unwrap();
     edge.answers("/gone", 404).await;
-    // In one step: whoever sees that one is gone sees all the rest.
+    // All links change in one step.
     assert_eq!(edge.get("/kept").await.status(), 302);
     assert_eq!(edge.get("/new").await.status(), 302);
     edge.is_ready().await;
@@ -107,12 +107,12 @@ async fn a_change_is_in_the_snapshot_before_the_edge_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_that_cannot_be_used_is_as_good_as_none() {
+async fn a_snapshot_that_cannot_be_used_is_ignored() {
     let isolated = isolated().await;
     let known = link("s", "https://a.example/");
     publish(&isolated, &[live(&known)]);
     let written = SpoolDir::new();
-    leave_snapshot(&isolated.kafka_brokers, &isolated.topic_prefix, &written).await;
+    write_snapshot(&isolated.kafka_brokers, &isolated.topic_prefix, &written).await;
     let good = fs::read(snapshot(&written)).unwrap();
 
     let mut corrupt = good.clone();
@@ -131,19 +131,19 @@ async fn a_snapshot_that_cannot_be_used_is_as_good_as_none() {
         let spool = SpoolDir::new();
         fs::create_dir_all(spool.path()).unwrap();
         fs::write(snapshot(&spool), bytes).unwrap();
-        // Nothing listens on port 1: what is served can only be the snapshot's.
+        // Nothing listens on port 1, so links can only come from the snapshot.
         let edge = Edge::start_with("127.0.0.1:1", prefix, &spool).await;
         assert_eq!(edge.get("/s").await.status(), 404, "{what}");
         let (_, report) = edge.readyz().await;
         assert_eq!(report["checks"]["links"]["ready"], false, "{what}");
         edge.stop().await;
     }
-    // The good one, so that the others are refused for the right reason.
+    // The valid snapshot is served, so the others were ignored for their faults.
     let edge = Edge::start_with("127.0.0.1:1", &isolated.topic_prefix, &written).await;
     assert_eq!(edge.get("/s").await.status(), 302);
     edge.stop().await;
 
-    // With Kafka there, a corrupt one does no harm.
+    // With Kafka, a corrupt snapshot does no harm.
     let spool = SpoolDir::new();
     fs::create_dir_all(spool.path()).unwrap();
     fs::write(snapshot(&spool), b"hoplinks\x01").unwrap();
@@ -153,13 +153,13 @@ async fn a_snapshot_that_cannot_be_used_is_as_good_as_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_of_another_cluster_is_not_served_once_kafka_says_which_it_is() {
+async fn a_snapshot_of_another_cluster_is_not_served() {
     let spool = SpoolDir::new();
     let isolated = isolated().await;
     publish(&isolated, &[live(&link("theirs", "https://a.example/"))]);
-    leave_snapshot(&isolated.kafka_brokers, &isolated.topic_prefix, &spool).await;
+    write_snapshot(&isolated.kafka_brokers, &isolated.topic_prefix, &spool).await;
 
-    // The same topic in another cluster, and empty there, which would keep a snapshot of the same cluster.
+    // The same topic in another cluster. It is empty, so a snapshot of the same cluster would still be served.
     let cluster = MockCluster::new(1).unwrap();
     for topic in [topic::LINKS, topic::CLICKS] {
         cluster.create_topic(&isolated.topic(topic), topic.partitions, 1).unwrap();
@@ -171,25 +171,25 @@ async fn a_snapshot_of_another_cluster_is_not_served_once_kafka_says_which_it_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_has_lost_everything_takes_no_link_away() {
+async fn an_empty_topic_removes_no_link() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
-    leave_snapshot(&isolated.kafka_brokers, &isolated.topic_prefix, &spool).await;
+    write_snapshot(&isolated.kafka_brokers, &isolated.topic_prefix, &spool).await;
     let bytes = fs::read(snapshot(&spool)).unwrap();
 
     let admin: AdminClient<_> = isolated.kafka().create().unwrap();
     let (name, options) = (isolated.topic(topic::LINKS), AdminOptions::new());
     admin.delete_topics(&[&name], &options).await.unwrap().remove(0).unwrap();
-    eventually("the topic is made anew", DEADLINE, async || {
-        let anew = NewTopic::new(&name, topic::LINKS.partitions, TopicReplication::Fixed(1));
-        admin.create_topics(&[anew], &options).await.unwrap().remove(0)
+    eventually("the topic is created again", DEADLINE, async || {
+        let topic = NewTopic::new(&name, topic::LINKS.partitions, TopicReplication::Fixed(1));
+        admin.create_topics(&[topic], &options).await.unwrap().remove(0)
     })
     .await;
 
     let edge = Edge::start_with(&isolated.kafka_brokers, &isolated.topic_prefix, &spool).await;
-    let links = says(&edge, "topic links is empty").await;
+    let links = links_check(&edge, "topic links is empty").await;
     assert_eq!(links["ready"], false);
     assert_eq!(edge.get("/s").await.status(), 302);
     edge.stop().await;
-    assert_eq!(fs::read(snapshot(&spool)).unwrap(), bytes, "it is all that is left");
+    assert_eq!(fs::read(snapshot(&spool)).unwrap(), bytes, "the snapshot is not overwritten");
 }

@@ -1,4 +1,4 @@
-//! The spool's limits: full, confirmed in part, inspected.
+//! Full spools and disks, confirmations, and the command `ingest spool`.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,14 +12,14 @@ use serde_json::Value;
 use tests::engines::isolated;
 use tests::eventually;
 
-use crate::edge::{BROWSER, DEADLINE, Edge, SpoolDir, ask, click_id, clicks, link, live, publish};
+use crate::edge::{BROWSER, DEADLINE, Edge, SpoolDir, click_id, clicks, link, live, publish, request};
 use crate::outages::{click_ten_times, ids};
 use crate::program::{Broker, Program};
 
-/// The least that a spool may be limited to.
+/// The smallest allowed limit of a spool.
 const MIN_BYTES: &str = "1048576";
 
-/// Clicks with as much to keep as a click can have, until the spool takes no more; returns the answered ids.
+/// Sends the largest possible clicks until some are dropped; returns the answered click ids.
 async fn click_until_dropped(program: &Program) -> BTreeSet<String> {
     let long = "x".repeat(256);
     let query = ["source", "medium", "campaign", "term", "content"]
@@ -29,7 +29,7 @@ async fn click_until_dropped(program: &Program) -> BTreeSet<String> {
     loop {
         for _ in 0..50 {
             let headers = [("user-agent", BROWSER.as_bytes())];
-            let answer = ask(program.address, Method::GET, &format!("/s?{query}"), &headers).await;
+            let answer = request(program.address, Method::GET, &format!("/s?{query}"), &headers).await;
             assert_eq!(answer.status(), 302);
             assert!(answered.insert(click_id(&answer)));
         }
@@ -39,8 +39,8 @@ async fn click_until_dropped(program: &Program) -> BTreeSet<String> {
     }
 }
 
-/// Asserts that each answered click has arrived, but for those that were dropped and counted.
-async fn all_but_the_dropped_arrive(program: &Program, broker: &Broker, answered: &BTreeSet<String>) {
+/// Asserts that all answered clicks arrive except those that were dropped and counted.
+async fn assert_all_but_dropped_arrive(program: &Program, broker: &Broker, answered: &BTreeSet<String>) {
     let dropped = program.metric("hopline_clicks_dropped_total").await as usize;
     assert!((1..answered.len()).contains(&dropped), "{dropped} of {} are dropped", answered.len());
     let arrived = clicks(&broker.isolated(), answered.len() - dropped).await;
@@ -49,7 +49,7 @@ async fn all_but_the_dropped_arrive(program: &Program, broker: &Broker, answered
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_spool_stops_no_redirect_counts_what_it_drops_and_recovers() {
+async fn a_full_spool_keeps_redirecting_counts_drops_and_recovers() {
     let (broker, spool) = (Broker::start(&link("s", "https://a.example/")), SpoolDir::new());
     let limit = [("HOPLINE_SPOOL_MAX_BYTES", MIN_BYTES)];
     let program = Program::start(Program::bare(), &broker, spool.path(), &limit).await;
@@ -60,20 +60,20 @@ async fn a_full_spool_stops_no_redirect_counts_what_it_drops_and_recovers() {
     assert!(!ready && detail.contains("dropped") && detail.contains("full"), "{detail}");
     let on_disk: u64 = spool.segments().iter().map(|path| path.metadata().unwrap().len()).sum();
     assert_eq!(on_disk.to_string(), MIN_BYTES);
-    eventually("the gauges say so", DEADLINE, async || {
+    eventually("the gauges match the disk", DEADLINE, async || {
         let bytes = program.metric("hopline_spool_bytes").await;
         let segments = program.metric("hopline_spool_segments").await;
         let age = program.metric("hopline_spool_oldest_unconfirmed_seconds").await;
-        let told = bytes == on_disk as f64 && segments == spool.segments().len() as f64 && age > 0.0;
-        if told { Ok(()) } else { Err((bytes, segments, age)) }
+        let matches = bytes == on_disk as f64 && segments == spool.segments().len() as f64 && age > 0.0;
+        if matches { Ok(()) } else { Err((bytes, segments, age)) }
     })
     .await;
 
     broker.cluster.broker_up(1).unwrap();
     program.is_ready("spool").await;
     answered.extend(click_ten_times(program.address).await);
-    all_but_the_dropped_arrive(&program, &broker, &answered).await;
-    eventually("nothing waits any more", DEADLINE, async || {
+    assert_all_but_dropped_arrive(&program, &broker, &answered).await;
+    eventually("all clicks are confirmed", DEADLINE, async || {
         match program.metric("hopline_spool_oldest_unconfirmed_seconds").await {
             0.0 => Ok(()),
             age => Err(age),
@@ -82,11 +82,11 @@ async fn a_full_spool_stops_no_redirect_counts_what_it_drops_and_recovers() {
     .await;
 }
 
-/// A disk of a few megabytes, and how a program is started on it.
+/// A disk of a few megabytes.
 enum SmallDisk {
-    /// A file system in memory that only the program sees.
+    /// A file system in memory, in the program's mount namespace.
     Own(PathBuf),
-    /// Where that is forbidden: files of limited size.
+    /// If mount namespaces are not allowed: a limit of the program's file size.
     Limited,
 }
 
@@ -101,12 +101,12 @@ impl SmallDisk {
             return (Self::Own(spool.to_owned()), command);
         }
         let mut command = Command::new("sh");
-        // The limit would end a program that does not ignore the signal.
+        // Reaching the limit raises SIGXFSZ, which would kill the program.
         command.args(["-c", "trap '' XFSZ; exec \"$0\"", env!("CARGO_BIN_EXE_ingest")]);
         (Self::Limited, command)
     }
 
-    /// Leaves no room on the disk.
+    /// Fills the disk.
     fn fill(&self, program: &Program) {
         match self {
             Self::Own(spool) => {
@@ -122,7 +122,7 @@ impl SmallDisk {
         }
     }
 
-    /// Gives the room back.
+    /// Frees the space again.
     fn clear(&self, program: &Program) {
         match self {
             Self::Own(spool) => fs::remove_file(Self::filler(spool, program)).unwrap(),
@@ -130,7 +130,7 @@ impl SmallDisk {
         }
     }
 
-    /// A file beside the spool's, as the program sees them.
+    /// Returns the path of a file in the spool's directory in the program's mount namespace.
     fn filler(spool: &Path, program: &Program) -> PathBuf {
         Path::new("/proc")
             .join(program.pid().to_string())
@@ -149,7 +149,7 @@ fn limit(program: &Program, bytes: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_stops_no_redirect_counts_what_it_drops_and_recovers() {
+async fn a_full_disk_keeps_redirecting_counts_drops_and_recovers() {
     let (broker, spool) = (Broker::start(&link("s", "https://a.example/")), SpoolDir::new());
     let (disk, command) = SmallDisk::new(spool.path());
     let more_than_the_disk = [("HOPLINE_SPOOL_MAX_BYTES", "3145728")];
@@ -165,7 +165,7 @@ async fn a_full_disk_stops_no_redirect_counts_what_it_drops_and_recovers() {
     program.is_ready("spool").await;
     answered.extend(click_ten_times(program.address).await);
     broker.cluster.broker_up(1).unwrap();
-    all_but_the_dropped_arrive(&program, &broker, &answered).await;
+    assert_all_but_dropped_arrive(&program, &broker, &answered).await;
 }
 
 /// Runs `ingest spool`.
@@ -173,13 +173,13 @@ fn inspect(arguments: &[&str]) -> Output {
     Program::bare().env_clear().arg("spool").args(arguments).output().unwrap()
 }
 
-/// What `ingest spool --json` says, whatever it found.
+/// Returns the output of `ingest spool --json`, ignoring the exit code.
 fn report(spool: &SpoolDir) -> Value {
     serde_json::from_slice(&inspect(&["--json", spool.path().to_str().unwrap()]).stdout).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_edge_sends_again_only_what_was_not_confirmed() {
+async fn a_killed_edge_sends_only_unconfirmed_clicks_again() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let link = link("s", "https://a.example/");
     publish(&isolated, &[live(&link)]);
@@ -196,11 +196,10 @@ async fn a_killed_edge_sends_again_only_what_was_not_confirmed() {
     program.kill();
     let left = report(&spool);
     let [records, confirmed_of_them] = ["records", "confirmed"].map(|name| left[name].as_u64().unwrap());
-    // Files that hold confirmed clicks too, or it would be by whole segments that nothing is repeated.
+    // The segments also contain confirmed clicks, so the test does not only check that whole segments are deleted.
     assert!(confirmed_of_them > 0 && records - confirmed_of_them == 10, "{left}");
 
     let edge = Edge::start(&isolated, &spool).await;
-    // The spool is empty when everything was sent.
     eventually("the spool is empty", DEADLINE, async || match spool.segments() {
         segments if segments.is_empty() => Ok(()),
         segments => Err(segments),
@@ -214,7 +213,7 @@ async fn a_killed_edge_sends_again_only_what_was_not_confirmed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_segment_whose_confirmations_are_damaged_is_sent_again_in_full() {
+async fn a_segment_with_damaged_confirmations_is_sent_again_completely() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let link = link("s", "https://a.example/");
     publish(&isolated, &[live(&link)]);
@@ -227,11 +226,11 @@ async fn a_segment_whose_confirmations_are_damaged_is_sent_again_in_full() {
     })
     .await;
     program.kill();
-    let noted = spool.segments()[0].with_extension("confirmed");
-    let mut bytes = fs::read(&noted).unwrap();
-    // The block with the bits of the first records.
+    let confirmations = spool.segments()[0].with_extension("confirmed");
+    let mut bytes = fs::read(&confirmations).unwrap();
+    // In the block with the bits of the first records.
     bytes[64] ^= 1;
-    fs::write(&noted, bytes).unwrap();
+    fs::write(&confirmations, bytes).unwrap();
 
     let edge = Edge::start(&isolated, &spool).await;
     let arrived = clicks(&isolated, 10).await;
@@ -241,7 +240,7 @@ async fn a_segment_whose_confirmations_are_damaged_is_sent_again_in_full() {
 }
 
 #[test]
-fn the_command_that_shows_a_spool_says_what_it_found() {
+fn the_spool_command_reports_damage_by_output_and_exit_code() {
     let spool = SpoolDir::new();
     let path = spool.path().to_str().unwrap();
     let absent = inspect(&[path]);
