@@ -22,7 +22,7 @@ use sqlx::{Connection as _, PgConnection};
 use crate::control::{self, Request};
 use crate::environment::Services;
 use crate::folder::Folder;
-use crate::history::{self, LINKS, Link, Visit};
+use crate::history::{Data, Link, Visit};
 use crate::state::{DEMO, DemoAccount, History};
 use crate::status::Status;
 use crate::terminal::print_line;
@@ -31,8 +31,8 @@ use crate::terminal::print_line;
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A created link and its clicks.
-struct CreatedLink {
-    link: &'static Link,
+struct CreatedLink<'a> {
+    link: &'a Link,
     id: LinkId,
     visits: Vec<Visit>,
 }
@@ -60,31 +60,33 @@ pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
     };
     save(false)?;
 
+    let data = Data::load()?;
     let mut links = Vec::new();
-    for link in &LINKS {
-        links.push(CreatedLink { link, id: api.upsert(link).await?, visits: history::visits(link, end) });
+    for link in &data.links {
+        links.push(CreatedLink { link, id: api.upsert(link).await?, visits: data.visits(link, end) });
     }
     let variable =
         |name: &str| services.variables.get(name).with_context(|| format!("the stack has no {name}"));
     let mut postgres =
         PgConnection::connect(variable("DATABASE_URL")?).await.context("connecting to Postgres")?;
     for CreatedLink { link, id, .. } in &links {
-        backdate_link(&mut postgres, *id, history::created_at(link, end)).await?;
+        backdate_link(&mut postgres, *id, link.created_at(end)).await?;
     }
     let keys = click_id_keys(variable("HOPLINE_CLICK_ID_KEYS")?)?;
     let workspace = demo.workspace_id.parse().context("the demo account's workspace id")?;
-    let (sent, converting) = {
-        let brokers = variable("KAFKA_BROKERS")?.clone();
-        let clicks = clicks(&links, &keys, workspace, is_repeat);
-        let converting: Vec<String> = clicks
-            .iter()
-            .filter(|(_, converts)| *converts)
-            .map(|(click, _)| click.click_id.clone())
-            .collect();
-        let sent = clicks.len();
-        tokio::task::spawn_blocking(move || publish(&brokers, &clicks)).await??;
-        (sent, converting)
-    };
+    let (mut clicks, mut converting) = (Vec::new(), Vec::new());
+    for link in &links {
+        for visit in &link.visits {
+            let click = click(link, visit, &keys, workspace, is_repeat);
+            if visit.converts {
+                converting.push(click.click_id.clone());
+            }
+            clicks.push(click);
+        }
+    }
+    let sent = clicks.len();
+    let brokers = variable("KAFKA_BROKERS")?.clone();
+    tokio::task::spawn_blocking(move || publish(&brokers, &clicks)).await??;
     api.await_counts(&links).await?;
     for (number, click_id) in converting.iter().enumerate() {
         api.convert(click_id, number).await?;
@@ -98,58 +100,53 @@ pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
     print_line(&format!(
         "Created {} links with {sent} clicks of {} days, {} conversions and a webhook endpoint in {:.1} s.\n\
          Dashboard: {address}",
-        LINKS.len(),
-        history::DAYS,
+        links.len(),
+        data.links.iter().map(|link| link.age_days).max().unwrap_or_default(),
         converting.len(),
         began.elapsed().as_secs_f32()
     ));
     Ok(())
 }
 
-/// Returns the click of each visit as the edge would write it, and whether it converts.
-fn clicks(
-    links: &[CreatedLink],
+/// Returns the click of a visit as the edge would write it.
+fn click(
+    link: &CreatedLink<'_>,
+    visit: &Visit,
     keys: &ClickIdKeys,
     workspace: WorkspaceId,
     again: bool,
-) -> Vec<(Click, bool)> {
-    let of = |CreatedLink { link, id, visits }: &CreatedLink| -> Vec<(Click, bool)> {
-        let click = |visit: &Visit| {
-            let text = |text: &str| text.to_owned();
-            let [utm_source, utm_medium, utm_campaign] =
-                visit.source.and_then(|source| source.utm).map_or([None; 3], |utm| utm.map(Some));
-            Click {
-                version: Default::default(),
-                click_id: keys.mint(*id, visit.at, visit.random),
-                link_id: *id,
-                workspace_id: workspace,
-                slug: text(link.slug),
-                occurred_at: visit.at,
-                class: visit.class,
-                visitor: visit.visitor,
-                country: Some(text(visit.country)),
-                device_type: Some(text(visit.agent.device_type)),
-                browser: visit.agent.browser.map(text),
-                os: visit.agent.os.map(text),
-                referrer: visit.source.and_then(|source| source.referrer).map(text),
-                utm_source: utm_source.map(text),
-                utm_medium: utm_medium.map(text),
-                utm_campaign: utm_campaign.map(text),
-                utm_term: None,
-                utm_content: None,
-                external_click_id: None,
-                user_agent: Some(text(visit.agent.user_agent)),
-                purpose: None,
-                again,
-            }
-        };
-        visits.iter().map(|visit| (click(visit), visit.converts)).collect()
-    };
-    links.iter().flat_map(of).collect()
+) -> Click {
+    let text = |text: &str| text.to_owned();
+    let [utm_source, utm_medium, utm_campaign] =
+        visit.source.and_then(|source| source.utm).map_or([None; 3], |utm| utm.map(Some));
+    Click {
+        version: Default::default(),
+        click_id: keys.mint(link.id, visit.at, visit.random),
+        link_id: link.id,
+        workspace_id: workspace,
+        slug: text(link.link.slug),
+        occurred_at: visit.at,
+        class: visit.class,
+        visitor: visit.visitor,
+        country: Some(text(visit.country)),
+        device_type: Some(text(visit.agent.device_type)),
+        browser: visit.agent.browser.map(text),
+        os: visit.agent.os.map(text),
+        referrer: visit.source.and_then(|source| source.referrer).map(text),
+        utm_source: utm_source.map(text),
+        utm_medium: utm_medium.map(text),
+        utm_campaign: utm_campaign.map(text),
+        utm_term: None,
+        utm_content: None,
+        external_click_id: None,
+        user_agent: Some(text(visit.agent.user_agent)),
+        purpose: None,
+        again,
+    }
 }
 
 /// Writes the clicks to their topic and waits until Kafka has confirmed them.
-fn publish(brokers: &str, clicks: &[(Click, bool)]) -> anyhow::Result<()> {
+fn publish(brokers: &str, clicks: &[Click]) -> anyhow::Result<()> {
     let producer: ThreadedProducer<DefaultProducerContext> = ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .set("acks", "all")
@@ -158,7 +155,7 @@ fn publish(brokers: &str, clicks: &[(Click, bool)]) -> anyhow::Result<()> {
         .create()?;
     let prefix = std::env::var("HOPLINE_TOPIC_PREFIX").unwrap_or_default();
     let topic = format!("{prefix}{}", schemas::topic::CLICKS.name);
-    for (click, _) in clicks {
+    for click in clicks {
         let value = click.encode();
         let mut record = BaseRecord::to(&topic).key(&click.click_id).payload(&value);
         while let Err((error, back)) = producer.send(record) {
@@ -269,7 +266,7 @@ impl Api {
     }
 
     /// Waits until every human click is counted.
-    async fn await_counts(&self, links: &[CreatedLink]) -> anyhow::Result<()> {
+    async fn await_counts(&self, links: &[CreatedLink<'_>]) -> anyhow::Result<()> {
         let is_human = |visit: &&Visit| visit.class == Class::Human;
         let wanted: usize = links.iter().map(|link| link.visits.iter().filter(is_human).count()).sum();
         let counted = readiness::until("the count of all clicks", DEADLINE, async || {
@@ -327,13 +324,15 @@ mod tests {
         let keys = click_id_keys(&Secrets::generate().unwrap().click_id_keys).unwrap();
         let id: LinkId = "lnk_01j9qkwz0vfdz9mm9f3my4ppk9".parse().unwrap();
         let end: DateTime<Utc> = "2026-11-22T14:20:00Z".parse().unwrap();
-        let links = [CreatedLink { link: &LINKS[0], id, visits: history::visits(&LINKS[0], end) }];
+        let data = Data::load().unwrap();
+        let link = CreatedLink { link: &data.links[0], id, visits: data.visits(&data.links[0], end) };
         let workspace = "wsp_01j9qkwz0vfdz9mm9f3my4ppk9".parse().unwrap();
-        for (click, converts) in clicks(&links, &keys, workspace, false) {
+        for visit in &link.visits {
+            let click = click(&link, visit, &keys, workspace, false);
             let verified = keys.verify(&click.click_id).unwrap();
             assert_eq!((verified.link_id, verified.occurred_at), (id, click.occurred_at));
             assert_eq!(Click::decode(&click.encode()).unwrap(), click);
-            assert!(!converts || click.class == Class::Human);
+            assert!(!visit.converts || click.class == Class::Human);
         }
     }
 }

@@ -1,16 +1,12 @@
-//! Two months of demo clicks on a small shop's links, the same in each run.
+//! Two months of demo clicks on a small coffee shop's links, the same in each run.
 
 mod dice;
-mod links;
-mod people;
 
 use chrono::{DateTime, Datelike as _, TimeDelta, Timelike as _, Utc};
+use dice::Dice;
 use schemas::click_id::RANDOM_LEN;
 use schemas::message::Class;
-
-use dice::Dice;
-pub(crate) use links::{DAYS, LINKS, Link, Source};
-use people::{Agent, BOTS, PREVIEWS, Person};
+use serde::Deserialize;
 
 /// How many percent of people's clicks are by somebody who has clicked the link before.
 const RETURNING_PERCENT: u64 = 30;
@@ -25,6 +21,82 @@ const HOURS: [f64; 24] = [
 ];
 const WEEKDAYS: [f64; 7] = [1.05, 1.18, 1.15, 1.1, 1.02, 0.78, 0.72];
 
+/// The links and their visitors.
+#[derive(Deserialize)]
+pub(crate) struct Data {
+    pub(crate) links: Vec<Link>,
+    /// Countries and their shares of visitors.
+    #[serde(borrow)]
+    countries: Vec<(&'static str, u64)>,
+    browsers: Vec<Agent>,
+    bots: Vec<Agent>,
+    previews: Vec<Agent>,
+}
+
+/// A link and its traffic.
+#[derive(Deserialize)]
+pub(crate) struct Link {
+    pub(crate) slug: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) destination: &'static str,
+    pub(crate) tags: Vec<&'static str>,
+    /// Clicks of people on an average day.
+    per_day: f64,
+    pub(crate) age_days: i64,
+    trend: Trend,
+    /// How many of a thousand people's clicks convert.
+    converts_per_mille: u64,
+    sources: Vec<Source>,
+}
+
+/// How the traffic of a link changes over time.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Trend {
+    Steady,
+    Growing,
+    /// Most clicks come in the first days.
+    Launch,
+}
+
+impl Trend {
+    /// Returns the traffic so many hours after the link's creation; 1 is the average.
+    fn at(&self, hours: i64) -> f64 {
+        let days = hours as f64 / 24.0;
+        match self {
+            Self::Steady => 1.0,
+            Self::Growing => 0.65 + days / 85.0,
+            Self::Launch => 0.25 + 5.0 * (-days / 2.5).exp(),
+        }
+    }
+}
+
+/// A source of clicks.
+#[derive(Clone, Copy, Deserialize)]
+pub(crate) struct Source {
+    pub(crate) referrer: Option<&'static str>,
+    /// Source, medium and campaign.
+    pub(crate) utm: Option<[&'static str; 3]>,
+    share: u64,
+}
+
+/// A User-Agent and the fields that the edge derives from it.
+#[derive(Clone, Copy, Deserialize)]
+pub(crate) struct Agent {
+    pub(crate) user_agent: &'static str,
+    pub(crate) device_type: &'static str,
+    pub(crate) browser: Option<&'static str>,
+    pub(crate) os: Option<&'static str>,
+    share: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Person {
+    visitor: u64,
+    country: &'static str,
+    agent: Agent,
+}
+
 /// One click.
 pub(crate) struct Visit {
     pub(crate) at: DateTime<Utc>,
@@ -32,75 +104,86 @@ pub(crate) struct Visit {
     /// The visitor's hash; the same for each click of one person.
     pub(crate) visitor: u64,
     pub(crate) country: &'static str,
-    pub(crate) agent: &'static Agent,
+    pub(crate) agent: Agent,
     /// `None` for bots and previews.
-    pub(crate) source: Option<&'static Source>,
+    pub(crate) source: Option<Source>,
     pub(crate) converts: bool,
     /// The random part of the click's id.
     pub(crate) random: [u8; RANDOM_LEN],
 }
 
-/// Returns when a link was created, for a history that ends at `end`.
-pub(crate) fn created_at(link: &Link, end: DateTime<Utc>) -> DateTime<Utc> {
-    schemas::time::to_millis(end - TimeDelta::days(link.age_days) + TimeDelta::minutes(7))
+impl Link {
+    /// Returns when the link was created, for a history that ends at `end`.
+    pub(crate) fn created_at(&self, end: DateTime<Utc>) -> DateTime<Utc> {
+        schemas::time::to_millis(end - TimeDelta::days(self.age_days) + TimeDelta::minutes(7))
+    }
 }
 
-/// Returns the clicks of a link from its creation to `end`, oldest first.
-pub(crate) fn visits(link: &Link, end: DateTime<Utc>) -> Vec<Visit> {
-    let mut dice = Dice::new(link.slug);
-    let began = created_at(link, end);
-    let mut people: Vec<Person> = Vec::new();
-    let mut visits = Vec::new();
-    let mut hour = began;
-    while hour < end {
-        let length = (end - hour).min(TimeDelta::hours(1));
-        let share = length.num_milliseconds() as f64 / 3_600_000.0;
-        let traffic = HOURS[hour.hour() as usize] * WEEKDAYS[hour.weekday().num_days_from_monday() as usize];
-        let expected = link.per_day / 24.0 * traffic * link.trend.at((hour - began).num_hours()) * share;
-        for _ in 0..dice.round(expected) {
-            let at = |dice: &mut Dice| {
-                hour + TimeDelta::milliseconds(dice.below(length.num_milliseconds() as u64) as i64)
-            };
-            let is_known = !people.is_empty() && dice.below(100) < RETURNING_PERCENT;
-            let person = if is_known {
-                people[dice.below(people.len() as u64) as usize]
-            } else {
-                let person = Person::new(&mut dice);
-                people.push(person);
-                person
-            };
-            visits.push(Visit {
-                at: at(&mut dice),
-                class: Class::Human,
-                visitor: person.visitor,
-                country: person.country,
-                agent: person.agent,
-                source: dice.choose(link.sources, |source| source.share),
-                converts: dice.below(1_000) < link.converts_per_mille,
-                random: dice.bytes(),
-            });
-            for (percent, class, agents) in
-                [(BOT_PERCENT, Class::Bot, BOTS), (PREVIEW_PERCENT, Class::Preview, PREVIEWS)]
-            {
-                if dice.below(100) < percent {
-                    visits.push(Visit {
-                        at: at(&mut dice),
-                        class,
-                        // Bots run on few machines.
-                        visitor: dice.below(40),
-                        country: "US",
-                        agent: dice.choose(agents, |agent| agent.share).unwrap_or(&agents[0]),
-                        source: None,
-                        converts: false,
-                        random: dice.bytes(),
-                    });
+impl Data {
+    pub(crate) fn load() -> serde_json::Result<Self> {
+        serde_json::from_str(include_str!("history/data.json"))
+    }
+
+    /// Returns the clicks of a link from its creation to `end`, oldest first.
+    pub(crate) fn visits(&self, link: &Link, end: DateTime<Utc>) -> Vec<Visit> {
+        let mut dice = Dice::new(link.slug);
+        let began = link.created_at(end);
+        let mut people: Vec<Person> = Vec::new();
+        let mut visits = Vec::new();
+        let mut hour = began;
+        while hour < end {
+            let length = (end - hour).min(TimeDelta::hours(1));
+            let share = length.num_milliseconds() as f64 / 3_600_000.0;
+            let traffic =
+                HOURS[hour.hour() as usize] * WEEKDAYS[hour.weekday().num_days_from_monday() as usize];
+            let expected = link.per_day / 24.0 * traffic * link.trend.at((hour - began).num_hours()) * share;
+            for _ in 0..dice.round(expected) {
+                let at = |dice: &mut Dice| {
+                    hour + TimeDelta::milliseconds(dice.below(length.num_milliseconds() as u64) as i64)
+                };
+                let is_known = !people.is_empty() && dice.below(100) < RETURNING_PERCENT;
+                let person = if is_known {
+                    people[dice.below(people.len() as u64) as usize]
+                } else {
+                    let (country, _) = dice.choose(&self.countries, |(_, share)| *share);
+                    let agent = dice.choose(&self.browsers, |agent| agent.share);
+                    let person = Person { visitor: dice.next(), country, agent };
+                    people.push(person);
+                    person
+                };
+                visits.push(Visit {
+                    at: at(&mut dice),
+                    class: Class::Human,
+                    visitor: person.visitor,
+                    country: person.country,
+                    agent: person.agent,
+                    source: Some(dice.choose(&link.sources, |source| source.share)),
+                    converts: dice.below(1_000) < link.converts_per_mille,
+                    random: dice.bytes(),
+                });
+                for (percent, class, agents) in
+                    [(BOT_PERCENT, Class::Bot, &self.bots), (PREVIEW_PERCENT, Class::Preview, &self.previews)]
+                {
+                    if dice.below(100) < percent {
+                        visits.push(Visit {
+                            at: at(&mut dice),
+                            class,
+                            // Bots run on few machines.
+                            visitor: dice.below(40),
+                            country: "US",
+                            agent: dice.choose(agents, |agent| agent.share),
+                            source: None,
+                            converts: false,
+                            random: dice.bytes(),
+                        });
+                    }
                 }
             }
+            hour += length;
         }
-        hour += length;
+        visits.sort_by_key(|visit| visit.at);
+        visits
     }
-    visits.sort_by_key(|visit| visit.at);
-    visits
 }
 
 #[cfg(test)]
@@ -114,18 +197,20 @@ mod tests {
     }
 
     fn all() -> Vec<Visit> {
-        LINKS.iter().flat_map(|link| visits(link, end())).collect()
+        let data = Data::load().unwrap();
+        data.links.iter().flat_map(|link| data.visits(link, end())).collect()
     }
 
     #[test]
     fn clicks_are_deterministic_and_after_the_links_creation() {
-        for link in &LINKS {
-            let (first, second) = (visits(link, end()), visits(link, end()));
+        let data = Data::load().unwrap();
+        for link in &data.links {
+            let (first, second) = (data.visits(link, end()), data.visits(link, end()));
             let keys =
                 |visits: &[Visit]| -> Vec<_> { visits.iter().map(|v| (v.at, v.visitor, v.random)).collect() };
             assert_eq!(keys(&first), keys(&second));
             assert!(
-                first.iter().all(|visit| (created_at(link, end())..end()).contains(&visit.at)),
+                first.iter().all(|visit| (link.created_at(end())..end()).contains(&visit.at)),
                 "{}",
                 link.slug
             );

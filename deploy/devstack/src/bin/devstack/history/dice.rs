@@ -29,19 +29,16 @@ impl Dice {
         std::array::from_fn(|_| self.next() as u8)
     }
 
-    /// Returns one of the choices, weighted by their shares; `None` when there are none.
-    pub(super) fn choose<T>(
-        &mut self,
-        choices: &'static [T],
-        share: impl Fn(&T) -> u64,
-    ) -> Option<&'static T> {
+    /// Returns one of the choices, weighted by their shares. Panics when there are none.
+    pub(super) fn choose<T: Copy>(&mut self, choices: &[T], share: impl Fn(&T) -> u64) -> T {
         let mut position = self.below(choices.iter().map(&share).sum::<u64>().max(1));
-        choices.iter().find(|choice| match position.checked_sub(share(choice)) {
+        let chosen = choices.iter().find(|choice| match position.checked_sub(share(choice)) {
             Some(rest) => {
                 position = rest;
                 false
             }
             None => true,
-        })
+        });
+        *chosen.unwrap_or(&choices[0])
     }
 }
