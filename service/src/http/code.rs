@@ -2,103 +2,75 @@
 
 use http::StatusCode;
 
-/// The machine-readable code of an error; each code has one status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Code {
-    /// The request cannot be understood.
-    BadRequest,
-    /// A date in the request is not valid.
-    InvalidDate,
-    /// A page size is out of range.
-    InvalidLimit,
-    /// No valid credentials.
-    Unauthorized,
-    /// The caller is authenticated but not allowed to do this.
-    Forbidden,
-    /// The key may only read.
-    ReadOnlyKey,
-    /// The plan does not include the feature.
-    PlanRequired,
-    /// The plan's limit is reached.
-    PlanLimit,
-    /// The link is locked.
-    LinkLocked,
-    /// The resource does not exist, or the caller must not know that it does.
-    NotFound,
-    /// Another link has the slug.
-    SlugTaken,
-    /// Another link has the external id.
-    ExternalIdTaken,
-    /// Another member has the email address.
-    EmailTaken,
-    /// The idempotency key was used for a different request.
-    IdempotencyConflict,
-    /// The click already has a conversion.
-    ConversionExists,
-    /// The body is too large.
-    PayloadTooLarge,
-    /// The endpoint does not accept the body's content type.
-    UnsupportedMediaType,
-    /// The path does not support the method.
-    MethodNotAllowed,
-    /// The caller sends too many requests.
-    RateLimited,
-    /// A dependency is temporarily down.
-    Unavailable,
-    /// An internal error.
-    Internal,
+macro_rules! codes {
+    ($($(#[$doc:meta])* $code:ident = $status:ident $text:literal,)+) => {
+        /// The machine-readable code of an error; each code has one status.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Code {
+            $($(#[$doc])* $code,)+
+        }
+
+        impl Code {
+            /// Returns the status of the code.
+            #[must_use]
+            pub fn status(self) -> StatusCode {
+                match self {
+                    $(Self::$code => StatusCode::$status,)+
+                }
+            }
+
+            /// Returns the code as in responses.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$code => $text,)+
+                }
+            }
+        }
+    };
 }
 
-impl Code {
-    /// Returns the status of the code.
-    #[must_use]
-    pub fn status(self) -> StatusCode {
-        match self {
-            Self::BadRequest | Self::InvalidDate | Self::InvalidLimit => StatusCode::BAD_REQUEST,
-            Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden | Self::ReadOnlyKey | Self::PlanRequired | Self::PlanLimit | Self::LinkLocked => {
-                StatusCode::FORBIDDEN
-            }
-            Self::NotFound => StatusCode::NOT_FOUND,
-            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::SlugTaken
-            | Self::ExternalIdTaken
-            | Self::EmailTaken
-            | Self::IdempotencyConflict
-            | Self::ConversionExists => StatusCode::CONFLICT,
-            Self::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        }
-    }
-
-    /// Returns the code as in responses.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::BadRequest => "BAD_REQUEST",
-            Self::InvalidDate => "INVALID_DATE",
-            Self::InvalidLimit => "INVALID_LIMIT",
-            Self::Unauthorized => "UNAUTHORIZED",
-            Self::Forbidden => "FORBIDDEN",
-            Self::ReadOnlyKey => "READ_ONLY_KEY",
-            Self::PlanRequired => "PLAN_REQUIRED",
-            Self::PlanLimit => "PLAN_LIMIT",
-            Self::LinkLocked => "LINK_LOCKED",
-            Self::NotFound => "NOT_FOUND",
-            Self::SlugTaken => "SLUG_TAKEN",
-            Self::ExternalIdTaken => "EXTERNAL_ID_TAKEN",
-            Self::EmailTaken => "EMAIL_TAKEN",
-            Self::IdempotencyConflict => "IDEMPOTENCY_CONFLICT",
-            Self::ConversionExists => "CONVERSION_EXISTS",
-            Self::PayloadTooLarge => "PAYLOAD_TOO_LARGE",
-            Self::UnsupportedMediaType => "UNSUPPORTED_MEDIA_TYPE",
-            Self::MethodNotAllowed => "METHOD_NOT_ALLOWED",
-            Self::RateLimited => "RATE_LIMITED",
-            Self::Unavailable => "UNAVAILABLE",
-            Self::Internal => "INTERNAL",
-        }
-    }
+codes! {
+    /// The request cannot be understood.
+    BadRequest = BAD_REQUEST "BAD_REQUEST",
+    /// A date in the request is not valid.
+    InvalidDate = BAD_REQUEST "INVALID_DATE",
+    /// A page size is out of range.
+    InvalidLimit = BAD_REQUEST "INVALID_LIMIT",
+    /// No valid credentials.
+    Unauthorized = UNAUTHORIZED "UNAUTHORIZED",
+    /// The caller is authenticated but not allowed to do this.
+    Forbidden = FORBIDDEN "FORBIDDEN",
+    /// The key may only read.
+    ReadOnlyKey = FORBIDDEN "READ_ONLY_KEY",
+    /// The plan does not include the feature.
+    PlanRequired = FORBIDDEN "PLAN_REQUIRED",
+    /// The plan's limit is reached.
+    PlanLimit = FORBIDDEN "PLAN_LIMIT",
+    /// The link is locked.
+    LinkLocked = FORBIDDEN "LINK_LOCKED",
+    /// The resource does not exist, or the caller must not know that it does.
+    NotFound = NOT_FOUND "NOT_FOUND",
+    /// Another link has the slug.
+    SlugTaken = CONFLICT "SLUG_TAKEN",
+    /// Another link has the external id.
+    ExternalIdTaken = CONFLICT "EXTERNAL_ID_TAKEN",
+    /// Another member has the email address.
+    EmailTaken = CONFLICT "EMAIL_TAKEN",
+    /// The idempotency key was used for a different request.
+    IdempotencyConflict = CONFLICT "IDEMPOTENCY_CONFLICT",
+    /// The click already has a conversion.
+    ConversionExists = CONFLICT "CONVERSION_EXISTS",
+    /// The body is too large.
+    PayloadTooLarge = PAYLOAD_TOO_LARGE "PAYLOAD_TOO_LARGE",
+    /// The endpoint does not accept the body's content type.
+    UnsupportedMediaType = UNSUPPORTED_MEDIA_TYPE "UNSUPPORTED_MEDIA_TYPE",
+    /// The path does not support the method.
+    MethodNotAllowed = METHOD_NOT_ALLOWED "METHOD_NOT_ALLOWED",
+    /// The caller sends too many requests.
+    RateLimited = TOO_MANY_REQUESTS "RATE_LIMITED",
+    /// A dependency is temporarily down.
+    Unavailable = SERVICE_UNAVAILABLE "UNAVAILABLE",
+    /// An internal error.
+    Internal = INTERNAL_SERVER_ERROR "INTERNAL",
 }
