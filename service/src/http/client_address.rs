@@ -229,7 +229,10 @@ mod tests {
     proptest! {
         #[test]
         fn forged_hops_never_change_the_client(
-            forged in proptest::collection::vec(any::<u8>().prop_filter("not a header byte", |byte| *byte >= 32 && *byte != 127), 0..80),
+            forged in proptest::collection::vec(
+                any::<u8>().prop_filter("not a header byte", |byte| *byte >= 32 && *byte != 127),
+                0..80,
+            ),
             own_line in any::<bool>(),
         ) {
             // The proxy 10.0.0.2 appended the client, and the peer 10.0.0.1 appended that proxy.
