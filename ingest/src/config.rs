@@ -21,7 +21,7 @@ use crate::visitor::Rotation;
 #[command(
     name = "ingest",
     version,
-    after_help = "Commands:\n  ingest spool    Shows what is in a spool; see ingest spool --help"
+    after_help = "Commands:\n  ingest spool    Shows the content of a spool; see ingest spool --help"
 )]
 pub struct Config {
     /// Address for visitors.
@@ -37,24 +37,25 @@ pub struct Config {
     )]
     pub operations_listen: SocketAddr,
 
-    /// Proxies whose Forwarded and X-Forwarded-For headers are believed, as networks such as 10.0.0.0/8.
+    /// Proxies whose Forwarded and X-Forwarded-For headers are trusted, as networks such as 10.0.0.0/8.
     #[arg(long, value_name = "NETWORKS", env = "HOPLINE_TRUSTED_PROXIES", default_value = "")]
     pub trusted_proxies: Cidrs,
 
-    /// Keys of click ids as id:64 hex digits[,id:...]; the first signs, all verify.
+    /// Keys of click ids as id:64 hex digits[,id:...]. The first key signs, all verify.
     #[arg(long, value_name = "KEYS", env = "HOPLINE_CLICK_ID_KEYS", hide_env_values = true)]
     pub click_id_keys: KeyRing,
 
-    /// From when on clicks that other edges send are signed by the first key, as RFC 3339; before it, and without it,
-    /// the last one signs them. Set it to a moment to come before the last key is removed.
+    /// Time from which the first key signs clicks of external edges, as RFC 3339. The last key signs earlier clicks, and
+    /// all clicks without this setting. Before you remove the last key, set this to a time in the future.
     #[arg(long, value_name = "TIME", env = "HOPLINE_CLICK_ID_KEY_SINCE", value_parser = time)]
     pub click_id_key_since: Option<DateTime<Utc>>,
 
-    /// Key that turns client addresses into visitors: 64 hex digits. A new one makes every visitor a new one.
+    /// Key that derives visitors from client addresses: 64 hex digits. With a new key, every visitor counts as new.
     #[arg(long, value_name = "KEY", env = "HOPLINE_VISITOR_KEY", hide_env_values = true)]
     pub visitor_key: Key,
 
-    /// How long visitors stay the same: then all become new ones, and windows that reach across count them again.
+    /// How long a visitor stays the same. Afterwards every visitor counts as new, so a time window across the change
+    /// counts a person twice.
     #[arg(
         long,
         value_name = "PERIOD",
@@ -64,7 +65,8 @@ pub struct Config {
     )]
     pub visitor_key_rotation: Rotation,
 
-    /// Whether a click with Sec-GPC: 1 or DNT: 1 is kept without visitor, country, User-Agent and the caller's click id.
+    /// Whether a click with Sec-GPC: 1 or DNT: 1 is stored without country, User-Agent and external click id, and with a
+    /// random visitor.
     #[arg(
         long,
         value_name = "SWITCH",
@@ -75,17 +77,17 @@ pub struct Config {
     )]
     pub respect_privacy_signals: bool,
 
-    /// Directory of lists that tell countries, crawlers and browsers: country.mmdb, crawler-user-agents.json,
-    /// uap-core.json. Without it clicks have no country, and only the common crawlers and browsers are known.
+    /// Directory with the lists of countries, crawlers and browsers: country.mmdb, crawler-user-agents.json,
+    /// uap-core.json. Without it, clicks have no country, and only common crawlers and browsers are recognized.
     #[arg(long, value_name = "DIRECTORY", env = "HOPLINE_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// File of countries in MaxMind's format, read again when it changes; country.mmdb in the directory of lists by
-    /// default.
+    /// Country file in MaxMind's format, reloaded when it changes. Default: country.mmdb in HOPLINE_DATA_DIR.
     #[arg(long, value_name = "FILE", env = "HOPLINE_COUNTRY_FILE")]
     pub country_file: Option<PathBuf>,
 
-    /// Directory that keeps clicks until Kafka has them; on a disk that survives a restart, for this edge alone.
+    /// Directory that stores clicks until Kafka has them. It must be on a disk that survives a restart, and only one edge
+    /// may use it.
     #[arg(
         long,
         value_name = "DIRECTORY",
@@ -94,9 +96,8 @@ pub struct Config {
     )]
     pub spool_dir: PathBuf,
 
-    /// How much of the disk the clicks may take that Kafka has not confirmed: 1048576 or more. When they take as
-    /// much, further ones are dropped and counted. By default 4 GiB, or a fifth of what is free at the start if
-    /// that is less.
+    /// Maximum size of the spool on the disk: 1048576 or more. When it is reached, further clicks are dropped and
+    /// counted. Default: 4 GiB, or a fifth of the space that is free at the start if that is less.
     #[arg(
         long,
         value_name = "BYTES",
@@ -105,8 +106,8 @@ pub struct Config {
     )]
     pub spool_max_bytes: Option<u64>,
 
-    /// How often clicks are brought onto the disk, 1 to 60000: what a power loss of this machine can cost. The end
-    /// of the process alone costs none.
+    /// How often clicks are synced to the disk, 1 to 60000. A power loss loses the clicks since the last sync; a crash of
+    /// the process loses none.
     #[arg(
         long,
         value_name = "MILLISECONDS",
@@ -116,11 +117,11 @@ pub struct Config {
     )]
     pub spool_sync_milliseconds: u32,
 
-    /// File that keeps the links for a start without Kafka; links.snapshot in the spool's directory by default.
+    /// File that stores the links for a start without Kafka. Default: links.snapshot in the spool's directory.
     #[arg(long, value_name = "FILE", env = "HOPLINE_SNAPSHOT_FILE")]
     pub snapshot_file: Option<PathBuf>,
 
-    /// Least seconds from one writing of that file to the next; it is written when links have changed.
+    /// Minimum seconds between two link snapshots. A snapshot is written when links have changed.
     #[arg(
         long = "snapshot-seconds",
         value_name = "SECONDS",
@@ -130,8 +131,9 @@ pub struct Config {
     )]
     pub snapshot_interval: Duration,
 
-    /// Postgres to ask for links that topic links has not told of yet, as postgres://user:password@host:port/database;
-    /// the user needs SELECT on table links only. Without it such links are not found for a moment.
+    /// Postgres for looking up new links that have not arrived through topic links, as
+    /// postgres://user:password@host:port/database. The user needs only SELECT on table links. Without it, a new link
+    /// answers 404 until it arrives.
     #[arg(
         long = "lookup-database-url",
         value_name = "URL",
@@ -140,15 +142,15 @@ pub struct Config {
     )]
     pub lookup_database: Option<DatabaseUrl>,
 
-    /// Where Kafka is.
+    /// The connection to Kafka.
     #[command(flatten)]
     pub kafka: KafkaConfig,
 
-    /// What connections are granted.
+    /// Limits of connections.
     #[command(flatten)]
     pub limits: Limits,
 
-    /// Logs and the end of the process.
+    /// Logging and shutdown.
     #[command(flatten)]
     pub process: Settings,
 }

@@ -106,11 +106,11 @@ impl Table {
         // The new slug first, so that a link whose slug changes can always be found.
         self.add_slug(&mut writer, &target);
         match before {
+            None => writer.live += 1,
             Some(before) if before.slug() != target.slug() => {
-                self.remove_slug(&mut writer, before.slug(), id)
+                self.remove_slug(&mut writer, before.slug(), id);
             }
             Some(_) => {}
-            None => writer.live += 1,
         }
         writer.deleted.remove(&id);
         Ok(self.count(Applied::Changed))
