@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::probe::query_clickhouse;
+pub use crate::probe::query;
 use crate::process::Launch;
 use crate::readiness::until;
-use crate::{Error, Options, Probe, Server, install, libchdb, ports};
+use crate::{Error, Options, Probe, Server, libchdb, ports, programs};
 
 /// The name of the user and of the database.
 const NAME: &str = "hopline";
@@ -33,7 +33,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     let config = folder.join("config.xml");
     write(&config, &config_xml(folder, &users, port, native))?;
 
-    let launch = match install::on_path("clickhouse") {
+    let launch = match programs::on_path("clickhouse") {
         Some(program) => Launch::new(program, options.log).arguments([
             "server".into(),
             "--config-file".into(),
@@ -50,7 +50,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     let server = server.in_scratch(options.scratch);
     server.start().await?;
     let create = format!("CREATE DATABASE IF NOT EXISTS {NAME}");
-    until("ClickHouse's database", Duration::from_secs(20), || query_clickhouse(&url, &create)).await?;
+    until("ClickHouse's database", Duration::from_secs(20), || query(&url, &create)).await?;
     Ok(server)
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process::{Launch, run};
-use crate::{Error, Options, Probe, Server, install, ports, random};
+use crate::{Error, Options, Probe, Server, ports, programs, random};
 
 /// Kafka's logging configuration.
 const LOGGING: &str = "\
@@ -64,7 +64,7 @@ fn java() -> Result<PathBuf, Error> {
         .map(|home| Path::new(&home).join("bin/java"))
         .filter(|java| java.is_file())
         .map_or_else(
-            || install::program("java", "install Java 17 or later (Debian: default-jre-headless)"),
+            || programs::program("java", "install Java 17 or later (Debian: default-jre-headless)"),
             Ok,
         )
 }

@@ -26,6 +26,7 @@ pub mod ports;
 pub mod postgres;
 mod probe;
 pub mod process;
+mod programs;
 pub mod random;
 pub mod readiness;
 pub mod scratch;

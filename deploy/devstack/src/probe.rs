@@ -82,11 +82,14 @@ async fn check_clickhouse(url: &str) -> Result<(), Cause> {
     let mut ping = without_credentials(&Url::parse(url)?);
     ping.set_path("/ping");
     page(ping.as_str()).await?;
-    query_clickhouse(url, "SELECT 1").await.map(drop)
+    query(url, "SELECT 1").await.map(drop)
 }
 
-/// Runs a statement without a default database and returns the answer.
-pub(crate) async fn query_clickhouse(url: &str, statement: &str) -> Result<String, Cause> {
+/// Runs a statement in ClickHouse, without a default database, and returns the result.
+///
+/// # Errors
+/// The connection's error, or ClickHouse's.
+pub async fn query(url: &str, statement: &str) -> Result<String, Cause> {
     let url = Url::parse(url)?;
     let mut request = client()?.post(without_credentials(&url)).body(statement.to_owned());
     if !url.username().is_empty() {

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use devstack::clickhouse::query;
 use devstack::process::{descendants, is_alive};
-use devstack::{Cause, Kind, Options, Server, http, readiness};
+use devstack::{Kind, Options, Server, readiness};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -41,17 +42,6 @@ fn assert_removed(processes: &[u32], folder: &Path) {
     let alive: Vec<_> = processes.iter().filter(|pid| is_alive(**pid)).collect();
     assert!(alive.is_empty(), "still running: {alive:?}");
     assert!(!folder.exists(), "{} is still there", folder.display());
-}
-
-async fn query(url: &str, statement: &str) -> Result<String, Cause> {
-    let mut address = reqwest::Url::parse(url)?;
-    let user = address.username().to_owned();
-    let password = address.password().map(str::to_owned);
-    address.set_username("").and(address.set_password(None)).map_err(|()| "no host")?;
-    address.set_path("/");
-    let answer =
-        http::client()?.post(address).basic_auth(user, password).body(statement.to_owned()).send().await?;
-    http::accepted(answer).await
 }
 
 #[tokio::test]

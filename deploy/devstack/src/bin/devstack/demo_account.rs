@@ -2,11 +2,10 @@
 
 use std::process::Command;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use devstack::process::run;
 use devstack::{Cause, http, random};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::environment::Services;
 use crate::folder::Folder;
@@ -25,32 +24,6 @@ pub(crate) fn final_line(in_background: bool) -> &'static str {
     }
 }
 
-#[derive(Debug, Deserialize)]
-struct Account {
-    account_id: String,
-    workspace_id: String,
-}
-
-#[derive(Deserialize)]
-struct Key {
-    key: String,
-}
-
-#[derive(Deserialize)]
-struct SetupToken {
-    setup_token: String,
-}
-
-#[derive(Deserialize)]
-struct SetupNeeded {
-    needed: bool,
-}
-
-#[derive(Deserialize)]
-struct EdgeToken {
-    edge_token: String,
-}
-
 /// Returns the demo account of an earlier start if the API still knows its key, else creates one.
 pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> anyhow::Result<DemoAccount> {
     if let Some(demo) = folder.read::<DemoAccount>(DEMO)? {
@@ -62,25 +35,19 @@ pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> a
         }
     }
     let arguments = ["create-account", "--name", "Demo", "--plan", "business", "--json"];
-    let account: Account = admin(services, &arguments).await?;
-    let arguments = ["create-key", "--workspace", &account.workspace_id, "--scope", "read,write", "--json"];
-    let key: Key = admin(services, &arguments).await?;
-    let token: EdgeToken = admin(services, &["create-edge-token", "--json"]).await?;
-    let demo = DemoAccount {
-        account_id: account.account_id,
-        workspace_id: account.workspace_id,
-        api_key: key.key,
-        edge_token: token.edge_token,
-        setup_token: setup_token(services).await?,
-        history: None,
-    };
+    let [account_id, workspace_id] = admin(services, &arguments, ["account_id", "workspace_id"]).await?;
+    let arguments = ["create-key", "--workspace", &workspace_id, "--scope", "read,write", "--json"];
+    let [api_key] = admin(services, &arguments, ["key"]).await?;
+    let [edge_token] = admin(services, &["create-edge-token", "--json"], ["edge_token"]).await?;
+    let setup_token = setup_token(services).await?;
+    let demo = DemoAccount { account_id, workspace_id, api_key, edge_token, setup_token, history: None };
     folder.write(DEMO, &demo)?;
     Ok(demo)
 }
 
 async fn setup_token(services: &Services) -> anyhow::Result<String> {
-    let token: SetupToken = admin(services, &["setup-token", "--json"]).await?;
-    Ok(token.setup_token)
+    let [token] = admin(services, &["setup-token", "--json"], ["setup_token"]).await?;
+    Ok(token)
 }
 
 /// Returns whether the dashboard has no owner yet; false when the API does not answer.
@@ -88,9 +55,9 @@ pub(crate) async fn is_setup_needed(api: &str) -> bool {
     let setup = async {
         let answer = http::client()?.get(format!("{api}/app/api/setup")).send().await?;
         let text = http::accepted(answer).await?;
-        Ok::<SetupNeeded, Cause>(serde_json::from_str(&text)?)
+        Ok::<Value, Cause>(serde_json::from_str(&text)?)
     };
-    setup.await.is_ok_and(|setup| setup.needed)
+    setup.await.is_ok_and(|setup| setup["needed"] == true)
 }
 
 async fn is_known(api: &str, key: &str) -> Result<bool, Cause> {
@@ -101,13 +68,20 @@ async fn is_known(api: &str, key: &str) -> Result<bool, Cause> {
     }
 }
 
-async fn admin<T: DeserializeOwned>(services: &Services, arguments: &[&str]) -> anyhow::Result<T> {
+/// Runs `api admin` and returns these fields of its JSON output.
+async fn admin<const N: usize>(
+    services: &Services,
+    arguments: &[&str],
+    fields: [&str; N],
+) -> anyhow::Result<[String; N]> {
     let mut command = Command::new(services.program("api")?);
     command.arg("admin").args(arguments).envs(&services.variables);
     let what = format!("`api admin {}`", arguments.join(" "));
-    let printed = run(&what, command).await?;
+    let output: Value = serde_json::from_slice(&run(&what, command).await?).unwrap_or_default();
+    let values = fields.map(|field| output[field].as_str().unwrap_or_default().to_owned());
     // The error does not contain the output, which has a key in it.
-    serde_json::from_slice(&printed).with_context(|| format!("{what} printed unexpected output"))
+    ensure!(values.iter().all(|value| !value.is_empty()), "{what} printed unexpected output");
+    Ok(values)
 }
 
 /// Returns the addresses, the key, and commands to try.

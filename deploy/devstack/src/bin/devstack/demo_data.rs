@@ -6,7 +6,7 @@
 use std::str::FromStr as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use chrono::{DateTime, Utc};
 use devstack::{http, readiness};
 use rdkafka::ClientConfig;
@@ -210,26 +210,27 @@ impl Api {
         Ok(Self { client: http::client().map_err(anyhow::Error::from_boxed)?, url, key })
     }
 
-    /// Sends a request and returns the status and the body of the response.
-    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<(u16, Value)> {
-        let mut request =
-            self.client.request(method, format!("{}/api{path}", self.url)).bearer_auth(&self.key);
-        if let Some(body) = body {
-            request = request.json(body);
-        }
+    /// Sends a request and returns the body of the response; fails unless the status is 2xx or `allowed`.
+    async fn send(&self, method: Method, path: &str, body: Value, allowed: u16) -> anyhow::Result<Value> {
+        let request = self.client.request(method, format!("{}/api{path}", self.url)).bearer_auth(&self.key);
+        let request = if body.is_null() { request } else { request.json(&body) };
         let answer = request.send().await.context("the API does not answer")?;
-        let status = answer.status().as_u16();
-        Ok((status, answer.json().await.unwrap_or(Value::Null)))
+        let status = answer.status();
+        let answer: Value = answer.json().await.unwrap_or_default();
+        ensure!(
+            status.is_success() || status == allowed,
+            "the API answered {path} with {status}: {}",
+            answer["message"].as_str().unwrap_or("")
+        );
+        Ok(answer)
     }
 
-    /// Sends a request and fails unless the status is 2xx.
-    async fn send_ok(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
-        match self.send(method, path, body).await? {
-            (200..=299, answer) => Ok(answer),
-            (status, answer) => {
-                bail!("the API answered {path} with {status}: {}", answer["message"].as_str().unwrap_or(""))
-            }
-        }
+    async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.send(Method::GET, path, Value::Null, 200).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> anyhow::Result<Value> {
+        self.send(Method::POST, path, body, 200).await
     }
 
     /// Fails when an endpoint of the user's would get every click of the history.
@@ -248,7 +249,7 @@ impl Api {
     }
 
     async fn endpoints(&self) -> anyhow::Result<Vec<Value>> {
-        let mut answer = self.send_ok(Method::GET, "/webhooks", None).await?;
+        let mut answer = self.get("/webhooks").await?;
         Ok(answer["webhooks"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
@@ -260,7 +261,7 @@ impl Api {
             "destination": link.destination,
             "tags": link.tags,
         });
-        let answer = self.send_ok(Method::PUT, "/links/upsert", Some(&body)).await;
+        let answer = self.send(Method::PUT, "/links/upsert", body, 200).await;
         let answer = answer.with_context(|| format!("creating the link {}", link.slug))?;
         answer["id"].as_str().and_then(|id| id.parse().ok()).context("the API returned a link without an id")
     }
@@ -272,7 +273,7 @@ impl Api {
         let counted = readiness::until("the count of all clicks", DEADLINE, async || {
             let mut counted = 0;
             for CreatedLink { id, .. } in links {
-                let answer = self.send_ok(Method::GET, &format!("/links/{id}"), None).await?;
+                let answer = self.get(&format!("/links/{id}")).await?;
                 counted += answer["total_clicks"].as_u64().unwrap_or(0);
             }
             if counted >= wanted as u64 {
@@ -287,16 +288,8 @@ impl Api {
     async fn convert(&self, click_id: &str, number: usize) -> anyhow::Result<()> {
         let body =
             json!({ "click_id": click_id, "external_user_id": format!("customer-{}", 1_000 + number) });
-        match self.send(Method::POST, "/conversions", Some(&body)).await? {
-            // 409: an interrupted run has registered it.
-            (200..=299 | 409, _) => Ok(()),
-            (status, answer) => {
-                bail!(
-                    "the API answered a conversion with {status}: {}",
-                    answer["message"].as_str().unwrap_or("")
-                )
-            }
-        }
+        // 409: an interrupted run has registered it.
+        self.send(Method::POST, "/conversions", body, 409).await.map(drop)
     }
 
     async fn ensure_endpoint(&self, receiver: &str) -> anyhow::Result<()> {
@@ -308,9 +301,9 @@ impl Api {
             "description": "Demo receiver of `./dev`: accepts everything",
             "events": ["click.created", "link.created", "link.updated", "link.deleted"],
         });
-        let endpoint = self.send_ok(Method::POST, "/webhooks", Some(&body)).await?;
+        let endpoint = self.post("/webhooks", body).await?;
         let id = endpoint["id"].as_str().context("the API returned an endpoint without an id")?;
-        self.send_ok(Method::POST, &format!("/webhooks/{id}/test"), None).await.map(drop)
+        self.post(&format!("/webhooks/{id}/test"), Value::Null).await.map(drop)
     }
 }
 
