@@ -45,8 +45,8 @@ pub struct Config {
     #[arg(long, value_name = "KEYS", env = "HOPLINE_CLICK_ID_KEYS", hide_env_values = true)]
     pub click_id_keys: KeyRing,
 
-    /// Time from which the first key signs clicks of external edges, as RFC 3339. The last key signs earlier clicks, and
-    /// all clicks without this setting. Before you remove the last key, set this to a time in the future.
+    /// Time from which the first key signs clicks of external edges, as RFC 3339. The last key signs earlier clicks,
+    /// and all clicks without this setting. Before you remove the last key, set this to a time in the future.
     #[arg(long, value_name = "TIME", env = "HOPLINE_CLICK_ID_KEY_SINCE", value_parser = time)]
     pub click_id_key_since: Option<DateTime<Utc>>,
 
@@ -65,8 +65,8 @@ pub struct Config {
     )]
     pub visitor_key_rotation: Rotation,
 
-    /// Whether a click with Sec-GPC: 1 or DNT: 1 is stored without country, User-Agent and external click id, and with a
-    /// random visitor.
+    /// Whether a click with Sec-GPC: 1 or DNT: 1 is stored without country, User-Agent and external click id, and
+    /// with a random visitor.
     #[arg(
         long,
         value_name = "SWITCH",
@@ -86,8 +86,8 @@ pub struct Config {
     #[arg(long, value_name = "FILE", env = "HOPLINE_COUNTRY_FILE")]
     pub country_file: Option<PathBuf>,
 
-    /// Directory that stores clicks until Kafka has them. It must be on a disk that survives a restart, and only one edge
-    /// may use it.
+    /// Directory that stores clicks until Kafka has them. It must be on a disk that survives a restart, and only one
+    /// edge may use it.
     #[arg(
         long,
         value_name = "DIRECTORY",
@@ -106,8 +106,8 @@ pub struct Config {
     )]
     pub spool_max_bytes: Option<u64>,
 
-    /// How often clicks are synced to the disk, 1 to 60000. A power loss loses the clicks since the last sync; a crash of
-    /// the process loses none.
+    /// How often clicks are synced to the disk, 1 to 60000. A power loss loses the clicks since the last sync; a
+    /// crash of the process loses none.
     #[arg(
         long,
         value_name = "MILLISECONDS",

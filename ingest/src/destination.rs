@@ -382,7 +382,8 @@ mod tests {
             fragment in proptest::option::of("[!-~]{0,8}"),
             visited in "[!-~é&&[^#]]{0,20}",
         ) {
-            let before = format!("https://a.example{path}{}", own.as_ref().map_or_else(String::new, |own| format!("?{own}")));
+            let query = own.as_ref().map_or_else(String::new, |own| format!("?{own}"));
+            let before = format!("https://a.example{path}{query}");
             let after = fragment.map_or_else(String::new, |fragment| format!("#{fragment}"));
             let destination = format!("{before}{after}");
             prop_assert_eq!(location(&destination, ForwardQuery::Off, Some(&visited), None), &*destination);

@@ -21,7 +21,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-pub use config::Config;
 use schemas::click_id::ClickIdKeys;
 use schemas::topic;
 use service::agent::Agents;
@@ -32,6 +31,7 @@ use service::{Check, Health, Shutdown};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
+pub use self::config::Config;
 use crate::click::Clicks;
 use crate::country::{Countries, CountryFile};
 use crate::edge_clicks::EdgeClicks;

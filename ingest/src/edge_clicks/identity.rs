@@ -31,7 +31,8 @@ impl Identity<'_> {
         }
     }
 
-    /// Returns the bytes that replace the random part of the id. They need not be secret, because the MAC proves the id.
+    /// Returns the bytes that replace the random part of the id. They need not be secret, because the MAC proves the
+    /// id.
     fn digest(&self) -> [u8; RANDOM_LEN] {
         let mut state = Sha256::new();
         state.update(DOMAIN);

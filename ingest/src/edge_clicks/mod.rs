@@ -15,10 +15,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use http::{HeaderMap, StatusCode};
-use identity::Identity;
-use item::{Item, LinkRef};
 use metrics::{Counter, counter};
-use publish::{PublishError, Publisher};
 use schemas::message::Click;
 use serde::Serialize;
 use serde_json::Value;
@@ -30,6 +27,9 @@ use tokio::time::timeout;
 use warp::{Filter as _, Rejection};
 
 use crate::click::Visit;
+use crate::edge_clicks::identity::Identity;
+use crate::edge_clicks::item::{Item, LinkRef};
+use crate::edge_clicks::publish::{PublishError, Publisher};
 use crate::links::{Caller, Target, TokenStatus};
 use crate::publish::Partitions;
 use crate::redirect::Edge;
@@ -64,16 +64,11 @@ pub struct EdgeClicks {
 }
 
 /// Counters of items.
+#[derive(Debug)]
 struct Counts {
     accepted: Counter,
     rejected: Counter,
     unknown: Counter,
-}
-
-impl std::fmt::Debug for Counts {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Counts").finish_non_exhaustive()
-    }
 }
 
 /// The body of a response.

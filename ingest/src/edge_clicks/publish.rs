@@ -69,8 +69,8 @@ impl std::fmt::Debug for Publisher {
     }
 }
 
-/// Returns the producer's settings. The producer is not idempotent: all its clicks are marked as possible repeats, and an
-/// idempotent producer would have to be replaced after a record timed out.
+/// Returns the producer's settings. The producer is not idempotent: all its clicks are marked as possible repeats,
+/// and an idempotent producer would have to be replaced after a record timed out.
 fn settings(config: &KafkaConfig) -> ClientConfig {
     let mut client = config.client_config("ingest-edge-clicks");
     client

@@ -18,13 +18,13 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use schemas::id::LinkId;
 use schemas::message::Link;
-use table::Table;
 
 pub use self::record::{Applied, RecordError};
 pub use self::target::Target;
 #[cfg(test)]
 pub(crate) use self::target::link;
 pub use self::tokens::{Caller, Digest, TokenStatus};
+use crate::links::table::Table;
 
 /// The links, and the tokens of external edges. Clones share the same data.
 #[derive(Debug, Clone, Default)]

@@ -16,11 +16,11 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::Context as _;
-pub use partitions::Partitions;
 use service::Check;
 use service::kafka::KafkaConfig;
-use shipper::Shipper;
 
+pub use self::partitions::Partitions;
+use crate::publish::shipper::Shipper;
 use crate::spool::Spool;
 
 /// The running publisher.
@@ -56,8 +56,8 @@ impl Publisher {
 
     /// Publishes the remaining clicks, at most until `deadline` or while Kafka answers, and ends the thread. Blocks.
     ///
-    /// Unconfirmed clicks stay in the spool for the next start. The caller must have sealed the spool's last segment and
-    /// must not append any more.
+    /// Unconfirmed clicks stay in the spool for the next start. The caller must have sealed the spool's last segment
+    /// and must not append any more.
     pub fn finish(self, deadline: Instant) {
         self.stop.get_or_init(|| deadline);
         self.thread.thread().unpark();

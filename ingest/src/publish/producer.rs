@@ -9,8 +9,8 @@ use service::kafka::KafkaConfig;
 
 use crate::publish::reports::{RecordId, Reports};
 
-/// How long the producer collects clicks for a batch, in milliseconds. With 5, and a partition chosen for each click, the
-/// same clicks need at least four times as many requests.
+/// How long the producer collects clicks for a batch, in milliseconds. With 5, and a partition chosen for each click,
+/// the same clicks need at least four times as many requests.
 const LINGER_MS: &str = "20";
 
 /// The level of zstd. The default, 3, takes more time and does not make batches of clicks smaller.
@@ -53,8 +53,8 @@ pub(super) fn enqueue(
 
 /// Collects all available delivery reports without waiting for more.
 ///
-/// A poll that waits is busy for the last millisecond of its timeout, and one that does not wait collects a single batch
-/// of reports.
+/// A poll that waits is busy for the last millisecond of its timeout, and one that does not wait collects a single
+/// batch of reports.
 pub(super) fn collect_reports(producer: &Producer) {
     loop {
         let in_flight = producer.in_flight_count();

@@ -152,7 +152,8 @@ impl Progress {
         self.sent.saturating_sub(self.delivered)
     }
 
-    /// Returns the number of unconfirmed records. Of a segment of an earlier process, only records that were read count.
+    /// Returns the number of unconfirmed records. Of a segment of an earlier process, only records that were read
+    /// count.
     pub(super) fn unconfirmed(&self) -> u64 {
         self.segment.records().max(self.sent).saturating_sub(self.delivered)
     }
@@ -199,8 +200,7 @@ impl From<&Found<'_>> for ReadRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spool::record::Record;
-    use crate::spool::tests::Directory;
+    use crate::spool::tests::{Directory, append_at};
 
     /// Sends all records; returns the indexes of those marked as possible repeats and of the others.
     fn send_all(progress: &mut Progress) -> (Vec<u32>, Vec<u32>) {
@@ -223,11 +223,6 @@ mod tests {
         }
     }
 
-    fn append(spool: &Spool, at: i64) {
-        let record = Record { at, partition: 0, key: b"k", value: b"{}" };
-        spool.append(&mut record.encode().unwrap()).unwrap();
-    }
-
     fn open(directory: &Directory) -> Spool {
         Spool::open(directory.path(), None).unwrap()
     }
@@ -240,8 +235,8 @@ mod tests {
     fn a_segment_is_complete_when_sealed_read_and_confirmed() {
         let directory = Directory::new();
         let spool = open(&directory);
-        append(&spool, 0);
-        append(&spool, 0);
+        append_at(&spool, 0);
+        append_at(&spool, 0);
         let mut progress = first(&spool);
         assert!(progress.has_unread());
         assert_eq!(send_all(&mut progress), (vec![], vec![0, 1]));
@@ -258,7 +253,7 @@ mod tests {
     fn a_growing_segment_is_not_complete() {
         let directory = Directory::new();
         let spool = open(&directory);
-        append(&spool, 0);
+        append_at(&spool, 0);
         let mut progress = first(&spool);
         send_all(&mut progress);
         progress.confirm(0);
@@ -269,13 +264,13 @@ mod tests {
     fn only_records_sent_before_a_restart_are_marked() {
         let directory = Directory::new();
         let spool = open(&directory);
-        append(&spool, 0);
-        append(&spool, 0);
+        append_at(&spool, 0);
+        append_at(&spool, 0);
         let mut progress = first(&spool);
         send_all(&mut progress);
         progress.confirm(0);
         progress.write().unwrap();
-        append(&spool, 0);
+        append_at(&spool, 0);
         progress.restart().unwrap();
         assert_eq!(send_all(&mut progress), (vec![0, 1], vec![2]));
         assert_eq!(progress.in_flight(), 3);
@@ -286,7 +281,7 @@ mod tests {
     fn unconfirmed_records_of_an_earlier_process_are_sent_marked() {
         let directory = Directory::new();
         let spool = open(&directory);
-        (0..5).for_each(|_| append(&spool, 0));
+        (0..5).for_each(|_| append_at(&spool, 0));
         let mut progress = first(&spool);
         send_all(&mut progress);
         [0, 1, 3].into_iter().for_each(|index| progress.confirm(index));
@@ -313,7 +308,7 @@ mod tests {
     fn the_time_of_the_oldest_unconfirmed_record_is_known() {
         let directory = Directory::new();
         let spool = open(&directory);
-        (1..=5).for_each(|second| append(&spool, second * 1_000));
+        (1..=5).for_each(|second| append_at(&spool, second * 1_000));
         let mut progress = first(&spool);
         assert_eq!(progress.oldest_unconfirmed(), Some(1_000));
         send_all(&mut progress);
@@ -322,7 +317,7 @@ mod tests {
         assert_eq!(progress.oldest_unconfirmed(), Some(3_000));
         [2, 4].into_iter().for_each(|index| progress.confirm(index));
         assert_eq!(progress.oldest_unconfirmed(), None);
-        append(&spool, 6_000);
+        append_at(&spool, 6_000);
         send_all(&mut progress);
         assert_eq!(progress.oldest_unconfirmed(), Some(6_000));
     }

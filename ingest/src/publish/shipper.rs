@@ -20,8 +20,8 @@ use crate::publish::reports::{FailedRecord, Outcomes, RecordId, Reports};
 use crate::spool::record::Record;
 use crate::spool::{Next, Spool};
 
-/// The niceness of this thread and the producer's threads, which inherit it, so that answering visitors has priority. At
-/// full load on two cores, publishing still keeps up.
+/// The niceness of this thread and the producer's threads, which inherit it, so that answering visitors has priority.
+/// At full load on two cores, publishing still keeps up.
 const NICENESS: i32 = 10;
 
 /// How long the thread sleeps between two rounds while records are in flight.
@@ -52,8 +52,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The timeout for fetching the number of partitions.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a confirmed segment is kept. A one-node Kafka syncs clicks to its disk each second (`flush.ms`); a power loss
-/// before that loses clicks that it has confirmed.
+/// How long a confirmed segment is kept. A one-node Kafka syncs clicks to its disk each second (`flush.ms`); a power
+/// loss before that loses clicks that it has confirmed.
 const DELETE_DELAY: Duration = Duration::from_secs(2);
 
 /// The state of the thread.

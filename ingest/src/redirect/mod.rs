@@ -45,6 +45,7 @@ pub struct Edge {
 const REDIRECTS: [(u16, &str); 4] = [(302, "302"), (301, "301"), (307, "307"), (308, "308")];
 
 /// Counters of answers and clicks.
+#[derive(Debug)]
 pub struct Counts {
     human: Counter,
     bot: Counter,
@@ -53,12 +54,6 @@ pub struct Counts {
     redirected: [Counter; 4],
     not_found: Counter,
     gone: Counter,
-}
-
-impl std::fmt::Debug for Counts {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Counts").finish_non_exhaustive()
-    }
 }
 
 impl Default for Counts {

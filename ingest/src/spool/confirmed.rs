@@ -229,15 +229,13 @@ mod tests {
 
     use super::*;
     use crate::spool::Spool;
-    use crate::spool::record::Record;
-    use crate::spool::tests::Directory;
+    use crate::spool::tests::{Directory, append_at};
 
     /// Returns a segment of an earlier process with `records` records, of which every third is confirmed.
     fn recovered(directory: &Directory, records: u32) -> (Spool, std::sync::Arc<Segment>) {
         let spool = Spool::open(directory.path(), None).unwrap();
         for _ in 0..records {
-            let record = Record { at: 0, partition: 0, key: b"k", value: b"{}" };
-            spool.append(&mut record.encode().unwrap()).unwrap();
+            append_at(&spool, 0);
         }
         let mut confirmed = spool.confirmed(&spool.segments()[0]);
         (0..records).step_by(3).for_each(|index| confirmed.insert(index));

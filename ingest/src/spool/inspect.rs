@@ -244,21 +244,15 @@ fn text(time: Option<DateTime<Utc>>) -> String {
 mod tests {
     use super::*;
     use crate::spool::Spool;
-    use crate::spool::record::Record;
-    use crate::spool::tests::Directory;
-
-    fn append(spool: &Spool, at: i64) {
-        let record = Record { at, partition: 0, key: b"k", value: b"{}" };
-        spool.append(&mut record.encode().unwrap()).unwrap();
-    }
+    use crate::spool::tests::{Directory, append_at};
 
     #[test]
     fn a_spool_is_read_while_an_edge_uses_it() {
         let directory = Directory::new();
         let spool = Spool::open(directory.path(), None).unwrap();
-        (1..=3).for_each(|at| append(&spool, at));
+        (1..=3).for_each(|at| append_at(&spool, at));
         spool.seal();
-        (4..=5).for_each(|at| append(&spool, at));
+        (4..=5).for_each(|at| append_at(&spool, at));
         let mut confirmed = spool.confirmed(&spool.segments()[0]);
         confirmed.insert(0);
         confirmed.write().unwrap();
@@ -269,7 +263,7 @@ mod tests {
         assert_eq!(report.oldest_unconfirmed, DateTime::from_timestamp_millis(2));
         assert_eq!(report.newest, DateTime::from_timestamp_millis(5));
         assert_eq!(report.segments.iter().map(|segment| segment.records).collect::<Vec<_>>(), [3, 2]);
-        append(&spool, 6);
+        append_at(&spool, 6);
         assert_eq!(Report::read(directory.path()).unwrap().records, 6);
     }
 
@@ -277,7 +271,7 @@ mod tests {
     fn damage_is_reported_and_nothing_is_changed() {
         let directory = Directory::new();
         let spool = Spool::open(directory.path(), None).unwrap();
-        (1..=3).for_each(|at| append(&spool, at));
+        (1..=3).for_each(|at| append_at(&spool, at));
         let path = spool.segments()[0].path().to_owned();
         drop(spool);
         let mut bytes = fs::read(&path).unwrap();

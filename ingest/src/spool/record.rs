@@ -12,8 +12,8 @@
 //! | n | body: key, then value |
 //! | 1 | body: a line feed |
 //!
-//! Numbers are little endian. The last record of a segment is followed by zeroes. The line feed makes sure that a record
-//! does not end in a zero, so that the end of the last record can be found.
+//! Numbers are little endian. The last record of a segment is followed by zeroes. The line feed makes sure that a
+//! record does not end in a zero, so that the end of the last record can be found.
 
 use std::io;
 

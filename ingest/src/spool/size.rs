@@ -25,7 +25,8 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// Creates the size with a limit of `max`, by default a share of the free disk. `used` is the size of existing files.
+    /// Creates the size with a limit of `max`, by default a share of the free disk. `used` is the size of existing
+    /// files.
     pub(super) fn new(directory: &Path, max: Option<u64>, used: u64) -> io::Result<Self> {
         let max = match max {
             Some(max) => max,

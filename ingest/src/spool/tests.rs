@@ -41,6 +41,12 @@ fn append(spool: &Spool, value: &str) -> Result<(), AppendError> {
     spool.append(&mut Record { at: 7, partition: 0, key: b"k", value: value.as_bytes() }.encode().unwrap())
 }
 
+/// Appends a small record that was answered at `at`.
+pub(crate) fn append_at(spool: &Spool, at: i64) {
+    let record = Record { at, partition: 0, key: b"k", value: b"{}" };
+    spool.append(&mut record.encode().unwrap()).unwrap();
+}
+
 /// Reads a segment to its end; returns the indexes and values, and the number of damaged bytes.
 fn read(segment: &Segment) -> (Vec<(u32, String)>, usize) {
     let mut reader = Reader::new(segment).unwrap();

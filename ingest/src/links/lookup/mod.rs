@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use metrics::{Counter, counter};
 use service::postgres::DatabaseUrl;
-use store::Store;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
+use crate::links::lookup::store::Store;
 use crate::links::{Links, Target};
 
 /// Queries per second on average.
@@ -68,18 +68,13 @@ struct State {
 }
 
 /// Counters of lookups by outcome.
+#[derive(Debug)]
 struct Outcomes {
     found: Counter,
     absent: Counter,
     failed: Counter,
     /// Not queried, because of a limit or a pause.
     refused: Counter,
-}
-
-impl std::fmt::Debug for Outcomes {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Outcomes").finish_non_exhaustive()
-    }
 }
 
 impl Lookup {
