@@ -43,7 +43,7 @@ pub fn free() -> Result<u16, Error> {
 }
 
 /// Returns whether a server could listen on the port now, on every IPv4 address.
-pub fn is_free(port: u16) -> bool {
+fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()
 }
 

@@ -1,6 +1,5 @@
 //! Random bytes from the operating system.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
@@ -25,11 +24,7 @@ pub fn bytes<const N: usize>() -> Result<[u8; N], Error> {
 /// # Errors
 /// As [`bytes`].
 pub fn hex<const N: usize>() -> Result<String, Error> {
-    Ok(bytes::<N>()?.iter().fold(String::with_capacity(2 * N), |mut text, byte| {
-        // Cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    }))
+    Ok(bytes::<N>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]

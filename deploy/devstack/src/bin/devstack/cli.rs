@@ -92,22 +92,13 @@ pub(crate) enum Command {
     Topic(Topic),
     /// Start a service or an engine that is not running
     #[command(after_help = "Examples:\n  ./dev start processor")]
-    Start {
-        /// ingest, processor, api, dispatcher, kafka, clickhouse or postgres
-        service: String,
-    },
+    Start(ServiceName),
     /// Stop a service or an engine until it is started again
     #[command(after_help = "Examples:\n  ./dev stop clickhouse")]
-    Stop {
-        /// ingest, processor, api, dispatcher, kafka, clickhouse or postgres
-        service: String,
-    },
+    Stop(ServiceName),
     /// Restart a service or an engine on the same port
     #[command(after_help = "Examples:\n  cargo build -p api && ./dev restart api")]
-    Restart {
-        /// ingest, processor, api, dispatcher, kafka, clickhouse or postgres
-        service: String,
-    },
+    Restart(ServiceName),
     /// Run all tests on separate engines
     ///
     /// Starts engines in temporary folders on free ports, so a stack may be running. The exit code is cargo's.
@@ -165,6 +156,12 @@ pub(crate) struct Up {
     /// Address that the API and the edge listen on
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) listen: IpAddr,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServiceName {
+    /// ingest, processor, api, dispatcher, kafka, clickhouse or postgres
+    pub(crate) service: String,
 }
 
 #[derive(Debug, Args)]

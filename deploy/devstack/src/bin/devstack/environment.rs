@@ -56,16 +56,6 @@ impl Addresses {
                 .collect::<Result<_, Error>>()?,
         })
     }
-
-    /// The API's URL on this machine.
-    pub(crate) fn api_url(&self) -> String {
-        url(self.api)
-    }
-
-    /// The edge's URL on this machine.
-    pub(crate) fn edge_url(&self) -> String {
-        url(self.edge)
-    }
 }
 
 /// Returns the URL of a listener, with the loopback address for one on all addresses.
@@ -88,7 +78,7 @@ pub(crate) fn variables(
     let mut variables: BTreeMap<String, String> = [
         ("HOPLINE_API_LISTEN", addresses.api.to_string()),
         ("HOPLINE_EDGE_LISTEN", addresses.edge.to_string()),
-        ("HOPLINE_PUBLIC_URL", addresses.edge_url()),
+        ("HOPLINE_PUBLIC_URL", url(addresses.edge)),
         // Not for production: trusts clients' headers with addresses, and allows webhooks to this machine.
         ("HOPLINE_TRUSTED_PROXIES", loopback.to_owned()),
         ("HOPLINE_WEBHOOK_ALLOW", loopback.to_owned()),

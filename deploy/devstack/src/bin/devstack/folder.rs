@@ -87,7 +87,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Returns whether another `.dev` owns the data of `state`, because this one is a copy and was not moved.
+    /// Returns whether `state` was copied from another `.dev`, which still owns the data.
     fn is_copy(&self, state: &State) -> bool {
         let Some(owner) = state.owner.as_ref().filter(|owner| **owner != self.path) else { return false };
         let original = fs::read(owner.join(STATE)).ok().and_then(|text| serde_json::from_slice(&text).ok());

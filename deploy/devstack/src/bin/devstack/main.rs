@@ -25,7 +25,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command as Program, ExitCode};
 
 use anyhow::Context as _;
-use cli::{Cli, Command, ForwardedArguments};
+use cli::{Cli, Command, ForwardedArguments, ServiceName};
 use control::Request;
 use folder::Folder;
 use terminal::{print_error, print_line};
@@ -72,15 +72,15 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Recount(arguments) => operate(&folder, "processor", "recount", arguments).await?,
         Command::CloseAgain(arguments) => operate(&folder, "processor", "close-again", arguments).await?,
         Command::Topic(options) => topic::print(&folder, &options).await?,
-        Command::Start { service } => {
+        Command::Start(ServiceName { service }) => {
             control::send(&folder, &Request::Start { name: service.clone() }).await?;
             print_line(&format!("{service} is ready"));
         }
-        Command::Stop { service } => {
+        Command::Stop(ServiceName { service }) => {
             control::send(&folder, &Request::Stop { name: service.clone() }).await?;
             print_line(&format!("{service} has stopped"));
         }
-        Command::Restart { service } => {
+        Command::Restart(ServiceName { service }) => {
             control::send(&folder, &Request::Restart { name: service.clone() }).await?;
             print_line(&format!("{service} is ready"));
         }

@@ -114,8 +114,8 @@ impl Stack {
         status.kafka = url_of(Kind::Kafka);
         status.clickhouse = url_of(Kind::ClickHouse);
         status.postgres = url_of(Kind::Postgres);
-        status.api = parts.addresses.as_ref().map(Addresses::api_url);
-        status.edge = parts.addresses.as_ref().map(Addresses::edge_url);
+        status.api = parts.addresses.as_ref().map(|addresses| url(addresses.api));
+        status.edge = parts.addresses.as_ref().map(|addresses| url(addresses.edge));
         status.receiver = parts.receiver_port.map(|port| format!("http://127.0.0.1:{port}/"));
 
         let checks: Vec<_> = status

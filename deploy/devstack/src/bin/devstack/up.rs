@@ -104,7 +104,7 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     run("`api migrate`", migrate).await.context(OTHER_VERSION)?;
 
     start_services(folder, stack, &services, &addresses).await?;
-    let demo = demo_account::ensure(folder, &services, &addresses.api_url()).await?;
+    let demo = demo_account::ensure(folder, &services, &url(addresses.api)).await?;
     stack.parts().demo = Some(demo);
     let mut status = stack.status().await;
     let since = Instant::now();
