@@ -14,7 +14,7 @@ pub enum AppendError {
     #[error("the spool is full: its limit is {0} bytes (HOPLINE_SPOOL_MAX_BYTES)")]
     Full(u64),
     /// The disk is full or fails.
-    #[error("cannot write to the disk: {0}")]
+    #[error("the disk takes no clicks: {0}")]
     Disk(#[source] Arc<io::Error>),
 }
 

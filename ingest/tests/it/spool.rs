@@ -159,7 +159,7 @@ async fn a_full_disk_keeps_redirecting_counts_drops_and_recovers() {
     disk.fill(&program);
     let mut answered = click_until_dropped(&program).await;
     let (ready, detail) = program.check("spool").await;
-    assert!(!ready && detail.contains("cannot write to the disk"), "{detail}");
+    assert!(!ready && detail.contains("the disk takes no clicks"), "{detail}");
 
     disk.clear(&program);
     program.is_ready("spool").await;
