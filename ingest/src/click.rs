@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_ahead_of_a_person_is_a_preview_and_keeps_its_purpose() {
+    fn a_prefetch_is_a_preview_and_keeps_its_purpose() {
         for (name, value) in [
             ("sec-purpose", "prefetch;prerender"),
             ("purpose", "prefetch"),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_value_that_is_not_empty_counts_and_the_visited_url_wins() {
+    fn the_visited_url_wins_and_empty_values_are_skipped() {
         let click = click(
             "https://a.example/?utm_medium=own&click_id=own&utm_source=own#?utm_term=fragment",
             "utm_source=&utm_source=a%20b+c&utm_source=d&utm_medium=",

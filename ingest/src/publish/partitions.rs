@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn clicks_within_50_ms_stay_together_and_within_a_second_spread_evenly() {
+    fn clicks_change_partition_every_50_ms_and_spread_evenly() {
         let partitions = Partitions::default();
         partitions.set(4);
         let mut counts = [0_u32; 4];

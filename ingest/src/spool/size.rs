@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_a_fifth_of_the_free_disk_and_at_most_four_gibibytes() {
+    fn the_default_is_a_fifth_of_the_free_disk_up_to_4_gib() {
         const GIB: u64 = 1024 * 1024 * 1024;
         assert_eq!(default(100 * GIB), 4 * GIB);
         assert_eq!(default(20 * GIB), 4 * GIB);

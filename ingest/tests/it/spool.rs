@@ -213,7 +213,7 @@ async fn a_killed_edge_sends_only_unconfirmed_clicks_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_segment_with_damaged_confirmations_is_sent_again_completely() {
+async fn a_segment_with_damaged_confirmations_is_sent_again() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let link = link("s", "https://a.example/");
     publish(&isolated, &[live(&link)]);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn visitors_of_a_slug_share_a_query_and_an_absent_slug_has_none() {
+    async fn visitors_share_a_query_and_an_absent_slug_has_none() {
         let lookup = lookup();
         let (first, second) = (lookup.join_or_start("s").unwrap(), lookup.join_or_start("s").unwrap());
         assert!(Arc::ptr_eq(&first.cell, &second.cell));
