@@ -46,9 +46,8 @@ pub async fn start(options: Options) -> Result<Server, Error> {
         }
     };
     let url = format!("http://{NAME}:{}@127.0.0.1:{port}/{NAME}", options.password);
-    let server = Server::new("clickhouse", &url, launch, Probe::ClickHouse { url: url.clone() });
-    let server = server.in_scratch(options.scratch);
-    server.start().await?;
+    let probe = Probe::ClickHouse { url: url.clone() };
+    let server = Server::start_engine("clickhouse", &url, launch, probe, options.scratch).await?;
     let create = format!("CREATE DATABASE IF NOT EXISTS {NAME}");
     until("ClickHouse's database", Duration::from_secs(20), || query(&url, &create)).await?;
     Ok(server)
@@ -138,7 +137,7 @@ fn users_xml(password: &str) -> Result<String, Error> {
     ))
 }
 
-/// Writes a file that other users cannot read: one of them contains a password.
+/// Writes a file that other users cannot read, because `users.xml` contains a password.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     fs::write(path, text).map_err(Error::file("write", path))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(Error::file("set the mode of", path))

@@ -52,10 +52,8 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     let logging = format!("-Dlog4j2.configurationFile={}", logging.display());
     launch = launch.arguments(["-XX:+ExitOnOutOfMemoryError".to_owned(), logging, "-cp".to_owned()]);
     launch = launch.arguments([classes.into_os_string(), "kafka.Kafka".into(), config.into_os_string()]);
-    let server = Server::new("kafka", &brokers, launch, Probe::Kafka { brokers: brokers.clone() });
-    let server = server.in_scratch(options.scratch);
-    server.start().await?;
-    Ok(server)
+    let probe = Probe::Kafka { brokers: brokers.clone() };
+    Server::start_engine("kafka", &brokers, launch, probe, options.scratch).await
 }
 
 /// Finds Java in `JAVA_HOME`, or else on the `PATH`.

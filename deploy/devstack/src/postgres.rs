@@ -24,7 +24,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     start_from(programs, options).await
 }
 
-/// Like [`start`], with the folder of Postgres's programs given.
+/// Like [`start`], with the Postgres programs in a specific folder.
 ///
 /// # Errors
 /// As [`start`].
@@ -45,8 +45,7 @@ pub async fn start_from(programs: PathBuf, options: Options) -> Result<Server, E
     }
     let data = folder.join("data");
     if !data.exists() {
-        let setup = Setup { programs: &programs, account: account.as_ref() };
-        setup.create(&folder.join("data.partial"), &data, &options.password).await?;
+        create_data(&programs, account.as_ref(), folder, &options.password).await?;
     }
     let port = ports::prefer(options.port)?;
     let mut launch = Launch::new(programs.join("postgres"), options.log).arguments([
@@ -69,10 +68,8 @@ pub async fn start_from(programs: PathBuf, options: Options) -> Result<Server, E
     // "Immediate" shutdown: the postmaster ends its backends; after a SIGKILL they would run on for a while.
     launch.orphan_signal = Signal::SIGQUIT;
     let url = format!("postgres://{NAME}:{}@127.0.0.1:{port}/{NAME}", options.password);
-    let server = Server::new("postgres", &url, launch, Probe::Postgres { url: url.clone() });
-    let server = server.in_scratch(options.scratch);
-    server.start().await?;
-    Ok(server)
+    let probe = Probe::Postgres { url: url.clone() };
+    Server::start_engine("postgres", &url, launch, probe, options.scratch).await
 }
 
 /// Returns `preferred` when Postgres's account can enter it, or else a new name under `/var/lib`.
@@ -89,51 +86,43 @@ pub fn folder_for(preferred: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// Creates data folders.
-struct Setup<'a> {
-    programs: &'a Path,
-    account: Option<&'a Account>,
-}
-
-impl Setup<'_> {
-    /// Creates a data folder with the user and the database. It is renamed to `data` when complete.
-    async fn create(&self, partial: &Path, data: &Path, password: &str) -> Result<(), Error> {
-        if !password.chars().all(|character| character.is_ascii_alphanumeric()) {
-            return Err(Error::Invalid(
-                "the Postgres password may contain letters and digits only".to_owned(),
-            ));
-        }
-        if partial.exists() {
-            fs::remove_dir_all(partial).map_err(Error::file("remove", partial))?;
-        }
-        let mut initdb = self.command("initdb");
-        initdb
-            .args(["-U", NAME, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
-            .arg(partial);
-        run("creating Postgres' data folder", initdb).await?;
-
-        // Single-user mode needs no port, no client program and no password.
-        let mut single = self.command("postgres");
-        single.args(["--single", "-j", "-D"]).arg(partial).arg("postgres");
-        let statements =
-            format!("ALTER ROLE {NAME} PASSWORD '{password}'\n;\n\nCREATE DATABASE {NAME}\n;\n\n")
-                .into_bytes();
-        run_with_input("creating Postgres' database", single, statements).await?;
-
-        let rules = partial.join("pg_hba.conf");
-        let rule = "# Without a password any user of this machine could connect.\n\
-                    host all all 127.0.0.1/32 scram-sha-256\n";
-        fs::write(&rules, rule).map_err(Error::file("write", &rules))?;
-        fs::rename(partial, data).map_err(Error::file("rename to", data))
+/// Creates `folder/data` with the user and the database; it gets this name when complete.
+async fn create_data(
+    programs: &Path,
+    account: Option<&Account>,
+    folder: &Path,
+    password: &str,
+) -> Result<(), Error> {
+    if !password.chars().all(|character| character.is_ascii_alphanumeric()) {
+        return Err(Error::Invalid("the Postgres password may contain letters and digits only".to_owned()));
     }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.programs.join(program));
+    let command = |program: &str| {
+        let mut command = Command::new(programs.join(program));
         // The account may have no access to the current folder.
         command.current_dir("/").env("LC_ALL", "C");
-        if let Some(account) = self.account {
+        if let Some(account) = account {
             command.uid(account.uid).gid(account.gid);
         }
         command
+    };
+    let partial = folder.join("data.partial");
+    if partial.exists() {
+        fs::remove_dir_all(&partial).map_err(Error::file("remove", &partial))?;
     }
+    let mut initdb = command("initdb");
+    initdb.args(["-U", NAME, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]);
+    initdb.arg(&partial);
+    run("creating Postgres' data folder", initdb).await?;
+
+    // Single-user mode needs no port, no client program and no password.
+    let mut single = command("postgres");
+    single.args(["--single", "-j", "-D"]).arg(&partial).arg("postgres");
+    let statements = format!("ALTER ROLE {NAME} PASSWORD '{password}'\n;\n\nCREATE DATABASE {NAME}\n;\n\n");
+    run_with_input("creating Postgres' database", single, statements.into_bytes()).await?;
+
+    let rules = partial.join("pg_hba.conf");
+    let rule = "# Without a password any user of this machine could connect.\n\
+                host all all 127.0.0.1/32 scram-sha-256\n";
+    fs::write(&rules, rule).map_err(Error::file("write", &rules))?;
+    fs::rename(&partial, folder.join("data")).map_err(Error::file("rename", &partial))
 }

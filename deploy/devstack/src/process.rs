@@ -174,7 +174,7 @@ impl Process {
         }
     }
 
-    /// Kills it and every process under it at once (`kill -9`), and waits until all are gone.
+    /// Kills it and all its descendants (`kill -9`), and waits until all have ended.
     pub async fn kill(&self) {
         let family = self.kill_family();
         self.ended().await;

@@ -74,11 +74,11 @@ impl Drop for Scratch {
 fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
-        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
+        let is_scratch = entry.file_name().to_string_lossy().starts_with(PREFIX)
             && entry
                 .metadata()
                 .is_ok_and(|found| found.is_dir() && found.uid() == nix::unistd::getuid().as_raw());
-        if !ours {
+        if !is_scratch {
             continue;
         }
         // A folder without a lock file is being created.

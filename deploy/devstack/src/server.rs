@@ -31,7 +31,7 @@ pub struct Server {
     // Wakes `died` after a start.
     spawned: Notify,
     // Dropped after the process, which writes to the folder.
-    scratch: Option<Scratch>,
+    _scratch: Option<Scratch>,
 }
 
 impl Server {
@@ -48,15 +48,21 @@ impl Server {
             process: Mutex::new(None),
             transition: tokio::sync::Mutex::new(()),
             spawned: Notify::new(),
-            scratch: None,
+            _scratch: None,
         }
     }
 
-    /// Makes the server own its temporary folder, which is removed with it.
-    #[must_use]
-    pub(crate) fn in_scratch(mut self, scratch: Option<Scratch>) -> Self {
-        self.scratch = scratch;
-        self
+    /// Starts an engine, which owns its temporary folder, and waits until it is ready.
+    pub(crate) async fn start_engine(
+        name: &str,
+        url: &str,
+        launch: Launch,
+        probe: Probe,
+        scratch: Option<Scratch>,
+    ) -> Result<Self, Error> {
+        let server = Self { _scratch: scratch, ..Self::new(name, url, launch, probe) };
+        server.start().await?;
+        Ok(server)
     }
 
     /// The display name.
@@ -133,7 +139,7 @@ impl Server {
         Some(self.take_running()?.stop().await)
     }
 
-    /// Kills it and every process under it (`kill -9`).
+    /// Kills it and all its descendants (`kill -9`).
     pub async fn kill(&self) {
         let _transition = self.transition.lock().await;
         if let Some(process) = self.take_running() {

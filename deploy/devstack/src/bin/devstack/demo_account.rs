@@ -24,7 +24,7 @@ pub(crate) fn final_line(in_background: bool) -> &'static str {
     }
 }
 
-/// Returns the demo account of an earlier start if the API still knows its key, else creates one.
+/// Returns the demo account of an earlier start if the API still knows its key, or else creates one.
 pub(crate) async fn ensure(folder: &Folder, services: &Services, api: &str) -> anyhow::Result<DemoAccount> {
     if let Some(demo) = folder.read::<DemoAccount>(DEMO)? {
         // The database may have been wiped, or be another one than the last time.
@@ -90,7 +90,7 @@ pub(crate) fn welcome(status: &Status, final_line: &str) -> anyhow::Result<Strin
     let (api, edge, key) = (known(&status.api)?, known(&status.edge)?, known(&status.api_key)?);
     let dashboard = known(&status.dashboard_address())?;
     let hint = if status.setup_token.is_some() { "  (signs you up)" } else { "" };
-    // A new slug for each start: the old one exists already.
+    // A new slug for each start, because the previous one may exist.
     let slug = format!("hello-{}", random::hex::<2>()?);
     let body = format!(r#"{{"name":"Hello","slug":"{slug}","destination":"https://example.com/"}}"#);
     Ok(format!(
