@@ -1,6 +1,7 @@
 //! `test`: runs all tests on separate engines.
 
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -50,20 +51,32 @@ async fn cargo_test(
 ) -> anyhow::Result<ExitCode> {
     // The build may replace this program's file; afterwards its path cannot be found.
     let this_program = std::env::current_exe()?;
-    // The tests start the services' programs, which `cargo test` builds only for their own packages.
-    let mut build = cargo(folder.repository());
-    build.args(["build", "--workspace", "--bins"]);
-    let status = run_attached(build).await?;
-    ensure!(status.success(), "the build failed: cargo ended with {status}");
+    // The tests start the services' programs, which `cargo test` builds only for the packages that it tests.
+    if selects_targets(&arguments) {
+        let mut build = cargo(folder.repository());
+        build.args(["build", "--workspace", "--bins"]);
+        let status = run_attached(build).await?;
+        ensure!(status.success(), "the build failed: cargo ended with {status}");
+    }
 
     let mut test = cargo(folder.repository());
     test.arg("test");
     if !has_package_option(&arguments) {
         test.arg("--workspace");
     }
+    // Tests mostly wait, for engines and for timers: with one for each core the cores would be idle half of the time.
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        test.env("RUST_TEST_THREADS", (2 * cores).to_string());
+    }
     test.args(arguments).envs(engines);
     test.env("DEVSTACK_ENGINES", folder.engines()).env("DEVSTACK_BIN", this_program);
     Ok(exit_code(run_attached(test).await?))
+}
+
+/// Returns whether there are arguments of `cargo test` itself, before a `--`.
+fn selects_targets(arguments: &[OsString]) -> bool {
+    arguments.first().is_some_and(|argument| *argument != "--")
 }
 
 /// Returns whether the arguments of `cargo test`, those before a `--`, select packages.
