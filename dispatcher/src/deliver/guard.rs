@@ -17,7 +17,7 @@ use reqwest::{
     dns::{Addrs, Name, Resolve, Resolving},
     redirect,
 };
-use service::destination::{DestinationRules, AddressPolicy, DestinationError};
+use service::destination::{AddressPolicy, DestinationError, DestinationRules};
 use tokio::{sync::Semaphore, task::spawn_blocking, time::Instant};
 use url::Url;
 
@@ -87,7 +87,11 @@ impl Guard {
                 }))
                 .build()
         };
-        Ok(Self { public: client(AddressPolicy::Public)?, allow_listed: client(AddressPolicy::AllowListed)?, rules })
+        Ok(Self {
+            public: client(AddressPolicy::Public)?,
+            allow_listed: client(AddressPolicy::AllowListed)?,
+            rules,
+        })
     }
 
     /// Returns the client for a URL.
@@ -225,7 +229,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_in_an_allowed_network_resolves() {
-        let found = resolve(&resolver("127.0.0.0/8,::1/128", AddressPolicy::AllowListed), "localhost").await.unwrap();
+        let found =
+            resolve(&resolver("127.0.0.0/8,::1/128", AddressPolicy::AllowListed), "localhost").await.unwrap();
         assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()), "{found:?}");
     }
 

@@ -6,7 +6,7 @@ use schemas::message::MAX_ATTEMPTS;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::settle::Finished;
+use super::finished::Finished;
 use crate::attempt::{Failure, Fate, Outcome};
 
 /// Adds failed attempts to the log.

@@ -7,7 +7,7 @@ use schemas::id::EndpointId;
 use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::settle::Finished;
+use super::finished::Finished;
 use crate::attempt::Outcome;
 
 /// The newest success and the newest failure of endpoints.

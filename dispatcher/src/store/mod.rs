@@ -6,6 +6,7 @@ mod cleaning;
 mod endpoints;
 mod enqueue;
 mod failures;
+mod finished;
 mod health;
 mod presence;
 mod queue;
@@ -17,8 +18,9 @@ pub(crate) use endpoints::{Endpoint, enabled_endpoints, endpoints_version, targe
 pub(crate) use enqueue::{
     Fenced, Move, NewDelivery, Partition, Position, add_positions, insert, move_positions, positions,
 };
+pub(crate) use finished::Finished;
 pub(crate) use health::Health;
 pub(crate) use presence::{bury, dead, register};
 pub(crate) use queue::{Grant, Lease, Waiting, backlog, claim, release};
-pub(crate) use settle::{Finished, Settled, settle};
+pub(crate) use settle::{Settled, settle};
 pub(crate) use streaks::DISABLED_AT;

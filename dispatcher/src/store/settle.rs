@@ -11,6 +11,7 @@ use schemas::id::EndpointId;
 use sqlx::{PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
+use super::finished::Finished;
 use super::{
     failures,
     health::Health,
@@ -20,21 +21,6 @@ use crate::attempt::{Claimed, Fate, Outcome};
 
 /// How long a delivery waits whose endpoint's secret does not open.
 const UNSENDABLE_WAIT: Duration = Duration::from_secs(60);
-
-/// An attempt that ended, with what its outcome applies to.
-#[derive(Debug, Clone)]
-pub(crate) struct Finished {
-    /// The delivery, with the lease under which the attempt was made.
-    pub(crate) delivery: Claimed,
-    /// How the attempt ended.
-    pub(crate) outcome: Outcome,
-    /// When the attempt ended.
-    pub(crate) ended_at: DateTime<Utc>,
-    /// How long the request took; zero when there was none.
-    pub(crate) took: Duration,
-    /// How long to wait until the next attempt, should there be one.
-    pub(crate) wait: Duration,
-}
 
 /// What a batch changed.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use schemas::id::EndpointId;
 use sqlx::{Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
-use super::settle::Finished;
+use super::finished::Finished;
 use crate::attempt::{Fate, Outcome};
 
 /// Deliveries in a row that used up their attempts, after which their endpoint is disabled.

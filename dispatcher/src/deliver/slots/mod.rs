@@ -6,6 +6,7 @@
 //! answer, and however much waits for them, an endpoint that answers finds a permit.
 
 mod pool;
+mod standing;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,6 +17,8 @@ use schemas::id::{EndpointId, WorkspaceId};
 use tokio::time::Instant;
 
 use pool::Pool;
+use standing::AHEAD;
+pub(crate) use standing::Standing;
 
 use crate::store::Grant;
 
@@ -24,10 +27,6 @@ const UNKNOWN: usize = 1;
 
 /// Permits of an endpoint that fails: enough to use up its deliveries' attempts about as fast as their schedule says.
 const FAILING: usize = 8;
-
-/// Deliveries that are claimed for a quick endpoint, in multiples of the requests that may be under way to it: it
-/// must not wait for the database after each handful.
-const AHEAD: usize = 8;
 
 /// What is claimed for an endpoint is to be sent within about this time.
 const SOON: Duration = Duration::from_millis(500);
@@ -52,21 +51,6 @@ pub(crate) struct Bounds {
     pub(crate) per_process: usize,
     /// Bytes of bodies in memory, beyond which nothing more is claimed.
     pub(crate) bytes: usize,
-}
-
-/// How an endpoint did lately.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Standing {
-    /// It answers.
-    Proven,
-    /// It has not been asked yet, or too long ago.
-    Unknown,
-    /// The last attempt failed, or takes long.
-    Failing,
-}
-
-impl Standing {
-    const ALL: [Self; 3] = [Self::Proven, Self::Unknown, Self::Failing];
 }
 
 /// What a claim brought.

@@ -1,6 +1,6 @@
 //! Permits in use of a process or of a workspace, and what is left of them for whom.
 
-use super::{AHEAD, Standing};
+use super::standing::{AHEAD, Standing};
 
 /// Permits in use, counted in the ways in which they are bounded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
