@@ -6,7 +6,6 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use chrono::{DateTime, Utc};
 use schemas::id::EndpointId;
 use sqlx::{PgPool, Postgres, Transaction};
 use uuid::Uuid;
@@ -17,7 +16,7 @@ use super::{
     health::Health,
     streaks::{self, Notice},
 };
-use crate::attempt::{Claimed, Fate, Outcome};
+use crate::attempt::{Fate, Outcome};
 
 /// How long a delivery waits whose endpoint's secret does not open.
 const UNSENDABLE_WAIT: Duration = Duration::from_secs(60);
@@ -218,11 +217,12 @@ async fn remember(transaction: &mut Transaction<'_, Postgres>, applied: &[&Finis
 #[cfg(test)]
 pub(super) mod tests {
     use bytes::Bytes;
+    use chrono::Utc;
     use schemas::id::WorkspaceId;
     use tokio::time::Instant;
 
     use super::*;
-    use crate::attempt::{ErrorClass, Failure};
+    use crate::attempt::{Claimed, ErrorClass, Failure};
 
     pub(in crate::store) const EPOCH: i64 = 3;
 
