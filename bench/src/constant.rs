@@ -1,37 +1,35 @@
-//! The limit: a server that knows nothing and answers every request with the same redirect.
+//! The limit of a server: the services' HTTP server with a constant answer.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
+use std::time::Duration;
 
-use http::{
-    HeaderValue, StatusCode,
-    header::{CACHE_CONTROL, LOCATION},
-};
-use service::{
-    Health, Shutdown,
-    http::{Limits, Route, serve, serve_operations},
-    metrics::Metrics,
-    process::bind,
-    telemetry::{self, LogFormat},
-};
-use warp::{Filter as _, reply::Response};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
+use http::{HeaderValue, StatusCode};
+use service::http::{Limits, Route, serve, serve_operations};
+use service::metrics::Metrics;
+use service::process::bind;
+use service::telemetry::{self, LogFormat};
+use service::{Health, Shutdown};
+use warp::Filter as _;
+use warp::reply::Response;
 
-use crate::redirect::LOG_FILTER;
+use crate::server::LOG_FILTER;
 
-/// Where to serve.
+/// What to answer, and where.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Address for visitors.
+    /// Address for requests
     #[arg(long)]
     listen: SocketAddr,
-    /// Address for operators.
+    /// Address for operators
     #[arg(long)]
     operations_listen: SocketAddr,
-    /// Serve through `warp::serve`, without what the services' server adds.
+    /// Answer with so many bytes of JSON instead of a redirect
     #[arg(long)]
-    bare_warp: bool,
+    json_bytes: Option<usize>,
 }
 
-/// Serves until SIGTERM, with logs and metrics set up as every service has them.
+/// Serves until SIGTERM, with the services' logs and metrics.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     telemetry::init(LogFormat::Json, LOG_FILTER)?;
     let metrics = Metrics::install("constant", env!("CARGO_PKG_VERSION"))?;
@@ -40,31 +38,51 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let listener = bind("--listen", options.listen).await?;
     let operations = bind("--operations-listen", options.operations_listen).await?;
     let _operations = serve_operations(operations, &health, &metrics);
-    let routes = redirect(HeaderValue::try_from(location())?);
-    if options.bare_warp {
-        #[allow(clippy::disallowed_methods, reason = "it is here to be compared with")]
-        let server = warp::serve(routes);
-        let stop = async move { shutdown.wait().await };
-        server.incoming(listener).graceful(stop).run().await;
-    } else {
-        serve(listener, routes, Limits::default(), shutdown).await;
-    }
+    let routes = match options.json_bytes {
+        Some(bytes) => json(document(bytes)),
+        None => redirect()?,
+    };
+    serve(listener, routes, Limits::default(), shutdown).await;
     Ok(())
 }
 
-/// A destination with as many bytes as those of the edge, so that both servers' answers weigh the same.
-pub(crate) fn location() -> String {
-    format!("{}?click_id={}", tests::links::DESTINATION, "x".repeat(schemas::click_id::TEXT_LEN))
+/// Redirects to a destination as long as the edge's, so that both answers have the same size.
+fn redirect() -> anyhow::Result<Route> {
+    let click_id = "x".repeat(schemas::click_id::TEXT_LEN);
+    let location = HeaderValue::try_from(format!("{}?click_id={click_id}", ::tests::links::DESTINATION))?;
+    let answer = move || {
+        let mut response = Response::default();
+        *response.status_mut() = StatusCode::FOUND;
+        response.headers_mut().insert(LOCATION, location.clone());
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("private, no-store"));
+        response
+    };
+    Ok(warp::any().map(answer).boxed())
 }
 
-fn redirect(location: HeaderValue) -> Route {
-    warp::any()
-        .map(move || {
-            let mut response = Response::default();
-            *response.status_mut() = StatusCode::FOUND;
-            response.headers_mut().insert(LOCATION, location.clone());
-            response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("private, no-store"));
-            response
-        })
-        .boxed()
+/// Returns a JSON text of so many bytes, at least two.
+fn document(bytes: usize) -> String {
+    format!("\"{}\"", "x".repeat(bytes.saturating_sub(2)))
+}
+
+fn json(document: String) -> Route {
+    let answer = move || {
+        let mut response = Response::new(document.clone().into());
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    };
+    warp::any().map(answer).boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_is_json_of_the_given_length() {
+        for bytes in [2, 3, 30_000] {
+            assert_eq!(document(bytes).len(), bytes);
+            assert!(serde_json::from_str::<String>(&document(bytes)).is_ok());
+        }
+    }
 }

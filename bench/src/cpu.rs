@@ -1,10 +1,12 @@
 //! The CPU time of a process and of its threads, from `/proc`.
 
-use std::{fs, path::Path, time::Duration};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// The unit of times in `/proc`: Linux shows a hundred ticks per second whatever its own timer does.
+/// The unit of times in `/proc`: Linux shows a hundred ticks per second.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Returns the CPU time that all threads of a process have used, in user mode and in the kernel.
@@ -27,7 +29,7 @@ pub(crate) fn threads(id: u32, is_wanted: impl Fn(&str) -> bool) -> anyhow::Resu
     Ok(sum)
 }
 
-/// Returns the process of this machine that listens on a TCP port; `None` when there is none, or it is not ours to see.
+/// Returns the process of this machine that listens on a TCP port; `None` without one that we may see.
 pub(crate) fn listener(port: u16) -> Option<u32> {
     let tables =
         ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().filter_map(|file| fs::read_to_string(file).ok());
@@ -58,18 +60,18 @@ fn listening(table: &str, port: u16) -> Vec<String> {
 pub(crate) fn machine() -> anyhow::Result<Duration> {
     const FILE: &str = "/proc/stat";
     let text = fs::read_to_string(FILE).with_context(|| format!("cannot read {FILE}"))?;
-    parse_busy(&text).with_context(|| format!("cannot understand {FILE}"))
+    parse_busy(&text).with_context(|| format!("cannot parse {FILE}"))
 }
 
 fn read(path: &Path) -> anyhow::Result<(String, Duration)> {
     let shown = path.display();
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-    parse(&text).with_context(|| format!("cannot understand {shown}"))
+    parse(&text).with_context(|| format!("cannot parse {shown}"))
 }
 
 /// Reads name and CPU time from the text of a `stat` file (proc(5)).
 fn parse(text: &str) -> Option<(String, Duration)> {
-    // The name stands in parentheses and may hold blanks and parentheses itself.
+    // The name is in parentheses and may contain blanks and parentheses.
     let (front, rest) = text.rsplit_once(") ")?;
     let (_, name) = front.split_once('(')?;
     // utime and stime are fields 14 and 15; the rest begins with field 3.
@@ -91,14 +93,10 @@ fn parse_busy(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::{
-            Arc,
-            atomic::{AtomicBool, Ordering},
-        },
-        thread,
-        time::Instant,
-    };
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::Instant;
 
     use super::*;
 
@@ -110,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_idles_or_waits_for_its_disk_is_not_busy() {
+    fn idle_and_disk_wait_times_are_not_busy() {
         let text = "cpu  100 20 30 9999 8888 4 6 77 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
         assert_eq!(parse_busy(text), Some(Duration::from_millis(1_600)));
         assert_eq!(parse_busy("intr 1 2 3"), None);

@@ -1,104 +1,254 @@
-//! The closed load: connections that stay open and ask again as soon as they are answered.
-//!
-//! Written by hand and for redirects only, because the load runs on the same cores as the server: what it costs
-//! makes every server look slower, and two servers more alike than they are.
+//! Load that costs little CPU: it shares the cores of the server, and its own cost makes servers look more alike.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ::tests::deployment::BROWSER;
-use anyhow::{Context as _, bail};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    task::JoinSet,
-};
+use anyhow::{Context as _, anyhow, ensure};
+use hdrhistogram::Histogram;
+use nix::sys::prctl::set_timerslack;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
-use crate::statistics::percentile;
+use crate::statistics::{histogram, micros};
 
-/// Different requests: each comes from another visitor, and the links take turns.
+/// Distinct visitors of a load of redirects.
 const VISITORS: usize = 5_000;
 
-/// More than any redirect that is measured here, with its body.
-const ANSWER_BYTES: usize = 4 * 1024;
+/// A connection that was idle for longer is replaced; servers close idle ones after 5 s.
+const IDLE: Duration = Duration::from_secs(1);
 
-/// What a redirect begins with.
-const REDIRECT: &[u8] = b"HTTP/1.1 302 ";
+/// How late the kernel may wake a sleeping thread, in nanoseconds; 50,000 by default.
+const TIMER_SLACK: u64 = 1;
+
+/// A connection that stays open while it is used.
+pub(crate) struct Connection {
+    server: SocketAddr,
+    stream: TcpStream,
+    used: Instant,
+    answer: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects to a server.
+    pub(crate) async fn open(server: SocketAddr) -> anyhow::Result<Self> {
+        let stream = connect(server).await?;
+        Ok(Self { server, stream, used: Instant::now(), answer: Vec::with_capacity(64 * 1024) })
+    }
+
+    /// Sends a request and returns the body of its answer.
+    ///
+    /// # Errors
+    /// When no answer comes, or one with another status.
+    pub(crate) async fn ask(&mut self, request: &[u8], status: u16) -> anyhow::Result<&[u8]> {
+        if self.used.elapsed() > IDLE {
+            self.stream = connect(self.server).await?;
+        }
+        self.stream.write_all(request).await.context("cannot send a request")?;
+        self.answer.clear();
+        let (head, end) = loop {
+            let read = self.stream.read_buf(&mut self.answer).await.context("cannot read an answer")?;
+            ensure!(read > 0, "the connection was closed before the answer was complete");
+            if let Some((head, body)) = lengths(&self.answer)?
+                && self.answer.len() >= head + body
+            {
+                break (head, head + body);
+            }
+        };
+        self.used = Instant::now();
+        let found = self.answer.get(9..12).and_then(|digits| str::from_utf8(digits).ok()?.parse().ok());
+        ensure!(
+            found == Some(status),
+            "expected status {status}, got: {}",
+            String::from_utf8_lossy(&self.answer)
+        );
+        Ok(&self.answer[head..end])
+    }
+}
+
+async fn connect(server: SocketAddr) -> anyhow::Result<TcpStream> {
+    let stream = TcpStream::connect(server).await.with_context(|| format!("cannot connect to {server}"))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Returns the bytes of an answer's head and body; `None` while the head is not complete.
+fn lengths(answer: &[u8]) -> anyhow::Result<Option<(usize, usize)>> {
+    let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
+    let head = str::from_utf8(&answer[..end]).context("the head of an answer is not text")?;
+    let mut headers = head.lines().filter_map(|line| line.split_once(':'));
+    let length = headers.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let (_, length) = length
+        .with_context(|| format!("an answer has no length: {}", head.lines().next().unwrap_or_default()))?;
+    Ok(Some((end + 4, length.trim().parse().context("the length of an answer is not a number")?)))
+}
 
 /// Requests, and how many connections send them at once.
 pub(crate) struct Load {
-    pub(crate) connections: usize,
-    pub(crate) requests: Arc<[Vec<u8>]>,
+    connections: usize,
+    requests: Arc<[Vec<u8>]>,
+    /// The status of every answer.
+    status: u16,
 }
 
-/// What came back.
+/// The answers of a closed load.
 pub(crate) struct Answers {
     /// From the first request to the last answer.
     pub(crate) elapsed: Duration,
-    /// From a request to its answer, in microseconds; ascending.
-    latencies: Vec<u32>,
-}
-
-impl Load {
-    /// Makes requests for these slugs.
-    pub(crate) fn new(connections: usize, slugs: &[String]) -> Self {
-        let visited = slugs.iter().cycle().take(VISITORS);
-        let requests = visited.enumerate().map(|(visitor, slug)| request(slug, visitor)).collect();
-        Self { connections, requests }
-    }
-
-    /// Sends requests for as long as `duration`, and waits for the answers to all of them.
-    ///
-    /// # Errors
-    /// When one request is not answered, or with anything but a 302.
-    pub(crate) async fn run(&self, server: SocketAddr, duration: Duration) -> anyhow::Result<Answers> {
-        let mut streams = Vec::new();
-        for _ in 0..self.connections {
-            let stream =
-                TcpStream::connect(server).await.with_context(|| format!("cannot connect to {server}"))?;
-            stream.set_nodelay(true)?;
-            streams.push(stream);
-        }
-        let began = Instant::now();
-        let mut connections = JoinSet::new();
-        for (place, stream) in streams.into_iter().enumerate() {
-            let requests = Arc::clone(&self.requests);
-            // Spread over all requests, so that connections do not ask for one link at one time.
-            let first = place * requests.len() / self.connections;
-            connections.spawn(connection(stream, requests, first, began + duration));
-        }
-        let mut latencies = Vec::new();
-        while let Some(ended) = connections.join_next().await {
-            latencies.append(&mut ended??);
-        }
-        let elapsed = began.elapsed();
-        latencies.sort_unstable();
-        Ok(Answers { elapsed, latencies })
-    }
+    /// From a request to its answer, in microseconds.
+    pub(crate) latencies: Histogram<u64>,
 }
 
 impl Answers {
-    /// How many requests were answered, which is all of them.
-    pub(crate) fn count(&self) -> usize {
-        self.latencies.len()
-    }
-
     /// Answers per second.
     pub(crate) fn rate(&self) -> f64 {
-        self.count() as f64 / self.elapsed.as_secs_f64()
-    }
-
-    /// The latency that `percent` per cent of the requests did not exceed, in microseconds.
-    pub(crate) fn latency(&self, percent: usize) -> u32 {
-        percentile(&self.latencies, percent)
+        self.latencies.len() as f64 / self.elapsed.as_secs_f64()
     }
 }
 
-/// A navigation as Firefox sends it and a proxy forwards it.
-fn request(slug: &str, visitor: usize) -> Vec<u8> {
+impl Load {
+    /// Creates a load of one request.
+    pub(crate) fn of(connections: usize, request: Vec<u8>) -> Self {
+        Self { connections, requests: [request].into(), status: 200 }
+    }
+
+    /// Creates a load of visits to these links, each request from another visitor.
+    pub(crate) fn visits(connections: usize, slugs: &[String]) -> Self {
+        let visited = slugs.iter().cycle().take(VISITORS);
+        let requests = visited.enumerate().map(|(visitor, slug)| visit(slug, visitor)).collect();
+        Self { connections, requests, status: 302 }
+    }
+
+    /// Runs a closed load: each connection sends its next request when the previous one is answered.
+    ///
+    /// # Errors
+    /// When a request gets no answer, or another status.
+    pub(crate) async fn closed(&self, server: SocketAddr, duration: Duration) -> anyhow::Result<Answers> {
+        let mut connections = Vec::new();
+        for _ in 0..self.connections {
+            connections.push(Connection::open(server).await?);
+        }
+        let began = Instant::now();
+        let mut running = JoinSet::new();
+        for (place, mut connection) in connections.into_iter().enumerate() {
+            let (requests, first, status) = (Arc::clone(&self.requests), self.first(place), self.status);
+            running.spawn(async move {
+                let mut latencies = histogram()?;
+                let mut sent = Instant::now();
+                for request in requests.iter().cycle().skip(first) {
+                    if sent.duration_since(began) >= duration {
+                        break;
+                    }
+                    connection.ask(request, status).await?;
+                    let answered = Instant::now();
+                    latencies.record(micros(answered - sent))?;
+                    sent = answered;
+                }
+                anyhow::Ok(latencies)
+            });
+        }
+        let mut latencies = histogram()?;
+        while let Some(ended) = running.join_next().await {
+            latencies.add(ended??)?;
+        }
+        let elapsed = began.elapsed();
+        ensure!(!latencies.is_empty(), "{server} answered nothing");
+        Ok(Answers { elapsed, latencies })
+    }
+
+    /// Runs an open load of `rate` requests a second, and returns the latencies from when each request was due and
+    /// the delays of the load itself, in microseconds.
+    ///
+    /// A closed load sends nothing to a server that hangs, and so hides most of the slow answers (coordinated omission).
+    ///
+    /// # Errors
+    /// When a request gets no answer, or another status.
+    pub(crate) async fn open(
+        &self,
+        server: SocketAddr,
+        rate: f64,
+        duration: Duration,
+    ) -> anyhow::Result<[Histogram<u64>; 2]> {
+        let interval = Duration::from_secs_f64(self.connections as f64 / rate);
+        let began = Instant::now();
+        let mut threads = Vec::new();
+        for place in 0..self.connections {
+            let (requests, first, status) = (Arc::clone(&self.requests), self.first(place), self.status);
+            let begin = began + interval.mul_f64(place as f64 / self.connections as f64);
+            // A thread each: the timers of a runtime are as coarse as the latencies to measure.
+            threads.push(thread::spawn(move || {
+                let requests = requests.iter().cycle().skip(first);
+                send_when_due(server, requests, status, begin, interval, began + duration)
+            }));
+        }
+        let joined = tokio::task::spawn_blocking(move || {
+            let mut sums = [histogram()?, histogram()?];
+            for thread in threads {
+                for (sum, one) in
+                    sums.iter_mut().zip(thread.join().map_err(|_| anyhow!("a connection panicked"))??)
+                {
+                    sum.add(one)?;
+                }
+            }
+            Ok(sums)
+        });
+        joined.await?
+    }
+
+    /// Spreads the connections over the requests, so that they do not visit one link at the same time.
+    fn first(&self, place: usize) -> usize {
+        place * self.requests.len() / self.connections
+    }
+}
+
+fn send_when_due<'a>(
+    server: SocketAddr,
+    requests: impl Iterator<Item = &'a Vec<u8>>,
+    status: u16,
+    begin: Instant,
+    interval: Duration,
+    until: Instant,
+) -> anyhow::Result<[Histogram<u64>; 2]> {
+    set_timerslack(TIMER_SLACK).context("cannot set the timer slack")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut connection = runtime.block_on(Connection::open(server))?;
+    let (mut latencies, mut delays) = (histogram()?, histogram()?);
+    let mut due = begin;
+    for request in requests {
+        if due >= until {
+            break;
+        }
+        if let Some(early) = due.checked_duration_since(Instant::now()) {
+            thread::sleep(early);
+            delays.record(micros(due.elapsed()))?;
+        }
+        runtime.block_on(connection.ask(request, status))?;
+        latencies.record(micros(due.elapsed()))?;
+        due += interval;
+    }
+    Ok([latencies, delays])
+}
+
+/// Returns a GET with an API key.
+pub(crate) fn get(path: &str, key: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: api.example.com\r\nAuthorization: Bearer {key}\r\n\r\n").into()
+}
+
+/// Returns a POST of JSON with an API key.
+pub(crate) fn post(path: &str, key: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: api.example.com\r\nAuthorization: Bearer {key}\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .into()
+}
+
+/// Returns a navigation as Firefox sends it and a proxy forwards it.
+fn visit(slug: &str, visitor: usize) -> Vec<u8> {
     // From 198.18.0.0/15, which RFC 2544 reserves for benchmarks.
     let address = format!("198.18.{}.{}", visitor / 250, visitor % 250 + 1);
     format!(
@@ -112,93 +262,7 @@ fn request(slug: &str, visitor: usize) -> Vec<u8> {
          Sec-Fetch-Mode: navigate\r\n\
          X-Forwarded-For: {address}\r\n\r\n"
     )
-    .into_bytes()
-}
-
-/// Sends one request after the other until the time is over; returns the latencies in microseconds.
-async fn connection(
-    mut stream: TcpStream,
-    requests: Arc<[Vec<u8>]>,
-    first: usize,
-    until: Instant,
-) -> anyhow::Result<Vec<u32>> {
-    let mut reader = Reader::default();
-    let mut latencies = Vec::new();
-    let mut sent = Instant::now();
-    for request in requests.iter().cycle().skip(first) {
-        if sent >= until {
-            break;
-        }
-        stream.write_all(request).await.context("a request could not be sent")?;
-        while !reader.is_redirect()? {
-            let read = stream.read(reader.room()).await.context("an answer did not come")?;
-            reader.read(read)?;
-        }
-        let answered = Instant::now();
-        latencies.push(u32::try_from((answered - sent).as_micros()).unwrap_or(u32::MAX));
-        sent = answered;
-    }
-    Ok(latencies)
-}
-
-/// Puts answers together that come in pieces: each must be a redirect.
-pub(crate) struct Reader {
-    answer: Vec<u8>,
-    length: usize,
-    /// How long the bodies are, which is the same for all answers of one connection.
-    body: Option<usize>,
-}
-
-impl Default for Reader {
-    fn default() -> Self {
-        Self { answer: vec![0; ANSWER_BYTES], length: 0, body: None }
-    }
-}
-
-impl Reader {
-    /// Where the next bytes go.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
-        &mut self.answer[self.length..]
-    }
-
-    /// Takes so many bytes that came.
-    pub(crate) fn read(&mut self, count: usize) -> anyhow::Result<()> {
-        self.length += count;
-        let answer = &self.answer[..self.length];
-        // Anything that is not the beginning of such an answer never becomes one.
-        if count == 0
-            || self.length == self.answer.len()
-            || !REDIRECT.starts_with(&answer[..answer.len().min(13)])
-        {
-            bail!("expected a 302, got: {}", String::from_utf8_lossy(answer));
-        }
-        Ok(())
-    }
-
-    /// Whether the answer is complete; if it is, the next one may begin.
-    pub(crate) fn is_redirect(&mut self) -> anyhow::Result<bool> {
-        const END: &[u8] = b"\r\n\r\n";
-        let answer = &self.answer[..self.length];
-        let body = match self.body {
-            Some(body) => body,
-            None if answer.windows(END.len()).any(|window| window == END) => {
-                *self.body.insert(body_length(answer).context("an answer does not tell its length")?)
-            }
-            None => return Ok(false),
-        };
-        let complete = self.length.checked_sub(body).is_some_and(|head| answer[..head].ends_with(END));
-        if complete {
-            self.length = 0;
-        }
-        Ok(complete)
-    }
-}
-
-/// The length of the body, by an answer's head.
-fn body_length(answer: &[u8]) -> Option<usize> {
-    let text = std::str::from_utf8(answer).ok()?;
-    let mut headers = text.lines().filter_map(|line| line.split_once(": "));
-    headers.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?.1.parse().ok()
+    .into()
 }
 
 #[cfg(test)]
@@ -207,53 +271,81 @@ mod tests {
 
     use super::*;
 
-    /// Answers each request on one connection with `answer`, in two pieces.
-    async fn server(answer: &'static str) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    const REDIRECT: &[&str] = &["HTTP/1.1 302 Found\r\nContent-Length: 8\r\n", "\r\na\r\n\r\nbcd"];
+
+    /// Answers each request on one connection with `pieces`, the third after a pause.
+    fn server(pieces: &'static [&'static str], pause: Duration) -> SocketAddr {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut request = [0; ANSWER_BYTES];
-            while stream.read(&mut request).await.unwrap_or_default() > 0 {
-                for piece in [&answer[..5], &answer[5..]] {
+            let (mut stream, _) = TcpListener::from_std(listener).unwrap().accept().await.unwrap();
+            for count in 1.. {
+                if stream.read_buf(&mut Vec::with_capacity(4096)).await.unwrap_or_default() == 0 {
+                    return;
+                }
+                if count == 3 {
+                    tokio::time::sleep(pause).await;
+                }
+                for piece in pieces {
                     if stream.write_all(piece.as_bytes()).await.is_err() {
                         return;
                     }
                     tokio::task::yield_now().await;
+                }
+                if !pieces.concat().contains("302") {
+                    return;
                 }
             }
         });
         address
     }
 
-    async fn load(answer: &'static str) -> anyhow::Result<Answers> {
-        let load = Load::new(1, &["spring".to_owned()]);
-        load.run(server(answer).await, Duration::from_millis(20)).await
+    async fn ask(pieces: &'static [&'static str]) -> anyhow::Result<Vec<u8>> {
+        let mut connection = Connection::open(server(pieces, Duration::ZERO)).await?;
+        Ok(connection.ask(&get("/", "k"), 200).await?.to_vec())
     }
 
     #[tokio::test]
-    async fn every_redirect_is_counted_with_its_latency() {
-        let answers = load("HTTP/1.1 302 Found\r\nlocation: /\r\nContent-Length: 0\r\n\r\n").await.unwrap();
-        assert!(answers.count() > 0);
-        assert!(answers.latency(50) <= answers.latency(100));
+    async fn a_body_in_pieces_is_read_to_its_end() {
+        let pieces = &["HTTP/1.1 200 OK\r\ncontent-length: 4\r\n", "\r\nab", "cd"];
+        assert_eq!(ask(pieces).await.unwrap(), b"abcd");
+    }
+
+    #[tokio::test]
+    async fn another_status_or_half_an_answer_is_an_error() {
+        let error = ask(&["HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n"]).await.unwrap_err();
+        assert!(error.to_string().contains("429"), "{error}");
+        assert!(ask(&["HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nab"]).await.is_err());
+        assert!(ask(&["HTTP/1.1 404 Not Found\r\n\r\n"]).await.unwrap_err().to_string().contains("404"));
+    }
+
+    #[tokio::test]
+    async fn a_closed_load_counts_every_redirect_with_its_latency() {
+        let load = Load::visits(1, &["spring".to_owned()]);
+        let answers = load.closed(server(REDIRECT, Duration::ZERO), Duration::from_millis(20)).await.unwrap();
+        assert!(answers.rate() > 0.0);
+        assert!(answers.latencies.value_at_quantile(0.5) <= answers.latencies.max());
         assert!(answers.elapsed >= Duration::from_millis(20));
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_no_redirect_is_no_result() {
-        let error = load("HTTP/1.1 404 Not Found\r\n\r\n").await.err().unwrap();
-        assert!(error.to_string().contains("404"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_redirect_may_have_a_body() {
-        let answers = load("HTTP/1.1 302 Found\r\nContent-Length: 8\r\n\r\na\r\n\r\nbcd").await.unwrap();
-        assert!(answers.count() > 0);
+    async fn an_open_load_shows_a_pause_in_every_request_due_in_it() {
+        let load = Load::visits(1, &["spring".to_owned()]);
+        // 100 in a second, of which the pause covers half.
+        let pause = Duration::from_millis(500);
+        let running = load.open(server(REDIRECT, pause), 100.0, Duration::from_secs(1));
+        let [latencies, delays] = running.await.unwrap();
+        assert!((99..=101).contains(&latencies.len()), "{}", latencies.len());
+        // A closed load would have seen a single slow one.
+        assert!(latencies.value_at_quantile(0.8) > 100_000, "{}", latencies.value_at_quantile(0.8));
+        assert!(latencies.max() >= 500_000);
+        assert!(delays.value_at_quantile(0.5) <= delays.max());
     }
 
     #[test]
     fn every_request_comes_from_another_visitor() {
-        let load = Load::new(1, &["a".to_owned(), "b".to_owned()]);
+        let load = Load::visits(1, &["a".to_owned(), "b".to_owned()]);
         let distinct: std::collections::BTreeSet<&Vec<u8>> = load.requests.iter().collect();
         assert_eq!(distinct.len(), VISITORS);
         assert!(load.requests[1].starts_with(b"GET /b HTTP/1.1\r\n"));

@@ -1,5 +1,9 @@
-//! Numbers that stand for many numbers.
+//! Summaries of measured values.
 
+use std::time::Duration;
+
+use anyhow::Context as _;
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 /// The smallest, the middle and the largest of several values.
@@ -11,27 +15,43 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Sums up values; `None` when there are none.
-    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    /// Summarizes values.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> anyhow::Result<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
+        let (min, max) = values.first().zip(values.last()).context("no values to summarize")?;
         let half = values.len() / 2;
         let median =
             if values.len() % 2 == 1 { values[half] } else { f64::midpoint(values[half - 1], values[half]) };
-        Some(Self { min, median, max })
+        Ok(Self { min: *min, median, max: *max })
+    }
+
+    /// Summarizes the ratios of two sides, round by round.
+    ///
+    /// # Errors
+    /// When there are no rounds.
+    pub(crate) fn of_ratios<T>(of: &[T], to: &[T], value: impl Fn(&T) -> f64) -> anyhow::Result<Self> {
+        Self::of(std::iter::zip(of, to).map(|(of, to)| value(of) / value(to)))
+    }
+
+    /// Returns the median, then the ends in parentheses.
+    pub(crate) fn text(self, decimals: usize) -> String {
+        let Self { min, median, max } = self;
+        format!("{median:>9.decimals$}   ({min:.decimals$} to {max:.decimals$})")
     }
 }
 
-/// Returns the value that `percent` per cent of the sorted values do not exceed (nearest rank); 0 of none.
-pub(crate) fn percentile(sorted: &[u32], percent: usize) -> u32 {
-    permille(sorted, percent * 10)
+/// Creates an empty histogram of three significant digits.
+pub(crate) fn histogram() -> anyhow::Result<Histogram<u64>> {
+    Ok(Histogram::new(3)?)
 }
 
-/// Returns the value that so many in a thousand of the sorted values do not exceed (nearest rank); 0 of none.
-pub(crate) fn permille(sorted: &[u32], permille: usize) -> u32 {
-    let rank = (sorted.len() * permille).div_ceil(1000).max(1);
-    sorted.get(rank - 1).copied().unwrap_or_default()
+/// Returns a time in whole microseconds.
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -40,21 +60,15 @@ mod tests {
 
     #[test]
     fn a_spread_does_not_depend_on_the_order() {
-        let odd = Spread::of([0.9, 0.5, 0.7]);
-        assert_eq!(odd, Some(Spread { min: 0.5, median: 0.7, max: 0.9 }));
-        let even = Spread::of([4.0, 1.0, 2.0, 3.0]);
-        assert_eq!(even, Some(Spread { min: 1.0, median: 2.5, max: 4.0 }));
-        assert_eq!(Spread::of([]), None);
+        let spread = |values: &[f64]| Spread::of(values.iter().copied()).ok();
+        assert_eq!(spread(&[0.9, 0.5, 0.7]), Some(Spread { min: 0.5, median: 0.7, max: 0.9 }));
+        assert_eq!(spread(&[4.0, 1.0, 2.0, 3.0]), Some(Spread { min: 1.0, median: 2.5, max: 4.0 }));
+        assert_eq!(spread(&[]), None);
     }
 
     #[test]
-    fn a_percentile_is_one_of_the_values() {
-        let values: Vec<u32> = (1..=200).collect();
-        assert_eq!(percentile(&values, 50), 100);
-        assert_eq!(percentile(&values, 99), 198);
-        assert_eq!(percentile(&values, 100), 200);
-        assert_eq!(permille(&values, 995), 199);
-        assert_eq!(percentile(&[7], 1), 7);
-        assert_eq!(percentile(&[], 99), 0);
+    fn a_ratio_compares_neighbours_in_time() {
+        let ratio = Spread::of_ratios(&[800.0, 1000.0], &[1000.0, 2000.0], |value| *value).unwrap();
+        assert_eq!(ratio, Spread { min: 0.5, median: 0.65, max: 0.8 });
     }
 }

@@ -1,103 +1,89 @@
-//! `bench api`: operations of the management API against the bare statements that they cannot do without.
+//! `bench api`: operations of the management API against the bare statements that they need.
 
 mod bare;
-pub(crate) mod constant;
-pub(crate) mod http;
 mod report;
-pub(crate) mod server;
 pub(crate) mod stage;
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use bare::Bare;
-use report::{Comparison, Judged, Report, Round, Throughput};
-use server::Server;
+pub(crate) use report::Report;
+use report::{Comparison, Percentile, Round, Throughput};
 use stage::Stage;
-use tests::engines::{Isolated, isolated};
 
-use crate::prepare::{ENGINES, prepare};
-use crate::terminal::{complain, say};
+use ::tests::engines::{Isolated, isolated};
 
-/// What all servers log, whatever our own environment says: log lines cost time.
-pub(crate) const LOG_FILTER: &str = "info,librdkafka=warn,rdkafka=warn";
+use crate::load::{Connection, Load, get, post};
+use crate::server::{Constant, stop};
+use crate::statistics::{histogram, micros};
+use crate::terminal::{ENGINES, prepare, report_progress};
 
 /// Links in the workspace before the first round.
 const LINKS: u32 = 25_000;
 
+/// Clicks in ClickHouse, spread evenly over the links.
+const CLICKS: u32 = 1_000_000;
+
 /// Links in a page of the list.
 const PAGE: usize = 100;
 
-/// What is measured, and for how long.
+/// Connections of the rounds that count requests per second; latencies are of one.
+const CONNECTIONS: usize = 16;
+
+/// How long each side runs before the first round of a comparison.
+const WARM_UP: Duration = Duration::from_secs(2);
+
+/// What to measure.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// Pairs of rounds of each comparison: one of ours, one of the bare statements
+    /// Pairs of rounds of each comparison: one of the API, one of its peer
     #[arg(long, value_name = "COUNT", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
     /// Seconds of a round
     #[arg(long, default_value = "4", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
-    /// Seconds of each side before the first round of a comparison
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = clap::value_parser!(u32).range(1..=3600))]
-    warm_up: u32,
-    /// Connections of the rounds that count requests per second; latencies are measured on one
-    #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    connections: u32,
-    /// Clicks in ClickHouse, spread evenly over the links
-    #[arg(long, value_name = "COUNT", default_value = "1000000",
-          value_parser = clap::value_parser!(u32).range(i64::from(LINKS)..=100_000_000))]
-    clicks: u32,
-    /// Print the result as one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
-/// Measures and prints the result.
-pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+impl Options {
+    fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+}
+
+/// Measures the API.
+pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
     prepare(&ENGINES)?;
     let engines = isolated().await;
-    // Topics and databases stay after a failure: what was asked and answered is to be looked for there.
+    // After a failure topics and databases stay, to look for the reason.
     let report = measure(&options, &engines).await?;
     engines.remove().await;
-    say(&if options.json { serde_json::to_string(&report)? } else { report.text() });
-    Ok(())
+    Ok(report)
 }
 
 async fn measure(options: &Options, engines: &Isolated) -> anyhow::Result<Report> {
-    complain(&format!("making {LINKS} links and {} clicks", options.clicks));
-    let api = Server::api(engines).await?;
-    let mut stage = Stage::set(engines, &api, LINKS).await?;
-    stage.clicks(engines, options.clicks).await;
+    report_progress(&format!("creating {LINKS} links and {CLICKS} clicks"));
+    let mut stage = Stage::start(engines, LINKS).await?;
+    stage.clicks(engines, CLICKS).await;
     let mut bare = Bare::new(engines, &stage).await?;
-    let list = http::get(&format!("/api/links?limit={PAGE}"), &stage.key);
-    let mut connection = http::Connection::open(api.address()).await?;
+    let list = get(&format!("/api/links?limit={PAGE}"), &stage.key);
+    let mut connection = Connection::open(stage.address).await?;
     let page = connection.ask(&list, 200).await?.to_vec();
-    // Counters that are null or of other clicks would be a faster answer, and no result.
-    stage::is_page(&page, PAGE, &bare.totals().await?)?;
+    // An answer with missing or wrong counters would be faster.
+    stage::check_page(&page, PAGE, &bare.totals().await?)?;
 
     let list_latency = compare(
         options,
-        Comparison::new("list", "SELECT beside the counter query", Judged::P99, 1.5),
+        Comparison::new("list", "SELECT beside the counter query", Percentile::P99, 1.5),
         &mut stage,
         async || connection.ask(&list, 200).await.map(drop),
         async || bare.page_and_counters().await,
     )
     .await?;
-    let throughput = throughput(options, &api, &list, page.len()).await?;
-    // A second connection, because both sides of a comparison are borrowed at once.
-    let mut other = Bare::new(engines, &stage).await?;
-    let auth = compare(
-        options,
-        Comparison::new("auth", "look-up of a key", Judged::P50, 2.0),
-        &mut stage,
-        async || bare.authenticate().await,
-        async || other.look_up_key().await,
-    )
-    .await?;
-    let create = http::post("/api/links", &stage.key, stage::NEW_LINK);
+    let throughput = throughput(options, &stage, list, page.len()).await?;
+    let create = post("/api/links", &stage.key, stage::NEW_LINK);
     let create_latency = compare(
         options,
-        Comparison::new("create", "its one statement", Judged::P50, 2.0),
+        Comparison::new("create", "INSERT of the link and its outbox rows", Percentile::P50, 2.0),
         &mut stage,
         async || connection.ask(&create, 201).await.map(drop),
         async || bare.create().await,
@@ -105,13 +91,11 @@ async fn measure(options: &Options, engines: &Isolated) -> anyhow::Result<Report
     .await?;
     drop(connection);
     bare.close().await?;
-    other.close().await?;
-    stage.close().await?;
-    api.stop().await?;
-    Report::new(options, vec![list_latency, create_latency, auth], throughput)
+    stage.stop().await?;
+    Report::new(vec![list_latency, create_latency], throughput)
 }
 
-/// Measures two ways in turns, each on its own, one request after the other.
+/// Measures both sides in turns, one request after the other.
 async fn compare(
     options: &Options,
     mut comparison: Comparison,
@@ -119,20 +103,20 @@ async fn compare(
     mut ours: impl AsyncFnMut() -> anyhow::Result<()>,
     mut bare: impl AsyncFnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Comparison> {
-    let [warm_up, duration] = seconds(options);
-    round(warm_up, &mut ours).await?;
-    round(warm_up, &mut bare).await?;
+    round(WARM_UP, &mut ours).await?;
+    round(WARM_UP, &mut bare).await?;
     for pair in 1..=options.pairs {
-        // What one round has left in the outbox would be published in the next one's time.
+        // Otherwise the API would publish the rows of one round during the next.
         stage.outbox_is_empty().await?;
-        let ours = round(duration, &mut ours).await?;
+        let ours = round(options.duration(), &mut ours).await?;
         stage.outbox_is_empty().await?;
-        let bare = round(duration, &mut bare).await?;
-        complain(&format!(
+        let bare = round(options.duration(), &mut bare).await?;
+        report_progress(&format!(
             "{} {pair} of {}: p50 {} and {} us, p99 {} and {} us",
             comparison.name, options.pairs, ours.p50_us, bare.p50_us, ours.p99_us, bare.p99_us
         ));
-        comparison.add(ours, bare);
+        comparison.ours.push(ours);
+        comparison.bare.push(bare);
     }
     stage.outbox_is_empty().await?;
     Ok(comparison)
@@ -142,41 +126,35 @@ async fn round(
     duration: Duration,
     once: &mut impl AsyncFnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Round> {
-    let mut latencies = Vec::new();
+    let mut latencies = histogram()?;
     let began = Instant::now();
-    let mut sent = began;
-    while sent.duration_since(began) < duration {
+    while began.elapsed() < duration {
+        let sent = Instant::now();
         once().await?;
-        let answered = Instant::now();
-        latencies.push(u32::try_from((answered - sent).as_micros()).unwrap_or(u32::MAX));
-        sent = answered;
+        latencies.record(micros(sent.elapsed()))?;
     }
-    Round::new(latencies, began.elapsed()).context("nothing was answered")
+    Ok(Round::new(&latencies, began.elapsed()))
 }
 
-/// Requests per second of the list beside those of a server that sends as many bytes of JSON and knows nothing.
+/// Counts requests per second of the list, beside a server with a constant answer of the same size.
 async fn throughput(
     options: &Options,
-    api: &Server,
-    list: &[u8],
+    stage: &Stage,
+    list: Vec<u8>,
     bytes: usize,
 ) -> anyhow::Result<Throughput> {
-    let constant = Server::constant(bytes).await?;
-    let connections = options.connections as usize;
-    let [warm_up, duration] = seconds(options);
-    http::requests_per_second(api.address(), list, connections, warm_up).await?;
-    http::requests_per_second(constant.address(), list, connections, warm_up).await?;
-    let mut rates = Vec::new();
+    let constant = Constant::start(Some(bytes)).await?;
+    let load = Load::of(CONNECTIONS, list);
+    load.closed(stage.address, WARM_UP).await?;
+    load.closed(constant.address, WARM_UP).await?;
+    let (mut lists, mut limits) = (Vec::new(), Vec::new());
     for _ in 0..options.pairs {
-        let ours = http::requests_per_second(api.address(), list, connections, duration).await?;
-        let limit = http::requests_per_second(constant.address(), list, connections, duration).await?;
-        complain(&format!("list {ours:.0}/s, constant JSON {limit:.0}/s"));
-        rates.push((ours, limit));
+        let ours = load.closed(stage.address, options.duration()).await?.rate();
+        let limit = load.closed(constant.address, options.duration()).await?.rate();
+        report_progress(&format!("list {ours:.0}/s, constant JSON {limit:.0}/s"));
+        lists.push(ours);
+        limits.push(limit);
     }
-    constant.stop().await?;
-    Throughput::new(bytes, options.connections, &rates)
-}
-
-fn seconds(options: &Options) -> [Duration; 2] {
-    [options.warm_up, options.seconds].map(|seconds| Duration::from_secs(seconds.into()))
+    stop(&constant.server).await?;
+    Throughput::new(bytes, &lists, &limits)
 }

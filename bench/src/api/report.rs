@@ -1,76 +1,64 @@
-//! The result: the ratios first, then what they are made of.
+//! The result of `bench api`.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
-use anyhow::Context as _;
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::{LINKS, Options};
-use crate::statistics::{Spread, percentile};
+use super::{CLICKS, CONNECTIONS, LINKS};
+use crate::statistics::Spread;
 
 /// One side of a comparison for a while: latencies of one request after the other.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Round {
-    requests: usize,
+    requests: u64,
     seconds: f64,
-    pub(super) p50_us: u32,
-    pub(super) p99_us: u32,
+    pub(super) p50_us: u64,
+    pub(super) p99_us: u64,
 }
 
 impl Round {
-    /// Sums up latencies in microseconds; `None` when there are none.
-    pub(super) fn new(mut latencies: Vec<u32>, elapsed: Duration) -> Option<Self> {
-        latencies.sort_unstable();
-        let (p50_us, p99_us) = (percentile(&latencies, 50), percentile(&latencies, 99));
-        let (requests, seconds) = (latencies.len(), elapsed.as_secs_f64());
-        (requests > 0).then_some(Self { requests, seconds, p50_us, p99_us })
+    /// Summarizes latencies in microseconds.
+    pub(super) fn new(latencies: &Histogram<u64>, elapsed: Duration) -> Self {
+        let [p50_us, p99_us] = [0.5, 0.99].map(|quantile| latencies.value_at_quantile(quantile).max(1));
+        Self { requests: latencies.len(), seconds: elapsed.as_secs_f64(), p50_us, p99_us }
     }
 }
 
 /// The percentile that a target is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Judged {
+pub(super) enum Percentile {
     P50,
     P99,
 }
 
-/// An operation and the bare statements that it is compared with, over pairs of rounds.
+/// An operation of the API and its bare statements, over pairs of rounds.
 #[derive(Debug, Serialize)]
 pub(super) struct Comparison {
     pub(super) name: &'static str,
     against: &'static str,
-    judged: Judged,
-    /// The largest ratio that is meant to be reached.
+    judged: Percentile,
+    /// The largest allowed ratio.
     target: f64,
-    ours: Vec<Round>,
-    bare: Vec<Round>,
+    pub(super) ours: Vec<Round>,
+    pub(super) bare: Vec<Round>,
 }
 
 impl Comparison {
-    pub(super) fn new(name: &'static str, against: &'static str, judged: Judged, target: f64) -> Self {
+    /// Creates a comparison without rounds.
+    pub(super) fn new(name: &'static str, against: &'static str, judged: Percentile, target: f64) -> Self {
         Self { name, against, judged, target, ours: Vec::new(), bare: Vec::new() }
     }
 
-    /// Adds a pair of rounds.
-    pub(super) fn add(&mut self, ours: Round, bare: Round) {
-        self.ours.push(ours);
-        self.bare.push(bare);
-    }
-
     fn ratios(self) -> anyhow::Result<Ratios> {
-        let ratio = |of: fn(&Round) -> u32| {
-            Spread::of(
-                std::iter::zip(&self.ours, &self.bare)
-                    .map(|(ours, bare)| f64::from(of(ours)) / f64::from(of(bare).max(1))),
-            )
-            .context("no pair of rounds")
-        };
-        Ok(Ratios { p50: ratio(|round| round.p50_us)?, p99: ratio(|round| round.p99_us)?, comparison: self })
+        let p50 = Spread::of_ratios(&self.ours, &self.bare, |round| round.p50_us as f64)?;
+        let p99 = Spread::of_ratios(&self.ours, &self.bare, |round| round.p99_us as f64)?;
+        Ok(Ratios { p50, p99, comparison: self })
     }
 }
 
-/// A comparison with its ratios of latencies: ours in parts of the bare one's, pair by pair.
+/// A comparison with its ratios of latencies, pair by pair.
 #[derive(Debug, Serialize)]
 struct Ratios {
     p50: Spread,
@@ -82,44 +70,57 @@ struct Ratios {
 impl Ratios {
     fn verdict(&self) -> &'static str {
         let judged = match self.comparison.judged {
-            Judged::P50 => self.p50,
-            Judged::P99 => self.p99,
+            Percentile::P50 => self.p50,
+            Percentile::P99 => self.p99,
         };
         if judged.median <= self.comparison.target { "reached" } else { "MISSED" }
     }
+
+    fn lines(&self) -> anyhow::Result<Vec<String>> {
+        let Comparison { name, against, judged, target, ours, bare } = &self.comparison;
+        let mut lines = vec![
+            format!("{name} / {against}: target {judged:?} at most {target}: {}", self.verdict()),
+            format!("  ratio p50    {}", self.p50.text(2)),
+            format!("  ratio p99    {}", self.p99.text(2)),
+        ];
+        for (side, rounds) in [("api", ours), ("bare", bare)] {
+            let spread = |of: fn(&Round) -> u64| Spread::of(rounds.iter().map(|round| of(round) as f64));
+            lines.push(format!("  {side:<4} p50, us {}", spread(|round| round.p50_us)?.text(0)));
+            lines.push(format!("  {side:<4} p99, us {}", spread(|round| round.p99_us)?.text(0)));
+        }
+        Ok(lines)
+    }
 }
 
-/// Requests per second of the list, and of a server that sends as much and knows nothing.
+/// Requests per second of the list, and of a server with a constant answer of the same size.
 #[derive(Debug, Serialize)]
 pub(super) struct Throughput {
     answer_bytes: usize,
-    connections: u32,
+    connections: usize,
     ratio: Spread,
     list_per_second: Spread,
     constant_per_second: Spread,
 }
 
 impl Throughput {
-    /// Sums up pairs of rates: the list's and the constant's.
+    /// Summarizes pairs of rates.
     ///
     /// # Errors
     /// When there are none.
-    pub(super) fn new(answer_bytes: usize, connections: u32, rates: &[(f64, f64)]) -> anyhow::Result<Self> {
-        let spread =
-            |of: fn(&(f64, f64)) -> f64| Spread::of(rates.iter().map(of)).context("no pair of rounds");
+    pub(super) fn new(answer_bytes: usize, list: &[f64], constant: &[f64]) -> anyhow::Result<Self> {
         Ok(Self {
             answer_bytes,
-            connections,
-            ratio: spread(|(list, constant)| list / constant)?,
-            list_per_second: spread(|(list, _)| *list)?,
-            constant_per_second: spread(|(_, constant)| *constant)?,
+            connections: CONNECTIONS,
+            ratio: Spread::of_ratios(list, constant, |rate| *rate)?,
+            list_per_second: Spread::of(list.iter().copied())?,
+            constant_per_second: Spread::of(constant.iter().copied())?,
         })
     }
 }
 
-/// All that a run found out.
+/// Everything that a run measured.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(crate) struct Report {
     benchmark: &'static str,
     profile: &'static str,
     cores: usize,
@@ -130,105 +131,65 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Puts the parts of a run together.
+    /// Computes the ratios.
     ///
     /// # Errors
     /// When a comparison has no rounds.
-    pub(super) fn new(
-        options: &Options,
-        comparisons: Vec<Comparison>,
-        throughput: Throughput,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn new(comparisons: Vec<Comparison>, throughput: Throughput) -> anyhow::Result<Self> {
         Ok(Self {
             benchmark: "api",
             profile: if cfg!(debug_assertions) { "debug" } else { "release" },
             cores: std::thread::available_parallelism()?.get(),
             links: LINKS,
-            clicks: options.clicks,
+            clicks: CLICKS,
             comparisons: comparisons.into_iter().map(Comparison::ratios).collect::<Result<_, _>>()?,
             throughput,
         })
     }
 
-    /// The result for people.
-    pub(super) fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write(&mut text);
-        text.trim_end().to_owned()
-    }
-
-    fn write(&self, out: &mut String) -> std::fmt::Result {
-        writeln!(
-            out,
-            "api / bare statements, {} build, {} cores, {} links, {} clicks; latencies on one connection",
-            self.profile, self.cores, self.links, self.clicks
-        )?;
-        for ratios in &self.comparisons {
-            let Comparison { name, against, judged, target, .. } = &ratios.comparison;
-            let verdict = ratios.verdict();
-            writeln!(out, "  {name} / {against}: target {judged:?} at most {target}: {verdict}")?;
-            writeln!(out, "    ratio p50    {}", spread(ratios.p50, 2))?;
-            writeln!(out, "    ratio p99    {}", spread(ratios.p99, 2))?;
-        }
+    /// Returns the result for people.
+    pub(crate) fn text(&self) -> String {
+        let Self { profile, cores, links, clicks, throughput, .. } = self;
         let Throughput { answer_bytes, connections, ratio, list_per_second, constant_per_second } =
-            &self.throughput;
-        writeln!(out, "  list / constant JSON of {answer_bytes} bytes, {connections} connections")?;
-        writeln!(out, "    ratio        {}", spread(*ratio, 4))?;
-        for Ratios { comparison, .. } in &self.comparisons {
-            for (side, rounds) in
-                [(comparison.name, &comparison.ours), (comparison.against, &comparison.bare)]
-            {
-                writeln!(out, "{side}")?;
-                let mut line = |what: &str, of: fn(&Round) -> u32| {
-                    Spread::of(rounds.iter().map(|round| f64::from(of(round))))
-                        .map_or(Ok(()), |values| writeln!(out, "  {what:<14} {}", spread(values, 0)))
-                };
-                line("p50, us", |round| round.p50_us)?;
-                line("p99, us", |round| round.p99_us)?;
-            }
-        }
-        writeln!(out, "list           {}/s", spread(*list_per_second, 0))?;
-        writeln!(out, "constant JSON  {}/s", spread(*constant_per_second, 0))
+            throughput;
+        let mut lines = vec![format!(
+            "api / bare statements, {profile} build, {cores} cores, {links} links, {clicks} clicks; latencies on one connection"
+        )];
+        lines.extend(self.comparisons.iter().flat_map(|ratios| ratios.lines().unwrap_or_default()));
+        lines.push(format!("list / constant JSON of {answer_bytes} bytes, {connections} connections"));
+        lines.push(format!("  ratio        {}", ratio.text(4)));
+        lines.push(format!("  list/s       {}", list_per_second.text(0)));
+        lines.push(format!("  constant/s   {}", constant_per_second.text(0)));
+        lines.join("\n")
     }
-}
-
-fn spread(values: Spread, decimals: usize) -> String {
-    let Spread { min, median, max } = values;
-    format!("{median:>9.decimals$}   ({min:.decimals$} to {max:.decimals$})")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn round(p50_us: u32, p99_us: u32) -> Round {
+    fn round(p50_us: u64, p99_us: u64) -> Round {
         Round { requests: 1, seconds: 1.0, p50_us, p99_us }
     }
 
-    fn ratios(judged: Judged) -> Ratios {
+    fn ratios(judged: Percentile) -> Ratios {
         let mut comparison = Comparison::new("list", "SELECT", judged, 2.0);
-        comparison.add(round(150, 600), round(100, 200));
-        comparison.add(round(450, 800), round(300, 200));
+        comparison.ours = vec![round(150, 600), round(450, 800)];
+        comparison.bare = vec![round(100, 200), round(300, 200)];
         comparison.ratios().unwrap()
     }
 
     #[test]
-    fn a_ratio_is_one_of_neighbours_in_time() {
-        assert_eq!(ratios(Judged::P50).p50, Spread { min: 1.5, median: 1.5, max: 1.5 });
-        assert_eq!(ratios(Judged::P50).p99, Spread { min: 3.0, median: 3.5, max: 4.0 });
-    }
-
-    #[test]
     fn a_target_is_about_one_percentile() {
-        assert_eq!(ratios(Judged::P50).verdict(), "reached");
-        assert_eq!(ratios(Judged::P99).verdict(), "MISSED");
+        assert_eq!(ratios(Percentile::P50).p50, Spread { min: 1.5, median: 1.5, max: 1.5 });
+        assert_eq!(ratios(Percentile::P99).p99, Spread { min: 3.0, median: 3.5, max: 4.0 });
+        assert_eq!(ratios(Percentile::P50).verdict(), "reached");
+        assert_eq!(ratios(Percentile::P99).verdict(), "MISSED");
     }
 
     #[test]
-    fn a_comparison_without_rounds_is_no_result() {
-        assert!(Comparison::new("list", "SELECT", Judged::P50, 2.0).ratios().is_err());
-        assert!(Round::new(Vec::new(), Duration::from_secs(1)).is_none());
-        assert!(Throughput::new(1, 1, &[]).is_err());
+    fn a_comparison_without_rounds_is_an_error() {
+        assert!(Comparison::new("list", "SELECT", Percentile::P50, 2.0).ratios().is_err());
+        assert!(Throughput::new(1, &[], &[]).is_err());
     }
 }

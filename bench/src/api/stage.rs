@@ -1,58 +1,64 @@
-//! What is there before anything is measured: an account, a key, many links, clicks.
+//! The state before a measurement of the API: an account, a key, many links, clicks; and the running API.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
 
+use ::tests::deployment::Deployment;
 use ::tests::engines::Isolated;
 use anyhow::{Context as _, ensure};
+use devstack::Server;
 use devstack::readiness::until;
-use schemas::id::{LinkId, WorkspaceId};
+use schemas::id::LinkId;
 use serde_json::Value;
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
-use super::server::Server;
+use crate::server;
 
-/// The body of a request for a new link; its slug is drawn.
+/// The body of a request for a new link with a generated slug.
 pub(super) const NEW_LINK: &str =
     r#"{"name":"A link of the bench","destination":"https://shop.example.com/landing"}"#;
 
-/// The account's plan: it has no cap of links, so nothing is counted when one is made.
-pub(super) const PLAN: &str = "business";
+/// The account's plan, which has no limit of links.
+const PLAN: &str = "business";
 
-/// How long what a round has left in the outbox may take to Kafka.
+/// How long publishing the rest of the outbox may take.
 const DRAIN: Duration = Duration::from_secs(60);
 
-/// An account of the Business plan with its workspace and links, and a connection to look after them.
+/// A running API with an account, and a connection to its database.
 pub(crate) struct Stage {
     pub(crate) workspace: Uuid,
     pub(super) user: Uuid,
     /// A read,write key.
     pub(crate) key: String,
+    /// Where the API answers.
+    pub(crate) address: SocketAddr,
     links: u32,
     postgres: PgConnection,
+    api: Server,
+    // Declared after the server, which writes its log to the deployment's folder.
+    _deployment: Deployment,
 }
 
 impl Stage {
-    /// Makes an account and so many links of it, numbered from 0 as in [`link`] and created in this order.
-    pub(crate) async fn set(engines: &Isolated, api: &Server, links: u32) -> anyhow::Result<Self> {
-        let account = api.admin(&["create-account", "--name", "Bench", "--plan", PLAN]).await?;
-        let workspace = text(&account, "workspace_id")?;
-        let created = api.admin(&["create-key", "--workspace", workspace, "--scope", "read,write"]).await?;
-        let key = text(&created, "key")?.to_owned();
-        let workspace = workspace.parse::<WorkspaceId>()?.uuid();
+    /// Starts the API and creates an account with so many links, numbered from 0 as in [`link`].
+    pub(crate) async fn start(engines: &Isolated, links: u32) -> anyhow::Result<Self> {
+        let deployment = Deployment::prepare(engines.clone());
+        let api = server::start(&deployment.api).await?;
+        let address = deployment.api_url().trim_start_matches("http://").parse()?;
+        let key = deployment.create_account(PLAN).await;
         let mut postgres = engines.postgres().await;
-        let user = sqlx::query_scalar(
-            "SELECT u.id FROM users u JOIN workspaces w ON w.account_id = u.account_id WHERE w.id = $1",
-        )
-        .bind(workspace)
-        .fetch_one(&mut postgres)
-        .await?;
+        let (workspace, user): (Uuid, Uuid) =
+            sqlx::query_as("SELECT w.id, u.id FROM users u JOIN workspaces w ON w.account_id = u.account_id")
+                .fetch_one(&mut postgres)
+                .await?;
         sqlx::query(
             "INSERT INTO links (id, workspace_id, user_id, slug, name, destination, created_at, updated_at)
              SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, $1, $2, 'bench-' || i,
                     'Link ' || i, 'https://shop.example.com/landing', at, at
              FROM (SELECT i, date_trunc('second', now()) - ($3 - i) * interval '1 second' AS at
-                   FROM generate_series(0, $3 - 1) AS i) AS made",
+                   FROM generate_series(0, $3 - 1) AS i) AS numbered",
         )
         .bind(workspace)
         .bind(user)
@@ -60,18 +66,17 @@ impl Stage {
         .execute(&mut postgres)
         .await?;
         sqlx::query("VACUUM ANALYZE links").execute(&mut postgres).await?;
-        // A processor that is up to date.
+        // As a processor without lag would leave them.
         engines
             .clickhouse("INSERT INTO progress SELECT 65536 + number, now64(3, 'UTC') FROM numbers(12)")
             .await;
         engines
             .clickhouse("INSERT INTO sources SELECT 65536 + number, generateUUIDv4(), 0, now64(3), '' FROM numbers(12)")
             .await;
-        Ok(Self { workspace, user, key, links, postgres })
+        Ok(Self { workspace, user, key, address, links, postgres, api, _deployment: deployment })
     }
 
-    /// Makes a day of clicks, as many as no slice has closed over and raw rows answer for; a tenth of them by bots.
-    /// Each link's are of all hours.
+    /// Inserts an open day of clicks, spread over all links and hours, a tenth of them by bots.
     pub(super) async fn clicks(&self, engines: &Isolated, clicks: u32) {
         let Self { workspace, links, .. } = self;
         engines
@@ -89,7 +94,7 @@ impl Stage {
         engines.clickhouse("OPTIMIZE TABLE clicks FINAL").await;
     }
 
-    /// Waits until Kafka has all changes.
+    /// Waits until Kafka has all rows of the outbox.
     pub(super) async fn outbox_is_empty(&mut self) -> anyhow::Result<()> {
         let postgres = tokio::sync::Mutex::new(&mut self.postgres);
         until("the publishing of the outbox", DRAIN, || async {
@@ -102,13 +107,14 @@ impl Stage {
         Ok(())
     }
 
-    /// Closes the connection: a database that is in use cannot be removed.
-    pub(crate) async fn close(self) -> anyhow::Result<()> {
-        Ok(self.postgres.close().await?)
+    /// Stops the API and closes the connection: a database in use cannot be removed.
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
+        self.postgres.close().await?;
+        server::stop(&self.api).await
     }
 }
 
-/// The id of a link by its number: in the order of creation, as UUIDs v7 are, and such as ClickHouse can make too.
+/// Returns the id of a link by its number; ids are in the order of creation, as UUIDs v7 are.
 pub(crate) fn link(number: u32) -> LinkId {
     LinkId::from_uuid(Uuid::from_u128(0x7000_8000_0000_0000_0000 | u128::from(number)))
 }
@@ -118,8 +124,8 @@ fn text<'a>(answer: &'a Value, field: &str) -> anyhow::Result<&'a str> {
 }
 
 /// Checks that an answer is a page of so many links with the totals that ClickHouse has, none of them zero.
-pub(super) fn is_page(answer: &[u8], links: usize, totals: &HashMap<Uuid, u64>) -> anyhow::Result<()> {
-    let answer: Value = serde_json::from_slice(answer).context("the list is no JSON")?;
+pub(super) fn check_page(answer: &[u8], links: usize, totals: &HashMap<Uuid, u64>) -> anyhow::Result<()> {
+    let answer: Value = serde_json::from_slice(answer).context("the list is not JSON")?;
     let page = answer["links"].as_array().context("the list has no links")?;
     ensure!(page.len() == links, "the list has {} links and not {links}", page.len());
     for link in page {
@@ -138,16 +144,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_without_the_right_counters_is_no_result() {
+    fn a_page_with_wrong_counters_is_an_error() {
         let totals = HashMap::from([(Uuid::nil(), 7)]);
         let page = |total: Value| {
             let link = json!({ "id": LinkId::from_uuid(Uuid::nil()).to_string(), "total_clicks": total });
             json!({ "links": [link] }).to_string().into_bytes()
         };
-        assert!(is_page(&page(json!(7)), 1, &totals).is_ok());
-        assert!(is_page(&page(json!(7)), 2, &totals).is_err());
+        assert!(check_page(&page(json!(7)), 1, &totals).is_ok());
+        assert!(check_page(&page(json!(7)), 2, &totals).is_err());
         for wrong in [json!(8), json!(0), Value::Null] {
-            assert!(is_page(&page(wrong), 1, &totals).is_err());
+            assert!(check_page(&page(wrong), 1, &totals).is_err());
         }
     }
 }

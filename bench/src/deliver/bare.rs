@@ -1,12 +1,8 @@
-//! The limit: a loop that signs and sends, and keeps nothing.
+//! The limit of webhooks: a loop that signs and sends, and stores nothing.
 
-use std::{
-    fmt::Write as _,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ::tests::engines::http_client;
 use anyhow::ensure;
@@ -16,16 +12,18 @@ use sha2::Sha256;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::stage::{SECRET, body};
+use super::stage::SECRET;
+
+/// A body of the usual size.
+const BODY: &str = r#"{"id":"00000000-0000-0000-0000-000000000000","event":"click.created","created_at":"2026-09-21T13:33:20.123Z","data":{"link_id":"lnk_01j9qkwz0vfdz9mm9f3my4ppk9","slug":"spring","country":"DE","device_type":"mobile","utm_source":"newsletter","utm_campaign":"spring","click_id":"AQGSbz58G3t-mlEvHTxLWmkBoMRQbHsJCQkJCQkJCQkJMvFk5fAerVRhyH4v","occurred_at":"2026-09-21T13:33:20.123Z","class":"human"}}"#;
 
 /// Sends so many requests, `concurrency` at a time.
 pub(super) async fn send(url: &str, requests: usize, concurrency: usize) -> anyhow::Result<()> {
     let client = http_client();
-    let (left, body) = (Arc::new(AtomicUsize::new(requests)), Arc::new(body()));
+    let left = Arc::new(AtomicUsize::new(requests));
     let mut workers = JoinSet::new();
     for _ in 0..concurrency {
-        let (client, url, left, body) =
-            (client.clone(), url.to_owned(), Arc::clone(&left), Arc::clone(&body));
+        let (client, url, left) = (client.clone(), url.to_owned(), Arc::clone(&left));
         workers.spawn(async move {
             while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
             {
@@ -34,8 +32,8 @@ pub(super) async fn send(url: &str, requests: usize, concurrency: usize) -> anyh
                     .header("content-type", "application/json")
                     .header("x-service-event", "click.created")
                     .header("x-service-delivery", Uuid::now_v7().to_string())
-                    .header("x-service-signature", signature(&body)?)
-                    .body(body.to_string())
+                    .header("x-service-signature", signature(BODY)?)
+                    .body(BODY)
                     .send()
                     .await?;
                 ensure!(answer.status() == 200, "the receiver answered {}", answer.status());

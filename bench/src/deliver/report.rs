@@ -1,14 +1,12 @@
-//! The result, for people and as JSON.
+//! The result of `bench deliver`.
 
-use anyhow::Context as _;
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::{
-    bar::Bar,
-    statistics::{Spread, percentile},
-};
+use crate::bar::Bar;
+use crate::statistics::Spread;
 
-/// Deliveries per second: twenty times the most that Svix 1.100 made, on a machine of the same kind, with messages
+/// Deliveries per second: twenty times the most of Svix 1.100 on a machine of the same kind, with messages
 /// created through its API and Postgres and Redis beside it.
 const PER_SECOND: f64 = 20.0 * 338.0;
 
@@ -18,23 +16,15 @@ const OF_BARE: f64 = 0.5;
 /// From a click to its request, in milliseconds.
 const CLICK_TO_REQUEST_MS: f64 = 250.0;
 
-/// How many times longer requests may take beside endpoints that never answer.
-const BESIDE: f64 = 2.0;
-
-/// Memory with a long backlog, in MiB.
-const MEMORY_MIB: f64 = 512.0;
-
-/// All that was measured; what was left out is missing.
+/// Everything that a run measured.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(crate) struct Report {
     throughput: Vec<Throughput>,
-    latency: Option<Latency>,
-    isolation: Option<Isolation>,
-    memory: Option<Memory>,
+    latency: Latency,
     bars: Vec<Bar>,
 }
 
-/// Deliveries per second, and how many times those of the bare loop they are.
+/// Deliveries per second of the dispatcher, and in parts of the bare loop's.
 #[derive(Debug, Serialize)]
 pub(super) struct Throughput {
     name: &'static str,
@@ -45,15 +35,22 @@ pub(super) struct Throughput {
 }
 
 impl Throughput {
-    /// Sums up rounds of dispatcher and bare loop.
-    pub(super) fn new(name: &'static str, endpoints: usize, rounds: &[(f64, f64)]) -> anyhow::Result<Self> {
-        let spread = |value: fn(&(f64, f64)) -> f64| Spread::of(rounds.iter().map(value)).context("no round");
+    /// Summarizes rounds.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub(super) fn new(
+        name: &'static str,
+        endpoints: usize,
+        ours: &[f64],
+        bare: &[f64],
+    ) -> anyhow::Result<Self> {
         Ok(Self {
             name,
             endpoints,
-            dispatcher: spread(|(ours, _)| *ours)?,
-            bare: spread(|(_, bare)| *bare)?,
-            ratio: spread(|(ours, bare)| ours / bare)?,
+            dispatcher: Spread::of(ours.iter().copied())?,
+            bare: Spread::of(bare.iter().copied())?,
+            ratio: Spread::of_ratios(ours, bare, |rate| *rate)?,
         })
     }
 }
@@ -61,121 +58,47 @@ impl Throughput {
 /// From an event to its request, in milliseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Latency {
-    requests: usize,
-    p50_ms: u32,
-    p99_ms: u32,
-    max_ms: u32,
+    requests: u64,
+    p50_ms: u64,
+    p99_ms: u64,
+    max_ms: u64,
 }
 
 impl Latency {
-    /// Sums up latencies.
-    pub(super) fn new(mut latencies_ms: Vec<u32>) -> anyhow::Result<Self> {
-        latencies_ms.sort_unstable();
-        Ok(Self {
-            requests: latencies_ms.len(),
-            p50_ms: percentile(&latencies_ms, 50),
-            p99_ms: percentile(&latencies_ms, 99),
-            max_ms: *latencies_ms.last().context("no request was received")?,
-        })
+    /// Summarizes latencies in milliseconds.
+    pub(super) fn new(latencies: &Histogram<u64>) -> Self {
+        let [p50_ms, p99_ms] = [0.5, 0.99].map(|quantile| latencies.value_at_quantile(quantile));
+        Self { requests: latencies.len(), p50_ms, p99_ms, max_ms: latencies.max() }
     }
-
-    /// How many requests these are.
-    pub(super) fn requests(&self) -> usize {
-        self.requests
-    }
-
-    fn text(&self) -> String {
-        format!("p50 {} ms, p99 {} ms, longest {} ms", self.p50_ms, self.p99_ms, self.max_ms)
-    }
-}
-
-/// Latencies of endpoints that answer, alone and beside as many that never do.
-#[derive(Debug, Serialize)]
-pub(super) struct Isolation {
-    pub(super) endpoints: usize,
-    pub(super) alone: Latency,
-    pub(super) beside: Latency,
-}
-
-impl Isolation {
-    /// How many times as long requests take beside endpoints that never answer, at the 99th percentile.
-    fn times(&self) -> f64 {
-        f64::from(self.beside.p99_ms) / f64::from(self.alone.p99_ms.max(1))
-    }
-}
-
-/// The dispatcher's memory while it works off a backlog.
-#[derive(Debug, Serialize)]
-pub(super) struct Memory {
-    pub(super) backlog: u32,
-    pub(super) peak_mib: u64,
-    pub(super) deliveries_per_second: f64,
 }
 
 impl Report {
-    /// Compares what was measured with what was promised.
-    pub(super) fn new(
-        throughput: Vec<Throughput>,
-        latency: Option<Latency>,
-        isolation: Option<Isolation>,
-        memory: Option<Memory>,
-    ) -> Self {
+    /// Compares the measured values with their targets.
+    pub(super) fn new(throughput: Vec<Throughput>, latency: Latency) -> Self {
         let mut bars = Vec::new();
         for one in &throughput {
-            let rate = format!("{}, deliveries/s", one.name);
-            bars.push(Bar::at_least(rate, one.dispatcher.median, PER_SECOND, PER_SECOND));
-            let ratio = format!("{} / bare loop", one.name);
-            bars.push(Bar::at_least(ratio, one.ratio.median, OF_BARE, OF_BARE));
+            bars.push(Bar::at_least(
+                format!("{}, deliveries/s", one.name),
+                one.dispatcher.median,
+                PER_SECOND,
+            ));
+            bars.push(Bar::at_least(format!("{} / bare loop", one.name), one.ratio.median, OF_BARE));
         }
-        let mut at_most = |name: &str, value: f64, bar: f64| bars.push(Bar::at_most(name, value, bar, bar));
-        if let Some(latency) = &latency {
-            at_most("click to request p99, ms", f64::from(latency.p99_ms), CLICK_TO_REQUEST_MS);
-        }
-        if let Some(isolation) = &isolation {
-            at_most("p99 beside black holes / alone", isolation.times(), BESIDE);
-        }
-        if let Some(memory) = &memory {
-            at_most("memory with a backlog, MiB", memory.peak_mib as f64, MEMORY_MIB);
-        }
-        Self { throughput, latency, isolation, memory, bars }
+        bars.push(Bar::at_most("click to request p99, ms", latency.p99_ms as f64, CLICK_TO_REQUEST_MS));
+        Self { throughput, latency, bars }
     }
 
-    /// The result for people.
-    pub(super) fn text(&self) -> String {
-        let mut lines: Vec<String> = self
-            .throughput
-            .iter()
-            .map(|one| {
-                format!(
-                    "{:<16} {:>6} endpoints: {:>7.0} deliveries/s, bare loop {:>7.0}/s, ratio {:.3} ({:.3} to {:.3})",
-                    one.name,
-                    one.endpoints,
-                    one.dispatcher.median,
-                    one.bare.median,
-                    one.ratio.median,
-                    one.ratio.min,
-                    one.ratio.max
-                )
-            })
-            .collect();
-        if let Some(latency) = &self.latency {
-            lines.push(format!("click to request         {}", latency.text()));
+    /// Returns the result for people.
+    pub(crate) fn text(&self) -> String {
+        let mut lines = Vec::new();
+        for Throughput { name, endpoints, dispatcher, bare, ratio } in &self.throughput {
+            lines.push(format!("{name}, {endpoints}"));
+            lines.push(format!("  deliveries/s {}", dispatcher.text(0)));
+            lines.push(format!("  bare loop/s  {}", bare.text(0)));
+            lines.push(format!("  ratio        {}", ratio.text(3)));
         }
-        if let Some(isolation) = &self.isolation {
-            lines.push(format!("{} endpoints alone     {}", isolation.endpoints, isolation.alone.text()));
-            lines.push(format!(
-                "beside {} black holes {}, p99 {:.2} times",
-                isolation.endpoints,
-                isolation.beside.text(),
-                isolation.times()
-            ));
-        }
-        if let Some(memory) = &self.memory {
-            lines.push(format!(
-                "backlog of {}: peak {} MiB, {:.0} deliveries/s",
-                memory.backlog, memory.peak_mib, memory.deliveries_per_second
-            ));
-        }
+        let Latency { p50_ms, p99_ms, max_ms, .. } = self.latency;
+        lines.push(format!("click to request: p50 {p50_ms} ms, p99 {p99_ms} ms, longest {max_ms} ms"));
         lines.extend(self.bars.iter().map(Bar::text));
         lines.join("\n")
     }

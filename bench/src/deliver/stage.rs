@@ -1,8 +1,9 @@
-//! What is there before anything is measured: accounts, workspaces, endpoints; and the clicks that are published.
+//! The state before a measurement of the dispatcher: workspaces with endpoints, and the clicks on the topic.
 
 use std::time::Duration;
 
-use ::tests::{engines::Isolated, links};
+use ::tests::engines::Isolated;
+use ::tests::links;
 use anyhow::Context as _;
 use chrono::Utc;
 use devstack::readiness::until;
@@ -10,9 +11,10 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, Threa
 use schemas::id::WorkspaceId;
 use schemas::message::{Class, Click, Message as _};
 use schemas::topic;
-use service::{config::KeyRing, sealed};
-use sqlx::{PgPool, postgres::PgPoolOptions};
-use tokio::time::{MissedTickBehavior, interval};
+use service::config::KeyRing;
+use service::sealed;
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
 use uuid::Uuid;
 
 use super::PER_WORKSPACE;
@@ -20,33 +22,25 @@ use super::PER_WORKSPACE;
 /// The secret of every endpoint.
 pub(super) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo=";
 
-/// What it is sealed with.
-pub(super) const SECRET_KEYS: &str = "1:2222222222222222222222222222222222222222222222222222222222222222";
+/// The key that seals it, as in a deployment of the tests.
+const SECRET_KEYS: &str = "1:2222222222222222222222222222222222222222222222222222222222222222";
 
-/// How long what is left in the queue may take.
+/// How long the last deliveries in the queue may take.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A body as a click makes it.
-pub(super) fn body() -> String {
-    let id = Uuid::nil();
-    format!(
-        r#"{{"id":"{id}","event":"click.created","created_at":"2026-09-21T13:33:20.123Z","data":{{"link_id":"lnk_01j9qkwz0vfdz9mm9f3my4ppk9","slug":"spring","country":"DE","device_type":"mobile","utm_source":"newsletter","utm_campaign":"spring","click_id":"AQGSbz58G3t-mlEvHTxLWmkBoMRQbHsJCQkJCQkJCQkJMvFk5fAerVRhyH4v","occurred_at":"2026-09-21T13:33:20.123Z","class":"human"}}}}"#
-    )
-}
-
-/// Workspaces of an account on the Business plan, with endpoints.
+/// Workspaces of accounts on the Business plan, with endpoints.
 pub(super) struct Stage {
     engines: Isolated,
     workspaces: Vec<WorkspaceId>,
-    /// Endpoints that the workspaces had at first, shared out evenly.
+    /// Endpoints of each workspace.
     each: usize,
     pool: PgPool,
     producer: ThreadedProducer<DefaultProducerContext>,
 }
 
 impl Stage {
-    /// Makes so many endpoints that all lead to `url`.
-    pub(super) async fn set(engines: &Isolated, url: &str, endpoints: usize) -> anyhow::Result<Self> {
+    /// Creates so many endpoints with the same URL.
+    pub(super) async fn create(engines: &Isolated, url: &str, endpoints: usize) -> anyhow::Result<Self> {
         let pool = PgPoolOptions::new().max_connections(2).connect(&engines.database_url).await?;
         let count = endpoints.div_ceil(PER_WORKSPACE);
         let ids: Vec<Uuid> = (0..count).map(|_| Uuid::now_v7()).collect();
@@ -54,7 +48,7 @@ impl Stage {
             .bind(&ids)
             .execute(&pool)
             .await?;
-        // An account and its workspace share their id, which nothing here minds.
+        // An account and its workspace have the same id.
         sqlx::query(
             "INSERT INTO workspaces (id, account_id, name, kind) SELECT id, id, 'Bench', 'personal'
              FROM unnest($1::uuid[]) AS id",
@@ -72,14 +66,13 @@ impl Stage {
             workspaces: ids.into_iter().map(WorkspaceId::from_uuid).collect(),
             each: endpoints.min(PER_WORKSPACE),
             pool,
-            producer: config.create().context("cannot make a producer")?,
+            producer: config.create().context("cannot create a producer")?,
         };
         stage.add_endpoints(url, endpoints).await?;
         Ok(stage)
     }
 
-    /// Adds so many endpoints, shared out evenly.
-    pub(super) async fn add_endpoints(&self, url: &str, endpoints: usize) -> anyhow::Result<()> {
+    async fn add_endpoints(&self, url: &str, endpoints: usize) -> anyhow::Result<()> {
         let keys: KeyRing = SECRET_KEYS.parse()?;
         let mut sealed_secrets = Vec::with_capacity(endpoints);
         let ids: Vec<Uuid> = (0..endpoints).map(|_| Uuid::now_v7()).collect();
@@ -112,12 +105,7 @@ impl Stage {
         links::publish_of(&self.engines, self.workspaces[0], count)
     }
 
-    /// How many workspaces there are.
-    pub(super) fn workspaces(&self) -> usize {
-        self.workspaces.len()
-    }
-
-    /// Publishes as many clicks as make so many deliveries, and returns how many they make.
+    /// Publishes the clicks of about so many deliveries, and returns the exact number.
     pub(super) async fn publish(&self, deliveries: usize) -> anyhow::Result<usize> {
         let clicks = deliveries / self.each;
         for number in 0..clicks {
@@ -125,18 +113,6 @@ impl Stage {
         }
         self.producer.flush(DEADLINE)?;
         Ok(clicks * self.each)
-    }
-
-    /// Publishes clicks one by one.
-    pub(super) async fn publish_steadily(&self, clicks: usize, pause: Duration) -> anyhow::Result<()> {
-        let mut turns = interval(pause);
-        turns.set_missed_tick_behavior(MissedTickBehavior::Burst);
-        for number in 0..clicks {
-            turns.tick().await;
-            self.click(number)?;
-        }
-        self.producer.flush(DEADLINE)?;
-        Ok(())
     }
 
     fn click(&self, number: usize) -> anyhow::Result<()> {
@@ -156,26 +132,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Puts deliveries into the queue as if they had waited for long.
-    pub(super) async fn wait_in_postgres(&self, deliveries: u32) -> anyhow::Result<()> {
-        sqlx::query(
-            "INSERT INTO webhook_deliveries
-                 (delivery_id, endpoint_id, workspace_id, epoch, event, body, created_at, due_at)
-             SELECT gen_random_uuid(), e.id, e.workspace_id, e.epoch, 'click.created', $2, now(), now()
-             FROM generate_series(0, $1 - 1) AS number
-             JOIN (SELECT *, row_number() OVER () - 1 AS place FROM webhook_endpoints) AS e
-               ON e.place = number % (SELECT count(*) FROM webhook_endpoints)",
-        )
-        .bind(i64::from(deliveries))
-        .bind(body().into_bytes())
-        .execute(&self.pool)
-        .await?;
-        sqlx::query("VACUUM ANALYZE webhook_deliveries").execute(&self.pool).await?;
-        Ok(())
-    }
-
     /// Waits until the queue is empty.
-    pub(super) async fn is_done(&self) -> anyhow::Result<()> {
+    pub(super) async fn queue_is_empty(&self) -> anyhow::Result<()> {
         until("the end of every delivery", DEADLINE, || async {
             let left: i64 =
                 sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries").fetch_one(&self.pool).await?;
@@ -185,7 +143,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Closes the connections: a database that is in use cannot be removed.
+    /// Closes the connections: a database in use cannot be removed.
     pub(super) async fn close(self) {
         self.pool.close().await;
     }

@@ -1,21 +1,17 @@
-//! Clicks that look like those of many visitors on many links, and are the same in each run but for their times.
+//! Clicks of many visitors on many links, the same in each run but for their times.
 
 use std::time::Duration;
 
 use ::tests::engines::Isolated;
 use anyhow::{Context as _, bail, ensure};
 use chrono::Utc;
-use rdkafka::{
-    ClientConfig,
-    error::{KafkaError, RDKafkaErrorCode},
-    producer::{BaseProducer, BaseRecord, Producer as _},
-};
-use schemas::{
-    click_id::TEXT_LEN,
-    id::{LinkId, WorkspaceId},
-    message::{Class, Click, Message as _},
-    topic,
-};
+use rdkafka::ClientConfig;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use schemas::click_id::TEXT_LEN;
+use schemas::id::{LinkId, WorkspaceId};
+use schemas::message::{Class, Click, Message as _};
+use schemas::topic;
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
@@ -37,7 +33,7 @@ const SYSTEMS: [&str; 5] = ["Windows", "Android", "iOS", "Mac OS X", "Linux"];
 const DEVICES: [&str; 3] = ["mobile", "desktop", "tablet"];
 const SOURCES: [&str; 4] = ["newsletter", "search", "partner", "social"];
 
-/// A number that looks random and is the same in each run (splitmix64).
+/// Returns a pseudo-random number (splitmix64).
 fn random(seed: u64) -> u64 {
     let mut value = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -45,7 +41,7 @@ fn random(seed: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Makes clicks by their numbers.
+/// Generates clicks by their numbers.
 pub(super) struct Clicks {
     fixture: Click,
 }
@@ -55,18 +51,18 @@ impl Clicks {
         Ok(Self { fixture: Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json"))? })
     }
 
-    /// Makes the click of a number, answered now.
+    /// Returns the click of a number, with the current time.
     pub(super) fn click(&self, number: u64) -> Click {
-        let dice = |what: u64, sides: u64| random(number * 16 + what) % sides;
-        let one_of = |what: u64, of: &[&str]| Some(of[dice(what, of.len() as u64) as usize].to_owned());
+        let draw = |what: u64, below: u64| random(number * 16 + what) % below;
+        let one_of = |what: u64, of: &[&str]| Some(of[draw(what, of.len() as u64) as usize].to_owned());
         // The cube of an even distribution: half of the clicks are on an eighth of the links.
-        let part = dice(1, 1 << 20) as f64 / f64::from(1 << 20);
+        let part = draw(1, 1 << 20) as f64 / f64::from(1 << 20);
         let link = (part.powi(3) * LINKS as f64) as u64;
         let id = |kind: u64, number: u64| {
             Uuid::from_u64_pair(0x0192_a000_0000_7000 | kind, random(kind << 40 | number) >> 2 | 1 << 63)
         };
-        let campaign = dice(2, 2) == 0;
-        let class = match dice(3, 20) {
+        let campaign = draw(2, 2) == 0;
+        let class = match draw(3, 20) {
             0 | 1 => Class::Bot,
             2 => Class::Preview,
             _ => Class::Human,
@@ -74,9 +70,9 @@ impl Clicks {
         let browser = one_of(4, &BROWSERS);
         let user_agent = format!(
             "Mozilla/5.0 (Linux; Android {}; K) AppleWebKit/537.36 (KHTML, like Gecko) {}/{}.0.0.0 Mobile Safari/537.36",
-            10 + dice(5, 6),
+            10 + draw(5, 6),
             browser.as_deref().unwrap_or_default(),
-            120 + dice(6, 20),
+            120 + draw(6, 20),
         );
         Click {
             click_id: click_id(number),
@@ -85,15 +81,15 @@ impl Clicks {
             slug: format!("slug-{link}"),
             occurred_at: schemas::time::to_millis(Utc::now()),
             class,
-            visitor: random(dice(7, VISITORS)),
+            visitor: random(draw(7, VISITORS)),
             country: one_of(8, &COUNTRIES),
             device_type: one_of(9, &DEVICES),
             browser,
             os: one_of(10, &SYSTEMS),
-            referrer: Some(format!("site-{}.example", dice(11, 300))),
+            referrer: Some(format!("site-{}.example", draw(11, 300))),
             utm_source: one_of(12, &SOURCES).filter(|_| campaign),
             utm_medium: Some("email".to_owned()).filter(|_| campaign),
-            utm_campaign: Some(format!("campaign-{}", dice(13, 40))).filter(|_| campaign),
+            utm_campaign: Some(format!("campaign-{}", draw(13, 40))).filter(|_| campaign),
             utm_term: None,
             utm_content: None,
             external_click_id: None,
@@ -105,7 +101,7 @@ impl Clicks {
     }
 }
 
-/// A text as long and as random as a signed click id.
+/// Returns a text of the length and entropy of a signed click id.
 fn click_id(number: u64) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     // Ten characters of 6 bits from each random number.
@@ -116,7 +112,7 @@ fn click_id(number: u64) -> String {
     drawn.take(TEXT_LEN).collect()
 }
 
-/// A producer's configuration with what edges set: how well batches compress is part of what is read.
+/// Returns a producer's configuration with the edge's settings, so that batches compress as they do there.
 pub(super) fn producer_config(engines: &Isolated) -> ClientConfig {
     let mut config = engines.kafka();
     config
@@ -129,25 +125,19 @@ pub(super) fn producer_config(engines: &Isolated) -> ClientConfig {
     config
 }
 
-/// When the broker takes clicks.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Times {
-    /// When they are written.
-    Now,
-    /// Spread evenly over so many days that are over.
-    Past(u32),
-}
-
-/// Writes so many clicks to their topic, in turns over its partitions, and waits until Kafka has confirmed them.
-pub(super) async fn write(engines: &Isolated, count: u64, times: Times) -> anyhow::Result<()> {
+/// Writes so many clicks to the partitions of their topic in turns, and waits until Kafka has confirmed them.
+///
+/// With `days`, their broker times are spread evenly over the last so many days before today.
+pub(super) async fn write(engines: &Isolated, count: u64, days: Option<u32>) -> anyhow::Result<()> {
     let engines = engines.clone();
-    if let Times::Past(_) = times {
+    if days.is_some() {
         engines.keep_given_times().await;
     }
     spawn_blocking(move || {
         let midnight = Utc::now().date_naive().and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis();
         let clicks = Clicks::new()?;
-        let producer: BaseProducer = producer_config(&engines).create().context("cannot make a producer")?;
+        let producer: BaseProducer =
+            producer_config(&engines).create().context("cannot create a producer")?;
         let topic = engines.topic(topic::CLICKS);
         for number in 0..count {
             let click = clicks.click(number);
@@ -157,7 +147,7 @@ pub(super) async fn write(engines: &Isolated, count: u64, times: Times) -> anyho
                 .partition(partition)
                 .key(click.click_id.as_str())
                 .payload(value.as_slice());
-            if let Times::Past(days) = times {
+            if let Some(days) = days {
                 let span = i64::from(days) * 86_400_000;
                 record =
                     record.timestamp(midnight - span + (number as f64 / count as f64 * span as f64) as i64);
@@ -177,7 +167,7 @@ pub(super) async fn write(engines: &Isolated, count: u64, times: Times) -> anyho
             }
         }
         producer.flush(PATIENCE).context("Kafka did not confirm the clicks")?;
-        ensure!(producer.in_flight_count() == 0, "clicks are not confirmed");
+        ensure!(producer.in_flight_count() == 0, "Kafka did not confirm all clicks");
         Ok(())
     })
     .await?

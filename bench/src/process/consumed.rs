@@ -1,22 +1,21 @@
-//! Consuming alone: what Kafka and its client can bring at most.
+//! Consuming alone: the limit of Kafka and its client.
 
-use std::{hint::black_box, time::Duration, time::Instant};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use rdkafka::{
-    Message as _, Offset, TopicPartitionList,
-    consumer::{BaseConsumer, Consumer as _},
-    error::KafkaError,
-};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
+use rdkafka::{Message as _, Offset, TopicPartitionList};
 use schemas::topic;
 use tokio::task::spawn_blocking;
 
 use super::stage::{Round, Stage};
 
-/// How long Kafka may be silent.
+/// How long Kafka may send nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Reads the topic to its end, with the processor's settings of the client, and looks at nothing.
+/// Reads the topic to its end with the processor's client settings, and ignores the values.
 pub(super) async fn round(stage: &Stage) -> anyhow::Result<Round> {
     let mut config = stage.engines.kafka();
     config
@@ -29,14 +28,14 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Round> {
     let topic = stage.engines.topic(topic::CLICKS);
     let before = stage.read(None)?;
     let reading = spawn_blocking(move || {
-        let consumer: BaseConsumer = config.create().context("cannot make a consumer")?;
+        let consumer: BaseConsumer = config.create().context("cannot create a consumer")?;
         let mut all = TopicPartitionList::new();
         for partition in 0..topic::CLICKS.partitions {
             all.add_partition_offset(&topic, partition, Offset::Beginning)?;
         }
         consumer.assign(&all)?;
         let (mut read, mut ends) = (0_u64, 0);
-        let (mut first, mut heard) = (None, Instant::now());
+        let (mut first, mut received) = (None, Instant::now());
         while ends < topic::CLICKS.partitions {
             match consumer.poll(Duration::from_secs(1)) {
                 Some(Ok(message)) => {
@@ -47,17 +46,17 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Round> {
                 Some(Err(KafkaError::PartitionEOF(_))) => ends += 1,
                 Some(Err(error)) => bail!("consuming failed: {error}"),
                 None => {
-                    ensure!(heard.elapsed() < PATIENCE, "nothing comes from Kafka");
+                    ensure!(received.elapsed() < PATIENCE, "no records from Kafka");
                     continue;
                 }
             }
-            heard = Instant::now();
+            received = Instant::now();
         }
         let seconds = first.context("the topic is empty")?.elapsed().as_secs_f64();
         anyhow::Ok((read, seconds))
     });
     let (read, seconds) = reading.await??;
-    ensure!(read == stage.clicks, "{read} records are on the topic, and not {}", stage.clicks);
+    ensure!(read == stage.clicks, "{read} records on the topic instead of {}", stage.clicks);
     let cpu = stage.used(before, stage.read(None)?);
     Ok(Round { rows_per_second: read as f64 / seconds, cpu_seconds_per_million: cpu })
 }

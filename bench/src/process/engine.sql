@@ -1,7 +1,7 @@
 -- Clicks into the same raw table by ClickHouse's own Kafka engine, with views for the same rollups.
 --
--- The engine is at least once, and leaves out what costs the processor time: repeats and deleted links are not looked
--- for, and an id is not decoded but cut (the last 16 of its characters are its random part). Months are left out.
+-- The engine inserts at least once and does less than the processor: it ignores repeats, deleted links and months, and
+-- cuts ids instead of decoding them.
 CREATE TABLE engine_counts
 (
     workspace_id UUID,

@@ -1,23 +1,19 @@
-//! Inserting alone: the processor's own statements and bodies, from memory.
+//! Inserting alone: the processor's own statements, with rows encoded before the round.
 
-use std::{
-    collections::BTreeMap,
-    str::FromStr as _,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
+use std::str::FromStr as _;
+use std::time::{Duration, Instant};
 
-use ::tests::{engines::Isolated, log::for_each_record};
+use ::tests::engines::Isolated;
+use ::tests::log::for_each_record;
 use anyhow::{Context as _, ensure};
 use chrono::DateTime;
-use processor::{
-    clickhouse::{After, Insertion, Right, Store, sources::Sources},
-    pipeline::batch::{Batcher, Limits},
-};
-use schemas::{
-    message::{Click, Message as _},
-    row::ClickRow,
-    topic,
-};
+use processor::clickhouse::sources::Sources;
+use processor::clickhouse::{After, Insertion, Right, Store};
+use processor::pipeline::batch::{Batcher, Limits};
+use schemas::message::{Click, Message as _};
+use schemas::row::ClickRow;
+use schemas::topic;
 use service::clickhouse::{ClickhouseConfig, ClickhouseUrl, client};
 use tokio::task::JoinSet;
 
@@ -26,9 +22,9 @@ use super::stage::{Round, Stage};
 /// The inserts of each partition, in order.
 pub(super) type Bodies = BTreeMap<i32, Vec<Insertion>>;
 
-/// Reads the topic and encodes it as the processor does, in batches as large as it makes them from a backlog.
+/// Reads the topic and encodes it as the processor does, in the batches of a backlog.
 pub(super) fn encode(engines: &Isolated) -> anyhow::Result<Bodies> {
-    // Full ones only: nothing is inserted while they are made, so their age says nothing.
+    // Only full batches, whatever their age.
     let limits = Limits { age: Duration::MAX / 4, ..Limits::default() };
     let mut batchers: BTreeMap<i32, Batcher> = BTreeMap::new();
     let mut bodies = Bodies::new();
@@ -58,7 +54,7 @@ pub(super) fn encode(engines: &Isolated) -> anyhow::Result<Bodies> {
     for (partition, batcher) in &mut batchers {
         cut(*partition, batcher);
     }
-    ensure!(fault.is_none(), "the record of offset {fault:?} is no click");
+    ensure!(fault.is_none(), "the record of offset {fault:?} is not a click");
     Ok(bodies)
 }
 
@@ -72,7 +68,7 @@ pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Roun
     let mut partitions = JoinSet::new();
     for (partition, insertions) in bodies {
         let (store, src) = (store.clone(), Sources::default().of(*partition));
-        // Bodies are shared and not copied.
+        // Clones share the bodies.
         let insertions = insertions.clone();
         partitions.spawn(async move {
             let right = Right { src, epoch: store.raise_epoch(src).await? };
@@ -92,6 +88,6 @@ pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Roun
     stage.settle().await?;
     let cpu = stage.used(before, stage.read(None)?);
     let rows = stage.number("SELECT count() FROM clicks").await?;
-    ensure!(rows == stage.clicks, "{rows} rows are there, and not {}", stage.clicks);
+    ensure!(rows == stage.clicks, "{rows} rows instead of {}", stage.clicks);
     Ok(Round { rows_per_second: rows as f64 / seconds, cpu_seconds_per_million: cpu })
 }

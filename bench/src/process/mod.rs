@@ -1,7 +1,6 @@
-//! `bench process`: clicks from their topic to rows, against each half of the way alone, and against ClickHouse's own
-//! Kafka engine.
+//! `bench process`: clicks from their topic to rows, against each half of the way alone and ClickHouse's Kafka engine.
 //!
-//! The topic is written once; each round reads it from its beginning into emptied tables.
+//! The topic is written once; each round reads it from its beginning into empty tables.
 
 mod clicks;
 mod consumed;
@@ -9,21 +8,18 @@ mod engine;
 mod freshness;
 mod inserted;
 mod processed;
-pub(crate) mod replayed;
+pub(crate) mod replay;
 mod report;
 mod stage;
 
 use ::tests::engines::isolated;
-use report::{Pair, Report};
+use report::Pair;
+pub(crate) use report::Report;
 use stage::Stage;
 
-use crate::prepare::{ENGINES, prepare};
-use crate::terminal::{complain, say};
+use crate::terminal::{ENGINES, prepare, report_progress};
 
-/// What our programs log, whatever our own environment says: log lines cost time.
-const LOG_FILTER: &str = "warn,librdkafka=warn,rdkafka=warn";
-
-/// What is measured.
+/// What to measure.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
     /// Clicks on the topic; their rows, about 350 bytes each, are held in memory
@@ -32,24 +28,21 @@ pub(crate) struct Options {
     /// Pairs of rounds, each of which has all of the ways once
     #[arg(long, value_name = "COUNT", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
-    /// Clicks per second of the rounds that measure freshness; 0 for none
+    /// Clicks per second of the rounds that measure freshness
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1000,50000",
-          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rates: Vec<u32>,
     /// Seconds of these rounds
     #[arg(long, default_value = "20", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
-    /// Print the result as one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
-/// Measures and prints the result.
-pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+/// Measures the processor and its peers.
+pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
     prepare(&ENGINES)?;
     let stage = Stage::new(isolated().await, options.clicks)?;
-    complain(&format!("writing {} clicks to a topic", options.clicks));
-    clicks::write(&stage.engines, options.clicks, clicks::Times::Now).await?;
+    report_progress(&format!("writing {} clicks to a topic", options.clicks));
+    clicks::write(&stage.engines, options.clicks, None).await?;
     let bodies = inserted::encode(&stage.engines)?;
     let mut pairs = Vec::new();
     for number in 1..=options.pairs {
@@ -59,17 +52,15 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             processed: processed::round(&stage).await?,
             engine: engine::round(&stage).await?,
         };
-        complain(&format!("pair {number} of {}: {}", options.pairs, pair.text()));
+        report_progress(&format!("pair {number} of {}: {}", options.pairs, pair.text()));
         pairs.push(pair);
     }
     drop(bodies);
     stage.engines.remove().await;
 
     let mut freshness = Vec::new();
-    for rate in options.rates.iter().copied().filter(|rate| *rate > 0) {
+    for rate in options.rates {
         freshness.push(freshness::round(rate, options.seconds).await?);
     }
-    let report = Report::new(options.clicks, pairs, freshness)?;
-    say(&if options.json { serde_json::to_string(&report)? } else { report.text() });
-    Ok(())
+    Report::new(options.clicks, pairs, freshness)
 }

@@ -1,12 +1,15 @@
-//! The result, for people and as JSON.
+//! The result of `bench process`.
 
-use anyhow::Context as _;
 use serde::Serialize;
 
-use super::{engine::Engine, freshness::Freshness, processed::Processed, stage::Round};
-use crate::{bar::Bar, statistics::Spread};
+use super::engine::Engine;
+use super::freshness::Freshness;
+use super::processed::Processed;
+use super::stage::Round;
+use crate::bar::Bar;
+use crate::statistics::Spread;
 
-/// Every way once, one after the other.
+/// One round of every way.
 #[derive(Debug, Serialize)]
 pub(super) struct Pair {
     pub(super) consumed: Round,
@@ -16,7 +19,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// The result of one pair for people.
+    /// Returns a line for people.
     pub(super) fn text(&self) -> String {
         let rate = |round: &Round| format!("{:.0}", round.rows_per_second);
         format!(
@@ -35,16 +38,16 @@ impl Pair {
 struct Way {
     name: &'static str,
     rows_per_second: Spread,
-    /// Of all processes, per million rows; and of each.
+    /// Of all processes, per million rows.
     cpu_seconds: Spread,
     client_cpu_seconds: Spread,
     kafka_cpu_seconds: Spread,
     clickhouse_cpu_seconds: Spread,
 }
 
-/// All that was measured.
+/// Everything that a run measured.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(crate) struct Report {
     clicks: u64,
     ways: Vec<Way>,
     ratios: Vec<(&'static str, Spread)>,
@@ -54,7 +57,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Sums up the rounds.
+    /// Summarizes the rounds.
     pub(super) fn new(clicks: u64, pairs: Vec<Pair>, freshness: Vec<Freshness>) -> anyhow::Result<Self> {
         let ways = [
             way("consumed alone", &pairs, |pair| pair.consumed)?,
@@ -78,21 +81,21 @@ impl Report {
         let peaks = pairs.iter().map(|pair| pair.processed.peak_mib);
         let peak = peaks.chain(freshness.iter().map(|one| one.peak_mib)).max().unwrap_or_default();
         let mut bars = vec![
-            Bar::at_least(ratios[0].0, ratios[0].1.median, 0.6, 0.8),
-            Bar::at_least(ratios[1].0, ratios[1].1.median, 2.0, 2.5),
-            Bar::at_most(ratios[2].0, ratios[2].1.median, 0.5, 1.0 / 3.0),
-            Bar::at_most("processor's memory, MiB", peak as f64, 256.0, 256.0),
+            Bar::at_least(ratios[0].0, ratios[0].1.median, 0.6),
+            Bar::at_least(ratios[1].0, ratios[1].1.median, 2.0),
+            Bar::at_most(ratios[2].0, ratios[2].1.median, 0.5),
+            Bar::at_most("processor's memory, MiB", peak as f64, 256.0),
         ];
         for one in &freshness {
             let (name, bar) =
                 (format!("p99 at {} clicks/s, ms", one.rate), if one.rate > 1_000 { 2e3 } else { 1e3 });
-            bars.push(Bar::at_most(name, f64::from(one.p99_ms), bar, bar));
+            bars.push(Bar::at_most(name, one.p99_ms as f64, bar));
         }
         Ok(Self { clicks, ways: ways.into(), ratios: ratios.into(), freshness, bars, pairs })
     }
 
-    /// The result for people.
-    pub(super) fn text(&self) -> String {
+    /// Returns the result for people.
+    pub(crate) fn text(&self) -> String {
         let mut lines = vec![
             format!("{} clicks, {} pairs; medians (least to most)", self.clicks, self.pairs.len()),
             format!(
@@ -130,16 +133,14 @@ impl Report {
 }
 
 fn way(name: &'static str, pairs: &[Pair], round: impl Fn(&Pair) -> Round) -> anyhow::Result<Way> {
-    let spread = |value: &dyn Fn(Round) -> f64| {
-        Spread::of(pairs.iter().map(|pair| value(round(pair)))).context("no round")
-    };
+    let spread = |value: fn(Round) -> f64| Spread::of(pairs.iter().map(|pair| value(round(pair))));
     Ok(Way {
         name,
-        rows_per_second: spread(&|round| round.rows_per_second)?,
-        cpu_seconds: spread(&|round| round.cpu_seconds_per_million.sum())?,
-        client_cpu_seconds: spread(&|round| round.cpu_seconds_per_million.client)?,
-        kafka_cpu_seconds: spread(&|round| round.cpu_seconds_per_million.kafka)?,
-        clickhouse_cpu_seconds: spread(&|round| round.cpu_seconds_per_million.clickhouse)?,
+        rows_per_second: spread(|round| round.rows_per_second)?,
+        cpu_seconds: spread(|round| round.cpu_seconds_per_million.sum())?,
+        client_cpu_seconds: spread(|round| round.cpu_seconds_per_million.client)?,
+        kafka_cpu_seconds: spread(|round| round.cpu_seconds_per_million.kafka)?,
+        clickhouse_cpu_seconds: spread(|round| round.cpu_seconds_per_million.clickhouse)?,
     })
 }
 
@@ -148,5 +149,5 @@ fn ratio(
     pairs: &[Pair],
     value: impl Fn(&Pair) -> f64,
 ) -> anyhow::Result<(&'static str, Spread)> {
-    Ok((name, Spread::of(pairs.iter().map(value)).context("no round")?))
+    Ok((name, Spread::of(pairs.iter().map(value))?))
 }

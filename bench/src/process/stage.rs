@@ -1,27 +1,26 @@
-//! The engines of a run: their tables emptied, their processes watched.
+//! The engines of a run: empties their tables and reads their CPU times.
 
 use std::time::{Duration, Instant};
 
 use ::tests::engines::Isolated;
 use anyhow::{Context as _, ensure};
+use devstack::Server;
 use devstack::readiness::until;
 use http::Uri;
-use rdkafka::{
-    admin::{AdminClient, AdminOptions},
-    client::DefaultClientContext,
-};
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
 use serde::Serialize;
 use tokio::time::sleep;
 
-use crate::{child::Child, cpu};
+use crate::{cpu, server};
 
 /// How long a round may take.
 pub(super) const DEADLINE: Duration = Duration::from_secs(3600);
 
-/// Time between two looks at how many rows there are.
-pub(super) const LOOK: Duration = Duration::from_millis(50);
+/// Time between two counts of the rows.
+pub(super) const POLL: Duration = Duration::from_millis(50);
 
-/// Everything that rounds write to, besides what they make themselves.
+/// The tables that rounds write to.
 const TABLES: [&str; 6] = ["clicks", "counts", "breakdowns", "slices", "owners", "progress"];
 
 /// CPU seconds per million rows, of each process that a round uses.
@@ -34,13 +33,13 @@ pub(super) struct Cpu {
 }
 
 impl Cpu {
-    /// All of them.
+    /// Returns the sum.
     pub(super) fn sum(&self) -> f64 {
         self.client + self.kafka + self.clickhouse
     }
 }
 
-/// One way of the rows in one round.
+/// One way in one round.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Round {
     pub(super) rows_per_second: f64,
@@ -54,7 +53,6 @@ pub(super) struct Reading([Duration; 3]);
 /// Engines that hold clicks on their topic.
 pub(super) struct Stage {
     pub(super) engines: Isolated,
-    /// How many.
     pub(super) clicks: u64,
     kafka: u32,
     clickhouse: u32,
@@ -68,7 +66,7 @@ impl Stage {
         Ok(Self { engines, clicks, kafka, clickhouse })
     }
 
-    /// Empties the tables, and waits until ClickHouse is done with what it did to them.
+    /// Empties the tables, and waits until ClickHouse is idle.
     pub(super) async fn clear(&self) -> anyhow::Result<()> {
         for table in TABLES {
             self.engines.clickhouse(&format!("TRUNCATE TABLE {table} SYNC")).await;
@@ -84,15 +82,15 @@ impl Stage {
         while quiet < 3 {
             ensure!(Instant::now() < deadline, "ClickHouse still merges parts");
             quiet = if self.number(MERGES).await? == 0 { quiet + 1 } else { 0 };
-            sleep(4 * LOOK).await;
+            sleep(4 * POLL).await;
         }
         Ok(())
     }
 
-    /// Makes Kafka forget how far a group was, once the group is empty.
-    pub(super) async fn forget_group(&self, group: &str) -> anyhow::Result<()> {
+    /// Deletes a consumer group once it is empty, with its offsets.
+    pub(super) async fn delete_group(&self, group: &str) -> anyhow::Result<()> {
         let admin: AdminClient<DefaultClientContext> = self.engines.kafka().create()?;
-        until("the group is forgotten", Duration::from_secs(60), || async {
+        until("the group is deleted", Duration::from_secs(60), || async {
             let results = admin.delete_groups(&[group], &AdminOptions::new()).await?;
             match results.into_iter().next() {
                 Some(Err((_, code))) => Err(code.into()),
@@ -103,16 +101,16 @@ impl Stage {
         Ok(())
     }
 
-    /// The answer of a query for one number.
+    /// Returns the number that a query answers.
     pub(super) async fn number(&self, query: &str) -> anyhow::Result<u64> {
         let answer = self.engines.clickhouse(query).await;
-        answer.trim().parse().with_context(|| format!("{query}: {answer} is no number"))
+        answer.trim().parse().with_context(|| format!("{query}: {answer} is not a number"))
     }
 
     /// Waits until every click is a row, and returns rows per second.
     ///
-    /// Rows appear batch by batch. The rate is that between the first batch and a later one near the end, so that
-    /// neither the start of a consumer counts nor how long a last, small batch waits for more.
+    /// The rate is that between the first batch and one near the end. It excludes the start of a consumer and the wait
+    /// of a last, small batch.
     pub(super) async fn filled(&self, started: Instant) -> anyhow::Result<f64> {
         let mut seen: Vec<(Instant, u64)> = Vec::new();
         let deadline = started + DEADLINE;
@@ -126,19 +124,19 @@ impl Stage {
                 break;
             }
             ensure!(now < deadline, "only {rows} of {} clicks became rows", self.clicks);
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
         Ok(rate(started, &seen, self.clicks))
     }
 
-    /// Reads the CPU times; without a child it is this program that reads or inserts.
-    pub(super) fn read(&self, child: Option<&Child>) -> anyhow::Result<Reading> {
-        let client = child.map_or(Ok(std::process::id()), Child::id)?;
+    /// Reads the CPU times; without a program, this one is the client.
+    pub(super) fn read(&self, program: Option<&Server>) -> anyhow::Result<Reading> {
+        let client = program.map_or(Ok(std::process::id()), server::pid)?;
         let [client, kafka, clickhouse] = [client, self.kafka, self.clickhouse].map(cpu::process);
         Ok(Reading([client?, kafka?, clickhouse?]))
     }
 
-    /// The CPU time between two readings.
+    /// Returns the CPU time between two readings.
     pub(super) fn used(&self, before: Reading, after: Reading) -> Cpu {
         let millions = self.clicks as f64 / 1e6;
         let used = |place: usize| after.0[place].saturating_sub(before.0[place]).as_secs_f64() / millions;
@@ -149,14 +147,14 @@ impl Stage {
 fn process_at(url: &str) -> anyhow::Result<u32> {
     let port = url.parse::<Uri>().ok().and_then(|uri| uri.port_u16());
     port.and_then(cpu::listener).with_context(|| {
-        format!("no process of this machine listens on {port:?}: CPU times are of engines that run here")
+        format!("no process of this machine listens on {port:?}; the engines must run on this machine")
     })
 }
 
 fn rate(started: Instant, seen: &[(Instant, u64)], wanted: u64) -> f64 {
-    let near_the_end = seen.iter().find(|(_, rows)| rows * 10 >= wanted * 9);
-    let (Some((first, before)), Some((last, after))) = (seen.first(), near_the_end) else { return 0.0 };
-    // Too few to look at batches, as in a trial: all of them since the start.
+    let late = seen.iter().find(|(_, rows)| rows * 10 >= wanted * 9);
+    let (Some((first, before)), Some((last, after))) = (seen.first(), late) else { return 0.0 };
+    // A single batch, as in a short run: the rate since the start.
     if after == before {
         let end = seen.last().map_or(started, |(end, _)| *end);
         return wanted as f64 / end.duration_since(started).as_secs_f64();
@@ -169,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_counts_neither_the_start_nor_the_wait_for_the_last_rows() {
+    fn a_rate_excludes_the_start_and_the_wait_for_the_last_rows() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let seen = [(at(10), 100), (at(12), 500), (at(14), 900), (at(99), 1_000)];

@@ -1,42 +1,46 @@
-//! `bench redirect`: the edge with all that it does for a click, against a server that does nothing.
+//! `bench redirect`: the edge with everything that it does for a click, against a constant redirect.
 
 mod open;
-mod outage;
-mod peers;
 mod report;
-pub(crate) mod servers;
-mod sustained;
 mod tally;
-mod usage;
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use ::tests::deployment::Deployment;
+use ::tests::engines::topics;
+use ::tests::links;
+use anyhow::Context as _;
+use devstack::Server;
+use devstack::http::{accepted, client};
 use devstack::readiness::until;
-use report::{Beside, Report, Round, rates};
-use servers::{Edge, Server};
-use tests::{
-    engines::{Isolated, topics},
-    links,
-};
-use usage::Usage;
+pub(crate) use report::Report;
+use report::{Round, Usage};
 
-use crate::{
-    load::{Answers, Load},
-    prepare::prepare,
-    terminal::{complain, say},
-};
+use crate::load::{Answers, Load};
+use crate::server::{Constant, pid, start, stop};
+use crate::statistics::Spread;
+use crate::terminal::{prepare, report_progress};
 
-/// What both servers log, whatever our own environment says: log lines cost time.
-pub(crate) const LOG_FILTER: &str = "info,librdkafka=warn,rdkafka=warn";
-
-/// How many links the visitors ask for.
+/// Links that the visitors visit.
 const LINKS: usize = 1_000;
 
-/// How long the shipping of what a round has left may take.
+/// Connections of the load, each with one request at a time.
+const CONNECTIONS: usize = 32;
+
+/// How long each server is under load before the first round.
+const WARM_UP: Duration = Duration::from_secs(3);
+
+/// How long a link may take from its topic to the edge.
+const LINK_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long shipping the clicks of a round may take.
 const DRAIN: Duration = Duration::from_secs(300);
 
-/// What is measured, and for how long.
+/// The metric of the clicks that Kafka has confirmed.
+const DELIVERED: &str = "hopline_clicks_delivered_total";
+
+/// What to measure.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
     /// Pairs of rounds: one of the constant, one of the edge
@@ -45,159 +49,138 @@ pub(crate) struct Options {
     /// Seconds of a round
     #[arg(long, default_value = "5", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
-    /// Seconds that each server is under load before the first round
-    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=3600))]
-    warm_up: u32,
-    /// Connections that are kept open, each with one request at a time
-    #[arg(long, value_name = "COUNT", default_value = "32", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    connections: u32,
-    /// Seconds of the sustained load
-    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    sustained_seconds: u32,
-    /// Leave something out, as a list with commas
-    #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',')]
-    skip: Vec<Part>,
-    /// Print the result as one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
-/// What a run measures beside the pairs of rounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Part {
-    /// Constant 302s of other servers, in the same rounds
-    Peers,
-    /// Latencies at half the constant's rate, under a load that does not wait for answers
-    Open,
-    /// Whether shipping keeps up with full load
-    Sustained,
-    /// The rate with Kafka stopped, on a Kafka of its own
-    Outage,
-}
-
-/// Measures, checks that no click is missing, and prints the result.
-pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+/// Measures, and checks that no click is missing.
+pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
     prepare(&["KAFKA_BROKERS"])?;
     let engines = topics().await;
-    // The topics stay after a failure: the missing click is to be looked for there.
-    let report = compare(&options, &engines).await?;
-    engines.remove_topics().await;
-    say(&if options.json { serde_json::to_string(&report)? } else { report.text() });
-    Ok(())
-}
+    let slugs = links::publish(&engines, LINKS);
+    let load = Load::visits(CONNECTIONS, &slugs);
+    let constant = Constant::start(None).await?;
+    let deployment = Deployment::prepare(engines.clone());
+    let server = start(&deployment.ingest).await?;
+    let mut edge = Edge { server, address: deployment.edge_address(), answered: 0 };
+    // The topic has one partition, so the edge that knows the last link knows all.
+    edge.knows(&deployment, slugs.last().context("no links")?).await?;
 
-async fn compare(options: &Options, engines: &Isolated) -> anyhow::Result<Report> {
-    let slugs = links::publish(engines, LINKS);
-    let load = Load::new(options.connections as usize, &slugs);
-    let constant = Server::constant().await?;
-    let mut edge = Measured { edge: Edge::start(engines).await?, answered: 0 };
-    // One partition, in order: who knows the last link knows all.
-    edge.edge.knows(slugs.last().context("no links")?).await?;
-
-    let [warm_up, duration] =
-        [options.warm_up, options.seconds].map(|seconds| Duration::from_secs(seconds.into()));
-    let measures = |part| !options.skip.contains(&part);
-    let mut peers = if measures(Part::Peers) { peers::start().await? } else { Vec::new() };
-    constant_round(&constant, &load, warm_up).await?;
-    edge.round(&load, warm_up).await?;
-    for peer in &peers {
-        answers(&peer.server, &load, warm_up).await?;
-    }
+    let duration = Duration::from_secs(options.seconds.into());
+    constant_round(&constant, &load, WARM_UP).await?;
+    edge.round(&load, WARM_UP).await?;
     let (mut constants, mut redirects) = (Vec::new(), Vec::new());
     for pair in 1..=options.pairs {
         let constant = constant_round(&constant, &load, duration).await?;
         let redirect = edge.round(&load, duration).await?;
-        complain(&format!(
-            "pair {pair} of {}: constant {:.0}/s, redirect {:.0}/s, ratio {:.3}",
+        let (limit, rate) = (constant.requests_per_second, redirect.requests_per_second);
+        report_progress(&format!(
+            "pair {pair} of {}: constant {limit:.0}/s, redirect {rate:.0}/s, ratio {:.3}",
             options.pairs,
-            constant.requests_per_second,
-            redirect.requests_per_second,
-            redirect.requests_per_second / constant.requests_per_second
+            rate / limit
         ));
-        for peer in &mut peers {
-            let answers = answers(&peer.server, &load, duration).await?;
-            peer.requests_per_second.push(answers.rate());
-            peer.latency_p99_us.push(answers.latency(99).into());
-        }
         constants.push(constant);
         redirects.push(redirect);
     }
-    let mut beside = Beside {
-        peers: peers
-            .iter()
-            .filter_map(|peer| peer.peer(redirects.iter().map(|round| round.requests_per_second)))
-            .collect(),
-        ..Beside::default()
-    };
-    for peer in peers {
-        peer.server.stop().await?;
-    }
-    if measures(Part::Open) {
-        let rate = rates(constants.iter().map(|round| round.requests_per_second).collect())?.median;
-        let open = open::measure(&constant, &mut edge, &load, rate, options.pairs, duration).await?;
-        beside.open = Some(open);
-    }
-    if measures(Part::Sustained) {
-        beside.sustained = Some(sustained::measure(&mut edge, &load, options.sustained_seconds).await?);
-    }
-    edge.edge.stop().await?;
-    if measures(Part::Outage) {
-        let connections = options.connections as usize;
-        beside.outage = Some(outage::measure(&constant, connections, options.pairs, duration).await?);
-    }
-    constant.stop().await?;
+    let rate = Spread::of(constants.iter().map(|round| round.requests_per_second))?.median;
+    let open = open::measure(&constant, &mut edge, &load, rate, options.pairs, duration).await?;
+    stop(&edge.server).await?;
+    stop(&constant.server).await?;
 
-    complain("reading the topic to its end");
-    let clicks = tally::count(engines, edge.answered)?;
-    Report::new(options, constants, redirects, clicks, beside)
+    report_progress("reading the topic to its end");
+    let clicks = tally::count(&engines, edge.answered)?;
+    // After a failure the topics stay, to look for the missing click.
+    engines.remove_topics().await;
+    Report::new(constants, redirects, clicks, open)
 }
 
-/// The edge, and how many redirects it has answered in all.
-struct Measured {
-    edge: Edge,
+/// The running edge, and how many redirects it has answered in all.
+struct Edge {
+    server: Server,
+    address: SocketAddr,
     answered: u64,
 }
 
-impl Measured {
-    /// Puts the edge under load, then waits until Kafka has every click, so that shipping does not slow the next round.
+impl Edge {
+    /// Waits until a link redirects.
+    async fn knows(&self, deployment: &Deployment, slug: &str) -> anyhow::Result<()> {
+        until("the last link", LINK_DEADLINE, || async {
+            let status = deployment.head(slug).await?;
+            if status == 302 { Ok(()) } else { Err(status.to_string().into()) }
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Runs a round, then waits until Kafka has every click, so that shipping does not slow the next round.
     ///
-    /// Its CPU time is taken after that wait: a click costs the same however late it is shipped.
+    /// The CPU time includes that wait: a click costs the same however late it is shipped.
     async fn round(&mut self, load: &Load, duration: Duration) -> anyhow::Result<Round> {
-        let edge = &self.edge;
-        let begin = Usage::read(edge.server.pid()?)?;
-        let answers = answers(&edge.server, load, duration).await?;
+        let before = Usage::read(pid(&self.server)?)?;
+        let answers = under_load(load, self.address, duration, "edge").await?;
         let ended = Instant::now();
-        self.answered += answers.count() as u64;
-        let waiting = self.answered.saturating_sub(edge.delivered().await?);
-        self.is_shipped().await?;
+        self.answered += answers.latencies.len();
+        let waiting = self.answered.saturating_sub(self.delivered().await?);
+        self.all_shipped().await?;
         let drain = ended.elapsed();
-        let usage = Usage::read(edge.server.pid()?)?.since(&begin);
+        let usage = Usage::read(pid(&self.server)?)?.since(&before);
         Ok(Round::new(&answers, &usage).with_shipping(&usage, waiting, drain))
     }
 
-    async fn is_shipped(&self) -> anyhow::Result<()> {
+    async fn all_shipped(&self) -> anyhow::Result<()> {
         until("the shipping of every click", DRAIN, || async {
-            let delivered = self.edge.delivered().await?;
+            let delivered = self.delivered().await?;
             if delivered >= self.answered {
                 Ok(())
             } else {
-                Err(format!("{delivered} of {} clicks are confirmed by Kafka", self.answered).into())
+                Err(format!("Kafka has confirmed {delivered} of {} clicks", self.answered).into())
             }
         })
         .await?;
         Ok(())
     }
+
+    /// Returns how many clicks Kafka has confirmed.
+    async fn delivered(&self) -> anyhow::Result<u64> {
+        let url = format!("{}/metrics", self.server.url());
+        let client = client().map_err(anyhow::Error::from_boxed)?;
+        let page = accepted(client.get(url).send().await?).await.map_err(anyhow::Error::from_boxed)?;
+        counter(&page, DELIVERED).with_context(|| format!("metric {DELIVERED} is missing"))
+    }
 }
 
-async fn constant_round(server: &Server, load: &Load, duration: Duration) -> anyhow::Result<Round> {
-    let begin = Usage::read(server.pid()?)?;
-    let answers = answers(server, load, duration).await?;
-    Ok(Round::new(&answers, &Usage::read(server.pid()?)?.since(&begin)))
+async fn constant_round(constant: &Constant, load: &Load, duration: Duration) -> anyhow::Result<Round> {
+    let before = Usage::read(pid(&constant.server)?)?;
+    let answers = under_load(load, constant.address, duration, "constant").await?;
+    Ok(Round::new(&answers, &Usage::read(pid(&constant.server)?)?.since(&before)))
 }
 
-async fn answers(server: &Server, load: &Load, duration: Duration) -> anyhow::Result<Answers> {
-    let answers =
-        load.run(server.address(), duration).await.with_context(|| format!("under load, {server}"))?;
-    ensure!(answers.count() > 0, "{server} answered nothing");
-    Ok(answers)
+async fn under_load(
+    load: &Load,
+    server: SocketAddr,
+    duration: Duration,
+    name: &str,
+) -> anyhow::Result<Answers> {
+    load.closed(server, duration).await.with_context(|| format!("under load, {name}"))
+}
+
+/// Returns the sum of a counter's series on a page of metrics in Prometheus' text format.
+fn counter(page: &str, name: &str) -> Option<u64> {
+    let series = page.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name).filter(|rest| rest.starts_with([' ', '{']))?;
+        rest.rsplit_once(' ')?.1.parse::<u64>().ok()
+    });
+    series.fold(None, |sum, value| Some(sum.unwrap_or_default() + value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_the_sum_of_its_own_series() {
+        let page = "# TYPE clicks_total counter\nclicks_total{class=\"human\"} 7\nclicks_total{class=\"bot\"} 2\n\
+                    clicks_total_other 100\nplain_total 3\n";
+        assert_eq!(counter(page, "clicks_total"), Some(9));
+        assert_eq!(counter(page, "plain_total"), Some(3));
+        assert_eq!(counter(page, "absent_total"), None);
+    }
 }

@@ -1,20 +1,20 @@
-//! Both servers at half the constant's rate, by a load that does not wait for them.
+//! Both servers under an open load, at half the constant's rate.
 
-use std::{fmt::Write as _, time::Duration};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{
-    Measured,
-    report::{rates, spread},
-    servers::Server,
-};
-use crate::{load::Load, paced, statistics::Spread, terminal::complain};
+use super::Edge;
+use crate::load::Load;
+use crate::server::Constant;
+use crate::statistics::Spread;
+use crate::terminal::report_progress;
 
-/// The part of the constant's rate that requests are sent at.
+/// The rate of requests in parts of the constant's closed rate.
 const SHARE: f64 = 0.5;
 
-/// The largest ratio of the 99th percentiles that the edge is meant to have.
+/// The largest allowed ratio of the 99th percentiles.
 const TARGET: f64 = 1.5;
 
 /// Latencies under the open load.
@@ -22,29 +22,26 @@ const TARGET: f64 = 1.5;
 pub(super) struct Open {
     requests_per_second: f64,
     target: f64,
-    /// The edge's 99th percentile in parts of the constant's, over the pairs of rounds.
+    /// The edge's 99th percentile in parts of the constant's, pair by pair.
     p99_ratio: Spread,
     constant: Vec<Round>,
     redirect: Vec<Round>,
 }
 
-/// One server for a while; microseconds.
+/// One server for a while; microseconds from when a request was due to its answer.
 #[derive(Debug, Serialize)]
 struct Round {
-    requests: usize,
-    /// From when a request was due to its answer.
-    p50_us: u32,
-    p99_us: u32,
-    p999_us: u32,
-    max_us: u32,
-    /// How late the load itself was, which is in all latencies above.
-    load_late_p99_us: u32,
+    requests: u64,
+    p50_us: u64,
+    p99_us: u64,
+    /// The 99th percentile of the load's own delay, which all latencies include.
+    load_late_p99_us: u64,
 }
 
-/// Lets the servers take turns.
+/// Measures both servers in turns.
 pub(super) async fn measure(
-    constant: &Server,
-    edge: &mut Measured,
+    constant: &Constant,
+    edge: &mut Edge,
     load: &Load,
     closed_rate: f64,
     pairs: u32,
@@ -53,20 +50,18 @@ pub(super) async fn measure(
     let rate = closed_rate * SHARE;
     let (mut constants, mut redirects) = (Vec::new(), Vec::new());
     for pair in 1..=pairs {
-        let bare = round(constant, load, rate, duration).await?;
-        let redirect = round(&edge.edge.server, load, rate, duration).await?;
-        edge.answered += redirect.requests as u64;
-        edge.is_shipped().await?;
-        complain(&format!(
+        let limit = round(constant.address, load, rate, duration).await?;
+        let redirect = round(edge.address, load, rate, duration).await?;
+        edge.answered += redirect.requests;
+        edge.all_shipped().await?;
+        report_progress(&format!(
             "open load, pair {pair} of {pairs}: {rate:.0}/s, p99 of the constant {} us, of the redirect {} us",
-            bare.p99_us, redirect.p99_us
+            limit.p99_us, redirect.p99_us
         ));
-        constants.push(bare);
+        constants.push(limit);
         redirects.push(redirect);
     }
-    let ratios =
-        std::iter::zip(&redirects, &constants).map(|(of, to)| f64::from(of.p99_us) / f64::from(to.p99_us));
-    let p99_ratio = rates(ratios.collect())?;
+    let p99_ratio = Spread::of_ratios(&redirects, &constants, |round| round.p99_us as f64)?;
     Ok(Open {
         requests_per_second: rate,
         target: TARGET,
@@ -76,43 +71,35 @@ pub(super) async fn measure(
     })
 }
 
-async fn round(server: &Server, load: &Load, rate: f64, duration: Duration) -> anyhow::Result<Round> {
-    let latencies = paced::run(load, server.address(), rate, duration).await?;
+async fn round(server: SocketAddr, load: &Load, rate: f64, duration: Duration) -> anyhow::Result<Round> {
+    let [latencies, delays] = load.open(server, rate, duration).await?;
     Ok(Round {
-        requests: latencies.count(),
-        p50_us: latencies.latency(500),
-        p99_us: latencies.latency(990),
-        p999_us: latencies.latency(999),
-        max_us: latencies.latency(1000),
-        load_late_p99_us: latencies.lateness(990),
+        requests: latencies.len(),
+        p50_us: latencies.value_at_quantile(0.5),
+        p99_us: latencies.value_at_quantile(0.99),
+        load_late_p99_us: delays.value_at_quantile(0.99),
     })
 }
 
 impl Open {
-    pub(super) fn write(&self, out: &mut String) -> std::fmt::Result {
+    /// Returns lines for people.
+    pub(super) fn lines(&self) -> anyhow::Result<Vec<String>> {
         let verdict = if self.p99_ratio.median <= TARGET { "reached" } else { "MISSED" };
-        writeln!(
-            out,
-            "open load at {:.0}/s, half the constant's rate; from when a request was due",
-            self.requests_per_second
-        )?;
-        writeln!(
-            out,
-            "  p99 ratio        {}   target at most {TARGET}: {verdict}",
-            spread(self.p99_ratio, 3)
-        )?;
+        let mut lines = vec![
+            format!("open load at {:.0}/s, from when a request was due", self.requests_per_second),
+            format!("  p99 ratio        {}   target at most {TARGET}: {verdict}", self.p99_ratio.text(3)),
+        ];
+        let values: [(&str, fn(&Round) -> u64); 3] = [
+            ("p50, us", |round| round.p50_us),
+            ("p99, us", |round| round.p99_us),
+            ("load late p99, us", |round| round.load_late_p99_us),
+        ];
         for (name, rounds) in [("constant 302", &self.constant), ("redirect", &self.redirect)] {
-            let mut line = |what: &str, value: fn(&Round) -> u32| {
-                Spread::of(rounds.iter().map(|round| f64::from(value(round)))).map_or(Ok(()), |values| {
-                    writeln!(out, "  {:<29}{}", format!("{name}, {what}"), spread(values, 0))
-                })
-            };
-            line("p50, us", |round| round.p50_us)?;
-            line("p99, us", |round| round.p99_us)?;
-            line("p99.9, us", |round| round.p999_us)?;
-            line("max, us", |round| round.max_us)?;
-            line("load late p99, us", |round| round.load_late_p99_us)?;
+            for (what, value) in values {
+                let spread = Spread::of(rounds.iter().map(|round| value(round) as f64))?;
+                lines.push(format!("  {:<31}{}", format!("{name}, {what}"), spread.text(0)));
+            }
         }
-        Ok(())
+        Ok(lines)
     }
 }

@@ -1,115 +1,135 @@
-//! The result: the ratio first, then what it is made of.
+//! The result of `bench redirect`.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
-use anyhow::Context as _;
 use serde::Serialize;
 
-use super::{
-    Options, open::Open, outage::Outage, peers::Peer, sustained::Sustained, tally::Clicks, usage::Usage,
-};
-use crate::{load::Answers, statistics::Spread};
+use super::CONNECTIONS;
+use super::open::Open;
+use super::tally::Clicks;
+use crate::cpu;
+use crate::load::Answers;
+use crate::statistics::Spread;
 
-/// The least ratio that the edge is meant to reach.
+/// The smallest allowed ratio of the rates.
 const TARGET: f64 = 0.75;
+
+/// CPU times since the start of each process, or of one round.
+pub(super) struct Usage {
+    /// The server, with all its threads.
+    server: Duration,
+    /// The server's threads that ship clicks to Kafka.
+    shipping: Duration,
+    /// This process, which makes the load.
+    load: Duration,
+    machine: Duration,
+}
+
+impl Usage {
+    /// Reads the CPU times up to now; `server` is a process id.
+    pub(super) fn read(server: u32) -> anyhow::Result<Self> {
+        Ok(Self {
+            server: cpu::process(server)?,
+            // The edge's own thread, and those of librdkafka.
+            shipping: cpu::threads(server, |name| name == "publish" || name.starts_with("rdk:"))?,
+            load: cpu::process(std::process::id())?,
+            machine: cpu::machine()?,
+        })
+    }
+
+    /// Returns what was used since `before`.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        Self {
+            server: self.server.saturating_sub(before.server),
+            shipping: self.shipping.saturating_sub(before.shipping),
+            load: self.load.saturating_sub(before.load),
+            machine: self.machine.saturating_sub(before.machine),
+        }
+    }
+}
 
 /// One server under load for a while.
 #[derive(Debug, Serialize)]
 pub(super) struct Round {
     pub(super) requests_per_second: f64,
-    requests: usize,
+    requests: u64,
     seconds: f64,
-    /// CPU time of the server for one request; microseconds, user mode and kernel.
+    /// CPU time of the server for one request, in user mode and the kernel.
     cpu_us_per_request: f64,
-    /// CPU time of the load for one request; microseconds.
     load_cpu_us_per_request: f64,
-    /// CPU time of everything else on the machine for one request; microseconds.
+    /// CPU time of everything else on the machine for one request.
     elsewhere_cpu_us_per_request: f64,
-    latency_p50_us: u32,
-    latency_p99_us: u32,
-    /// Absent for the constant, which has nothing to ship.
+    latency_p50_us: u64,
+    latency_p99_us: u64,
+    /// Absent for the constant.
     #[serde(skip_serializing_if = "Option::is_none")]
     shipping: Option<Shipping>,
 }
 
-/// How the clicks of one round came to Kafka.
+/// How the clicks of a round came to Kafka.
 #[derive(Debug, Serialize)]
-pub(super) struct Shipping {
-    /// The part of the server's CPU time that the threads took which bring clicks to Kafka.
+struct Shipping {
+    /// The part of the server's CPU time that the shipping threads used.
     cpu_us_per_request: f64,
-    /// Clicks that Kafka had not confirmed when the last one was answered.
+    /// Clicks that Kafka had not confirmed at the last answer.
     waiting: u64,
     /// From the last answer to the last confirmation.
     drain_seconds: f64,
 }
 
-/// All that a run found out.
+/// Everything that a run measured.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(crate) struct Report {
     benchmark: &'static str,
     profile: &'static str,
     cores: usize,
-    connections: u32,
+    connections: usize,
     target: f64,
-    /// Requests per second of the edge in parts of the constant's, over the pairs of rounds.
+    /// Requests per second of the edge in parts of the constant's, pair by pair.
     ratio: Spread,
-    /// The same as if nothing had been answered while the rest of a round's clicks was shipped: what the edge could
-    /// keep up for ever, at the least.
+    /// The same with the time that shipping took after a round: a rate that the edge can keep up.
     sustained_ratio: Spread,
-    /// CPU time of the constant for a request in parts of the edge's; a quieter number than rates on a busy machine.
+    /// CPU time of the constant for a request in parts of the edge's. Other load changes it less than the rates.
     cpu_ratio: Spread,
     constant: Vec<Round>,
     redirect: Vec<Round>,
-    /// All clicks of this edge, also those of the open and of the sustained load.
+    /// All clicks, also those of the open load.
     clicks: Clicks,
-    #[serde(flatten)]
-    beside: Beside,
-}
-
-/// The parts of a run that may be skipped.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Beside {
-    pub(super) peers: Vec<Peer>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) open: Option<Open>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) sustained: Option<Sustained>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) outage: Option<Outage>,
+    open: Open,
 }
 
 impl Round {
-    /// Relates what was used to the requests it was for.
+    /// Relates CPU times to requests.
     pub(super) fn new(answers: &Answers, usage: &Usage) -> Self {
-        let (requests, seconds) = (answers.count(), answers.elapsed.as_secs_f64());
+        let requests = answers.latencies.len();
+        let elsewhere = usage.machine.saturating_sub(usage.server).saturating_sub(usage.load);
         Self {
-            requests_per_second: requests as f64 / seconds,
+            requests_per_second: answers.rate(),
             requests,
-            seconds,
+            seconds: answers.elapsed.as_secs_f64(),
             cpu_us_per_request: micros_each(usage.server, requests),
             load_cpu_us_per_request: micros_each(usage.load, requests),
-            elsewhere_cpu_us_per_request: micros_each(usage.elsewhere(), requests),
-            latency_p50_us: answers.latency(50),
-            latency_p99_us: answers.latency(99),
+            elsewhere_cpu_us_per_request: micros_each(elsewhere, requests),
+            latency_p50_us: answers.latencies.value_at_quantile(0.5),
+            latency_p99_us: answers.latencies.value_at_quantile(0.99),
             shipping: None,
         }
     }
 
-    /// Adds how the clicks came to Kafka: how many were `waiting` after the last answer, and how long that took.
+    /// Adds how the clicks came to Kafka.
     pub(super) fn with_shipping(mut self, usage: &Usage, waiting: u64, drain: Duration) -> Self {
         let cpu_us_per_request = micros_each(usage.shipping, self.requests);
         self.shipping = Some(Shipping { cpu_us_per_request, waiting, drain_seconds: drain.as_secs_f64() });
         self
     }
 
-    /// Requests per second when the time of shipping the rest counts too.
     fn sustained_per_second(&self) -> f64 {
         let drain = self.shipping.as_ref().map_or(0.0, |shipping| shipping.drain_seconds);
         self.requests as f64 / (self.seconds + drain)
     }
 }
 
-fn micros_each(time: Duration, count: usize) -> f64 {
+fn micros_each(time: Duration, count: u64) -> f64 {
     time.as_secs_f64() * 1e6 / count as f64
 }
 
@@ -119,94 +139,71 @@ impl Report {
     /// # Errors
     /// When there are none.
     pub(super) fn new(
-        options: &Options,
         constant: Vec<Round>,
         redirect: Vec<Round>,
         clicks: Clicks,
-        beside: Beside,
+        open: Open,
     ) -> anyhow::Result<Self> {
         Ok(Self {
             benchmark: "redirect",
             profile: if cfg!(debug_assertions) { "debug" } else { "release" },
             cores: std::thread::available_parallelism()?.get(),
-            connections: options.connections,
+            connections: CONNECTIONS,
             target: TARGET,
-            ratio: ratio(&redirect, &constant, |round| round.requests_per_second)?,
-            sustained_ratio: ratio(&redirect, &constant, Round::sustained_per_second)?,
-            cpu_ratio: ratio(&constant, &redirect, |round| round.cpu_us_per_request)?,
+            ratio: Spread::of_ratios(&redirect, &constant, |round| round.requests_per_second)?,
+            sustained_ratio: Spread::of_ratios(&redirect, &constant, Round::sustained_per_second)?,
+            cpu_ratio: Spread::of_ratios(&constant, &redirect, |round| round.cpu_us_per_request)?,
             constant,
             redirect,
             clicks,
-            beside,
+            open,
         })
     }
 
-    /// The result for people.
-    pub(super) fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write(&mut text);
-        text.trim_end().to_owned()
-    }
-
-    fn write(&self, out: &mut String) -> std::fmt::Result {
-        let verdict = if self.ratio.median >= TARGET { "reached" } else { "MISSED" };
-        writeln!(
-            out,
-            "redirect / constant 302, {} build, {} cores, {} connections",
-            self.profile, self.cores, self.connections
-        )?;
-        writeln!(out, "  ratio            {}   target {TARGET}: {verdict}", spread(self.ratio, 3))?;
-        writeln!(out, "  with the drain   {}", spread(self.sustained_ratio, 3))?;
-        writeln!(out, "  of CPU/request   {}", spread(self.cpu_ratio, 3))?;
+    /// Returns the result for people.
+    pub(crate) fn text(&self) -> String {
+        let Self { profile, cores, connections, ratio, .. } = self;
+        let verdict = if ratio.median >= TARGET { "reached" } else { "MISSED" };
+        let mut lines = vec![
+            format!("redirect / constant 302, {profile} build, {cores} cores, {connections} connections"),
+            format!("  ratio            {}   target {TARGET}: {verdict}", ratio.text(3)),
+            format!("  with the drain   {}", self.sustained_ratio.text(3)),
+            format!("  of CPU/request   {}", self.cpu_ratio.text(3)),
+        ];
         for (name, rounds) in [("constant 302", &self.constant), ("redirect", &self.redirect)] {
-            writeln!(out, "{name}")?;
-            let mut line = |what: &str, decimals: usize, value: &dyn Fn(&Round) -> Option<f64>| {
-                Spread::of(rounds.iter().filter_map(value))
-                    .map_or(Ok(()), |values| writeln!(out, "  {what:<29}{}", spread(values, decimals)))
-            };
-            line("requests/s", 0, &|round| Some(round.requests_per_second))?;
-            line("CPU us/request", 2, &|round| Some(round.cpu_us_per_request))?;
-            line("  of which shipping", 2, &|round| Some(round.shipping.as_ref()?.cpu_us_per_request))?;
-            line("load's CPU us/request", 2, &|round| Some(round.load_cpu_us_per_request))?;
-            line("others' CPU us/request", 2, &|round| Some(round.elsewhere_cpu_us_per_request))?;
-            line("latency p50, us", 0, &|round| Some(round.latency_p50_us.into()))?;
-            line("latency p99, us", 0, &|round| Some(round.latency_p99_us.into()))?;
-            line("clicks not yet in Kafka", 0, &|round| Some(round.shipping.as_ref()?.waiting as f64))?;
-            line("seconds until all were", 3, &|round| Some(round.shipping.as_ref()?.drain_seconds))?;
+            lines.push(name.to_owned());
+            lines.extend(round_lines(rounds));
         }
-        writeln!(out, "clicks: {}", self.clicks)?;
-        let Beside { peers, open, sustained, outage } = &self.beside;
-        peers.iter().try_for_each(|peer| peer.write(out))?;
-        open.iter().try_for_each(|open| open.write(out))?;
-        sustained.iter().try_for_each(|sustained| sustained.write(out))?;
-        outage.iter().try_for_each(|outage| outage.write(out))
+        lines.push(format!("clicks: {}", self.clicks));
+        lines.extend(self.open.lines().unwrap_or_default());
+        lines.join("\n")
     }
 }
 
-fn ratio(of: &[Round], to: &[Round], rate: impl Fn(&Round) -> f64) -> anyhow::Result<Spread> {
-    Spread::of(std::iter::zip(of, to).map(|(of, to)| rate(of) / rate(to))).context("no pair of rounds")
-}
-
-/// Sums up what was measured round by round.
-///
-/// # Errors
-/// When there was no round.
-pub(super) fn rates(values: Vec<f64>) -> anyhow::Result<Spread> {
-    Spread::of(values).context("no round")
-}
-
-/// A spread for people: the middle, then the ends.
-pub(super) fn spread(values: Spread, decimals: usize) -> String {
-    let Spread { min, median, max } = values;
-    format!("{median:>9.decimals$}   ({min:.decimals$} to {max:.decimals$})")
+fn round_lines(rounds: &[Round]) -> impl Iterator<Item = String> {
+    type Value = fn(&Round) -> Option<f64>;
+    let values: [(&str, usize, Value); 9] = [
+        ("requests/s", 0, |round| Some(round.requests_per_second)),
+        ("CPU us/request", 2, |round| Some(round.cpu_us_per_request)),
+        ("  of which shipping", 2, |round| Some(round.shipping.as_ref()?.cpu_us_per_request)),
+        ("load's CPU us/request", 2, |round| Some(round.load_cpu_us_per_request)),
+        ("others' CPU us/request", 2, |round| Some(round.elsewhere_cpu_us_per_request)),
+        ("latency p50, us", 0, |round| Some(round.latency_p50_us as f64)),
+        ("latency p99, us", 0, |round| Some(round.latency_p99_us as f64)),
+        ("clicks not yet in Kafka", 0, |round| Some(round.shipping.as_ref()?.waiting as f64)),
+        ("seconds until all were", 3, |round| Some(round.shipping.as_ref()?.drain_seconds)),
+    ];
+    values.into_iter().filter_map(|(what, decimals, value)| {
+        let spread = Spread::of(rounds.iter().filter_map(value)).ok()?;
+        Some(format!("  {what:<29}{}", spread.text(decimals)))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn round(requests: usize, drain_seconds: Option<f64>) -> Round {
+    fn round(requests: u64, drain_seconds: Option<f64>) -> Round {
         let shipping = |drain_seconds| Shipping { cpu_us_per_request: 3.0, waiting: 10, drain_seconds };
         Round {
             requests_per_second: requests as f64,
@@ -221,35 +218,17 @@ mod tests {
         }
     }
 
-    fn report() -> Report {
-        let options = Options {
-            pairs: 2,
-            seconds: 1,
-            warm_up: 1,
-            connections: 1,
-            sustained_seconds: 1,
-            skip: Vec::new(),
-            json: true,
-        };
-        let constant = vec![round(1000, None), round(2000, None)];
-        let redirect = vec![round(800, Some(1.0)), round(1000, Some(0.0))];
-        Report::new(&options, constant, redirect, Clicks::default(), Beside::default()).unwrap()
-    }
-
-    #[test]
-    fn a_ratio_is_one_of_neighbours_in_time() {
-        assert_eq!(report().ratio, Spread { min: 0.5, median: 0.65, max: 0.8 });
-    }
-
     #[test]
     fn the_drain_counts_as_time_without_an_answer() {
-        assert_eq!(report().sustained_ratio, Spread { min: 0.4, median: 0.45, max: 0.5 });
+        let (constant, redirect) =
+            ([round(1000, None), round(2000, None)], [round(800, Some(1.0)), round(1000, Some(0.0))]);
+        let ratio = Spread::of_ratios(&redirect, &constant, Round::sustained_per_second).unwrap();
+        assert_eq!(ratio, Spread { min: 0.4, median: 0.45, max: 0.5 });
     }
 
     #[test]
     fn the_constant_shows_nothing_about_shipping() {
-        let text = report().text();
-        assert!(text.contains("MISSED"), "{text}");
-        assert_eq!(text.matches("of which shipping").count(), 1, "{text}");
+        assert_eq!(round_lines(&[round(1000, None)]).count(), 6);
+        assert_eq!(round_lines(&[round(1000, Some(1.0))]).count(), 9);
     }
 }

@@ -1,23 +1,23 @@
-//! What is on the topic in the end: a fast edge that loses clicks is no result.
+//! Counts the clicks on the topic after a run: a rate with missing clicks is no result.
 
-use std::{collections::HashSet, fmt};
+use std::collections::HashSet;
+use std::fmt;
 
-use ::tests::{engines::Isolated, log::for_each_record};
+use ::tests::engines::Isolated;
+use ::tests::log::for_each_record;
 use anyhow::{Context as _, ensure};
-use schemas::{
-    message::{Class, Click, Message as _},
-    topic::CLICKS,
-};
+use schemas::message::{Class, Click, Message as _};
+use schemas::topic::CLICKS;
 use serde::Serialize;
 
 /// The clicks of a run.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Clicks {
-    /// Redirects that were answered.
+    /// Answered redirects.
     answered: u64,
-    /// Distinct clicks on the topic: as many, or there is no result.
+    /// Distinct clicks on the topic, equal to `answered`.
     on_topic: u64,
-    /// Records above that, each marked as a possible repeat; the processor drops them.
+    /// Further records, each marked as a possible repeat; the processor drops them.
     repeats: u64,
     /// Distinct visitors.
     visitors: u64,
@@ -33,10 +33,10 @@ impl fmt::Display for Clicks {
     }
 }
 
-/// Reads the topic to its end.
+/// Reads the topic to its end and counts its clicks.
 ///
 /// # Errors
-/// When it does not hold exactly the answered clicks, or other clicks than browsers'.
+/// When a click is missing, invented, repeated without a mark, or not from a browser.
 pub(super) fn count(engines: &Isolated, answered: u64) -> anyhow::Result<Clicks> {
     let mut tally = Tally::default();
     let mut unreadable = None;
@@ -44,8 +44,8 @@ pub(super) fn count(engines: &Isolated, answered: u64) -> anyhow::Result<Clicks>
         Ok(click) => tally.add(click),
         Err(error) => unreadable = Some(error),
     });
-    unreadable.map_or(Ok(()), Err).context("a record of the topic is no click")?;
-    tally.judge(answered).with_context(|| format!("no result; look at topic {}", engines.topic(CLICKS)))
+    unreadable.map_or(Ok(()), Err).context("a record of the topic is not a click")?;
+    tally.check(answered).with_context(|| format!("no result; look at topic {}", engines.topic(CLICKS)))
 }
 
 #[derive(Default)]
@@ -66,7 +66,7 @@ impl Tally {
         self.ids.insert(click.click_id);
     }
 
-    fn judge(self, answered: u64) -> anyhow::Result<Clicks> {
+    fn check(self, answered: u64) -> anyhow::Result<Clicks> {
         let on_topic = self.ids.len() as u64;
         ensure!(
             on_topic == answered,
@@ -75,7 +75,7 @@ impl Tally {
         let repeats = self.records - on_topic;
         ensure!(repeats <= self.marked, "{repeats} records are repeats, but only {} are marked", self.marked);
         let others = self.records - self.humans;
-        ensure!(others == 0, "{others} clicks of browsers were not taken for a human's");
+        ensure!(others == 0, "{others} clicks of browsers were not classified as human");
         Ok(Clicks { answered, on_topic, repeats, visitors: self.visitors.len() as u64 })
     }
 }
@@ -97,22 +97,22 @@ mod tests {
         Click::decode(message.to_string().as_bytes()).unwrap()
     }
 
-    fn judge(clicks: &[(&str, bool)], answered: u64) -> anyhow::Result<Clicks> {
+    fn check(clicks: &[(&str, bool)], answered: u64) -> anyhow::Result<Clicks> {
         let mut tally = Tally::default();
         clicks.iter().for_each(|(id, again)| tally.add(click(id, *again)));
-        tally.judge(answered)
+        tally.check(answered)
     }
 
     #[test]
-    fn a_missing_click_and_one_too_many_are_no_result() {
-        assert_eq!(judge(&[("a", false), ("b", false)], 2).unwrap().on_topic, 2);
-        assert!(judge(&[("a", false)], 2).is_err());
-        assert!(judge(&[("a", false), ("b", false)], 1).is_err());
+    fn a_missing_or_additional_click_is_an_error() {
+        assert_eq!(check(&[("a", false), ("b", false)], 2).unwrap().on_topic, 2);
+        assert!(check(&[("a", false)], 2).is_err());
+        assert!(check(&[("a", false), ("b", false)], 1).is_err());
     }
 
     #[test]
     fn only_a_marked_record_may_be_a_repeat() {
-        assert_eq!(judge(&[("a", false), ("a", true)], 1).unwrap().repeats, 1);
-        assert!(judge(&[("a", false), ("a", false)], 1).is_err());
+        assert_eq!(check(&[("a", false), ("a", true)], 1).unwrap().repeats, 1);
+        assert!(check(&[("a", false), ("a", false)], 1).is_err());
     }
 }

@@ -1,48 +1,43 @@
-//! `bench replay`: the log read again beside live clicks, and the audit of all of it.
+//! `bench replay`: `processor replay` beside live clicks, and `processor audit`.
 
-use std::{
-    path::PathBuf,
-    process::Stdio,
-    time::{Duration, Instant},
-};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
+use ::tests::deployment::Deployment;
 use ::tests::engines::{Isolated, isolated};
+use ::tests::processor;
 use anyhow::{Context as _, ensure};
 use devstack::process::Memory;
 use serde::Serialize;
-use tokio::{process::Command, time::sleep};
+use tokio::time::sleep;
 
-use super::{clicks, clicks::Times, freshness, freshness::Freshness, processed, stage::Stage};
-use crate::{
-    child,
-    prepare::{ENGINES, prepare},
-    terminal::{complain, say},
-};
+use super::clicks;
+use super::freshness::{self, Freshness};
+use super::stage::Stage;
+use crate::server::{LOG_FILTER, start, stop};
+use crate::terminal::{ENGINES, prepare, report_progress};
 
-/// Days that the clicks are of.
+/// Closed days of the clicks.
 const DAYS: u32 = 2;
 
-/// How long the rollups of the days may take.
+/// How long closing the days may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Time between two looks at the memory of a command.
-const LOOK: Duration = Duration::from_millis(200);
+/// Time between two readings of a command's memory.
+const POLL: Duration = Duration::from_millis(200);
 
-/// What is measured.
+/// What to measure.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// Clicks that are counted before, and then read again
+    /// Clicks that are counted first and then replayed
     #[arg(long, value_name = "COUNT", default_value = "10000000", value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
     clicks: u64,
-    /// Live clicks per second meanwhile
+    /// Live clicks per second during the replay
     #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
-    /// Print the result as one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
-/// A command of the operator's.
+/// One run of a command.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Run {
     seconds: f64,
@@ -50,89 +45,82 @@ struct Run {
     peak_mib: u64,
 }
 
-/// All that was measured.
+/// Everything that a run measured.
 #[derive(Debug, Serialize)]
-struct Report {
+pub(crate) struct Report {
     clicks: u64,
-    /// Rows per second of the processor, before, with nothing else to do.
+    /// Rows per second of the processor before the replay.
     live_rows_per_second: f64,
-    /// Of all days, with their rollups.
+    /// All days, with their rollups.
     replay: Run,
-    /// Of live clicks, while the log is read again.
+    /// Live clicks during the replay.
     freshness: Freshness,
     audit: Run,
 }
 
-/// Measures and prints the result.
-pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+/// Measures a replay and an audit.
+pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
     prepare(&ENGINES)?;
-    let Options { clicks: count, rate, json } = options;
+    let Options { clicks: count, rate } = options;
     let stage = Stage::new(isolated().await, count)?;
     let engines = &stage.engines;
-    complain(&format!("writing {count} clicks to a topic"));
-    clicks::write(engines, count, Times::Past(DAYS)).await?;
-    complain("counting them");
+    report_progress(&format!("writing {count} clicks to a topic"));
+    clicks::write(engines, count, Some(DAYS)).await?;
+    report_progress("counting them");
     let started = Instant::now();
-    let processor = processed::start(engines).await?;
+    let deployment = Deployment::prepare(engines.clone());
+    let processor = start(&deployment.processor).await?;
     let live_rows_per_second = stage.filled(started).await?;
-    closed(&stage).await?;
+    days_are_closed(&stage).await?;
     stage.settle().await?;
-    complain(&format!(
-        "{live_rows_per_second:.0} rows a second; reading the log again, with {rate} live clicks a second"
-    ));
+    report_progress(&format!("{live_rows_per_second:.0} rows/s; replaying with {rate} live clicks/s"));
     let replay = async || command(engines, &["replay", "--from", "earliest"], count).await;
     let (freshness, replay) = freshness::measure(engines, &processor, rate, count, replay).await?;
-    processor.stop().await?;
-    complain("audit");
+    stop(&processor).await?;
+    report_progress("auditing");
     let rows = stage.number("SELECT count() FROM clicks").await?;
     let audit = command(engines, &["audit"], rows).await?;
     let report = Report { clicks: count, live_rows_per_second, replay, freshness, audit };
     stage.engines.remove().await;
-    say(&if json { serde_json::to_string(&report)? } else { report.text() });
-    Ok(())
+    Ok(report)
 }
 
-/// Waits until the days are closed, and makes that an hour ago: before, a replay would only add what is missing.
-async fn closed(stage: &Stage) -> anyhow::Result<()> {
-    complain("closing their days");
+/// Waits until the days are closed, and dates that back by an hour: before, a replay would only add missing rows.
+async fn days_are_closed(stage: &Stage) -> anyhow::Result<()> {
+    report_progress("waiting until their days are closed");
     let deadline = Instant::now() + PATIENCE;
     while stage.number("SELECT uniqExact(slice) FROM slices").await? < u64::from(DAYS) {
         ensure!(Instant::now() < deadline, "the days are not closed");
-        sleep(LOOK).await;
+        sleep(POLL).await;
     }
     let earlier = "ALTER TABLE slices UPDATE at = at - 3600 WHERE 1 SETTINGS mutations_sync = 1";
     stage.engines.clickhouse(earlier).await;
     Ok(())
 }
 
-/// Runs the processor with a command of the operator's to its end.
-async fn command(engines: &Isolated, command: &[&str], rows: u64) -> anyhow::Result<Run> {
-    let program: PathBuf = child::beside("processor")?;
+/// Runs a command of the processor to its end.
+async fn command(engines: &Isolated, arguments: &[&str], rows: u64) -> anyhow::Result<Run> {
     let started = Instant::now();
-    let mut running = Command::new(program)
-        .args(command)
-        .envs(processed::environment(engines))
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
-    let id = running.id().context("it has ended")?;
+    let mut running =
+        processor::command(engines, arguments).env("RUST_LOG", LOG_FILTER).stdout(Stdio::null()).spawn()?;
+    let id = running.id().context("the command has ended")?;
     let mut peak = 0;
     let ended = loop {
         if let Some(ended) = running.try_wait()? {
             break ended;
         }
-        // It may have ended between the two looks.
+        // It may have ended since.
         peak = Memory::of(id).map_or(peak, |memory| memory.peak);
-        sleep(LOOK).await;
+        sleep(POLL).await;
     };
-    ensure!(ended.success(), "processor {} ended with {ended}", command.join(" "));
+    ensure!(ended.success(), "processor {} exited with {ended}", arguments.join(" "));
     let seconds = started.elapsed().as_secs_f64();
     Ok(Run { seconds, rows_per_second: rows as f64 / seconds, peak_mib: peak >> 20 })
 }
 
 impl Report {
-    /// The result for people.
-    fn text(&self) -> String {
+    /// Returns the result for people.
+    pub(crate) fn text(&self) -> String {
         let Self { clicks, replay, freshness, audit, .. } = self;
         [
             format!("{clicks} clicks"),
@@ -146,7 +134,7 @@ impl Report {
                 replay.peak_mib
             ),
             format!(
-                "live clicks meanwhile, {}: visible after p50 {} ms, p99 {} ms, longest {} ms; peak {} MiB",
+                "live clicks during the replay, {}: visible after p50 {} ms, p99 {} ms, longest {} ms; peak {} MiB",
                 freshness.clicks, freshness.p50_ms, freshness.p99_ms, freshness.max_ms, freshness.peak_mib
             ),
             format!(
