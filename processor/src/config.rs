@@ -1,4 +1,4 @@
-//! What the processor is told by its environment.
+//! The processor's configuration.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use rdkafka::error::KafkaError;
 use schemas::topic;
 use service::clickhouse::{ClickhouseConfig, client};
-use service::{kafka::KafkaConfig, process::Settings};
+use service::kafka::KafkaConfig;
+use service::process::Settings;
 
 use crate::clickhouse::Store;
 use crate::operate::Command;
@@ -38,19 +39,19 @@ pub struct Config {
     )]
     pub operations_listen: SocketAddr,
 
-    /// Directory of lists that tell crawlers and browsers, for `recount`: crawler-user-agents.json, uap-core.json.
+    /// Directory with the lists of crawlers and browsers, for `recount`: crawler-user-agents.json, uap-core.json.
     #[arg(long, value_name = "DIRECTORY", env = "HOPLINE_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// The consumer group: one per deployment, so not for its environment to say.
+    /// The consumer group: one per deployment, so it is not configurable.
     #[arg(skip = GROUP)]
     pub group: &'static str,
 
-    /// When batches are cut.
+    /// Limits of a batch.
     #[arg(skip)]
     pub batch: Limits,
 
-    /// Seconds between two removals of deleted links' rows, 1 to 3600.
+    /// Seconds between two purges of deleted links' rows, 1 to 3600.
     #[arg(long, value_name = "SECONDS", env = "HOPLINE_PURGE_SECONDS", default_value = "600",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub purge_seconds: u64,
@@ -61,11 +62,11 @@ pub struct Config {
           value_parser = clap::value_parser!(u64).range(1..=43_200))]
     pub slice_delay_seconds: u64,
 
-    /// How often upkeep looks whether anything is due: a test has less time.
+    /// How often upkeep checks what is due; tests shorten it.
     #[arg(skip = Schedule::default().look)]
     pub upkeep_look: Duration,
 
-    /// How long former versions of rollups may still be read: longer than any query may take, and a test has less time.
+    /// How long former versions of rollups may still be read, longer than any query; tests shorten it.
     #[arg(skip = Schedule::default().read_on)]
     pub read_on: Duration,
 
@@ -83,7 +84,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// When upkeep does what.
+    /// Returns the schedule of upkeep.
     pub fn schedule(&self) -> Schedule {
         Schedule {
             look: self.upkeep_look,
@@ -94,20 +95,20 @@ impl Config {
         }
     }
 
-    /// The topic of clicks as the group sees it.
+    /// Creates a client for the topic of clicks.
     ///
     /// # Errors
-    /// When librdkafka refuses the settings.
+    /// When librdkafka rejects the settings.
     pub(crate) fn log(&self) -> Result<Log, KafkaError> {
         Log::new(&self.kafka, &self.kafka.topic(topic::CLICKS.name), &self.kafka.topic(self.group))
     }
 
-    /// The tables of clicks; `what` names this process among their owners.
-    pub(crate) fn store(&self, what: &str) -> Store {
-        Store::new(client(&self.clickhouse), format!("{what} {}", process::id()))
+    /// Creates a client for the tables of clicks; `name` identifies this process among their owners.
+    pub(crate) fn store(&self, name: &str) -> Store {
+        Store::new(client(&self.clickhouse), format!("{name} {}", process::id()))
     }
 
-    /// The tables, for upkeep.
+    /// Creates a client for the tables of upkeep.
     pub(crate) fn tables(&self) -> Tables {
         Tables::new(client(&self.clickhouse))
     }

@@ -2,18 +2,18 @@
 //!
 //! Imports run downwards:
 //!
-//! - [`mod@operate`]: what operators do beside it, compare, repeat and repair.
-//! - [`upkeep`]: what is done to the tables beside inserting clicks, by one process at a time.
-//! - [`pipeline`]: a click's way from its record to its row.
-//! - [`clickhouse`]: the tables.
+//! - [`mod@operate`]: the operators' commands, such as audit, replay and recount.
+//! - [`upkeep`]: closes slices and removes old rows, in one process at a time.
+//! - [`pipeline`]: turns records into rows.
+//! - [`clickhouse`]: access to the tables.
 //!
-//! Why a click is a row exactly once, whatever is killed:
+//! Why each click becomes a row exactly once, even after kills:
 //!
-//! - A row carries its position in the log, and a batch is one part of the table: all of it or nothing.
-//! - Whoever may insert rows of a partition has the highest epoch, and each insert carries its own; see
+//! - A row carries its position in the log, and a batch is one part of the table, so it is stored completely or not at all.
+//! - Only the owner with the highest epoch may insert rows of a partition, and each insert checks its epoch; see
 //!   [`pipeline::ownership`].
-//! - After an insert without an answer the rows are read back. Nothing is concluded from silence.
-//! - Every owner starts behind the last stored row. Offsets that Kafka keeps are for people who look.
+//! - After an insert without an answer, the processor reads the rows back.
+//! - Each owner starts after the last stored row. The offsets committed to Kafka are only for monitoring.
 
 pub mod clickhouse;
 pub mod config;

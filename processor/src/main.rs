@@ -21,13 +21,12 @@ fn main() -> ExitCode {
             };
             let answer = tokio::select! {
                 answer = processor::operate(config, command) => answer?,
-                () = shutdown.wait() => anyhow::bail!("stopped before it was done"),
+                () = shutdown.wait() => anyhow::bail!("stopped before the command finished"),
             };
-            // Answers are for standard output, logs are not: scripts read the one and people the other.
+            // Only the answer goes to standard output, so that scripts can read it.
             if !answer.text.is_empty() {
                 writeln!(std::io::stdout(), "{}", answer.text.trim_end())?;
             }
-            // Set once: this runs once.
             let _ = answer_code.set(answer.code);
             Ok(())
         },

@@ -1,4 +1,4 @@
-//! The processor, from its configuration to its end.
+//! Runs the processor.
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ use crate::pipeline::lanes::Lanes;
 use crate::pipeline::progress::write_progress;
 use crate::upkeep::upkeep;
 
-/// Runs the processor until the stop is requested and its inserts in flight are finished.
+/// Runs the processor until a stop is requested and the inserts in flight are finished.
 ///
-/// It starts with its engines down, and waits for them.
+/// It starts even when Kafka and ClickHouse are down, and waits for them.
 ///
 /// # Errors
-/// When a client cannot be made of the configuration, or consuming fails for good.
+/// When the configuration is invalid for a client, or consuming fails for good.
 pub async fn run(
     config: Config,
     operations: TcpListener,
@@ -37,7 +37,7 @@ pub async fn run(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let health = Health::new(&shutdown);
-    // Every check is named before the first /readyz is answered: none yet would mean ready.
+    // Every check is registered before the first /readyz: no check would mean ready.
     let partitions = health.check("partitions");
     let (clickhouse_check, kafka_check) = (health.check("clickhouse"), health.check("kafka"));
     let _operations = serve_operations(operations, &health, &metrics);
@@ -59,9 +59,9 @@ pub async fn run(
 
     let owner = format!("{} {}", std::process::id(), Uuid::now_v7());
     let store = Store::new(client, owner);
-    let log = config.log().context("cannot make a client of Kafka")?;
+    let log = config.log().context("cannot create a Kafka client")?;
     let dead_letters = DeadLetters::new(&config.kafka, letters, "processor-dead-letters")
-        .context("cannot make a producer of Kafka")?;
+        .context("cannot create a Kafka producer")?;
     let deleted_links = DeletedLinks::default();
     tokio::spawn(deleted_links.clone().follow(store.clone(), shutdown.clone()));
     let (topic, limits) = (clicks.clone(), config.batch);
@@ -76,14 +76,14 @@ pub async fn run(
     let upkeep =
         upkeep(store.clone(), config.tables(), log.clone(), config.schedule(), held, shutdown.clone());
     let upkeep_group = format!("{group}-upkeep");
-    let taking_in = intake::intake(&config.kafka, &upkeep_group, &intake_tools, upkeep_held, &shutdown);
+    let intake = intake::intake(&config.kafka, &upkeep_group, &intake_tools, upkeep_held, &shutdown);
 
     let _guard = shutdown.track_work("the last inserts and commits");
     let consuming = consume(&config.kafka, &clicks, &group, Arc::clone(&lanes), shutdown.clone());
-    // All of them end when a stop is requested, the consuming last: its lanes have inserts to finish.
+    // All end when a stop is requested. Consuming ends last, because its lanes finish their inserts.
     tokio::try_join!(
         consuming.map_err(anyhow::Error::from),
-        taking_in.map_err(anyhow::Error::from),
+        intake.map_err(anyhow::Error::from),
         write_progress(&lanes, &log, &store, &partitions, &shutdown).map(Ok),
         upkeep.map(Ok),
     )?;

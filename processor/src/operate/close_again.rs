@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::Config;
 use crate::upkeep::{self, When};
 
-/// What was done.
+/// The slices that were closed again.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     slices: Vec<NaiveDate>,
@@ -29,11 +29,11 @@ pub(super) async fn close_again(config: &Config, slices: &[NaiveDate]) -> anyhow
     let (store, tables) = (config.store("close-again"), config.tables());
     let last = tables.last_closed_slice().await.context("cannot read the closed slices")?;
     if let Some(open) = slices.iter().find(|slice| last.is_none_or(|last| **slice > last)) {
-        bail!("slice {open} is not closed yet: processors close it when its day is over");
+        bail!("slice {open} is not closed yet: processors close it after its day has ended");
     }
     for slice in slices {
         let closed = upkeep::close_again(&store, &tables, *slice, When::Always).await;
-        closed.with_context(|| format!("slice {slice} was not closed again"))?;
+        closed.with_context(|| format!("cannot close slice {slice} again"))?;
         tracing::info!(%slice, "closed slice {slice} again");
     }
     Ok(Outcome { slices: slices.to_vec() })

@@ -14,7 +14,7 @@ use crate::Config;
 pub struct Lags {
     /// Records that are not counted yet, of all partitions.
     pub offsets: u64,
-    /// The longest of the partitions' lags in seconds; none while a partition has never been counted.
+    /// The longest lag of a partition in seconds; none while a partition has never been counted.
     pub seconds: Option<f64>,
     /// Each partition.
     pub partitions: Vec<Lag>,
@@ -31,11 +31,11 @@ pub struct Lag {
     pub start: u64,
     /// The offset that the next record will get.
     pub end: u64,
-    /// What the consumer group has committed.
+    /// The offset that the consumer group has committed.
     pub committed: Option<u64>,
     /// The offset of the last row.
     pub last_row: Option<u64>,
-    /// Records that are not done yet.
+    /// Records that are not counted yet.
     pub offsets: u64,
     /// Seconds since the time up to which every click is counted.
     pub seconds: Option<f64>,
@@ -57,7 +57,7 @@ pub async fn lag(config: &Config) -> anyhow::Result<Lags> {
         let src = sources.of(partition);
         let committed = log.committed(partition).await.context("cannot ask Kafka for committed offsets")?;
         let position = store.position_of(&sources, partition).await;
-        let position = position.context("cannot read how far the partition is")?;
+        let position = position.context("cannot read the partition's position")?;
         let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
         let done = position.as_ref().map_or(extent.start, |position| position.next);
         let last_row = position.and_then(|position| position.last_row).map(|row| row.koff);

@@ -1,6 +1,7 @@
-//! What operators do from the command line, beside processors that run.
+//! The operators' commands; they may run beside processors.
 
 pub mod adopt_topic;
+mod applied_recounts;
 pub mod audit;
 mod close_again;
 pub mod dead_letters;
@@ -21,19 +22,19 @@ use tokio::task::spawn_blocking;
 
 use crate::Config;
 
-/// The exit code of a command that found what must not be.
+/// The exit code of an audit that found differences.
 const UNEQUAL: u8 = 1;
 
-/// The exit code of an audit that could not look.
+/// The exit code of an audit that failed.
 const UNKNOWN: u8 = 2;
 
-/// What the program does instead of consuming.
+/// The program's commands.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
-    /// Counts everything again and says whether it is equal: the log, the raw rows, the rollups.
+    /// Counts everything again and compares the log, the raw rows and the rollups.
     ///
-    /// It only reads, and processors may go on meanwhile. The exit code is 0 when everything is equal, 1 when
-    /// something is not (each difference is named), and 2 when it could not look.
+    /// It only reads, and processors may keep running. The exit code is 0 when everything is equal, 1 when something
+    /// differs (each difference is named), and 2 when the audit failed.
     ///
     /// Example: processor audit --json | jq .differences
     Audit {
@@ -49,48 +50,48 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Lists messages that nobody could read, shows one of them, sends them again.
+    /// Lists, shows and resubmits records that could not be read.
     DeadLetters(dead_letters::DeadLetters),
-    /// Reads a part of the log again, and makes the days of it again.
+    /// Reads a part of the log again, and rebuilds its days.
     ///
-    /// Reports and live clicks go on meanwhile. What is counted right stays as it is, what was lost comes back, and
-    /// deleted links do not. Days that were closed an hour ago or longer are made again one after the other; to later
-    /// ones, what is missing is added. Killed, it is started again, perhaps from the last day on that it was at.
+    /// Reports and live clicks continue meanwhile. Correct rows stay unchanged, lost rows come back, and rows of deleted
+    /// links do not. Days that were closed at least an hour ago are rebuilt one after the other; later days get
+    /// their missing rows. After a kill, run it again; `--from` may be the interrupted day.
     ///
     /// Examples: processor replay --from 2026-11-20T00:00:00Z --to 2026-11-21T00:00:00Z --dry-run;
     /// processor replay --offsets 3:1000-2000
     Replay(replay::Replay),
-    /// Reads stored clicks by the present rules of agents: class, kind of device, browser, operating system.
+    /// Classifies stored clicks by the current rules: class, device type, browser, operating system.
     ///
-    /// Reports and live clicks go on meanwhile. It is of the days that were closed an hour ago or longer. Give the edges
-    /// the new lists first: live clicks say what the edges read. Killed, it is started again, and does what is left.
+    /// Reports and live clicks continue meanwhile. It covers the days that were closed at least an hour ago. Give the
+    /// edges the new lists first, because edges classify live clicks. After a kill, run it again: it does the rest.
     ///
     /// Example: processor recount --dry-run
     Recount(recount::Recount),
     /// Computes the rollups of closed slices again, from their clicks.
     ///
-    /// For rollups that are not what their clicks say, which `audit` names by the slice. Whatever changes clicks does this
-    /// by itself.
+    /// For rollups that do not match their clicks; `audit` names their slices. Commands that change clicks do this
+    /// themselves.
     ///
     /// Example: processor close-again 2026-11-20
     CloseAgain {
-        /// The slices, each a day of the broker.
+        /// The slices, each a day by the broker's clock.
         #[arg(required = true, value_name = "DAY")]
         slices: Vec<NaiveDate>,
         /// Print the answer as one line of JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Goes on with a topic of clicks that was wiped or replaced: its clicks are counted from its start.
+    /// Continues with a topic of clicks that was wiped or replaced, and counts its clicks from its start.
     ///
-    /// What is counted stays counted. It is refused when the log is the one that the rows came from. Processors may run
-    /// or not; killed, it is started again.
+    /// Counted clicks stay counted. It fails when the log is the one that the rows came from. Processors may keep
+    /// running. After a kill, run it again.
     ///
     /// Example: processor adopt-topic --dry-run
     AdoptTopic(adopt_topic::AdoptTopic),
 }
 
-/// What a command has to say.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// For standard output.
@@ -106,25 +107,25 @@ impl Answer {
     }
 }
 
-/// Does what an operator has asked for.
+/// Runs an operator's command.
 ///
 /// # Errors
-/// When it could not be done; the message says why.
+/// When the command fails; the message says why.
 pub async fn operate(config: Config, command: Command) -> anyhow::Result<Answer> {
     let runtime = Handle::current();
-    // A thread of its own: a command is one piece of work, and what it borrows never changes threads.
-    let work = spawn_blocking(move || runtime.block_on(perform(&config, command)));
+    // On one thread, so that a command's future need not be `Send`.
+    let work = spawn_blocking(move || runtime.block_on(dispatch(&config, command)));
     work.await.context("the command panicked")?
 }
 
-async fn perform(config: &Config, command: Command) -> anyhow::Result<Answer> {
+async fn dispatch(config: &Config, command: Command) -> anyhow::Result<Answer> {
     match command {
         Command::Audit { json } => match audit::audit(config).await {
             Ok(report) => {
                 let code = if report.equal { 0 } else { UNEQUAL };
                 Ok(Answer { code, ..Answer::new(&report, json)? })
             }
-            // An error ends a program with 1, which would say that something is unequal.
+            // Returned as an error, this would exit with 1, which means that something differs.
             Err(error) => {
                 tracing::error!("cannot audit: {error:#}");
                 Ok(Answer { text: String::new(), code: UNKNOWN })

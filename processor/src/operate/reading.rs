@@ -1,4 +1,4 @@
-//! Reading a part of a topic from its start to its end, beside whoever consumes it.
+//! Reads a range of a topic from start to end, independently of its consumers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use service::kafka::{Context, KafkaConfig};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::spawn_blocking;
 
-/// How long Kafka may be silent before reading is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long Kafka may send nothing before reading fails.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// Records that are handed over at a time.
+/// Records of one chunk.
 const CHUNK: usize = 1_000;
 
-/// Chunks that may wait for whoever takes them.
+/// Chunks that may wait in the channel.
 const CHUNKS: usize = 4;
 
 /// Why a topic could not be read to the end.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Kafka did not answer, or said no.
+    /// Kafka did not answer, or returned an error.
     #[error("cannot read topic {topic}: {source}")]
     Kafka {
         /// The full name.
@@ -34,9 +34,9 @@ pub enum ReadError {
         /// Kafka's reason.
         source: KafkaError,
     },
-    /// Nothing came for a while.
-    #[error("topic {topic}, partition {partition}: nothing came from Kafka for {} s", PATIENCE.as_secs())]
-    Silence {
+    /// Kafka sent nothing before the timeout.
+    #[error("topic {topic}, partition {partition}: Kafka sent nothing for {} s", TIMEOUT.as_secs())]
+    Timeout {
         /// The full name.
         topic: Arc<str>,
         /// The partition.
@@ -51,13 +51,13 @@ pub struct Part {
     pub topic: Arc<str>,
     /// The partition.
     pub partition: i32,
-    /// Which offsets. The log must reach to the end of them; it may have lost the first ones.
+    /// The offsets. The log must reach their end; it may have lost the first ones.
     pub offsets: Range<u64>,
 }
 
-/// Reads a part on a thread of its own, and gives in order what `take` makes of the records, some at a time.
+/// Reads a part on a separate thread, and sends the values that `take` returns for the records, in order and in chunks.
 ///
-/// The last item is an error if the part could not be read to its end. Dropping the receiver ends the reading.
+/// The last item is an error if the part could not be read to its end. Dropping the receiver stops the thread.
 pub fn read<T: Send + 'static>(
     kafka: &KafkaConfig,
     part: Part,
@@ -81,7 +81,7 @@ pub fn read<T: Send + 'static>(
             .map_err(|source| ReadError::Kafka { topic, source })
             .and_then(|consumer| poll(&consumer, &part, take, &chunks))
         {
-            // Nobody may listen any more.
+            // The receiver may be gone.
             let _ = chunks.blocking_send(Err(error));
         }
     });
@@ -106,7 +106,7 @@ fn poll<T>(
     consumer.assign(&start).map_err(failed)?;
 
     let mut chunk = Vec::with_capacity(CHUNK);
-    let mut heard = Instant::now();
+    let mut last_message = Instant::now();
     loop {
         let ended = match consumer.poll(POLL) {
             Some(Ok(message)) => {
@@ -117,26 +117,26 @@ fn poll<T>(
                 offset + 1 >= offsets.end
             }
             Some(Err(KafkaError::PartitionEOF(_))) => {
-                // The end of what its leader shows at the moment; a new leader may be about to show more.
-                let (_, high) = consumer.fetch_watermarks(topic, *partition, PATIENCE).map_err(failed)?;
+                // The end by the current leader; a new leader may soon have more.
+                let (_, high) = consumer.fetch_watermarks(topic, *partition, TIMEOUT).map_err(failed)?;
                 let is_whole = u64::try_from(high).unwrap_or(0) >= offsets.end;
-                if !is_whole && heard.elapsed() < PATIENCE {
+                if !is_whole && last_message.elapsed() < TIMEOUT {
                     continue;
                 }
                 if !is_whole {
-                    return Err(ReadError::Silence { topic: Arc::clone(topic), partition: *partition });
+                    return Err(ReadError::Timeout { topic: Arc::clone(topic), partition: *partition });
                 }
                 true
             }
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => return Err(failed(error)),
-            // librdkafka tries again by itself.
-            Some(Err(_)) | None if heard.elapsed() < PATIENCE => continue,
+            // librdkafka retries.
+            Some(Err(_)) | None if last_message.elapsed() < TIMEOUT => continue,
             Some(Err(error)) => return Err(failed(error)),
             None => {
-                return Err(ReadError::Silence { topic: Arc::clone(topic), partition: *partition });
+                return Err(ReadError::Timeout { topic: Arc::clone(topic), partition: *partition });
             }
         };
-        heard = Instant::now();
+        last_message = Instant::now();
         if (ended || chunk.len() >= CHUNK) && !chunk.is_empty() {
             let full = std::mem::replace(&mut chunk, Vec::with_capacity(CHUNK));
             if chunks.blocking_send(Ok(full)).is_err() {

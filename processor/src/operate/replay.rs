@@ -199,7 +199,7 @@ impl Planning<'_> {
         }
         for partition in 0..partitions {
             let position = store.position_of(&sources, partition).await;
-            let position = position.context("cannot read how far the partition is")?;
+            let position = position.context("cannot read the partition's position")?;
             let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
             let done = position.map_or(0, |position| position.next);
             for (from, to) in self.asked(command, &sources, partition, extent).await? {

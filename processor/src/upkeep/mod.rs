@@ -1,10 +1,8 @@
-//! What is done to the tables beside inserting clicks: slices of the rollups are closed, deleted links' rows are
-//! removed, and so are rows that no plan shows any more.
+//! Closes slices, purges deleted links, and removes rows that no plan shows any more.
 //!
-//! One process does it at a time: the one that [`crate::pipeline::intake`] says. As that is not certain, each of its inserts
-//! is fenced as those of clicks are, under an epoch of its own: whoever raises it sees the tables as they will stay,
-//! and what a former owner still sends is refused. What was interrupted has written rows of a version that was never
-//! activated; they count nothing, and are removed.
+//! One process at a time does this: the one that [`crate::pipeline::intake`] selects. Two may still overlap, so each insert
+//! is fenced under upkeep's own epoch, as inserts of clicks are: after the epoch is raised, a former owner's inserts fail.
+//! Interrupted work leaves rows of a version that was never activated. They are not counted, and are removed later.
 
 mod purge;
 mod retention;
@@ -28,21 +26,21 @@ use crate::clickhouse::clock::{Clock, ClocksDiffer};
 use crate::clickhouse::{InsertError, Store, StoreError};
 use crate::pipeline::log::{Log, LogError};
 
-/// How long upkeep rests after a failure; a former owner hears meanwhile that it is one.
+/// Pause after a failure; meanwhile a former owner learns that it lost upkeep.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// When upkeep does what.
+/// The intervals of upkeep.
 #[derive(Debug, Clone, Copy)]
 pub struct Schedule {
-    /// How often it looks whether a slice can be closed.
+    /// How often upkeep checks whether a slice can be closed.
     pub look: Duration,
     /// How far every partition must be past a slice's end before the slice is closed.
     pub slice_delay: Duration,
     /// How often rows of deleted links are removed.
     pub purge: Duration,
-    /// How often rows that no plan shows any more are removed, and deleted ones taken off the disk.
+    /// How often rows that no plan shows any more are removed, and deleted rows are removed from the disk.
     pub retention: Duration,
-    /// How long after another version became active the former one may still be read: longer than any query may take.
+    /// How long a former version may still be read after another one became active; longer than any query may take.
     pub read_on: Duration,
 }
 
@@ -58,27 +56,29 @@ impl Default for Schedule {
     }
 }
 
-/// Milliseconds that a command rests at the longest after somebody else has taken upkeep over: at first, and ever.
-const FIRST_REST: u64 = 2_000;
-const LONGEST_REST: u64 = 30_000;
+/// Upper limits, in milliseconds, of a command's random pause after another process took over: the first one, and the highest.
+const FIRST_BACKOFF: u64 = 2_000;
+const MAX_BACKOFF: u64 = 30_000;
 
-/// Why upkeep was interrupted; it begins again.
+/// Why upkeep was interrupted; it starts again.
 #[derive(Debug, thiserror::Error)]
 pub enum UpkeepError {
-    /// ClickHouse did not do it, or it is not known whether it did.
+    /// A statement failed, or its outcome is unknown.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Kafka did not say which partitions there are.
+    /// Kafka did not return the partitions.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// It is not certain what time it is.
+    /// The clocks differ, so the time is uncertain.
     #[error(transparent)]
     Clocks(#[from] ClocksDiffer),
-    /// Another process has upkeep to do.
-    #[error("another processor has taken upkeep over")]
+    /// Another process has taken over.
+    #[error("another process has taken over upkeep")]
     Fenced,
-    /// The rollups that were computed do not have the clicks that the raw rows have.
-    #[error("the rollups of version {version} have other clicks than the raw rows: {found}")]
+    /// The computed rollups and the raw rows have different clicks.
+    #[error(
+        "the rollups of version {version} do not match the raw rows, so they were not activated: {found}"
+    )]
     Unequal {
         /// The version, which was not activated.
         version: u64,
@@ -87,7 +87,7 @@ pub enum UpkeepError {
     },
 }
 
-/// Does what is due while `held` is true, until the stop is requested.
+/// Runs upkeep while `held` is true, until a stop is requested.
 pub async fn upkeep(
     store: Store,
     tables: Tables,
@@ -105,7 +105,7 @@ pub async fn upkeep(
         }
         tokio::select! {
             () = shutdown.wait() => return,
-            _ = held.wait_for(|held| !*held) => tracing::info!("upkeep goes to another processor"),
+            _ = held.wait_for(|held| !*held) => tracing::info!("upkeep moved to another processor"),
             () = upkeep.work() => {}
         }
     }
@@ -120,26 +120,26 @@ pub struct Upkeep {
     schedule: Schedule,
     purged: Option<Instant>,
     expired: Option<Instant>,
-    /// Since when rows may be there of versions that nobody reads.
-    litter: Option<Instant>,
+    /// Since when there may be rows of versions that no query reads.
+    orphans_since: Option<Instant>,
 }
 
 impl Upkeep {
     fn new(store: Store, tables: Tables, log: Log, schedule: Schedule) -> Self {
-        Self { store, tables, log, schedule, purged: None, expired: None, litter: None }
+        Self { store, tables, log, schedule, purged: None, expired: None, orphans_since: None }
     }
 
-    /// Does what is due, again and again.
+    /// Runs what is due, forever.
     async fn work(&mut self) {
-        tracing::info!("upkeep is this processor's to do");
-        // The former owner may have been killed anywhere.
-        self.note_litter();
+        tracing::info!("this processor runs upkeep now");
+        // The former owner may have been killed and left rows behind.
+        self.note_orphaned_rows();
         let mut ticks = interval(self.schedule.look);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             if let Err(error) = self.round().await {
-                self.note_litter();
+                self.note_orphaned_rows();
                 counter!("hopline_processor_upkeep_failures_total").increment(1);
                 tracing::warn!(error = &error as &dyn std::error::Error, "upkeep was interrupted: {error}");
                 sleep(AFTER_FAILURE).await;
@@ -155,23 +155,23 @@ impl Upkeep {
             self.purge().await?;
             self.purged = Some(Instant::now());
         }
-        // Who began to read a version before another one became active still reads it.
-        if self.litter.is_some_and(|since| since.elapsed() > self.schedule.read_on) {
-            self.remove_litter().await?;
-            self.litter = None;
+        // Queries that started before another version became active still read the former one.
+        if self.orphans_since.is_some_and(|since| since.elapsed() > self.schedule.read_on) {
+            self.remove_orphaned_rows().await?;
+            self.orphans_since = None;
         }
         if is_due(self.expired, self.schedule.retention) {
             self.expire(now.date_naive()).await?;
-            // Operators' commands leave former versions, too.
-            self.note_litter();
+            // Operators' commands leave former versions as well.
+            self.note_orphaned_rows();
             self.erase().await?;
             self.expired = Some(Instant::now());
         }
         Ok(())
     }
 
-    fn note_litter(&mut self) {
-        self.litter = Some(Instant::now());
+    fn note_orphaned_rows(&mut self) {
+        self.orphans_since = Some(Instant::now());
     }
 }
 
@@ -189,41 +189,41 @@ impl From<InsertError> for UpkeepError {
 pub(crate) enum When {
     /// When its clicks have changed since it was closed.
     Changed,
-    /// Whatever its clicks are.
+    /// Even when its clicks are unchanged.
     Always,
 }
 
 /// Closes a slice again, if it is closed.
 ///
 /// # Errors
-/// When ClickHouse does not do it, or what was computed is not what the raw rows have.
+/// When ClickHouse fails, or the computed rollups do not match the raw rows.
 pub(crate) async fn close_again(
     store: &Store,
     tables: &Tables,
     slice: NaiveDate,
     when: When,
 ) -> Result<(), UpkeepError> {
-    let mut longest = FIRST_REST;
+    let mut limit = FIRST_BACKOFF;
     loop {
-        // A processor that has upkeep to do may have been faster.
+        // The processor that runs upkeep may have closed it already.
         if when == When::Changed && !tables.changed_slices().await?.contains(&slice) {
             return Ok(());
         }
-        match tables.close_again(take(store).await?, slice).await {
-            // Somebody else has taken upkeep over: a processor, which rests after it was refused, or another command. Of
-            // two that took it from each other at once, none would ever come to an end.
+        match tables.close_again(raise_epoch(store).await?, slice).await {
+            // A processor, which pauses after it was fenced, or another command has taken over. The random pause keeps two
+            // commands from fencing each other forever.
             Err(UpkeepError::Fenced) => {
                 let (_, random) = Uuid::now_v7().as_u64_pair();
-                sleep(Duration::from_millis(random % longest)).await;
-                longest = (2 * longest).min(LONGEST_REST);
+                sleep(Duration::from_millis(random % limit)).await;
+                limit = (2 * limit).min(MAX_BACKOFF);
             }
             outcome => return outcome,
         }
     }
 }
 
-/// Raises the epoch of upkeep, and returns it when nothing is written under an older one any more.
-async fn take(store: &Store) -> Result<u64, StoreError> {
+/// Raises the epoch of upkeep and returns it once no statement runs under an older one.
+async fn raise_epoch(store: &Store) -> Result<u64, StoreError> {
     Ok(store.fence(UPKEEP).await?.epoch)
 }
 

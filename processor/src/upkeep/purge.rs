@@ -1,4 +1,4 @@
-//! Removing the rows of deleted links.
+//! Removes the rows of deleted links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,36 +9,36 @@ use schemas::id::WorkspaceId;
 use uuid::Uuid;
 
 use super::tables::Tables;
-use super::{Upkeep, UpkeepError, take};
+use super::{Upkeep, UpkeepError, raise_epoch};
 use crate::clickhouse::StoreError;
 
-/// Links of one purge at most: their ids stay well below `max_query_size`.
-const LINKS: usize = 1_000;
+/// Maximum links of one purge; keeps the statement well below `max_query_size`.
+const MAX_LINKS: usize = 1_000;
 
-/// Open slices, and this many closed ones before them, are searched for clicks that came after their link's purge.
+/// Number of recently closed slices that are searched, like open ones, for clicks that came after their link's purge.
 const RECENT_SLICES: u64 = 2;
 
-/// Days that were made again within so many days are searched, too: a link may have been purged right before its rows
-/// came back with the others of its day.
-const REBUILT: u64 = 2;
+/// Days rebuilt within this many days are searched as well: a rebuild may bring back rows of a link that was
+/// purged shortly before.
+const RECENT_REBUILD_DAYS: u64 = 2;
 
 impl Upkeep {
-    /// Removes what is left of deleted links.
+    /// Removes the rows of deleted links.
     ///
-    /// The workspaces' own rollups are computed again without them first, from the raw rows: these go last, so an
-    /// interrupted purge finds them again.
+    /// First the workspaces' own rollups are computed again without them. The raw rows go last, so an interrupted purge
+    /// finds them again.
     pub(super) async fn purge(&mut self) -> Result<(), UpkeepError> {
         loop {
             let links = self.tables.links_to_purge().await?;
             if links.is_empty() {
                 return Ok(());
             }
-            let version = take(&self.store).await?;
+            let version = raise_epoch(&self.store).await?;
             for (workspace, slices) in self.tables.slices_of_links(&links).await? {
                 let scope = Scope::Workspace(workspace);
-                // The rows that this version replaces have the links' visitors in them.
-                self.note_litter();
-                // Whether a slice is closed again, the blocks say that it was closed with, and not this.
+                // The replaced version's rows contain the links' visitors and are orphaned.
+                self.note_orphaned_rows();
+                // The block is unused here: only a run over all workspaces decides whether a slice has changed.
                 let slices = slices.into_iter().map(|slice| (slice, 0)).collect();
                 self.tables.run(&Run { scope, version, slices }).await?;
             }
@@ -51,7 +51,7 @@ impl Upkeep {
             self.tables.insert_purges(&links).await?;
             counter!("hopline_processor_purged_links_total").increment(links.len() as u64);
             tracing::info!(links = links.len(), rows, "removed the rows of {} deleted links", links.len());
-            if links.len() < LINKS {
+            if links.len() < MAX_LINKS {
                 return Ok(());
             }
         }
@@ -66,13 +66,13 @@ impl Tables {
         let sql = format!(
             "SELECT DISTINCT toString(link_id) FROM \
              (SELECT link_id FROM deleted_links \
-              WHERE link_id NOT IN (SELECT link_id FROM purges) LIMIT {LINKS} \
+              WHERE link_id NOT IN (SELECT link_id FROM purges) LIMIT {MAX_LINKS} \
               UNION ALL SELECT link_id FROM clicks \
               WHERE (toDate(broker_ts) >= '{recent}' \
-                     OR toDate(broker_ts) IN (SELECT day FROM rebuilds WHERE at > now() - INTERVAL {REBUILT} DAY)) \
+                     OR toDate(broker_ts) IN (SELECT day FROM rebuilds WHERE at > now() - INTERVAL {RECENT_REBUILD_DAYS} DAY)) \
                 AND link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id \
               UNION ALL SELECT link_id FROM conversions \
-              WHERE link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id) LIMIT {LINKS}",
+              WHERE link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id) LIMIT {MAX_LINKS}",
             recent = recent.unwrap_or(DateTime::UNIX_EPOCH.date_naive()),
         );
         let links: Vec<String> = self.statements.fetch_all(&sql).await?;
@@ -98,7 +98,7 @@ impl Tables {
             else {
                 continue;
             };
-            // A click is in the rows of its own slice, and in its month's, if that is over and it was not late.
+            // A click counts in its own slice and in the month's last one, if the month was over and the click not late.
             for slice in [slice, last_day_of_month(day)] {
                 if closed.is_some_and(|closed| slice <= closed) {
                     touched.entry(WorkspaceId::from_uuid(workspace)).or_default().insert(slice);

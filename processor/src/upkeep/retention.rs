@@ -1,7 +1,7 @@
-//! Removing rows that no plan shows any more.
+//! Removes rows that no plan shows any more.
 //!
-//! Whole months of slices go, raw rows and rollups alike: a month's own rows are of all its days, and would be more
-//! than what is left of them. So a row stays up to a month longer than its plan asks for.
+//! Raw rows and rollups are removed by whole months, because a month's rollup covers all its days. So a row stays up to
+//! a month longer than its plan requires.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +12,28 @@ use super::tables::Tables;
 use super::{Upkeep, UpkeepError};
 use crate::clickhouse::StoreError;
 
-/// How long rows stay after a plan has stopped to show them, so that an upgrade brings them back.
-const GRACE: u64 = 30;
+/// Days that rows are kept after a plan stops showing them, so that an upgrade brings them back.
+const GRACE_DAYS: u64 = 30;
 
-/// Of which days the largest window counts, so that a downgrade takes nothing away at once.
-const WINDOWS: u32 = 30;
+/// Days over which a workspace's largest window applies, so that a downgrade removes nothing at once.
+const WINDOW_HISTORY_DAYS: u32 = 30;
 
-/// Workspaces named by one statement: it stays well below `max_query_size`.
-const WORKSPACES: usize = 2_000;
+/// Maximum workspaces of one statement; keeps it well below `max_query_size`.
+const MAX_WORKSPACES: usize = 2_000;
 
 impl Upkeep {
-    /// Removes the rows that are older than what each workspace could see, and a grace beyond.
+    /// Removes the rows that are older than each workspace's window plus the grace period.
     pub(super) async fn expire(&self, today: NaiveDate) -> Result<(), UpkeepError> {
         let windows = self.tables.windows().await?;
         let Some(largest) = windows.keys().max().copied() else {
-            // Nobody has said what plans show, so nothing is known to be too old.
+            // No window is known, so no row is known to be too old.
             return Ok(());
         };
         let kept = first_kept(today, largest);
         for (table, time) in DERIVED {
             self.remove(table, &format!("{time} < '{kept}'")).await?;
         }
-        // Whole partitions, which costs nothing.
+        // Dropping whole partitions is cheap.
         for partition in self.tables.partitions_before("clicks", kept).await? {
             self.tables.keep_positions(&format!("toDate(broker_ts) = '{partition}'")).await?;
             self.tables.drop_partition("clicks", &partition).await?;
@@ -41,13 +41,13 @@ impl Upkeep {
         }
         for (days, workspaces) in windows.range(..largest) {
             let kept = first_kept(today, *days);
-            for workspaces in workspaces.chunks(WORKSPACES) {
+            for workspaces in workspaces.chunks(MAX_WORKSPACES) {
                 let ids: Vec<String> = workspaces.iter().map(|id| format!("toUUID('{id}')")).collect();
                 let of_these = format!("workspace_id IN ({})", ids.join(", "));
                 for (table, time) in DERIVED {
                     self.remove(table, &format!("{of_these} AND {time} < '{kept}'")).await?;
                 }
-                // Last: while the raw rows are there, the others can be computed again.
+                // Last: the other tables can be computed again from the raw rows.
                 let old = format!("{of_these} AND toDate(broker_ts) < '{kept}'");
                 self.tables.keep_positions(&old).await?;
                 self.remove("clicks", &old).await?;
@@ -56,7 +56,7 @@ impl Upkeep {
         Ok(())
     }
 
-    /// Takes everything that was deleted since the last time off the disk.
+    /// Removes deleted rows from the disk.
     pub(super) async fn erase(&self) -> Result<(), UpkeepError> {
         for (table, _) in DERIVED {
             self.tables.erase(table).await?;
@@ -73,22 +73,22 @@ impl Upkeep {
     }
 }
 
-/// The tables with what is derived from clicks, and by which day their rows are old.
+/// The tables derived from clicks, and the expression for the day of a row.
 const DERIVED: [(&str, &str); 3] =
     [("counts", "slice"), ("breakdowns", "slice"), ("conversions", "toDate(occurred_at)")];
 
-/// Returns the first day that is kept for a window of so many days: the first of a month.
+/// Returns the first day that is kept for a window of `window` days: the first of a month.
 pub(crate) fn first_kept(today: NaiveDate, window: u32) -> NaiveDate {
-    let oldest = today.checked_sub_days(Days::new(u64::from(window) + GRACE)).unwrap_or(NaiveDate::MIN);
+    let oldest = today.checked_sub_days(Days::new(u64::from(window) + GRACE_DAYS)).unwrap_or(NaiveDate::MIN);
     oldest.with_day(1).unwrap_or(oldest)
 }
 
 impl Tables {
-    /// Returns the workspaces by the largest window that each had lately, in days.
+    /// Returns the workspaces by the largest window, in days, that each had recently.
     pub(crate) async fn windows(&self) -> Result<BTreeMap<u32, Vec<Uuid>>, StoreError> {
         let sql = format!(
             "SELECT toString(workspace_id), max(days) FROM retention \
-             WHERE at >= now() - INTERVAL {WINDOWS} DAY GROUP BY workspace_id"
+             WHERE at >= now() - INTERVAL {WINDOW_HISTORY_DAYS} DAY GROUP BY workspace_id"
         );
         let rows: Vec<(String, u32)> = self.statements.fetch_all(&sql).await?;
         let mut windows: BTreeMap<u32, Vec<Uuid>> = BTreeMap::new();
@@ -98,7 +98,7 @@ impl Tables {
         Ok(windows)
     }
 
-    /// Returns the partitions, each named by its day, from before a day.
+    /// Returns the names of the partitions, which are days, before a day.
     async fn partitions_before(&self, table: &str, day: NaiveDate) -> Result<Vec<String>, StoreError> {
         let sql = format!(
             "SELECT DISTINCT partition FROM system.parts WHERE database = currentDatabase() AND active \
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_month_in_which_window_and_grace_began_is_kept() {
+    fn the_first_month_of_window_and_grace_is_kept() {
         let today = "2026-11-21".parse().unwrap();
         for (window, kept) in
             [(30, "2026-09-01"), (20, "2026-10-01"), (365, "2025-10-01"), (1_095, "2023-10-01")]

@@ -1,4 +1,4 @@
-//! Closing the slices of the rollups.
+//! Closes the slices of the rollups.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -7,16 +7,16 @@ use chrono::{DateTime, Days, NaiveDate, Utc};
 use metrics::{counter, gauge, histogram};
 use schemas::clickhouse::rollup::{Run, Scope, last_day_of_month, may_be_read};
 
-use super::{Tables, Upkeep, UpkeepError, take};
+use super::{Tables, Upkeep, UpkeepError, raise_epoch};
 
 impl Upkeep {
-    /// Closes the next slice that can be closed, and the empty ones behind it; returns whether there was one.
+    /// Closes the next slice that can be closed, and the empty ones after it; returns whether there was one.
     pub(super) async fn close_next(&self, now: DateTime<Utc>) -> Result<bool, UpkeepError> {
         if self.next_slices(now).await?.is_empty() {
             return Ok(false);
         }
-        let version = take(&self.store).await?;
-        // Asked again: a former owner may have closed it until just before the epoch was raised.
+        let version = raise_epoch(&self.store).await?;
+        // Read again: a former owner may have closed it before the epoch was raised.
         let slices = self.next_slices(now).await?;
         let (Some(first), Some(last)) = (slices.first().copied(), slices.last().copied()) else {
             return Ok(false);
@@ -30,35 +30,35 @@ impl Upkeep {
         Ok(true)
     }
 
-    /// Closes the first slice again whose clicks have changed since it was closed: by a click that came later than any
-    /// should, or because its day was made again by somebody who was killed behind that. Returns whether there was one.
+    /// Closes again the first slice whose clicks have changed since it was closed: by a very late click, or by a rebuild
+    /// that was killed before it closed the slice. Returns whether there was one.
     pub(super) async fn close_again(&mut self) -> Result<bool, UpkeepError> {
         let Some(slice) = self.tables.changed_slices().await?.pop_first() else { return Ok(false) };
-        self.note_litter();
-        let version = take(&self.store).await?;
+        self.note_orphaned_rows();
+        let version = raise_epoch(&self.store).await?;
         self.tables.close_again(version, slice).await?;
         counter!("hopline_processor_slices_closed_again_total").increment(1);
         tracing::info!(%slice, version, "closed slice {slice} again: its clicks have changed since");
         Ok(true)
     }
 
-    /// Removes rows of versions that nobody reads: another one is active since a while, or they never were.
+    /// Removes rows of versions that no query reads: another version replaced them a while ago, or they were never active.
     ///
-    /// Nobody can activate them any more: a version is an epoch, and a higher one was raised.
-    pub(super) async fn remove_litter(&self) -> Result<(), UpkeepError> {
-        let epoch = take(&self.store).await?;
-        let litter = format!("NOT {} AND version < {epoch}", may_be_read(self.schedule.read_on));
+    /// They cannot become active any more: a version is an epoch, and a higher one was raised.
+    pub(super) async fn remove_orphaned_rows(&self) -> Result<(), UpkeepError> {
+        let epoch = raise_epoch(&self.store).await?;
+        let orphaned = format!("NOT {} AND version < {epoch}", may_be_read(self.schedule.read_on));
         for table in ["counts", "breakdowns"] {
-            let rows = self.tables.delete(table, &litter).await?;
+            let rows = self.tables.delete(table, &orphaned).await?;
             if rows > 0 {
-                tracing::info!(table, rows, "removed {rows} rows that are not active");
+                tracing::info!(table, rows, "removed {rows} rows of inactive versions from {table}");
             }
         }
         Ok(())
     }
 
-    /// Returns the slices to be closed by one run: one that has rows and those without behind it, as far as every
-    /// partition, and the clock, are beyond their ends.
+    /// Returns the slices to close in one run: one with rows and the empty ones after it, as far as every partition and
+    /// the clock are past their ends.
     async fn next_slices(&self, now: DateTime<Utc>) -> Result<Vec<NaiveDate>, UpkeepError> {
         let Some(first) = self.tables.first_open_slice().await? else { return Ok(Vec::new()) };
         let Some(counted) = self.counted_until().await? else { return Ok(Vec::new()) };
@@ -72,7 +72,7 @@ impl Upkeep {
             .collect())
     }
 
-    /// Returns up to when the clicks of all partitions are counted; `None` while one has never said so.
+    /// Returns the time up to which all partitions are counted; `None` while one has no progress yet.
     async fn counted_until(&self) -> Result<Option<DateTime<Utc>>, UpkeepError> {
         let partitions = self.log.partitions().await?;
         let (progress, sources) = (self.store.progress().await?, self.store.sources().await?);
@@ -83,7 +83,7 @@ impl Upkeep {
 }
 
 impl Tables {
-    /// Closes a slice again, and that of its month's last day, which has a fold of all its days, as far as they are closed.
+    /// Closes a slice again, and the last one of its month, which holds the month's rollups, if they are closed.
     pub(super) async fn close_again(&self, version: u64, slice: NaiveDate) -> Result<(), UpkeepError> {
         let Some(last_closed) = self.last_closed_slice().await? else { return Ok(()) };
         let slices: BTreeSet<NaiveDate> =
@@ -91,20 +91,20 @@ impl Tables {
         self.close(version, slices).await
     }
 
-    /// Closes slices with the clicks that they have now.
+    /// Closes slices with their current clicks.
     async fn close(
         &self,
         version: u64,
         slices: impl IntoIterator<Item = NaiveDate>,
     ) -> Result<(), UpkeepError> {
-        // Before anything is computed: what comes from now on shows.
+        // Read before computing, so that clicks that arrive from now on are noticed.
         let blocks = self.last_blocks().await?;
         let block = |slice| (slice, blocks.get(&slice).copied().unwrap_or(-1));
         let slices = slices.into_iter().map(block).collect();
         self.run(&Run { scope: Scope::All, version, slices }).await
     }
 
-    /// Computes rollups, and activates them when they have exactly the clicks of the raw rows.
+    /// Computes rollups, and activates them if they match the raw rows exactly.
     pub(super) async fn run(&self, run: &Run) -> Result<(), UpkeepError> {
         let statements = run.statements();
         let Some((activate, computing)) = statements.split_last() else { return Ok(()) };
@@ -118,7 +118,7 @@ impl Tables {
     }
 }
 
-/// Returns when a broker's day is over.
+/// Returns when a slice ends.
 fn end_of(slice: NaiveDate) -> DateTime<Utc> {
     let next = slice.checked_add_days(Days::new(1)).unwrap_or(slice);
     next.and_time(chrono::NaiveTime::MIN).and_utc()

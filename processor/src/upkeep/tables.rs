@@ -17,7 +17,7 @@ use crate::clickhouse::{InsertError, Right, StoreError, outcome_of};
 /// ClickHouse's code of `QUERY_WAS_CANCELLED`.
 const CANCELLED: &str = "Code: 394.";
 
-/// The clicks of a run's slices, counted in three tables.
+/// The click counts of a run's slices in three tables.
 #[derive(Row, Deserialize)]
 struct Compared {
     raw: u64,
@@ -29,13 +29,13 @@ struct Compared {
 #[derive(Debug)]
 pub(crate) struct Days {
     last_closed: Option<NaiveDate>,
-    lately: BTreeSet<NaiveDate>,
+    recent: BTreeSet<NaiveDate>,
 }
 
 impl Days {
-    /// Returns whether a day was closed an hour ago or longer, so that nothing comes to it any more.
+    /// Returns whether a day was closed at least an hour ago, so that it gets no more clicks.
     pub(crate) fn are_settled(&self, day: &NaiveDate) -> bool {
-        self.last_closed.is_some_and(|last| *day <= last) && !self.lately.contains(day)
+        self.last_closed.is_some_and(|last| *day <= last) && !self.recent.contains(day)
     }
 }
 
@@ -46,9 +46,9 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Makes an access with a client of its own settings.
+    /// Creates the access to the tables.
     pub fn new(client: Client) -> Self {
-        // A run writes to as many partitions as its slices are of.
+        // A run may write to any number of partitions.
         let client = client.with_setting("max_partitions_per_insert_block", "0");
         Self { statements: Statements::new(client) }
     }
@@ -59,7 +59,7 @@ impl Tables {
         let insert = self.statements.query(sql).with_setting("query_id", id);
         let outcome = in_time(insert.with_setting("wait_end_of_query", "1").execute()).await;
         match outcome_of(outcome) {
-            // Whoever takes upkeep over kills what is under way. Whether it was done does not matter: it counts nothing.
+            // A takeover kills running statements. Their rows are not active, so whether it finished does not matter.
             Err(InsertError::Doubtful(StoreError::Clickhouse(Error::BadResponse(text))))
                 if text.starts_with(CANCELLED) =>
             {
@@ -69,10 +69,9 @@ impl Tables {
         }
     }
 
-    /// Takes rows out of a table, if there are any: no query sees them from now on, and
-    /// [`Tables::erase`] takes them off the disk.
+    /// Deletes rows and returns how many; [`Tables::erase`] removes them from the disk.
     ///
-    /// A mask is written and not the table: to write parts of many gigabytes anew for each purge would be too much.
+    /// This is a lightweight delete: rewriting parts of many gigabytes for each purge would cost too much.
     pub(super) async fn delete(&self, table: &str, condition: &str) -> Result<u64, StoreError> {
         let count = format!("SELECT count() FROM {table} WHERE {condition}");
         let rows: u64 = self.statements.fetch_one(&count).await?;
@@ -83,7 +82,7 @@ impl Tables {
         Ok(rows)
     }
 
-    /// Keeps the positions of sources whose last raw clicks are about to be removed: they go on behind them all the same.
+    /// Stores the positions of sources whose last raw clicks are about to be removed, so that they continue after them.
     pub(crate) async fn keep_positions(&self, condition: &str) -> Result<(), StoreError> {
         let sql = format!(
             "INSERT INTO stretches (src, first, next, broker_ts) \
@@ -95,7 +94,7 @@ impl Tables {
         self.statements.execute(&sql).await
     }
 
-    /// Takes the rows that were deleted from a table off the disk.
+    /// Removes a table's deleted rows from the disk.
     pub(super) async fn erase(&self, table: &str) -> Result<(), StoreError> {
         let masked = format!(
             "SELECT count() FROM system.parts WHERE database = currentDatabase() AND table = '{table}' AND active \
@@ -103,7 +102,11 @@ impl Tables {
         );
         let masked: u64 = self.statements.fetch_one(&masked).await?;
         if masked > 0 {
-            tracing::info!(table, parts = masked, "writing {masked} parts anew without their deleted rows");
+            tracing::info!(
+                table,
+                parts = masked,
+                "rewriting {masked} parts of {table} without their deleted rows"
+            );
             self.statements.execute(&format!("ALTER TABLE {table} APPLY DELETED MASK")).await?;
         }
         Ok(())
@@ -118,7 +121,7 @@ impl Tables {
         .await
     }
 
-    /// Returns the slice behind the last closed one, or else the first one that has rows.
+    /// Returns the slice after the last closed one, or else the first one that has rows.
     pub(super) async fn first_open_slice(&self) -> Result<Option<NaiveDate>, StoreError> {
         match self.last_closed_slice().await? {
             Some(last) => Ok(last.succ_opt()),
@@ -126,7 +129,7 @@ impl Tables {
         }
     }
 
-    /// Returns the first slice behind another one that has rows.
+    /// Returns the first slice with rows after another slice.
     pub(super) async fn slice_with_rows_after(
         &self,
         slice: NaiveDate,
@@ -137,18 +140,18 @@ impl Tables {
         .await
     }
 
-    /// Returns which days are closed, and which of them not for long.
+    /// Returns which days are closed, and which of them were closed recently.
     pub(crate) async fn days(&self) -> Result<Days, StoreError> {
         let zero = Uuid::nil();
-        let lately = format!(
+        let recent = format!(
             "SELECT toString(slice) FROM slices WHERE workspace_id = toUUID('{zero}') GROUP BY slice \
              HAVING min(slices.at) > now64(3) - INTERVAL 1 HOUR"
         );
         let last_closed = self.last_closed_slice().await?;
-        Ok(Days { last_closed, lately: self.days_of(&lately).await? })
+        Ok(Days { last_closed, recent: self.days_of(&recent).await? })
     }
 
-    /// Returns the days that have rows for which a condition holds.
+    /// Returns the days with raw rows for which a condition holds.
     pub(crate) async fn days_with(&self, condition: &str) -> Result<BTreeSet<NaiveDate>, StoreError> {
         self.days_of(&format!("SELECT DISTINCT toString(toDate(broker_ts)) FROM clicks WHERE {condition}"))
             .await
@@ -164,15 +167,15 @@ impl Tables {
         Ok(day.and_then(|day| day.parse().ok()))
     }
 
-    /// Returns the number of the last block of clicks of each day that has any: each insert has a higher one, and so
-    /// have the rows that take the place of others.
+    /// Returns the number of the last block of clicks of each day that has any. Each insert and each replacement of rows
+    /// gets a higher number.
     pub async fn last_blocks(&self) -> Result<BTreeMap<NaiveDate, i64>, StoreError> {
         const SQL: &str = "SELECT partition, max(max_block_number) FROM system.parts \
                            WHERE database = currentDatabase() AND table = 'clicks' AND active GROUP BY partition";
         self.blocks(SQL).await
     }
 
-    /// Returns the closed slices whose last block of clicks is another one than when they were closed.
+    /// Returns the closed slices whose last block of clicks has changed since they were closed.
     pub(super) async fn changed_slices(&self) -> Result<BTreeSet<NaiveDate>, StoreError> {
         let zero = Uuid::nil();
         let closed = format!(
@@ -180,7 +183,7 @@ impl Tables {
              GROUP BY slice"
         );
         let (closed, blocks) = (self.blocks(&closed).await?, self.last_blocks().await?);
-        // Of a day that has none any more, retention has removed them.
+        // A day without blocks was removed by retention.
         let has_changed = |slice: &NaiveDate, closed| blocks.get(slice).is_some_and(|block| *block != closed);
         Ok(closed
             .into_iter()
@@ -194,12 +197,12 @@ impl Tables {
         Ok(rows.into_iter().filter_map(|(day, block)| Some((day.parse().ok()?, block))).collect())
     }
 
-    /// Returns what is unequal between the raw rows of a run's slices and what the run has computed of them.
+    /// Compares the raw rows of a run's slices with the computed rollups; describes the difference, if any.
     pub(super) async fn difference(&self, run: &Run) -> Result<Option<String>, StoreError> {
         let zero = Uuid::nil();
         let days: Vec<String> = run.slices.keys().map(|slice| format!("'{slice}'")).collect();
         let days = days.join(", ");
-        // Hours of links and of workspaces are of the same groups, and those of breakdowns are not.
+        // In `counts`, the rows of links and those of workspaces have the same clicks: only one kind is summed.
         let (own, hours, breakdowns) = match run.scope {
             Scope::All => ("1".to_owned(), format!("link_id != toUUID('{zero}')"), 2 * DIMENSIONS.len()),
             Scope::Workspace(id) => {

@@ -1,10 +1,10 @@
-//! The log of one source against its raw rows.
+//! Compares the log of one source with its raw rows.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use chrono::{DateTime, NaiveDate, Utc};
 use rdkafka::Message as _;
-use schemas::id::LinkId;
+use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::DeadLetter;
 use schemas::row::{ClickRow, FIRST_LOG, source};
 use service::kafka::KafkaConfig;
@@ -14,13 +14,13 @@ use super::report::{Difference, Kind, Report, Source};
 use super::store::{Stored, Tables};
 use crate::clickhouse::Store;
 use crate::clickhouse::statements::next;
+use crate::operate::applied_recounts::{AppliedRecounts, Classification};
 use crate::operate::reading::{Part, read};
-use crate::operate::recount::applied::{Applied, Reading};
 use crate::pipeline::dead_letter;
 use crate::pipeline::decode::{Poison, Record, decode};
 use crate::pipeline::deleted_links::DeletedLinks;
 
-/// Clicks without a row that are looked for elsewhere by one statement.
+/// Maximum clicks without a row that one statement looks for at other positions.
 const LOOK_UP: usize = 500;
 
 /// The dead letters of the topic of clicks, by their positions.
@@ -28,27 +28,27 @@ const LOOK_UP: usize = 500;
 pub(super) struct Letters {
     /// Source and offset of each.
     pub(super) positions: HashSet<(u32, u64)>,
-    /// When the oldest one was written, if older ones are gone by retention.
+    /// When the oldest one was written, if retention has removed older ones.
     pub(super) since: Option<DateTime<Utc>>,
 }
 
-/// What a source is compared with.
+/// The data that a source is compared with.
 pub(super) struct Compare<'a> {
     pub(super) kafka: &'a KafkaConfig,
     pub(super) store: &'a Store,
     pub(super) tables: &'a Tables,
     pub(super) deleted_links: &'a DeletedLinks,
     pub(super) letters: &'a Letters,
-    pub(super) recounts: &'a Applied,
+    pub(super) recounts: &'a AppliedRecounts,
     pub(super) kept: &'a Kept,
 }
 
-/// The first day of which rows are kept, where older ones may be gone.
+/// The first days whose rows are kept; older rows may be removed.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// Those of workspaces of whose plan something is known.
+    /// For workspaces with a known window.
     pub(super) of_workspaces: BTreeMap<Uuid, NaiveDate>,
-    /// Those of all others: the largest window of any plan. Where nothing is known of any, nothing is removed.
+    /// For all other workspaces: the largest known window. `None` when no window is known: nothing is removed then.
     pub(super) of_all: Option<NaiveDate>,
 }
 
@@ -58,7 +58,7 @@ impl Kept {
     }
 }
 
-/// A record of the log: its offset, the broker's time, and the row that it makes or the reason why none.
+/// A record of the log, decoded to its row or to the reason why it has none.
 struct Logged {
     offset: u64,
     broker_ts: Option<DateTime<Utc>>,
@@ -75,7 +75,7 @@ struct Comparison<'a> {
 }
 
 impl Compare<'_> {
-    /// Reads the part of the log that `source` says, and the rows beside it, in the order of their offsets.
+    /// Compares the source's part of the log with its rows, in the order of offsets.
     pub(super) async fn source(&self, part: Part, source: Source) -> anyhow::Result<(Source, Report)> {
         let src = source.src;
         let mut rows = self.tables.rows(src, source.from, source.to)?;
@@ -94,7 +94,7 @@ impl Compare<'_> {
                     if stored.koff == logged.offset {
                         found.push(stored);
                     } else if stored.koff >= start {
-                        // Below what the log's start is by now, nothing can be said.
+                        // Rows before the log's current start cannot be compared.
                         comparison.without_record(&stored);
                     }
                     row = next(&mut rows).await?;
@@ -131,11 +131,11 @@ impl Comparison<'_> {
             [one] => {
                 self.source.rows += 1;
                 self.source.reclassified += u64::from(self.with.recounts.apply(&mut click));
-                let (stored, right) = (one.reading(), Reading::of(&click));
+                let (stored, expected) = (one.reading(), Classification::of(&click));
                 if !is_of(one, &click) {
                     self.differs(Kind::OtherRow, &click, format!("the row is of click {}", one.click_id));
-                } else if stored != right {
-                    let detail = format!("the row is {stored:?}, by the log and recounts it is {right:?}");
+                } else if stored != expected {
+                    let detail = format!("the row is {stored}, but the log and recounts give {expected}");
                     self.differs(Kind::OtherRow, &click, detail);
                 }
             }
@@ -145,7 +145,7 @@ impl Comparison<'_> {
                 self.differs(
                     Kind::DoubledRow,
                     &click,
-                    format!("{} is there {copies} times", click.click.click_id),
+                    format!("click {} has {copies} rows", click.click.click_id),
                 );
             }
         }
@@ -174,7 +174,7 @@ impl Comparison<'_> {
             day: broker_ts.map(|broker_ts| broker_ts.date_naive()),
             ..Difference::new(
                 Kind::MissingDeadLetter,
-                format!("no dead letter for a record that is no click: {poison}"),
+                format!("an invalid record has no dead letter: {poison}"),
             )
         });
     }
@@ -186,12 +186,12 @@ impl Comparison<'_> {
         self.report.differs(Difference {
             src: Some(self.source.src),
             offset: Some(stored.koff),
-            workspace_id: Some(schemas::id::WorkspaceId::from_uuid(stored.workspace_id)),
+            workspace_id: Some(WorkspaceId::from_uuid(stored.workspace_id)),
             link_id: Some(LinkId::from_uuid(stored.link_id)),
             day: DateTime::from_timestamp_millis(stored.millis).map(|at| at.date_naive()),
             ..Difference::new(
                 Kind::RowWithoutRecord,
-                format!("the log has no click at the position of {}", stored.click_id),
+                format!("the log has no click at the position of row {}", stored.click_id),
             )
         });
     }
@@ -214,7 +214,7 @@ impl Comparison<'_> {
             return Ok(());
         }
         let Compare { store, tables, deleted_links, kept, .. } = self.with;
-        // A purge may have removed them since the audit began.
+        // A purge may have removed their rows since the audit started.
         deleted_links.refresh(store).await?;
         let links: HashSet<(Uuid, Uuid)> =
             unseen.iter().map(|row| (row.click.workspace_id.uuid(), row.click.link_id.uuid())).collect();
@@ -232,7 +232,7 @@ impl Comparison<'_> {
                 self.source.expired += 1;
             } else {
                 self.source.unexplained += 1;
-                self.differs(Kind::MissingRow, click, format!("click {} is no row", click.click.click_id));
+                self.differs(Kind::MissingRow, click, format!("click {} has no row", click.click.click_id));
             }
         }
         Ok(())
@@ -251,7 +251,7 @@ fn is_of(row: &Stored, click: &ClickRow) -> bool {
 pub(super) async fn letters(kafka: &KafkaConfig, parts: Vec<Part>, clicks: &str) -> anyhow::Result<Letters> {
     let mut letters = Letters::default();
     for part in parts {
-        let was_cut = part.offsets.start > 0;
+        let lost_records = part.offsets.start > 0;
         let read_up_to = part.offsets.is_empty().then(Utc::now);
         let topic = clicks.to_owned();
         let mut log = read(kafka, part, move |message| {
@@ -270,7 +270,7 @@ pub(super) async fn letters(kafka: &KafkaConfig, parts: Vec<Part>, clicks: &str)
                 letters.positions.extend(position);
             }
         }
-        if was_cut {
+        if lost_records {
             letters.since = letters.since.max(oldest);
         }
     }

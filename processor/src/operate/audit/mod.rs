@@ -34,8 +34,8 @@ use self::store::Tables;
 use crate::Config;
 use crate::clickhouse::sources::Sources;
 use crate::clickhouse::{Position, Store};
+use crate::operate::applied_recounts::AppliedRecounts;
 use crate::operate::reading::Part;
-use crate::operate::recount::applied::Applied;
 use crate::pipeline::deleted_links::DeletedLinks;
 use crate::pipeline::log::Log;
 use crate::upkeep::first_kept;
@@ -64,11 +64,11 @@ pub async fn audit(config: &Config) -> anyhow::Result<Report> {
         report.equal = report.difference_count == 0;
         let tables = Tables::new(client(&config.clickhouse));
         let is_one_state = tables.fingerprint().await.context("cannot read the tables")? == before;
-        // The first difference may be a purge that was half way when the audit began, so it is looked at again.
+        // A purge may have been running when the audit started, so a difference is checked at least twice.
         if report.equal || attempt >= ATTEMPTS || (attempt > 1 && is_one_state) {
             return Ok(report);
         }
-        tracing::info!("found {} differences, reading everything once more", report.difference_count);
+        tracing::info!("found {} differences, repeating the audit", report.difference_count);
         attempt += 1;
     }
 }
@@ -100,7 +100,7 @@ impl Audit<'_> {
         self.compare_rollups(report).await.context("cannot read the rollups")
     }
 
-    /// Compares the log with the raw rows, and returns the ranges that were.
+    /// Compares the log with the raw rows, and returns the compared ranges.
     async fn compare_log(&self, report: &mut Report) -> anyhow::Result<Vec<(u32, u64, u64)>> {
         let Self { config, store, tables } = self;
         let clicks: Arc<str> = config.kafka.topic(topic::CLICKS.name).into();
@@ -113,13 +113,13 @@ impl Audit<'_> {
         }
         let logs: Vec<_> = (0..partitions).flat_map(|partition| current.of_topic(partition)).collect();
         report.former = tables.former(&logs).await.context("cannot read the raw rows")?;
-        // Read after the ends are known: a dead letter is there before its range counts as done.
+        // Read after the logs' ends, because a dead letter is written before its offset counts as done.
         let letters = self.letters(&clicks).await?;
         let deleted_links = DeletedLinks::default();
         deleted_links.refresh(store).await.context("cannot read the deleted links")?;
         let kept = self.kept().await?;
         let recounts =
-            Applied::read(&tables.statements).await.context("cannot read what recounts have changed")?;
+            AppliedRecounts::read(&tables.statements).await.context("cannot read the changes of recounts")?;
         let compare = &Compare {
             kafka: &config.kafka,
             store,
@@ -152,21 +152,21 @@ impl Audit<'_> {
         Ok(compared)
     }
 
-    /// Finds out what the log holds of each source of a partition, and how far everything is done.
+    /// Returns the comparable range of each source of a partition.
     async fn extents(&self, log: &Log, sources: &Sources, partition: i32) -> anyhow::Result<Vec<Source>> {
         let topic_id = log.topic_id().await.context("cannot ask Kafka for the topic's id")?;
         if sources.last(partition).is_some_and(|source| source.topic_id != topic_id) {
             bail!(
-                "topic {} is not the one that the rows of partition {partition} came from. If that one will not come \
-                 back, `processor adopt-topic` keeps what is counted and goes on with this one",
+                "topic {} is not the one that the rows of partition {partition} came from. If the former topic is \
+                 lost, `processor adopt-topic` keeps the counted clicks and continues with this one",
                 log.topic()
             );
         }
         let position = self.store.position_of(sources, partition).await;
-        let position = position.context("cannot read how far the partition is")?;
+        let position = position.context("cannot read the partition's position")?;
         let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
         let Some(Position { next: done, .. }) = position else {
-            // Nobody has counted anything of it yet.
+            // Nothing of the partition is counted yet.
             let (src, behind) = (sources.of(partition), extent.end - extent.start);
             let (from, to) = (extent.start, extent.start);
             return Ok(vec![Source { partition, src, from, to, behind, ..Source::default() }]);
@@ -174,7 +174,7 @@ impl Audit<'_> {
         if extent.end < done {
             bail!(
                 "partition {partition} of topic {} ends at offset {}, but everything before {done} is counted: the log was \
-                 cut. A running processor keeps what is counted and goes on with it",
+                 truncated. A running processor keeps the counted clicks and continues with this log",
                 log.topic(),
                 extent.end
             );
@@ -185,7 +185,7 @@ impl Audit<'_> {
             let behind = if is_last { extent.end - done } else { 0 };
             let source =
                 Source { partition, src: source.src, from: from.min(to), to, behind, ..Source::default() };
-            // Of an older one perhaps nothing is left.
+            // The log may hold nothing of an older source.
             (is_last || from < to).then_some(source)
         };
         let mut found: Vec<Source> = sources.of_topic(partition).into_iter().filter_map(of_source).collect();
@@ -205,7 +205,7 @@ impl Audit<'_> {
         letters(kafka, parts, clicks).await
     }
 
-    /// Returns from which day on rows are kept.
+    /// Returns the first days whose rows are kept.
     async fn kept(&self) -> anyhow::Result<Kept> {
         let tables = self.config.tables();
         let windows = tables.windows().await.context("cannot read the windows of plans")?;
@@ -229,11 +229,12 @@ impl Audit<'_> {
 
     async fn compare_rollups(&self, report: &mut Report) -> anyhow::Result<()> {
         let tables = &self.tables;
-        report.closed_until = tables.closed_until().await?;
+        let last_closed = self.config.tables().last_closed_slice().await?;
+        report.closed_until = last_closed.and_then(|slice| slice.succ_opt());
         if let Some(until) = report.closed_until {
             let slices = tables.slices(until).await?;
             report.slices = slices.len();
-            for slices in together(&slices) {
+            for slices in group_slices(&slices) {
                 for unequal in tables.unequal_slices(&slices).await? {
                     report.differs(unequal);
                 }
@@ -242,7 +243,7 @@ impl Audit<'_> {
                 report.differs(unequal);
             }
         }
-        // Of live clicks both sides are read by one statement, so they may grow meanwhile.
+        // One statement reads both sides, so live clicks do not cause differences.
         report.classes = tables.totals(report.closed_until).await?;
         let unequal: Vec<Difference> = report
             .classes
@@ -258,8 +259,8 @@ impl Audit<'_> {
     }
 }
 
-/// Cuts slices into groups of neighbours that are compared together, so that one statement has a bounded work.
-fn together(slices: &BTreeMap<NaiveDate, u64>) -> Vec<Vec<NaiveDate>> {
+/// Groups neighbouring slices, so that one statement compares a bounded number of rows.
+fn group_slices(slices: &BTreeMap<NaiveDate, u64>) -> Vec<Vec<NaiveDate>> {
     let mut groups: Vec<Vec<NaiveDate>> = Vec::new();
     let mut rows = 0;
     for (slice, count) in slices {
@@ -286,9 +287,9 @@ mod tests {
         let day = |number: u32| NaiveDate::from_yo_opt(2026, number).unwrap();
         let slices =
             BTreeMap::from([(day(1), 1), (day(2), SLICE_ROWS - 1), (day(3), 1), (day(9), 5 * SLICE_ROWS)]);
-        assert_eq!(together(&slices), [vec![day(1), day(2)], vec![day(3)], vec![day(9)]]);
+        assert_eq!(group_slices(&slices), [vec![day(1), day(2)], vec![day(3)], vec![day(9)]]);
         let many: BTreeMap<_, _> = (1..=SLICE_DAYS as u32 + 1).map(|number| (day(number), 0)).collect();
-        assert_eq!(together(&many).iter().map(Vec::len).collect::<Vec<_>>(), [SLICE_DAYS, 1]);
-        assert!(together(&BTreeMap::new()).is_empty());
+        assert_eq!(group_slices(&many).iter().map(Vec::len).collect::<Vec<_>>(), [SLICE_DAYS, 1]);
+        assert!(group_slices(&BTreeMap::new()).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What an audit has found, for people and for programs.
+//! The report of an audit, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,25 +8,25 @@ use schemas::id::{LinkId, WorkspaceId};
 use schemas::row::{log_of, partition_of};
 use serde::Serialize;
 
-/// Differences that are described one by one; the others are only counted.
+/// Maximum differences that are described; the others are only counted.
 const DESCRIBED: usize = 100;
 
-/// What an audit has found.
+/// The result of an audit.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     /// Whether everything that was compared is equal.
     pub equal: bool,
-    /// The log against the raw rows, by source.
+    /// The log compared with the raw rows, by source.
     pub sources: Vec<Source>,
-    /// Rows of logs that were replaced or cut since: they count, and have no log to be compared with.
+    /// Rows whose log was replaced or truncated: they are counted, but cannot be compared.
     pub former: Vec<Former>,
-    /// Raw rows against what the rollups and open slices add up to, by class.
+    /// Raw rows compared with the sum of rollups and open slices, by class.
     pub classes: BTreeMap<String, Totals>,
     /// Slices before this day are closed, so their rollups were compared.
     pub closed_until: Option<NaiveDate>,
     /// Closed slices that have clicks.
     pub slices: usize,
-    /// Workspaces whose own rollups were left out: rows of a deleted link wait for their purge.
+    /// Workspaces whose own rollups were not compared, because rows of a deleted link await their purge.
     pub awaiting_purge: usize,
     /// How many differences there are, at least.
     pub difference_count: u64,
@@ -34,7 +34,7 @@ pub struct Report {
     pub differences: Vec<Difference>,
 }
 
-/// What became of the records of one source, up to where everything is done.
+/// The records of one source, up to the last one that is counted.
 #[derive(Debug, Default, Clone, Serialize)]
 pub struct Source {
     /// The partition of the topic of clicks.
@@ -43,7 +43,7 @@ pub struct Source {
     pub src: u32,
     /// The first offset that was compared.
     pub from: u64,
-    /// The offset up to which everything is done, and was compared.
+    /// The offset up to which everything is counted and was compared.
     pub to: u64,
     /// Offsets beyond, which are not counted yet.
     pub behind: u64,
@@ -51,21 +51,21 @@ pub struct Source {
     pub records: u64,
     /// Records that are rows.
     pub rows: u64,
-    /// Records that are no clicks.
+    /// Records that are not valid clicks.
     pub dead_letters: u64,
-    /// Records of clicks that are rows elsewhere.
+    /// Records of clicks whose row is at another position.
     pub repeats: u64,
-    /// Clicks of deleted links, whether their rows are gone already or not.
+    /// Clicks of deleted links, purged or not.
     pub deleted: u64,
     /// Clicks whose rows were removed because no plan shows them any more.
     pub expired: u64,
-    /// Rows that a recount has made say something else than their records: class, kind of device, browser or system.
+    /// Rows whose class, device type, browser or operating system was changed by a recount.
     pub reclassified: u64,
     /// Records that are none of these.
     pub unexplained: u64,
 }
 
-/// The rows of a source whose records are gone: its topic was made anew, or its log was cut.
+/// The rows of a source whose records are gone: its topic was recreated, or its log was truncated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Former {
     /// The source's number in the rows.
@@ -85,32 +85,47 @@ pub struct Totals {
     pub counted: u64,
 }
 
-/// What a difference is about.
+/// The kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A click of the log is no row.
+    /// A click of the log has no row.
     MissingRow,
-    /// A position is in the table more than once.
+    /// Several rows have the same position.
     DoubledRow,
-    /// A click that was sent again is in the table more than once.
+    /// A possible repeat has several rows.
     DoubledClick,
-    /// A row has no record in the log, although the log reaches there.
+    /// A row has no record in the log, although the log covers its position.
     RowWithoutRecord,
-    /// A row is not what its record and the recounts since then say.
+    /// A row differs from its record and the recounts since.
     OtherRow,
-    /// A record that is no click has no dead letter.
+    /// An invalid record has no dead letter.
     MissingDeadLetter,
-    /// A rollup is not what the raw rows say.
+    /// A rollup differs from the raw rows.
     Rollup,
-    /// What queries add up is not what the raw rows say.
+    /// The sum that queries return differs from the raw rows.
     Total,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MissingRow => "missing row",
+            Self::DoubledRow => "doubled row",
+            Self::DoubledClick => "doubled click",
+            Self::RowWithoutRecord => "row without record",
+            Self::OtherRow => "wrong row",
+            Self::MissingDeadLetter => "missing dead letter",
+            Self::Rollup => "wrong rollup",
+            Self::Total => "wrong total",
+        })
+    }
 }
 
 /// One difference.
 #[derive(Debug, Clone, Serialize)]
 pub struct Difference {
-    /// What it is about.
+    /// Its kind.
     pub kind: Kind,
     /// The position's source.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,18 +136,18 @@ pub struct Difference {
     /// The workspace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<WorkspaceId>,
-    /// The link; none where it is the workspace as a whole.
+    /// The link; none for the workspace as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_id: Option<LinkId>,
     /// The broker's day, which is the slice of rollups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day: Option<NaiveDate>,
-    /// What is different, for people.
+    /// The difference as a sentence.
     pub detail: String,
 }
 
 impl Difference {
-    /// Starts with what it is about.
+    /// Creates a difference without a position.
     pub fn new(kind: Kind, detail: String) -> Self {
         Self { kind, src: None, offset: None, workspace_id: None, link_id: None, day: None, detail }
     }
@@ -166,7 +181,7 @@ impl fmt::Display for Report {
             let (partition, log) = (partition_of(*src), log_of(*src));
             writeln!(
                 f,
-                "  partition {partition}, offsets from {from} on of log {log}, which Kafka has lost since: {rows} rows \
+                "  partition {partition}, offsets from {from} of former log {log}, which Kafka no longer has: {rows} rows \
                  stay counted"
             )?;
         }
@@ -183,9 +198,9 @@ impl fmt::Display for Report {
         }
         for difference in &self.differences {
             let Difference { kind, src, offset, workspace_id, link_id, day, detail } = difference;
-            write!(f, "{kind:?}: {detail}")?;
+            write!(f, "{kind}: {detail}")?;
             if let (Some(src), Some(offset)) = (src, offset) {
-                write!(f, ", partition {} offset {offset}", src & 0xffff)?;
+                write!(f, ", partition {} offset {offset}", partition_of(*src))?;
             }
             if let Some(workspace) = workspace_id {
                 write!(f, ", workspace {workspace}")?;

@@ -16,7 +16,7 @@ use super::report::{Difference, Former, Kind, Totals};
 use crate::clickhouse::StoreError;
 use crate::clickhouse::sources::Source as Log;
 use crate::clickhouse::statements::{Statements, in_time};
-use crate::operate::recount::applied::Reading;
+use crate::operate::applied_recounts::Classification;
 
 /// Differences that one statement describes at most.
 const LIMIT: usize = 100;
@@ -40,10 +40,10 @@ pub(super) struct Stored {
 
 impl Stored {
     /// Returns what the row says of what made the click.
-    pub(super) fn reading(&self) -> Reading {
+    pub(super) fn reading(&self) -> Classification {
         let Self { kind, device, program, system, .. } = self;
         let [class, device_type, browser, os] = [kind, device, program, system].map(String::clone);
-        Reading { class, device_type, browser, os }
+        Classification { class, device_type, browser, os }
     }
 }
 
@@ -205,16 +205,6 @@ impl Tables {
                            WHERE link_id IN (SELECT link_id FROM deleted_links)";
         let workspaces: Vec<String> = self.statements.fetch_all(SQL).await?;
         Ok(workspaces.iter().filter_map(|workspace| workspace.parse().ok()).collect())
-    }
-
-    /// Returns the first day that is not closed; `None` while no slice is.
-    pub(super) async fn closed_until(&self) -> Result<Option<NaiveDate>, StoreError> {
-        let zero = Uuid::nil();
-        let sql = format!(
-            "SELECT toString(maxOrNull(slice) + 1) FROM slices WHERE workspace_id = toUUID('{zero}')"
-        );
-        let day: Option<String> = self.statements.fetch_one(&sql).await?;
-        Ok(day.and_then(|day| day.parse().ok()))
     }
 
     /// Returns the closed slices that have raw rows or rollups, and how many raw rows.

@@ -1,4 +1,4 @@
-//! Reading a range of the log again, as a lane would.
+//! Reads a range of the log again and applies the same rules as a lane.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use tokio::sync::mpsc::Receiver;
 
 use super::{Range, Rebuild, RebuildError};
 use crate::clickhouse::InsertError;
+use crate::operate::applied_recounts::AppliedRecounts;
 use crate::operate::reading::{Part, ReadError, read};
-use crate::operate::recount::applied::Applied;
 use crate::pipeline::batch::{Batch, BatchRow, Batcher};
 use crate::pipeline::decode::{Record, decode};
 use crate::pipeline::deleted_links::DeletedLinks;
 use crate::pipeline::repeats::{self, Dropped, Remembered};
 
-/// Least time between two lines about how far it is.
-const TELL: Duration = Duration::from_secs(5);
+/// Minimum time between two progress lines.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often a source is taken from its owner to add what is missing among its rows.
+/// Attempts to fence a source and insert its missing rows.
 const ATTEMPTS: usize = 20;
 
 impl Rebuild<'_> {
@@ -40,7 +40,8 @@ impl Rebuild<'_> {
             }
             filling.kept.insert(click_id);
         }
-        let recounts = self.recounts.get_or_try_init(|| Applied::read(&self.staging.statements)).await?;
+        let recounts =
+            self.recounts.get_or_try_init(|| AppliedRecounts::read(&self.staging.statements)).await?;
         let mut batcher = Batcher::new(self.config.batch);
         let mut log = self.open(range).await?;
         while let Some(clicks) = log.next().await? {
@@ -56,11 +57,10 @@ impl Rebuild<'_> {
             }
         }
         filling.store(batcher.cut()).await?;
-        self.is_still_of_its_log(range).await
+        self.check_still_complete(range).await
     }
 
-    /// Adds what is missing among the rows of a range, but for those of some days; returns how many rows, and of which
-    /// days.
+    /// Inserts the missing rows of a range, except those of some days; returns the number of rows and their days.
     pub(super) async fn add_missing(
         &self,
         range: &Range,
@@ -90,27 +90,27 @@ impl Rebuild<'_> {
             }
         }
         adding.add(batcher.cut()).await?;
-        self.is_still_of_its_log(range).await?;
+        self.check_still_complete(range).await?;
         Ok((adding.rows, adding.days))
     }
 
-    /// Begins to read a range of the log.
+    /// Starts reading a range of the log.
     async fn open(&self, range: &Range) -> Result<Clicks, RebuildError> {
-        self.is_of_its_log(range).await?;
+        self.check_log(range).await?;
         let Range { partition, src, from, to } = *range;
         let part = Part { topic: self.log.topic().into(), partition, offsets: from..to };
-        // What is no click has its dead letter.
+        // Invalid records already have dead letters.
         let take = move |message: &BorrowedMessage<'_>| decode(src, &Record::of(message)).ok();
         let chunks = read(&self.config.kafka, part, take);
         let now = Instant::now();
-        Ok(Clicks { chunks, partition, offsets: to - from, read: 0, began: now, told: now })
+        Ok(Clicks { chunks, partition, offsets: to - from, read: 0, began: now, logged_at: now })
     }
 
-    /// Refuses to read from a log that has taken the place of the one which a range is of, or was cut since.
-    async fn is_of_its_log(&self, range: &Range) -> Result<(), RebuildError> {
+    /// Checks that the range belongs to the current log and not to one that was replaced or truncated.
+    async fn check_log(&self, range: &Range) -> Result<(), RebuildError> {
         let Range { partition, src, to, .. } = *range;
         let sources = self.store.sources().await?;
-        // The id first: the log of another topic is not known as one before it is adopted.
+        // The topic's id first: a replaced topic has no source of its own before it is adopted.
         let topic_id = sources.last(partition).map(|source| source.topic_id);
         if topic_id == Some(self.log.topic_id().await?) && sources.own(src).is_some_and(|own| to <= own.end) {
             Ok(())
@@ -119,10 +119,10 @@ impl Rebuild<'_> {
         }
     }
 
-    /// Refuses a range that was not read as a whole: the log was replaced meanwhile, or retention has cut it.
-    async fn is_still_of_its_log(&self, range: &Range) -> Result<(), RebuildError> {
+    /// Checks that the whole range was read: the log was neither replaced nor shortened by retention meanwhile.
+    async fn check_still_complete(&self, range: &Range) -> Result<(), RebuildError> {
         let Range { partition, from, .. } = *range;
-        self.is_of_its_log(range).await?;
+        self.check_log(range).await?;
         let start = self.log.extent(partition).await?.start;
         if start > from { Err(RebuildError::LogBegins { partition, from, start }) } else { Ok(()) }
     }
@@ -135,15 +135,15 @@ struct Clicks {
     offsets: u64,
     read: u64,
     began: Instant,
-    told: Instant,
+    logged_at: Instant,
 }
 
 impl Clicks {
     async fn next(&mut self) -> Result<Option<impl Iterator<Item = ClickRow> + use<>>, RebuildError> {
         let Some(chunk) = self.chunks.recv().await.transpose()? else { return Ok(None) };
         self.read += chunk.len() as u64;
-        if self.told.elapsed() >= TELL {
-            self.told = Instant::now();
+        if self.logged_at.elapsed() >= PROGRESS_INTERVAL {
+            self.logged_at = Instant::now();
             let Self { partition, read, .. } = *self;
             let per_second = read as f64 / self.began.elapsed().as_secs_f64();
             let left = self.offsets.saturating_sub(read);
@@ -159,12 +159,12 @@ impl Clicks {
     }
 }
 
-/// A day that is being filled.
+/// Fills the staging table with a day's clicks.
 struct Filling<'a> {
     rebuild: &'a Rebuild<'a>,
     day: NaiveDate,
     remembered: Remembered,
-    /// Marked clicks that stay. Had their first copies been lost, they were counted in their place.
+    /// Possible repeats that stay stored; each may count in place of a lost first copy.
     kept: HashSet<String>,
     deleted_links: DeletedLinks,
 }
@@ -191,11 +191,11 @@ impl Filling<'_> {
     }
 }
 
-/// Rows that are being added to those of days that are not closed for long.
+/// Inserts missing rows of open and recently closed days.
 struct Adding<'a> {
     rebuild: &'a Rebuild<'a>,
     range: &'a Range,
-    /// The marked clicks that are stored.
+    /// The stored clicks that are possible repeats.
     marked: HashSet<String>,
     deleted_links: DeletedLinks,
     rows: usize,
@@ -211,7 +211,7 @@ impl Adding<'_> {
         let (src, partition) = (self.range.src, self.range.partition);
         let store = &self.rebuild.store;
         for _ in 0..ATTEMPTS {
-            // Now nobody adds anything; whoever has the partition takes it again when it has something to store.
+            // Fenced: nothing is inserted meanwhile. The partition's owner takes over again at its next insert.
             let right = store.fence(src).await?;
             let dropped = self.not_missing(&batch).await?;
             let Some(insertion) = batch.insertion(&dropped.places) else { return Ok(()) };
@@ -223,15 +223,20 @@ impl Adding<'_> {
                     tracing::info!(partition, rows = insertion.rows, "added {} rows", insertion.rows);
                     return Ok(());
                 }
-                Err(InsertError::Fenced) => tracing::info!(partition, "a processor took it, trying again"),
-                // Whether it was done, the rows say when nobody adds any.
-                Err(InsertError::Doubtful(error)) => tracing::warn!(partition, "trying again: {error}"),
+                Err(InsertError::Fenced) => {
+                    tracing::info!(partition, "a processor took over partition {partition}, trying again")
+                }
+                // The next attempt reads whether the rows were inserted.
+                Err(InsertError::Doubtful(error)) => tracing::warn!(
+                    partition,
+                    "adding rows to partition {partition} failed, trying again: {error}"
+                ),
             }
         }
         Err(RebuildError::NotAdded { partition })
     }
 
-    /// Tells the rows of a batch that are there, or are not to be there.
+    /// Returns the rows of a batch that are stored already or must not be stored.
     async fn not_missing(&self, batch: &Batch) -> Result<Dropped, RebuildError> {
         let Rebuild { store, staging, .. } = self.rebuild;
         self.deleted_links.refresh(store).await?;
@@ -248,7 +253,7 @@ impl Adding<'_> {
     }
 }
 
-/// Adds to the places of repeats, ascending, those of the rows for which a condition holds.
+/// Returns the places of the repeats and of the rows for which a condition holds, ascending.
 fn with_all(batch: &Batch, repeats: Vec<usize>, holds: impl Fn(BatchRow<'_>) -> bool) -> Vec<usize> {
     let more = batch.rows().enumerate().filter(|(_, row)| holds(*row));
     let all: BTreeSet<usize> = more.map(|(place, _)| place).chain(repeats).collect();

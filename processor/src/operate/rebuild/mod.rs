@@ -1,13 +1,13 @@
-//! Making days of clicks again: of the log, or of their own rows by other rules.
+//! Rebuilds days of clicks, from the log or from their own rows under new rules.
 //!
-//! A day that was closed an hour ago or longer is put together in a staging table that nobody reads: the rows that stay,
-//! and those that the log has of the ranges that are read again. Then its rows take the place of the day's in one step,
-//! and the slice is closed again under a new version. Reports read closed days from the rollups, so they change once, at
-//! that. To the other days, what is missing is added, under an epoch of each source that lacks something.
+//! A day that was closed at least an hour ago is assembled in a staging table: the rows to keep, and the log's clicks
+//! of the replayed ranges. One statement then replaces the day's partition, and the slice is closed again under a new
+//! version. Reports read closed days from the rollups, so they change once, when that version becomes active. Open and
+//! recently closed days only get their missing rows, inserted under a new epoch of each source.
 //!
-//! A staging table is of one attempt, and whoever begins removes those of others: a statement of one that was thought dead
-//! finds its table gone. So there is no half of a rebuild. Killed anywhere, the days that are done are done; one whose rows
-//! were replaced and whose slice was not closed again yet is closed again by upkeep, which sees blocks that came since.
+//! A staging table belongs to one attempt. A new rebuild drops the tables of earlier ones, so their late statements fail.
+//! After a kill, finished days stay finished. If a day's rows were replaced but its slice was not closed again, upkeep
+//! notices the new blocks and closes it.
 
 mod fill;
 mod staging;
@@ -22,20 +22,20 @@ use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use self::staging::Staging;
+use super::applied_recounts::AppliedRecounts;
 use super::reading::ReadError;
-use super::recount::applied::Applied;
 use crate::Config;
 use crate::clickhouse::{Store, StoreError};
 use crate::pipeline::log::{Log, LogError};
 use crate::upkeep::{self, UpkeepError};
 
-/// How often a day is put together anew because clicks came to it meanwhile.
+/// Attempts to rebuild a day that gets new clicks meanwhile.
 const ATTEMPTS: usize = 3;
 
-/// Why a day was not made again. Those before it are done.
+/// Why a day was not rebuilt. The days before it are done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RebuildError {
-    #[error("ClickHouse did not do it, perhaps because another replay or recount has begun: {0}")]
+    #[error("ClickHouse failed, perhaps because another replay or recount has started: {0}")]
     Store(#[from] StoreError),
     #[error("Kafka did not answer: {0}")]
     Log(#[from] LogError),
@@ -43,18 +43,22 @@ pub(crate) enum RebuildError {
     Read(#[from] ReadError),
     #[error("the rollups could not be computed: {0}")]
     Upkeep(#[from] UpkeepError),
-    #[error("the log no longer holds partition {partition} from offset {from}: it begins at {start}")]
+    #[error(
+        "partition {partition}: the log starts at offset {start}, so the records from offset {from} are gone"
+    )]
     LogBegins { partition: i32, from: u64, start: u64 },
-    #[error("the log of partition {partition} was replaced or cut meanwhile, and the range with it")]
+    #[error("partition {partition}: the log was replaced or truncated, so the range cannot be read")]
     FormerLog { partition: i32 },
     #[error(
-        "what was made of {day} is not what it must be, and nothing was replaced: {others} rows are of other days, {doubled} \
-         positions have several rows"
+        "the staging table for {day} is wrong, nothing was replaced: {others} rows of other days, {doubled} positions \
+         with several rows"
     )]
     Unequal { day: NaiveDate, others: u64, doubled: u64 },
-    #[error("clicks of {day} came in between at each of {ATTEMPTS} attempts")]
+    #[error("{day} got new clicks during each of {ATTEMPTS} attempts; run it again")]
     Changed { day: NaiveDate },
-    #[error("processors took partition {partition} at each attempt to add to it; run it again")]
+    #[error(
+        "a processor took over partition {partition} during each attempt to add its missing rows; run it again"
+    )]
     NotAdded { partition: i32 },
 }
 
@@ -67,14 +71,14 @@ pub(crate) struct Range {
     pub(crate) to: u64,
 }
 
-/// What became of a day.
+/// The result for one day.
 #[derive(Debug, Serialize)]
 pub(crate) struct Rebuilt {
     pub(crate) day: NaiveDate,
-    /// How many clicks it had, without those of deleted links, and has now.
+    /// How many clicks it had and has now, without those of deleted links.
     pub(crate) before: u64,
     pub(crate) after: u64,
-    /// Whether any of them is another one.
+    /// Whether any row changed.
     pub(crate) changed: bool,
 }
 
@@ -82,37 +86,37 @@ impl fmt::Display for Rebuilt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { day, before, after, changed } = self;
         if *changed {
-            write!(f, "{day}: {after} clicks, it had {before}")
+            write!(f, "{day}: {after} clicks, before {before}")
         } else {
-            write!(f, "{day}: {after} clicks, all as they were")
+            write!(f, "{day}: {after} clicks, unchanged")
         }
     }
 }
 
-/// Makes days again.
+/// Rebuilds days.
 pub(crate) struct Rebuild<'a> {
     config: &'a Config,
     store: Store,
     upkeep: upkeep::Tables,
     log: Log,
     staging: Staging,
-    /// What recounts have made of clicks, as soon as the log is read.
-    recounts: OnceCell<Applied>,
+    /// Set when the log is first read.
+    recounts: OnceCell<AppliedRecounts>,
 }
 
 impl<'a> Rebuild<'a> {
-    /// Begins; who was at work on another one does nothing any more.
+    /// Starts a rebuild and stops any other one.
     pub(crate) async fn begin(config: &'a Config, store: Store, log: Log) -> Result<Self, RebuildError> {
         let staging = Staging::new(client(&config.clickhouse)).await?;
         Ok(Self { config, store, upkeep: config.tables(), log, staging, recounts: OnceCell::new() })
     }
 
-    /// Ends, and removes what was of use only for this.
+    /// Removes the staging table.
     pub(crate) async fn end(self) -> Result<(), RebuildError> {
         Ok(self.staging.drop().await?)
     }
 
-    /// Makes a day again: of the log where the ranges reach, and of its own rows by what a recount has read.
+    /// Rebuilds a day: the ranges from the log, all other rows from the table with the changes of a recount.
     pub(crate) async fn day(
         &self,
         day: NaiveDate,
@@ -127,25 +131,25 @@ impl<'a> Rebuild<'a> {
                 self.fill(day, range).await?;
             }
             self.staging.audit(day).await?;
-            let (made, stored) = self.staging.contents(day).await?;
-            let rebuilt = Rebuilt { day, before: stored.rows, after: made.rows, changed: made != stored };
+            let (staged, stored) = self.staging.contents(day).await?;
+            let rebuilt = Rebuilt { day, before: stored.rows, after: staged.rows, changed: staged != stored };
             if rebuilt.changed {
                 self.staging.note(day, reason, recount).await?;
                 self.upkeep.keep_positions(&self.staging.is_behind(day).await?).await?;
                 if self.last_block(day).await? != block {
-                    tracing::info!(%day, "clicks of {day} came in between, making it once more");
+                    tracing::info!(%day, "{day} got new clicks meanwhile, rebuilding it once more");
                     continue;
                 }
                 self.staging.replace(day).await?;
             }
             self.close_again(day).await?;
-            tracing::info!(%day, "made {rebuilt}");
+            tracing::info!(%day, "rebuilt {rebuilt}");
             return Ok(rebuilt);
         }
         Err(RebuildError::Changed { day })
     }
 
-    /// Adds what is missing among the rows of a range, but for those of some days; returns how many rows that is.
+    /// Inserts the missing rows of a range, except those of some days; returns how many.
     pub(crate) async fn complete(
         &self,
         range: &Range,

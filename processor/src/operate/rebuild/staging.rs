@@ -30,7 +30,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Makes a staging table, and removes those of others: who was at work on one does nothing any more.
+    /// Creates a staging table and drops all others, which stops the rebuilds that use them.
     pub(super) async fn new(client: Client) -> Result<Self, StoreError> {
         let statements = Statements::new(client);
         let staging = Self { statements, table: format!("{PREFIX}{}", Uuid::now_v7().simple()) };
@@ -39,7 +39,7 @@ impl Staging {
         );
         let others: Vec<String> = staging.statements.fetch_all(&others).await?;
         for table in others {
-            tracing::warn!("removing {table}, which another replay or recount has left, or still works on");
+            tracing::warn!("dropping {table}, which another replay or recount left behind or still uses");
             staging.statements.execute(&format!("DROP TABLE IF EXISTS {table} SYNC")).await?;
         }
         staging.statements.execute(&format!("CREATE TABLE {} AS clicks", staging.table)).await?;
@@ -56,8 +56,7 @@ impl Staging {
         self.statements.execute(&format!("DROP TABLE IF EXISTS {} SYNC", self.table)).await
     }
 
-    /// Puts the rows of a day into the table that are not of these ranges, changed by a recount; nothing else is in it
-    /// then.
+    /// Replaces the table's content by the rows of a day outside these ranges, changed by the recount.
     pub(super) async fn keep(
         &self,
         day: NaiveDate,
@@ -75,7 +74,7 @@ impl Staging {
         self.statements.execute(&format!("INSERT INTO {} {rows}", self.table)).await
     }
 
-    /// Returns what the table has, and what the day has.
+    /// Returns the contents of the table and of the day.
     pub(super) async fn contents(&self, day: NaiveDate) -> Result<(Content, Content), StoreError> {
         let of = async |from: String| {
             let sql = format!("SELECT count() AS rows, sum(cityHash64(*)) AS hash FROM {from}");
@@ -86,7 +85,7 @@ impl Staging {
         Ok((of(self.table.clone()).await?, stored.await?))
     }
 
-    /// Checks that each row of the table is of the day, and at a position of its own.
+    /// Checks that each row of the table is of the day and has a unique position.
     pub(super) async fn audit(&self, day: NaiveDate) -> Result<(), RebuildError> {
         let table = &self.table;
         let sql = format!("SELECT count() FROM {table} WHERE toDate(broker_ts) != '{day}'");
@@ -101,14 +100,14 @@ impl Staging {
         Ok(())
     }
 
-    /// Writes down that a day is made again, unless somebody else has begun since.
+    /// Records that a day is rebuilt; fails when another rebuild has started since.
     pub(super) async fn note(
         &self,
         day: NaiveDate,
         reason: &str,
         recount: Option<Uuid>,
     ) -> Result<(), StoreError> {
-        // Reading the table fails when it is gone.
+        // Reading the staging table fails when it was dropped.
         let sql = format!(
             "INSERT INTO rebuilds (day, at, reason, recount) \
              SELECT '{day}', now64(3), '{reason}', toUUID('{}') WHERE (SELECT count() FROM {}) >= 0",
@@ -118,7 +117,7 @@ impl Staging {
         self.statements.execute(&sql).await
     }
 
-    /// Returns the condition for the rows of a day that are behind the table's last ones of their sources.
+    /// Returns the condition for the day's rows whose offsets are higher than the table's last one of their source.
     pub(super) async fn is_behind(&self, day: NaiveDate) -> Result<String, StoreError> {
         let sql = format!("SELECT src, max(koff) FROM {} GROUP BY src", self.table);
         let last: Vec<(u32, u64)> = self.statements.fetch_all(&sql).await?;
@@ -129,8 +128,7 @@ impl Staging {
         Ok(condition)
     }
 
-    /// Puts the table's rows of a day in the place of those that were there; then removes those of links that were
-    /// deleted meanwhile.
+    /// Replaces the day's rows by the table's; then deletes those of links that were deleted meanwhile.
     pub(super) async fn replace(&self, day: NaiveDate) -> Result<(), StoreError> {
         self.statements
             .execute(&format!("ALTER TABLE clicks REPLACE PARTITION '{day}' FROM {}", self.table))
@@ -142,9 +140,9 @@ impl Staging {
             .await
     }
 
-    /// Returns the marked clicks of a partition, the oldest first, and where each is: those in the table, and those in
-    /// other days from the one before on. Also those of former logs, because a first copy may have been on its way when
-    /// the log was replaced.
+    /// Returns the possible repeats of a partition with their positions, oldest first: those in the table, and those of
+    /// other days from the previous one on. Includes former logs, because a first copy may have been in flight when the
+    /// log was replaced.
     pub(super) async fn marked(
         &self,
         day: NaiveDate,
@@ -163,7 +161,7 @@ impl Staging {
         Ok(rows.into_iter().filter_map(timed).collect())
     }
 
-    /// Returns the marked clicks of a partition that are stored, from the day before another one on.
+    /// Returns the stored possible repeats of a partition since the day before `day`.
     pub(super) async fn marked_since(
         &self,
         day: NaiveDate,
@@ -176,7 +174,7 @@ impl Staging {
         self.statements.fetch_all(&sql).await
     }
 
-    /// Returns at which offsets of a range a source has rows.
+    /// Returns the offsets of a range at which a source has rows.
     pub(super) async fn stored(&self, src: u32, from: u64, to: u64) -> Result<HashSet<u64>, StoreError> {
         let sql = format!("SELECT koff FROM clicks WHERE src = {src} AND koff >= {from} AND koff < {to}");
         Ok(self.statements.fetch_all(&sql).await?.into_iter().collect())
@@ -185,7 +183,7 @@ impl Staging {
 
 const NOT_DELETED: &str = "link_id NOT IN (SELECT link_id FROM deleted_links)";
 
-/// Changes rows by what a recount has read of their User-Agents and purposes, and all referrers.
+/// Applies a recount to a `SELECT` of rows, and removes `www.` from all referrers.
 fn recounted(rows: &str, recount: Uuid) -> String {
     let columns = ["class", "device_type", "browser", "os"];
     let columns =

@@ -1,16 +1,15 @@
-//! `processor recount`: what stored clicks say by the present rules, a day after the other.
+//! `processor recount`: classifies stored clicks by the current rules, one day after the other.
 //!
-//! Of a click its User-Agent and purpose are kept, and by these class, kind of device, browser and operating system are
-//! read again. Country and visitor cannot be: the address is not kept. A click without a User-Agent stays as it is:
-//! none was sent, or its visitor had asked not to be followed.
+//! Rows keep the User-Agent and purpose, from which class, device type, browser and operating system are computed again.
+//! Country and visitor cannot be recomputed because the address is not stored. A click without a User-Agent is unchanged:
+//! none was sent, or its visitor had asked not to be tracked.
 //!
-//! Referrers lose their `www.`, which clicks have that were stored before edges left it out.
+//! Referrers lose their `www.`; edges did not always remove it.
 //!
-//! Every distinct pair of a User-Agent and a purpose is read once. Where the reading is not what rows say, it is written
-//! to table `recounts`, and each day that was made again by it names it in table `rebuilds`. So audit and replay make of
-//! the log what the recount has made of the rows. Killed, it is started again: it finds what is still different.
+//! Each distinct pair of User-Agent and purpose is classified once. Classifications that differ from the rows are written
+//! to table `recounts`, and table `rebuilds` names the recount of each rebuilt day. Audit and replay apply them to
+//! the log. After a kill, run it again: it finds what still differs.
 
-pub(crate) mod applied;
 mod store;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,8 +26,8 @@ use service::clickhouse::client;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use self::applied::Reading;
 use self::store::{Scanned, Tables};
+use super::applied_recounts::Classification;
 use super::rebuild::{Rebuild, Rebuilt};
 use crate::Config;
 use crate::clickhouse::statements::next;
@@ -36,16 +35,16 @@ use crate::clickhouse::statements::next;
 /// Differences that are printed for people; JSON has all.
 const SHOWN: usize = 50;
 
-/// Least time between two lines about how far it is.
-const TELL: Duration = Duration::from_secs(5);
+/// Minimum time between two progress lines.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// By which rules clicks are counted again.
+/// Arguments of `recount`.
 #[derive(Debug, Clone, Args)]
 pub struct Recount {
     /// Read with the small built-in table instead of the lists in HOPLINE_DATA_DIR.
     #[arg(long)]
     built_in: bool,
-    /// Say what would change, by link and class, and do nothing.
+    /// Print what would change, by link and class, and change nothing.
     #[arg(long)]
     dry_run: bool,
     /// Print the answer as one line of JSON.
@@ -53,27 +52,27 @@ pub struct Recount {
     pub(super) json: bool,
 }
 
-/// What was done, or would be.
+/// What a recount changed, or would change in a dry run.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     dry_run: bool,
-    /// By which rules.
+    /// The rules that were used.
     rules: String,
-    /// Clicks of which something changes: class, kind of device, browser or operating system.
+    /// Clicks whose class, device type, browser or operating system changes.
     clicks: u64,
     /// Clicks whose referrer loses its `www.`.
     referrers: u64,
-    /// Clicks of another class, by link.
+    /// Clicks whose class changes, by link.
     differences: Vec<Difference>,
     /// The days on which something changes.
     days: BTreeSet<NaiveDate>,
-    /// Those that were made again.
+    /// The days that were rebuilt.
     rebuilt: Vec<Rebuilt>,
-    /// Days with clicks that stay as they are: they are open, or were closed less than an hour ago.
+    /// Days that were skipped: they are open, or were closed less than an hour ago.
     open_days: BTreeSet<NaiveDate>,
 }
 
-/// Clicks of a link that are of another class by the present rules.
+/// Clicks of a link whose class changes.
 #[derive(Debug, Serialize)]
 struct Difference {
     workspace_id: WorkspaceId,
@@ -86,7 +85,7 @@ struct Difference {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { dry_run, rules, clicks, referrers, differences, days, rebuilt, open_days } = self;
-        writeln!(f, "by {rules}: {clicks} clicks are read differently")?;
+        writeln!(f, "by {rules}: {clicks} clicks are classified differently")?;
         writeln!(f, "{referrers} referrers lose their www.")?;
         let mut classes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         for Difference { was, becomes, clicks, .. } in differences {
@@ -107,20 +106,20 @@ impl fmt::Display for Outcome {
         if !open_days.is_empty() {
             let days: Vec<String> = open_days.iter().map(NaiveDate::to_string).collect();
             let days = days.join(", ");
-            writeln!(f, "{days}, closed less than an hour ago or open, can be read again later")?;
+            writeln!(f, "{days}: skipped, still open or closed less than an hour ago; recount them later")?;
         }
         match (days.len(), dry_run) {
             (0, _) => writeln!(f, "there is nothing to recount"),
-            (days, true) => writeln!(f, "{days} days would be made again; nothing was done"),
-            (days, false) => writeln!(f, "done: {days} days were made again"),
+            (days, true) => writeln!(f, "{days} days would be rebuilt; nothing was changed"),
+            (days, false) => writeln!(f, "done: {days} days were rebuilt"),
         }
     }
 }
 
-/// Recounts.
+/// Classifies stored clicks again and rebuilds the days that change.
 ///
 /// # Errors
-/// When there are no rules to read by, another rebuild has begun, or an engine fails. Days that were done stay done.
+/// When no rules can be read, another rebuild has started, or an engine fails. Finished days stay finished.
 pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Result<Outcome> {
     let agents = rules(config, command)?;
     let tables = Tables::new(client(&config.clickhouse));
@@ -154,7 +153,7 @@ pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Resul
     }
     let recount = Uuid::now_v7();
     let readings: Vec<_> = found.readings.into_iter().collect();
-    tables.write(recount, &readings).await.context("cannot write what the recount changes")?;
+    tables.write(recount, &readings).await.context("cannot write the changes of the recount")?;
     let rebuild = Rebuild::begin(config, config.store("recount"), config.log()?).await?;
     let mut done = Ok(());
     for day in &outcome.days {
@@ -162,7 +161,7 @@ pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Resul
             Ok(rebuilt) => outcome.rebuilt.push(rebuilt),
             Err(error) => {
                 done = Err(error).with_context(|| {
-                    format!("{day} was not read again; the days before it are done. Run it again")
+                    format!("{day} was not recounted; the days before it are done. Run the recount again")
                 });
                 break;
             }
@@ -177,20 +176,20 @@ fn rules(config: &Config, command: &Recount) -> anyhow::Result<Agents> {
         (_, true) => Ok(Agents::built_in()),
         (Some(folder), false) => Agents::load(folder).context("cannot read the lists of agents"),
         (None, false) => bail!(
-            "HOPLINE_DATA_DIR does not say where the lists of agents are; edges without it read with the small \
-             built-in table, and --built-in does here"
+            "HOPLINE_DATA_DIR is not set, so there are no lists of agents. Set it, or use --built-in for the small \
+             built-in table that edges use without it"
         ),
     }
 }
 
-/// What the present rules change.
+/// What the current rules change.
 #[derive(Default)]
 struct Found {
     clicks: u64,
     referrers: u64,
     /// By User-Agent and purpose.
-    readings: HashMap<(String, String), Reading>,
-    /// By workspace, link, class and the class that it becomes.
+    readings: HashMap<(String, String), Classification>,
+    /// By workspace, link, old class and new class.
     differences: BTreeMap<(Uuid, Uuid, String, String), u64>,
     /// The broker's days of the clicks.
     days: BTreeSet<NaiveDate>,
@@ -200,13 +199,13 @@ impl Found {
     fn add(&mut self, scanned: Scanned, agents: &Agents) {
         let Scanned { workspace, link, user_agent, why, kind, device, program, system, days, clicks } =
             scanned;
-        let stored = Reading { class: kind, device_type: device, browser: program, os: system };
-        let reading = read(agents, &user_agent, &why);
+        let stored = Classification { class: kind, device_type: device, browser: program, os: system };
+        let reading = classify(agents, &user_agent, &why);
         if reading == stored {
             return;
         }
         self.clicks += clicks;
-        self.touch(days);
+        self.add_days(days);
         if stored.class != reading.class {
             let key = (workspace, link, stored.class, reading.class.clone());
             *self.differences.entry(key).or_default() += clicks;
@@ -214,22 +213,22 @@ impl Found {
         self.readings.insert((user_agent, why), reading);
     }
 
-    /// Notes days of the broker, as days since 1970, on which something changes.
-    fn touch(&mut self, days: impl IntoIterator<Item = u16>) {
+    /// Adds broker days, given as days since 1970, on which something changes.
+    fn add_days(&mut self, days: impl IntoIterator<Item = u16>) {
         let date =
             |day| DateTime::from_timestamp(i64::from(day) * 86_400, 0).map(|midnight| midnight.date_naive());
         self.days.extend(days.into_iter().filter_map(date));
     }
 }
 
-fn read(agents: &Agents, user_agent: &str, purpose: &str) -> Reading {
+fn classify(agents: &Agents, user_agent: &str, purpose: &str) -> Classification {
     let agent = agents.read(user_agent, Some(purpose));
     let class = match agent.class {
         Class::Human => schemas::message::Class::Human,
         Class::Bot => schemas::message::Class::Bot,
         Class::Preview => schemas::message::Class::Preview,
     };
-    Reading {
+    Classification {
         class: class.as_str().to_owned(),
         device_type: agent.device_type.to_owned(),
         browser: agent.browser.as_deref().unwrap_or_default().to_owned(),
@@ -237,7 +236,7 @@ fn read(agents: &Agents, user_agent: &str, purpose: &str) -> Reading {
     }
 }
 
-/// Reads what the clicks of some days say.
+/// Finds what changes among the clicks of these days.
 async fn scan(tables: &Tables, days: &BTreeSet<NaiveDate>, agents: &Agents) -> anyhow::Result<Found> {
     let mut found = Found::default();
     if days.is_empty() {
@@ -248,14 +247,14 @@ async fn scan(tables: &Tables, days: &BTreeSet<NaiveDate>, agents: &Agents) -> a
     let referrers =
         tables.referrers_with_www(&condition).await.context("cannot read the referrers of the raw rows")?;
     found.referrers = referrers.iter().map(|(_, clicks)| clicks).sum();
-    found.touch(referrers.iter().map(|(day, _)| *day));
+    found.add_days(referrers.iter().map(|(day, _)| *day));
     let mut rows = tables.scan(&condition)?;
-    let (mut clicks, mut told) = (0_u64, Instant::now());
+    let (mut clicks, mut logged_at) = (0_u64, Instant::now());
     while let Some(scanned) = next(&mut rows).await.context("cannot read the raw rows")? {
         clicks += scanned.clicks;
         found.add(scanned, agents);
-        if told.elapsed() >= TELL {
-            told = Instant::now();
+        if logged_at.elapsed() >= PROGRESS_INTERVAL {
+            logged_at = Instant::now();
             tracing::info!(clicks, "read the User-Agents of {clicks} clicks so far");
         }
     }

@@ -7,9 +7,9 @@ use schemas::referrer::WITHOUT_WWW;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::applied::Reading;
 use crate::clickhouse::StoreError;
 use crate::clickhouse::statements::{Statements, in_time};
+use crate::operate::applied_recounts::Classification;
 
 /// Readings that one insert writes.
 const READINGS: usize = 20_000;
@@ -78,15 +78,15 @@ impl Tables {
         self.statements.fetch_all(&sql).await
     }
 
-    /// Writes what a recount makes of User-Agents with their purposes; it counts for nothing until a day was made by it.
+    /// Writes the classifications of a recount; they have no effect until a day was rebuilt with them.
     pub(super) async fn write(
         &self,
         recount: Uuid,
-        readings: &[((String, String), Reading)],
+        readings: &[((String, String), Classification)],
     ) -> Result<(), StoreError> {
         for readings in readings.chunks(READINGS) {
             let mut lines = Vec::new();
-            for ((user_agent, purpose), Reading { class, device_type, browser, os }) in readings {
+            for ((user_agent, purpose), Classification { class, device_type, browser, os }) in readings {
                 let row = Written { recount, user_agent, purpose, class, device_type, browser, os };
                 // Texts and a UUID always become JSON.
                 serde_json::to_writer(&mut lines, &row).map_err(|error| {

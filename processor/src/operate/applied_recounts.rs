@@ -1,6 +1,7 @@
-//! What recounts have made of clicks: without it, a log and its rows would seem to differ.
+//! The changes that recounts made to clicks, so that records of the log can be compared with their rows.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
 use chrono::NaiveDate;
 use schemas::message::Class;
@@ -10,17 +11,25 @@ use uuid::Uuid;
 use crate::clickhouse::StoreError;
 use crate::clickhouse::statements::{Statements, next};
 
-/// What a click's User-Agent and purpose say by some rules. A text that is empty is not known.
+/// What a click's User-Agent and purpose are classified as. An empty text means unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Reading {
+pub(crate) struct Classification {
     pub(crate) class: String,
     pub(crate) device_type: String,
     pub(crate) browser: String,
     pub(crate) os: String,
 }
 
-impl Reading {
-    /// Returns what a row says.
+impl fmt::Display for Classification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { class, device_type, browser, os } = self;
+        let known = [class, device_type, browser, os].map(|text| if text.is_empty() { "-" } else { text });
+        f.write_str(&known.join("/"))
+    }
+}
+
+impl Classification {
+    /// Returns the classification of a row.
     pub(crate) fn of(row: &ClickRow) -> Self {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         Self {
@@ -32,17 +41,17 @@ impl Reading {
     }
 }
 
-/// The recounts that days have been through.
+/// The recounts that were applied to each day.
 #[derive(Debug, Default)]
-pub(crate) struct Applied {
-    /// What each has changed, by User-Agent and purpose.
-    readings: HashMap<Uuid, HashMap<String, HashMap<String, Reading>>>,
-    /// Those of each day, the oldest first.
+pub(crate) struct AppliedRecounts {
+    /// The changes of each recount, by User-Agent and purpose.
+    readings: HashMap<Uuid, HashMap<String, HashMap<String, Classification>>>,
+    /// The recounts of each day, oldest first.
     days: BTreeMap<NaiveDate, Vec<Uuid>>,
 }
 
-impl Applied {
-    /// Reads them.
+impl AppliedRecounts {
+    /// Reads the recounts from ClickHouse.
     pub(crate) async fn read(statements: &Statements) -> Result<Self, StoreError> {
         const DAYS: &str = "SELECT toString(day), toString(recount) FROM rebuilds \
                             WHERE recount != toUUID('00000000-0000-0000-0000-000000000000') ORDER BY rebuilds.at";
@@ -62,21 +71,23 @@ impl Applied {
             next(&mut rows).await?
         {
             let Ok(recount) = recount.parse() else { continue };
-            let reading = Reading { class, device_type, browser, os };
+            let reading = Classification { class, device_type, browser, os };
             let readings = applied.readings.entry(recount).or_default();
             readings.entry(user_agent).or_default().insert(purpose, reading);
         }
         Ok(applied)
     }
 
-    /// Gives a click of the log what recounts have made of it, and returns whether that is something else.
+    /// Applies the recounts to a click of the log; returns whether that changes it.
     pub(crate) fn apply(&self, row: &mut ClickRow) -> bool {
         let Some(user_agent) = &row.click.user_agent else { return false };
         let Some(recounts) = self.days.get(&row.broker_ts.date_naive()) else { return false };
         let purpose = row.click.purpose.as_deref().unwrap_or_default();
         let reading = |recount| self.readings.get(recount)?.get(user_agent)?.get(purpose);
         let reading = recounts.iter().rev().find_map(reading);
-        let Some(reading) = reading.filter(|reading| **reading != Reading::of(row)) else { return false };
+        let Some(reading) = reading.filter(|reading| **reading != Classification::of(row)) else {
+            return false;
+        };
         let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let click = &mut row.click;
         click.class = class(&reading.class).unwrap_or(click.class);
@@ -99,11 +110,15 @@ mod tests {
     use crate::pipeline::batch::tests::row;
 
     #[test]
-    fn the_last_recount_of_a_day_that_read_a_user_agent_counts_and_other_days_stay_as_they_are() {
+    fn the_last_recount_of_a_day_and_user_agent_applies() {
         let reading = |class: &str| {
             let class = class.to_owned();
-            let reading =
-                Reading { class, device_type: "other".to_owned(), browser: String::new(), os: String::new() };
+            let reading = Classification {
+                class,
+                device_type: "other".to_owned(),
+                browser: String::new(),
+                os: String::new(),
+            };
             HashMap::from([(String::new(), reading)])
         };
         let (first, last) = (Uuid::from_u128(1), Uuid::from_u128(2));
@@ -113,7 +128,7 @@ mod tests {
         ]);
         let day = |text: &str| text.parse::<NaiveDate>().unwrap();
         let days = BTreeMap::from([(day("2026-11-20"), vec![first, last]), (day("2026-11-21"), vec![first])]);
-        let applied = Applied { readings, days };
+        let applied = AppliedRecounts { readings, days };
         let read = |day: &str, user_agent: Option<&str>| {
             let at: DateTime<Utc> = format!("{day}T12:00:00Z").parse().unwrap();
             let mut row = row(7, "click", false, at);
