@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ::tests::engines::{Isolated, isolated};
 use anyhow::{Context as _, ensure};
-use chrono::{Datelike as _, Days, NaiveDate, Utc};
+use chrono::{Days, NaiveDate, Utc};
 use hdrhistogram::Histogram;
 use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::row::UPKEEP;
@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::api::stage::{Stage, link};
 use crate::load::{Connection, get};
-use crate::statistics::{Spread, histogram, micros};
+use crate::statistics::{histogram, micros};
 use crate::terminal::{ENGINES, prepare, report_progress};
 
 /// The version of all slices.
@@ -51,13 +51,6 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     clicks: u64,
-    /// Bytes on the disk per click, by table.
-    bytes_per_click: Vec<(String, f64)>,
-    /// Parts, by table.
-    parts: Vec<(String, u64)>,
-    /// Median seconds to close the slice of an ordinary day, and of a month's last.
-    close_seconds: f64,
-    fold_seconds: f64,
     questions: Vec<Asked>,
 }
 
@@ -94,12 +87,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Vec<Report>> {
 pub(crate) fn text(reports: &[Report]) -> String {
     let mut lines = Vec::new();
     for report in reports {
-        let Report { clicks, close_seconds, fold_seconds, .. } = report;
-        lines.push(format!("{clicks} clicks on one link"));
-        lines.push(format!("  close a slice {close_seconds:.2} s, a month's last {fold_seconds:.2} s"));
-        for ((table, bytes), (_, parts)) in report.bytes_per_click.iter().zip(&report.parts) {
-            lines.push(format!("  {table:<14} {bytes:6.1} bytes per click in {parts} parts"));
-        }
+        lines.push(format!("{} clicks on one link", report.clicks));
         for Asked { name, p50, p99, to_select_1 } in &report.questions {
             lines.push(format!(
                 "  {name:<28} p50 {p50:8.1} ms  p99 {p99:8.1} ms  {to_select_1:7.1} x SELECT 1"
@@ -114,7 +102,6 @@ async fn measure(options: &Options, clicks: u64, engines: &Isolated) -> anyhow::
     let today = Utc::now().date_naive();
     let first = today.checked_sub_days(Days::new(DAYS - 1)).context("days before any date")?;
     report_progress(&format!("creating {clicks} clicks on one link and {} on others", clicks / 5));
-    let (mut closed, mut folded) = (Vec::new(), Vec::new());
     let (hot, cold) = (clicks / DAYS, clicks / 5 / DAYS);
     let epoch = format!("INSERT INTO owners SELECT {UPKEEP}, {VERSION}, 'bench', now64(3)");
     engines.clickhouse(&epoch).await;
@@ -124,10 +111,7 @@ async fn measure(options: &Options, clicks: u64, engines: &Isolated) -> anyhow::
         if day == today {
             break;
         }
-        let started = Instant::now();
         close(engines, day).await;
-        let is_fold = day.succ_opt().is_some_and(|next| next.day() == 1);
-        if is_fold { &mut folded } else { &mut closed }.push(started.elapsed().as_secs_f64());
     }
     report_progress("asking");
     let mut questions = vec![select_1(engines, options.repeats).await?];
@@ -140,26 +124,7 @@ async fn measure(options: &Options, clicks: u64, engines: &Isolated) -> anyhow::
     }
     drop(connection);
     stage.stop().await?;
-    let rows = (hot + cold) * DAYS;
-    let mut report = Report {
-        clicks,
-        bytes_per_click: Vec::new(),
-        parts: Vec::new(),
-        close_seconds: Spread::of(closed)?.median,
-        fold_seconds: Spread::of(folded)?.median,
-        questions,
-    };
-    for table in ["clicks", "counts", "breakdowns"] {
-        let sql = format!(
-            "SELECT sum(bytes_on_disk), count() FROM system.parts \
-             WHERE active AND database = currentDatabase() AND table = '{table}'"
-        );
-        let found = engines.clickhouse(&sql).await;
-        let (bytes, parts) = found.trim().split_once('\t').context("no sizes")?;
-        report.bytes_per_click.push((table.to_owned(), bytes.parse::<f64>()? / rows as f64));
-        report.parts.push((table.to_owned(), parts.parse()?));
-    }
-    Ok(report)
+    Ok(Report { clicks, questions })
 }
 
 /// Measures `SELECT 1`, on a connection that stays open as the API's do.

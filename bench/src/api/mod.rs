@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bare::Bare;
 pub(crate) use report::Report;
-use report::{Comparison, Percentile, Round, Throughput};
+use report::{Comparison, Round};
 use stage::Stage;
 
 use ::tests::engines::{Isolated, isolated};
@@ -73,17 +73,17 @@ async fn measure(options: &Options, engines: &Isolated) -> anyhow::Result<Report
 
     let list_latency = compare(
         options,
-        Comparison::new("list", "SELECT beside the counter query", Percentile::P99, 1.5),
+        "list / SELECT beside the counter query",
         &mut stage,
         async || connection.ask(&list, 200).await.map(drop),
         async || bare.page_and_counters().await,
     )
     .await?;
-    let throughput = throughput(options, &stage, list, page.len()).await?;
+    let (lists, limits) = throughput(options, &stage, list, page.len()).await?;
     let create = post("/api/links", &stage.key, stage::NEW_LINK);
     let create_latency = compare(
         options,
-        Comparison::new("create", "INSERT of the link and its outbox rows", Percentile::P50, 2.0),
+        "create / INSERT of the link and its outbox rows",
         &mut stage,
         async || connection.ask(&create, 201).await.map(drop),
         async || bare.create().await,
@@ -92,19 +92,20 @@ async fn measure(options: &Options, engines: &Isolated) -> anyhow::Result<Report
     drop(connection);
     bare.close().await?;
     stage.stop().await?;
-    Report::new(vec![list_latency, create_latency], throughput)
+    Report::new([list_latency, create_latency], lists, limits)
 }
 
 /// Measures both sides in turns, one request after the other.
 async fn compare(
     options: &Options,
-    mut comparison: Comparison,
+    name: &'static str,
     stage: &mut Stage,
     mut ours: impl AsyncFnMut() -> anyhow::Result<()>,
     mut bare: impl AsyncFnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Comparison> {
     round(WARM_UP, &mut ours).await?;
     round(WARM_UP, &mut bare).await?;
+    let (mut ours_rounds, mut bare_rounds) = (Vec::new(), Vec::new());
     for pair in 1..=options.pairs {
         // Otherwise the API would publish the rows of one round during the next.
         stage.outbox_is_empty().await?;
@@ -112,14 +113,14 @@ async fn compare(
         stage.outbox_is_empty().await?;
         let bare = round(options.duration(), &mut bare).await?;
         report_progress(&format!(
-            "{} {pair} of {}: p50 {} and {} us, p99 {} and {} us",
-            comparison.name, options.pairs, ours.p50_us, bare.p50_us, ours.p99_us, bare.p99_us
+            "{name}, {pair} of {}: p50 {} and {} us, p99 {} and {} us",
+            options.pairs, ours.p50_us, bare.p50_us, ours.p99_us, bare.p99_us
         ));
-        comparison.ours.push(ours);
-        comparison.bare.push(bare);
+        ours_rounds.push(ours);
+        bare_rounds.push(bare);
     }
     stage.outbox_is_empty().await?;
-    Ok(comparison)
+    Comparison::new(name, ours_rounds, bare_rounds)
 }
 
 async fn round(
@@ -133,7 +134,7 @@ async fn round(
         once().await?;
         latencies.record(micros(sent.elapsed()))?;
     }
-    Ok(Round::new(&latencies, began.elapsed()))
+    Ok(Round::new(&latencies))
 }
 
 /// Counts requests per second of the list, beside a server with a constant answer of the same size.
@@ -142,7 +143,7 @@ async fn throughput(
     stage: &Stage,
     list: Vec<u8>,
     bytes: usize,
-) -> anyhow::Result<Throughput> {
+) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
     let constant = Constant::start(Some(bytes)).await?;
     let load = Load::of(CONNECTIONS, list);
     load.closed(stage.address, WARM_UP).await?;
@@ -156,5 +157,5 @@ async fn throughput(
         limits.push(limit);
     }
     stop(&constant.server).await?;
-    Throughput::new(bytes, &lists, &limits)
+    Ok((lists, limits))
 }

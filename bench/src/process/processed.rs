@@ -23,7 +23,6 @@ pub(super) struct Processed {
     pub(super) raw: Round,
     /// Raw rows and their rollups.
     pub(super) with_rollups: Round,
-    pub(super) rows_per_part: f64,
     pub(super) peak_mib: u64,
 }
 
@@ -35,9 +34,6 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Processed> {
     let processor = start(&deployment.processor).await?;
     let before = stage.read(Some(&processor))?;
     let rows_per_second = stage.filled(started).await?;
-    let parts = "SELECT count() FROM system.parts WHERE database = currentDatabase() AND table = 'clicks' \
-                 AND level = 0";
-    let parts = stage.number(parts).await?;
     stage.settle().await?;
     let raw_cpu = stage.used(before, stage.read(Some(&processor))?);
     let peak_mib = peak_mib(&processor)?;
@@ -59,8 +55,6 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Processed> {
     Ok(Processed {
         raw: Round { rows_per_second, cpu_seconds_per_million: raw_cpu },
         with_rollups: Round { rows_per_second: stage.clicks as f64 / seconds, cpu_seconds_per_million: cpu },
-        // An upper bound: parts that were merged and removed by now are missing.
-        rows_per_part: stage.clicks as f64 / parts.max(1) as f64,
         peak_mib,
     })
 }

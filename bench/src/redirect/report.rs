@@ -175,7 +175,7 @@ impl Report {
             lines.extend(round_lines(rounds));
         }
         lines.push(format!("clicks: {}", self.clicks));
-        lines.extend(self.open.lines().unwrap_or_default());
+        lines.extend(self.open.lines());
         lines.join("\n")
     }
 }
