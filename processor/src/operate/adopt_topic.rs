@@ -1,13 +1,12 @@
-//! `processor adopt-topic`: goes on with a topic of clicks that was made anew.
+//! `processor adopt-topic`: continues with a topic of clicks that was recreated.
 //!
-//! Rows are told apart by their positions, so offsets of two topics must not meet in one source. A partition whose topic
-//! has another id than the one that its rows came from gets another source: what is stored stays counted, and clicks of
-//! the new topic are counted from its start.
+//! Rows are identified by their positions, so offsets of two topics must not share a source. A partition whose topic has
+//! another id than the one that its rows came from gets a new source: stored rows stay counted, and clicks of the new
+//! topic are counted from its start.
 //!
-//! One row says so, and it goes in under the epoch of the source that it ends, as the inserts of that source do. Whoever
-//! had the partition until then is refused by that epoch, takes the partition again, and reads which source it has now;
-//! see [`crate::pipeline::ownership`]. So there is no half of an adoption: killed anywhere, it is done for some partitions and not
-//! for others, and doing it again does the rest. Nobody has to stop for it.
+//! An adoption is one row per partition, inserted under the epoch of the former source. The partition's owner is fenced by
+//! that epoch, claims the partition again, and reads its new source; see [`crate::pipeline::ownership`]. After a kill,
+//! run it again: it adopts the remaining partitions. Processors may keep running.
 
 use std::fmt;
 
@@ -23,13 +22,13 @@ use crate::clickhouse::sources::{NO_LOG, Source, Sources};
 use crate::clickhouse::{InsertError, Store, StoredRow};
 use crate::pipeline::log::{Extent, Log};
 
-/// How often a source is fenced anew because a processor has taken it back in between.
+/// Attempts to adopt a partition that a processor takes over meanwhile.
 const ATTEMPTS: usize = 20;
 
-/// What is adopted: every partition whose log is another one.
+/// Arguments of `adopt-topic`.
 #[derive(Debug, Clone, Args)]
 pub struct AdoptTopic {
-    /// Say what would be done and what is lost, and do nothing.
+    /// Print what would be adopted and what is lost, and change nothing.
     #[arg(long)]
     dry_run: bool,
     /// Print the answer as one line of JSON.
@@ -37,7 +36,7 @@ pub struct AdoptTopic {
     pub(super) json: bool,
 }
 
-/// What was found, and done.
+/// What was adopted, or would be in a dry run.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     dry_run: bool,
@@ -50,23 +49,23 @@ struct Partition {
     partition: i32,
     /// The source of the rows that are stored.
     src: u32,
-    /// What shows that the topic is another one; none when it is the one that the rows came from.
+    /// Why the topic is another one; none when it is the one that the rows came from.
     evidence: Option<String>,
-    /// The source of the clicks of the new log; none when the topic has no such partition any more.
+    /// The source of the new log's clicks; none when the topic no longer has the partition.
     new_src: Option<u32>,
     stored: Stored,
-    /// What the log holds now; none when there is none.
+    /// The offsets that the log holds now; none when there is no log.
     log: Option<Held>,
 }
 
-/// What is stored of a source.
+/// The stored rows of a source.
 #[derive(Debug, Serialize)]
 struct Stored {
     rows: u64,
     /// The offset of the last row, and the broker's time of it.
     last_offset: Option<u64>,
     last_at: Option<String>,
-    /// Up to when every click of the log was counted, as far as processors have said so.
+    /// The reported time up to which every click of the log was counted.
     as_of: Option<String>,
 }
 
@@ -82,7 +81,7 @@ impl fmt::Display for Outcome {
             let Some(evidence) = evidence else {
                 writeln!(
                     f,
-                    "partition {partition}: its topic is the one that its rows came from; nothing changes"
+                    "partition {partition}: the topic is the one that its rows came from; nothing changes"
                 )?;
                 continue;
             };
@@ -90,24 +89,24 @@ impl fmt::Display for Outcome {
             let last =
                 last_offset.map_or_else(String::new, |offset| format!(", the last one of offset {offset}"));
             let at = last_at.as_ref().map_or_else(String::new, |at| format!(" at {at}"));
-            writeln!(f, "partition {partition}: its topic is another one: {evidence}")?;
+            writeln!(f, "partition {partition}: the topic was replaced: {evidence}")?;
             writeln!(f, "  stored: {rows} rows of source {src}{last}{at}; they stay counted")?;
             match (log, new_src) {
                 (Some(Held { start, end }), Some(new)) => writeln!(
                     f,
-                    "  the log now: offsets {start} to {end}; they are counted from {start} on, as source {new}"
+                    "  the log now: offsets {start} to {end}; they are counted from offset {start} as source {new}"
                 )?,
-                _ => writeln!(f, "  the log now: none; nothing waits for it any more")?,
+                _ => writeln!(f, "  the log now: none; the partition is no longer waited for")?,
             }
             let since = as_of.as_ref().or(last_at.as_ref());
             let since = since.map_or_else(String::new, |since| format!(" after {since}"));
             writeln!(
                 f,
-                "  lost for ever: what the former log took{since} and nobody counted. How many clicks that is cannot be \
-                 known, and nothing of that log can be replayed or compared any more"
+                "  lost: clicks that the former log received{since} and that were not counted. Their number is unknown, \
+                 and the former log can no longer be replayed or audited"
             )?;
         }
-        writeln!(f, "{}", if self.dry_run { "nothing was done" } else { "done" })
+        writeln!(f, "{}", if self.dry_run { "nothing was changed" } else { "done" })
     }
 }
 
@@ -150,13 +149,13 @@ impl Adoption {
         let store = config.store("adopt-topic");
         let count = log.partitions().await.context("cannot ask Kafka for the topic of clicks")?;
         if count == 0 {
-            bail!("there is no topic {}: `api migrate` makes it", log.topic());
+            bail!("there is no topic {}: create it with `api migrate`", log.topic());
         }
         let topic_id = log.topic_id().await.context("cannot ask Kafka for the topic's id")?;
         Ok(Self { store, log, count, topic_id })
     }
 
-    /// Returns the partitions that the topic has, and those that it had when somebody counted their clicks.
+    /// Returns the topic's partitions, and former ones whose clicks were counted.
     async fn partitions(&self) -> anyhow::Result<Vec<i32>> {
         let sources = self.sources().await?;
         let counted = self.store.progress().await.context("cannot read the progress")?.into_keys();
@@ -204,12 +203,11 @@ impl Adoption {
         })
     }
 
-    /// The log that takes the place of another one.
+    /// Returns the source that replaces another one.
     fn next(&self, known: Source) -> anyhow::Result<Source> {
         let src = known.next_src();
         let partition = known.partition();
-        let src =
-            src.with_context(|| format!("partition {partition} has had as many logs as can be told apart"))?;
+        let src = src.with_context(|| format!("partition {partition} has had the maximum number of logs"))?;
         let first_offset = if partition < self.count { 0 } else { NO_LOG };
         Ok(Source { src, topic_id: self.topic_id, first_offset })
     }
@@ -218,32 +216,37 @@ impl Adoption {
     async fn adopt(&self, found: &Partition) -> anyhow::Result<()> {
         let Partition { partition, evidence: Some(evidence), .. } = found else { return Ok(()) };
         for _ in 0..ATTEMPTS {
-            // Another one may have adopted it meanwhile.
+            // Another command may have adopted it meanwhile.
             let known = self.sources().await?.last(*partition);
             let Some(known) = known.filter(|known| known.topic_id != self.topic_id) else { return Ok(()) };
             let next = self.next(known)?;
             let fenced = self.store.fence(known.src).await.context("cannot fence the source")?;
-            // Only now nothing is stored any more, and the log is the last one.
+            // Fenced: no more rows are inserted. Check that the source is still the last one.
             if self.sources().await?.last(*partition) != Some(known) {
                 continue;
             }
             if self.log.topic_id().await.context("cannot ask Kafka for the topic's id")? != self.topic_id {
-                bail!("the topic was made anew meanwhile; look again what is to be done");
+                bail!("the topic was recreated meanwhile; run the command again, first with --dry-run");
             }
             match self.store.begin(fenced, next, evidence).await {
                 Ok(()) => {
                     let (src, to) = (known.src, next.src);
-                    tracing::info!(partition, src, to, "partition {partition} has source {to} from now on");
+                    tracing::info!(partition, src, to, "partition {partition} continues as source {to}");
                     return Ok(());
                 }
                 Err(InsertError::Fenced) => {
-                    tracing::info!(partition, "a processor took it meanwhile, trying again");
+                    tracing::info!(
+                        partition,
+                        "a processor took over partition {partition} meanwhile, trying again"
+                    );
                 }
-                // Whether it was done, the next look tells.
-                Err(InsertError::Doubtful(error)) => tracing::warn!(partition, "trying again: {error}"),
+                // The next attempt reads whether it was done.
+                Err(InsertError::Doubtful(error)) => {
+                    tracing::warn!(partition, "adopting partition {partition} failed, trying again: {error}")
+                }
             }
         }
-        bail!("processors took partition {partition} at each of {ATTEMPTS} attempts; run it again")
+        bail!("processors took over partition {partition} during each of {ATTEMPTS} attempts; run it again")
     }
 
     async fn sources(&self) -> anyhow::Result<Sources> {

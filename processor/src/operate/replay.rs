@@ -1,4 +1,4 @@
-//! `processor replay`: reads a range of the log again, and makes the days of it again.
+//! `processor replay`: reads a range of the log again, and rebuilds its days.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,19 +19,19 @@ use crate::clickhouse::sources::{Source, Sources};
 use crate::pipeline::decode::Record;
 use crate::pipeline::log::{Extent, Log};
 
-/// Which part of the log is replayed.
+/// Arguments of `replay`.
 #[derive(Debug, Clone, Args)]
 pub struct Replay {
     /// From the first record at or after this time of the broker's clock, or `earliest`.
     #[arg(long, value_name = "TIME", required_unless_present = "offsets")]
     from: Option<Start>,
-    /// To before the first record at or after this time; else to what is counted now.
+    /// Up to the first record at or after this time; by default up to the last counted record.
     #[arg(long, value_name = "TIME", conflicts_with = "offsets")]
     to: Option<DateTime<Utc>>,
     /// A range of one partition, such as 3:1000-2000; may be given more than once.
     #[arg(long, value_name = "PARTITION:FROM-TO", conflicts_with = "from")]
     offsets: Vec<Offsets>,
-    /// Say what would be done, and do nothing.
+    /// Print what would be replayed, and change nothing.
     #[arg(long)]
     dry_run: bool,
     /// Print the answer as one line of JSON.
@@ -39,7 +39,7 @@ pub struct Replay {
     pub(super) json: bool,
 }
 
-/// Where a replay begins in every partition.
+/// Where a replay starts in every partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
     Earliest,
@@ -81,16 +81,16 @@ impl FromStr for Offsets {
     }
 }
 
-/// What was done, or would be.
+/// What a replay changed, or would change in a dry run.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     dry_run: bool,
-    /// What is read from the log again.
+    /// The ranges that are read from the log again.
     ranges: Vec<Range>,
-    /// Closed days, which are made again; those that are done, or else all that would be.
+    /// The closed days, which are rebuilt.
     days: Vec<NaiveDate>,
     rebuilt: Vec<Rebuilt>,
-    /// Days that are not closed, or not for an hour yet: what is missing is added to them.
+    /// Days that are open or were closed less than an hour ago: their missing rows are added.
     open_days: Vec<NaiveDate>,
     /// Rows that were added to them.
     added: usize,
@@ -106,7 +106,7 @@ impl fmt::Display for Outcome {
         }
         if *dry_run {
             for day in days {
-                writeln!(f, "{day} is made again")?;
+                writeln!(f, "{day} would be rebuilt")?;
             }
         }
         for day in rebuilt {
@@ -116,19 +116,19 @@ impl fmt::Display for Outcome {
             let days: Vec<String> = open_days.iter().map(NaiveDate::to_string).collect();
             let days = days.join(", ");
             if *dry_run {
-                writeln!(f, "what is missing is added to {days}, closed less than an hour ago or open")?;
+                writeln!(f, "missing clicks would be added to {days}, open or closed less than an hour ago")?;
             } else {
-                writeln!(f, "{days}, closed less than an hour ago or open: {added} clicks were missing")?;
+                writeln!(f, "{days}, open or closed less than an hour ago: added {added} missing clicks")?;
             }
         }
-        writeln!(f, "{}", if *dry_run { "nothing was done" } else { "done" })
+        writeln!(f, "{}", if *dry_run { "nothing was changed" } else { "done" })
     }
 }
 
 /// Replays a part of the log, one day after the other.
 ///
 /// # Errors
-/// When the log does not hold the range, another replay has begun, or an engine fails. Days that were done stay done.
+/// When the log does not hold the range, another replay has started, or an engine fails. Finished days stay finished.
 pub(super) async fn replay(config: &Config, command: &Replay) -> anyhow::Result<Outcome> {
     let planning = Planning { config, store: config.store("replay"), log: config.log()? };
     let ranges = planning.ranges(command).await?;
@@ -148,12 +148,12 @@ pub(super) async fn replay(config: &Config, command: &Replay) -> anyhow::Result<
         return Ok(outcome);
     }
     let rebuild = Rebuild::begin(config, planning.store.clone(), planning.log.clone()).await?;
-    let done = carry_out(&planning, &rebuild, &closed, &open, &mut outcome).await;
+    let done = run_replay(&planning, &rebuild, &closed, &open, &mut outcome).await;
     rebuild.end().await?;
     done.map(|()| outcome)
 }
 
-async fn carry_out(
+async fn run_replay(
     planning: &Planning<'_>,
     rebuild: &Rebuild<'_>,
     closed: &BTreeSet<NaiveDate>,
@@ -165,7 +165,7 @@ async fn carry_out(
         let rebuilt = rebuild.day(*day, &ranges, None, "replay").await;
         let rebuilt = rebuilt.with_context(|| {
             format!(
-                "{day} was not made again; the days before it are done. Run it again from {day}T00:00:00Z on"
+                "{day} was not rebuilt; the days before it are done. Run the replay again from {day}T00:00:00Z"
             )
         })?;
         outcome.rebuilt.push(rebuilt);
@@ -174,13 +174,13 @@ async fn carry_out(
         for range in planning.of_days(&outcome.ranges, *first, *last).await? {
             let added = rebuild.complete(&range, closed, *first).await;
             outcome.added += added
-                .context("open days may still lack something; the closed days are done. Run it again")?;
+                .context("open days may still lack clicks; the closed days are done. Run the replay again")?;
         }
     }
     Ok(())
 }
 
-/// What is known of the log and its rows when a replay begins.
+/// Finds the ranges and days of a replay.
 struct Planning<'a> {
     config: &'a Config,
     store: Store,
@@ -188,7 +188,7 @@ struct Planning<'a> {
 }
 
 impl Planning<'_> {
-    /// Returns what is asked for, as far as it is counted: the rest is for the live processors to do.
+    /// Returns the requested ranges, as far as they are counted: live processors count the rest.
     async fn ranges(&self, command: &Replay) -> anyhow::Result<Vec<Range>> {
         let Self { store, log, .. } = self;
         let sources = store.sources().await.context("cannot read the partitions' logs")?;
@@ -202,7 +202,7 @@ impl Planning<'_> {
             let position = position.context("cannot read the partition's position")?;
             let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
             let done = position.map_or(0, |position| position.next);
-            for (from, to) in self.asked(command, &sources, partition, extent).await? {
+            for (from, to) in self.requested(command, &sources, partition, extent).await? {
                 let to = to.min(done).min(extent.end);
                 for (Source { src, .. }, own) in sources.of_topic(partition) {
                     let (from, to) = (from.max(own.start), to.min(own.end));
@@ -213,14 +213,14 @@ impl Planning<'_> {
             }
         }
         if ranges.is_empty() {
-            bail!("nothing of what is asked for is counted: there is nothing to replay");
+            bail!("no record of the requested range is counted yet: there is nothing to replay");
         }
         ranges.sort_unstable_by_key(|range| (range.partition, range.src, range.from));
         Ok(ranges)
     }
 
-    /// Returns the ranges of a partition, apart from each other, that are asked for.
-    async fn asked(
+    /// Returns the requested ranges of a partition, without overlaps.
+    async fn requested(
         &self,
         command: &Replay,
         sources: &Sources,
@@ -228,17 +228,17 @@ impl Planning<'_> {
         extent: Extent,
     ) -> anyhow::Result<Vec<(u64, u64)>> {
         if command.from.is_some() {
-            return Ok(vec![self.asked_one(command, None, sources, partition, extent).await?]);
+            return Ok(vec![self.requested_range(command, None, sources, partition, extent).await?]);
         }
         let mut ranges = Vec::new();
-        for offsets in joined(&command.offsets, partition) {
-            ranges.push(self.asked_one(command, Some(offsets), sources, partition, extent).await?);
+        for offsets in merged(&command.offsets, partition) {
+            ranges.push(self.requested_range(command, Some(offsets), sources, partition, extent).await?);
         }
         Ok(ranges)
     }
 
-    /// Returns one range of a partition that is asked for: these offsets, or what is between the times.
-    async fn asked_one(
+    /// Returns one requested range of a partition: these offsets, or those between the times.
+    async fn requested_range(
         &self,
         command: &Replay,
         offsets: Option<Offsets>,
@@ -246,31 +246,31 @@ impl Planning<'_> {
         partition: i32,
         extent: Extent,
     ) -> anyhow::Result<(u64, u64)> {
-        // Offsets and times of a log that was replaced mean nothing in the one that took its place.
-        let had_another = sources.have_former(partition);
+        // Offsets and times of a replaced log have no meaning in the new log.
+        let was_replaced = sources.have_former(partition);
         let begins = async || self.time_of(partition, extent.start, extent.end).await;
         let at = async |time: DateTime<Utc>| self.first_at(partition, time, extent.end).await;
         let (from, is_lost) = match (command.from, offsets) {
             (_, Some(Offsets { from, .. })) => (from, from < extent.start),
             (Some(Start::Earliest) | None, None) => (extent.start, false),
             (Some(Start::Time(time)), None) => {
-                let was_cut = extent.start > 0 || had_another;
-                (at(time).await?, was_cut && begins().await?.is_none_or(|begins| time < begins))
+                let lost_records = extent.start > 0 || was_replaced;
+                (at(time).await?, lost_records && begins().await?.is_none_or(|begins| time < begins))
             }
         };
         if is_lost {
             bail!(
-                "the log of partition {partition} begins at offset {}, {}: what is before is gone from it{}, and stays \
-                 as it is in the tables. `--from earliest` begins there",
+                "the log of partition {partition} begins at offset {}, {}: earlier records are gone{}, and their rows \
+                 stay unchanged. `--from earliest` starts there",
                 extent.start,
                 begins().await?.map_or_else(|| "and has no record".to_owned(), text),
-                if had_another { " with the log that it took the place of" } else { "" }
+                if was_replaced { " with the log that it replaced" } else { "" }
             );
         }
         let to = match (command.to, offsets) {
-            (_, Some(Offsets { to, .. })) if had_another && to > extent.end => bail!(
-                "the log of partition {partition} ends at offset {}: it took the place of another one, whose offsets \
-                 cannot be read any more; what was counted of them stays as it is in the tables",
+            (_, Some(Offsets { to, .. })) if was_replaced && to > extent.end => bail!(
+                "the log of partition {partition} ends at offset {}: it replaced another log, whose records are \
+                 gone; their rows stay unchanged",
                 extent.end
             ),
             (_, Some(Offsets { to, .. })) => to,
@@ -294,7 +294,7 @@ impl Planning<'_> {
         Ok(first.and_then(|times| *times.first()?))
     }
 
-    /// Returns the broker's days that ranges have rows or records of.
+    /// Returns the broker days of the rows and records of some ranges.
     async fn touched(&self, ranges: &[Range]) -> anyhow::Result<BTreeSet<NaiveDate>> {
         let mut touched = BTreeSet::new();
         let tables = self.config.tables();
@@ -311,7 +311,7 @@ impl Planning<'_> {
         Ok(touched)
     }
 
-    /// Returns the parts of ranges that have all records of some days, by what brokers' clocks differ.
+    /// Returns the parts of ranges that hold the records of some days, allowing for differing broker clocks.
     async fn of_days(
         &self,
         ranges: &[Range],
@@ -319,7 +319,8 @@ impl Planning<'_> {
         last: NaiveDate,
     ) -> anyhow::Result<Vec<Range>> {
         let midnight = |day: NaiveDate| day.and_time(NaiveTime::MIN).and_utc();
-        let (begin, end) = (midnight(first) - SKEW, midnight(last) + TimeDelta::days(1) + SKEW);
+        let (begin, end) =
+            (midnight(first) - MAX_CLOCK_SKEW, midnight(last) + TimeDelta::days(1) + MAX_CLOCK_SKEW);
         let mut parts = Vec::new();
         for range in ranges {
             let from = self.first_at(range.partition, begin, range.to).await?.max(range.from);
@@ -332,11 +333,11 @@ impl Planning<'_> {
     }
 }
 
-/// How far the clocks of brokers may be apart. The rows of records that this misses stay as they are.
-const SKEW: TimeDelta = TimeDelta::minutes(10);
+/// How far the clocks of brokers may differ. Rows of records beyond it stay unchanged.
+const MAX_CLOCK_SKEW: TimeDelta = TimeDelta::minutes(10);
 
-/// Returns the ranges of a partition in their order, those that meet as one.
-fn joined(offsets: &[Offsets], partition: i32) -> Vec<Offsets> {
+/// Returns the ranges of a partition in order, with overlapping and adjacent ones merged.
+fn merged(offsets: &[Offsets], partition: i32) -> Vec<Offsets> {
     let mut own: Vec<Offsets> =
         offsets.iter().copied().filter(|range| range.partition == partition).collect();
     own.sort_unstable_by_key(|range| range.from);
@@ -366,8 +367,8 @@ mod tests {
     fn ranges_that_meet_are_read_once() {
         let given = ["3:40-50", "3:10-20", "1:0-9", "3:15-30", "3:30-35"].map(|range| range.parse().unwrap());
         let range = |from, to| Offsets { partition: 3, from, to };
-        assert_eq!(joined(&given, 3), [range(10, 35), range(40, 50)]);
-        assert_eq!(joined(&given, 0), []);
+        assert_eq!(merged(&given, 3), [range(10, 35), range(40, 50)]);
+        assert_eq!(merged(&given, 0), []);
     }
 
     #[test]

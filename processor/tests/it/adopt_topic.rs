@@ -1,11 +1,10 @@
-//! A topic that was wiped is gone on with: what is counted stays, and the new log is counted from its start.
+//! A wiped topic is adopted: counted clicks stay, and the new log is counted from its start.
 
 use std::process::Stdio;
 use std::time::Duration;
 
 use processor::clickhouse::{After, InsertError, Right, Store};
 use processor::operate::audit::report::Former;
-use processor::operate::lag::lag;
 use processor::pipeline::log::Log;
 use processor::pipeline::ownership::Claim;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -18,12 +17,12 @@ use tests::proxy::{Fate, Moment, OWNERS, Proxy};
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::assert_equal;
-use crate::clicks::{Edge, SOON, again, click, counted, counted_exactly};
+use crate::clicks::{Edge, SOON, again, click, counted, counted_exactly, wait_until_processed};
 use crate::processor::{Processor, config, operate, program};
 use crate::storing::insertion;
 use crate::upkeep::eager;
 
-/// Deletes the topic of clicks with everything in it, and makes it anew.
+/// Deletes and recreates the topic of clicks.
 async fn wipe(isolated: &Isolated) {
     let admin: AdminClient<DefaultClientContext> = isolated.kafka().create().unwrap();
     let name = isolated.topic(topic::CLICKS);
@@ -33,28 +32,19 @@ async fn wipe(isolated: &Isolated) {
     }
     let new = NewTopic::new(&name, topic::CLICKS.partitions, TopicReplication::Fixed(1));
     let new = topic::CLICKS.config.iter().fold(new, |new, (key, value)| new.set(key, value));
-    // The former one is there a moment longer.
-    eventually("the topic is made anew", SOON, async || {
+    // Kafka deletes the former topic with a delay.
+    eventually("the topic is recreated", SOON, async || {
         admin.create_topics([&new], &options).await.unwrap().remove(0)
     })
     .await;
 }
 
-/// A row that says of partition 0 that its clicks came from another topic.
+/// Makes the clicks of partition 0 belong to another topic.
 pub(crate) const FORMER: &str =
     "INSERT INTO sources SELECT 65536, generateUUIDv4(), 0, now64(3), 'test' SETTINGS async_insert = 0";
 
-/// Waits until everything on the topic is done.
-async fn all_done(isolated: &Isolated) {
-    eventually("everything is done", SOON, async || {
-        let lags = lag(&config(isolated)).await.unwrap();
-        if lags.offsets == 0 { Ok(()) } else { Err(lags) }
-    })
-    .await;
-}
-
-/// Waits until a processor says of its partitions what contains this.
-async fn says(processor: &Processor, status: u16, text: &str) {
+/// Waits until the processor's readiness of partitions contains this text.
+async fn wait_for_readiness(processor: &Processor, status: u16, text: &str) {
     eventually(text, SOON, async || {
         let (found, report) = processor.readiness().await;
         let detail = report["checks"]["partitions"]["detail"].as_str().unwrap_or_default();
@@ -68,7 +58,7 @@ async fn sources(isolated: &Isolated) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wiped_topic_is_counted_from_its_start_beside_what_was_counted() {
+async fn a_wiped_topic_is_counted_from_its_start() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start(&isolated).await;
@@ -77,7 +67,7 @@ async fn a_wiped_topic_is_counted_from_its_start_beside_what_was_counted() {
     edge.send(0, &again(&marked)).await;
     counted_exactly(&isolated, 61).await;
     edge.write(1, b"no click", None).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     assert_equal(&isolated).await;
     let nothing = operate(&isolated, &["adopt-topic"]).await.unwrap_err().to_string();
     assert!(nothing.contains("nothing to adopt"), "{nothing}");
@@ -108,7 +98,7 @@ async fn a_wiped_topic_is_counted_from_its_start_beside_what_was_counted() {
     assert!(twice.contains("nothing to adopt"), "{twice}");
     let processor = Processor::start(&isolated).await;
     counted_exactly(&isolated, 181).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     let report = assert_equal(&isolated).await;
     let of_former = |partition: u16| Former {
         src: source(1, partition),
@@ -136,22 +126,22 @@ async fn a_wiped_topic_is_counted_from_its_start_beside_what_was_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processors_that_run_notice_a_wiped_topic_and_go_on_once_it_is_adopted() {
+async fn running_processors_resume_after_a_wiped_topic_is_adopted() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
     edge.send_many("old", 600).await;
     counted_exactly(&isolated, 600).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
 
     wipe(&isolated).await;
     // Nothing was written to it yet, and nothing more is said to be counted.
-    says(&processor, 503, "adopt-topic").await;
+    wait_for_readiness(&processor, 503, "adopt-topic").await;
     let as_of = "SELECT max(as_of) FROM progress";
     let said = isolated.clickhouse(as_of).await;
     let edge = Edge::new(&isolated);
     edge.send_many("new", 60).await;
-    says(&processor, 503, "adopt-topic").await;
+    wait_for_readiness(&processor, 503, "adopt-topic").await;
     assert_eq!(isolated.clickhouse(as_of).await, said);
     assert_eq!(isolated.clickhouse("SELECT count() FROM clicks").await.trim(), "600");
 
@@ -159,8 +149,8 @@ async fn processors_that_run_notice_a_wiped_topic_and_go_on_once_it_is_adopted()
     counted_exactly(&isolated, 660).await;
     edge.send_many("more", 600).await;
     counted_exactly(&isolated, 1_260).await;
-    says(&processor, 200, "owns 6 partitions").await;
-    all_done(&isolated).await;
+    wait_for_readiness(&processor, 200, "owns 6 partitions").await;
+    wait_until_processed(&isolated).await;
     let report = assert_equal(&isolated).await;
     assert_eq!(report.former.iter().map(|former| former.rows).sum::<u64>(), 600);
     // The new log's sources are those that are waited for.
@@ -173,7 +163,7 @@ async fn processors_that_run_notice_a_wiped_topic_and_go_on_once_it_is_adopted()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_partition_is_adopted_and_the_others_are_left_alone() {
+async fn one_partition_is_adopted_without_the_others() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     // As it was stored from another topic.
@@ -186,7 +176,7 @@ async fn one_partition_is_adopted_and_the_others_are_left_alone() {
         .await;
     edge.send_many("click", 60).await;
     let processor = Processor::start(&isolated).await;
-    says(&processor, 503, "partition 0 of topic").await;
+    wait_for_readiness(&processor, 503, "partition 0 of topic").await;
     counted(&isolated, "SELECT count() FROM clicks WHERE click_id != 'foreign'", 50).await;
     let outcome = operate(&isolated, &["adopt-topic"]).await.unwrap();
     let is_adopted = |partition: &serde_json::Value| !partition["evidence"].is_null();
@@ -198,7 +188,7 @@ async fn one_partition_is_adopted_and_the_others_are_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_does_not_know_of_an_adoption_stores_nothing_under_the_former_source() {
+async fn an_insert_under_a_former_source_is_rejected() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let store = Store::new(service::clickhouse::client(&config(&isolated).clickhouse), "former".to_owned());
@@ -221,13 +211,13 @@ async fn whoever_does_not_know_of_an_adoption_stores_nothing_under_the_former_so
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_adoption_that_is_killed_at_any_step_is_done_by_the_next() {
+async fn a_killed_adoption_is_completed_by_the_next() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start(&isolated).await;
     edge.send_many("old", 600).await;
     counted_exactly(&isolated, 600).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     // One of the steps says of the new source what is said of the former one.
     counted(&isolated, "SELECT uniqExact(src) FROM progress", 6).await;
     processor.stop().await;
@@ -262,10 +252,10 @@ async fn an_adoption_that_is_killed_at_any_step_is_done_by_the_next() {
     // One has its new log, the others are refused.
     let processor = Processor::start(&isolated).await;
     counted(&isolated, "SELECT count() FROM clicks", 610).await;
-    says(&processor, 503, "adopt-topic").await;
+    wait_for_readiness(&processor, 503, "adopt-topic").await;
     operate(&isolated, &["adopt-topic"]).await.unwrap();
     counted_exactly(&isolated, 660).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     processor.stop().await;
     assert_equal(&isolated).await;
     let rows = "SELECT count(), uniqExact(src), max(bitShiftRight(src, 16)) FROM sources";
@@ -273,13 +263,13 @@ async fn an_adoption_that_is_killed_at_any_step_is_done_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_that_has_committed_within_the_new_log_skips_nothing_of_it() {
+async fn committed_offsets_in_the_new_log_skip_no_click() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start(&isolated).await;
     edge.send_many("old", 60).await;
     counted_exactly(&isolated, 60).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     processor.stop().await;
     wipe(&isolated).await;
     Edge::new(&isolated).send_many("new", 120).await;
@@ -296,7 +286,7 @@ async fn a_group_that_has_committed_within_the_new_log_skips_nothing_of_it() {
     rdkafka::consumer::Consumer::commit(&member, &offsets, rdkafka::consumer::CommitMode::Sync).unwrap();
     let processor = Processor::start(&isolated).await;
     counted_exactly(&isolated, 180).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     processor.stop().await;
     assert_equal(&isolated).await;
 }

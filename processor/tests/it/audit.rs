@@ -1,4 +1,4 @@
-//! The audit says that what is equal is equal, and names what is not.
+//! The audit accepts equal tables and reports each difference.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +9,19 @@ use processor::operate::audit::report::{Kind, Report};
 use processor::pipeline::log::Log;
 use processor::pipeline::ownership::Claim;
 use schemas::clickhouse::rollup::{Run, Scope};
-use schemas::id::LinkId;
-use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
+use schemas::message::Message as _;
 use schemas::row::UPKEEP;
 use schemas::topic;
 use tests::engines::{Isolated, isolated};
 use tests::eventually;
 use tokio_util::sync::CancellationToken;
 
-use crate::clicks::{Edge, SOON, again, click, counted, counted_exactly};
+use crate::clicks::{Edge, SOON, again, click, counted, counted_exactly, wait_until_processed};
 use crate::processor::{Processor, config, operate, program};
 use crate::rollups::{link, random_clicks, recent_month, store, workspace};
-use crate::upkeep::{eager, write};
+use crate::upkeep::{delete_link, eager};
 
-/// Takes a partition as a processor does that counts nothing of it.
+/// Claims a partition without counting any of its clicks.
 async fn begin_log(isolated: &Isolated, partition: i32) {
     let config = config(isolated);
     let store = Store::new(service::clickhouse::client(&config.clickhouse), "test".to_owned());
@@ -30,7 +29,7 @@ async fn begin_log(isolated: &Isolated, partition: i32) {
     Claim::new(partition, store, log, CancellationToken::new()).take().await.unwrap();
 }
 
-/// Audits, and shows that everything is equal and that the log is counted to its end.
+/// Runs an audit, and checks that everything is equal and the log is counted to its end.
 pub(crate) async fn assert_equal(isolated: &Isolated) -> Report {
     let report = audit(&config(isolated)).await.unwrap();
     assert!(report.equal, "{report}");
@@ -42,7 +41,7 @@ pub(crate) async fn assert_equal(isolated: &Isolated) -> Report {
     report
 }
 
-/// Audits, and returns what is different.
+/// Runs an audit that finds differences, and returns its report.
 async fn differences(isolated: &Isolated) -> Report {
     let report = audit(&config(isolated)).await.unwrap();
     assert!(!report.equal && report.difference_count > 0, "{report}");
@@ -59,17 +58,8 @@ async fn close(isolated: &Isolated, slices: &[NaiveDate]) {
     }
 }
 
-/// Waits until the group has committed everything, which is when repeats and dead letters at the end are done too.
-async fn all_done(isolated: &Isolated) {
-    eventually("everything is done", SOON, async || {
-        let lags = processor::operate::lag::lag(&config(isolated)).await.unwrap();
-        if lags.offsets == 0 { Ok(()) } else { Err(lags) }
-    })
-    .await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_counted_is_equal_with_repeats_dead_letters_and_deleted_links() {
+async fn repeats_dead_letters_and_deleted_links_are_equal() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
@@ -93,10 +83,10 @@ async fn what_is_counted_is_equal_with_repeats_dead_letters_and_deleted_links() 
     gone.link_id = link(77);
     edge.send(1, &gone).await;
     counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'gone'", 1).await;
-    delete(&isolated, link(77)).await;
+    delete_link(&isolated, link(77)).await;
     counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'gone'", 0).await;
     edge.send(1, &gone).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
 
     let report = assert_equal(&isolated).await;
     let sum = |part: fn(&processor::operate::audit::report::Source) -> u64| {
@@ -112,11 +102,6 @@ async fn what_is_counted_is_equal_with_repeats_dead_letters_and_deleted_links() 
     assert_equal(&isolated).await;
 }
 
-async fn delete(isolated: &Isolated, link: LinkId) {
-    let deleted = DeletedLink { version: Version, id: link, revision: 9, deleted_at: Utc::now() };
-    write(isolated, topic::LINKS, &link.to_string(), &LinkRecord::Deleted(deleted).encode()).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_counted_yet_is_not_a_difference() {
     let isolated = isolated().await;
@@ -128,7 +113,7 @@ async fn what_is_not_counted_yet_is_not_a_difference() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_is_missing_doubled_changed_or_made_up_is_found_and_named() {
+async fn missing_doubled_changed_and_invented_rows_are_reported() {
     let isolated = isolated().await;
     let began = Utc::now();
     let edge = Edge::new(&isolated);
@@ -137,7 +122,7 @@ async fn a_row_that_is_missing_doubled_changed_or_made_up_is_found_and_named() {
     edge.send(0, &again(&click("marked"))).await;
     edge.write(5, b"no click", None).await;
     counted_exactly(&isolated, 121).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     processor.stop().await;
     assert_equal(&isolated).await;
     let link = click("any").link_id;
@@ -187,7 +172,7 @@ async fn a_row_that_is_missing_doubled_changed_or_made_up_is_found_and_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_position_that_is_doubled_where_the_log_does_not_reach_is_found() {
+async fn a_doubled_position_outside_the_log_is_reported() {
     let isolated = isolated().await;
     let rows = random_clicks(Utc::now().date_naive(), 1, 50);
     store(&isolated, &rows).await;
@@ -199,7 +184,7 @@ async fn a_position_that_is_doubled_where_the_log_does_not_reach_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rollup_that_is_not_what_its_rows_say_is_found_and_named() {
+async fn a_wrong_rollup_is_reported() {
     let isolated = isolated().await;
     let first = recent_month(Utc::now().date_naive()).checked_sub_days(Days::new(3)).unwrap();
     let rows = random_clicks(first, 7, 2_000);
@@ -268,7 +253,7 @@ async fn a_rollup_that_is_not_what_its_rows_say_is_found_and_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_click_that_no_plan_shows_any_more_is_expired_also_when_nobody_has_said_what_its_workspace_shows() {
+async fn a_click_older_than_every_plan_shows_is_expired() {
     let isolated = isolated().await;
     isolated.keep_given_times().await;
     let edge = Edge::new(&isolated);
@@ -285,7 +270,7 @@ async fn a_click_that_no_plan_shows_any_more_is_expired_also_when_nobody_has_sai
     edge.send(0, &click("now")).await;
     let processor = Processor::start(&isolated).await;
     counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'now'", 1).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     processor.stop().await;
     let records = assert_equal(&isolated).await.sources[0].rows;
 
@@ -325,7 +310,7 @@ async fn a_dead_letter_that_was_not_written_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_program_prints_one_line_and_ends_with_what_was_found() {
+async fn the_audit_prints_one_json_line_and_sets_the_exit_code() {
     let isolated = isolated().await;
     let rows = random_clicks(Utc::now().date_naive(), 1, 5);
     store(&isolated, &rows).await;

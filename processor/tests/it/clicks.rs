@@ -1,9 +1,10 @@
-//! Clicks on the topic, and what became of them in the table.
+//! Writes clicks to the topic and counts their rows.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
+use processor::operate::lag::lag;
 use rdkafka::producer::future_producer::Delivery;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
@@ -11,6 +12,8 @@ use schemas::message::{Click, Message as _};
 use schemas::topic;
 use tests::engines::Isolated;
 use tests::eventually;
+
+use crate::processor::config;
 
 /// How long the processor may take for anything in these tests, on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
@@ -30,7 +33,7 @@ pub(crate) fn click(id: &str) -> Click {
     click
 }
 
-/// The same click, marked as one that may have been sent before.
+/// The same click, marked as a possible repeat.
 pub(crate) fn again(click: &Click) -> Click {
     Click { again: true, ..click.clone() }
 }
@@ -71,7 +74,7 @@ impl<'a> Edge<'a> {
     }
 }
 
-/// Waits until a query of one value has this answer.
+/// Waits until a query returns this value.
 pub(crate) async fn counted(isolated: &Isolated, query: &str, expected: impl ToString) {
     let expected = expected.to_string();
     eventually(query, SOON, async || {
@@ -81,9 +84,18 @@ pub(crate) async fn counted(isolated: &Isolated, query: &str, expected: impl ToS
     .await;
 }
 
-/// Waits until this many clicks are rows, and shows that no click and no position is there twice.
+/// Waits until this many clicks are stored, and checks that no click and no position is stored twice.
 pub(crate) async fn counted_exactly(isolated: &Isolated, clicks: usize) {
     counted(isolated, "SELECT uniqExact(click_id) FROM clicks", clicks).await;
     let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks";
     assert_eq!(isolated.clickhouse(rows).await.trim(), format!("{clicks}\t{clicks}\t{clicks}"));
+}
+
+/// Waits until the group has committed every record, including repeats and dead letters.
+pub(crate) async fn wait_until_processed(isolated: &Isolated) {
+    eventually("every record is processed", SOON, async || {
+        let lags = lag(&config(isolated)).await.unwrap();
+        if lags.offsets == 0 { Ok(()) } else { Err(lags) }
+    })
+    .await;
 }

@@ -142,7 +142,7 @@ async fn a_day_boundary_cuts_the_batch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_partition_says_up_to_when_its_clicks_are_counted() {
+async fn every_partition_has_progress() {
     let isolated = isolated().await;
     let processor = Processor::start(&isolated).await;
     eventually("ready", SOON, async || match processor.readiness().await {

@@ -40,7 +40,7 @@ async fn letters(isolated: &Isolated, count: usize) -> Vec<Letter> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_click_becomes_a_dead_letter_and_the_rest_is_counted() {
+async fn invalid_records_become_dead_letters() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let later = String::from_utf8(click("later").encode()).unwrap().replacen("\"v\":1", "\"v\":2", 1);
@@ -92,7 +92,7 @@ async fn a_dead_letter_at_the_end_is_not_written_again_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_letters_are_listed_and_shown_by_what_is_asked() {
+async fn dead_letters_are_listed_and_shown_by_filter() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start(&isolated).await;
@@ -183,7 +183,7 @@ async fn a_dead_letter_that_is_resubmitted_twice_counts_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_letters_without_a_source_are_all_sent_and_each_click_counts_once() {
+async fn dead_letters_without_a_source_are_all_sent() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start(&isolated).await;

@@ -21,7 +21,7 @@ use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
 use crate::processor::{Processor, config, operate};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_processors_on_the_same_partitions_never_store_a_click_twice() {
+async fn two_processors_on_the_same_partitions_store_each_click_once() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     // Groups know nothing of each other, so both are given every partition.
@@ -57,7 +57,7 @@ async fn two_processors_on_the_same_partitions_never_store_a_click_twice() {
 
 /// Shows that the test above can fail: what is refused there is stored here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_check_of_their_epochs_two_processors_on_the_same_partitions_double_clicks() {
+async fn without_the_epoch_check_two_processors_double_clicks() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let [one, other] =
@@ -78,7 +78,7 @@ async fn without_the_check_of_their_epochs_two_processors_on_the_same_partitions
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_whose_times_step_back_is_the_one_that_its_rows_came_from() {
+async fn a_log_whose_times_step_back_is_still_the_same_log() {
     let isolated = isolated().await;
     isolated.keep_given_times().await;
     let edge = Edge::new(&isolated);
@@ -104,7 +104,7 @@ async fn a_log_whose_times_step_back_is_the_one_that_its_rows_came_from() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_topic_is_refused_and_the_refusal_says_what_to_do_until_the_former_one_is_back() {
+async fn another_topic_is_rejected_until_the_former_one_is_back() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     isolated.clickhouse(FORMER).await;
@@ -125,7 +125,7 @@ async fn another_topic_is_refused_and_the_refusal_says_what_to_do_until_the_form
         other => Err(other),
     })
     .await;
-    // Other partitions are counted; of this one nothing is.
+    // Only other partitions are counted.
     counted(&isolated, "SELECT count() FROM clicks WHERE src = 65537", 1).await;
     assert_eq!(isolated.clickhouse("SELECT count() FROM clicks WHERE src = 65536").await.trim(), "0");
     isolated.clickhouse("DELETE FROM sources WHERE reason = 'test'").await;
@@ -133,7 +133,7 @@ async fn another_topic_is_refused_and_the_refusal_says_what_to_do_until_the_form
     processor.stop().await;
 }
 
-/// Rows of partition 0 whose records a log has lost that ended with them.
+/// Inserts rows of partition 0 whose records the end of the log has lost.
 fn lost_rows(offsets: std::ops::Range<u64>) -> String {
     let (first, count) = (offsets.start, offsets.end - offsets.start);
     format!(
@@ -143,8 +143,8 @@ fn lost_rows(offsets: std::ops::Range<u64>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_was_cut_goes_on_as_another_one_by_itself_also_when_it_has_grown_again() {
-    // It has not grown again, to less than it had, or to more.
+async fn a_truncated_log_continues_as_a_new_source() {
+    // The log has not grown since, to less than before, or to more.
     for grown in [0, 3, 12] {
         let isolated = isolated().await;
         let edge = Edge::new(&isolated);
@@ -173,19 +173,19 @@ async fn a_log_that_was_cut_goes_on_as_another_one_by_itself_also_when_it_has_gr
         counted_exactly(&isolated, 10 + 5 + grown + 4).await;
         // Of all processors of this test's process.
         let metrics = processor.metrics().await;
-        let is_told =
+        let is_counted =
             |line: &str| line.starts_with("hopline_processor_logs_cut_total ") && !line.ends_with(" 0");
-        assert!(metrics.lines().any(is_told), "{metrics}");
+        assert!(metrics.lines().any(is_counted), "{metrics}");
         processor.stop().await;
         let report = assert_equal(&isolated).await;
         assert_eq!(report.former, [Former { src: 65_536, from: 10, rows: 5 }], "{report}");
-        // Nor does it begin again with the next owner.
+        // The next owner continues with the same source.
         let processor = Processor::start(&isolated).await;
         edge.send(0, &click("last")).await;
         counted_exactly(&isolated, 10 + 5 + grown + 5).await;
         processor.stop().await;
         assert_eq!(isolated.clickhouse("SELECT max(src) FROM clicks").await.trim(), "131072");
-        // What is read again of the log is of both its parts.
+        // The replay covers both parts of the log.
         operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
         assert_equal(&isolated).await;
         let rows = "SELECT count(), uniqExact(click_id), uniqExact(src, koff) FROM clicks";
@@ -204,7 +204,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_a_broker_has_from_an_older_copy_is_noticed_by_whoever_reads_it() {
+async fn a_partition_restored_from_an_older_copy_is_noticed() {
     let (kafka, folder) = own_kafka_and_folder().await;
     let isolated = counting_on(kafka.url(), &isolated().await.clickhouse_url, 6).await;
     let edge = Edge::new(&isolated);
@@ -225,7 +225,7 @@ async fn a_partition_that_a_broker_has_from_an_older_copy_is_noticed_by_whoever_
     std::fs::remove_dir_all(&partition).unwrap();
     copy(&folder.join("../copy"), &partition);
     kafka.start().await.unwrap();
-    // A producer that knew the lost records goes on with their sequence; a new one does not.
+    // A new producer, because the old one continues the sequence of the lost records.
     let edge = Edge::new(&isolated);
     for number in 0..20 {
         edge.send(0, &click(&format!("new-{number}"))).await;
@@ -239,7 +239,7 @@ async fn a_partition_that_a_broker_has_from_an_older_copy_is_noticed_by_whoever_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clickhouse_that_came_back_from_an_older_copy_gets_the_rest_from_the_log() {
+async fn a_restored_clickhouse_gets_the_rest_from_the_log() {
     for is_running in [true, false] {
         let isolated = isolated().await;
         let edge = Edge::new(&isolated);
@@ -272,7 +272,7 @@ async fn a_clickhouse_that_came_back_from_an_older_copy_gets_the_rest_from_the_l
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_said_to_be_counted_while_nobody_has_taken_a_partition_that_kafka_has() {
+async fn no_progress_is_reported_while_a_partition_has_no_owner() {
     let isolated = isolated().await;
     let processor = Processor::start(&isolated).await;
     let is_written = "SELECT max(as_of) > now64(3) - 2 FROM progress";
@@ -287,7 +287,7 @@ async fn nothing_is_said_to_be_counted_while_nobody_has_taken_a_partition_that_k
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_was_added_is_known_to_whoever_had_looked_before() {
+async fn an_added_partition_is_noticed() {
     let isolated = isolated().await;
     let name = isolated.topic(topic::CLICKS);
     let log = Log::new(&config(&isolated).kafka, &name, "looks").unwrap();

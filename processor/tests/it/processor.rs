@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::task::JoinHandle;
 
-/// A running processor; to be stopped by the test, so that its end is seen.
+/// A running processor; a test stops it to check its result.
 pub(crate) struct Processor {
     shutdown: Shutdown,
     operations: SocketAddr,
@@ -39,7 +39,7 @@ fn parse(isolated: &Isolated, command: &[&str]) -> Config {
     Config::try_parse_from(engines.iter().chain(command)).unwrap()
 }
 
-/// Does what an operator's command line says, and returns its answer.
+/// Runs an operator's command and returns its answer.
 pub(crate) async fn operate(isolated: &Isolated, command: &[&str]) -> anyhow::Result<serde_json::Value> {
     let config = parse(isolated, &[command, &["--json"]].concat());
     let command = config.command.clone().unwrap();
@@ -61,12 +61,12 @@ pub(crate) fn program(isolated: &Isolated, command: &[&str]) -> Command {
 }
 
 impl Processor {
-    /// Starts one as it is started in production.
+    /// Starts a processor with the default configuration.
     pub(crate) async fn start(isolated: &Isolated) -> Self {
         Self::start_with(config(isolated)).await
     }
 
-    /// Starts one with another configuration.
+    /// Starts a processor with this configuration.
     pub(crate) async fn start_with(config: Config) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let operations = listener.local_addr().unwrap();
@@ -76,7 +76,7 @@ impl Processor {
         Self { shutdown, operations, run }
     }
 
-    /// Stops it, and shows that it ended in order and in time.
+    /// Stops it, and checks that it ended without an error and in time.
     pub(crate) async fn stop(self) {
         self.shutdown.request();
         let deadline = self.shutdown.deadline().unwrap();

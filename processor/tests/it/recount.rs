@@ -13,11 +13,11 @@ use tests::engines::{Isolated, isolated};
 use tests::processor::{Step, kill_at};
 
 use crate::audit::assert_equal;
-use crate::clicks::{Edge, again, click, counted};
+use crate::clicks::{Edge, again, click, counted, wait_until_processed};
 use crate::processor::{Processor, config, operate, program};
-use crate::replay::{all_done, delete, moment, two_days, two_hours_pass, watch};
+use crate::replay::{moment, two_days, two_hours_pass, watch};
 use crate::rollups::{link, random_clicks, recent_month, store};
-use crate::upkeep::{all_closed, eager};
+use crate::upkeep::{all_closed, delete_link, eager};
 
 /// A folder of lists by which every Firefox is a crawler and no browser has a name. Removed on drop.
 struct Lists(PathBuf);
@@ -52,8 +52,8 @@ fn by(id: &str, user_agent: Option<&str>) -> Click {
     Click { user_agent: user_agent.map(str::to_owned), purpose: None, ..click(id) }
 }
 
-/// 600 clicks of closed slices that the log does not hold any more; and in the log 300 of two closed days, of two
-/// browsers and of none. The slices are closed, two hours ago.
+/// Stores 600 clicks of closed slices that the log no longer holds. Writes 300 clicks of two closed days to the log, from
+/// two browsers and without a User-Agent. The slices were closed two hours ago.
 async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
     isolated.keep_given_times().await;
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
@@ -68,12 +68,12 @@ async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
         }
     }
     edge.write(2, b"no click", None).await;
-    all_done(isolated).await;
+    wait_until_processed(isolated).await;
     all_closed(isolated).await;
     two_hours_pass(isolated).await;
 }
 
-/// The classes of the clicks whose ids begin so: people's, programs', previews.
+/// Counts the human, bot and preview clicks whose ids have this prefix.
 async fn classes(isolated: &Isolated, prefix: &str) -> String {
     let classes = ["human", "bot", "preview"].map(|class| format!("countIf(class = '{class}')")).join(", ");
     let sql = format!("SELECT {classes} FROM clicks WHERE startsWith(click_id, '{prefix}')");
@@ -81,7 +81,7 @@ async fn classes(isolated: &Isolated, prefix: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_recount_changes_classes_while_live_clicks_go_on_and_a_replay_keeps_them() {
+async fn a_recount_changes_classes_and_a_replay_keeps_them() {
     let isolated = isolated().await;
     let lists = Lists::new(&isolated);
     let edge = Edge::new(&isolated);
@@ -91,7 +91,7 @@ async fn a_recount_changes_classes_while_live_clicks_go_on_and_a_replay_keeps_th
     isolated.keep_given_times().await;
     edge.send_at(1, &gone, moment(two_days()[0], 0)).await;
     counted_clicks(&isolated, &edge).await;
-    delete(&isolated, link(5)).await;
+    delete_link(&isolated, link(5)).await;
     counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'gone'", 0).await;
     let before = assert_equal(&isolated).await;
 
@@ -131,7 +131,7 @@ async fn a_recount_changes_classes_while_live_clicks_go_on_and_a_replay_keeps_th
     };
     let (sent, ()) = tokio::join!(live, recount);
     assert!(watch.await.unwrap() > 10);
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     let report = assert_equal(&isolated).await;
     assert_eq!(report.closed_until, before.closed_until);
     assert_eq!(classes(&isolated, "sent-").await, "200\t100\t0");
@@ -226,7 +226,7 @@ async fn a_recount_drops_www_from_stored_referrers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_recount_that_is_killed_at_any_step_is_started_again() {
+async fn a_killed_recount_can_be_run_again() {
     let isolated = isolated().await;
     let lists = Lists::new(&isolated);
     let edge = Edge::new(&isolated);
@@ -242,7 +242,7 @@ async fn a_recount_that_is_killed_at_any_step_is_started_again() {
         edge.send(3, &by(&format!("live-{round}"), Some(CHROME))).await;
         operate(&isolated, &rules).await.unwrap();
         assert_eq!(classes(&isolated, "sent-").await, becomes);
-        all_done(&isolated).await;
+        wait_until_processed(&isolated).await;
         assert_equal(&isolated).await;
     }
     stop.store(true, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use crate::clicks::{Edge, again, click, counted, counted_exactly};
 use crate::processor::Processor;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_click_sent_again_counts_once_and_one_that_never_arrived_counts() {
+async fn a_repeat_counts_once_and_a_lost_first_copy_is_replaced() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let arrived = click("arrived");
@@ -27,7 +27,7 @@ async fn a_click_sent_again_counts_once_and_one_that_never_arrived_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeat_is_found_when_the_edges_clock_runs_ahead_however_far() {
+async fn a_repeat_is_found_when_the_edge_clock_runs_ahead() {
     for ahead in [TimeDelta::minutes(5), TimeDelta::hours(25), TimeDelta::days(400)] {
         let isolated = isolated().await;
         let edge = Edge::new(&isolated);
@@ -48,7 +48,7 @@ async fn a_repeat_is_found_when_the_edges_clock_runs_ahead_however_far() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeat_is_found_when_it_comes_after_the_time_to_which_the_edges_clock_had_run_ahead() {
+async fn a_repeat_is_found_after_the_edge_clock_is_corrected() {
     let isolated = isolated().await;
     isolated.keep_given_times().await;
     let edge = Edge::new(&isolated);
@@ -64,7 +64,7 @@ async fn a_repeat_is_found_when_it_comes_after_the_time_to_which_the_edges_clock
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_first_copy_that_arrives_second_is_dropped_also_after_a_restart() {
+async fn a_late_first_copy_is_dropped_after_a_restart() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let (one, two) = (click("one"), click("two"));

@@ -6,32 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::{DateTime, Days, NaiveDate, TimeDelta, Utc};
-use processor::operate::lag::lag;
-use schemas::id::LinkId;
-use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
 use schemas::topic;
 use serde_json::json;
 use tests::engines::{Isolated, isolated};
-use tests::eventually;
 use tests::processor::{Step, kill_at};
 use tests::signals::{freeze, wake};
 use tokio::process::Child;
 use tokio::task::JoinHandle;
 
 use crate::audit::assert_equal;
-use crate::clicks::{Edge, SOON, again, click, counted};
-use crate::processor::{Processor, config, operate, program};
+use crate::clicks::{Edge, again, click, counted, wait_until_processed};
+use crate::processor::{Processor, operate, program};
 use crate::rollups::{link, random_clicks, recent_month, store};
-use crate::upkeep::{all_closed, eager, write};
-
-/// Waits until everything on the topic is done.
-pub(crate) async fn all_done(isolated: &Isolated) {
-    eventually("everything is done", SOON, async || {
-        let lags = lag(&config(isolated)).await.unwrap();
-        if lags.offsets == 0 { Ok(()) } else { Err(lags) }
-    })
-    .await;
-}
+use crate::upkeep::{all_closed, delete_link, eager};
 
 /// Makes the slices look as if they had been closed two hours ago.
 pub(crate) async fn two_hours_pass(isolated: &Isolated) {
@@ -49,8 +36,8 @@ pub(crate) fn moment(day: NaiveDate, minute: i64) -> DateTime<Utc> {
     day.and_time(chrono::NaiveTime::MIN).and_utc() + TimeDelta::minutes(minute)
 }
 
-/// 600 clicks of closed slices that the log does not hold any more; and in the log 240 of two closed days and 60 of this
-/// one, with repeats and what is no click. All slices that can be are closed, two hours ago.
+/// Stores 600 clicks of closed slices that the log no longer holds. Writes 240 clicks of two closed days and 60 of today
+/// to the log, with repeats and invalid records. Slices were closed two hours ago.
 async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
     isolated.keep_given_times().await;
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
@@ -74,7 +61,7 @@ async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
         }
     }
     edge.write(2, b"no click", None).await;
-    all_done(isolated).await;
+    wait_until_processed(isolated).await;
     all_closed(isolated).await;
     two_hours_pass(isolated).await;
 }
@@ -127,7 +114,7 @@ async fn lose(isolated: &Isolated, condition: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_changes_no_count_while_live_clicks_go_on() {
+async fn a_replay_beside_live_clicks_changes_no_count() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
@@ -164,7 +151,7 @@ async fn a_replay_changes_no_count_while_live_clicks_go_on() {
     let (sent, ()) = tokio::join!(live, replays);
     assert!(watch.await.unwrap() > 10);
     assert!(sent > 10);
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     let after = assert_equal(&isolated).await;
     assert_eq!(after.closed_until, before.closed_until);
     assert_eq!(isolated.clickhouse(slices).await, version, "nothing was closed again");
@@ -176,7 +163,7 @@ async fn a_replay_changes_no_count_while_live_clicks_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_lost_comes_back_what_is_there_twice_goes_and_a_deleted_link_does_not_come_back() {
+async fn a_replay_restores_lost_rows_and_removes_doubled_rows() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
@@ -186,7 +173,7 @@ async fn what_was_lost_comes_back_what_is_there_twice_goes_and_a_deleted_link_do
     edge.send_at(1, &gone, moment(two_days()[0], 0)).await;
     counted_clicks(&isolated, &edge).await;
     let before = assert_equal(&isolated).await;
-    delete(&isolated, link(5)).await;
+    delete_link(&isolated, link(5)).await;
     counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'gone'", 0).await;
     processor.stop().await;
     lose(&isolated, "1").await;
@@ -220,7 +207,7 @@ async fn what_was_lost_comes_back_what_is_there_twice_goes_and_a_deleted_link_do
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_replays_at_once_leave_every_count_as_it_was() {
+async fn two_replays_at_once_change_no_count() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
@@ -236,7 +223,7 @@ async fn two_replays_at_once_leave_every_count_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_that_was_counted_for_a_lost_click_counts_once_when_the_log_brings_the_first_one_back() {
+async fn a_replayed_first_copy_does_not_count_twice() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     isolated.keep_given_times().await;
@@ -245,13 +232,13 @@ async fn a_copy_that_was_counted_for_a_lost_click_counts_once_when_the_log_bring
     let (closed, open) = (click("closed"), click("open"));
     edge.send_at(1, &closed, moment(day, 60)).await;
     edge.send(1, &open).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     isolated.clickhouse("DELETE FROM clicks WHERE click_id IN ('closed', 'open')").await;
     edge.send_at(1, &again(&closed), moment(next, 60)).await;
     edge.send(1, &again(&open)).await;
     let rows = "SELECT count() FROM clicks WHERE again AND click_id IN ('closed', 'open')";
     counted(&isolated, rows, 2).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     all_closed(&isolated).await;
     two_hours_pass(&isolated).await;
 
@@ -265,13 +252,8 @@ async fn a_copy_that_was_counted_for_a_lost_click_counts_once_when_the_log_bring
     processor.stop().await;
 }
 
-pub(crate) async fn delete(isolated: &Isolated, link: LinkId) {
-    let deleted = DeletedLink { version: Version, id: link, revision: 9, deleted_at: Utc::now() };
-    write(isolated, topic::LINKS, &link.to_string(), &LinkRecord::Deleted(deleted).encode()).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_that_is_killed_at_any_step_is_started_again() {
+async fn a_killed_replay_can_be_run_again() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
@@ -288,7 +270,7 @@ async fn a_replay_that_is_killed_at_any_step_is_started_again() {
             format!("{0}\t{0}", 901 + round),
         )
         .await;
-        all_done(&isolated).await;
+        wait_until_processed(&isolated).await;
         assert_equal(&isolated).await;
     }
     processor.stop().await;
@@ -305,7 +287,7 @@ async fn frozen_replay(isolated: &Isolated) -> Child {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_that_wakes_up_after_another_one_has_begun_does_nothing_any_more() {
+async fn a_replay_is_fenced_by_a_later_replay() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
@@ -324,7 +306,7 @@ async fn a_replay_that_wakes_up_after_another_one_has_begun_does_nothing_any_mor
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_that_is_deleted_and_purged_during_a_replay_does_not_come_back() {
+async fn a_link_purged_during_a_replay_does_not_come_back() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
@@ -333,7 +315,7 @@ async fn a_link_that_is_deleted_and_purged_during_a_replay_does_not_come_back() 
     lose(&isolated, "koff % 2 = 1").await;
     let mut frozen = frozen_replay(&isolated).await;
     let of_gone = format!("SELECT count() FROM clicks WHERE link_id = toUUID('{}')", gone.uuid());
-    delete(&isolated, gone).await;
+    delete_link(&isolated, gone).await;
     counted(&isolated, &of_gone, 0).await;
     counted(&isolated, "SELECT count() FROM purges", 1).await;
     wake(&frozen);
@@ -345,12 +327,12 @@ async fn a_link_that_is_deleted_and_purged_during_a_replay_does_not_come_back() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_range_that_the_log_has_lost_is_refused_with_where_the_log_begins() {
+async fn a_range_before_the_start_of_the_log_is_rejected() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start(&isolated).await;
     edge.send_many("click", 60).await;
-    all_done(&isolated).await;
+    wait_until_processed(&isolated).await;
     processor.stop().await;
     let nothing = operate(&isolated, &["replay", "--from", "2099-01-01T00:00:00Z"]).await.unwrap_err();
     assert!(nothing.to_string().contains("nothing to replay"), "{nothing}");

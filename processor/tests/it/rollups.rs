@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Datelike as _, Days, NaiveDate, TimeDelta, Timelike as _, Utc};
 use schemas::clickhouse::PRECISION;
-use schemas::clickhouse::rollup::{DIMENSIONS, last_day_of_month, is_active};
+use schemas::clickhouse::rollup::{DIMENSIONS, is_active, last_day_of_month};
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::{Class, Click};
 use schemas::row::{CLICK_STRUCTURE, ClickRow, source};

@@ -104,7 +104,7 @@ async fn an_insert_into_an_older_copy_stores_nothing() {
 
 /// On replicas the token of an insert lets one follow a row. On one server the guard does, and the token nothing.
 #[tokio::test]
-async fn on_one_server_the_token_of_an_insert_is_without_effect() {
+async fn an_insert_token_has_no_effect_on_one_server() {
     let isolated = isolated().await;
     let store = store(&isolated, "one");
     let src = source(1, 0);
@@ -118,7 +118,7 @@ async fn on_one_server_the_token_of_an_insert_is_without_effect() {
 }
 
 #[tokio::test]
-async fn a_source_goes_on_behind_what_was_dropped_and_what_was_removed() {
+async fn a_source_continues_after_dropped_and_removed_rows() {
     let isolated = isolated().await;
     let store = store(&isolated, "one");
     let src = source(1, 0);
@@ -143,7 +143,7 @@ async fn a_source_goes_on_behind_what_was_dropped_and_what_was_removed() {
 }
 
 #[tokio::test]
-async fn two_processors_that_take_over_at_once_never_hold_the_same_epoch() {
+async fn simultaneous_takeovers_get_different_epochs() {
     let isolated = isolated().await;
     let store = store(&isolated, "many");
     let takes = (0..20).map(|_| store.raise_epoch(7));

@@ -1,4 +1,4 @@
-//! Slices are closed, deleted links purged, old rows removed.
+//! Upkeep closes slices, purges deleted links and removes old rows.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use tests::eventually;
 use tokio::net::TcpListener;
 
 use crate::clicks::{Edge, SOON, click, counted};
+use crate::faulty_proxy::{Fault, FaultyProxy, SLICES};
 use crate::processor::{Processor, config};
-use crate::proxy::{Fault, Proxy, SLICES};
 use crate::rollups::{assert_rollups, link, random_clicks, recent_month, store, workspace};
 
-/// A processor whose upkeep does not let a test wait.
+/// A configuration with short intervals of upkeep.
 pub(crate) fn eager(isolated: &Isolated) -> Config {
     Config {
         upkeep_look: Duration::from_millis(200),
@@ -83,7 +83,7 @@ async fn the_rollups_of_closed_slices_are_those_of_the_raw_rows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slice_is_not_closed_before_every_partition_is_beyond_it() {
+async fn a_slice_is_closed_after_every_partition_has_passed_it() {
     let isolated = isolated().await;
     let yesterday = yesterday();
     store(&isolated, &random_clicks(yesterday, 1, 10)).await;
@@ -99,7 +99,7 @@ async fn a_slice_is_not_closed_before_every_partition_is_beyond_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_was_killed_anywhere_counts_nothing_and_its_rows_go() {
+async fn rows_of_a_killed_run_are_not_counted_and_are_removed() {
     let isolated = isolated().await;
     // A slice that folds a month has the most statements.
     let slice = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
@@ -140,7 +140,7 @@ async fn what_activates_a_slice_may_be_lost_or_its_answer() {
         let rows = random_clicks(first, 3, 300);
         store(&isolated, &rows).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = Proxy::harming(SLICES, listener, &isolated, fault, 2);
+        let proxy = FaultyProxy::breaking(SLICES, listener, &isolated, fault, 2);
         let processor = Processor::start_with(eager(&proxy.before(&isolated))).await;
         let closed = all_closed(&isolated).await;
         assert_eq!(proxy.left(), 0);
@@ -150,7 +150,7 @@ async fn what_activates_a_slice_may_be_lost_or_its_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_that_both_do_upkeep_close_no_slice_twice() {
+async fn two_upkeep_owners_close_no_slice_twice() {
     let isolated = isolated().await;
     let first = yesterday().checked_sub_days(Days::new(12)).unwrap();
     let rows = random_clicks(first, 12, 3_000);
@@ -176,7 +176,8 @@ pub(crate) async fn write(isolated: &Isolated, topic: Topic, key: &str, value: &
     producer.send(record, Timeout::After(SOON)).await.unwrap();
 }
 
-async fn delete(isolated: &Isolated, link: LinkId) {
+/// Writes the deletion of a link to the topic of links.
+pub(crate) async fn delete_link(isolated: &Isolated, link: LinkId) {
     let deleted = DeletedLink { version: Version, id: link, revision: 9, deleted_at: Utc::now() };
     write(isolated, topic::LINKS, &link.to_string(), &LinkRecord::Deleted(deleted).encode()).await;
 }
@@ -200,7 +201,7 @@ fn conversion(click: &ClickRow) -> Conversion {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deleted_links_rows_are_gone_from_every_table_and_never_come_back() {
+async fn rows_of_a_deleted_link_are_purged_from_every_table() {
     let isolated = isolated().await;
     let first = recent_month(Utc::now().date_naive()).checked_sub_days(Days::new(3)).unwrap();
     let rows = random_clicks(first, 7, 2_000);
@@ -214,7 +215,7 @@ async fn a_deleted_links_rows_are_gone_from_every_table_and_never_come_back() {
     assert_rollups(&isolated, &rows, closed).await;
     counted(&isolated, "SELECT count() FROM conversions", 1).await;
 
-    delete(&isolated, gone).await;
+    delete_link(&isolated, gone).await;
     eventually("the link's rows are gone", SOON, async || {
         let found = rows_of(&isolated, gone).await;
         if found == "0\t0\t0\t0" { Ok(()) } else { Err(found) }
@@ -250,7 +251,7 @@ async fn a_deleted_links_rows_are_gone_from_every_table_and_never_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slice_whose_clicks_have_changed_is_closed_again_also_after_a_purge() {
+async fn a_changed_slice_is_closed_again_after_a_purge() {
     let isolated = isolated().await;
     // A month's last day folds the month, so the slice before it is in two rollups.
     let last = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
@@ -260,7 +261,7 @@ async fn a_slice_whose_clicks_have_changed_is_closed_again_also_after_a_purge() 
     let config = Config { read_on: Duration::from_secs(3_600), ..eager(&isolated) };
     let processor = Processor::start_with(config).await;
     let closed = all_closed(&isolated).await;
-    delete(&isolated, link(11)).await;
+    delete_link(&isolated, link(11)).await;
     counted(&isolated, "SELECT count() FROM purges", 1).await;
     rows.retain(|row| row.click.link_id != link(11));
     assert_rollups(&isolated, &rows, closed).await;
@@ -298,7 +299,7 @@ async fn a_slice_whose_clicks_have_changed_is_closed_again_also_after_a_purge() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_go_a_month_after_their_plan_stopped_to_show_them() {
+async fn rows_are_removed_a_month_after_their_plan_hides_them() {
     let isolated = isolated().await;
     let today = Utc::now().date_naive();
     let day = |days: u64| today.checked_sub_days(Days::new(days)).unwrap();
@@ -352,7 +353,7 @@ async fn rows_go_a_month_after_their_plan_stopped_to_show_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_conversion_is_a_row_once_and_what_is_none_becomes_a_dead_letter() {
+async fn a_conversion_is_stored_once_or_becomes_a_dead_letter() {
     let isolated = isolated().await;
     let rows = random_clicks(yesterday(), 1, 3);
     for row in &rows {

@@ -1,17 +1,17 @@
-//! `processor audit`: counts everything again, and says whether it is equal.
+//! `processor audit`: counts everything again, and compares the results.
 //!
-//! Three comparisons, none of which holds more than a bounded part in memory:
+//! It makes three comparisons, each with bounded memory:
 //!
-//! - As far as the log reaches, each of its records up to where everything is done is a row at its position, which says
-//!   what the record and the recounts since say, or a dead letter, a repeat of a row, or a deleted link's; and each row of
-//!   that range has its record. Both are read in the order of their offsets, side by side.
-//! - No position and no click that was sent again has two rows, also where the log does not reach any more.
-//! - The active rollups of every closed slice are what its raw rows say.
+//! - Each counted record that the log still holds has a row at its position that matches the record and later recounts,
+//!   or it is a dead letter, a repeat, expired, or of a deleted link; and each row of that range has a record. Both are
+//!   read side by side in the order of offsets.
+//! - No position and no possible repeat has two rows, also where the log no longer holds the records.
+//! - The active rollups of each closed slice match its raw rows.
 //!
-//! Rows of logs that were replaced since, and of what was cut off a log, have nothing to be compared with; they are named,
-//! and part of the second and the third comparison.
+//! Rows of replaced logs and of the truncated part of a log have no records to compare with. The report names them, and
+//! the second and third comparison include them.
 //!
-//! The processors may go on meanwhile. Where they changed what was read half way, it is read again.
+//! Processors may keep running. When they change the tables during an audit, a difference is checked again.
 
 mod log;
 pub mod report;
@@ -40,20 +40,20 @@ use crate::pipeline::deleted_links::DeletedLinks;
 use crate::pipeline::log::Log;
 use crate::upkeep::first_kept;
 
-/// Sources that are compared at a time.
+/// Sources that are compared concurrently.
 const SOURCES: usize = 3;
 
-/// Raw rows, and days, that are compared with their rollups by one statement.
+/// Maximum raw rows and days that one statement compares with their rollups.
 const SLICE_ROWS: u64 = 2_000_000;
 const SLICE_DAYS: usize = 62;
 
-/// How often everything is read when the tables changed meanwhile.
+/// Maximum audits when the tables change meanwhile.
 const ATTEMPTS: usize = 3;
 
 /// Compares the log, the raw rows and the rollups.
 ///
 /// # Errors
-/// When one of them could not be read, so that nothing is known.
+/// When one of them cannot be read.
 pub async fn audit(config: &Config) -> anyhow::Result<Report> {
     let store = config.store("audit");
     let mut attempt = 1;

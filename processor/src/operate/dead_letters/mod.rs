@@ -1,4 +1,4 @@
-//! `processor dead-letters`: messages that nobody could read, for people, and back to where they came from.
+//! `processor dead-letters`: lists, shows and resubmits records that could not be read.
 
 mod letter;
 mod resubmit;
@@ -37,7 +37,7 @@ enum Command {
     List {
         #[command(flatten)]
         filter: Filter,
-        /// How many at most.
+        /// Maximum number of dead letters.
         #[arg(long, value_name = "COUNT", default_value = "1000")]
         limit: usize,
     },
@@ -50,23 +50,23 @@ enum Command {
     },
     /// Sends dead letters to the topics and partitions that they came from.
     ///
-    /// Only what this build can read is sent; the rest stays what it is. Clicks are marked as possible repeats, so
-    /// each counts once however often it is sent.
+    /// Only records that this build can read are sent. Clicks are marked as possible repeats, so each counts once
+    /// however often it is sent.
     ///
     /// Example: processor dead-letters resubmit --topic clicks --reason "unknown message version" --dry-run
     Resubmit {
         #[command(flatten)]
         filter: Filter,
-        /// Every dead letter, if no other choice is made.
+        /// Send every dead letter; required when there is no filter.
         #[arg(long)]
         all: bool,
-        /// Say what would be sent, and send nothing.
+        /// Print what would be sent, and send nothing.
         #[arg(long)]
         dry_run: bool,
     },
 }
 
-/// Which dead letters are meant: those for which all of it holds.
+/// Selects the dead letters that match every given condition.
 #[derive(Debug, Clone, Default, Args)]
 struct Filter {
     /// Those that came from this topic, named without the deployment's prefix.
@@ -92,8 +92,8 @@ impl Filter {
         topic.is_none() && reason.is_none() && since.is_none() && until.is_none() && place.is_none()
     }
 
-    /// Returns whether a letter is meant; `prefix` is the deployment's.
-    fn takes(&self, letter: &Letter, prefix: &str) -> bool {
+    /// Returns whether a letter matches; `prefix` is the deployment's.
+    fn matches(&self, letter: &Letter, prefix: &str) -> bool {
         let Self { topic, reason, since, until, place } = self;
         topic.as_ref().is_none_or(|topic| letter.topic.strip_prefix(prefix) == Some(topic))
             && reason.as_ref().is_none_or(|reason| letter.reason.contains(reason))
@@ -121,7 +121,7 @@ impl fmt::Display for List {
     }
 }
 
-/// Does what is asked.
+/// Runs the command.
 ///
 /// # Errors
 /// When Kafka does not answer, or there is no such letter.
@@ -130,9 +130,9 @@ pub async fn run(config: &Config, DeadLetters { command, json }: DeadLetters) ->
         Command::List { filter, limit } => {
             let mut list = List { letters: Vec::new(), more: false };
             for_each(config, &filter, async |letters| {
-                let room = limit - list.letters.len();
-                list.more |= letters.len() > room;
-                list.letters.extend(letters.into_iter().take(room).map(Letter::without_payload));
+                let remaining = limit - list.letters.len();
+                list.more |= letters.len() > remaining;
+                list.letters.extend(letters.into_iter().take(remaining).map(Letter::without_payload));
                 Ok(!list.more)
             })
             .await?;
@@ -153,15 +153,14 @@ pub async fn run(config: &Config, DeadLetters { command, json }: DeadLetters) ->
         }
         Command::Resubmit { filter, all, dry_run } => {
             if filter.is_empty() && !all {
-                bail!("say which dead letters to send, or --all");
+                bail!("no filter is given: choose the dead letters to send, or use --all");
             }
             Answer::new(&resubmit::resubmit(config, &filter, dry_run).await?, json)
         }
     }
 }
 
-/// Gives the dead letters that are meant to `take`, some at a time, until it returns false or the end that the topic
-/// has now.
+/// Calls `take` with chunks of matching dead letters until it returns false or the topic's current end is reached.
 async fn for_each(
     config: &Config,
     filter: &Filter,
@@ -180,7 +179,7 @@ async fn for_each(
         }
         let (filter, prefix) = (filter.clone(), prefix.clone());
         let mut log = read(kafka, Part { topic: Arc::clone(&topic), partition, offsets }, move |message| {
-            Some(Letter::read(message)).filter(|letter| filter.takes(letter, &prefix))
+            Some(Letter::read(message)).filter(|letter| filter.matches(letter, &prefix))
         });
         while let Some(chunk) = log.recv().await {
             let letters: Vec<Letter> = chunk?.into_iter().flatten().collect();

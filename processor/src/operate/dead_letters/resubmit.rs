@@ -1,4 +1,4 @@
-//! Sending dead letters to where they came from.
+//! Sends dead letters to the topics that they came from.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,17 +21,17 @@ use crate::Config;
 /// How long Kafka may take for one record.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What was sent, or would be.
+/// What was sent, or would be sent in a dry run.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Outcome {
     dry_run: bool,
-    /// Sent to where they came from.
+    /// Sent to their topics.
     sent: u64,
-    /// Left: this build cannot read them either.
+    /// Not sent: this build cannot read them either.
     unreadable: u64,
-    /// Left: they came from a topic whose messages must not be sent again.
+    /// Not sent: they came from a topic whose messages must not be sent again.
     refused: u64,
-    /// Left: another dead letter of the same message was sent.
+    /// Not sent: another dead letter of the same message was sent.
     repeated: u64,
 }
 
@@ -40,20 +40,20 @@ impl fmt::Display for Outcome {
         let Self { dry_run, sent, unreadable, refused, repeated } = self;
         let sent_or_not = if *dry_run { "would be sent" } else { "sent" };
         writeln!(f, "{sent} {sent_or_not}")?;
-        writeln!(f, "{unreadable} left because this build cannot read them")?;
-        writeln!(f, "{refused} left because messages of their topic are not sent again")?;
-        writeln!(f, "{repeated} left because they are of a message that is sent already")
+        writeln!(f, "{unreadable} not sent because this build cannot read them")?;
+        writeln!(f, "{refused} not sent because messages of their topic are not sent again")?;
+        writeln!(f, "{repeated} not sent because another dead letter of the same message was sent")
     }
 }
 
 /// Why a letter is not sent.
 #[derive(Debug)]
-enum Left {
+enum SkipReason {
     Unreadable(DecodeError),
     Refused,
 }
 
-/// Sends the letters that are meant. Broken off, it can be started again: what is sent twice counts once.
+/// Sends the matching letters. After an interruption it can be run again: a click that is sent twice counts once.
 pub(super) async fn resubmit(config: &Config, filter: &Filter, dry_run: bool) -> anyhow::Result<Outcome> {
     let producer: FutureProducer<Context> = config
         .kafka
@@ -61,7 +61,7 @@ pub(super) async fn resubmit(config: &Config, filter: &Filter, dry_run: bool) ->
         .set("enable.idempotence", "true")
         .set("acks", "all")
         .create_with_context(Context::default())
-        .context("cannot make a producer of Kafka")?;
+        .context("cannot create a Kafka producer")?;
     let prefix = config.kafka.topic("");
     let mut outcome = Outcome { dry_run, ..Outcome::default() };
     // Several readers of a topic each write a dead letter for the same message.
@@ -70,10 +70,10 @@ pub(super) async fn resubmit(config: &Config, filter: &Filter, dry_run: bool) ->
         let mut sending = Vec::new();
         for letter in letters {
             match bytes_to_send(&letter, &prefix) {
-                Err(Left::Refused) => outcome.refused += 1,
-                Err(Left::Unreadable(error)) => {
+                Err(SkipReason::Refused) => outcome.refused += 1,
+                Err(SkipReason::Unreadable(error)) => {
                     outcome.unreadable += 1;
-                    tracing::debug!(place = %letter.place, "left {}: {error}", letter.place);
+                    tracing::debug!(place = %letter.place, "did not send dead letter {}: {error}", letter.place);
                 }
                 Ok(_) if !identities.insert(Identity::of(&letter)) => outcome.repeated += 1,
                 Ok(bytes) => {
@@ -85,20 +85,20 @@ pub(super) async fn resubmit(config: &Config, filter: &Filter, dry_run: bool) ->
             }
         }
         try_join_all(sending).await?;
-        tracing::info!(sent = outcome.sent, dry_run, "{} dead letters so far", outcome.sent);
+        tracing::info!(sent = outcome.sent, dry_run, "resubmitted {} dead letters so far", outcome.sent);
         Ok(true)
     })
     .await?;
     Ok(outcome)
 }
 
-/// What tells dead letters of one message from those of another.
+/// Identifies the message of a dead letter.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Identity {
     topic: String,
-    /// Where the message was; or else where the letter is, which is then a message of its own.
+    /// The place of the message; if unknown, the place of the letter, which then counts as a separate message.
     place: Result<Place, Place>,
-    /// A topic that was replaced has had other bytes at the same place.
+    /// A replaced topic had other bytes at the same place.
     payload: u64,
 }
 
@@ -119,7 +119,7 @@ async fn send(producer: &FutureProducer<Context>, letter: Letter, bytes: Vec<u8>
     let place = letter.place.to_string();
     record = match (&letter.key, letter.source) {
         (Some(key), _) => record.key(&key[..]),
-        // The key decides where it goes: sent again, it goes to the same partition, where a repeat is told.
+        // The key selects the partition: sent again, it reaches the same one, which recognizes the repeat.
         (None, None) => record.key(place.as_bytes()),
         (None, Some(_)) => record,
     };
@@ -127,25 +127,27 @@ async fn send(producer: &FutureProducer<Context>, letter: Letter, bytes: Vec<u8>
         record = record.partition(source.partition);
     }
     let delivered = producer.send(record, Timeout::After(TIMEOUT)).await;
-    delivered.map_err(|(error, _)| error).with_context(|| format!("Kafka did not take {}", letter.place))?;
+    delivered
+        .map_err(|(error, _)| error)
+        .with_context(|| format!("Kafka did not accept dead letter {}", letter.place))?;
     Ok(())
 }
 
-/// Returns what is sent of a letter: its bytes, a click's marked as a possible repeat.
-fn bytes_to_send(letter: &Letter, prefix: &str) -> Result<Vec<u8>, Left> {
+/// Returns the bytes to send; a click is marked as a possible repeat.
+fn bytes_to_send(letter: &Letter, prefix: &str) -> Result<Vec<u8>, SkipReason> {
     let bytes = letter.payload.as_deref().unwrap_or_default();
     let known = |topic: topic::Topic| letter.topic.strip_prefix(prefix) == Some(topic.name);
     let decoded = if known(topic::CLICKS) {
-        return Click::decode(bytes).map(|_| mark_again(bytes).into_owned()).map_err(Left::Unreadable);
+        return Click::decode(bytes).map(|_| mark_again(bytes).into_owned()).map_err(SkipReason::Unreadable);
     } else if known(topic::CONVERSIONS) {
         Conversion::decode(bytes).map(drop)
     } else if known(topic::LINK_EVENTS) {
         LinkEvent::decode(bytes).map(drop)
     } else {
-        // Of links the topic keeps the last value for a key: an old one would replace what stands.
-        return Err(Left::Refused);
+        // The topic of links is compacted: an old value would replace the current one.
+        return Err(SkipReason::Refused);
     };
-    decoded.map(|()| bytes.to_vec()).map_err(Left::Unreadable)
+    decoded.map(|()| bytes.to_vec()).map_err(SkipReason::Unreadable)
 }
 
 #[cfg(test)]
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_of_one_message_by_where_it_was_or_else_of_their_own() {
+    fn letters_of_one_message_share_its_source() {
         let one = letter("clicks", CLICK);
         let same = Letter { place: "0/9".parse().unwrap(), ..one.clone() };
         assert_eq!(Identity::of(&one), Identity::of(&same));
@@ -191,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_and_what_must_not_be_repeated_is_left() {
+    fn unreadable_and_unrepeatable_letters_are_not_sent() {
         let unreadable = bytes_to_send(&letter("clicks", "{"), "");
-        assert!(matches!(unreadable, Err(Left::Unreadable(_))), "{unreadable:?}");
+        assert!(matches!(unreadable, Err(SkipReason::Unreadable(_))), "{unreadable:?}");
         for topic in ["links", "dev.clicks", "clicks2", ""] {
             let refused = bytes_to_send(&letter(topic, CLICK), "");
-            assert!(matches!(refused, Err(Left::Refused)), "{topic}: {refused:?}");
+            assert!(matches!(refused, Err(SkipReason::Refused)), "{topic}: {refused:?}");
         }
         let conversion = include_str!("../../../../schemas/fixtures/conversion.v1.json").trim_end();
         assert_eq!(bytes_to_send(&letter("conversions", conversion), "").unwrap(), conversion.as_bytes());

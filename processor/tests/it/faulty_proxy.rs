@@ -1,4 +1,4 @@
-//! A way to ClickHouse that breaks where a test wants it to.
+//! A proxy before ClickHouse that breaks inserts.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,32 +11,32 @@ use tokio::net::{TcpListener, TcpStream};
 /// How an insert of clicks begins on the wire, where its rows follow in the body.
 pub(crate) const CLICKS: &[u8] = b"INSERT+INTO+clicks";
 
-/// How what puts rollups in force begins on the wire.
+/// How the insert that activates rollups begins on the wire.
 pub(crate) const SLICES: &[u8] = b"INSERT INTO slices";
 
-/// What happens to inserts.
+/// How an insert is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The server gets all of it, and its answer is lost.
+    /// The server gets the whole insert, and its answer is lost.
     SwallowAnswer,
-    /// The server gets the beginning of it.
+    /// The server gets only the beginning of the insert.
     CutRequest,
 }
 
-/// A proxy that harms the first inserts of a kind and passes everything else on.
-pub(crate) struct Proxy {
+/// A proxy that breaks the first inserts of a kind and passes everything else on.
+pub(crate) struct FaultyProxy {
     address: SocketAddr,
     left: Arc<AtomicUsize>,
 }
 
-impl Proxy {
-    /// Listens on `listener` and harms `count` inserts of clicks.
+impl FaultyProxy {
+    /// Listens on `listener` and breaks `count` inserts of clicks.
     pub(crate) fn start(listener: TcpListener, isolated: &Isolated, fault: Fault, count: usize) -> Self {
-        Self::harming(CLICKS, listener, isolated, fault, count)
+        Self::breaking(CLICKS, listener, isolated, fault, count)
     }
 
-    /// Listens on `listener` and harms `count` inserts that begin like this.
-    pub(crate) fn harming(
+    /// Listens on `listener` and breaks `count` inserts that begin like this.
+    pub(crate) fn breaking(
         insert: &'static [u8],
         listener: TcpListener,
         isolated: &Isolated,
@@ -46,17 +46,17 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let left = Arc::new(AtomicUsize::new(count));
         let server = host(&isolated.clickhouse_url).to_owned();
-        let harms = Arc::clone(&left);
+        let faults_left = Arc::clone(&left);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(server) = TcpStream::connect(&server).await else { continue };
-                tokio::spawn(pass(insert, client, server, fault, Arc::clone(&harms)));
+                tokio::spawn(pass(insert, client, server, fault, Arc::clone(&faults_left)));
             }
         });
         Self { address, left }
     }
 
-    /// How many inserts are still to be harmed.
+    /// How many inserts are still to be broken.
     pub(crate) fn left(&self) -> usize {
         self.left.load(Ordering::SeqCst)
     }
@@ -95,16 +95,16 @@ async fn pass(
                 let Ok(length @ 1..) = read else { return };
                 let bytes = &request[..length];
                 let is_insert = bytes.windows(insert.len()).any(|window| window == insert);
-                let harm = is_insert
+                let is_broken = is_insert
                     && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
-                if harm && fault == Fault::CutRequest {
+                if is_broken && fault == Fault::CutRequest {
                     // The server has seen that an insert was to come, and waits for the rest of its body.
                     let headers = bytes.windows(4).position(|window| window == b"\r\n\r\n").map_or(0, |end| end + 4);
                     let cut = headers + (length - headers) / 2;
                     let _ = server.write_all(&bytes[..cut]).await;
                     return;
                 }
-                swallow |= harm;
+                swallow |= is_broken;
                 if server.write_all(bytes).await.is_err() {
                     return;
                 }
