@@ -242,7 +242,7 @@ impl Adoption {
                 }
                 // The next attempt reads whether it was done.
                 Err(InsertError::Doubtful(error)) => {
-                    tracing::warn!(partition, "adopting partition {partition} failed, trying again: {error}")
+                    tracing::warn!(partition, "adopting partition {partition} failed, trying again: {error}");
                 }
             }
         }

@@ -224,7 +224,7 @@ impl Adding<'_> {
                     return Ok(());
                 }
                 Err(InsertError::Fenced) => {
-                    tracing::info!(partition, "a processor took over partition {partition}, trying again")
+                    tracing::info!(partition, "a processor took over partition {partition}, trying again");
                 }
                 // The next attempt reads whether the rows were inserted.
                 Err(InsertError::Doubtful(error)) => tracing::warn!(
