@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_variable_is_one_that_all_processes_accept() {
+    fn every_environment_variable_is_listed() {
         service::config::assert_listed::<Config>();
     }
 }
