@@ -14,8 +14,7 @@ use service::clickhouse::ClickhouseConfig;
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
-use super::PAGE;
-use super::stage::Stage;
+use super::stage::{PAGE, Stage};
 
 /// The newest links of a workspace.
 const PAGE_OF_LINKS: &str =

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bare::Bare;
 pub(crate) use report::Report;
 use report::{Comparison, Round};
-use stage::Stage;
+use stage::{PAGE, Stage};
 
 use ::tests::engines::{Isolated, isolated};
 
@@ -23,9 +23,6 @@ const LINKS: u32 = 25_000;
 
 /// Clicks in ClickHouse, spread evenly over the links.
 const CLICKS: u32 = 1_000_000;
-
-/// Links in a page of the list.
-const PAGE: usize = 100;
 
 /// Connections of the rounds that count requests per second; latencies are of one.
 const CONNECTIONS: usize = 16;

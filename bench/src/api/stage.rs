@@ -16,6 +16,9 @@ use uuid::Uuid;
 
 use crate::server;
 
+/// Links in a page of the list.
+pub(super) const PAGE: usize = 100;
+
 /// The body of a request for a new link with a generated slug.
 pub(super) const NEW_LINK: &str =
     r#"{"name":"A link of the bench","destination":"https://shop.example.com/landing"}"#;

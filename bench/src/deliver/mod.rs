@@ -21,9 +21,6 @@ use crate::server::{start, stop};
 use crate::statistics::histogram;
 use crate::terminal::{ENGINES, prepare, report_progress};
 
-/// Endpoints of one workspace.
-const PER_WORKSPACE: usize = 20;
-
 /// Requests in flight of the bare loop: as many as a workspace may have.
 const BARE_CONCURRENCY: usize = 128;
 

@@ -17,7 +17,8 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use uuid::Uuid;
 
-use super::PER_WORKSPACE;
+/// Endpoints of one workspace.
+const PER_WORKSPACE: usize = 20;
 
 /// The secret of every endpoint.
 pub(super) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo=";

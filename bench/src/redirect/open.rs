@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Edge;
+use super::edge::Edge;
 use crate::load::Load;
 use crate::server::Constant;
 use crate::statistics::Spread;

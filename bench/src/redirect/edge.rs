@@ -1,0 +1,122 @@
+//! The running edge, and rounds under the closed load.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ::tests::deployment::Deployment;
+use anyhow::Context as _;
+use devstack::Server;
+use devstack::http::{accepted, client};
+use devstack::readiness::until;
+
+use super::round::{Round, Usage};
+use crate::load::{Answers, Load};
+use crate::server::{Constant, pid};
+
+/// How long a link may take from its topic to the edge.
+const LINK_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long shipping the clicks of a round may take.
+const DRAIN: Duration = Duration::from_secs(300);
+
+/// The metric of the clicks that Kafka has confirmed.
+const DELIVERED: &str = "hopline_clicks_delivered_total";
+
+/// The running edge, and how many redirects it has answered in all.
+pub(super) struct Edge {
+    pub(super) server: Server,
+    pub(super) address: SocketAddr,
+    pub(super) answered: u64,
+}
+
+impl Edge {
+    /// Waits until a link redirects.
+    pub(super) async fn knows(&self, deployment: &Deployment, slug: &str) -> anyhow::Result<()> {
+        until("the last link", LINK_DEADLINE, || async {
+            let status = deployment.head(slug).await?;
+            if status == 302 { Ok(()) } else { Err(status.to_string().into()) }
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Runs a round, then waits until Kafka has every click, so that shipping does not slow the next round.
+    ///
+    /// The CPU time includes that wait: a click costs the same however late it is shipped.
+    pub(super) async fn round(&mut self, load: &Load, duration: Duration) -> anyhow::Result<Round> {
+        let before = Usage::read(pid(&self.server)?)?;
+        let answers = under_load(load, self.address, duration, "edge").await?;
+        let ended = Instant::now();
+        self.answered += answers.latencies.len();
+        let waiting = self.answered.saturating_sub(self.delivered().await?);
+        self.all_shipped().await?;
+        let drain = ended.elapsed();
+        let usage = Usage::read(pid(&self.server)?)?.since(&before);
+        Ok(Round::new(&answers, &usage).with_shipping(&usage, waiting, drain))
+    }
+
+    /// Waits until Kafka has confirmed every answered click.
+    pub(super) async fn all_shipped(&self) -> anyhow::Result<()> {
+        until("the shipping of every click", DRAIN, || async {
+            let delivered = self.delivered().await?;
+            if delivered >= self.answered {
+                Ok(())
+            } else {
+                Err(format!("Kafka has confirmed {delivered} of {} clicks", self.answered).into())
+            }
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Returns how many clicks Kafka has confirmed.
+    async fn delivered(&self) -> anyhow::Result<u64> {
+        let url = format!("{}/metrics", self.server.url());
+        let client = client().map_err(anyhow::Error::from_boxed)?;
+        let page = accepted(client.get(url).send().await?).await.map_err(anyhow::Error::from_boxed)?;
+        counter(&page, DELIVERED).with_context(|| format!("metric {DELIVERED} is missing"))
+    }
+}
+
+/// Runs a round of the constant.
+pub(super) async fn constant_round(
+    constant: &Constant,
+    load: &Load,
+    duration: Duration,
+) -> anyhow::Result<Round> {
+    let before = Usage::read(pid(&constant.server)?)?;
+    let answers = under_load(load, constant.address, duration, "constant").await?;
+    Ok(Round::new(&answers, &Usage::read(pid(&constant.server)?)?.since(&before)))
+}
+
+async fn under_load(
+    load: &Load,
+    server: SocketAddr,
+    duration: Duration,
+    name: &str,
+) -> anyhow::Result<Answers> {
+    load.closed(server, duration).await.with_context(|| format!("under load, {name}"))
+}
+
+/// Returns the sum of a counter's series on a page of metrics in Prometheus' text format.
+fn counter(page: &str, name: &str) -> Option<u64> {
+    let series = page.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name).filter(|rest| rest.starts_with([' ', '{']))?;
+        rest.rsplit_once(' ')?.1.parse::<u64>().ok()
+    });
+    series.fold(None, |sum, value| Some(sum.unwrap_or_default() + value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_the_sum_of_its_own_series() {
+        let page = "# TYPE clicks_total counter\nclicks_total{class=\"human\"} 7\nclicks_total{class=\"bot\"} 2\n\
+                    clicks_total_other 100\nplain_total 3\n";
+        assert_eq!(counter(page, "clicks_total"), Some(9));
+        assert_eq!(counter(page, "plain_total"), Some(3));
+        assert_eq!(counter(page, "absent_total"), None);
+    }
+}
