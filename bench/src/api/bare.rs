@@ -25,11 +25,15 @@ const COUNTERS: &str = "SELECT link_id, count() AS total, uniqCombined64(17)(vis
     WHERE workspace_id = toUUID(?) AND link_id IN (SELECT toUUID(arrayJoin(?))) AND class = 'human'
     GROUP BY link_id";
 
-/// A link and its two outbox rows, without the API's lock and limit.
+/// A link, its two outbox rows and their notification, without the API's lock and limit.
 const INSERT_LINK: &str = "WITH link AS (
-        INSERT INTO links (id, workspace_id, user_id, slug, name, destination) VALUES ($1, $2, $3, $4, $5, $6)
+        INSERT INTO links (id, workspace_id, user_id, slug, name, destination, created_at, updated_at)
+        VALUES ($1, $2, $3, $4, $5, $6, now(), now())
+    ), queued AS (
+        INSERT INTO outbox (topic, key, value)
+        SELECT * FROM unnest($7::text[], $8::text[], $9::bytea[]) RETURNING seq
     )
-    INSERT INTO outbox (topic, key, value) SELECT * FROM unnest($7::text[], $8::text[], $9::bytea[])";
+    SELECT count(pg_notify('hopline_outbox', '')) FROM queued";
 
 /// A connection to Postgres and one to ClickHouse.
 pub(super) struct Bare {
