@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use metrics::{Counter, counter};
 use schemas::message::Click;
-use service::Check;
+use service::{Check, LogLimit};
 
 use crate::publish::Partitions;
 use crate::spool::record::Encoded;
@@ -21,9 +21,6 @@ const PREPARE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often the next segment is prepared after the disk rejected a file.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Minimum time between two log lines about the same kind of fault.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// The buffer in which a thread encodes its clicks.
@@ -40,8 +37,8 @@ pub struct Intake {
     rejecting: AtomicBool,
     /// Held while `rejecting` and `check` change, so that they never contradict each other.
     changing: Mutex<()>,
-    drop_log: LogInterval,
-    sync_log: LogInterval,
+    drop_log: LogLimit,
+    sync_log: LogLimit,
     dropped: Counter,
     /// Clicks that were dropped since the last log line about drops.
     unlogged: AtomicU64,
@@ -80,8 +77,8 @@ impl Intake {
             check,
             rejecting: AtomicBool::new(false),
             changing: Mutex::default(),
-            drop_log: LogInterval::default(),
-            sync_log: LogInterval::default(),
+            drop_log: LogLimit::default(),
+            sync_log: LogLimit::default(),
             dropped,
             unlogged: AtomicU64::new(0),
         }
@@ -196,22 +193,6 @@ impl Intake {
             let clicks = self.unlogged.swap(0, Ordering::Relaxed);
             tracing::error!(clicks, "{clicks} clicks were dropped and counted: {reason}");
         }
-    }
-}
-
-/// Limits a log line to one per [`LOG_INTERVAL`].
-#[derive(Debug, Default)]
-struct LogInterval(Mutex<Option<Instant>>);
-
-impl LogInterval {
-    /// Returns whether the line may be logged. If so, the caller logs it.
-    fn is_due(&self) -> bool {
-        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);
-        if due {
-            *logged = Some(Instant::now());
-        }
-        due
     }
 }
 

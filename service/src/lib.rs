@@ -27,6 +27,7 @@ pub mod health;
 pub mod http;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+mod log_limit;
 pub mod metrics;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -37,4 +38,5 @@ pub mod shutdown;
 pub mod telemetry;
 
 pub use health::{Check, Health};
+pub use log_limit::LogLimit;
 pub use shutdown::Shutdown;

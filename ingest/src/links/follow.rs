@@ -14,7 +14,7 @@ use rdkafka::message::BorrowedMessage;
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 use schemas::message::DecodeError;
 use schemas::topic;
-use service::{Check, kafka};
+use service::{Check, LogLimit, kafka};
 
 use crate::links::Links;
 use crate::links::record::RecordError;
@@ -23,9 +23,6 @@ use crate::links::table::Table;
 
 /// How long one poll waits. A stop takes up to this long.
 const POLL: Duration = Duration::from_millis(100);
-
-/// Minimum time between two log lines about invalid records.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often readiness reports the age of the snapshot.
 const AGE_INTERVAL: Duration = Duration::from_secs(1);
@@ -244,7 +241,7 @@ struct Skipped {
     unknown_version: u64,
     /// The versions that were logged.
     versions: BTreeSet<u64>,
-    logged: Option<Instant>,
+    log_limit: LogLimit,
     malformed_total: Counter,
     unknown_version_total: Counter,
 }
@@ -256,7 +253,7 @@ impl Default for Skipped {
             malformed: 0,
             unknown_version: 0,
             versions: BTreeSet::new(),
-            logged: None,
+            log_limit: LogLimit::default(),
             malformed_total: total("malformed"),
             unknown_version_total: total("unknown_version"),
         }
@@ -280,8 +277,7 @@ impl Skipped {
         }
         self.malformed += 1;
         self.malformed_total.increment(1);
-        if self.logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
-            self.logged = Some(Instant::now());
+        if self.log_limit.is_due() {
             tracing::error!(offset, "skipped the record of topic links at offset {offset}: {error}");
         }
     }

@@ -10,7 +10,7 @@ use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer as _;
 use schemas::message::mark_again;
-use service::Check;
+use service::{Check, LogLimit};
 
 use crate::publish::metrics::Metrics;
 use crate::publish::partitions::Partitions;
@@ -46,9 +46,6 @@ const GAUGES_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the number of partitions is fetched from Kafka.
 const PARTITIONS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Minimum time between two log lines about the same kind of disk fault.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
-
 /// The timeout for fetching the number of partitions.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -74,8 +71,8 @@ pub(super) struct Shipper {
     next_confirmed: Instant,
     next_gauges: Instant,
     next_partitions: Instant,
-    next_read_log: Instant,
-    next_write_log: Instant,
+    read_log: LogLimit,
+    write_log: LogLimit,
     metrics: Metrics,
 }
 
@@ -127,8 +124,8 @@ impl Shipper {
             next_confirmed: now,
             next_gauges: now,
             next_partitions: now,
-            next_read_log: now,
-            next_write_log: now,
+            read_log: LogLimit::default(),
+            write_log: LogLimit::default(),
         }
     }
 
@@ -240,8 +237,7 @@ impl Shipper {
                 let (next, state) = match progress.next() {
                     Ok(next) => next,
                     Err(error) => {
-                        if now >= self.next_read_log {
-                            self.next_read_log = now + LOG_INTERVAL;
+                        if self.read_log.is_due() {
                             tracing::error!(segment, "cannot read segment {segment} of the spool: {error}");
                         }
                         // Continues with the next segment.
@@ -309,12 +305,10 @@ impl Shipper {
 
     /// Writes the confirmations of all segments to the disk.
     fn write_confirmed(&mut self) {
-        let now = Instant::now();
         for progress in &mut self.segments {
             if let Err(error) = progress.write()
-                && now >= self.next_write_log
+                && self.write_log.is_due()
             {
-                self.next_write_log = now + LOG_INTERVAL;
                 let segment = progress.segment().number();
                 tracing::error!(
                     segment,

@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use http::Request;
@@ -27,13 +27,10 @@ use warp::{Filter as _, Reply as _};
 use super::error::{LoggedError, chain, recover};
 use super::request::{Peer, RequestId, X_REQUEST_ID};
 use super::{ApiError, Code, Middleware, Route};
-use crate::{Shutdown, config};
+use crate::{LogLimit, Shutdown, config};
 
 /// Pause after a failed accept, when the process is out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Minimum time between two log lines about failed accepts.
-const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The limits of a listener; flatten it into the service's `Config`.
 #[derive(Debug, Clone, clap::Args)]
@@ -84,11 +81,11 @@ pub async fn serve_with_middleware<M: Middleware>(
     let permits = Arc::new(Semaphore::new(limits.max_connections));
     let connections = TaskTracker::new();
     let accept = async {
-        let mut logged_at = None;
+        let log_limit = LogLimit::default();
         loop {
             // Before the accept, so that a connection above the limit is not accepted. The semaphore is never closed.
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-            let (stream, peer) = accept(&listener, &mut logged_at).await;
+            let (stream, peer) = accept(&listener, &log_limit).await;
             let connection = connection(Arc::clone(&server), stream, peer, shutdown.clone());
             connections.spawn(async move {
                 connection.await;
@@ -126,9 +123,7 @@ impl<M> Server<M> {
 }
 
 /// Waits for the next connection and retries after errors.
-///
-/// `logged_at` is when an error was last logged.
-async fn accept(listener: &TcpListener, logged_at: &mut Option<Instant>) -> (TcpStream, SocketAddr) {
+async fn accept(listener: &TcpListener, log_limit: &LogLimit) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
@@ -137,9 +132,8 @@ async fn accept(listener: &TcpListener, logged_at: &mut Option<Instant>) -> (Tcp
             // Out of descriptors or memory; retrying at once would spin.
             Err(error) => {
                 metrics::counter!("hopline_http_accept_errors_total").increment(1);
-                if logged_at.is_none_or(|at| at.elapsed() > ACCEPT_LOG_INTERVAL) {
+                if log_limit.is_due() {
                     tracing::error!("cannot accept connections: {error}");
-                    *logged_at = Some(Instant::now());
                 }
                 sleep(ACCEPT_PAUSE).await;
             }

@@ -1,46 +1,31 @@
 //! Throttled logging of librdkafka's messages.
 
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
+use governor::{DefaultKeyedRateLimiter, RateLimiter};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::{ClientContext, Statistics};
 
-/// Minimum time between two log lines of the same kind.
-const INTERVAL: Duration = Duration::from_secs(30);
+use crate::log_limit;
 
 /// A client context with throttled logs: while a broker is down, librdkafka writes 20 lines a second.
 ///
 /// Other contexts contain one and forward `log` and `error` to it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Context {
-    kinds: Mutex<HashMap<String, Kind>>,
+    kinds: DefaultKeyedRateLimiter<String>,
 }
 
-#[derive(Debug)]
-struct Kind {
-    logged_at: Instant,
-    suppressed: u64,
+impl Default for Context {
+    fn default() -> Self {
+        Self { kinds: RateLimiter::keyed(log_limit::QUOTA) }
+    }
 }
 
 impl Context {
-    /// Returns whether to log a line of this kind now: `Some` with the number of lines suppressed since the last one.
-    fn due(&self, kind: &str, now: Instant) -> Option<u64> {
-        let mut kinds = self.kinds.lock();
-        let Some(known) = kinds.get_mut(kind) else {
-            kinds.insert(kind.to_owned(), Kind { logged_at: now, suppressed: 0 });
-            return Some(0);
-        };
-        if now.duration_since(known.logged_at) < INTERVAL {
-            known.suppressed += 1;
-            return None;
-        }
-        known.logged_at = now;
-        Some(std::mem::take(&mut known.suppressed))
+    fn is_due(&self, kind: &str) -> bool {
+        self.kinds.check_key(&kind.to_owned()).is_ok()
     }
 }
 
@@ -49,8 +34,8 @@ impl ClientContext for Context {
         // Facilities, such as FAIL or FETCH, are a short fixed list, so they serve as kinds.
         if matches!(level, RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug) {
             tracing::debug!(target: "librdkafka", facility, "{message}");
-        } else if let Some(suppressed) = self.due(facility, Instant::now()) {
-            tracing::warn!(target: "librdkafka", facility, suppressed, "{message}");
+        } else if self.is_due(facility) {
+            tracing::warn!(target: "librdkafka", facility, "{message}");
         }
     }
 
@@ -60,8 +45,8 @@ impl ClientContext for Context {
             return;
         }
         let kind = error.rdkafka_error_code().map_or_else(|| error.to_string(), |code| format!("{code:?}"));
-        if let Some(suppressed) = self.due(&kind, Instant::now()) {
-            tracing::warn!(target: "librdkafka", suppressed, "{error}: {reason}");
+        if self.is_due(&kind) {
+            tracing::warn!(target: "librdkafka", "{error}: {reason}");
         }
     }
 
@@ -83,15 +68,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_one_kind_are_throttled_and_counted() {
+    fn each_kind_of_line_has_its_own_limit() {
         let context = Context::default();
-        let start = Instant::now();
-        assert_eq!(context.due("FAIL", start), Some(0));
-        assert_eq!(context.due("ERROR", start), Some(0));
-        for _ in 0..20 {
-            assert_eq!(context.due("FAIL", start + Duration::from_secs(1)), None);
-        }
-        assert_eq!(context.due("FAIL", start + INTERVAL), Some(20));
-        assert_eq!(context.due("FAIL", start + INTERVAL + Duration::from_secs(1)), None);
+        assert!(context.is_due("FAIL"));
+        assert!(context.is_due("ERROR"));
+        assert!(!context.is_due("FAIL"));
     }
 }
