@@ -12,24 +12,16 @@ use service::kafka::KafkaConfig;
 use service::process::Settings;
 
 use crate::clickhouse::Store;
-use crate::operate::Command;
 use crate::pipeline::batch::Limits;
 use crate::pipeline::log::Log;
-use crate::upkeep::{Schedule, Tables};
+use crate::upkeep::{Schedule, UpkeepStore};
 
 /// The consumer group, without the deployment's prefix.
 pub const GROUP: &str = "hopline-processor";
 
-/// Turns clicks on the topic into ClickHouse rows, exactly once.
-///
-/// Without a command it consumes until SIGTERM. Settings come from the environment.
-#[derive(Debug, Clone, clap::Parser)]
-#[command(name = "processor", version)]
+/// The settings of the process and of the operators' commands.
+#[derive(Debug, Clone, clap::Args)]
 pub struct Config {
-    /// What to do instead of consuming.
-    #[command(subcommand)]
-    pub command: Option<Command>,
-
     /// Address for operators: /healthz, /readyz, /metrics.
     #[arg(
         long,
@@ -109,23 +101,7 @@ impl Config {
     }
 
     /// Creates a client for the tables of upkeep.
-    pub(crate) fn tables(&self) -> Tables {
-        Tables::new(client(&self.clickhouse))
-    }
-}
-
-impl AsRef<Settings> for Config {
-    fn as_ref(&self) -> &Settings {
-        &self.process
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_environment_variable_is_listed() {
-        service::config::assert_listed::<Config>();
+    pub(crate) fn upkeep_store(&self) -> UpkeepStore {
+        UpkeepStore::new(client(&self.clickhouse))
     }
 }

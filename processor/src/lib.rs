@@ -19,9 +19,11 @@ pub mod clickhouse;
 pub mod config;
 pub mod operate;
 pub mod pipeline;
+mod program;
 mod run;
 pub mod upkeep;
 
 pub use config::Config;
 pub use operate::operate;
+pub use program::Program;
 pub use run::run;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
-use processor::Config;
+use processor::Program;
 use service::process::{self, Context, bind};
 
 fn main() -> ExitCode {
@@ -13,8 +13,8 @@ fn main() -> ExitCode {
     let code = process::main(
         "processor",
         env!("CARGO_PKG_VERSION"),
-        |config: Config, Context { shutdown, metrics }| async move {
-            let Some(command) = config.command.clone() else {
+        |Program { command, config }: Program, Context { shutdown, metrics }| async move {
+            let Some(command) = command else {
                 let operations =
                     bind("HOPLINE_PROCESSOR_OPERATIONS_LISTEN", config.operations_listen).await?;
                 return processor::run(config, operations, metrics, shutdown).await;

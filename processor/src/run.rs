@@ -74,7 +74,7 @@ pub async fn run(
     let lanes = Arc::new(Lanes::new(tools, log.clone()));
     let (upkeep_held, held) = watch::channel(false);
     let upkeep =
-        upkeep(store.clone(), config.tables(), log.clone(), config.schedule(), held, shutdown.clone());
+        upkeep(store.clone(), config.upkeep_store(), log.clone(), config.schedule(), held, shutdown.clone());
     let upkeep_group = format!("{group}-upkeep");
     let intake = intake::intake(&config.kafka, &upkeep_group, &intake_tools, upkeep_held, &shutdown);
 

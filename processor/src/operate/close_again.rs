@@ -26,7 +26,7 @@ impl fmt::Display for Outcome {
 /// # Errors
 /// When one of them is not closed yet, or an engine fails.
 pub(super) async fn close_again(config: &Config, slices: &[NaiveDate]) -> anyhow::Result<Outcome> {
-    let (store, tables) = (config.store("close-again"), config.tables());
+    let (store, tables) = (config.store("close-again"), config.upkeep_store());
     let last = tables.last_closed_slice().await.context("cannot read the closed slices")?;
     if let Some(open) = slices.iter().find(|slice| last.is_none_or(|last| **slice > last)) {
         bail!("slice {open} is not closed yet: processors close it after its day has ended");

@@ -1,6 +1,7 @@
 //! The operators' commands; they may run beside processors.
 
 pub mod adopt_topic;
+mod answer;
 mod applied_recounts;
 pub mod audit;
 mod close_again;
@@ -11,15 +12,13 @@ pub(crate) mod rebuild;
 pub mod recount;
 pub mod replay;
 
-use std::fmt;
-
 use anyhow::Context as _;
 use chrono::NaiveDate;
 use clap::Subcommand;
-use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
+pub use self::answer::Answer;
 use crate::Config;
 
 /// The exit code of an audit that found differences.
@@ -89,22 +88,6 @@ pub enum Command {
     ///
     /// Example: processor adopt-topic --dry-run
     AdoptTopic(adopt_topic::AdoptTopic),
-}
-
-/// The result of a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    /// For standard output.
-    pub text: String,
-    /// The exit code.
-    pub code: u8,
-}
-
-impl Answer {
-    fn new<T: Serialize + fmt::Display>(value: &T, json: bool) -> anyhow::Result<Self> {
-        let text = if json { serde_json::to_string(value)? } else { value.to_string() };
-        Ok(Self { text, code: 0 })
-    }
 }
 
 /// Runs an operator's command.

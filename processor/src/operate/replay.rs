@@ -133,7 +133,7 @@ pub(super) async fn replay(config: &Config, command: &Replay) -> anyhow::Result<
     let planning = Planning { config, store: config.store("replay"), log: config.log()? };
     let ranges = planning.ranges(command).await?;
     let touched = planning.touched(&ranges).await?;
-    let settled = config.tables().days().await.context("cannot read the closed slices")?;
+    let settled = config.upkeep_store().days().await.context("cannot read the closed slices")?;
     let (closed, open): (BTreeSet<NaiveDate>, BTreeSet<NaiveDate>) =
         touched.iter().copied().partition(|day| settled.are_settled(day));
     let mut outcome = Outcome {
@@ -297,7 +297,7 @@ impl Planning<'_> {
     /// Returns the broker days of the rows and records of some ranges.
     async fn touched(&self, ranges: &[Range]) -> anyhow::Result<BTreeSet<NaiveDate>> {
         let mut touched = BTreeSet::new();
-        let tables = self.config.tables();
+        let tables = self.config.upkeep_store();
         for Range { partition, src, from, to } in ranges {
             let rows = format!("src = {src} AND koff >= {from} AND koff < {to}");
             touched.extend(tables.days_with(&rows).await.context("cannot read the raw rows")?);

@@ -7,7 +7,7 @@
 mod purge;
 mod retention;
 mod slices;
-mod tables;
+mod store;
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use uuid::Uuid;
 
 pub(crate) use retention::first_kept;
-pub use tables::Tables;
+pub use store::UpkeepStore;
 
 use crate::clickhouse::clock::{Clock, ClocksDiffer};
 use crate::clickhouse::{InsertError, Store, StoreError};
@@ -90,7 +90,7 @@ pub enum UpkeepError {
 /// Runs upkeep while `held` is true, until a stop is requested.
 pub async fn upkeep(
     store: Store,
-    tables: Tables,
+    tables: UpkeepStore,
     log: Log,
     schedule: Schedule,
     mut held: watch::Receiver<bool>,
@@ -115,7 +115,7 @@ pub async fn upkeep(
 #[derive(Debug)]
 pub struct Upkeep {
     store: Store,
-    tables: Tables,
+    tables: UpkeepStore,
     log: Log,
     schedule: Schedule,
     purged: Option<Instant>,
@@ -125,7 +125,7 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    fn new(store: Store, tables: Tables, log: Log, schedule: Schedule) -> Self {
+    fn new(store: Store, tables: UpkeepStore, log: Log, schedule: Schedule) -> Self {
         Self { store, tables, log, schedule, purged: None, expired: None, orphans_since: None }
     }
 
@@ -199,7 +199,7 @@ pub(crate) enum When {
 /// When ClickHouse fails, or the computed rollups do not match the raw rows.
 pub(crate) async fn close_again(
     store: &Store,
-    tables: &Tables,
+    tables: &UpkeepStore,
     slice: NaiveDate,
     when: When,
 ) -> Result<(), UpkeepError> {

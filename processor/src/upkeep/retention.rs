@@ -3,20 +3,12 @@
 //! Raw rows and rollups are removed by whole months, because a month's rollup covers all its days. So a row stays up to
 //! a month longer than its plan requires.
 
-use std::collections::BTreeMap;
-
 use chrono::{Datelike as _, Days, NaiveDate};
-use uuid::Uuid;
 
-use super::tables::Tables;
 use super::{Upkeep, UpkeepError};
-use crate::clickhouse::StoreError;
 
 /// Days that rows are kept after a plan stops showing them, so that an upgrade brings them back.
 const GRACE_DAYS: u64 = 30;
-
-/// Days over which a workspace's largest window applies, so that a downgrade removes nothing at once.
-const WINDOW_HISTORY_DAYS: u32 = 30;
 
 /// Maximum workspaces of one statement; keeps it well below `max_query_size`.
 const MAX_WORKSPACES: usize = 2_000;
@@ -81,36 +73,6 @@ const DERIVED: [(&str, &str); 3] =
 pub(crate) fn first_kept(today: NaiveDate, window: u32) -> NaiveDate {
     let oldest = today.checked_sub_days(Days::new(u64::from(window) + GRACE_DAYS)).unwrap_or(NaiveDate::MIN);
     oldest.with_day(1).unwrap_or(oldest)
-}
-
-impl Tables {
-    /// Returns the workspaces by the largest window, in days, that each had recently.
-    pub(crate) async fn windows(&self) -> Result<BTreeMap<u32, Vec<Uuid>>, StoreError> {
-        let sql = format!(
-            "SELECT toString(workspace_id), max(days) FROM retention \
-             WHERE at >= now() - INTERVAL {WINDOW_HISTORY_DAYS} DAY GROUP BY workspace_id"
-        );
-        let rows: Vec<(String, u32)> = self.statements.fetch_all(&sql).await?;
-        let mut windows: BTreeMap<u32, Vec<Uuid>> = BTreeMap::new();
-        for (workspace, days) in rows {
-            windows.entry(days).or_default().extend(workspace.parse::<Uuid>());
-        }
-        Ok(windows)
-    }
-
-    /// Returns the names of the partitions, which are days, before a day.
-    async fn partitions_before(&self, table: &str, day: NaiveDate) -> Result<Vec<String>, StoreError> {
-        let sql = format!(
-            "SELECT DISTINCT partition FROM system.parts WHERE database = currentDatabase() AND active \
-             AND table = '{table}' AND partition < '{day}' ORDER BY partition"
-        );
-        self.statements.fetch_all(&sql).await
-    }
-
-    async fn drop_partition(&self, table: &str, partition: &str) -> Result<(), StoreError> {
-        let sql = format!("ALTER TABLE {table} DROP PARTITION '{partition}'");
-        self.statements.execute(&sql).await
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use chrono::{DateTime, Days, NaiveDate, Utc};
 use metrics::{counter, gauge, histogram};
 use schemas::clickhouse::rollup::{Run, Scope, last_day_of_month, may_be_read};
 
-use super::{Tables, Upkeep, UpkeepError, raise_epoch};
+use super::{Upkeep, UpkeepError, UpkeepStore, raise_epoch};
 
 impl Upkeep {
     /// Closes the next slice that can be closed, and the empty ones after it; returns whether there was one.
@@ -82,7 +82,7 @@ impl Upkeep {
     }
 }
 
-impl Tables {
+impl UpkeepStore {
     /// Closes a slice again, and the last one of its month, which holds the month's rollups, if they are closed.
     pub(super) async fn close_again(&self, version: u64, slice: NaiveDate) -> Result<(), UpkeepError> {
         let Some(last_closed) = self.last_closed_slice().await? else { return Ok(()) };
@@ -114,7 +114,7 @@ impl Tables {
         if let Some(found) = self.difference(run).await? {
             return Err(UpkeepError::Unequal { version: run.version, found });
         }
-        self.insert(activate, run.version).await
+        Ok(self.insert(activate, run.version).await?)
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use clap::Parser as _;
-use processor::Config;
+use processor::{Config, Program};
 use service::Shutdown;
 use service::metrics::Metrics;
 use tests::engines::{Isolated, http_client};
@@ -22,10 +22,10 @@ pub(crate) struct Processor {
 
 /// The configuration of a processor on a test's engines.
 pub(crate) fn config(isolated: &Isolated) -> Config {
-    parse(isolated, &[])
+    parse(isolated, &[]).config
 }
 
-fn parse(isolated: &Isolated, command: &[&str]) -> Config {
+fn parse(isolated: &Isolated, command: &[&str]) -> Program {
     let Isolated { kafka_brokers, topic_prefix, clickhouse_url, .. } = isolated;
     let engines = [
         "processor",
@@ -36,14 +36,13 @@ fn parse(isolated: &Isolated, command: &[&str]) -> Config {
         "--clickhouse-url",
         clickhouse_url,
     ];
-    Config::try_parse_from(engines.iter().chain(command)).unwrap()
+    Program::try_parse_from(engines.iter().chain(command)).unwrap()
 }
 
 /// Runs an operator's command and returns its answer.
 pub(crate) async fn operate(isolated: &Isolated, command: &[&str]) -> anyhow::Result<serde_json::Value> {
-    let config = parse(isolated, &[command, &["--json"]].concat());
-    let command = config.command.clone().unwrap();
-    let answer = processor::operate(config, command).await?;
+    let Program { command, config } = parse(isolated, &[command, &["--json"]].concat());
+    let answer = processor::operate(config, command.unwrap()).await?;
     Ok(serde_json::from_str(&answer.text)?)
 }
 

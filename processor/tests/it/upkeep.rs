@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{Days, NaiveDate, TimeDelta, Utc};
 use processor::Config;
 use processor::clickhouse::Store;
-use processor::upkeep::Tables;
+use processor::upkeep::UpkeepStore;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
 use schemas::clickhouse::rollup::{Run, Scope, is_active};
@@ -59,8 +59,10 @@ fn processors_store(isolated: &Isolated) -> Store {
 /// Runs the first statements of a run under an epoch of its own, as a process that is killed then would have.
 async fn interrupted(isolated: &Isolated, scope: Scope, slices: &[NaiveDate], statements: usize) -> usize {
     let version = processors_store(isolated).raise_epoch(UPKEEP).await.unwrap();
-    let blocks =
-        Tables::new(service::clickhouse::client(&config(isolated).clickhouse)).last_blocks().await.unwrap();
+    let blocks = UpkeepStore::new(service::clickhouse::client(&config(isolated).clickhouse))
+        .last_blocks()
+        .await
+        .unwrap();
     let slices = slices.iter().map(|slice| (*slice, blocks.get(slice).copied().unwrap_or(-1)));
     let run = Run { scope, version, slices: slices.collect() };
     let all = run.statements();

@@ -11,7 +11,7 @@ use service::kafka::KafkaConfig;
 use uuid::Uuid;
 
 use super::report::{Difference, Kind, Report, Source};
-use super::store::{Stored, Tables};
+use super::store::{AuditStore, Stored};
 use crate::clickhouse::Store;
 use crate::clickhouse::statements::next;
 use crate::operate::applied_recounts::{AppliedRecounts, Classification};
@@ -36,7 +36,7 @@ pub(super) struct Letters {
 pub(super) struct Compare<'a> {
     pub(super) kafka: &'a KafkaConfig,
     pub(super) store: &'a Store,
-    pub(super) tables: &'a Tables,
+    pub(super) tables: &'a AuditStore,
     pub(super) deleted_links: &'a DeletedLinks,
     pub(super) letters: &'a Letters,
     pub(super) recounts: &'a AppliedRecounts,
@@ -131,7 +131,7 @@ impl Comparison<'_> {
             [one] => {
                 self.source.rows += 1;
                 self.source.reclassified += u64::from(self.with.recounts.apply(&mut click));
-                let (stored, expected) = (one.reading(), Classification::of(&click));
+                let (stored, expected) = (one.classification(), Classification::of(&click));
                 if !is_of(one, &click) {
                     self.differs(Kind::OtherRow, &click, format!("the row is of click {}", one.click_id));
                 } else if stored != expected {

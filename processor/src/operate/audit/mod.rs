@@ -30,7 +30,7 @@ use uuid::Uuid;
 
 use self::log::{Compare, Kept, Letters, letters};
 use self::report::{Difference, Kind, Report, Source};
-use self::store::Tables;
+use self::store::AuditStore;
 use crate::Config;
 use crate::clickhouse::sources::Sources;
 use crate::clickhouse::{Position, Store};
@@ -58,11 +58,11 @@ pub async fn audit(config: &Config) -> anyhow::Result<Report> {
     let store = config.store("audit");
     let mut attempt = 1;
     loop {
-        let tables = Tables::new(client(&config.clickhouse));
+        let tables = AuditStore::new(client(&config.clickhouse));
         let before = tables.fingerprint().await.context("cannot read the tables")?;
         let mut report = Audit { config, store: &store, tables }.run().await?;
         report.equal = report.difference_count == 0;
-        let tables = Tables::new(client(&config.clickhouse));
+        let tables = AuditStore::new(client(&config.clickhouse));
         let is_one_state = tables.fingerprint().await.context("cannot read the tables")? == before;
         // A purge may have been running when the audit started, so a difference is checked at least twice.
         if report.equal || attempt >= ATTEMPTS || (attempt > 1 && is_one_state) {
@@ -76,7 +76,7 @@ pub async fn audit(config: &Config) -> anyhow::Result<Report> {
 struct Audit<'a> {
     config: &'a Config,
     store: &'a Store,
-    tables: Tables,
+    tables: AuditStore,
 }
 
 impl Audit<'_> {
@@ -207,7 +207,7 @@ impl Audit<'_> {
 
     /// Returns the first days whose rows are kept.
     async fn kept(&self) -> anyhow::Result<Kept> {
-        let tables = self.config.tables();
+        let tables = self.config.upkeep_store();
         let windows = tables.windows().await.context("cannot read the windows of plans")?;
         let today = Utc::now().date_naive();
         let of_all = windows.keys().max().map(|largest| first_kept(today, *largest));
@@ -229,7 +229,7 @@ impl Audit<'_> {
 
     async fn compare_rollups(&self, report: &mut Report) -> anyhow::Result<()> {
         let tables = &self.tables;
-        let last_closed = self.config.tables().last_closed_slice().await?;
+        let last_closed = self.config.upkeep_store().last_closed_slice().await?;
         report.closed_until = last_closed.and_then(|slice| slice.succ_opt());
         if let Some(until) = report.closed_until {
             let slices = tables.slices(until).await?;

@@ -40,7 +40,7 @@ pub(super) struct Stored {
 
 impl Stored {
     /// Returns what the row says of what made the click.
-    pub(super) fn reading(&self) -> Classification {
+    pub(super) fn classification(&self) -> Classification {
         let Self { kind, device, program, system, .. } = self;
         let [class, device_type, browser, os] = [kind, device, program, system].map(String::clone);
         Classification { class, device_type, browser, os }
@@ -96,13 +96,13 @@ pub(super) struct Fingerprint {
 
 /// Reads the tables.
 #[derive(Clone)]
-pub(super) struct Tables {
+pub(super) struct AuditStore {
     pub(super) statements: Statements,
     /// The workspaces whose own rollups still have clicks that their raw rows are not counted for.
     pub(super) awaiting_purge: Vec<Uuid>,
 }
 
-impl Tables {
+impl AuditStore {
     pub(super) fn new(client: Client) -> Self {
         Self { statements: Statements::new(client), awaiting_purge: Vec::new() }
     }

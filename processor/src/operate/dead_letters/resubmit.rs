@@ -14,8 +14,8 @@ use schemas::topic;
 use serde::Serialize;
 use service::kafka::Context;
 
+use super::filter::{Filter, for_each};
 use super::letter::{Letter, Place};
-use super::{Filter, for_each};
 use crate::Config;
 
 /// How long Kafka may take for one record.

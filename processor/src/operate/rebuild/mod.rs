@@ -10,7 +10,7 @@
 //! notices the new blocks and closes it.
 
 mod fill;
-mod staging;
+mod store;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,13 +21,14 @@ use service::clickhouse::client;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use self::staging::Staging;
+pub(crate) use self::store::Range;
+use self::store::Staging;
 use super::applied_recounts::AppliedRecounts;
 use super::reading::ReadError;
 use crate::Config;
 use crate::clickhouse::{Store, StoreError};
 use crate::pipeline::log::{Log, LogError};
-use crate::upkeep::{self, UpkeepError};
+use crate::upkeep::{self, UpkeepError, UpkeepStore};
 
 /// Attempts to rebuild a day that gets new clicks meanwhile.
 const ATTEMPTS: usize = 3;
@@ -62,15 +63,6 @@ pub(crate) enum RebuildError {
     NotAdded { partition: i32 },
 }
 
-/// A range of a partition's offsets that is read from the log again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Range {
-    pub(crate) partition: i32,
-    pub(crate) src: u32,
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-}
-
 /// The result for one day.
 #[derive(Debug, Serialize)]
 pub(crate) struct Rebuilt {
@@ -97,7 +89,7 @@ impl fmt::Display for Rebuilt {
 pub(crate) struct Rebuild<'a> {
     config: &'a Config,
     store: Store,
-    upkeep: upkeep::Tables,
+    upkeep: UpkeepStore,
     log: Log,
     staging: Staging,
     /// Set when the log is first read.
@@ -108,7 +100,7 @@ impl<'a> Rebuild<'a> {
     /// Starts a rebuild and stops any other one.
     pub(crate) async fn begin(config: &'a Config, store: Store, log: Log) -> Result<Self, RebuildError> {
         let staging = Staging::new(client(&config.clickhouse)).await?;
-        Ok(Self { config, store, upkeep: config.tables(), log, staging, recounts: OnceCell::new() })
+        Ok(Self { config, store, upkeep: config.upkeep_store(), log, staging, recounts: OnceCell::new() })
     }
 
     /// Removes the staging table.
@@ -130,7 +122,10 @@ impl<'a> Rebuild<'a> {
             for range in ranges {
                 self.fill(day, range).await?;
             }
-            self.staging.audit(day).await?;
+            let (others, doubled) = self.staging.unexpected_rows(day).await?;
+            if others + doubled > 0 {
+                return Err(RebuildError::Unequal { day, others, doubled });
+            }
             let (staged, stored) = self.staging.contents(day).await?;
             let rebuilt = Rebuilt { day, before: stored.rows, after: staged.rows, changed: staged != stored };
             if rebuilt.changed {

@@ -26,7 +26,7 @@ use service::clickhouse::client;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use self::store::{Scanned, Tables};
+use self::store::{RecountStore, Scanned};
 use super::applied_recounts::Classification;
 use super::rebuild::{Rebuild, Rebuilt};
 use crate::Config;
@@ -122,8 +122,8 @@ impl fmt::Display for Outcome {
 /// When no rules can be read, another rebuild has started, or an engine fails. Finished days stay finished.
 pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Result<Outcome> {
     let agents = rules(config, command)?;
-    let tables = Tables::new(client(&config.clickhouse));
-    let upkeep = config.tables();
+    let tables = RecountStore::new(client(&config.clickhouse));
+    let upkeep = config.upkeep_store();
     let settled = upkeep.days().await.context("cannot read the closed slices")?;
     let blocks = upkeep.last_blocks().await;
     let with_rows = blocks.context("cannot read the days of the raw rows")?.into_keys();
@@ -152,8 +152,8 @@ pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Resul
         return Ok(outcome);
     }
     let recount = Uuid::now_v7();
-    let readings: Vec<_> = found.readings.into_iter().collect();
-    tables.write(recount, &readings).await.context("cannot write the changes of the recount")?;
+    let classifications: Vec<_> = found.classifications.into_iter().collect();
+    tables.write(recount, &classifications).await.context("cannot write the changes of the recount")?;
     let rebuild = Rebuild::begin(config, config.store("recount"), config.log()?).await?;
     let mut done = Ok(());
     for day in &outcome.days {
@@ -188,7 +188,7 @@ struct Found {
     clicks: u64,
     referrers: u64,
     /// By User-Agent and purpose.
-    readings: HashMap<(String, String), Classification>,
+    classifications: HashMap<(String, String), Classification>,
     /// By workspace, link, old class and new class.
     differences: BTreeMap<(Uuid, Uuid, String, String), u64>,
     /// The broker's days of the clicks.
@@ -200,17 +200,17 @@ impl Found {
         let Scanned { workspace, link, user_agent, why, kind, device, program, system, days, clicks } =
             scanned;
         let stored = Classification { class: kind, device_type: device, browser: program, os: system };
-        let reading = classify(agents, &user_agent, &why);
-        if reading == stored {
+        let classification = classify(agents, &user_agent, &why);
+        if classification == stored {
             return;
         }
         self.clicks += clicks;
         self.add_days(days);
-        if stored.class != reading.class {
-            let key = (workspace, link, stored.class, reading.class.clone());
+        if stored.class != classification.class {
+            let key = (workspace, link, stored.class, classification.class.clone());
             *self.differences.entry(key).or_default() += clicks;
         }
-        self.readings.insert((user_agent, why), reading);
+        self.classifications.insert((user_agent, why), classification);
     }
 
     /// Adds broker days, given as days since 1970, on which something changes.
@@ -237,7 +237,7 @@ fn classify(agents: &Agents, user_agent: &str, purpose: &str) -> Classification 
 }
 
 /// Finds what changes among the clicks of these days.
-async fn scan(tables: &Tables, days: &BTreeSet<NaiveDate>, agents: &Agents) -> anyhow::Result<Found> {
+async fn scan(tables: &RecountStore, days: &BTreeSet<NaiveDate>, agents: &Agents) -> anyhow::Result<Found> {
     let mut found = Found::default();
     if days.is_empty() {
         return Ok(found);

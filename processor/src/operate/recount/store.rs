@@ -11,8 +11,8 @@ use crate::clickhouse::StoreError;
 use crate::clickhouse::statements::{Statements, in_time};
 use crate::operate::applied_recounts::Classification;
 
-/// Readings that one insert writes.
-const READINGS: usize = 20_000;
+/// Classifications that one insert writes.
+const CLASSIFICATIONS_PER_INSERT: usize = 20_000;
 
 /// Clicks of a link that say the same of what made them.
 #[derive(Debug, Row, Deserialize)]
@@ -45,11 +45,11 @@ struct Written<'a> {
 }
 
 /// Access to the tables.
-pub(super) struct Tables {
+pub(super) struct RecountStore {
     statements: Statements,
 }
 
-impl Tables {
+impl RecountStore {
     pub(super) fn new(client: Client) -> Self {
         Self { statements: Statements::new(client) }
     }
@@ -82,11 +82,12 @@ impl Tables {
     pub(super) async fn write(
         &self,
         recount: Uuid,
-        readings: &[((String, String), Classification)],
+        classifications: &[((String, String), Classification)],
     ) -> Result<(), StoreError> {
-        for readings in readings.chunks(READINGS) {
+        for classifications in classifications.chunks(CLASSIFICATIONS_PER_INSERT) {
             let mut lines = Vec::new();
-            for ((user_agent, purpose), Classification { class, device_type, browser, os }) in readings {
+            for ((user_agent, purpose), Classification { class, device_type, browser, os }) in classifications
+            {
                 let row = Written { recount, user_agent, purpose, class, device_type, browser, os };
                 // Texts and a UUID always become JSON.
                 serde_json::to_writer(&mut lines, &row).map_err(|error| {

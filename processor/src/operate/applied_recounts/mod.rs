@@ -1,5 +1,7 @@
 //! The changes that recounts made to clicks, so that records of the log can be compared with their rows.
 
+mod store;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
@@ -45,7 +47,7 @@ impl Classification {
 #[derive(Debug, Default)]
 pub(crate) struct AppliedRecounts {
     /// The changes of each recount, by User-Agent and purpose.
-    readings: HashMap<Uuid, HashMap<String, HashMap<String, Classification>>>,
+    classifications: HashMap<Uuid, HashMap<String, HashMap<String, Classification>>>,
     /// The recounts of each day, oldest first.
     days: BTreeMap<NaiveDate, Vec<Uuid>>,
 }
@@ -53,27 +55,20 @@ pub(crate) struct AppliedRecounts {
 impl AppliedRecounts {
     /// Reads the recounts from ClickHouse.
     pub(crate) async fn read(statements: &Statements) -> Result<Self, StoreError> {
-        const DAYS: &str = "SELECT toString(day), toString(recount) FROM rebuilds \
-                            WHERE recount != toUUID('00000000-0000-0000-0000-000000000000') ORDER BY rebuilds.at";
-        const READINGS: &str = "SELECT toString(recount), user_agent, purpose, toString(class), \
-                                       toString(device_type), toString(browser), toString(os) FROM recounts \
-                                WHERE recounts.recount IN (SELECT recount FROM rebuilds)";
         let mut applied = Self::default();
-        let rows: Vec<(String, String)> = statements.fetch_all(DAYS).await?;
-        for (day, recount) in rows {
+        for (day, recount) in store::days(statements).await? {
             if let (Ok(day), Ok(recount)) = (day.parse(), recount.parse()) {
                 applied.days.entry(day).or_default().push(recount);
             }
         }
-        let mut rows =
-            statements.fetch::<(String, String, String, String, String, String, String)>(READINGS)?;
+        let mut rows = store::classifications(statements)?;
         while let Some((recount, user_agent, purpose, class, device_type, browser, os)) =
             next(&mut rows).await?
         {
             let Ok(recount) = recount.parse() else { continue };
-            let reading = Classification { class, device_type, browser, os };
-            let readings = applied.readings.entry(recount).or_default();
-            readings.entry(user_agent).or_default().insert(purpose, reading);
+            let classification = Classification { class, device_type, browser, os };
+            let classifications = applied.classifications.entry(recount).or_default();
+            classifications.entry(user_agent).or_default().insert(purpose, classification);
         }
         Ok(applied)
     }
@@ -83,17 +78,19 @@ impl AppliedRecounts {
         let Some(user_agent) = &row.click.user_agent else { return false };
         let Some(recounts) = self.days.get(&row.broker_ts.date_naive()) else { return false };
         let purpose = row.click.purpose.as_deref().unwrap_or_default();
-        let reading = |recount| self.readings.get(recount)?.get(user_agent)?.get(purpose);
-        let reading = recounts.iter().rev().find_map(reading);
-        let Some(reading) = reading.filter(|reading| **reading != Classification::of(row)) else {
+        let classification = |recount| self.classifications.get(recount)?.get(user_agent)?.get(purpose);
+        let classification = recounts.iter().rev().find_map(classification);
+        let Some(classification) =
+            classification.filter(|classification| **classification != Classification::of(row))
+        else {
             return false;
         };
         let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let click = &mut row.click;
-        click.class = class(&reading.class).unwrap_or(click.class);
-        click.device_type = text(&reading.device_type);
-        click.browser = text(&reading.browser);
-        click.os = text(&reading.os);
+        click.class = class(&classification.class).unwrap_or(click.class);
+        click.device_type = text(&classification.device_type);
+        click.browser = text(&classification.browser);
+        click.os = text(&classification.os);
         true
     }
 }
@@ -111,24 +108,30 @@ mod tests {
 
     #[test]
     fn the_last_recount_of_a_day_and_user_agent_applies() {
-        let reading = |class: &str| {
+        let classification = |class: &str| {
             let class = class.to_owned();
-            let reading = Classification {
+            let classification = Classification {
                 class,
                 device_type: "other".to_owned(),
                 browser: String::new(),
                 os: String::new(),
             };
-            HashMap::from([(String::new(), reading)])
+            HashMap::from([(String::new(), classification)])
         };
         let (first, last) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let readings = HashMap::from([
-            (first, HashMap::from([("one".to_owned(), reading("bot")), ("both".to_owned(), reading("bot"))])),
-            (last, HashMap::from([("both".to_owned(), reading("preview"))])),
+        let classifications = HashMap::from([
+            (
+                first,
+                HashMap::from([
+                    ("one".to_owned(), classification("bot")),
+                    ("both".to_owned(), classification("bot")),
+                ]),
+            ),
+            (last, HashMap::from([("both".to_owned(), classification("preview"))])),
         ]);
         let day = |text: &str| text.parse::<NaiveDate>().unwrap();
         let days = BTreeMap::from([(day("2026-11-20"), vec![first, last]), (day("2026-11-21"), vec![first])]);
-        let applied = AppliedRecounts { readings, days };
+        let applied = AppliedRecounts { classifications, days };
         let read = |day: &str, user_agent: Option<&str>| {
             let at: DateTime<Utc> = format!("{day}T12:00:00Z").parse().unwrap();
             let mut row = row(7, "click", false, at);

@@ -2,17 +2,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::NaiveDate;
+use chrono::{DateTime, NaiveDate};
 use clickhouse::error::Error;
 use clickhouse::{Client, Row};
-use schemas::clickhouse::rollup::{DIMENSIONS, Run, Scope};
+use schemas::clickhouse::rollup::{DIMENSIONS, Run, Scope, last_day_of_month};
+use schemas::id::WorkspaceId;
 use schemas::row::UPKEEP;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::UpkeepError;
 use crate::clickhouse::statements::{Statements, in_time};
 use crate::clickhouse::{InsertError, Right, StoreError, outcome_of};
+
+/// Number of recently closed slices that are searched, like open ones, for clicks that came after their link's purge.
+const RECENT_SLICES: u64 = 2;
+
+/// Days rebuilt within this many days are searched as well: a rebuild may bring back rows of a link that was
+/// purged shortly before.
+const RECENT_REBUILD_DAYS: u64 = 2;
+
+/// Days over which a workspace's largest window applies, so that a downgrade removes nothing at once.
+const WINDOW_HISTORY_DAYS: u32 = 30;
+
+/// Maximum links of one purge; keeps the statement well below `max_query_size`.
+pub(super) const MAX_LINKS: usize = 1_000;
 
 /// ClickHouse's code of `QUERY_WAS_CANCELLED`.
 const CANCELLED: &str = "Code: 394.";
@@ -41,11 +54,11 @@ impl Days {
 
 /// Access to the tables for upkeep.
 #[derive(Debug, Clone)]
-pub struct Tables {
+pub struct UpkeepStore {
     pub(super) statements: Statements,
 }
 
-impl Tables {
+impl UpkeepStore {
     /// Creates the access to the tables.
     pub fn new(client: Client) -> Self {
         // A run may write to any number of partitions.
@@ -54,7 +67,7 @@ impl Tables {
     }
 
     /// Runs a guarded insert under an epoch.
-    pub(super) async fn insert(&self, sql: &str, epoch: u64) -> Result<(), UpkeepError> {
+    pub(super) async fn insert(&self, sql: &str, epoch: u64) -> Result<(), InsertError> {
         let id = Right { src: UPKEEP, epoch }.statement_id();
         let insert = self.statements.query(sql).with_setting("query_id", id);
         let outcome = in_time(insert.with_setting("wait_end_of_query", "1").execute()).await;
@@ -63,13 +76,13 @@ impl Tables {
             Err(InsertError::Doubtful(StoreError::Clickhouse(Error::BadResponse(text))))
                 if text.starts_with(CANCELLED) =>
             {
-                Err(UpkeepError::Fenced)
+                Err(InsertError::Fenced)
             }
-            outcome => Ok(outcome?),
+            outcome => outcome,
         }
     }
 
-    /// Deletes rows and returns how many; [`Tables::erase`] removes them from the disk.
+    /// Deletes rows and returns how many; [`UpkeepStore::erase`] removes them from the disk.
     ///
     /// This is a lightweight delete: rewriting parts of many gigabytes for each purge would cost too much.
     pub(super) async fn delete(&self, table: &str, condition: &str) -> Result<u64, StoreError> {
@@ -227,4 +240,96 @@ impl Tables {
             && broken_down.iter().all(|clicks| *clicks == raw);
         Ok((!equal).then(|| format!("{raw} raw, {counted} by hour, {broken_down:?} by dimension")))
     }
+
+    /// Returns deleted links that were not purged yet, or that have rows again.
+    pub(super) async fn links_to_purge(&self) -> Result<Vec<Uuid>, StoreError> {
+        let last_closed = self.last_closed_slice().await?;
+        let recent = last_closed.and_then(|last| last.checked_sub_days(chrono::Days::new(RECENT_SLICES)));
+        let sql = format!(
+            "SELECT DISTINCT toString(link_id) FROM \
+             (SELECT link_id FROM deleted_links \
+              WHERE link_id NOT IN (SELECT link_id FROM purges) LIMIT {MAX_LINKS} \
+              UNION ALL SELECT link_id FROM clicks \
+              WHERE (toDate(broker_ts) >= '{recent}' \
+                     OR toDate(broker_ts) IN (SELECT day FROM rebuilds WHERE at > now() - INTERVAL {RECENT_REBUILD_DAYS} DAY)) \
+                AND link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id \
+              UNION ALL SELECT link_id FROM conversions \
+              WHERE link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id) LIMIT {MAX_LINKS}",
+            recent = recent.unwrap_or(DateTime::UNIX_EPOCH.date_naive()),
+        );
+        let links: Vec<String> = self.statements.fetch_all(&sql).await?;
+        Ok(links.iter().filter_map(|link| link.parse().ok()).collect())
+    }
+
+    /// Returns the closed slices whose rollups have clicks of these links, by workspace.
+    pub(super) async fn slices_of_links(
+        &self,
+        links: &[Uuid],
+    ) -> Result<BTreeMap<WorkspaceId, BTreeSet<NaiveDate>>, StoreError> {
+        let sql = format!(
+            "SELECT toString(workspace_id), toString(toDate(broker_ts) AS slice), toString(toDate(occurred_at) AS day) \
+             FROM clicks WHERE link_id IN ({}) GROUP BY workspace_id, slice, day",
+            list(links),
+        );
+        let rows: Vec<(String, String, String)> = self.statements.fetch_all(&sql).await?;
+        let closed = self.last_closed_slice().await?;
+        let mut touched: BTreeMap<WorkspaceId, BTreeSet<NaiveDate>> = BTreeMap::new();
+        for (workspace, slice, day) in &rows {
+            let (Ok(workspace), Ok(slice), Ok(day)) =
+                (workspace.parse(), slice.parse::<NaiveDate>(), day.parse::<NaiveDate>())
+            else {
+                continue;
+            };
+            // A click counts in its own slice and in the month's last one, if the month was over and the click not late.
+            for slice in [slice, last_day_of_month(day)] {
+                if closed.is_some_and(|closed| slice <= closed) {
+                    touched.entry(WorkspaceId::from_uuid(workspace)).or_default().insert(slice);
+                }
+            }
+        }
+        Ok(touched)
+    }
+
+    pub(super) async fn insert_purges(&self, links: &[Uuid]) -> Result<(), StoreError> {
+        let values: Vec<String> = links.iter().map(|link| format!("('{link}', now64(3))")).collect();
+        let sql = format!("INSERT INTO purges (link_id, at) VALUES {}", values.join(", "));
+        self.statements.execute(&sql).await
+    }
+
+    /// Returns the workspaces by the largest window, in days, that each had recently.
+    pub(crate) async fn windows(&self) -> Result<BTreeMap<u32, Vec<Uuid>>, StoreError> {
+        let sql = format!(
+            "SELECT toString(workspace_id), max(days) FROM retention \
+             WHERE at >= now() - INTERVAL {WINDOW_HISTORY_DAYS} DAY GROUP BY workspace_id"
+        );
+        let rows: Vec<(String, u32)> = self.statements.fetch_all(&sql).await?;
+        let mut windows: BTreeMap<u32, Vec<Uuid>> = BTreeMap::new();
+        for (workspace, days) in rows {
+            windows.entry(days).or_default().extend(workspace.parse::<Uuid>());
+        }
+        Ok(windows)
+    }
+
+    /// Returns the names of the partitions, which are days, before a day.
+    pub(super) async fn partitions_before(
+        &self,
+        table: &str,
+        day: NaiveDate,
+    ) -> Result<Vec<String>, StoreError> {
+        let sql = format!(
+            "SELECT DISTINCT partition FROM system.parts WHERE database = currentDatabase() AND active \
+             AND table = '{table}' AND partition < '{day}' ORDER BY partition"
+        );
+        self.statements.fetch_all(&sql).await
+    }
+
+    pub(super) async fn drop_partition(&self, table: &str, partition: &str) -> Result<(), StoreError> {
+        let sql = format!("ALTER TABLE {table} DROP PARTITION '{partition}'");
+        self.statements.execute(&sql).await
+    }
+}
+
+/// Returns links as a list of SQL.
+pub(super) fn list(links: &[Uuid]) -> String {
+    links.iter().map(|link| format!("toUUID('{link}')")).collect::<Vec<_>>().join(", ")
 }
