@@ -1,25 +1,25 @@
-//! What time it is, where nothing may be done too early.
+//! The time, for work that must not run too early.
 //!
-//! A clock that runs ahead would close slices before their clicks are there, and remove rows that a plan still shows. So
-//! that is done by ClickHouse's clock, and only while this machine's agrees with it.
+//! A clock that runs ahead would close slices before their clicks arrive, and remove rows that a plan still shows. Such
+//! work therefore uses ClickHouse's clock, and only while this machine's clock agrees with it.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::clickhouse::{Store, StoreError};
 
-/// How far this machine's clock may be from ClickHouse's.
+/// Maximum difference between this machine's clock and ClickHouse's.
 const TOLERANCE: TimeDelta = TimeDelta::minutes(1);
 
-/// ClickHouse's clock, and how far this machine's is from it.
+/// ClickHouse's clock, and its difference from this machine's clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// What ClickHouse's clock said, after this was asked for and before it was answered.
+    /// The time by ClickHouse's clock, between the request and its answer.
     pub clickhouse: DateTime<Utc>,
-    /// By how much this machine's is ahead at least; negative where it is behind.
+    /// How far this machine's clock is ahead at least; negative when it is behind.
     ahead: TimeDelta,
 }
 
-/// Two clocks are so far apart that nothing is done by either.
+/// The clocks differ too much to use either.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error(
     "this machine's clock is {} s {} ClickHouse's: set whichever is wrong. Until then no slice is closed and no row \
@@ -49,10 +49,10 @@ impl Clock {
         Self { clickhouse, ahead }
     }
 
-    /// Returns the time, where both clocks agree on it.
+    /// Returns the time if both clocks agree.
     ///
     /// # Errors
-    /// [`ClocksDiffer`] where they do not.
+    /// [`ClocksDiffer`] when they do not.
     pub fn agreed(&self) -> Result<DateTime<Utc>, ClocksDiffer> {
         if self.ahead.abs() > TOLERANCE { Err(ClocksDiffer(self.ahead)) } else { Ok(self.clickhouse) }
     }

@@ -1,4 +1,4 @@
-//! Who may write rows of a source: the holder of its highest epoch.
+//! Fencing: only the holder of a source's highest epoch may write its rows.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 use super::{Store, StoreError, in_time};
 
-/// How often older statements are looked for while they are waited for.
+/// How often a takeover checks whether older inserts are still running.
 pub(crate) const WAIT_OUT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Under whose epoch a statement writes: one that is not the highest any more is refused.
+/// The epoch under which a statement writes. ClickHouse rejects it once a higher epoch exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Right {
     /// The source.
@@ -21,22 +21,22 @@ pub struct Right {
 }
 
 impl Right {
-    /// The condition under which a statement is let through.
+    /// The condition that a statement checks.
     pub(crate) fn guard(self) -> String {
         epoch_guard(self.src, self.epoch)
     }
 
-    /// A name by which [`Store::older_inserts`] finds the statement.
+    /// A query id by which [`Store::older_inserts`] finds the statement.
     pub(crate) fn statement_id(self) -> String {
         format!("clicks-{}-{}-{}", self.src, self.epoch, Uuid::now_v7().simple())
     }
 }
 
 impl Store {
-    /// Takes the source over: from now on inserts under any other epoch are refused.
+    /// Raises the epoch of a source and returns the new one. From now on, inserts under any other epoch are rejected.
     ///
-    /// The upper half of an epoch counts and the lower half is random, because two processors that take over at
-    /// the same time would else both write, and then both hold, the same number.
+    /// The upper half of an epoch is a counter. The lower half is random, so that two processors that take over at the
+    /// same time do not write the same number.
     pub async fn raise_epoch(&self, src: u32) -> Result<u64, StoreError> {
         let highest: u64 =
             in_time(self.client.query("SELECT max(epoch) FROM owners WHERE src = ?").bind(src).fetch_one())
@@ -54,13 +54,13 @@ impl Store {
         Ok(epoch)
     }
 
-    /// Kills the inserts of a source under epochs before `epoch`, and returns how many are still running.
+    /// Kills the inserts of a source under epochs below `epoch`, and returns how many are still running.
     ///
-    /// An insert reads its guard's epoch after it is listed in `system.processes`, so one that is not listed after
-    /// the epoch was raised is refused. One whose sender has stopped half way listens for more until the server's
-    /// `http_receive_timeout`, and cannot be killed earlier.
+    /// An insert evaluates its guard after it is listed in `system.processes`, so an insert that is not listed after
+    /// the epoch was raised will be rejected. An insert whose sender stopped half way waits until the server's
+    /// `http_receive_timeout` and cannot be killed earlier.
     pub async fn older_inserts(&self, src: u32, epoch: u64) -> Result<u64, StoreError> {
-        // Other databases of the same server have the same sources.
+        // Other databases of the same server may have sources of the same number.
         const OLDER: &str = "current_database = currentDatabase() AND startsWith(query_id, ?) \
                              AND toUInt64OrZero(splitByChar('-', query_id)[3]) < ?";
         let prefix = format!("clicks-{src}-");
@@ -72,14 +72,14 @@ impl Store {
         in_time(self.client.query(&count).bind(&prefix).bind(epoch).fetch_one()).await
     }
 
-    /// Takes a source from whoever has it: when this returns, nobody writes under an older epoch any more.
+    /// Raises the epoch of a source and waits until no statement runs under an older one.
     pub(crate) async fn fence(&self, src: u32) -> Result<Right, StoreError> {
         let epoch = self.raise_epoch(src).await?;
         self.wait_out(src, epoch).await?;
         Ok(Right { src, epoch })
     }
 
-    /// Waits until no statement under an epoch before `epoch` is running.
+    /// Waits until no statement runs under an epoch below `epoch`.
     pub(crate) async fn wait_out(&self, src: u32, epoch: u64) -> Result<(), StoreError> {
         while self.older_inserts(src, epoch).await? > 0 {
             sleep(WAIT_OUT_INTERVAL).await;

@@ -1,4 +1,4 @@
-//! Every statement that the processor runs in ClickHouse.
+//! Access to ClickHouse for the pipeline.
 
 pub mod clock;
 mod fence;
@@ -26,30 +26,30 @@ pub(crate) use self::fence::WAIT_OUT_INTERVAL;
 pub use self::positions::{Position, Progress, StoredRow, Stretch};
 pub use self::rows::{After, AgainKey, Insertion, Sought};
 
-/// How long ClickHouse may take for anything before the answer counts as lost.
+/// How long a statement may take before its answer counts as lost.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// ClickHouse's code of `FUNCTION_THROW_IF_VALUE_IS_NON_ZERO`, by which the guard of an insert refuses it.
+/// ClickHouse's code of `FUNCTION_THROW_IF_VALUE_IS_NON_ZERO`, with which the guard of an insert rejects it.
 const REFUSED: &str = "Code: 395.";
 
-/// Why a statement's result is not known.
+/// Why the result of a statement is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// ClickHouse refused, or could not be reached, or broke off.
+    /// ClickHouse returned an error, was unreachable, or closed the connection.
     #[error(transparent)]
     Clickhouse(#[from] clickhouse::error::Error),
-    /// No answer came within so long.
+    /// No answer arrived in time.
     #[error("no answer from ClickHouse within {} s", .0.as_secs())]
     Timeout(Duration),
 }
 
-/// Why an insert was not acknowledged.
+/// Why an insert was not confirmed.
 #[derive(Debug, thiserror::Error)]
 pub enum InsertError {
-    /// A condition of the statement does not hold; no row was stored.
+    /// The guard rejected the statement; no row was stored.
     #[error("another processor owns this partition now, or ClickHouse is an older copy")]
     Fenced,
-    /// Whether the rows are stored is not known.
+    /// It is unknown whether the rows were stored.
     #[error(transparent)]
     Doubtful(StoreError),
 }
@@ -65,7 +65,7 @@ struct AddedLink {
 #[derive(Clone)]
 pub struct Store {
     client: Client,
-    /// Which process this is, for people who read the table of owners.
+    /// Identifies this process in the table of owners, for people.
     owner: String,
 }
 
@@ -76,19 +76,19 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Makes a store whose name among the owners is `owner`.
+    /// Creates a store; `owner` identifies this process in the table of owners.
     pub fn new(client: Client, owner: String) -> Self {
         Self { client, owner }
     }
 
-    /// Returns what ClickHouse's clock says.
+    /// Returns the time by ClickHouse's clock.
     pub(crate) async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
         let millis: i64 =
             in_time(self.client.query("SELECT toUnixTimestamp64Milli(now64(3))").fetch_one()).await?;
         Ok(DateTime::from_timestamp_millis(millis).unwrap_or_default())
     }
 
-    /// Returns the deleted links that were added since a time in milliseconds of ClickHouse's clock, and when.
+    /// Returns the deleted links added since a time, in milliseconds of ClickHouse's clock, each with its own time.
     pub async fn deleted_links(&self, since: i64) -> Result<Vec<(LinkId, i64)>, StoreError> {
         let rows: Vec<AddedLink> = in_time(
             self.client
@@ -103,7 +103,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| (LinkId::from_uuid(row.link_id), row.added_at)).collect())
     }
 
-    /// Stores deleted links; one that is there already stays as it is.
+    /// Stores deleted links; links that are stored already do not change.
     pub async fn insert_deleted_links(&self, links: &[DeletedLink]) -> Result<(), StoreError> {
         let values = list(links.iter().map(|link| {
             let deleted_at = link.deleted_at.timestamp_millis();
@@ -116,7 +116,7 @@ impl Store {
         in_time(insert.execute()).await
     }
 
-    /// Stores rows of conversions, each as [`schemas::row::write_conversion`] writes it.
+    /// Stores conversions, encoded by [`schemas::row::write_conversion`].
     pub async fn insert_conversions(&self, rows: Bytes) -> Result<(), StoreError> {
         let mut insert = self
             .client
@@ -131,7 +131,7 @@ impl Store {
     }
 }
 
-/// Tells a statement that was refused by its guard from one of which nothing is known.
+/// Distinguishes a statement that its guard rejected from one whose outcome is unknown.
 pub(crate) fn outcome_of(outcome: Result<(), StoreError>) -> Result<(), InsertError> {
     match outcome {
         Ok(()) => Ok(()),
@@ -154,7 +154,7 @@ async fn in_time<T>(
     within(TIMEOUT, statement).await
 }
 
-/// Waits for a statement's result, but not for ever.
+/// Waits for a statement's result, at most for `limit`.
 pub(crate) async fn within<T>(
     limit: Duration,
     statement: impl Future<Output = Result<T, clickhouse::error::Error>>,

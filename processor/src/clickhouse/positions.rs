@@ -1,8 +1,8 @@
-//! How far each source is: ClickHouse alone says so.
+//! The position of each source, which only ClickHouse stores.
 //!
-//! A source goes on behind its last row, and behind the stretches without rows that are known to be done. What Kafka has
-//! as the group's committed offsets is for people who look; a ClickHouse that was restored from a copy goes on where that
-//! copy ends.
+//! A source continues after its last row and after the processed stretches without rows that follow it. Offsets
+//! committed to Kafka are only for monitoring: after ClickHouse was restored from a backup, counting continues where
+//! the backup ends.
 
 use std::collections::BTreeMap;
 
@@ -14,53 +14,54 @@ use uuid::Uuid;
 use super::{InsertError, Right, Store, StoreError, in_time, list, outcome_of};
 use crate::clickhouse::sources::{Source, Sources};
 
-/// A row, and the click by which its record is known.
+/// A stored row, with the click id that identifies its record.
 #[derive(Debug, Clone, PartialEq, Eq, Row, Deserialize)]
 pub struct StoredRow {
     /// Its offset.
     pub koff: u64,
-    /// Its click.
+    /// Its click's id.
     pub click_id: String,
-    /// The broker's clock of the row, in milliseconds.
+    /// The broker's time of the row, in milliseconds.
     pub millis: i64,
 }
 
 impl StoredRow {
-    /// Returns the broker's clock of the row.
+    /// Returns the broker's time of the row.
     pub fn broker_ts(&self) -> Option<DateTime<Utc>> {
         DateTime::from_timestamp_millis(self.millis)
     }
 }
 
-/// A stretch of a source that is done and has no rows.
+/// A processed stretch of a source that has no rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stretch {
-    /// Its first offset; whoever is done up to there is done up to `next`.
+    /// Its first offset: a source that is processed up to here is processed up to `next`.
     pub first: u64,
-    /// The offset behind it.
+    /// The offset after it.
     pub next: u64,
     /// The broker's time of the record before `next`, if it had one.
     pub broker_ts: Option<DateTime<Utc>>,
 }
 
-/// How far a source is.
+/// How far a source is processed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
-    /// Everything below this offset is done.
+    /// Everything below this offset is processed.
     pub next: u64,
     /// The last stored row.
     pub last_row: Option<StoredRow>,
-    /// The stretch without rows that ends at `next`, if one does.
+    /// The stretch without rows that ends at `next`, if any.
     pub stretch: Option<Stretch>,
 }
 
 impl Position {
-    /// Puts together how far a source is, of its last row and its stretches in the order of their beginnings.
+    /// Computes the position from the last row and the stretches, which are ordered by their first offset.
     fn of(source: Source, last_row: Option<StoredRow>, stretches: &[Stretch]) -> Self {
         let mut next = last_row.as_ref().map_or(source.first_offset, |row| row.koff + 1);
         let mut last = None;
         for stretch in stretches {
-            // One that begins later is of rows that are not here: ClickHouse was restored from an older copy of them.
+            // A stretch that begins later follows rows that are missing: ClickHouse was restored from an older backup
+            // of them.
             if stretch.first <= next && stretch.next > next {
                 next = stretch.next;
                 last = Some(*stretch);
@@ -69,20 +70,20 @@ impl Position {
         Self { next, last_row, stretch: last }
     }
 
-    /// Returns where a stretch without rows that goes on at `next` begins.
+    /// Returns the first offset of a stretch without rows that continues at `next`.
     pub fn stretch_begins(&self) -> u64 {
         self.stretch.map_or(self.next, |stretch| stretch.first)
     }
 }
 
-/// Up to when the clicks of a source are counted.
+/// The time up to which the clicks of a source are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// The source.
     pub src: u32,
-    /// By the broker's clock.
+    /// The time, by the broker's clock.
     pub as_of: DateTime<Utc>,
-    /// What the table is known to have of it already.
+    /// The time that the table is known to contain already.
     pub known: Option<DateTime<Utc>>,
 }
 
@@ -95,10 +96,10 @@ struct SourceRow {
 }
 
 impl Store {
-    /// Returns every log of every partition.
+    /// Returns all sources.
     ///
-    /// A log begins under the raised epoch of the one before it, and its statement is waited for as the inserts of that
-    /// one are: whoever reads this under an epoch that is still the highest has read what stands.
+    /// A source begins under a raised epoch of the previous one, and a takeover waits for that statement as it waits
+    /// for inserts. So the holder of the highest epoch reads a result that cannot change.
     pub async fn sources(&self) -> Result<Sources, StoreError> {
         let query = self.client.query("SELECT src, topic_id, first_offset FROM sources");
         let rows: Vec<SourceRow> = in_time(query.fetch_all()).await?;
@@ -106,14 +107,14 @@ impl Store {
         Ok(rows.into_iter().map(source).collect())
     }
 
-    /// Begins a log of a partition, so that the one before it ends.
+    /// Begins a source of a partition, which ends the previous one.
     ///
-    /// `right` is of the log before it, or of the log itself when it is the first one. Doing it again does no harm.
+    /// `right` is for the previous source, or for the new one when it is the first. Repeating this has no effect.
     ///
     /// # Errors
-    /// [`InsertError::Fenced`] when somebody has taken the partition since its epoch was raised.
+    /// [`InsertError::Fenced`] when another process has taken over the partition since.
     pub async fn begin(&self, right: Right, source: Source, reason: &str) -> Result<(), InsertError> {
-        // What is said of the former log holds for this one, which has nothing older; so it is waited for from now on.
+        // The progress of the previous source applies to this one too, which has no older clicks.
         let progress = self
             .client
             .query("INSERT INTO progress (src, as_of) SELECT ?, max(as_of) FROM progress WHERE src = ? HAVING count() > 0")
@@ -137,7 +138,7 @@ impl Store {
         outcome_of(in_time(insert.execute()).await)
     }
 
-    /// Returns how far a source is.
+    /// Returns the position of a source.
     pub async fn position(&self, source: Source) -> Result<Position, StoreError> {
         let last_row = self.last_row(source.src).await?;
         let query = self
@@ -156,7 +157,7 @@ impl Store {
         Ok(Position::of(source, last_row, &stretches))
     }
 
-    /// Returns how far a partition is with the log that it has; `None` before it had one.
+    /// Returns the position of a partition in its current source; `None` when it has no source yet.
     pub async fn position_of(
         &self,
         sources: &Sources,
@@ -170,8 +171,8 @@ impl Store {
 
     /// Finds the last row of a source.
     async fn last_row(&self, src: u32) -> Result<Option<StoredRow>, StoreError> {
-        // The last days first, which is enough for a source that is at work. A row of the first of them proves nothing:
-        // the one behind it may be of the day before, by another broker's clock.
+        // Searches the last days first, which suffices for an active source. A row of the first of these days is no
+        // proof: the row after it may be from the day before, by another broker's clock.
         let lately = "broker_ts >= now64(3) - INTERVAL 3 DAY";
         let proves = "broker_ts >= now64(3) - INTERVAL 2 DAY";
         for (among, proof) in [(lately, proves), ("1", "1")] {
@@ -188,8 +189,8 @@ impl Store {
         Ok(None)
     }
 
-    /// Finds, among the rows of a source between two offsets, both left out, the last one up to a third, or else the
-    /// first one behind that.
+    /// Finds a row of a source between two offsets, both exclusive: the last one up to `near`, or else the first one
+    /// after it.
     pub async fn row_near(
         &self,
         src: u32,
@@ -212,10 +213,10 @@ impl Store {
         in_time(query.fetch_optional()).await
     }
 
-    /// Records that a stretch of a source is done and has no rows.
+    /// Records that a stretch of a source is processed and has no rows.
     ///
     /// # Errors
-    /// [`InsertError::Fenced`] when somebody else has the source.
+    /// [`InsertError::Fenced`] when another process owns the source.
     pub async fn insert_stretch(&self, right: Right, stretch: Stretch) -> Result<(), InsertError> {
         let insert = self
             .client
@@ -233,7 +234,7 @@ impl Store {
         outcome_of(in_time(insert.execute()).await)
     }
 
-    /// Returns up to when the clicks of each source are counted, as far as somebody has said so.
+    /// Returns the time up to which the clicks of each source are counted, where known.
     pub async fn progress(&self) -> Result<BTreeMap<u32, DateTime<Utc>>, StoreError> {
         const SQL: &str = "SELECT src, toUnixTimestamp64Milli(max(as_of)) FROM progress GROUP BY src";
         let rows: Vec<(u32, i64)> = in_time(self.client.query(SQL).fetch_all()).await?;
@@ -241,10 +242,9 @@ impl Store {
         Ok(rows.into_iter().filter_map(counted).collect())
     }
 
-    /// Records up to when the clicks of each source are counted.
+    /// Records the time up to which the clicks of each source are counted.
     ///
-    /// A source of which the table has less than is known is left out: it is not the table that was written to, but an
-    /// older copy of it.
+    /// A source is skipped when the table contains less than the known time, because the table is then an older copy.
     pub async fn write_progress(&self, counted: &[Progress]) -> Result<(), StoreError> {
         let rows = list(counted.iter().map(|Progress { src, as_of, known }| {
             let known = known.map_or(0, |known| known.timestamp_millis());
@@ -280,10 +280,10 @@ mod tests {
             (None, vec![stretch(5, 9)], 9, 5),
             (row(9), vec![], 10, 10),
             (row(9), vec![stretch(10, 14), stretch(14, 20)], 20, 14),
-            // Of before the last row, or of rows that are gone since.
+            // Before the last row, or of rows that were removed since.
             (row(30), vec![stretch(10, 14)], 31, 31),
             (row(9), vec![stretch(0, 25)], 25, 0),
-            // Behind rows that this copy of the table does not have.
+            // After rows that this copy of the table does not have.
             (row(9), vec![stretch(12, 14)], 10, 10),
         ] {
             let position = Position::of(source, last_row.clone(), &stretches);

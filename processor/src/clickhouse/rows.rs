@@ -1,4 +1,4 @@
-//! Rows of clicks: storing them behind what is stored, and finding those that are there.
+//! Rows of clicks: inserts and lookups.
 
 use std::collections::HashSet;
 
@@ -10,42 +10,41 @@ use schemas::row::CLICK_STRUCTURE;
 
 use super::{InsertError, Right, Store, StoreError, in_time, list, outcome_of};
 
-/// How far before the time in its message the row of a click is looked for.
+/// How far before the time in its message a click's row is searched.
 ///
-/// A row has the earlier one of the edge's clock and the broker's, so the row of a click from a clock that ran ahead is
-/// before the time in its message. Copies that come before that time are looked for however far the clock ran ahead, see
-/// [`CLOCKS_DIFFER`]; so a click counts twice only when its edge's clock ran ahead by more than this, and the edge sent it
-/// again after that time, or within those minutes before it. A look-up reads the times of this many days of the links, so
-/// more of them would make each look-up slower.
+/// A row stores the earlier of the edge's time and the broker's, so if the edge's clock ran ahead, the row is before
+/// the time in its message. A copy that arrives before that time is searched without limit, see [`CLOCKS_DIFFER`]. So a
+/// click counts twice only if its edge's clock ran ahead by more than this, and the edge sent it again after that time
+/// or shortly before it. A lookup reads the times of this many days of each link, so a larger value slows every lookup.
 const CLOCK_AHEAD: TimeDelta = TimeDelta::days(2);
 
-/// How far ahead of the broker's clock the time in a message is at least for the edge's clock to have run ahead: how far
-/// is not known then, and the row is looked for at any time before.
+/// If the time in a message is ahead of the broker's by more than this, the edge's clock ran ahead by an unknown
+/// amount, and the row is searched at any earlier time.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::minutes(5);
 
-/// Ids looked up by one statement: its text stays well below `max_query_size`.
+/// Maximum ids of one lookup statement; keeps its text well below `max_query_size`.
 const IDS_PER_LOOK_UP: usize = 500;
 
-/// What the rows of an insert follow: the last stored row of their source, in a ClickHouse that was not replaced by an
-/// older copy of it since.
+/// What an insert follows: the last stored row of the source, in a ClickHouse that was not replaced by an older copy
+/// since.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct After {
     /// The offset of the last stored row.
     pub koff: Option<u64>,
-    /// Up to when ClickHouse is known to have said that the source's clicks are counted. It says so each second, so a
-    /// copy that was restored says less.
+    /// The time up to which the table of progress is known to count the source's clicks. It is written each second, so
+    /// a restored copy has an earlier time.
     pub as_of: Option<DateTime<Utc>>,
 }
 
 impl After {
-    /// The name by which a replicated table lets one insert only follow a row; see `insert_deduplication_token`.
+    /// The `insert_deduplication_token` with which a replicated table accepts only one insert after a row.
     ///
-    /// A table of one server ignores it: there the guard, with older inserts waited out, does the same.
+    /// A table of a single server ignores it; there the guard and waiting for older inserts have the same effect.
     fn token(self, src: u32) -> String {
         self.koff.map_or_else(|| format!("clicks-{src}-none"), |koff| format!("clicks-{src}-{koff}"))
     }
 
-    /// The condition, after another one, under which the server is not an older copy.
+    /// An additional condition: the server is not an older copy.
     fn is_there(self, src: u32) -> String {
         self.as_of.map_or_else(String::new, |as_of| {
             format!(
@@ -57,25 +56,25 @@ impl After {
     }
 }
 
-/// What a click marked `again` is looked up by.
+/// The key by which a possible repeat is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AgainKey {
     /// The click's workspace.
     pub workspace_id: WorkspaceId,
     /// The click's link.
     pub link_id: LinkId,
-    /// The edge's clock, as the message has it: the row may say the broker's instead.
+    /// The edge's time, as in the message; the row may have the broker's instead.
     pub edge_time: DateTime<Utc>,
 }
 
-/// A click that is looked for among the rows.
+/// A possible repeat, to be looked up among the stored rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sought<'a> {
-    /// Where it is.
+    /// Its key.
     pub key: AgainKey,
     /// Its id.
     pub click_id: &'a str,
-    /// The broker's clock of the copy at hand.
+    /// The broker's time of this copy.
     pub broker_ts: DateTime<Utc>,
 }
 
@@ -96,8 +95,8 @@ impl Store {
         in_time(self.client.query("SELECT count() FROM clicks WHERE src = ?").bind(src).fetch_one()).await
     }
 
-    /// Returns the marked clicks of a partition that were stored since `since`, the oldest first, at most `limit`: also
-    /// those of former logs, because a first copy may have been on its way when the log was replaced.
+    /// Returns the newest possible repeats of a partition that were stored since `since`, at most `limit`, oldest
+    /// first. Includes former logs, because a first copy may have been in flight when the log was replaced.
     pub async fn marked_since(
         &self,
         partition: i32,
@@ -121,12 +120,12 @@ impl Store {
         Ok(times.filter_map(|(id, millis)| Some((id, DateTime::from_timestamp_millis(millis)?))).collect())
     }
 
-    /// Returns which of these clicks, all marked `again`, are stored, in whichever partition and however old.
+    /// Returns which of these possible repeats are stored, in any partition and of any age.
     pub async fn stored(&self, clicks: &[Sought<'_>]) -> Result<HashSet<String>, StoreError> {
         self.stored_in("clicks", "1", clicks).await
     }
 
-    /// Returns which of these clicks, all marked `again`, are rows of a table for which a condition holds.
+    /// Returns which of these possible repeats are rows of a table that match a condition.
     pub(crate) async fn stored_in(
         &self,
         table: &str,
@@ -134,7 +133,7 @@ impl Store {
         clicks: &[Sought<'_>],
     ) -> Result<HashSet<String>, StoreError> {
         let mut clicks = clicks.to_vec();
-        // Neighbours in the table are looked up together.
+        // Rows that are close in the table are looked up together.
         clicks.sort_unstable();
         let mut stored = HashSet::new();
         for chunk in clicks.chunks(IDS_PER_LOOK_UP) {
@@ -166,11 +165,11 @@ impl Store {
         Ok(stored)
     }
 
-    /// Inserts rows of one source and one table partition under an epoch, behind what is stored: all of them, or none.
+    /// Inserts rows of one source and one table partition after the stored rows: all of them, or none.
     ///
     /// # Errors
-    /// [`InsertError::Fenced`] is a clear no: of another owner, or because ClickHouse was replaced by an older copy. After
-    /// [`InsertError::Doubtful`] only reading the rows back tells.
+    /// [`InsertError::Fenced`] when another process owns the source, or ClickHouse was replaced by an older copy: no
+    /// row was stored. After [`InsertError::Doubtful`], read the rows back.
     pub async fn insert(&self, right: Right, after: After, insertion: &Insertion) -> Result<(), InsertError> {
         let condition = right.guard() + &after.is_there(right.src);
         let insert = self
@@ -180,7 +179,7 @@ impl Store {
         outcome_of(send(insert, insertion).await)
     }
 
-    /// Inserts rows that are missing among those of a source, under an epoch: all of them, or none.
+    /// Inserts missing rows of a source: all of them, or none.
     ///
     /// # Errors
     /// As those of [`Store::insert`].
@@ -202,14 +201,14 @@ impl Store {
     fn insert_into(&self, table: &str, condition: &str) -> InsertFormatted {
         self.client
             .insert_formatted_with(insert_statement(table, condition))
-            // An insert that ClickHouse gathers with others would be answered for, and fenced, with them.
+            // ClickHouse would combine asynchronous inserts, and answer and fence them together.
             .with_setting("async_insert", "0")
-            // One block, and so one part: no parallel writers, and no cut below what a batch can hold.
+            // One block, and so one part: no parallel writers, and block limits above any batch.
             .with_setting("max_insert_threads", "1")
             .with_setting("max_insert_block_size", BLOCK_ROWS)
             .with_setting("min_insert_block_size_rows", BLOCK_ROWS)
             .with_setting("min_insert_block_size_bytes", BLOCK_BYTES)
-            // Should a batch ever span two table partitions, it is refused as a whole instead of stored by halves.
+            // A batch that spans two table partitions would be rejected as a whole instead of stored in part.
             .with_setting("max_partitions_per_insert_block", "1")
             .with_setting("wait_end_of_query", "1")
     }
@@ -223,7 +222,7 @@ async fn send(mut insert: InsertFormatted, insertion: &Insertion) -> Result<(), 
     .await
 }
 
-/// More rows and bytes than any batch has; see [`crate::pipeline::batch::Limits`].
+/// Above the limits of any batch; see [`crate::pipeline::batch::Limits`].
 const BLOCK_ROWS: &str = "1048576";
 const BLOCK_BYTES: &str = "1073741824";
 
@@ -236,7 +235,7 @@ fn insert_statement(table: &str, condition: &str) -> String {
     )
 }
 
-/// The names in [`CLICK_STRUCTURE`], whose types have commas of their own.
+/// The column names in [`CLICK_STRUCTURE`], whose types contain commas as well.
 fn columns() -> impl Iterator<Item = &'static str> {
     CLICK_STRUCTURE.split(", ").filter(|part| !part.starts_with('\'')).filter_map(|part| {
         let (name, _) = part.split_once(' ')?;

@@ -1,7 +1,7 @@
-//! Which log the clicks of each partition come from.
+//! Sources: the logs that the clicks of each partition come from.
 //!
-//! Offsets mean nothing from one log to the next, so each log is a source of its own, with a number that its rows
-//! carry. Table `sources` has them: the topic's id, the partition, and the offset from which on the log is this one.
+//! Offsets are not comparable between logs, so each log is a separate source with a number, which its rows carry. Table
+//! `sources` has the topic's id, the partition and the first offset of each source.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,17 +9,17 @@ use std::ops::Range;
 use schemas::row::{FIRST_LOG, UPKEEP, log_of, partition_of, source};
 use uuid::Uuid;
 
-/// Where the log of a partition begins that its topic does not have any more.
+/// The first offset of a partition that its topic no longer has.
 pub const NO_LOG: u64 = u64::MAX;
 
-/// A log.
+/// A source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
-    /// The number that its rows carry; see [`schemas::row::source`].
+    /// Its number, which its rows carry; see [`schemas::row::source`].
     pub src: u32,
     /// Kafka's id of the topic.
     pub topic_id: Uuid,
-    /// The offset from which on the partition is this log; [`NO_LOG`] when the topic has no such partition any more.
+    /// The first offset that belongs to this source; [`NO_LOG`] when the topic no longer has the partition.
     pub first_offset: u64,
 }
 
@@ -29,43 +29,43 @@ impl Source {
         i32::from(partition_of(self.src))
     }
 
-    /// Returns the number of the log that a partition has after this one; none when there are no more.
+    /// Returns the number of the partition's next source; `None` when there are no more numbers.
     pub fn next_src(&self) -> Option<u32> {
         let next = source(log_of(self.src).checked_add(1)?, partition_of(self.src));
-        // The highest are the sources of other writers.
+        // The highest numbers belong to other writers.
         (log_of(next) < log_of(UPKEEP)).then_some(next)
     }
 }
 
-/// Every log of every partition.
+/// All sources of all partitions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sources(BTreeMap<u32, Source>);
 
 impl Sources {
-    /// Returns the number of the log that a partition has, or will have first.
+    /// Returns the number of a partition's current source, or of its first one when it has none yet.
     pub fn of(&self, partition: i32) -> u32 {
         self.last(partition).map_or_else(|| first_source(partition), |source| source.src)
     }
 
-    /// Returns the log that a partition has, if it ever had one.
+    /// Returns the current source of a partition, if it has one.
     pub fn last(&self, partition: i32) -> Option<Source> {
         self.of_partition(partition).next()
     }
 
-    /// Returns whether clicks still come from a source: it is not of a former log.
+    /// Returns whether a source is the current one of its partition.
     pub fn are_current(&self, src: u32) -> bool {
         self.of(i32::from(partition_of(src))) == src
     }
 
-    /// Returns whether a partition had another topic's log before the one that it has now.
+    /// Returns whether a partition had a source of another topic before.
     pub fn have_former(&self, partition: i32) -> bool {
         let ids = |source: Source| source.topic_id;
         self.last(partition)
             .is_some_and(|last| self.of_partition(partition).map(ids).any(|id| id != last.topic_id))
     }
 
-    /// Returns the logs of a partition that are of its present topic, the newest first, each with the offsets that are
-    /// its own: the next log has what is behind them.
+    /// Returns the sources of a partition in its current topic, newest first, each with its offsets: later offsets
+    /// belong to the next source.
     pub fn of_topic(&self, partition: i32) -> Vec<(Source, Range<u64>)> {
         let topic = self.last(partition).map(|source| source.topic_id);
         let mut end = u64::MAX;
@@ -77,21 +77,21 @@ impl Sources {
         logs
     }
 
-    /// Returns the offsets that a source has in the present topic; none when it is of a former one.
+    /// Returns the offsets of a source in the current topic; `None` when it belongs to a former topic.
     pub fn own(&self, src: u32) -> Option<Range<u64>> {
         let logs = self.of_topic(i32::from(partition_of(src)));
         logs.into_iter().find_map(|(source, own)| (source.src == src).then_some(own))
     }
 
-    /// The logs of a partition, the newest first.
+    /// The sources of a partition, newest first.
     fn of_partition(&self, partition: i32) -> impl Iterator<Item = Source> {
         self.0.values().rev().copied().filter(move |source| source.partition() == partition)
     }
 }
 
-/// Returns the number of a partition's first log.
+/// Returns the number of a partition's first source.
 pub fn first_source(partition: i32) -> u32 {
-    // Kafka numbers partitions from 0, and a topic of more than 65,536 is beyond what one cluster holds.
+    // Kafka numbers partitions from 0, and no topic has more than 65,536.
     source(FIRST_LOG, partition as u16)
 }
 
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn each_log_of_a_topic_has_the_offsets_up_to_where_the_next_one_begins() {
-        // The third was cut below where the second began.
+        // The third was truncated before the start of the second.
         let all = [log(1, 0, 6, 0), log(2, 0, 7, 0), log(3, 0, 7, 50), log(4, 0, 7, 30), log(1, 1, 7, 3)];
         let sources = Sources::from_iter(all);
         assert_eq!(sources.of_topic(0), [(all[3], 30..u64::MAX), (all[2], 50..50), (all[1], 0..30)]);

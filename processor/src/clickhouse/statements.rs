@@ -1,4 +1,4 @@
-//! Statements that have time: those of upkeep and of operators' commands.
+//! Statements that may take long: those of upkeep and of the operators' commands.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use clickhouse::{Client, RowOwned, RowRead};
 
 use super::{StoreError, within};
 
-/// How long ClickHouse may take for one statement before its answer counts as lost.
+/// How long a statement may take before its answer counts as lost.
 const LIMIT: Duration = Duration::from_secs(3_600);
 
-/// Memory at which sorting and grouping go on on the disk.
+/// Bytes of memory from which sorting and grouping use the disk.
 const MEMORY: &str = "268435456";
 
-/// Runs statements that we have written as text, without placeholders.
+/// Runs statements that are complete text, without placeholders.
 #[derive(Clone)]
 pub(crate) struct Statements {
     pub(crate) client: Client,
@@ -28,7 +28,7 @@ impl fmt::Debug for Statements {
 }
 
 impl Statements {
-    /// Gives a client the settings of statements that have time, as those who ask for counts have not.
+    /// Adds the settings of long statements to a client.
     pub(crate) fn new(client: Client) -> Self {
         let client = client
             .with_setting("async_insert", "0")
@@ -49,33 +49,33 @@ impl Statements {
 
     /// Runs a statement.
     pub(crate) async fn execute(&self, sql: &str) -> Result<(), StoreError> {
-        // Not for answers with rows: the server would keep them all until the last one is there.
+        // Not for statements that return rows: the server would buffer all of them.
         in_time(self.query(sql).with_setting("wait_end_of_query", "1").execute()).await
     }
 
-    /// Returns the one row of an answer.
+    /// Returns the only row of the result.
     pub(crate) async fn fetch_one<T: RowOwned + RowRead>(&self, sql: &str) -> Result<T, StoreError> {
         in_time(self.query(sql).fetch_one()).await
     }
 
-    /// Returns all rows of an answer.
+    /// Returns all rows of the result.
     pub(crate) async fn fetch_all<T: RowOwned + RowRead>(&self, sql: &str) -> Result<Vec<T>, StoreError> {
         in_time(self.query(sql).fetch_all()).await
     }
 
-    /// Returns the rows of an answer one after the other, each in time; see [`next`].
+    /// Returns a cursor over the rows of the result; see [`next`].
     pub(crate) fn fetch<T: RowOwned>(&self, sql: &str) -> Result<RowCursor<T>, StoreError> {
-        // However long they are read: whoever reads them may have something else to wait for.
+        // Without a limit for the whole result, because the reader may have to wait between rows.
         Ok(self.query(sql).with_setting("max_execution_time", "0").fetch()?)
     }
 }
 
-/// Returns the next row of an answer.
+/// Returns the next row of a cursor.
 pub(crate) async fn next<T: RowOwned + RowRead>(rows: &mut RowCursor<T>) -> Result<Option<T>, StoreError> {
     in_time(rows.next()).await
 }
 
-/// Waits for a statement's result, but not for ever.
+/// Waits for a statement's result, at most for the limit.
 pub(crate) async fn in_time<T>(statement: impl Future<Output = Result<T, Error>>) -> Result<T, StoreError> {
     within(LIMIT, statement).await
 }

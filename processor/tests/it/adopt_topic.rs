@@ -113,8 +113,8 @@ async fn a_wiped_topic_is_counted_from_its_start() {
 
     // What was read of the former log cannot be read again, and says so.
     for (range, refusal) in [
-        (&["--offsets", "0:0-100"][..], "ends at offset 21: it took the place of another one"),
-        (&["--from", "2026-01-01T00:00:00Z"], "with the log that it took the place of"),
+        (&["--offsets", "0:0-100"][..], "ends at offset 21: it replaced another log"),
+        (&["--from", "2026-01-01T00:00:00Z"], "with the log that it replaced"),
     ] {
         let refused = operate(&isolated, &[&["replay"], range].concat()).await.unwrap_err().to_string();
         assert!(refused.contains(refusal), "{refused}");

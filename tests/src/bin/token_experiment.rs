@@ -3,7 +3,7 @@
 //!
 //! Writers insert batches of rows, each batch under a token of its own, and send a batch again with the same token
 //! until ClickHouse says that it is stored. That is what tokens are for, and what a sink would do whose rows do not
-//! carry their position. What was found is in `docs/experiments.md`.
+//! carry their position. What was found is in `docs/measurements/experiments.md`.
 
 #![allow(clippy::unwrap_used, reason = "an experiment fails by panicking")]
 
