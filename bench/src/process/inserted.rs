@@ -9,7 +9,7 @@ use ::tests::log::for_each_record;
 use anyhow::{Context as _, ensure};
 use chrono::DateTime;
 use processor::clickhouse::sources::Sources;
-use processor::clickhouse::{After, Insertion, Right, Store};
+use processor::clickhouse::{After, FencingToken, Insertion, Store};
 use processor::pipeline::batch::{Batcher, Limits};
 use schemas::message::{Click, Message as _};
 use schemas::row::ClickRow;
@@ -71,10 +71,10 @@ pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Roun
         // Clones share the bodies.
         let insertions = insertions.clone();
         partitions.spawn(async move {
-            let right = Right { src, epoch: store.raise_epoch(src).await? };
+            let token = FencingToken { src, epoch: store.raise_epoch(src).await? };
             let mut after = After::default();
             for insertion in &insertions {
-                let inserted = store.insert(right, after, insertion).await;
+                let inserted = store.insert(token, after, insertion).await;
                 inserted.context("an insert failed")?;
                 after.koff = Some(insertion.last_koff);
             }

@@ -9,18 +9,18 @@ use uuid::Uuid;
 use super::{Store, StoreError, in_time};
 
 /// How often a takeover checks whether older inserts are still running.
-pub(crate) const WAIT_OUT_INTERVAL: Duration = Duration::from_millis(100);
+pub(crate) const OLDER_INSERTS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The epoch under which a statement writes. ClickHouse rejects it once a higher epoch exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Right {
+pub struct FencingToken {
     /// The source.
     pub src: u32,
     /// The epoch.
     pub epoch: u64,
 }
 
-impl Right {
+impl FencingToken {
     /// The condition that a statement checks.
     pub(crate) fn guard(self) -> String {
         epoch_guard(self.src, self.epoch)
@@ -73,16 +73,16 @@ impl Store {
     }
 
     /// Raises the epoch of a source and waits until no statement runs under an older one.
-    pub(crate) async fn fence(&self, src: u32) -> Result<Right, StoreError> {
+    pub(crate) async fn fence(&self, src: u32) -> Result<FencingToken, StoreError> {
         let epoch = self.raise_epoch(src).await?;
-        self.wait_out(src, epoch).await?;
-        Ok(Right { src, epoch })
+        self.wait_for_older_inserts(src, epoch).await?;
+        Ok(FencingToken { src, epoch })
     }
 
     /// Waits until no statement runs under an epoch below `epoch`.
-    pub(crate) async fn wait_out(&self, src: u32, epoch: u64) -> Result<(), StoreError> {
+    pub(crate) async fn wait_for_older_inserts(&self, src: u32, epoch: u64) -> Result<(), StoreError> {
         while self.older_inserts(src, epoch).await? > 0 {
-            sleep(WAIT_OUT_INTERVAL).await;
+            sleep(OLDER_INSERTS_INTERVAL).await;
         }
         Ok(())
     }

@@ -21,10 +21,10 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-pub use self::fence::Right;
-pub(crate) use self::fence::WAIT_OUT_INTERVAL;
+pub use self::fence::FencingToken;
+pub(crate) use self::fence::OLDER_INSERTS_INTERVAL;
 pub use self::positions::{Position, Progress, StoredRow, Stretch};
-pub use self::rows::{After, AgainKey, Insertion, Sought};
+pub use self::rows::{After, Insertion, PossibleRepeat, RepeatKey};
 
 /// How long a statement may take before its answer counts as lost.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,7 +51,7 @@ pub enum InsertError {
     Fenced,
     /// It is unknown whether the rows were stored.
     #[error(transparent)]
-    Doubtful(StoreError),
+    InDoubt(StoreError),
 }
 
 #[derive(Row, Deserialize)]
@@ -140,7 +140,7 @@ pub(crate) fn outcome_of(outcome: Result<(), StoreError>) -> Result<(), InsertEr
         {
             Err(InsertError::Fenced)
         }
-        Err(error) => Err(InsertError::Doubtful(error)),
+        Err(error) => Err(InsertError::InDoubt(error)),
     }
 }
 

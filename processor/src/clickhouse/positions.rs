@@ -11,7 +11,7 @@ use clickhouse::Row;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{InsertError, Right, Store, StoreError, in_time, list, outcome_of};
+use super::{FencingToken, InsertError, Store, StoreError, in_time, list, outcome_of};
 use crate::clickhouse::sources::{Source, Sources};
 
 /// A stored row, with the click id that identifies its record.
@@ -109,31 +109,31 @@ impl Store {
 
     /// Begins a source of a partition, which ends the previous one.
     ///
-    /// `right` is for the previous source, or for the new one when it is the first. Repeating this has no effect.
+    /// `token` is for the previous source, or for the new one when it is the first. Repeating this has no effect.
     ///
     /// # Errors
     /// [`InsertError::Fenced`] when another process has taken over the partition since.
-    pub async fn begin(&self, right: Right, source: Source, reason: &str) -> Result<(), InsertError> {
+    pub async fn begin(&self, token: FencingToken, source: Source, reason: &str) -> Result<(), InsertError> {
         // The progress of the previous source applies to this one too, which has no older clicks.
         let progress = self
             .client
             .query("INSERT INTO progress (src, as_of) SELECT ?, max(as_of) FROM progress WHERE src = ? HAVING count() > 0")
             .bind(source.src)
-            .bind(right.src)
+            .bind(token.src)
             .with_setting("async_insert", "0");
-        in_time(progress.execute()).await.map_err(InsertError::Doubtful)?;
+        in_time(progress.execute()).await.map_err(InsertError::InDoubt)?;
         let insert = self
             .client
             .query(&format!(
                 "INSERT INTO sources (src, topic_id, first_offset, at, reason) \
                  SELECT ?, toUUID(?), ?, now64(3), ? WHERE {}",
-                right.guard()
+                token.guard()
             ))
             .bind(source.src)
             .bind(source.topic_id.to_string())
             .bind(source.first_offset)
             .bind(reason)
-            .with_setting("query_id", right.statement_id())
+            .with_setting("query_id", token.statement_id())
             .with_setting("async_insert", "0");
         outcome_of(in_time(insert.execute()).await)
     }
@@ -217,19 +217,19 @@ impl Store {
     ///
     /// # Errors
     /// [`InsertError::Fenced`] when another process owns the source.
-    pub async fn insert_stretch(&self, right: Right, stretch: Stretch) -> Result<(), InsertError> {
+    pub async fn insert_stretch(&self, token: FencingToken, stretch: Stretch) -> Result<(), InsertError> {
         let insert = self
             .client
             .query(&format!(
                 "INSERT INTO stretches (src, first, next, broker_ts) \
                  SELECT ?, ?, ?, fromUnixTimestamp64Milli(?, 'UTC') WHERE {}",
-                right.guard()
+                token.guard()
             ))
-            .bind(right.src)
+            .bind(token.src)
             .bind(stretch.first)
             .bind(stretch.next)
             .bind(stretch.broker_ts.map_or(0, |at| at.timestamp_millis()))
-            .with_setting("query_id", right.statement_id())
+            .with_setting("query_id", token.statement_id())
             .with_setting("async_insert", "0");
         outcome_of(in_time(insert.execute()).await)
     }
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_goes_on_behind_its_last_row_and_the_stretches_that_follow_it() {
+    fn a_source_continues_after_its_last_row_and_the_following_stretches() {
         let source = Source { src: 65_536, topic_id: Uuid::nil(), first_offset: 5 };
         let row = |koff| Some(StoredRow { koff, click_id: String::new(), millis: 0 });
         let stretch = |first, next| Stretch { first, next, broker_ts: None };

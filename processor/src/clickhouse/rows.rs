@@ -8,7 +8,7 @@ use clickhouse::insert_formatted::InsertFormatted;
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::row::CLICK_STRUCTURE;
 
-use super::{InsertError, Right, Store, StoreError, in_time, list, outcome_of};
+use super::{FencingToken, InsertError, Store, StoreError, in_time, list, outcome_of};
 
 /// How far before the time in its message a click's row is searched.
 ///
@@ -23,7 +23,7 @@ const CLOCK_AHEAD: TimeDelta = TimeDelta::days(2);
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::minutes(5);
 
 /// Maximum ids of one lookup statement; keeps its text well below `max_query_size`.
-const IDS_PER_LOOK_UP: usize = 500;
+const IDS_PER_LOOKUP: usize = 500;
 
 /// What an insert follows: the last stored row of the source, in a ClickHouse that was not replaced by an older copy
 /// since.
@@ -40,7 +40,7 @@ impl After {
     /// The `insert_deduplication_token` with which a replicated table accepts only one insert after a row.
     ///
     /// A table of a single server ignores it; there the guard and waiting for older inserts have the same effect.
-    fn token(self, src: u32) -> String {
+    fn deduplication_token(self, src: u32) -> String {
         self.koff.map_or_else(|| format!("clicks-{src}-none"), |koff| format!("clicks-{src}-{koff}"))
     }
 
@@ -58,7 +58,7 @@ impl After {
 
 /// The key by which a possible repeat is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AgainKey {
+pub struct RepeatKey {
     /// The click's workspace.
     pub workspace_id: WorkspaceId,
     /// The click's link.
@@ -69,9 +69,9 @@ pub struct AgainKey {
 
 /// A possible repeat, to be looked up among the stored rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Sought<'a> {
+pub struct PossibleRepeat<'a> {
     /// Its key.
-    pub key: AgainKey,
+    pub key: RepeatKey,
     /// Its id.
     pub click_id: &'a str,
     /// The broker's time of this copy.
@@ -97,7 +97,7 @@ impl Store {
 
     /// Returns the newest possible repeats of a partition that were stored since `since`, at most `limit`, oldest
     /// first. Includes former logs, because a first copy may have been in flight when the log was replaced.
-    pub async fn marked_since(
+    pub async fn possible_repeats_since(
         &self,
         partition: i32,
         since: DateTime<Utc>,
@@ -121,7 +121,7 @@ impl Store {
     }
 
     /// Returns which of these possible repeats are stored, in any partition and of any age.
-    pub async fn stored(&self, clicks: &[Sought<'_>]) -> Result<HashSet<String>, StoreError> {
+    pub async fn stored(&self, clicks: &[PossibleRepeat<'_>]) -> Result<HashSet<String>, StoreError> {
         self.stored_in("clicks", "1", clicks).await
     }
 
@@ -130,25 +130,25 @@ impl Store {
         &self,
         table: &str,
         condition: &str,
-        clicks: &[Sought<'_>],
+        clicks: &[PossibleRepeat<'_>],
     ) -> Result<HashSet<String>, StoreError> {
         let mut clicks = clicks.to_vec();
         // Rows that are close in the table are looked up together.
         clicks.sort_unstable();
         let mut stored = HashSet::new();
-        for chunk in clicks.chunks(IDS_PER_LOOK_UP) {
-            let links = list(chunk.iter().map(|Sought { key, .. }| {
+        for chunk in clicks.chunks(IDS_PER_LOOKUP) {
+            let links = list(chunk.iter().map(|PossibleRepeat { key, .. }| {
                 format!("(toUUID('{}'), toUUID('{}'))", key.workspace_id.uuid(), key.link_id.uuid())
             }));
             let millis: Vec<i64> =
-                chunk.iter().map(|sought| sought.key.edge_time.timestamp_millis()).collect();
-            let earliest = |Sought { key, broker_ts, .. }: &Sought<'_>| {
+                chunk.iter().map(|possible| possible.key.edge_time.timestamp_millis()).collect();
+            let earliest = |PossibleRepeat { key, broker_ts, .. }: &PossibleRepeat<'_>| {
                 let ran_ahead = key.edge_time > *broker_ts + CLOCKS_DIFFER;
                 if ran_ahead { 0 } else { (key.edge_time - CLOCK_AHEAD).timestamp_millis() }
             };
             let (first, last) = (chunk.iter().map(earliest).min(), millis.iter().max());
             let (Some(first), Some(last)) = (first, last) else { continue };
-            let ids: Vec<&str> = chunk.iter().map(|sought| sought.click_id).collect();
+            let ids: Vec<&str> = chunk.iter().map(|possible| possible.click_id).collect();
             // The row has the edge's time, or the broker's if that was earlier. The long id is read last, and
             // only where one of the two holds.
             let sql = format!(
@@ -169,13 +169,18 @@ impl Store {
     ///
     /// # Errors
     /// [`InsertError::Fenced`] when another process owns the source, or ClickHouse was replaced by an older copy: no
-    /// row was stored. After [`InsertError::Doubtful`], read the rows back.
-    pub async fn insert(&self, right: Right, after: After, insertion: &Insertion) -> Result<(), InsertError> {
-        let condition = right.guard() + &after.is_there(right.src);
+    /// row was stored. After [`InsertError::InDoubt`], read the rows back.
+    pub async fn insert(
+        &self,
+        token: FencingToken,
+        after: After,
+        insertion: &Insertion,
+    ) -> Result<(), InsertError> {
+        let condition = token.guard() + &after.is_there(token.src);
         let insert = self
             .insert_into("clicks", &condition)
-            .with_setting("query_id", right.statement_id())
-            .with_setting("insert_deduplication_token", after.token(right.src));
+            .with_setting("query_id", token.statement_id())
+            .with_setting("insert_deduplication_token", after.deduplication_token(token.src));
         outcome_of(send(insert, insertion).await)
     }
 
@@ -185,11 +190,11 @@ impl Store {
     /// As those of [`Store::insert`].
     pub(crate) async fn insert_missing(
         &self,
-        right: Right,
+        token: FencingToken,
         insertion: &Insertion,
     ) -> Result<(), InsertError> {
         let insert =
-            self.insert_into("clicks", &right.guard()).with_setting("query_id", right.statement_id());
+            self.insert_into("clicks", &token.guard()).with_setting("query_id", token.statement_id());
         outcome_of(send(insert, insertion).await)
     }
 
@@ -255,15 +260,15 @@ mod tests {
     }
 
     #[test]
-    fn an_insert_carries_its_guard_and_what_it_follows() {
+    fn an_insert_carries_its_guard_and_its_predecessor() {
         let as_of = DateTime::from_timestamp_millis(1_790_000_000_123);
-        let (right, after) = (Right { src: 65_536, epoch: 7 }, After { koff: Some(41), as_of });
-        let sql = insert_statement("clicks", &(right.guard() + &after.is_there(right.src)));
+        let (token, after) = (FencingToken { src: 65_536, epoch: 7 }, After { koff: Some(41), as_of });
+        let sql = insert_statement("clicks", &(token.guard() + &after.is_there(token.src)));
         assert!(sql.starts_with("INSERT INTO clicks ("), "{sql}");
         assert!(sql.contains("SELECT max(epoch) FROM owners WHERE src = 65536) != 7"), "{sql}");
         assert!(sql.contains("DateTime64(3, \\'UTC\\')"), "{sql}");
         assert!(sql.contains("WHERE src = 65536) < fromUnixTimestamp64Milli(1790000000123, 'UTC')"), "{sql}");
-        assert_eq!(after.token(65_536), "clicks-65536-41");
-        assert_eq!(After::default().token(65_536), "clicks-65536-none");
+        assert_eq!(after.deduplication_token(65_536), "clicks-65536-41");
+        assert_eq!(After::default().deduplication_token(65_536), "clicks-65536-none");
     }
 }

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_has_its_newest_log() {
+    fn the_newest_source_of_a_partition_is_current() {
         let sources = Sources::from_iter([log(1, 1, 7, 0), log(2, 1, 8, 0)]);
         assert_eq!((sources.of(0), sources.of(1)), (0x0001_0000, 0x0002_0001));
         assert!(sources.are_current(0x0001_0000) && sources.are_current(0x0002_0001));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_last_log() {
+    fn the_last_number_has_no_next_one() {
         assert_eq!(log(1, 3, 7, 0).next_src(), Some(source(2, 3)));
         assert_eq!(log(log_of(UPKEEP) - 1, 3, 7, 0).next_src(), None);
     }

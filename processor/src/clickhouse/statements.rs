@@ -13,7 +13,7 @@ use super::{StoreError, within};
 const LIMIT: Duration = Duration::from_secs(3_600);
 
 /// Bytes of memory from which sorting and grouping use the disk.
-const MEMORY: &str = "268435456";
+const RECENT_PERIOD: &str = "268435456";
 
 /// Runs statements that are complete text, without placeholders.
 #[derive(Clone)]
@@ -35,8 +35,8 @@ impl Statements {
             .with_setting("max_execution_time", LIMIT.as_secs().to_string())
             .with_setting("max_threads", "2")
             .with_setting("max_insert_threads", "1")
-            .with_setting("max_bytes_before_external_group_by", MEMORY)
-            .with_setting("max_bytes_before_external_sort", MEMORY)
+            .with_setting("max_bytes_before_external_group_by", RECENT_PERIOD)
+            .with_setting("max_bytes_before_external_sort", RECENT_PERIOD)
             .with_setting("mutations_sync", "1")
             .with_setting("lightweight_deletes_sync", "1");
         Self { client }

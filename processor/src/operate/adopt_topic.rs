@@ -241,7 +241,7 @@ impl Adoption {
                     );
                 }
                 // The next attempt reads whether it was done.
-                Err(InsertError::Doubtful(error)) => {
+                Err(InsertError::InDoubt(error)) => {
                     tracing::warn!(partition, "adopting partition {partition} failed, trying again: {error}");
                 }
             }

@@ -1,4 +1,4 @@
-//! Clicks gathered into batches, each of which becomes one part of the table: all of it or nothing.
+//! Batches of clicks. Each batch is stored as one part of the table, as a whole or not at all.
 
 use std::time::Duration;
 
@@ -8,36 +8,36 @@ use schemas::id::LinkId;
 use schemas::row::{ClickRow, RowBytes};
 use tokio::time::Instant;
 
-use crate::clickhouse::{AgainKey, Insertion, Sought};
+use crate::clickhouse::{Insertion, PossibleRepeat, RepeatKey};
 use crate::pipeline::dead_letter::Unreadable;
 
-/// When a batch is cut, besides at a border of the table's partitions.
+/// Limits at which a batch is cut. It is also cut where the next row belongs to another table partition.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Rows of a batch at most. One insert must carry it as one block; see [`crate::clickhouse`].
+    /// Maximum rows of a batch. One insert must send it as one block; see [`crate::clickhouse`].
     pub rows: usize,
-    /// Bytes at most, of rows and dead letters together, give or take the last one.
+    /// Maximum bytes of rows and dead letters together, exceeded by at most the last one.
     pub bytes: usize,
-    /// Bytes at most of the batches of all lanes together, each of which has an equal part of them. A batch of which
-    /// rows are dropped is copied for its insert, so it takes up to twice its size while that lasts.
-    pub bytes_of_all: usize,
-    /// How long a click waits for others to share its insert.
+    /// Maximum bytes of the batches of all lanes together; each lane gets an equal share. A batch with dropped rows is
+    /// copied for its insert and takes up to twice its size until the insert ends.
+    pub total_bytes: usize,
+    /// How long a click waits for more clicks to share its insert.
     pub age: Duration,
-    /// The same for a click that is late already: large parts are merged less often than small ones.
-    pub age_behind: Duration,
+    /// The same for a late click, because larger parts need fewer merges.
+    pub late_age: Duration,
 }
 
-/// How old a click is, by the broker's clock and this machine's, to count as late: more than the clocks may differ.
-const BEHIND: TimeDelta = TimeDelta::seconds(5);
+/// A click is late if its broker time is older than this by this machine's clock. More than the clocks may differ.
+const LATE_AFTER: TimeDelta = TimeDelta::seconds(5);
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             rows: 64_000,
             bytes: 24 << 20,
-            bytes_of_all: 144 << 20,
+            total_bytes: 144 << 20,
             age: Duration::from_millis(200),
-            age_behind: Duration::from_secs(2),
+            late_age: Duration::from_secs(2),
         }
     }
 }
@@ -46,7 +46,7 @@ impl Default for Limits {
 #[derive(Debug, Clone, Copy)]
 pub struct BatchRow<'a> {
     bytes: RowBytes<'a>,
-    /// The edge's clock, of a click that may be a repeat.
+    /// The edge's time, if the click is a possible repeat.
     again: Option<DateTime<Utc>>,
 }
 
@@ -56,7 +56,7 @@ impl<'a> BatchRow<'a> {
         self.bytes.koff()
     }
 
-    /// The click's link.
+    /// Id of the click's link.
     pub fn link_id(self) -> LinkId {
         self.bytes.link_id()
     }
@@ -66,22 +66,22 @@ impl<'a> BatchRow<'a> {
         self.bytes.click_id()
     }
 
-    /// The broker's clock.
+    /// The broker's time.
     pub fn broker_ts(self) -> DateTime<Utc> {
         self.bytes.broker_ts()
     }
 
-    /// Returns whether the click may be a repeat.
-    pub fn is_marked(self) -> bool {
+    /// Returns whether the click is a possible repeat.
+    pub fn is_possible_repeat(self) -> bool {
         self.again.is_some()
     }
 
-    /// Returns what the click is looked up by, if it may be a repeat.
-    pub fn sought(self) -> Option<Sought<'a>> {
+    /// Returns what the click is looked up by, if it is a possible repeat.
+    pub fn possible_repeat(self) -> Option<PossibleRepeat<'a>> {
         let Self { bytes, again } = self;
         let (workspace_id, link_id) = (bytes.workspace_id(), bytes.link_id());
-        let key = AgainKey { workspace_id, link_id, edge_time: again? };
-        Some(Sought { key, click_id: bytes.click_id(), broker_ts: bytes.broker_ts() })
+        let key = RepeatKey { workspace_id, link_id, edge_time: again? };
+        Some(PossibleRepeat { key, click_id: bytes.click_id(), broker_ts: bytes.broker_ts() })
     }
 }
 
@@ -90,17 +90,17 @@ fn day(broker_ts: DateTime<Utc>) -> NaiveDate {
     broker_ts.date_naive()
 }
 
-/// Rows in one piece of memory.
+/// Encoded rows in one buffer.
 #[derive(Debug, Default)]
 struct Rows<B> {
     body: B,
-    /// Where each row ends in the body.
+    /// The end of each row in the body.
     ends: Vec<usize>,
-    /// The places of those that may be repeats, ascending, and the edge's clock of each.
-    marked: Vec<(usize, DateTime<Utc>)>,
+    /// The indexes of the possible repeats, ascending, each with the edge's time.
+    possible_repeats: Vec<(usize, DateTime<Utc>)>,
 }
 
-/// Gathers what will be a [`Batch`].
+/// Collects rows and dead letters for a [`Batch`].
 #[derive(Debug)]
 pub struct Batcher {
     limits: Limits,
@@ -114,7 +114,7 @@ pub struct Batcher {
 }
 
 impl Batcher {
-    /// Makes an empty one.
+    /// Creates an empty batcher.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -128,31 +128,31 @@ impl Batcher {
         }
     }
 
-    /// Returns whether the row would go into the same table partition as the row before it.
+    /// Returns whether the row belongs to the same table partition as the row before it.
     ///
-    /// A batch over two partitions would be two parts, and a crash between them would store half of it.
+    /// A batch with rows of two partitions would become two parts, and a crash could store only one of them.
     pub fn accepts<S>(&self, row: &ClickRow<S>) -> bool {
         self.day.is_none_or(|of_last| of_last == day(row.broker_ts))
     }
 
-    /// Adds a row that [`Batcher::accepts`].
+    /// Adds a row that [`Batcher::accepts`] allows.
     pub fn push<S: AsRef<str>>(&mut self, row: &ClickRow<S>) {
-        let Rows { body, ends, marked } = &mut self.rows;
+        let Rows { body, ends, possible_repeats } = &mut self.rows;
         row.write_row_binary(body);
         if row.click.again {
-            marked.push((ends.len(), row.click.occurred_at));
+            possible_repeats.push((ends.len(), row.click.occurred_at));
         }
         ends.push(body.len());
         let ClickRow { koff, broker_ts, .. } = *row;
         self.day = Some(day(broker_ts));
         (self.next, self.last_broker_ts) = (koff + 1, Some(broker_ts));
         self.deadline.get_or_insert_with(|| {
-            let is_late = Utc::now() - broker_ts > BEHIND;
-            Instant::now() + if is_late { self.limits.age_behind } else { self.limits.age }
+            let is_late = Utc::now() - broker_ts > LATE_AFTER;
+            Instant::now() + if is_late { self.limits.late_age } else { self.limits.age }
         });
     }
 
-    /// Adds a message that is no row; it is delivered before the batch counts as done.
+    /// Adds a record that is not a valid click. It is written to the dead letters before the batch counts as processed.
     pub fn push_unreadable(&mut self, record: Unreadable) {
         self.dead_bytes += record.payload.len();
         (self.next, self.last_broker_ts) = (record.offset + 1, record.broker_ts);
@@ -160,25 +160,25 @@ impl Batcher {
         self.deadline.get_or_insert_with(|| Instant::now() + self.limits.age);
     }
 
-    /// Returns whether a limit of size is reached by one of so many that gather.
-    pub fn is_full(&self, gathering: usize) -> bool {
-        let Limits { rows, bytes, bytes_of_all, .. } = self.limits;
-        let bytes = bytes.min(bytes_of_all / gathering.max(1));
+    /// Returns whether the batch has reached a size limit, when this many batchers share the total.
+    pub fn is_full(&self, open_lanes: usize) -> bool {
+        let Limits { rows, bytes, total_bytes, .. } = self.limits;
+        let bytes = bytes.min(total_bytes / open_lanes.max(1));
         self.rows.ends.len() >= rows || self.rows.body.len() + self.dead_bytes >= bytes
     }
 
-    /// Returns when the batch is to be cut however small it is; `None` while it is empty.
+    /// Returns when the batch must be cut at any size; `None` while it is empty.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Takes out what was gathered; `None` when there is nothing.
+    /// Returns the collected batch and starts an empty one; `None` when there is nothing.
     pub fn cut(&mut self) -> Option<Batch> {
         self.deadline.take()?;
         (self.dead_bytes, self.day) = (0, None);
-        let Rows { body, ends, marked } = std::mem::take(&mut self.rows);
+        let Rows { body, ends, possible_repeats } = std::mem::take(&mut self.rows);
         Some(Batch {
-            rows: Rows { body: body.into(), ends, marked },
+            rows: Rows { body: body.into(), ends, possible_repeats },
             stored: 0,
             unreadable: std::mem::take(&mut self.unreadable),
             next: self.next,
@@ -186,33 +186,32 @@ impl Batcher {
         })
     }
 
-    /// Gathers the next rows in the memory of a batch that is done, if nothing has been gathered since it was cut.
+    /// Reuses the memory of a stored batch for the next rows, if no row was added since it was cut.
     ///
-    /// Batches follow each other in a lane, and blocks of this size, freed and asked for again on many threads, would
-    /// leave the heap full of holes.
+    /// Allocating blocks of this size for each batch on many threads would fragment the heap.
     pub fn reuse(&mut self, batch: Batch) {
-        let Rows { body, mut ends, mut marked } = batch.rows;
-        // A connection may not have let go of it yet.
+        let Rows { body, mut ends, mut possible_repeats } = batch.rows;
+        // A connection may still hold the body.
         if self.deadline.is_some() || !body.is_unique() {
             return;
         }
         let mut body = Vec::from(body);
-        // After a backlog batches are small again.
+        // After a backlog, batches are small again and need less memory.
         if body.len() < body.capacity() / 2 {
             return;
         }
         body.clear();
         ends.clear();
-        marked.clear();
-        self.rows = Rows { body, ends, marked };
+        possible_repeats.clear();
+        self.rows = Rows { body, ends, possible_repeats };
     }
 }
 
-/// Rows of one table partition in the order of their offsets, and the dead letters between them.
+/// Rows of one table partition in offset order, and the dead letters between them.
 #[derive(Debug)]
 pub struct Batch {
     rows: Rows<Bytes>,
-    /// How many of the rows, from the first on, are known to be stored.
+    /// How many rows at the start are known to be stored.
     stored: usize,
     unreadable: Vec<Unreadable>,
     next: u64,
@@ -220,56 +219,59 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Returns the rows that are not known to be stored, in the order of their offsets.
+    /// Returns the rows that are not known to be stored, in offset order.
     pub fn rows(&self) -> impl DoubleEndedIterator<Item = BatchRow<'_>> + ExactSizeIterator {
         (self.stored..self.rows.ends.len()).map(|place| self.row(place))
     }
 
     fn row(&self, place: usize) -> BatchRow<'_> {
-        let Rows { body, ends, marked } = &self.rows;
-        let again = marked.binary_search_by_key(&place, |(place, _)| *place).ok().map(|at| marked[at].1);
+        let Rows { body, ends, possible_repeats } = &self.rows;
+        let again = possible_repeats
+            .binary_search_by_key(&place, |(place, _)| *place)
+            .ok()
+            .map(|at| possible_repeats[at].1);
         BatchRow { bytes: RowBytes(&body[self.start(place)..ends[place]]), again }
     }
 
-    /// Returns where a row begins in the body.
+    /// Returns the start of a row in the body.
     fn start(&self, place: usize) -> usize {
         place.checked_sub(1).map_or(0, |before| self.rows.ends[before])
     }
 
-    /// Returns whether any of the rows may be a repeat.
-    pub fn has_marked(&self) -> bool {
-        !self.rows.marked.is_empty()
+    /// Returns whether any row is a possible repeat.
+    pub fn has_possible_repeats(&self) -> bool {
+        !self.rows.possible_repeats.is_empty()
     }
 
-    /// Returns the messages that are no rows.
+    /// Returns the records that are not valid clicks.
     pub fn unreadable(&self) -> &[Unreadable] {
         &self.unreadable
     }
 
-    /// Returns the offset behind everything in the batch.
+    /// Returns the offset after the last record of the batch.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Returns the broker's time of the last message, if it had one.
+    /// Returns the broker's time of the last record, if it had one.
     pub fn last_broker_ts(&self) -> Option<DateTime<Utc>> {
         self.last_broker_ts
     }
 
-    /// Leaves out the rows below an offset, because they are known to be stored.
+    /// Excludes the rows below an offset, which are known to be stored.
     pub fn skip_below(&mut self, offset: u64) {
         let below = self.rows().take_while(|row| row.koff() < offset).count();
         self.stored += below;
     }
 
-    /// Returns the bytes of the rows, without those at the given places of [`Batch::rows`] (ascending); `None` when no
-    /// row is left.
+    /// Returns the encoded rows without those at the given indexes of [`Batch::rows`] (ascending); `None` when no row
+    /// is left.
     pub fn insertion(&self, dropped: &[usize]) -> Option<Insertion> {
         let rows = self.rows().len() - dropped.len();
         if rows == 0 {
             return None;
         }
-        // Rows are only ever taken off the front, so what is behind them is all of it.
+        // Rows are only excluded at the front, so the rest of the body is contiguous.
         if dropped.is_empty() {
             let last_koff = self.rows().next_back()?.koff();
             return Some(Insertion {
@@ -300,7 +302,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A click of the fixture's link with this id, at this offset.
+    /// Returns a click of the fixture's link with this id, at this offset.
     pub(crate) fn row(koff: u64, click_id: &str, again: bool, broker_ts: DateTime<Utc>) -> ClickRow {
         let mut click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
         click.click_id = click_id.to_owned();
@@ -348,13 +350,13 @@ pub(crate) mod tests {
         by_bytes.push(&row(1, "a", false, now));
         assert!(by_bytes.is_full(1));
 
-        let mut one_of_many = Batcher::new(Limits { bytes_of_all: 10_000, ..Limits::default() });
+        let mut one_of_many = Batcher::new(Limits { total_bytes: 10_000, ..Limits::default() });
         one_of_many.push(&row(1, "a", false, now));
         assert!(!one_of_many.is_full(1) && one_of_many.is_full(100));
     }
 
     #[test]
-    fn the_memory_of_a_batch_that_is_done_is_the_next_ones_unless_it_is_much_too_large() {
+    fn the_next_batch_reuses_the_memory_of_a_stored_one() {
         let now = at("2026-11-21T00:00:00Z");
         let mut batcher = batcher();
         (0..1_000).for_each(|koff| batcher.push(&row(koff, "a", false, now)));
@@ -372,7 +374,7 @@ pub(crate) mod tests {
         });
         batcher.reuse(small);
         assert_eq!((batcher.rows.body.capacity(), batcher.rows.ends.capacity()), (0, 0));
-        // What somebody still reads is not written over, nor what came in meanwhile.
+        // A body that is still read is not overwritten, and neither are rows added since.
         (0..1_000).for_each(|koff| batcher.push(&row(koff, "c", false, now)));
         let read = batcher.cut().unwrap();
         let (reader, before) = (read.rows.body.clone(), read.rows.body.to_vec());
@@ -383,7 +385,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_age_counts_from_the_first_row_and_an_empty_batch_has_none() {
+    async fn the_age_counts_from_the_first_row() {
         let now = Utc::now();
         let mut batcher = batcher();
         assert_eq!(batcher.deadline(), None);
@@ -398,7 +400,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rows_that_are_late_already_wait_longer_for_others() {
+    async fn late_rows_wait_longer_for_others() {
         let mut batcher = batcher();
         let start = Instant::now();
         batcher.push(&row(1, "a", false, Utc::now() - TimeDelta::minutes(5)));
@@ -411,7 +413,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn an_insertion_has_the_bytes_of_exactly_the_rows_that_are_left(
+        fn an_insertion_has_exactly_the_rows_that_are_not_dropped(
             count in 1_u64..40,
             skip in 0_u64..50,
             keep in proptest::collection::vec(any::<bool>(), 40),

@@ -1,17 +1,17 @@
-//! Records of one partition on their way from the thread that polls to their lane, many in one piece of memory.
+//! Chunks of records of one partition, in one buffer, which the polling thread sends to a lane.
 
 use chrono::{DateTime, Utc};
 use rdkafka::message::BorrowedMessage;
 
 use crate::pipeline::decode::Record;
 
-/// Bytes of keys and values at which a chunk is full.
+/// A chunk with this many bytes of keys and values is full.
 const BYTES: usize = 64 << 10;
 
-/// Records at which a chunk is full.
+/// A chunk with this many records is full.
 const RECORDS: usize = 512;
 
-/// Where a record is in a chunk's bytes: its key ends where its value begins.
+/// The place of a record in a chunk's bytes. The value follows the key.
 #[derive(Debug)]
 struct Place {
     offset: u64,
@@ -23,7 +23,7 @@ struct Place {
     has_payload: bool,
 }
 
-/// Records of a partition, in their order.
+/// Records of one partition in offset order.
 #[derive(Debug)]
 pub struct Chunk {
     partition: i32,
@@ -32,7 +32,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Makes an empty one for a partition.
+    /// Creates an empty chunk for a partition.
     pub fn new(partition: i32) -> Self {
         Self { partition, bytes: Vec::new(), places: Vec::new() }
     }
@@ -47,7 +47,7 @@ impl Chunk {
         self.partition == partition && self.bytes.len() < BYTES && self.places.len() < RECORDS
     }
 
-    /// Copies a message.
+    /// Copies a message into the chunk.
     pub fn push(&mut self, message: &BorrowedMessage<'_>) {
         self.add(Record::of(message));
     }
@@ -63,7 +63,7 @@ impl Chunk {
         self.places.push(Place { offset, broker_ts, start, key_end, end, has_key, has_payload });
     }
 
-    /// The memory that it takes, roughly.
+    /// Returns the approximate memory of the chunk in bytes.
     pub fn memory(&self) -> usize {
         self.bytes.capacity() + self.places.capacity() * size_of::<Place>()
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_come_out_as_they_went_in() {
+    fn a_chunk_returns_its_records_unchanged() {
         let record = |offset, key, payload| Record { offset, broker_ts: None, key, payload };
         let records = [
             record(7, Some(&b"key"[..]), Some(&b"value"[..])),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_full_by_bytes_or_by_records_and_takes_one_partition() {
+    fn a_chunk_is_limited_by_bytes_and_records() {
         let record =
             |payload: &'static [u8]| Record { offset: 0, broker_ts: None, key: None, payload: Some(payload) };
         let mut by_bytes = Chunk::new(3);

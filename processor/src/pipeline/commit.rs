@@ -1,4 +1,4 @@
-//! Telling Kafka how far the group is, for whoever watches its lag. Nobody here reads it.
+//! Commits offsets to Kafka, only so that tools can show the group's lag. Processors do not read them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,9 +7,9 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::pipeline::lanes::Phase;
+use crate::pipeline::lane_state::Phase;
 
-/// The offsets that this process has committed.
+/// The offsets that this process committed.
 #[derive(Debug)]
 pub struct Commits {
     topic: String,
@@ -18,14 +18,14 @@ pub struct Commits {
 }
 
 impl Commits {
-    /// Starts with nothing committed; `topic` is the full name.
+    /// Creates it with nothing committed; `topic` is the full name.
     pub fn new(topic: String) -> Self {
         Self { topic, committed: Mutex::default() }
     }
 
-    /// Commits how far the owned partitions are, if that is not what was committed last.
+    /// Commits the next offsets of the owned partitions that have changed since the last commit.
     ///
-    /// To be called only with partitions that are assigned: Kafka would accept others too.
+    /// All partitions must be assigned to this process: Kafka would accept commits for others too.
     pub fn commit<C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
@@ -65,7 +65,7 @@ impl Commits {
         Ok(())
     }
 
-    /// Forgets partitions that were given back: another process commits them now.
+    /// Forgets revoked partitions; another process commits them now.
     pub fn forget(&self, partitions: &[i32]) {
         let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
         committed.retain(|partition, _| !partitions.contains(partition));

@@ -1,7 +1,7 @@
-//! The one thread that polls Kafka: records go to their lanes, assignments open and close them.
+//! The thread that polls Kafka. It sends records to the lanes of their partitions; assignments open and close lanes.
 //!
-//! It never waits for ClickHouse. A lane whose inbox is full has its partition paused; polling goes on, because
-//! a consumer that does not poll is thrown out of its group.
+//! It never waits for ClickHouse. When a lane's inbox is full, its partition is paused and polling continues, because
+//! the group removes a consumer that does not poll.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,8 +12,8 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{ClientContext, Message as _, Offset, TopicPartitionList};
-use service::Shutdown;
 use service::kafka::{Context, KafkaConfig};
+use service::{LogLimit, Shutdown};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -21,41 +21,41 @@ use crate::pipeline::chunk::Chunk;
 use crate::pipeline::commit::Commits;
 use crate::pipeline::lanes::Lanes;
 
-/// How long one poll waits for a record, and so the longest until a paused partition is resumed.
+/// How long one poll waits for a record. This is also the longest delay until a paused partition is resumed.
 const POLL: Duration = Duration::from_millis(20);
 
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a partition's reader may take to go to an offset; else it is tried again.
+/// Timeout of a seek, which is then retried.
 const SEEK: Duration = Duration::from_secs(1);
 
-/// How long a partition that goes to another process may hold up the rebalance for its insert in flight.
-const GIVE_BACK: Duration = Duration::from_secs(10);
+/// How long a rebalance waits for the inserts in flight of revoked partitions.
+const REVOKE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Of the time left at a stop, what is kept for the last commit and for leaving the group.
+/// How much of the remaining shutdown time is reserved for the last commit and for leaving the group.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// Why consuming ended although nobody asked for it.
+/// Why consuming ended without a stop request.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsumeError {
-    /// librdkafka cannot go on.
-    #[error("the Kafka consumer cannot go on")]
+    /// librdkafka reported a fatal error.
+    #[error("the Kafka consumer failed")]
     Kafka(#[from] KafkaError),
     /// A lane or the polling thread panicked.
     #[error("{0} panicked")]
     Panicked(String),
-    /// No thread could be started.
+    /// The thread could not be started.
     #[error("cannot start the thread that polls Kafka")]
     Thread(#[from] std::io::Error),
 }
 
-/// Joins the group and consumes until the stop is requested; ends when inserts in flight are finished, offsets
-/// are committed and the group is left.
+/// Joins the group and consumes until the stop is requested. Returns after inserts in flight have ended, offsets are
+/// committed, and the group is left.
 ///
 /// `topic` and `group` are full names.
 ///
 /// # Errors
-/// When librdkafka refuses the settings or fails for good, or something panics.
+/// When librdkafka rejects the settings or reports a fatal error, or when a thread panics.
 pub async fn consume(
     kafka: &KafkaConfig,
     topic: &str,
@@ -65,7 +65,7 @@ pub async fn consume(
 ) -> Result<(), ConsumeError> {
     let context = Assignments { lanes, commits: Commits::new(topic.to_owned()), log: Context::default() };
     let tunable = [
-        // Memory that fetched records may take before they are polled.
+        // Maximum memory of fetched records that are not polled yet.
         ("queued.max.messages.kbytes", "8192"),
         ("fetch.queue.backoff.ms", "20"),
     ];
@@ -76,10 +76,10 @@ pub async fn consume(
     thread::Builder::new().name("consume".to_owned()).spawn(move || {
         let outcome = poll(&consumer, &topic, &shutdown);
         let deadline = shutdown.deadline().unwrap_or_else(Instant::now);
-        consumer.context().give_back_all(&consumer, deadline);
-        // Leaves the group, so that others take the partitions at once.
+        consumer.context().revoke_all(&consumer, deadline);
+        // Leaves the group, so that other processes get the partitions immediately.
         drop(consumer);
-        // Nobody listens when the process gave up waiting.
+        // The receiver is gone if the process stopped waiting.
         let _ = ended.send(outcome);
     })?;
     end.await.unwrap_or_else(|_| Err(ConsumeError::Panicked("the thread that polls Kafka".to_owned())))
@@ -87,8 +87,8 @@ pub async fn consume(
 
 type Consumer = BaseConsumer<Assignments>;
 
-/// Returns the settings of a consumer in a group, whose offsets are committed by hand; an operator may tune what `tunable`
-/// and this name.
+/// Returns the settings of a group consumer whose offsets are committed explicitly. `KAFKA_` settings of the operator
+/// take precedence over `tunable` and the timeouts here.
 pub(crate) fn settings(
     kafka: &KafkaConfig,
     client: &str,
@@ -97,10 +97,10 @@ pub(crate) fn settings(
 ) -> rdkafka::ClientConfig {
     let mut config = kafka.client_config(client);
     let of_all = [
-        // The least that brokers allow by default: after a kill, partitions wait this long for their next owner.
+        // The minimum that brokers allow by default. After a kill, partitions wait this long for their next owner.
         ("session.timeout.ms", "6000"),
         ("heartbeat.interval.ms", "2000"),
-        // New partitions, and a topic that was missing, are noticed within this time.
+        // New partitions and newly created topics are noticed within this time.
         ("topic.metadata.refresh.interval.ms", "10000"),
     ];
     for (name, value) in of_all.iter().chain(tunable).copied() {
@@ -120,18 +120,18 @@ pub(crate) fn settings(
 
 fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), ConsumeError> {
     let Assignments { lanes, commits, .. } = &**consumer.context();
-    let mut turned = Instant::now();
+    let mut checked = Instant::now();
     let mut committed = Instant::now();
-    let mut troubles = Troubles::default();
-    let mut gathered: Option<Chunk> = None;
+    let limit = LogLimit::default();
+    let mut pending: Option<Chunk> = None;
     while !shutdown.requested() {
-        // What was gathered waits for nothing but what is there already.
-        let wait = if gathered.is_some() { Duration::ZERO } else { POLL };
+        // With a pending chunk, only records that are available already are added.
+        let wait = if pending.is_some() { Duration::ZERO } else { POLL };
         let full = match consumer.poll(wait) {
             Some(Ok(message)) => {
                 let partition = message.partition();
-                let full = gathered.take_if(|chunk| !chunk.takes(partition));
-                let chunk = gathered.get_or_insert_with(|| {
+                let full = pending.take_if(|chunk| !chunk.takes(partition));
+                let chunk = pending.get_or_insert_with(|| {
                     lanes.open_lane(partition);
                     Chunk::new(partition)
                 });
@@ -143,10 +143,10 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
             }
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => return Err(error.into()),
             Some(Err(error)) => {
-                troubles.tell(&error);
+                log_error(&limit, &error);
                 None
             }
-            None => gathered.take(),
+            None => pending.take(),
         };
         if let Some(chunk) = full {
             let partition = chunk.partition();
@@ -155,22 +155,22 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
                 consumer.pause(&partitions(topic, &[partition]))?;
             }
         }
-        if turned.elapsed() < POLL {
+        if checked.elapsed() < POLL {
             continue;
         }
-        turned = Instant::now();
+        checked = Instant::now();
         let resumable = lanes.resumable();
         if !resumable.is_empty() {
             consumer.resume(&partitions(topic, &resumable))?;
         }
         for (partition, seek) in lanes.seeks() {
-            // It comes from before.
-            gathered.take_if(|chunk| chunk.partition() == partition);
+            // Its records are from before the seek.
+            pending.take_if(|chunk| chunk.partition() == partition);
             let offset = Offset::Offset(i64::try_from(seek.to).unwrap_or(i64::MAX));
             match consumer.seek(topic, partition, offset, SEEK) {
-                // What was fetched before is not given out any more, so the next record is the one asked for.
-                Ok(()) => lanes.sought(partition, seek),
-                Err(error) => troubles.tell(&error),
+                // librdkafka discards what it fetched before, so the next record is from the requested offset.
+                Ok(()) => lanes.seek_done(partition, seek),
+                Err(error) => log_error(&limit, &error),
             }
         }
         if committed.elapsed() >= COMMIT_INTERVAL {
@@ -182,6 +182,12 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
         }
     }
     Ok(())
+}
+
+fn log_error(limit: &LogLimit, error: &KafkaError) {
+    if limit.is_due() {
+        tracing::warn!(%error, "an error of the Kafka consumer, from which it recovers by itself: {error}");
+    }
 }
 
 fn partitions(topic: &str, numbers: &[i32]) -> TopicPartitionList {
@@ -196,22 +202,7 @@ fn numbers(list: &TopicPartitionList) -> Vec<i32> {
     list.elements().iter().map(|element| element.partition()).collect()
 }
 
-/// Log lines about errors of polling, one in a while: a topic that is missing is told with each request.
-#[derive(Default)]
-struct Troubles {
-    told: Option<Instant>,
-}
-
-impl Troubles {
-    fn tell(&mut self, error: &KafkaError) {
-        if self.told.is_none_or(|told| told.elapsed() >= Duration::from_secs(30)) {
-            self.told = Some(Instant::now());
-            tracing::warn!(%error, "consuming has a trouble, librdkafka goes on: {error}");
-        }
-    }
-}
-
-/// What to do when partitions come and go.
+/// Handles assigned and revoked partitions.
 struct Assignments {
     lanes: Arc<Lanes>,
     commits: Commits,
@@ -219,19 +210,19 @@ struct Assignments {
 }
 
 impl Assignments {
-    fn give_back(&self, consumer: &Consumer, numbers: &[i32], deadline: Instant) {
+    fn revoke(&self, consumer: &Consumer, numbers: &[i32], deadline: Instant) {
         let closed = self.lanes.close(numbers, deadline);
-        // A lost partition is somebody else's already, and Kafka would not tell.
+        // A lost partition belongs to another process already, and Kafka would accept the commit.
         if !consumer.assignment_lost() {
             self.commits.commit(consumer, &closed, CommitMode::Sync);
         }
         self.commits.forget(numbers);
     }
 
-    fn give_back_all(&self, consumer: &Consumer, deadline: Instant) {
+    fn revoke_all(&self, consumer: &Consumer, deadline: Instant) {
         let all: Vec<i32> = self.lanes.phases().into_iter().map(|(partition, _)| partition).collect();
         let deadline = deadline.checked_sub(LEAVE).unwrap_or(deadline);
-        self.give_back(consumer, &all, deadline);
+        self.revoke(consumer, &all, deadline);
     }
 }
 
@@ -249,8 +240,8 @@ impl ConsumerContext for Assignments {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Revoke(list) = rebalance {
             let numbers = numbers(list);
-            tracing::info!(partitions = ?numbers, "giving partitions back: {numbers:?}");
-            self.give_back(consumer, &numbers, Instant::now() + GIVE_BACK);
+            tracing::info!(partitions = ?numbers, "partitions are revoked: {numbers:?}");
+            self.revoke(consumer, &numbers, Instant::now() + REVOKE_DEADLINE);
         }
     }
 
@@ -258,8 +249,8 @@ impl ConsumerContext for Assignments {
         match rebalance {
             Rebalance::Assign(list) => {
                 let numbers = numbers(list);
-                tracing::info!(partitions = ?numbers, "was assigned partitions: {numbers:?}");
-                // A partition that was paused when it was given back might still be.
+                tracing::info!(partitions = ?numbers, "partitions are assigned: {numbers:?}");
+                // A partition that was paused when it was revoked may still be paused.
                 if let Err(error) = consumer.resume(list) {
                     tracing::debug!(%error, "cannot resume newly assigned partitions");
                 }
@@ -272,7 +263,7 @@ impl ConsumerContext for Assignments {
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
         if let Err(error) = result {
-            tracing::debug!(%error, "Kafka did not take a commit; the next one covers it");
+            tracing::debug!(%error, "a commit failed; the next one covers it");
         }
     }
 }

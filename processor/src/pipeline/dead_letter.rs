@@ -1,4 +1,4 @@
-//! Records that are not what their topic holds, on their way to the topic of dead letters.
+//! Invalid records, which are written to topic `dead-letters`.
 
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
@@ -9,38 +9,38 @@ use schemas::message::DeadLetter;
 use service::kafka::DeadLetters;
 use tokio_util::sync::CancellationToken;
 
-use crate::pipeline::decode::{Poison, Record};
+use crate::pipeline::decode::{Record, RecordError};
 use crate::pipeline::retry::{Stopped, until_done};
 
-/// A record that could not be read, with its original bytes.
+/// An invalid record, with its original bytes.
 #[derive(Debug, Clone)]
 pub struct Unreadable {
-    /// What is said of it.
+    /// The description for the dead letter.
     pub letter: DeadLetter,
-    /// Its offset.
+    /// The record's offset.
     pub offset: u64,
-    /// The broker's clock, if it gave a time.
+    /// The broker's time, if the record has one.
     pub broker_ts: Option<DateTime<Utc>>,
     /// The original value.
     pub payload: Vec<u8>,
 }
 
 impl Unreadable {
-    /// Wraps a record of a topic, by its full name, and the reason why it is not of a schema.
-    pub fn new(topic: &str, schema: &str, partition: i32, record: &Record<'_>, poison: &Poison) -> Self {
+    /// Describes a record that does not match a schema; `topic` is the full name.
+    pub fn new(topic: &str, schema: &str, partition: i32, record: &Record<'_>, error: &RecordError) -> Self {
         let Record { offset, broker_ts, key, payload } = *record;
         let letter = DeadLetter {
             topic: topic.to_owned(),
             position: Some((partition, offset)),
             log: None,
-            reason: poison.to_string(),
+            reason: error.to_string(),
             schema: schema.to_owned(),
             key: key.map(<[u8]>::to_vec),
         };
         Self { letter, offset, broker_ts, payload: payload.unwrap_or_default().to_vec() }
     }
 
-    /// Says which log of its partition it is of.
+    /// Sets the number of the log within its partition.
     #[must_use]
     pub fn of_log(mut self, log: u16) -> Self {
         self.letter.log = Some(log);
@@ -48,12 +48,12 @@ impl Unreadable {
     }
 }
 
-/// Reads what a record of topic `dead-letters` says.
+/// Reads the description from the headers of a record of topic `dead-letters`.
 pub(crate) fn read(record: &BorrowedMessage<'_>) -> DeadLetter {
     DeadLetter::read(|name| record.headers()?.iter().find(|header| header.key == name)?.value)
 }
 
-/// Writes dead letters, all at once, each until Kafka has it.
+/// Writes all dead letters concurrently, and retries each until Kafka confirms it.
 ///
 /// # Errors
 /// [`Stopped`] when `stop` is cancelled first.

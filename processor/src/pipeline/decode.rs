@@ -1,4 +1,4 @@
-//! From a record of the topic to a row, or to the reason why it is none.
+//! Decodes a record of the topic into a row, or into the reason why it is invalid.
 
 use chrono::{DateTime, Utc};
 use rdkafka::Message as _;
@@ -6,12 +6,12 @@ use rdkafka::message::BorrowedMessage;
 use schemas::message::{Click, DecodeError, Text};
 use schemas::row::ClickRow;
 
-/// A record as Kafka gave it, without its partition; its bytes are somebody else's.
+/// A record as Kafka returned it, without its partition, with borrowed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Offset within the partition.
+    /// The offset within the partition.
     pub offset: u64,
-    /// The broker's clock; `None` when the broker gave none.
+    /// The broker's time; `None` when the record has none.
     pub broker_ts: Option<DateTime<Utc>>,
     /// The record's key.
     pub key: Option<&'a [u8]>,
@@ -20,7 +20,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Looks at a message.
+    /// Borrows the parts of a message.
     pub fn of(message: &'a BorrowedMessage<'_>) -> Self {
         Self {
             // Kafka's offsets are never negative.
@@ -32,41 +32,41 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Why a record is no row. It will not become one by another try of this build.
+/// Why a record is invalid. Decoding it again with the same build fails again.
 #[derive(Debug, thiserror::Error)]
-pub enum Poison {
-    /// The value is not a click that this build knows.
+pub enum RecordError {
+    /// The value is not a message that this build can decode.
     #[error(transparent)]
     Undecodable(#[from] DecodeError),
     /// The record has no value.
     #[error("a record without a value")]
     NoValue,
-    /// The record has no time, by which the table is partitioned.
+    /// The record has no broker time, by which the table is partitioned.
     #[error("a record without the broker's time")]
     NoBrokerTime,
-    /// The click's time does not fit into its column.
+    /// The time does not fit into its column.
     #[error("occurred_at {0} is before 1970")]
     BeforeEpoch(DateTime<Utc>),
 }
 
-/// Decodes a record of the source `src` into a row whose texts stay in the record: for whoever writes it on at once.
+/// Decodes a record of the source `src` into a row that borrows its texts from the record.
 ///
 /// # Errors
-/// [`Poison`] says what is wrong with the record.
-pub fn borrow<'a>(src: u32, record: &Record<'a>) -> Result<ClickRow<Text<'a>>, Poison> {
-    let click = Click::borrow(record.payload.ok_or(Poison::NoValue)?)?;
-    let broker_ts = record.broker_ts.ok_or(Poison::NoBrokerTime)?;
+/// [`RecordError`] with what is wrong with the record.
+pub fn borrow<'a>(src: u32, record: &Record<'a>) -> Result<ClickRow<Text<'a>>, RecordError> {
+    let click = Click::borrow(record.payload.ok_or(RecordError::NoValue)?)?;
+    let broker_ts = record.broker_ts.ok_or(RecordError::NoBrokerTime)?;
     if click.occurred_at < DateTime::UNIX_EPOCH {
-        return Err(Poison::BeforeEpoch(click.occurred_at));
+        return Err(RecordError::BeforeEpoch(click.occurred_at));
     }
     Ok(ClickRow { click, src, koff: record.offset, broker_ts })
 }
 
-/// Decodes a record of the source `src` into a row of its own.
+/// Decodes a record of the source `src` into a row that owns its texts.
 ///
 /// # Errors
 /// As [`borrow`].
-pub fn decode(src: u32, record: &Record<'_>) -> Result<ClickRow, Poison> {
+pub fn decode(src: u32, record: &Record<'_>) -> Result<ClickRow, RecordError> {
     let ClickRow { click, src, koff, broker_ts } = borrow(src, record)?;
     Ok(ClickRow { click: click.to_owned(), src, koff, broker_ts })
 }
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_click_says_why() {
+    fn an_invalid_record_has_a_reason() {
         let later = CLICK.replacen("\"v\":1", "\"v\":9", 1);
         let ancient = CLICK.replacen("2026-09-21", "1850-09-21", 1);
         let reason = |payload: &str| decode(1, &record(payload)).unwrap_err().to_string();
@@ -98,8 +98,8 @@ mod tests {
         assert!(reason("{").starts_with("malformed message"), "{}", reason("{"));
         assert!(reason(&ancient).contains("before 1970"), "{}", reason(&ancient));
         let tombstone = Record { payload: None, ..record("") };
-        assert!(matches!(decode(1, &tombstone), Err(Poison::NoValue)));
+        assert!(matches!(decode(1, &tombstone), Err(RecordError::NoValue)));
         let timeless = Record { broker_ts: None, ..record(CLICK) };
-        assert!(matches!(decode(1, &timeless), Err(Poison::NoBrokerTime)));
+        assert!(matches!(decode(1, &timeless), Err(RecordError::NoBrokerTime)));
     }
 }

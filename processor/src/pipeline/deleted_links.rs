@@ -1,7 +1,7 @@
-//! The links that were deleted, in memory: their clicks are not stored any more.
+//! The deleted links, in memory. Their clicks are no longer stored.
 //!
-//! It may be a moment behind the table, and so a click may slip through; the purge repeats for those. What it must
-//! not do is to forget a link: a replay would bring its clicks back.
+//! The set may be a moment behind the table, so a few clicks may still be stored; the purge runs again for them. It
+//! must never forget a link, because a replay would restore its clicks.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,13 +14,13 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clickhouse::{Store, StoreError};
 
-/// How often the table is asked for what is new.
+/// How often new entries are read from the table.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How far rows may become visible out of the order of their times, in milliseconds: an insert takes less.
+/// Rows may become visible out of the order of their times by at most this many milliseconds; an insert takes less.
 const OUT_OF_ORDER: i64 = 60_000;
 
-/// The deleted links that this process knows; clones share them.
+/// The deleted links that this process knows. Clones share them.
 #[derive(Clone, Default)]
 pub struct DeletedLinks {
     known: Arc<RwLock<Known>>,
@@ -29,7 +29,7 @@ pub struct DeletedLinks {
 #[derive(Default)]
 struct Known {
     links: HashSet<LinkId>,
-    /// When the newest of them was added, in milliseconds of ClickHouse's clock.
+    /// When the newest link was added, in milliseconds of ClickHouse's clock.
     newest: i64,
 }
 
@@ -40,12 +40,12 @@ impl fmt::Debug for DeletedLinks {
 }
 
 impl DeletedLinks {
-    /// Returns whether a link was deleted.
+    /// Returns whether a link is deleted.
     pub fn contain(&self, link: LinkId) -> bool {
         self.known.read().unwrap_or_else(PoisonError::into_inner).links.contains(&link)
     }
 
-    /// Reads what is new in the table.
+    /// Reads new entries from the table.
     ///
     /// # Errors
     /// When ClickHouse does not answer.
@@ -60,7 +60,7 @@ impl DeletedLinks {
         Ok(())
     }
 
-    /// Follows the table until the stop is requested.
+    /// Refreshes the set regularly until the stop is requested.
     pub async fn follow(self, store: Store, shutdown: Shutdown) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -73,7 +73,7 @@ impl DeletedLinks {
                 () = shutdown.wait() => return,
                 refreshed = self.refresh(&store) => {
                     if let Err(error) = refreshed {
-                        // The check of ClickHouse says so.
+                        // The readiness check of ClickHouse reports it.
                         tracing::debug!(%error, "cannot read the deleted links: {error}");
                     }
                 }

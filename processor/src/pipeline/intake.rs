@@ -1,7 +1,7 @@
-//! Deleted links and conversions, from their topics into their tables: at least once, and a row that is written
-//! again changes nothing.
+//! Stores deleted links and conversions from their topics in their tables, at least once. Writing a row again has no
+//! effect.
 //!
-//! Whoever is assigned the one partition of topic `links` in this group has upkeep to do; see [`crate::upkeep`].
+//! The process to which this group assigns the only partition of topic `links` also runs upkeep; see [`crate::upkeep`].
 
 use std::time::Duration;
 
@@ -27,38 +27,38 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::clickhouse::Store;
 use crate::pipeline::consume::settings;
 use crate::pipeline::dead_letter::{self, Unreadable};
-use crate::pipeline::decode::{Poison, Record};
+use crate::pipeline::decode::{Record, RecordError};
 use crate::pipeline::deleted_links::DeletedLinks;
 use crate::pipeline::retry::{Stopped, until_done};
 
-/// How long a record waits for others to share its insert.
+/// How long a record waits for more records to share its insert.
 const AGE: Duration = Duration::from_millis(500);
 
-/// Records of one insert at most.
+/// Maximum records of one insert.
 const RECORDS: usize = 10_000;
 
-/// The pause after an error of polling, which librdkafka mends itself.
+/// The pause after a polling error, from which librdkafka recovers by itself.
 ///
-/// While Kafka is away it queues many a second, and what it reads afterwards queues up behind them: after a longer pause
-/// reading would go on only minutes after Kafka is back.
+/// While Kafka is unreachable, librdkafka queues many errors per second, and later records wait behind them. With a
+/// longer pause, reading would resume only minutes after Kafka is back.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What the records are written with.
+/// What [`intake`] works with.
 #[derive(Debug)]
 pub struct Tools {
     /// The tables.
     pub store: Store,
-    /// The topic of what could not be read.
+    /// The topic of dead letters.
     pub dead_letters: DeadLetters,
-    /// Whose conversions are not stored.
+    /// The links whose conversions are not stored.
     pub deleted_links: DeletedLinks,
 }
 
-/// Joins the group and stores what its topics hold until the stop is requested; `upkeep` says whether upkeep is
-/// this process's to do.
+/// Joins the group and stores the records of its topics until the stop is requested. `upkeep` receives whether this
+/// process must run upkeep.
 ///
 /// # Errors
-/// When librdkafka refuses the settings. Anything else is tried again.
+/// When librdkafka rejects the settings. Everything else is retried.
 pub async fn intake(
     kafka: &KafkaConfig,
     group: &str,
@@ -72,10 +72,10 @@ pub async fn intake(
     let consumer: StreamConsumer<Assignments> =
         settings(kafka, "processor-intake", group, &tunable).create_with_context(context)?;
     consumer.subscribe(&[&links, &conversions])?;
-    let mut gathered = Gathered::new(links);
+    let mut pending = Pending::new(links);
     loop {
         let due = async {
-            match gathered.started {
+            match pending.started {
                 Some(started) => sleep_until(started + AGE).await,
                 None => std::future::pending().await,
             }
@@ -84,26 +84,26 @@ pub async fn intake(
             biased;
             () = shutdown.wait() => break,
             () = due => {
-                if gathered.store(tools, &consumer, shutdown).await.is_err() {
+                if pending.store(tools, &consumer, shutdown).await.is_err() {
                     break;
                 }
             }
-            received = consumer.recv(), if gathered.records < RECORDS => match received {
-                Ok(message) => gathered.add(&message),
+            received = consumer.recv(), if pending.records < RECORDS => match received {
+                Ok(message) => pending.add(&message),
                 Err(error) => {
-                    tracing::debug!(%error, "reading links and conversions has a trouble: {error}");
+                    tracing::debug!(%error, "an error of the Kafka consumer, from which it recovers by itself: {error}");
                     sleep(PAUSE).await;
                 }
             },
         }
     }
-    // Leaving the group waits for its coordinator.
+    // Leaving the group blocks until its coordinator answers.
     let _ = spawn_blocking(move || drop(consumer)).await;
     Ok(())
 }
 
-/// Records on their way into their tables, and what is behind them.
-struct Gathered {
+/// Records that are not stored yet, and the offsets to commit after them.
+struct Pending {
     links: String,
     deleted: Vec<DeletedLink>,
     conversions: Vec<Conversion>,
@@ -113,7 +113,7 @@ struct Gathered {
     started: Option<Instant>,
 }
 
-impl Gathered {
+impl Pending {
     fn new(links: String) -> Self {
         Self {
             links,
@@ -131,23 +131,23 @@ impl Gathered {
         let record = Record::of(message);
         let is_link = topic == self.links;
         let read = if is_link { self.add_link(&record) } else { self.add_conversion(&record) };
-        if let Err(poison) = read {
+        if let Err(error) = read {
             let schema = if is_link { "link.v1" } else { "conversion.v1" };
-            self.unreadable.push(Unreadable::new(topic, schema, partition, &record, &poison));
+            self.unreadable.push(Unreadable::new(topic, schema, partition, &record, &error));
         }
         let next = Offset::Offset(offset + 1);
         match self.next.find_partition(topic, partition) {
             Some(mut known) => known.set_offset(next),
             None => self.next.add_partition_offset(topic, partition, next),
         }
-        // Both fail only for an offset that cannot be one.
-        .unwrap_or_else(|error| tracing::warn!(%error, "cannot note offset {offset}: {error}"));
+        // Both fail only for an invalid offset.
+        .unwrap_or_else(|error| tracing::warn!(%error, "cannot set offset {offset}: {error}"));
         self.records += 1;
         self.started.get_or_insert_with(Instant::now);
     }
 
-    fn add_link(&mut self, record: &Record<'_>) -> Result<(), Poison> {
-        let value = record.payload.ok_or(Poison::NoValue)?;
+    fn add_link(&mut self, record: &Record<'_>) -> Result<(), RecordError> {
+        let value = record.payload.ok_or(RecordError::NoValue)?;
         if record.key.is_some_and(|key| key.starts_with(EdgeToken::KEY_PREFIX.as_bytes())) {
             return Ok(());
         }
@@ -157,16 +157,16 @@ impl Gathered {
         Ok(())
     }
 
-    fn add_conversion(&mut self, record: &Record<'_>) -> Result<(), Poison> {
-        let conversion = Conversion::decode(record.payload.ok_or(Poison::NoValue)?)?;
+    fn add_conversion(&mut self, record: &Record<'_>) -> Result<(), RecordError> {
+        let conversion = Conversion::decode(record.payload.ok_or(RecordError::NoValue)?)?;
         if let Some(early) = [conversion.clicked_at, conversion.converted_at].into_iter().find(is_early) {
-            return Err(Poison::BeforeEpoch(early));
+            return Err(RecordError::BeforeEpoch(early));
         }
         self.conversions.push(conversion);
         Ok(())
     }
 
-    /// Stores what was gathered, and commits it.
+    /// Stores and commits the pending records.
     async fn store(
         &mut self,
         tools: &Tools,
@@ -178,7 +178,7 @@ impl Gathered {
         if !self.deleted.is_empty() {
             let insert = || tools.store.insert_deleted_links(&self.deleted);
             until_done("store deleted links", 0, &stop, insert).await?;
-            // What follows here must not be kept for one of them.
+            // Conversions of these links must not be stored below.
             until_done("read the deleted links", 0, &stop, || tools.deleted_links.refresh(&tools.store))
                 .await?;
         }
@@ -195,7 +195,7 @@ impl Gathered {
             counter!("hopline_processor_conversions_total").increment(self.conversions.len() as u64);
         }
         if let Err(error) = consumer.commit(&self.next, CommitMode::Async) {
-            // What is not committed is written again, which changes nothing.
+            // Records that are not committed are stored again, which has no effect.
             tracing::debug!(%error, "cannot commit links and conversions: {error}");
         }
         self.deleted.clear();
@@ -212,7 +212,7 @@ fn is_early(time: &DateTime<Utc>) -> bool {
     *time < DateTime::UNIX_EPOCH
 }
 
-/// Notes who has upkeep to do.
+/// Tracks whether this process must run upkeep.
 struct Assignments {
     links: String,
     upkeep: watch::Sender<bool>,

@@ -1,8 +1,7 @@
-//! The pipeline of one partition: decode, gather, drop repeats, store, and only then go on.
+//! The pipeline of one partition: decode, collect a batch, drop repeats, store, and only then continue.
 //!
-//! A lane does one thing at a time, so one insert of its source is in flight; lanes run beside each other. Whenever it
-//! takes its partition it asks for the log from where ClickHouse is; with a batch at hand that begins there, it goes on
-//! with that.
+//! A lane has at most one insert in flight; lanes run concurrently. When it takes its partition over, it requests the
+//! records from the position that ClickHouse has. If its current batch begins there, it continues with that batch.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,23 +17,23 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::clickhouse::{After, InsertError, Insertion, Right, Store, StoreError, StoredRow, Stretch};
+use crate::clickhouse::{After, FencingToken, InsertError, Insertion, Store, StoreError, StoredRow, Stretch};
 use crate::pipeline::batch::{Batch, BatchRow, Batcher, Limits};
 use crate::pipeline::chunk::Chunk;
 use crate::pipeline::dead_letter::{self, Unreadable};
 use crate::pipeline::decode::borrow;
 use crate::pipeline::deleted_links::DeletedLinks;
-use crate::pipeline::lanes::{Inbound, News, Phase, Seek, State};
-use crate::pipeline::ownership::{Claim, Ownership, TakeError, WrongLog};
-use crate::pipeline::repeats::{self, Dropped, Remembered};
+use crate::pipeline::lane_state::{Inbound, Notices, Phase, Seek, State};
+use crate::pipeline::ownership::{Claim, Ownership, TakeoverError, WrongLog};
+use crate::pipeline::repeats::{self, Dropped, RecentIds};
 use crate::pipeline::retry::{Backoff, Stopped, pause, until_done};
 
-/// How long a lane waits after it was fenced: longer than a consumer's heartbeat interval, so that a process
-/// which Kafka has thrown out of the group hears of it, and gives the partition back, before it takes it again.
-const AFTER_FENCED: Duration = Duration::from_secs(5);
+/// How long a lane waits after it was fenced. Longer than a consumer's heartbeat interval, so that a process that Kafka
+/// removed from the group learns of it and closes the lane instead of taking the partition over again.
+const FENCED_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long a lane waits after it was refused, before it looks whether the former log is back or the new one adopted.
-const AFTER_REFUSED: Duration = Duration::from_secs(10);
+/// How long a blocked lane waits before it checks again whether the former log is back or the new one was adopted.
+const BLOCKED_PAUSE: Duration = Duration::from_secs(10);
 
 /// What a lane works with.
 #[derive(Debug)]
@@ -43,23 +42,23 @@ pub struct Tools {
     pub topic: String,
     /// The tables.
     pub store: Store,
-    /// The topic of what is no click.
+    /// The topic of dead letters.
     pub dead_letters: DeadLetters,
-    /// Whose clicks are not stored.
+    /// The links whose clicks are not stored.
     pub deleted_links: DeletedLinks,
-    /// When batches are cut.
+    /// Limits of a batch.
     pub limits: Limits,
 }
 
-/// Why a lane does not go on where it is.
+/// Why a lane stops working at its position.
 #[derive(Debug)]
 enum Interrupted {
-    /// The partition was given back.
+    /// The partition was revoked.
     Stopped,
-    /// It must not be taken.
-    Refused(WrongLog),
-    /// It has to be taken again, and read again from where ClickHouse is; whatever was gathered is dropped.
-    Again,
+    /// The partition must not be taken over.
+    Rejected(WrongLog),
+    /// The partition must be taken over again and read from ClickHouse's position. The current batch is discarded.
+    TakeOverAgain,
 }
 
 impl From<Stopped> for Interrupted {
@@ -68,11 +67,11 @@ impl From<Stopped> for Interrupted {
     }
 }
 
-impl From<TakeError> for Interrupted {
-    fn from(error: TakeError) -> Self {
+impl From<TakeoverError> for Interrupted {
+    fn from(error: TakeoverError) -> Self {
         match error {
-            TakeError::Stopped(_) => Self::Stopped,
-            TakeError::WrongLog(wrong) => Self::Refused(wrong),
+            TakeoverError::Stopped(_) => Self::Stopped,
+            TakeoverError::WrongLog(wrong) => Self::Rejected(wrong),
         }
     }
 }
@@ -84,98 +83,98 @@ pub struct Lane {
     tools: Arc<Tools>,
     claim: Claim,
     state: watch::Sender<State>,
-    news: watch::Receiver<News>,
+    notices: watch::Receiver<Notices>,
     inbox: UnboundedReceiver<Inbound>,
     stop: CancellationToken,
-    /// When the last records came in.
+    /// When the last records arrived.
     received_at: Instant,
 }
 
-/// A partition that a lane has, and how far it is with it.
+/// A partition that a lane owns, and its position.
 #[derive(Debug)]
 struct Owned {
-    right: Right,
+    token: FencingToken,
     topic_id: Uuid,
-    /// Everything below is stored, or dropped, or a dead letter.
+    /// Every record below this offset is stored, dropped, or a dead letter.
     next: u64,
-    /// Where the stretch without rows begins that goes on at `next`.
+    /// The first offset of the stretch without rows that ends at `next`.
     stretch_begins: u64,
     /// The offset of the last stored row.
     last_koff: Option<u64>,
     /// The broker's time of the last stored row.
     stored_until: Option<DateTime<Utc>>,
-    /// Up to when ClickHouse said that its clicks are counted when it was taken.
+    /// The time up to which its clicks were counted at the takeover, as ClickHouse had stored it.
     as_of: Option<DateTime<Utc>>,
-    remembered: Remembered,
+    recent_ids: RecentIds,
 }
 
 impl From<Ownership> for Owned {
     fn from(ownership: Ownership) -> Self {
-        let Ownership { right, topic_id, position, as_of, remembered } = ownership;
+        let Ownership { token, topic_id, position, as_of, recent_ids } = ownership;
         let last_row = position.last_row.as_ref();
         Self {
-            right,
+            token,
             topic_id,
             next: position.next,
             stretch_begins: position.stretch_begins(),
             last_koff: last_row.map(|row| row.koff),
             stored_until: last_row.and_then(StoredRow::broker_ts),
             as_of,
-            remembered,
+            recent_ids,
         }
     }
 }
 
 impl Owned {
     fn phase(&self) -> Phase {
-        Phase::Owned { right: self.right, as_of: self.as_of, next: self.next, broker_ts: self.stored_until }
+        Phase::Owned { token: self.token, as_of: self.as_of, next: self.next, broker_ts: self.stored_until }
     }
 
-    /// The stretch without rows that ends with a batch.
+    /// Returns the stretch without rows that ends with a batch.
     fn stretch_to_end(&self, batch: &Batch) -> Stretch {
         Stretch { first: self.stretch_begins, next: batch.next(), broker_ts: batch.last_broker_ts() }
     }
 }
 
 impl Lane {
-    /// Makes a lane that has not taken its partition yet.
+    /// Creates a lane that has not taken its partition over yet.
     pub fn new(
         partition: i32,
         tools: Arc<Tools>,
         claim: Claim,
         state: watch::Sender<State>,
-        news: watch::Receiver<News>,
+        notices: watch::Receiver<Notices>,
         inbox: UnboundedReceiver<Inbound>,
         stop: CancellationToken,
     ) -> Self {
-        Self { partition, tools, claim, state, news, inbox, stop, received_at: Instant::now() }
+        Self { partition, tools, claim, state, notices, inbox, stop, received_at: Instant::now() }
     }
 
-    /// Works until it is stopped; an insert in flight is finished first.
+    /// Works until it is stopped, and finishes an insert in flight first.
     pub async fn run(mut self) {
-        let mut told = false;
+        let mut is_logged = false;
         loop {
             match self.work().await {
                 Interrupted::Stopped => return,
-                Interrupted::Refused(wrong) => {
-                    self.enter(Phase::Refused(wrong.to_string()));
-                    // Once: it is looked at again and again, and the check says it all the time.
-                    if !std::mem::replace(&mut told, true) {
+                Interrupted::Rejected(wrong) => {
+                    self.enter(Phase::Blocked(wrong.to_string()));
+                    // Logged once, because the readiness check repeats it.
+                    if !std::mem::replace(&mut is_logged, true) {
                         tracing::error!(partition = self.partition, "{wrong}");
                     }
-                    // The inbox stays open and fills up, so that the consumer stops fetching the partition.
-                    if pause(AFTER_REFUSED, &self.stop).await.is_err() {
+                    // The inbox stays open and fills up, which makes the consumer pause the partition.
+                    if pause(BLOCKED_PAUSE, &self.stop).await.is_err() {
                         return;
                     }
                 }
-                Interrupted::Again => {}
+                Interrupted::TakeOverAgain => {}
             }
         }
     }
 
-    /// Takes the partition and works on it from where ClickHouse is, until something interrupts that.
+    /// Takes the partition over and processes it from ClickHouse's position until something interrupts it.
     async fn work(&mut self) -> Interrupted {
-        let mut owned = match self.take().await {
+        let mut owned = match self.take_over().await {
             Ok(owned) => owned,
             Err(interrupted) => return interrupted,
         };
@@ -187,41 +186,41 @@ impl Lane {
         let mut batcher = Batcher::new(self.tools.limits);
         let number = self.seek(owned.next);
         let mut is_seeking = true;
-        // The offset that the next record should have.
+        // The expected offset of the next record.
         let mut expected = owned.next;
         loop {
-            let chunk = match self.receive(owned.right, batcher.deadline()).await? {
-                // While it seeks they are of before.
+            let chunk = match self.receive(owned.token, batcher.deadline()).await? {
+                // Chunks that arrive before the seek is done are from before it.
                 Some(Inbound::Chunk(chunk, _)) => Some(chunk).filter(|_| !is_seeking),
-                Some(Inbound::Sought(sought)) => {
-                    is_seeking &= sought != number;
+                Some(Inbound::SeekDone(done)) => {
+                    is_seeking &= done != number;
                     None
                 }
                 None => None,
             };
-            // Each lane has the tools, and who opens lanes.
-            let gathering = Arc::strong_count(&self.tools) - 1;
+            // Each lane holds a reference to the tools, and `Lanes` holds one.
+            let open_lanes = Arc::strong_count(&self.tools) - 1;
             for record in chunk.iter().flat_map(Chunk::records) {
                 if record.offset < expected {
-                    // The log ended before what was asked for, or ends there now, so its reader began again below.
+                    // The log ends below the requested offset, so the consumer was reset to a lower one.
                     tracing::warn!(
                         partition = self.partition,
                         offset = record.offset,
                         expected,
-                        "partition {} came from offset {} on and not from {expected}",
+                        "records of partition {} begin at offset {} instead of {expected}",
                         self.partition,
                         record.offset
                     );
-                    return Err(Interrupted::Again);
+                    return Err(Interrupted::TakeOverAgain);
                 }
                 if record.offset > expected {
-                    self.miss(expected, record.offset).await?;
+                    self.report_missing(expected, record.offset).await?;
                 }
                 expected = record.offset + 1;
                 if record.offset < owned.next {
                     continue;
                 }
-                let poison = match borrow(owned.right.src, &record) {
+                let invalid = match borrow(owned.token.src, &record) {
                     Ok(row) => {
                         if !batcher.accepts(&row) {
                             self.flush(owned, &mut batcher).await?;
@@ -229,14 +228,14 @@ impl Lane {
                         batcher.push(&row);
                         None
                     }
-                    Err(poison) => Some(poison),
+                    Err(error) => Some(error),
                 };
-                if let Some(poison) = poison {
+                if let Some(error) = invalid {
                     let topic = &self.tools.topic;
-                    let record = Unreadable::new(topic, "click.v1", self.partition, &record, &poison);
-                    batcher.push_unreadable(record.of_log(log_of(owned.right.src)));
+                    let record = Unreadable::new(topic, "click.v1", self.partition, &record, &error);
+                    batcher.push_unreadable(record.of_log(log_of(owned.token.src)));
                 }
-                if batcher.is_full(gathering) {
+                if batcher.is_full(open_lanes) {
                     self.flush(owned, &mut batcher).await?;
                 }
             }
@@ -246,10 +245,10 @@ impl Lane {
         }
     }
 
-    /// Waits for records; returns `None` at the deadline of the batch at hand.
+    /// Waits for records; returns `None` at the deadline of the current batch.
     async fn receive(
         &mut self,
-        right: Right,
+        token: FencingToken,
         deadline: Option<Instant>,
     ) -> Result<Option<Inbound>, Interrupted> {
         let age = async {
@@ -261,7 +260,7 @@ impl Lane {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => Err(Interrupted::Stopped),
-            Ok(_) = self.news.wait_for(|news| news.lost == Some(right)) => Err(Interrupted::Again),
+            Ok(_) = self.notices.wait_for(|notices| notices.lost == Some(token)) => Err(Interrupted::TakeOverAgain),
             received = self.inbox.recv() => {
                 self.received_at = Instant::now();
                 Ok(Some(received.ok_or(Stopped)?))
@@ -270,10 +269,10 @@ impl Lane {
         }
     }
 
-    /// Notes that no records came from one offset to another.
-    async fn miss(&self, expected: u64, offset: u64) -> Result<(), Stopped> {
+    /// Reports that the records between two offsets are missing.
+    async fn report_missing(&self, expected: u64, offset: u64) -> Result<(), Stopped> {
         let missing = self.claim.log_start().await?.min(offset).saturating_sub(expected);
-        // Others are none: transactions of other producers leave holes.
+        // Offsets after the log's start without a record are normal: transactions of other producers use some.
         if missing > 0 {
             counter!("hopline_processor_position_gaps_total").increment(missing);
             let partition = self.partition;
@@ -283,39 +282,39 @@ impl Lane {
                 offset,
                 missing,
                 "{missing} messages of partition {partition} are missing before offset {offset}: \
-                 the log no longer holds them"
+                 the log no longer has them"
             );
         }
         Ok(())
     }
 
-    /// Takes the partition.
-    async fn take(&mut self) -> Result<Owned, Interrupted> {
-        self.enter_taking();
-        // A lane that knows none yet would bring back what was purged.
+    /// Takes the partition over.
+    async fn take_over(&mut self) -> Result<Owned, Interrupted> {
+        self.enter_taking_over();
+        // Without the deleted links, the lane would store clicks of purged links again.
         let Tools { store, deleted_links, .. } = &*self.tools;
         until_done("read the deleted links", self.partition, &self.stop, || deleted_links.refresh(store))
             .await?;
-        let owned = Owned::from(self.claim.take().await?);
+        let owned = Owned::from(self.claim.take_over().await?);
         self.enter(owned.phase());
         Ok(owned)
     }
 
-    /// Takes the partition again with a batch at hand, which begins where this lane was.
-    async fn take_again(&mut self, owned: &mut Owned) -> Result<(), Interrupted> {
-        let now = self.take().await?;
-        let goes_on = now.right.src == owned.right.src && now.next >= owned.next;
+    /// Takes the partition over again while a batch is waiting that begins at the lane's position.
+    async fn take_over_again(&mut self, owned: &mut Owned) -> Result<(), Interrupted> {
+        let now = self.take_over().await?;
+        let continues = now.token.src == owned.token.src && now.next >= owned.next;
         *owned = now;
-        // Else ClickHouse has less than it had, or the log is another one.
-        if goes_on { Ok(()) } else { Err(Interrupted::Again) }
+        // Otherwise ClickHouse has fewer rows than before, or the log is another one.
+        if continues { Ok(()) } else { Err(Interrupted::TakeOverAgain) }
     }
 
-    /// Stores what was gathered; when it returns, everything of it is done.
+    /// Stores the collected batch; afterwards all of it is processed.
     async fn flush(&mut self, owned: &mut Owned, batcher: &mut Batcher) -> Result<(), Interrupted> {
         let Some(mut batch) = batcher.cut() else { return Ok(()) };
-        // The records were read before: they are of the topic that has this id now.
+        // The records were read before this request, so they belong to the topic that has this id.
         if self.claim.topic_id_since(self.received_at.into_std()).await? != owned.topic_id {
-            return Err(Interrupted::Again);
+            return Err(Interrupted::TakeOverAgain);
         }
         self.store(owned, &mut batch).await?;
         batcher.reuse(batch);
@@ -324,11 +323,11 @@ impl Lane {
 
     /// Stores a batch.
     async fn store(&mut self, owned: &mut Owned, batch: &mut Batch) -> Result<(), Interrupted> {
-        // Nothing behind it counts as done before.
+        // A record counts as processed only after its dead letter is written.
         dead_letter::write(batch.unreadable(), &self.tools.dead_letters, &self.stop).await?;
         let mut backoff = Backoff::new("insert a batch", self.partition);
         loop {
-            // What somebody else has stored meanwhile is not stored again.
+            // Rows that another owner has stored since are not stored again.
             batch.skip_below(owned.next);
             let dropped = match self.find_dropped(owned, batch).await {
                 Ok(dropped) => dropped,
@@ -337,16 +336,16 @@ impl Lane {
                     continue;
                 }
             };
-            let insertion = batch.insertion(&dropped.places);
+            let insertion = batch.insertion(&dropped.indexes);
             let started = Instant::now();
             let outcome = match &insertion {
                 Some(insertion) => {
-                    let as_of = self.news.borrow().as_of(owned.right).max(owned.as_of);
+                    let as_of = self.notices.borrow().as_of(owned.token).max(owned.as_of);
                     let after = After { koff: owned.last_koff, as_of };
-                    self.tools.store.insert(owned.right, after, insertion).await
+                    self.tools.store.insert(owned.token, after, insertion).await
                 }
                 None if batch.next() <= owned.next => Ok(()),
-                None => self.tools.store.insert_stretch(owned.right, owned.stretch_to_end(batch)).await,
+                None => self.tools.store.insert_stretch(owned.token, owned.stretch_to_end(batch)).await,
             };
             match outcome {
                 Ok(()) => {
@@ -364,11 +363,11 @@ impl Lane {
                     return Ok(());
                 }
                 Err(InsertError::Fenced) => self.fenced(owned).await?,
-                Err(InsertError::Doubtful(error)) => {
+                Err(InsertError::InDoubt(error)) => {
                     backoff.failed(&error, &self.stop).await?;
-                    self.take_again(owned).await?;
+                    self.take_over_again(owned).await?;
                     let Some(insertion) = insertion else { continue };
-                    // A batch is stored whole or not at all, so its last row speaks for all.
+                    // A batch is stored as a whole or not at all, so checking its last row is enough.
                     let resolution = if owned.next > insertion.last_koff { "stored" } else { "not_stored" };
                     counter!("hopline_processor_doubtful_inserts_total", "resolution" => resolution)
                         .increment(1);
@@ -376,51 +375,52 @@ impl Lane {
                         partition = self.partition,
                         rows = insertion.rows,
                         resolution,
-                        "read back an insert without an answer: {resolution}"
+                        "an insert without an answer was checked: {resolution}"
                     );
                 }
             }
         }
     }
 
-    /// Notes that what follows the last row of a batch is done, so that nobody does it again, as writing dead letters.
+    /// Records that everything after the last row of a batch is processed, so that the next owner does not repeat it
+    /// (for example write the dead letters again).
     async fn note_end(&self, owned: &Owned, batch: &Batch) {
         let stretch = owned.stretch_to_end(batch);
-        if let Err(error) = self.tools.store.insert_stretch(owned.right, stretch).await {
-            // Only a takeover asks for it, and would do it again.
-            tracing::debug!(partition = self.partition, %error, "cannot note the end of a batch: {error}");
+        if let Err(error) = self.tools.store.insert_stretch(owned.token, stretch).await {
+            // Only a takeover reads it, and would repeat the work.
+            tracing::debug!(partition = self.partition, %error, "cannot store the end of a batch: {error}");
         }
     }
 
-    /// Finds the rows that are not stored: those of deleted links, and repeats.
+    /// Finds the rows that must not be stored: clicks of deleted links, and repeats.
     async fn find_dropped(&self, owned: &Owned, batch: &Batch) -> Result<Dropped, StoreError> {
-        let asked = repeats::to_look_up(batch, &owned.remembered);
+        let asked = repeats::to_look_up(batch, &owned.recent_ids);
         let stored = self.tools.store.stored(&asked).await?;
-        let repeats = repeats::find(batch, &owned.remembered, &stored);
+        let repeats = repeats::find(batch, &owned.recent_ids, &stored);
         Ok(Dropped::new(batch, &repeats, &self.tools.deleted_links))
     }
 
-    /// Waits long enough to hear that the partition is somebody else's, then takes it again.
+    /// Waits long enough to learn that the partition was revoked, then takes it over again.
     async fn fenced(&mut self, owned: &mut Owned) -> Result<(), Interrupted> {
         counter!("hopline_processor_fenced_inserts_total").increment(1);
-        let (partition, epoch) = (self.partition, owned.right.epoch);
+        let (partition, epoch) = (self.partition, owned.token.epoch);
         tracing::warn!(
             partition,
             epoch,
-            "an insert was refused: partition {partition} has a newer owner, or ClickHouse is an older copy"
+            "an insert was rejected: partition {partition} has a newer owner, or ClickHouse is an older copy"
         );
-        self.enter_taking();
-        pause(AFTER_FENCED, &self.stop).await?;
-        self.take_again(owned).await
+        self.enter_taking_over();
+        pause(FENCED_PAUSE, &self.stop).await?;
+        self.take_over_again(owned).await
     }
 
-    /// Notes that a batch is done with.
+    /// Updates the position after a batch is processed.
     fn done(&self, owned: &mut Owned, batch: &Batch, dropped: &Dropped, stored: Option<&Insertion>) {
-        let repeats = dropped.places.len() - dropped.deleted;
+        let repeats = dropped.indexes.len() - dropped.deleted;
         counter!("hopline_processor_repeats_dropped_total").increment(repeats as u64);
         counter!("hopline_processor_deleted_dropped_total").increment(dropped.deleted as u64);
         for row in dropped.admitted(batch) {
-            owned.remembered.admit(row.click_id(), row.broker_ts());
+            owned.recent_ids.admit(row.click_id(), row.broker_ts());
         }
         if let Some(Insertion { last_koff, .. }) = stored {
             (owned.last_koff, owned.stretch_begins) = (Some(*last_koff), last_koff + 1);
@@ -434,16 +434,16 @@ impl Lane {
         self.state.send_modify(|state| state.phase = phase);
     }
 
-    /// Says that the lane has no right to insert. One that was refused stays so until it has the right.
-    fn enter_taking(&self) {
+    /// Publishes that the lane has no token. A blocked lane stays blocked until it has one.
+    fn enter_taking_over(&self) {
         self.state.send_modify(|state| {
-            if !matches!(state.phase, Phase::Refused(_)) {
-                state.phase = Phase::Taking;
+            if !matches!(state.phase, Phase::Blocked(_)) {
+                state.phase = Phase::TakingOver;
             }
         });
     }
 
-    /// Asks for the records from an offset on, and returns the number of this wish.
+    /// Requests the records from an offset on, and returns the number of the request.
     fn seek(&self, to: u64) -> u64 {
         let mut number = 0;
         self.state.send_modify(|state| {

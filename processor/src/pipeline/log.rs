@@ -1,6 +1,7 @@
-//! What the topic's partitions hold, which topic it is, and what the group has committed.
+//! Reads Kafka's log: the offsets of the topic's partitions, the topic's id, single records, and the group's committed
+//! offsets.
 //!
-//! Asked through a client of its own, which consumes nothing: the consumer belongs to the thread that polls it.
+//! Uses a separate client, because the consumer belongs to the thread that polls it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,45 +19,45 @@ use uuid::Uuid;
 
 use crate::pipeline::decode::{Record, decode};
 
-/// How long Kafka may take for one answer.
+/// Timeout of one request to Kafka.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why nothing is known about the log.
+/// Why the log could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// Kafka did not answer.
+    /// Kafka returned an error or did not answer.
     #[error(transparent)]
     Kafka(#[from] KafkaError),
-    /// The thread that asked has panicked.
+    /// The thread of the request panicked.
     #[error("asking Kafka panicked")]
     Panicked(#[from] tokio::task::JoinError),
 }
 
-/// The offsets that a partition holds, `start` to before `end`.
+/// The offsets of a partition, from `start` to before `end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// The first offset that retention has left.
+    /// The first offset that retention has not removed.
     pub start: u64,
-    /// The offset that the next record will get.
+    /// The offset of the next record to be written.
     pub end: u64,
 }
 
-/// A record by which a log is known.
+/// The parts of a record that identify its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// The click's id; none of what is no click.
+pub struct LogRecord {
+    /// The click's id; `None` when the record is not a valid click.
     pub click_id: Option<String>,
-    /// The broker's clock.
+    /// The broker's time.
     pub broker_ts: Option<DateTime<Utc>>,
 }
 
-/// The topic of clicks as seen by a group.
+/// The topic of clicks, as seen by a group.
 #[derive(Clone)]
 pub struct Log {
     client: Arc<BaseConsumer<Context>>,
     settings: Arc<ClientConfig>,
     topic: Arc<str>,
-    /// The topic's id, and when Kafka was asked for it.
+    /// The topic's id, and when it was requested.
     last_id: Arc<Mutex<Option<(Instant, Uuid)>>>,
 }
 
@@ -67,18 +68,18 @@ impl fmt::Debug for Log {
 }
 
 impl Log {
-    /// Makes the client, without connecting; names are full names.
+    /// Creates the client without connecting; names are full names.
     ///
     /// # Errors
-    /// When librdkafka refuses the settings.
+    /// When librdkafka rejects the settings.
     pub fn new(kafka: &KafkaConfig, topic: &str, group: &str) -> Result<Self, KafkaError> {
         let mut settings = kafka.client_config("processor-log");
         settings
-            // Only to ask for the group's offsets; it never joins.
+            // Only to read the group's offsets; it never joins.
             .set("group.id", group)
             .set("isolation.level", "read_committed")
             .set("enable.auto.commit", "false")
-            // A reader of one record gives up where it is not there; it does not read another one.
+            // A reader of one record must fail if the record does not exist, and not read another one.
             .set("auto.offset.reset", "error");
         let client = settings.create_with_context(Context::default())?;
         let (client, settings) = (Arc::new(client), Arc::new(settings));
@@ -90,7 +91,7 @@ impl Log {
         &self.topic
     }
 
-    /// Returns how many partitions the topic has.
+    /// Returns the number of the topic's partitions.
     pub async fn partitions(&self) -> Result<i32, LogError> {
         self.ask(|client, topic| {
             let metadata = client.fetch_metadata(Some(topic), TIMEOUT)?;
@@ -100,14 +101,14 @@ impl Log {
         .await
     }
 
-    /// Returns Kafka's id of the topic: one that was made anew has another one.
+    /// Returns Kafka's id of the topic. A recreated topic has another id.
     pub async fn topic_id(&self) -> Result<Uuid, LogError> {
         self.topic_id_since(Instant::now()).await
     }
 
-    /// Returns the topic's id as Kafka said it after a moment; whoever asks meanwhile shares the answer.
+    /// Returns the topic's id as requested after a moment; concurrent callers share one request.
     ///
-    /// Records that were read before that moment are of the topic that has this id.
+    /// Records that were read before that moment belong to the topic that has this id.
     pub async fn topic_id_since(&self, moment: Instant) -> Result<Uuid, LogError> {
         let mut last = self.last_id.lock().await;
         if let Some((asked_at, id)) = *last
@@ -136,7 +137,7 @@ impl Log {
         .await
     }
 
-    /// Returns what the partition holds.
+    /// Returns the offsets of a partition.
     pub async fn extent(&self, partition: i32) -> Result<Extent, LogError> {
         self.ask(move |client, topic| {
             let (start, end) = client.fetch_watermarks(topic, partition, TIMEOUT)?;
@@ -156,11 +157,11 @@ impl Log {
         .await
     }
 
-    /// Returns the record of an offset, if it is there.
-    pub async fn record(&self, partition: i32, offset: u64) -> Result<Option<Found>, LogError> {
+    /// Returns the record at an offset, if it exists.
+    pub async fn record(&self, partition: i32, offset: u64) -> Result<Option<LogRecord>, LogError> {
         let settings = Arc::clone(&self.settings);
         self.ask(move |_, topic| {
-            // Of its own: one that reads cannot be shared.
+            // A consumer that reads cannot be shared.
             let reader: BaseConsumer<Context> = settings.create_with_context(Context::default())?;
             let mut start = TopicPartitionList::new();
             let wanted = i64::try_from(offset).unwrap_or(i64::MAX);
@@ -172,12 +173,12 @@ impl Log {
                     Some(Ok(record)) if record.offset() == wanted => {
                         let record = Record::of(&record);
                         let click_id = decode(0, &record).ok().map(|row| row.click.click_id);
-                        return Ok(Some(Found { click_id, broker_ts: record.broker_ts }));
+                        return Ok(Some(LogRecord { click_id, broker_ts: record.broker_ts }));
                     }
                     Some(Ok(_) | Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => {
                         return Ok(None);
                     }
-                    // librdkafka tries again by itself.
+                    // librdkafka retries by itself.
                     Some(Err(_)) | None => {}
                 }
             }
@@ -192,12 +193,12 @@ impl Log {
     ) -> Result<T, LogError> {
         let (client, topic) = (Arc::clone(&self.client), Arc::clone(&self.topic));
         let answer = spawn_blocking(move || {
-            // Serves the queue of errors and log lines, which nobody else empties.
+            // Empties the queue of errors and log lines, because this client is not polled otherwise.
             client.poll(Duration::ZERO);
             let answer = question(&client, &topic);
             if answer.as_ref().is_err_and(is_unknown_partition) {
-                // Librdkafka says so of a partition that was added after it had last looked, for five minutes. Whoever
-                // asks again is to be answered from what there is now; this answer stays the one that was given.
+                // For up to five minutes, librdkafka does not know a partition that was added after its last refresh.
+                // Refreshing the metadata lets the next request succeed; this one still fails.
                 let _ = client.fetch_metadata(Some(&topic), TIMEOUT);
             }
             answer

@@ -1,10 +1,10 @@
-//! A click's way from its record to its row.
+//! The pipeline that turns records of clicks into rows.
 //!
 //! [`consume`] → [`decode`] → [`repeats`] → [`batch`] → [`crate::clickhouse`] → [`commit`]: one thread polls Kafka and
-//! hands the records of each partition to its [`lane`], which does the rest. A lane works only while it has
-//! [`ownership`] of its partition, and goes on only when the batch before is known to be stored. What is no click
-//! becomes a [`dead_letter`]; how far the count is, [`progress`] says. What else is read, conversions and deletions of
-//! links, comes in by [`intake`].
+//! sends the records of each partition to its [`lane`], which does the rest. A lane works only while it has
+//! [`ownership`] of its partition, and continues only when the previous batch is known to be stored. An invalid record
+//! becomes a [`dead_letter`]. [`progress`] publishes up to when clicks are counted. [`intake`] reads the other topics:
+//! conversions and deleted links.
 
 pub mod batch;
 pub mod chunk;
@@ -15,6 +15,7 @@ pub mod decode;
 pub mod deleted_links;
 pub mod intake;
 pub mod lane;
+pub mod lane_state;
 pub mod lanes;
 pub mod log;
 pub mod ownership;

@@ -1,4 +1,4 @@
-//! Up to when clicks are counted, written each second, and the metrics and the check that follow from it.
+//! Writes each second up to when clicks are counted, and updates the lag metric and the readiness check.
 
 use std::time::Duration;
 
@@ -9,17 +9,18 @@ use service::{Check, Shutdown};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clickhouse::clock::Clock;
-use crate::clickhouse::{Progress, Right, Store, StoreError};
-use crate::pipeline::lanes::{Lanes, Phase};
+use crate::clickhouse::{FencingToken, Progress, Store, StoreError};
+use crate::pipeline::lane_state::Phase;
+use crate::pipeline::lanes::Lanes;
 use crate::pipeline::log::{Log, LogError};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Writes progress until the stop is requested.
 ///
-/// A source's `as_of` is the broker's time of its last counted click. Where nothing is left to count, it is the
-/// moment before the log's end was asked for, by the earlier one of two clocks: whatever Kafka had accepted by then is
-/// below that end. The end is asked for each time, and not inferred from silence, which a broken connection makes too.
+/// A source's `as_of` is the broker's time of its last counted click. When nothing is left to count, it is the time
+/// just before the log's end was requested, by the earlier of two clocks: every record that Kafka had accepted by then
+/// is below that end. The end is requested each time, because a lack of records may also mean a broken connection.
 pub async fn write_progress(lanes: &Lanes, log: &Log, store: &Store, check: &Check, shutdown: &Shutdown) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -30,8 +31,8 @@ pub async fn write_progress(lanes: &Lanes, log: &Log, store: &Store, check: &Che
             _ = ticks.tick() => {}
         }
         let phases = lanes.phases();
-        // What the last round knows, because this one may take long while an engine is away.
-        state(&phases, clock, check);
+        // Uses the clock of the last round, because this round may take long while an engine is unreachable.
+        update_check(&phases, clock, check);
         tokio::select! {
             () = shutdown.wait() => return,
             read = round(&phases, lanes, log, store) => clock = read,
@@ -39,14 +40,14 @@ pub async fn write_progress(lanes: &Lanes, log: &Log, store: &Store, check: &Che
     }
 }
 
-/// Writes progress once, and returns how the clocks are; progress stands still where something does not answer, whose own
-/// check says so.
+/// Writes progress once, and returns the clocks. Writes nothing while Kafka or ClickHouse does not answer, which their
+/// own checks report.
 async fn round(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log, store: &Store) -> Option<Clock> {
     let written = async {
-        // Before the log's ends are asked for: what was accepted by then is below them.
+        // Read before the log's ends: every record accepted by then is below them.
         let clock = Clock::read(store).await?;
         let counted = measure(phases, lanes, log, clock).await;
-        if !counted.is_empty() && is_all_taken(log, store).await? {
+        if !counted.is_empty() && is_every_partition_taken_over(log, store).await? {
             write(&counted, lanes, store).await?;
         }
         Ok::<_, ProgressError>(clock)
@@ -63,60 +64,60 @@ enum ProgressError {
     Log(#[from] LogError),
 }
 
-/// Returns whether each partition that Kafka has was taken by somebody once: clicks of one that was not may wait there, so
-/// nothing is said of any.
-async fn is_all_taken(log: &Log, store: &Store) -> Result<bool, ProgressError> {
+/// Returns whether every partition of the topic was taken over at least once. While one was not, its clicks may be
+/// waiting there uncounted, so no progress is written at all.
+async fn is_every_partition_taken_over(log: &Log, store: &Store) -> Result<bool, ProgressError> {
     let (partitions, sources) = (log.partitions().await?, store.sources().await?);
-    let untaken = (0..partitions).find(|partition| sources.last(*partition).is_none());
-    if let Some(partition) = untaken {
-        tracing::debug!(partition, "nobody has taken partition {partition} yet");
+    let not_taken_over = (0..partitions).find(|partition| sources.last(*partition).is_none());
+    if let Some(partition) = not_taken_over {
+        tracing::debug!(partition, "partition {partition} was not taken over yet");
     }
-    Ok(untaken.is_none())
+    Ok(not_taken_over.is_none())
 }
 
 /// Writes up to when the clicks of each partition are counted.
 ///
-/// What was written before is read first: a ClickHouse that has less of it is an older copy, and has fewer rows too.
+/// Reads the previous progress first: a ClickHouse that has less is an older copy, which also has fewer rows.
 async fn write(counted: &[Counted], lanes: &Lanes, store: &Store) -> Result<(), StoreError> {
     let there = store.progress().await?;
     let (known, lost): (Vec<&Counted>, Vec<_>) =
-        counted.iter().partition(|counted| there.get(&counted.right.src).copied() >= counted.known);
-    for Counted { partition, right, .. } in lost {
+        counted.iter().partition(|counted| there.get(&counted.token.src).copied() >= counted.known);
+    for Counted { partition, token, .. } in lost {
         tracing::warn!(
             partition,
-            "ClickHouse has less of partition {partition} than it had, taking it again"
+            "ClickHouse is an older copy: it has less of partition {partition}, taking it over again"
         );
-        lanes.tell_lost(*partition, *right);
+        lanes.notify_lost(*partition, *token);
     }
     if known.is_empty() {
         return Ok(());
     }
     let row = |counted: &&Counted| {
-        let Counted { right, as_of, known, .. } = **counted;
-        Progress { src: right.src, as_of, known }
+        let Counted { token, as_of, known, .. } = **counted;
+        Progress { src: token.src, as_of, known }
     };
     store.write_progress(&known.iter().map(row).collect::<Vec<_>>()).await?;
-    for Counted { partition, right, as_of, known } in known {
-        lanes.tell_counted(*partition, *right, known.map_or(*as_of, |known| known.max(*as_of)));
+    for Counted { partition, token, as_of, known } in known {
+        lanes.notify_counted(*partition, *token, known.map_or(*as_of, |known| known.max(*as_of)));
     }
     Ok(())
 }
 
-/// States whether each assigned partition is owned, and the clock can be believed.
-fn state(phases: &[(i32, Phase)], clock: Option<Clock>, check: &Check) {
+/// Updates the readiness check: are all assigned partitions owned, and do the clocks agree?
+fn update_check(phases: &[(i32, Phase)], clock: Option<Clock>, check: &Check) {
     if let Some(Err(differ)) = clock.map(|clock| clock.agreed()) {
         return check.unready(differ.to_string());
     }
-    let refusal = phases.iter().find_map(|(_, phase)| match phase {
-        Phase::Refused(reason) => Some(reason),
+    let blocked = phases.iter().find_map(|(_, phase)| match phase {
+        Phase::Blocked(reason) => Some(reason),
         _ => None,
     });
     let taking: Vec<String> = phases
         .iter()
-        .filter(|(_, phase)| *phase == Phase::Taking)
+        .filter(|(_, phase)| *phase == Phase::TakingOver)
         .map(|(partition, _)| partition.to_string())
         .collect();
-    match refusal {
+    match blocked {
         Some(reason) => check.unready(reason),
         None if taking.is_empty() => check.ready_with(format!("owns {} partitions", phases.len())),
         None => check.unready(format!("taking partitions {} over", taking.join(", "))),
@@ -127,9 +128,9 @@ fn state(phases: &[(i32, Phase)], clock: Option<Clock>, check: &Check) {
 #[derive(Debug)]
 struct Counted {
     partition: i32,
-    right: Right,
+    token: FencingToken,
     as_of: DateTime<Utc>,
-    /// What ClickHouse is known to have said already.
+    /// The time that is known to be stored in ClickHouse already.
     known: Option<DateTime<Utc>>,
 }
 
@@ -137,17 +138,17 @@ struct Counted {
 async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log, clock: Clock) -> Vec<Counted> {
     let mut counted = Vec::new();
     for (partition, phase) in phases {
-        let Phase::Owned { right, as_of: known, next, broker_ts } = phase else { continue };
-        let (partition, right, known) = (*partition, *right, *known);
-        // As the table keeps it: with less it would be missed in the next round.
+        let Phase::Owned { token, as_of: known, next, broker_ts } = phase else { continue };
+        let (partition, token, known) = (*partition, *token, *known);
+        // In the precision of the table; otherwise the next round would find less than it wrote.
         let asked_at = to_millis(Utc::now()).min(clock.clickhouse);
         let caught_up = match log.extent(partition).await {
             Ok(extent) => {
                 let lag = extent.end.saturating_sub(*next);
                 gauge!("hopline_processor_lag_offsets", "partition" => partition.to_string()).set(lag as f64);
                 if extent.end < *next {
-                    // It was cut, or is another one, and nothing of it is counted yet.
-                    lanes.tell_lost(partition, right);
+                    // The log was truncated or replaced, and none of its new records is counted yet.
+                    lanes.notify_lost(partition, token);
                 }
                 extent.end == *next
             }
@@ -157,7 +158,7 @@ async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log, clock: Clock
             }
         };
         let as_of = if caught_up { Some(asked_at) } else { broker_ts.map(|ts| ts.min(clock.clickhouse)) };
-        counted.extend(as_of.map(|as_of| Counted { partition, right, as_of, known }));
+        counted.extend(as_of.map(|as_of| Counted { partition, token, as_of, known }));
     }
     counted
 }

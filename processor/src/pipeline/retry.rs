@@ -1,53 +1,51 @@
-//! Trying again for ever, at a bearable rate of attempts and log lines.
+//! Retries without limit, with a bounded rate of attempts and log lines.
 
 use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use service::LogLimit;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Least time between two log lines about one trouble.
-const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The partition was given back, or the process stops.
+/// The partition was revoked, or the process stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stopped")]
 pub struct Stopped;
 
-/// Pauses that grow with each failure, and the log lines that say so now and then.
+/// Pauses that grow with each failure, and rate-limited log lines.
 #[derive(Debug)]
 pub struct Backoff {
-    /// What is being tried, after "cannot".
+    /// The attempted action, to follow "cannot".
     what: &'static str,
     partition: i32,
     pause: Duration,
     attempts: u64,
-    logged: Option<Instant>,
+    log_limit: LogLimit,
 }
 
 impl Backoff {
     /// Starts with the shortest pause; `what` completes the sentence "cannot ...".
     pub fn new(what: &'static str, partition: i32) -> Self {
-        Self { what, partition, pause: FIRST_PAUSE, attempts: 0, logged: None }
+        Self { what, partition, pause: FIRST_PAUSE, attempts: 0, log_limit: LogLimit::default() }
     }
 
-    /// Says what went wrong, unless that was said lately, and waits.
+    /// Logs the error, unless one was logged recently, and waits.
     ///
     /// # Errors
-    /// [`Stopped`] when `stop` was cancelled meanwhile.
+    /// [`Stopped`] when `stop` is cancelled meanwhile.
     pub async fn failed(
         &mut self,
         error: &(dyn Error + Send + Sync),
         stop: &CancellationToken,
     ) -> Result<(), Stopped> {
         self.attempts += 1;
-        if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
-            self.logged = Some(Instant::now());
+        if self.log_limit.is_due() {
             let Self { what, partition, attempts, .. } = *self;
-            tracing::warn!(partition, attempts, "cannot {what}, trying again: {error}");
+            tracing::warn!(partition, attempts, "cannot {what}, retrying: {error}");
         }
         let time = self.pause;
         self.pause = (time * 2).min(LONGEST_PAUSE);
@@ -67,7 +65,7 @@ pub async fn pause(time: Duration, stop: &CancellationToken) -> Result<(), Stopp
     }
 }
 
-/// Tries until it succeeds.
+/// Retries until the attempt succeeds.
 ///
 /// # Errors
 /// [`Stopped`] when `stop` is cancelled first.
@@ -100,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_tries_until_it_succeeds() {
+    async fn an_attempt_is_repeated_until_it_succeeds() {
         let mut left = 20;
         let stop = CancellationToken::new();
         let outcome = until_done("count down", 0, &stop, || {

@@ -179,7 +179,7 @@ impl From<InsertError> for UpkeepError {
     fn from(error: InsertError) -> Self {
         match error {
             InsertError::Fenced => Self::Fenced,
-            InsertError::Doubtful(error) => Self::Store(error),
+            InsertError::InDoubt(error) => Self::Store(error),
         }
     }
 }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::clickhouse::statements::{Statements, in_time};
-use crate::clickhouse::{InsertError, Right, StoreError, outcome_of};
+use crate::clickhouse::{FencingToken, InsertError, StoreError, outcome_of};
 
 /// Number of recently closed slices that are searched, like open ones, for clicks that came after their link's purge.
 const RECENT_SLICES: u64 = 2;
@@ -68,12 +68,12 @@ impl UpkeepStore {
 
     /// Runs a guarded insert under an epoch.
     pub(super) async fn insert(&self, sql: &str, epoch: u64) -> Result<(), InsertError> {
-        let id = Right { src: UPKEEP, epoch }.statement_id();
+        let id = FencingToken { src: UPKEEP, epoch }.statement_id();
         let insert = self.statements.query(sql).with_setting("query_id", id);
         let outcome = in_time(insert.with_setting("wait_end_of_query", "1").execute()).await;
         match outcome_of(outcome) {
             // A takeover kills running statements. Their rows are not active, so whether it finished does not matter.
-            Err(InsertError::Doubtful(StoreError::Clickhouse(Error::BadResponse(text))))
+            Err(InsertError::InDoubt(StoreError::Clickhouse(Error::BadResponse(text))))
                 if text.starts_with(CANCELLED) =>
             {
                 Err(InsertError::Fenced)

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use processor::clickhouse::{After, InsertError, Right, Store};
+use processor::clickhouse::{After, FencingToken, InsertError, Store};
 use processor::operate::audit::report::Former;
 use processor::pipeline::log::Log;
 use processor::pipeline::ownership::Claim;
@@ -75,7 +75,7 @@ async fn a_wiped_topic_is_counted_from_its_start() {
 
     wipe(&isolated).await;
     let edge = Edge::new(&isolated);
-    // Longer than the former log was, and its first copy is still on its way.
+    // Longer than the former log. The first copy of the marked click arrives late.
     edge.send(0, &marked).await;
     edge.send_many("new", 120).await;
     edge.write(1, b"no click", None).await;
@@ -111,7 +111,7 @@ async fn a_wiped_topic_is_counted_from_its_start() {
     assert_eq!(report.classes["human"].rows, 181);
     processor.stop().await;
 
-    // What was read of the former log cannot be read again, and says so.
+    // Records of the former log cannot be read again, and a replay says so.
     for (range, refusal) in [
         (&["--offsets", "0:0-100"][..], "ends at offset 21: it replaced another log"),
         (&["--from", "2026-01-01T00:00:00Z"], "with the log that it replaced"),
@@ -135,7 +135,7 @@ async fn running_processors_resume_after_a_wiped_topic_is_adopted() {
     wait_until_processed(&isolated).await;
 
     wipe(&isolated).await;
-    // Nothing was written to it yet, and nothing more is said to be counted.
+    // Nothing was written to the new topic yet, and progress stays unchanged.
     wait_for_readiness(&processor, 503, "adopt-topic").await;
     let as_of = "SELECT max(as_of) FROM progress";
     let said = isolated.clickhouse(as_of).await;
@@ -153,7 +153,7 @@ async fn running_processors_resume_after_a_wiped_topic_is_adopted() {
     wait_until_processed(&isolated).await;
     let report = assert_equal(&isolated).await;
     assert_eq!(report.former.iter().map(|former| former.rows).sum::<u64>(), 600);
-    // The new log's sources are those that are waited for.
+    // Upkeep waits for the sources of the new log.
     counted(&isolated, "SELECT min(as_of) > now64(3) - 5 FROM progress FINAL WHERE src >= 131072", 1).await;
     processor.stop().await;
     let processor = Processor::start(&isolated).await;
@@ -166,7 +166,7 @@ async fn running_processors_resume_after_a_wiped_topic_is_adopted() {
 async fn one_partition_is_adopted_without_the_others() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
-    // As it was stored from another topic.
+    // A row that was stored from another topic.
     isolated.clickhouse(FORMER).await;
     isolated
         .clickhouse(
@@ -194,20 +194,20 @@ async fn an_insert_under_a_former_source_is_rejected() {
     let store = Store::new(service::clickhouse::client(&config(&isolated).clickhouse), "former".to_owned());
     let src = source(1, 0);
     isolated.clickhouse(FORMER).await;
-    let right = Right { src, epoch: store.raise_epoch(src).await.unwrap() };
+    let token = FencingToken { src, epoch: store.raise_epoch(src).await.unwrap() };
     let after = After::default();
-    store.insert(right, after, &insertion(src, 0..10)).await.unwrap();
+    store.insert(token, after, &insertion(src, 0..10)).await.unwrap();
     edge.send(0, &click("new")).await;
     operate(&isolated, &["adopt-topic"]).await.unwrap();
-    let refused = store.insert(right, after, &insertion(src, 10..20)).await.unwrap_err();
+    let refused = store.insert(token, after, &insertion(src, 10..20)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
-    // Nor does it get the right back.
+    // Raising the epoch of the former source does not help.
     let config = config(&isolated);
     let topic = isolated.topic(topic::CLICKS);
     let log = Log::new(&config.kafka, &topic, "former").unwrap();
     let claim = Claim::new(0, store, log, CancellationToken::new());
-    let ownership = claim.take().await.unwrap();
-    assert_eq!((ownership.right.src, ownership.position.next), (source(2, 0), 0));
+    let ownership = claim.take_over().await.unwrap();
+    assert_eq!((ownership.token.src, ownership.position.next), (source(2, 0), 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -218,7 +218,7 @@ async fn a_killed_adoption_is_completed_by_the_next() {
     edge.send_many("old", 600).await;
     counted_exactly(&isolated, 600).await;
     wait_until_processed(&isolated).await;
-    // One of the steps says of the new source what is said of the former one.
+    // One of the steps copies the progress of the former source to the new one.
     counted(&isolated, "SELECT uniqExact(src) FROM progress", 6).await;
     processor.stop().await;
     wipe(&isolated).await;
@@ -234,7 +234,7 @@ async fn a_killed_adoption_is_completed_by_the_next() {
         (SOURCES, Moment::Before, 0),
         (SOURCES, Moment::Answered, 1),
     ] {
-        // One of its own for each: what a killed program has sent may still be on its way.
+        // A separate source for each round, because a statement of the killed program may still be running.
         let proxy = Proxy::start(&isolated).await;
         proxy.set(statement, moment);
         let mut program =
@@ -249,7 +249,7 @@ async fn a_killed_adoption_is_completed_by_the_next() {
         let rows = isolated.clickhouse("SELECT count() - 6 FROM sources").await;
         assert_eq!(rows.trim(), adopted.to_string(), "{moment:?}");
     }
-    // One has its new log, the others are refused.
+    // One partition has its new source, the others are rejected.
     let processor = Processor::start(&isolated).await;
     counted(&isolated, "SELECT count() FROM clicks", 610).await;
     wait_for_readiness(&processor, 503, "adopt-topic").await;
@@ -274,7 +274,7 @@ async fn committed_offsets_in_the_new_log_skip_no_click() {
     wipe(&isolated).await;
     Edge::new(&isolated).send_many("new", 120).await;
     operate(&isolated, &["adopt-topic"]).await.unwrap();
-    // As a processor that did not know of it may have done last.
+    // As the last insert of a processor that did not know of the adoption.
     let group = format!("{}hopline-processor", isolated.topic_prefix);
     let member: rdkafka::consumer::BaseConsumer =
         isolated.kafka().set("group.id", group).set("enable.auto.commit", "false").create().unwrap();

@@ -26,7 +26,7 @@ async fn begin_log(isolated: &Isolated, partition: i32) {
     let config = config(isolated);
     let store = Store::new(service::clickhouse::client(&config.clickhouse), "test".to_owned());
     let log = Log::new(&config.kafka, &isolated.topic(topic::CLICKS), "test").unwrap();
-    Claim::new(partition, store, log, CancellationToken::new()).take().await.unwrap();
+    Claim::new(partition, store, log, CancellationToken::new()).take_over().await.unwrap();
 }
 
 /// Runs an audit, and checks that everything is equal and the log is counted to its end.
@@ -64,7 +64,7 @@ async fn repeats_dead_letters_and_deleted_links_are_equal() {
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
     edge.send_many("click", 595).await;
-    // Repeats: of a stored click, in another batch and in the same; and a first copy that comes second.
+    // Repeats of a stored click, in another batch and in the same batch; and a first copy that arrives second.
     let sent: Vec<_> = (0..5).map(|number| click(&format!("sent-{number}"))).collect();
     for (partition, click) in sent.iter().enumerate() {
         edge.send(partition as i32, click).await;
@@ -78,7 +78,7 @@ async fn repeats_dead_letters_and_deleted_links_are_equal() {
     edge.send(0, &early).await;
     edge.write(2, b"no click", None).await;
     edge.write(3, b"", None).await;
-    // Of a deleted link: one before, one after.
+    // Clicks of a deleted link: one before the deletion, one after it.
     let mut gone = click("gone");
     gone.link_id = link(77);
     edge.send(1, &gone).await;
@@ -127,7 +127,7 @@ async fn missing_doubled_changed_and_invented_rows_are_reported() {
     assert_equal(&isolated).await;
     let link = click("any").link_id;
 
-    // One fault at a time, each mended before the next.
+    // One fault at a time, each repaired before the next.
     isolated.clickhouse("CREATE TABLE sound AS clicks").await;
     isolated.clickhouse("INSERT INTO sound SELECT * FROM clicks").await;
     for (fault, kind, src, offset) in [
@@ -240,7 +240,7 @@ async fn a_wrong_rollup_is_reported() {
         assert_equal(&isolated).await;
     }
 
-    // The clicks are there, so the rollups can be computed again.
+    // The clicks are stored, so the rollups can be computed again.
     isolated.clickhouse(&update("breakdowns", "day", &wanted, "clicks = clicks + 1")).await;
     let days: BTreeSet<String> =
         differences(&isolated).await.differences.iter().map(|found| found.day.unwrap().to_string()).collect();
@@ -274,7 +274,7 @@ async fn a_click_older_than_every_plan_shows_is_expired() {
     processor.stop().await;
     let records = assert_equal(&isolated).await.sources[0].rows;
 
-    // Of another workspace: what is older than the largest window goes, whosever it is.
+    // A click of another workspace: clicks older than the longest window are removed in every workspace.
     let workspace = workspace(1).uuid();
     isolated.clickhouse(&format!("INSERT INTO retention VALUES ('{workspace}', 30, now64(3))")).await;
     let processor = Processor::start_with(eager(&isolated)).await;
@@ -291,7 +291,7 @@ async fn a_dead_letter_that_was_not_written_is_found() {
     let edge = Edge::new(&isolated);
     edge.write(4, b"no click", None).await;
     edge.send(4, &click("behind")).await;
-    // As a processor that forgets it would have done.
+    // As a processor that skips a record would leave it.
     begin_log(&isolated, 4).await;
     let mut row = random_clicks(Utc::now().date_naive(), 1, 1).remove(0);
     let sent = tests::log::records(&isolated, topic::CLICKS);
@@ -328,7 +328,7 @@ async fn the_audit_prints_one_json_line_and_sets_the_exit_code() {
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, &report["differences"][0]["kind"]), (Some(1), &"doubled_row".into()), "{text}");
 
-    // Nobody listens there.
+    // No server listens at this address.
     let lost = Isolated { clickhouse_url: "http://127.0.0.1:1/none".to_owned(), ..isolated.clone() };
     assert_eq!(run(&lost).await, (Some(2), String::new()));
 }

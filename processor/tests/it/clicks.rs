@@ -45,7 +45,7 @@ impl<'a> Edge<'a> {
         Self { isolated, producer }
     }
 
-    /// Writes a value to a partition and returns where Kafka put it.
+    /// Writes a value to a partition and returns its offset.
     pub(crate) async fn write(&self, partition: i32, value: &[u8], time: Option<DateTime<Utc>>) -> Delivery {
         let topic = self.isolated.topic(topic::CLICKS);
         let mut record = FutureRecord::to(&topic).partition(partition).key("key").payload(value);
@@ -58,7 +58,7 @@ impl<'a> Edge<'a> {
         self.write(partition, &click.encode(), None).await.offset
     }
 
-    /// Writes a click to a partition as the broker would have taken it then; the topic has to believe the producer.
+    /// Writes a click to a partition with this broker time; the topic must accept the producer's times.
     pub(crate) async fn send_at(&self, partition: i32, click: &Click, time: DateTime<Utc>) {
         let click = Click { occurred_at: time, ..click.clone() };
         self.write(partition, &click.encode(), Some(time)).await;

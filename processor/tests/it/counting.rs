@@ -1,4 +1,4 @@
-//! Clicks become rows, once, whoever starts and stops.
+//! Each click becomes one row, whichever processors start and stop.
 
 use std::collections::BTreeSet;
 
@@ -114,7 +114,7 @@ async fn processors_that_join_and_leave_count_every_click_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_day_boundary_cuts_the_batch() {
     let isolated = isolated().await;
-    // The test sets the time that otherwise the broker sets.
+    // The test sets the time that the broker normally sets.
     isolated.keep_given_times().await;
     let edge = Edge::new(&isolated);
     let boundary: DateTime<Utc> = "2026-11-12T00:00:00Z".parse().unwrap();
@@ -127,13 +127,13 @@ async fn a_day_boundary_cuts_the_batch() {
         before += usize::from(as_given && millis < 0);
         as_given
     };
-    // The broker takes the new setting up a moment later.
+    // The broker applies the new setting a moment later.
     eventually("the given time is kept", SOON, async || if send(-3).await { Ok(()) } else { Err(()) }).await;
     for millis in [-2, -1, 0, 1, -1, 2] {
         assert!(send(millis).await);
     }
     assert_eq!(before, 4);
-    // Every insert is refused by ClickHouse if it spans two partitions of the table.
+    // With this setting, ClickHouse rejects an insert that spans two partitions of the table.
     let processor = Processor::start(&isolated).await;
     counted_exactly(&isolated, sent).await;
     let days = "SELECT countIf(toDate(broker_ts) = '2026-11-11'), uniqExact(_partition_id) > 1 FROM clicks";
@@ -150,7 +150,7 @@ async fn every_partition_has_progress() {
         other => Err(other),
     })
     .await;
-    // Idle partitions count as now, again and again.
+    // The `as_of` of idle partitions keeps growing.
     for _ in 0..2 {
         let now = Utc::now().timestamp_millis();
         let sources = format!(

@@ -1,4 +1,4 @@
-//! Messages that are no clicks.
+//! Records that are not valid clicks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -126,8 +126,8 @@ async fn dead_letters_are_listed_and_shown_by_filter() {
     processor.stop().await;
 }
 
-/// Writes a click to the topic of dead letters, as a build that could not read it would have; without its source, as
-/// somebody else may have.
+/// Writes a click to the topic of dead letters, as a build that cannot decode it does; optionally without its source,
+/// as a foreign program may.
 async fn bury(isolated: &Isolated, source: Option<(i32, i64)>, payload: &[u8]) {
     let producer: rdkafka::producer::FutureProducer = isolated.kafka().create().unwrap();
     let (topic, clicks) = (isolated.topic(topic::DEAD_LETTERS), isolated.topic(topic::CLICKS));
@@ -152,7 +152,8 @@ async fn a_dead_letter_that_is_resubmitted_twice_counts_once() {
     let processor = Processor::start(&isolated).await;
     edge.send(1, &click("before")).await;
     let unreadable = edge.write(1, b"{", None).await.offset;
-    // Readable since an upgrade, told by two readers, one of which was killed and told it again.
+    // A record that is readable since an upgrade, and was written by two readers, one of them twice because it was
+    // killed.
     let late = click("late");
     for _ in 0..3 {
         bury(&isolated, Some((3, 17)), &late.encode()).await;

@@ -1,4 +1,4 @@
-//! ClickHouse does not answer, or is not there.
+//! ClickHouse does not answer or is stopped.
 
 use tests::engines::{Isolated, isolated};
 use tests::eventually;

@@ -1,4 +1,4 @@
-//! A proxy before ClickHouse that breaks inserts.
+//! A proxy in front of ClickHouse that breaks inserts.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use tests::engines::Isolated;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// How an insert of clicks begins on the wire, where its rows follow in the body.
+/// How the request of an insert of clicks begins; its rows follow in the body.
 pub(crate) const CLICKS: &[u8] = b"INSERT+INTO+clicks";
 
-/// How the insert that activates rollups begins on the wire.
+/// How the request of the insert that activates rollups begins.
 pub(crate) const SLICES: &[u8] = b"INSERT INTO slices";
 
 /// How an insert is broken.
@@ -56,7 +56,7 @@ impl FaultyProxy {
         Self { address, left }
     }
 
-    /// How many inserts are still to be broken.
+    /// Returns how many inserts will still be broken.
     pub(crate) fn left(&self) -> usize {
         self.left.load(Ordering::SeqCst)
     }
@@ -98,7 +98,7 @@ async fn pass(
                 let is_broken = is_insert
                     && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
                 if is_broken && fault == Fault::CutRequest {
-                    // The server has seen that an insert was to come, and waits for the rest of its body.
+                    // The server has received the header of the insert and waits for the rest of its body.
                     let headers = bytes.windows(4).position(|window| window == b"\r\n\r\n").map_or(0, |end| end + 4);
                     let cut = headers + (length - headers) / 2;
                     let _ = server.write_all(&bytes[..cut]).await;

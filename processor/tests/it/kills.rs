@@ -27,7 +27,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SIGKILL: nothing is finished and nothing is committed.
+        // SIGKILL: the program neither finishes an insert nor commits.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! Who may insert, and into which log.
+//! Ownership of partitions: which processor may insert, and from which log.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ use crate::processor::{Processor, config, operate};
 async fn two_processors_on_the_same_partitions_store_each_click_once() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
-    // Groups know nothing of each other, so both are given every partition.
+    // Two groups are independent, so each is assigned every partition.
     let first = Processor::start(&isolated).await;
     edge.send_many("first", 60).await;
     counted_exactly(&isolated, 60).await;
@@ -37,7 +37,7 @@ async fn two_processors_on_the_same_partitions_store_each_click_once() {
     )
     .await;
 
-    // A fenced processor takes the partition again after a while: then both have been refused.
+    // A fenced processor takes the partition over again after a pause; then both were fenced.
     let mut sent = 60;
     eventually("both took partitions again", SOON, async || {
         edge.send_many(&format!("more-{sent}"), 60).await;
@@ -55,7 +55,7 @@ async fn two_processors_on_the_same_partitions_store_each_click_once() {
     first.stop().await;
 }
 
-/// Shows that the test above can fail: what is refused there is stored here.
+/// Shows that the test above can fail: without the check, the same inserts are stored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_epoch_check_two_processors_double_clicks() {
     let isolated = isolated().await;
@@ -90,7 +90,7 @@ async fn a_log_whose_times_step_back_is_still_the_same_log() {
         sent.set(sent.get() + 1);
         written.timestamp == Timestamp::CreateTime(time.timestamp_millis())
     };
-    // The broker takes the new setting up a moment later.
+    // The broker applies the new setting a moment later.
     eventually("the given time is kept", SOON, async || if send(300).await { Ok(()) } else { Err(()) }).await;
     for seconds in [100, 200, 290] {
         assert!(send(seconds).await);
@@ -133,7 +133,7 @@ async fn another_topic_is_rejected_until_the_former_one_is_back() {
     processor.stop().await;
 }
 
-/// Inserts rows of partition 0 whose records the end of the log has lost.
+/// Inserts rows of partition 0 whose records the log has lost at its end.
 fn lost_rows(offsets: std::ops::Range<u64>) -> String {
     let (first, count) = (offsets.start, offsets.end - offsets.start);
     format!(
@@ -144,7 +144,7 @@ fn lost_rows(offsets: std::ops::Range<u64>) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_truncated_log_continues_as_a_new_source() {
-    // The log has not grown since, to less than before, or to more.
+    // Since the truncation the log did not grow, grew to less than before, or grew to more.
     for grown in [0, 3, 12] {
         let isolated = isolated().await;
         let edge = Edge::new(&isolated);
@@ -171,7 +171,7 @@ async fn a_truncated_log_continues_as_a_new_source() {
             edge.send(0, &click(&format!("new-{number}"))).await;
         }
         counted_exactly(&isolated, 10 + 5 + grown + 4).await;
-        // Of all processors of this test's process.
+        // The metric counts all processors of this test's process.
         let metrics = processor.metrics().await;
         let is_counted =
             |line: &str| line.starts_with("hopline_processor_logs_cut_total ") && !line.ends_with(" 0");
@@ -246,7 +246,7 @@ async fn a_restored_clickhouse_gets_the_rest_from_the_log() {
         let mut processor = Some(Processor::start(&isolated).await);
         edge.send_many("before", 300).await;
         counted_exactly(&isolated, 300).await;
-        // The copy is of this moment.
+        // The copy is made here.
         for table in ["clicks", "progress", "stretches"] {
             isolated.clickhouse(&format!("CREATE TABLE copy_of_{table} CLONE AS {table}")).await;
         }
@@ -264,7 +264,7 @@ async fn a_restored_clickhouse_gets_the_rest_from_the_log() {
             Some(processor) => processor,
             None => Processor::start(&isolated).await,
         };
-        // Without a click that comes after.
+        // No click follows.
         counted_exactly(&isolated, 900).await;
         processor.stop().await;
         assert_equal(&isolated).await;

@@ -1,4 +1,4 @@
-//! A recount changes what User-Agents say and nothing else, whatever it is killed at.
+//! A recount changes only what follows from User-Agents, at whatever moment it is killed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Lists {
         Self(folder)
     }
 
-    /// The command line of a command that knows them.
+    /// Returns the command line of a command with these lists.
     fn with<'a>(&'a self, command: &[&'a str]) -> Vec<&'a str> {
         [&["--data-dir", self.0.to_str().unwrap()], command].concat()
     }
@@ -106,7 +106,7 @@ async fn a_recount_changes_classes_and_a_replay_keeps_them() {
         dry["differences"].as_array().unwrap().iter().map(|found| &found["becomes"]).collect();
     assert_eq!(of_link(&click("any"), "human"), Some(json!(100)), "{dry}");
     assert_eq!(of_link(&gone, "human"), None, "{dry}");
-    // Those of closed slices were requests ahead of a person, whoever said what of them.
+    // The clicks of closed slices were prefetches, so their class does not depend on the lists.
     assert!(becomes.contains(&&json!("preview")) && becomes.contains(&&json!("bot")), "{dry}");
     assert_eq!(dry["clicks"], 800, "all that have a User-Agent are read as having no browser's name");
     for table in ["recounts", "rebuilds"] {
@@ -142,10 +142,10 @@ async fn a_recount_changes_classes_and_a_replay_keeps_them() {
     assert_eq!(isolated.clickhouse(rows).await.trim(), format!("{all}\t{all}\t{all}"));
     let changed: u64 = report.sources.iter().map(|source| source.reclassified).sum();
     assert!(changed >= 200, "{report}");
-    // Clicks of the open day say what their edge has read.
+    // Clicks of the open day keep the class that their edge stored.
     assert_eq!(classes(&isolated, "live-").await, format!("{sent}\t0\t0"));
 
-    // The log says what the edges have said, and the recount still holds.
+    // A replay reads the edges' classes from the log, and applies the recount to them.
     let replayed = operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
     assert!(replayed["rebuilt"].as_array().unwrap().iter().all(|day| day["changed"] == false), "{replayed}");
     assert_equal(&isolated).await;
@@ -153,13 +153,13 @@ async fn a_recount_changes_classes_and_a_replay_keeps_them() {
     let nothing = operate(&isolated, &lists.with(&["recount"])).await.unwrap();
     assert_eq!((&nothing["clicks"], &nothing["days"]), (&json!(0), &json!([])));
 
-    // By the rules of before, everything is as it was.
+    // With the former rules, everything is as before.
     operate(&isolated, &["recount", "--built-in"]).await.unwrap();
     assert_equal(&isolated).await;
     assert_eq!(classes(&isolated, "sent-").await, "300\t0\t0");
     processor.stop().await;
 
-    // A class that was changed by nobody's recount is a difference.
+    // The audit reports a class that was changed without a recount.
     let change =
         "ALTER TABLE clicks UPDATE class = 'preview' WHERE click_id = 'sent-3' SETTINGS mutations_sync = 1";
     isolated.clickhouse(change).await;
@@ -168,7 +168,7 @@ async fn a_recount_changes_classes_and_a_replay_keeps_them() {
     assert!(report.differences[0].detail.contains("preview"), "{report}");
 }
 
-/// Referrers as older edges have stored them, and what they become.
+/// Referrers as older edges stored them, and their new values.
 const REFERRERS: [(&str, &str); 8] = [
     ("www.news.example", "news.example"),
     ("www.www.news.example", "news.example"),
@@ -185,7 +185,7 @@ async fn a_recount_drops_www_from_stored_referrers() {
     let isolated = isolated().await;
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     store(&isolated, &random_clicks(first, 4, 600)).await;
-    // Those of older edges: what is written today has no such referrers.
+    // Rows of older edges; current edges do not write such referrers.
     let older = async |table: &str| {
         let names = REFERRERS.map(|(stored, _)| format!("'{stored}'")).join(", ");
         let value = format!("arrayElement([{names}], 1 + koff % {})", REFERRERS.len());
@@ -213,7 +213,7 @@ async fn a_recount_drops_www_from_stored_referrers() {
     let nothing = operate(&isolated, &["recount", "--built-in"]).await.unwrap();
     assert_eq!((&nothing["referrers"], &nothing["days"]), (&json!(0), &json!([])));
 
-    // Referrers alone are a reason to recount.
+    // Different referrers alone cause a recount.
     older("clicks").await;
     let again = operate(&isolated, &["recount", "--built-in"]).await.unwrap();
     assert_eq!((&again["clicks"], &again["referrers"]), (&json!(0), &json!(225)), "{again}");
@@ -235,7 +235,7 @@ async fn a_killed_recount_can_be_run_again() {
     let stop = Arc::new(AtomicBool::new(false));
     let watch = watch(&isolated, &stop);
     for (round, step) in Step::ALL.into_iter().enumerate() {
-        // There and back.
+        // To the new rules and back.
         let rules = if round % 2 == 0 { lists.with(&["recount"]) } else { vec!["recount", "--built-in"] };
         let becomes = if round % 2 == 0 { "200\t100\t0" } else { "300\t0\t0" };
         kill_at(&isolated, step, program(&isolated, &rules)).await;

@@ -18,7 +18,7 @@ async fn a_repeat_counts_once_and_a_lost_first_copy_is_replaced() {
 
     edge.send(0, &again(&arrived)).await;
     edge.send(0, &again(&click("lost"))).await;
-    // The last one in the partition: when it is a row, the others are decided.
+    // The last record of the partition: when it is a row, all others are processed.
     edge.send(0, &click("last")).await;
     counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'last'", 1).await;
     counted_exactly(&isolated, 3).await;

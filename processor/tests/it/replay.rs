@@ -1,4 +1,4 @@
-//! A replay changes nothing, whatever it is killed at, and brings back what was lost.
+//! A replay restores lost rows and changes no count, at whatever moment it is killed.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -25,13 +25,13 @@ pub(crate) async fn two_hours_pass(isolated: &Isolated) {
     isolated.clickhouse("ALTER TABLE slices UPDATE at = at - 7200 WHERE 1 SETTINGS mutations_sync = 1").await;
 }
 
-/// Two neighbouring days of the broker that are over.
+/// Returns two consecutive past days by the broker's clock.
 pub(crate) fn two_days() -> [NaiveDate; 2] {
     let today = Utc::now().date_naive();
     [5, 4].map(|ago| today.checked_sub_days(Days::new(ago)).unwrap())
 }
 
-/// A moment of a day.
+/// Returns a time of a day.
 pub(crate) fn moment(day: NaiveDate, minute: i64) -> DateTime<Utc> {
     day.and_time(chrono::NaiveTime::MIN).and_utc() + TimeDelta::minutes(minute)
 }
@@ -48,7 +48,7 @@ async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
             let click = click(&format!("day-{number}-{minute}"));
             edge.send_at(partition, &click, at).await;
             if minute % 7 == 0 {
-                // The last ones of a day come on the next one.
+                // The last clicks of a day arrive on the next day.
                 edge.send_at(partition, &again(&click), at + TimeDelta::minutes(30)).await;
             }
         }
@@ -66,9 +66,9 @@ async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
     two_hours_pass(isolated).await;
 }
 
-/// Reads the counts again and again until told to stop, as queries do.
+/// Repeats the queries of counts until told to stop.
 ///
-/// Those of [`counted_clicks`] must never change, and live ones never become fewer.
+/// The counts of [`counted_clicks`] must never change, and those of live clicks must never decrease.
 pub(crate) fn watch(isolated: &Isolated, stop: &Arc<AtomicBool>) -> JoinHandle<usize> {
     let (isolated, stop) = (isolated.clone(), Arc::clone(stop));
     tokio::spawn(async move {
@@ -99,7 +99,7 @@ async fn staging_tables(isolated: &Isolated) -> String {
     isolated.clickhouse(sql).await.trim().to_owned()
 }
 
-/// Removes rows that are not the last ones of their sources: behind those, a processor would go on.
+/// Removes rows that are not the last of their sources, because a processor continues after the last row.
 async fn lose(isolated: &Isolated, condition: &str) {
     let last = isolated.clickhouse(
         "SELECT groupArray((src, last)) FROM (SELECT src, max(koff) AS last FROM clicks GROUP BY src)",
@@ -177,7 +177,7 @@ async fn a_replay_restores_lost_rows_and_removes_doubled_rows() {
     counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'gone'", 0).await;
     processor.stop().await;
     lose(&isolated, "1").await;
-    // Of what a day has twice, the log tells which one is right.
+    // The log decides which of two rows of a click is correct.
     let day = two_days()[1];
     isolated
         .clickhouse(&format!(
@@ -193,7 +193,7 @@ async fn a_replay_restores_lost_rows_and_removes_doubled_rows() {
     assert_eq!(report.classes["human"].rows, before.classes["human"].rows - 1);
     assert_eq!(isolated.clickhouse("SELECT count() FROM clicks WHERE click_id = 'gone'").await.trim(), "0");
 
-    // Of tables of which nothing is left, everything that the log has is counted again by whoever takes its partitions.
+    // When the tables are empty, the next owners count everything that the log has.
     for table in ["clicks", "counts", "breakdowns", "slices"] {
         isolated.clickhouse(&format!("TRUNCATE TABLE {table}")).await;
     }

@@ -1,4 +1,4 @@
-//! Rollups, and what they must be by counting in memory.
+//! Rollups, compared with counts in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::clicks::click;
 
-/// A number that looks random and is the same in each run.
+/// Returns a pseudo-random number that is the same in each run.
 pub(crate) fn random(seed: u64) -> u64 {
     let mut value = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -29,7 +29,7 @@ pub(crate) fn link(number: u64) -> LinkId {
     LinkId::from_uuid(Uuid::from_u128(0x7000 << 64 | u128::from(number)))
 }
 
-/// Clicks that the broker took within these days, some of them late, many around midnight in UTC.
+/// Returns clicks with broker times within these days, some of them late, many around midnight in UTC.
 ///
 /// Workspace `w` has the links `10 * w` and on.
 pub(crate) fn random_clicks(first: NaiveDate, days: u64, count: u64) -> Vec<ClickRow> {
@@ -99,7 +99,7 @@ type Key = [String; 8];
 /// What rollups have for each key: clicks and distinct visitors.
 pub(crate) type Rollups = BTreeMap<Key, (u64, usize)>;
 
-/// Counts what the rollups of these clicks must be when all slices until `closed` are.
+/// Computes the rollups of these clicks when all slices until `closed` are closed.
 pub(crate) fn expected(rows: &[ClickRow], closed: NaiveDate) -> Rollups {
     let mut sets: BTreeMap<Key, (u64, BTreeSet<u64>)> = BTreeMap::new();
     for row in rows {
@@ -143,7 +143,7 @@ fn values(click: &Click) -> [&Option<String>; 10] {
     [country, device_type, browser, os, referrer, utm_source, utm_medium, utm_campaign, utm_term, utm_content]
 }
 
-/// The rows that a click is in: unit, start, and the slice that has it.
+/// Returns the rollup rows that a click belongs to: unit, start, and slice.
 fn starts(
     at: DateTime<Utc>,
     slice: NaiveDate,
@@ -151,7 +151,8 @@ fn starts(
 ) -> Vec<(&'static str, DateTime<Utc>, NaiveDate)> {
     let midnight = at.date_naive().and_time(chrono::NaiveTime::MIN).and_utc();
     let month = midnight - TimeDelta::days(i64::from(midnight.day0()));
-    // In time, a click is in what its month's last day folds; late, it adds to its month in its own slice.
+    // A click that is not late is in the rollup of its month's last day; a late click adds to its month in its own
+    // slice.
     let of_month = slice.max(last_day_of_month(at.date_naive()));
     let mut starts =
         vec![("hour", midnight + TimeDelta::hours(i64::from(at.hour())), slice), ("day", midnight, slice)];
@@ -189,7 +190,7 @@ pub(crate) async fn found(isolated: &Isolated) -> Rollups {
     found
 }
 
-/// Shows that the active rollups are those of these clicks.
+/// Checks that the active rollups are those of these clicks.
 pub(crate) async fn assert_rollups(isolated: &Isolated, rows: &[ClickRow], closed: NaiveDate) {
     let (expected, found) = (expected(rows, closed), found(isolated).await);
     for (key, value) in &expected {
@@ -200,7 +201,7 @@ pub(crate) async fn assert_rollups(isolated: &Isolated, rows: &[ClickRow], close
     }
 }
 
-/// The first of a month, not longer ago than needed for its first week to be over.
+/// Returns the first day of the latest month whose first week is over.
 pub(crate) fn recent_month(today: NaiveDate) -> NaiveDate {
     today.checked_sub_days(Days::new(8)).unwrap().with_day(1).unwrap()
 }

@@ -1,9 +1,9 @@
-//! What the statements promise: one part, all or nothing, and nothing under an old epoch.
+//! Guarantees of the statements: one part, all or nothing, and nothing under an old epoch.
 
 use chrono::{TimeDelta, Utc};
 use processor::clickhouse::Insertion;
 use processor::clickhouse::sources::Source;
-use processor::clickhouse::{After, InsertError, Progress, Right, Store, Stretch};
+use processor::clickhouse::{After, FencingToken, InsertError, Progress, Store, Stretch};
 use processor::pipeline::batch::{Batcher, Limits};
 use schemas::row::{ClickRow, source};
 use tests::engines::{Isolated, isolated};
@@ -19,7 +19,7 @@ pub(crate) fn insertion(src: u32, offsets: std::ops::Range<u64>) -> Insertion {
     let mut batcher = Batcher::new(Limits {
         rows: usize::MAX,
         bytes: usize::MAX,
-        bytes_of_all: usize::MAX,
+        total_bytes: usize::MAX,
         ..Limits::default()
     });
     let click = click("click");
@@ -29,9 +29,9 @@ pub(crate) fn insertion(src: u32, offsets: std::ops::Range<u64>) -> Insertion {
     batcher.cut().unwrap().insertion(&[]).unwrap()
 }
 
-/// Inserts rows as a lane does that knows of none before.
+/// Inserts rows as a lane does that has no earlier row.
 async fn insert(store: &Store, src: u32, epoch: u64, insertion: &Insertion) -> Result<(), InsertError> {
-    store.insert(Right { src, epoch }, After::default(), insertion).await
+    store.insert(FencingToken { src, epoch }, After::default(), insertion).await
 }
 
 async fn rows(isolated: &Isolated) -> String {
@@ -69,7 +69,7 @@ async fn an_insert_under_an_old_epoch_stores_nothing() {
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
     assert_eq!(rows(&isolated).await, "10");
     insert(&current, src, new, &insertion(src, 10..20)).await.unwrap();
-    // The other source is its own.
+    // The other source has its own epoch.
     insert(&former, other, elsewhere, &insertion(other, 0..1)).await.unwrap();
     assert_eq!(rows(&isolated).await, "21");
     let log = Source { src, topic_id: uuid::Uuid::nil(), first_offset: 0 };
@@ -82,19 +82,19 @@ async fn an_insert_into_an_older_copy_stores_nothing() {
     let isolated = isolated().await;
     let store = store(&isolated, "one");
     let src = source(1, 0);
-    let right = Right { src, epoch: store.raise_epoch(src).await.unwrap() };
+    let token = FencingToken { src, epoch: store.raise_epoch(src).await.unwrap() };
     let as_of = schemas::time::to_millis(Utc::now());
     store.write_progress(&[Progress { src, as_of, known: None }]).await.unwrap();
     let after = After { koff: None, as_of: Some(as_of) };
-    store.insert(right, after, &insertion(src, 0..10)).await.unwrap();
-    // As if what was written last were not there: its owner knows that it was.
+    store.insert(token, after, &insertion(src, 0..10)).await.unwrap();
+    // As if the last progress were missing, although its owner knows of it.
     isolated.clickhouse("TRUNCATE TABLE progress").await;
     let before = as_of - TimeDelta::seconds(60);
     store.write_progress(&[Progress { src, as_of: before, known: None }]).await.unwrap();
-    let refused = store.insert(right, after, &insertion(src, 10..20)).await.unwrap_err();
+    let refused = store.insert(token, after, &insertion(src, 10..20)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
     assert_eq!(rows(&isolated).await, "10");
-    // Nor does its owner make up for it.
+    // Nor does its owner write it again.
     let later = Progress { src, as_of: as_of + TimeDelta::seconds(1), known: Some(as_of) };
     store.write_progress(&[later]).await.unwrap();
     assert_eq!(store.progress().await.unwrap(), [(src, before)].into());
@@ -102,17 +102,18 @@ async fn an_insert_into_an_older_copy_stores_nothing() {
     assert_eq!(store.progress().await.unwrap(), [(src, as_of)].into());
 }
 
-/// On replicas the token of an insert lets one follow a row. On one server the guard does, and the token nothing.
+/// On replicas, the token of an insert allows only one insert after a row. On one server the guard does that, and the
+/// token has no effect.
 #[tokio::test]
 async fn an_insert_token_has_no_effect_on_one_server() {
     let isolated = isolated().await;
     let store = store(&isolated, "one");
     let src = source(1, 0);
-    let right = Right { src, epoch: store.raise_epoch(src).await.unwrap() };
+    let token = FencingToken { src, epoch: store.raise_epoch(src).await.unwrap() };
     let after = After { koff: Some(41), as_of: None };
     for first in [42, 52] {
         let rows = insertion(src, first..first + 10);
-        store.insert(right, after, &rows).await.unwrap();
+        store.insert(token, after, &rows).await.unwrap();
     }
     assert_eq!(rows(&isolated).await, "20");
 }
@@ -122,23 +123,23 @@ async fn a_source_continues_after_dropped_and_removed_rows() {
     let isolated = isolated().await;
     let store = store(&isolated, "one");
     let src = source(1, 0);
-    let right = Right { src, epoch: store.raise_epoch(src).await.unwrap() };
+    let token = FencingToken { src, epoch: store.raise_epoch(src).await.unwrap() };
     let log = Source { src, topic_id: uuid::Uuid::nil(), first_offset: 7 };
     let next = async || store.position(log).await.unwrap().next;
     assert_eq!(next().await, 7);
-    insert(&store, src, right.epoch, &insertion(src, 7..10)).await.unwrap();
+    insert(&store, src, token.epoch, &insertion(src, 7..10)).await.unwrap();
     assert_eq!(next().await, 10);
     let stretch = |first, next| Stretch { first, next, broker_ts: None };
     for (stretch, reached) in [(stretch(10, 15), 15), (stretch(10, 18), 18), (stretch(30, 40), 18)] {
-        store.insert_stretch(right, stretch).await.unwrap();
+        store.insert_stretch(token, stretch).await.unwrap();
         assert_eq!(next().await, reached);
     }
     isolated.clickhouse("DELETE FROM clicks WHERE 1").await;
     assert_eq!(next().await, 7);
-    store.insert_stretch(right, stretch(0, 10)).await.unwrap();
+    store.insert_stretch(token, stretch(0, 10)).await.unwrap();
     assert_eq!(next().await, 18);
     store.raise_epoch(src).await.unwrap();
-    let refused = store.insert_stretch(right, stretch(18, 20)).await.unwrap_err();
+    let refused = store.insert_stretch(token, stretch(18, 20)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
 }
 

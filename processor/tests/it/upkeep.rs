@@ -22,7 +22,7 @@ use crate::faulty_proxy::{Fault, FaultyProxy, SLICES};
 use crate::processor::{Processor, config};
 use crate::rollups::{assert_rollups, link, random_clicks, recent_month, store, workspace};
 
-/// A configuration with short intervals of upkeep.
+/// A configuration with short upkeep intervals.
 pub(crate) fn eager(isolated: &Isolated) -> Config {
     Config {
         upkeep_look: Duration::from_millis(200),
@@ -36,12 +36,12 @@ fn yesterday() -> NaiveDate {
     Utc::now().date_naive().pred_opt().unwrap()
 }
 
-/// Waits until every slice until yesterday's is closed.
+/// Waits until all slices up to yesterday's are closed.
 ///
-/// Only then: a slice is over when all partitions are ten minutes beyond it.
+/// A slice can be closed when all partitions are ten minutes past it.
 pub(crate) async fn all_closed(isolated: &Isolated) -> NaiveDate {
     let mut closed = yesterday();
-    // A dozen statements each, with a sync to the disk.
+    // Each slice takes a dozen statements that sync to disk.
     eventually("all slices are closed", 4 * SOON, async || {
         closed = (Utc::now() - TimeDelta::minutes(11)).date_naive().pred_opt().unwrap();
         let last = "SELECT toString(max(slice)) FROM slices WHERE toUInt128(workspace_id) = 0";
@@ -56,7 +56,7 @@ fn processors_store(isolated: &Isolated) -> Store {
     Store::new(service::clickhouse::client(&config(isolated).clickhouse), "test".to_owned())
 }
 
-/// Runs the first statements of a run under an epoch of its own, as a process that is killed then would have.
+/// Runs the first statements of a run under its own epoch, as a process does that is killed after them.
 async fn interrupted(isolated: &Isolated, scope: Scope, slices: &[NaiveDate], statements: usize) -> usize {
     let version = processors_store(isolated).raise_epoch(UPKEEP).await.unwrap();
     let blocks = UpkeepStore::new(service::clickhouse::client(&config(isolated).clickhouse))
@@ -89,7 +89,7 @@ async fn a_slice_is_closed_after_every_partition_has_passed_it() {
     let isolated = isolated().await;
     let yesterday = yesterday();
     store(&isolated, &random_clicks(yesterday, 1, 10)).await;
-    // Nobody is that far yet.
+    // No partition has passed the slice yet.
     let patient = Config { slice_delay_seconds: 40 * 3_600, ..eager(&isolated) };
     let processor = Processor::start_with(patient).await;
     counted(&isolated, "SELECT uniqExact(src) FROM owners", 7).await;
@@ -123,7 +123,7 @@ async fn rows_of_a_killed_run_are_not_counted_and_are_removed() {
     }
     assert_rollups(&isolated, &rows, closed).await;
 
-    // A purge's run, too: what was active stays active until its last statement.
+    // The same for a purge: active rollups stay active until its last statement.
     for killed_after in [1, 11, 22] {
         interrupted(&isolated, Scope::Workspace(workspace(1)), &[slice], killed_after).await;
         assert_rollups(&isolated, &rows, closed).await;
@@ -137,7 +137,7 @@ async fn rows_of_a_killed_run_are_not_counted_and_are_removed() {
 async fn what_activates_a_slice_may_be_lost_or_its_answer() {
     for fault in [Fault::SwallowAnswer, Fault::CutRequest] {
         let isolated = isolated().await;
-        // Three days, since in the first minutes of a day the last of them is not closed yet.
+        // Three days, because in the first minutes of a day the last one is not closed yet.
         let first = yesterday().checked_sub_days(Days::new(2)).unwrap();
         let rows = random_clicks(first, 3, 300);
         store(&isolated, &rows).await;
@@ -157,7 +157,7 @@ async fn two_upkeep_owners_close_no_slice_twice() {
     let first = yesterday().checked_sub_days(Days::new(12)).unwrap();
     let rows = random_clicks(first, 12, 3_000);
     store(&isolated, &rows).await;
-    // Groups know nothing of each other, so each of them gives upkeep to its own.
+    // Two groups are independent, so upkeep runs in both.
     let one = Processor::start_with(eager(&isolated)).await;
     let rival = Config { group: "rival", ..eager(&isolated) };
     let rival = Processor::start_with(rival).await;
@@ -225,13 +225,13 @@ async fn rows_of_a_deleted_link_are_purged_from_every_table() {
     .await;
     let left: Vec<ClickRow> = rows.iter().filter(|row| !of_gone(row)).cloned().collect();
     assert!(left.len() < rows.len());
-    // No row of its workspace has its visitors, not even one that is not active any more.
+    // No row of the workspace contains the link's visitors, not even an inactive one.
     counted(&isolated, "SELECT count() FROM purges", 1).await;
     assert_rollups(&isolated, &left, closed).await;
     let litter = format!("SELECT count() FROM counts WHERE NOT ({})", is_active());
     counted(&isolated, &litter, 0).await;
 
-    // A click that was on its way, and one that a replay brings: dropped by the lane.
+    // The lane drops a click that was in flight, and one that a replay reads.
     let edge = Edge::new(&isolated);
     let mut late = click("late");
     (late.link_id, late.workspace_id) = (gone, converted.click.workspace_id);
@@ -239,12 +239,12 @@ async fn rows_of_a_deleted_link_are_purged_from_every_table() {
     edge.send(0, &click("last")).await;
     counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'last'", 1).await;
     assert_eq!(rows_of(&isolated, gone).await, "0\t0\t0\t0");
-    // A conversion of it that comes late is not stored, the next one is.
+    // A late conversion of the deleted link is not stored, and the next one is.
     write(&isolated, topic::CONVERSIONS, "key", &conversion(converted).encode()).await;
     write(&isolated, topic::CONVERSIONS, "key", &conversion(&left[0]).encode()).await;
     counted(&isolated, "SELECT count() FROM conversions", 1).await;
     assert_eq!(rows_of(&isolated, gone).await, "0\t0\t0\t0");
-    // One that slipped through before the lane knew of the deletion is purged too.
+    // A click that was stored before the lane knew of the deletion is purged too.
     let mut slipped = converted.clone();
     (slipped.koff, slipped.broker_ts) = (9_999_999, Utc::now());
     store(&isolated, &[slipped]).await;
@@ -255,7 +255,7 @@ async fn rows_of_a_deleted_link_are_purged_from_every_table() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_slice_is_closed_again_after_a_purge() {
     let isolated = isolated().await;
-    // A month's last day folds the month, so the slice before it is in two rollups.
+    // The last day of a month contains the whole month, so the slice before it is in two rollups.
     let last = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     let day = last.pred_opt().unwrap();
     let mut rows = random_clicks(day, 2, 1_000);
@@ -285,13 +285,13 @@ async fn a_changed_slice_is_closed_again_after_a_purge() {
     .await;
     assert_rollups(&isolated, &rows, closed).await;
     let metrics = processor.metrics().await;
-    let is_told = |line: &str| {
+    let is_reported = |line: &str| {
         line.starts_with("hopline_processor_slices_closed_again_total ") && !line.ends_with(" 0")
     };
-    assert!(metrics.lines().any(is_told), "{metrics}");
+    assert!(metrics.lines().any(is_reported), "{metrics}");
     processor.stop().await;
 
-    // When nobody can read it any more, it goes.
+    // Rollups that no query can read any more are removed.
     let processor = Processor::start_with(eager(&isolated)).await;
     for table in ["counts", "breakdowns"] {
         counted(&isolated, &format!("SELECT count() FROM {table} WHERE NOT ({})", is_active()), 0).await;
@@ -309,7 +309,7 @@ async fn rows_are_removed_a_month_after_their_plan_hides_them() {
     let mut rows = Vec::new();
     for (number, age) in ages.iter().enumerate() {
         let mut clicks = random_clicks(day(*age), 1, 300);
-        // Each in time, so that age and slice are the same for all tables.
+        // Not late, so that age and slice are the same for all tables.
         for row in &mut clicks {
             row.click.occurred_at = row.broker_ts;
             row.koff += 1_000 * number as u64;
@@ -319,7 +319,7 @@ async fn rows_are_removed_a_month_after_their_plan_hides_them() {
     }
     let slices: Vec<NaiveDate> = ages.iter().map(|age| day(*age)).collect();
     interrupted(&isolated, Scope::All, &slices, usize::MAX).await;
-    // Workspace 0 shows 30 days, 1 has shown 365 until lately, of 2 nobody has said anything.
+    // Workspace 0 shows 30 days, 1 showed 365 until lately, and workspace 2 has no row.
     for (number, days, ago) in [(0, 30, 0), (1, 365, 20), (1, 30, 0)] {
         let workspace = workspace(number).uuid();
         let insert =

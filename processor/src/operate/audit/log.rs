@@ -17,7 +17,7 @@ use crate::clickhouse::statements::next;
 use crate::operate::applied_recounts::{AppliedRecounts, Classification};
 use crate::operate::reading::{Part, read};
 use crate::pipeline::dead_letter;
-use crate::pipeline::decode::{Poison, Record, decode};
+use crate::pipeline::decode::{Record, RecordError, decode};
 use crate::pipeline::deleted_links::DeletedLinks;
 
 /// Maximum clicks without a row that one statement looks for at other positions.
@@ -62,7 +62,7 @@ impl Kept {
 struct Logged {
     offset: u64,
     broker_ts: Option<DateTime<Utc>>,
-    click: Result<ClickRow, Poison>,
+    click: Result<ClickRow, RecordError>,
 }
 
 /// The comparison of one source under way.
@@ -120,7 +120,7 @@ impl Comparison<'_> {
         let Logged { offset, broker_ts, click } = logged;
         let mut click = match click {
             Ok(click) => click,
-            Err(poison) => return self.judge_poison(offset, broker_ts, &poison, found),
+            Err(invalid) => return self.judge_invalid(offset, broker_ts, &invalid, found),
         };
         if self.with.deleted_links.contain(click.click.link_id) {
             self.source.deleted += 1;
@@ -151,11 +151,11 @@ impl Comparison<'_> {
         }
     }
 
-    fn judge_poison(
+    fn judge_invalid(
         &mut self,
         offset: u64,
         broker_ts: Option<DateTime<Utc>>,
-        poison: &Poison,
+        invalid: &RecordError,
         found: &[Stored],
     ) {
         for stored in found {
@@ -174,7 +174,7 @@ impl Comparison<'_> {
             day: broker_ts.map(|broker_ts| broker_ts.date_naive()),
             ..Difference::new(
                 Kind::MissingDeadLetter,
-                format!("an invalid record has no dead letter: {poison}"),
+                format!("an invalid record has no dead letter: {invalid}"),
             )
         });
     }
@@ -220,8 +220,12 @@ impl Comparison<'_> {
             unseen.iter().map(|row| (row.click.workspace_id.uuid(), row.click.link_id.uuid())).collect();
         let ids: Vec<&str> = unseen.iter().map(|row| row.click.click_id.as_str()).collect();
         let links: Vec<_> = links.into_iter().collect();
-        let elsewhere: HashMap<String, bool> =
-            tables.elsewhere(&links, &ids).await?.into_iter().map(|row| (row.id, row.marked)).collect();
+        let elsewhere: HashMap<String, bool> = tables
+            .elsewhere(&links, &ids)
+            .await?
+            .into_iter()
+            .map(|row| (row.id, row.is_possible_repeat))
+            .collect();
         for click in &unseen {
             let day = click.broker_ts.date_naive();
             if deleted_links.contain(click.click.link_id) {

@@ -51,7 +51,7 @@ impl Stored {
 #[derive(Debug, Row, Deserialize)]
 pub(super) struct Elsewhere {
     pub(super) id: String,
-    pub(super) marked: bool,
+    pub(super) is_possible_repeat: bool,
 }
 
 #[derive(Row, Deserialize)]
@@ -149,7 +149,7 @@ impl AuditStore {
             .map(|(workspace, link)| format!("(toUUID('{workspace}'), toUUID('{link}'))"))
             .collect();
         let sql = format!(
-            "SELECT click_id AS id, max(again) AS marked FROM clicks PREWHERE (workspace_id, link_id) IN ({}) \
+            "SELECT click_id AS id, max(again) AS is_possible_repeat FROM clicks PREWHERE (workspace_id, link_id) IN ({}) \
              WHERE click_id IN ? GROUP BY click_id",
             links.join(", "),
         );
@@ -173,7 +173,7 @@ impl AuditStore {
         self.doubled(&sql, Kind::DoubledRow).await
     }
 
-    /// Finds clicks that have more than one row although one of them was marked as a possible repeat.
+    /// Finds clicks that have more than one row although one of them was a possible repeat.
     pub(super) async fn doubled_clicks(&self) -> Result<Vec<Difference>, StoreError> {
         let sql = format!(
             "SELECT max(src) AS source, argMax(koff, src) AS offset, workspace_id AS workspace, link_id AS link, \

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_read_as_it_is_written() {
+    fn a_position_is_parsed_as_it_is_printed() {
         let place: Place = "3/17".parse().unwrap();
         assert_eq!(place, Place { partition: 3, offset: 17 });
         assert_eq!(place.to_string(), "3/17");

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_click_is_marked_and_keeps_what_is_not_known() {
+    fn a_click_is_marked_and_keeps_unknown_fields() {
         let more = CLICK.replacen('{', "{\"added_later\":[1],", 1);
         let sent = bytes_to_send(&letter("dev.clicks", &more), "dev.").unwrap();
         assert!(Click::decode(&sent).unwrap().again);

@@ -15,7 +15,7 @@ use crate::operate::reading::{Part, ReadError, read};
 use crate::pipeline::batch::{Batch, BatchRow, Batcher};
 use crate::pipeline::decode::{Record, decode};
 use crate::pipeline::deleted_links::DeletedLinks;
-use crate::pipeline::repeats::{self, Dropped, Remembered};
+use crate::pipeline::repeats::{self, Dropped, RecentIds};
 
 /// Minimum time between two progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
@@ -30,13 +30,13 @@ impl Rebuild<'_> {
         let mut filling = Filling {
             rebuild: self,
             day,
-            remembered: Remembered::default(),
+            recent_ids: RecentIds::default(),
             kept: HashSet::new(),
             deleted_links: DeletedLinks::default(),
         };
-        for (of, koff, click_id, broker_ts) in self.staging.marked(day, partition).await? {
+        for (of, koff, click_id, broker_ts) in self.staging.possible_repeats(day, partition).await? {
             if (of, koff) < (src, from) {
-                filling.remembered.admit(&click_id, broker_ts);
+                filling.recent_ids.admit(&click_id, broker_ts);
             }
             filling.kept.insert(click_id);
         }
@@ -67,11 +67,11 @@ impl Rebuild<'_> {
         except: &BTreeSet<NaiveDate>,
         first_day: NaiveDate,
     ) -> Result<(usize, BTreeSet<NaiveDate>), RebuildError> {
-        let marked = self.staging.marked_since(first_day, range.partition).await?;
+        let possible_repeats = self.staging.possible_repeats_since(first_day, range.partition).await?;
         let mut adding = Adding {
             rebuild: self,
             range,
-            marked: marked.into_iter().collect(),
+            possible_repeats: possible_repeats.into_iter().collect(),
             deleted_links: DeletedLinks::default(),
             rows: 0,
             days: BTreeSet::new(),
@@ -163,7 +163,7 @@ impl Clicks {
 struct Filling<'a> {
     rebuild: &'a Rebuild<'a>,
     day: NaiveDate,
-    remembered: Remembered,
+    recent_ids: RecentIds,
     /// Possible repeats that stay stored; each may count in place of a lost first copy.
     kept: HashSet<String>,
     deleted_links: DeletedLinks,
@@ -174,18 +174,18 @@ impl Filling<'_> {
         let Some(batch) = batch else { return Ok(()) };
         let Rebuild { store, staging, .. } = self.rebuild;
         self.deleted_links.refresh(store).await?;
-        let asked = repeats::to_look_up(&batch, &self.remembered);
+        let asked = repeats::to_look_up(&batch, &self.recent_ids);
         let other_days = format!("toDate(broker_ts) != '{}'", self.day);
         let mut stored = store.stored_in("clicks", &other_days, &asked).await?;
         stored.extend(store.stored_in(staging.table(), "1", &asked).await?);
-        let repeats = repeats::find(&batch, &self.remembered, &stored);
+        let repeats = repeats::find(&batch, &self.recent_ids, &stored);
         let repeats = with_all(&batch, repeats, |row| self.kept.contains(row.click_id()));
         let dropped = Dropped::new(&batch, &repeats, &self.deleted_links);
-        if let Some(insertion) = batch.insertion(&dropped.places) {
+        if let Some(insertion) = batch.insertion(&dropped.indexes) {
             store.insert_staged(staging.table(), &insertion).await?;
         }
         for row in dropped.admitted(&batch) {
-            self.remembered.admit(row.click_id(), row.broker_ts());
+            self.recent_ids.admit(row.click_id(), row.broker_ts());
         }
         Ok(())
     }
@@ -196,7 +196,7 @@ struct Adding<'a> {
     rebuild: &'a Rebuild<'a>,
     range: &'a Range,
     /// The stored clicks that are possible repeats.
-    marked: HashSet<String>,
+    possible_repeats: HashSet<String>,
     deleted_links: DeletedLinks,
     rows: usize,
     days: BTreeSet<NaiveDate>,
@@ -205,19 +205,20 @@ struct Adding<'a> {
 impl Adding<'_> {
     async fn add(&mut self, batch: Option<Batch>) -> Result<(), RebuildError> {
         let Some(batch) = batch else { return Ok(()) };
-        if batch.insertion(&self.not_missing(&batch).await?.places).is_none() {
+        if batch.insertion(&self.not_missing(&batch).await?.indexes).is_none() {
             return Ok(());
         }
         let (src, partition) = (self.range.src, self.range.partition);
         let store = &self.rebuild.store;
         for _ in 0..ATTEMPTS {
             // Fenced: nothing is inserted meanwhile. The partition's owner takes over again at its next insert.
-            let right = store.fence(src).await?;
+            let token = store.fence(src).await?;
             let dropped = self.not_missing(&batch).await?;
-            let Some(insertion) = batch.insertion(&dropped.places) else { return Ok(()) };
-            match store.insert_missing(right, &insertion).await {
+            let Some(insertion) = batch.insertion(&dropped.indexes) else { return Ok(()) };
+            match store.insert_missing(token, &insertion).await {
                 Ok(()) => {
-                    self.marked.extend(dropped.admitted(&batch).map(|row| row.click_id().to_owned()));
+                    self.possible_repeats
+                        .extend(dropped.admitted(&batch).map(|row| row.click_id().to_owned()));
                     self.days.extend(batch.rows().next().map(|row| row.broker_ts().date_naive()));
                     self.rows += insertion.rows;
                     tracing::info!(partition, rows = insertion.rows, "added {} rows", insertion.rows);
@@ -227,7 +228,7 @@ impl Adding<'_> {
                     tracing::info!(partition, "a processor took over partition {partition}, trying again");
                 }
                 // The next attempt reads whether the rows were inserted.
-                Err(InsertError::Doubtful(error)) => tracing::warn!(
+                Err(InsertError::InDoubt(error)) => tracing::warn!(
                     partition,
                     "adding rows to partition {partition} failed, trying again: {error}"
                 ),
@@ -240,14 +241,14 @@ impl Adding<'_> {
     async fn not_missing(&self, batch: &Batch) -> Result<Dropped, RebuildError> {
         let Rebuild { store, staging, .. } = self.rebuild;
         self.deleted_links.refresh(store).await?;
-        let none = Remembered::default();
+        let none = RecentIds::default();
         let asked = repeats::to_look_up(batch, &none);
         let stored = store.stored(&asked).await?;
         let repeats = repeats::find(batch, &none, &stored);
         let first = batch.rows().next().map_or(0, BatchRow::koff);
         let there = staging.stored(self.range.src, first, batch.next()).await?;
         let is_there =
-            |row: BatchRow<'_>| there.contains(&row.koff()) || self.marked.contains(row.click_id());
+            |row: BatchRow<'_>| there.contains(&row.koff()) || self.possible_repeats.contains(row.click_id());
         let not_missing = with_all(batch, repeats, is_there);
         Ok(Dropped::new(batch, &not_missing, &self.deleted_links))
     }

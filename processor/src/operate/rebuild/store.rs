@@ -148,7 +148,7 @@ impl Staging {
     /// Returns the possible repeats of a partition with their positions, oldest first: those in the table, and those of
     /// other days from the previous one on. Includes former logs, because a first copy may have been in flight when the
     /// log was replaced.
-    pub(super) async fn marked(
+    pub(super) async fn possible_repeats(
         &self,
         day: NaiveDate,
         partition: i32,
@@ -167,7 +167,7 @@ impl Staging {
     }
 
     /// Returns the stored possible repeats of a partition since the day before `day`.
-    pub(super) async fn marked_since(
+    pub(super) async fn possible_repeats_since(
         &self,
         day: NaiveDate,
         partition: i32,
