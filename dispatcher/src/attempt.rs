@@ -1,4 +1,4 @@
-//! One attempt: what is sent where, and what came of it.
+//! One attempt: the delivery, its target, and the outcome.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use schemas::{
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// A delivery whose lease this process holds.
+/// A delivery that this process has leased.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claimed {
-    /// Identifies the delivery for life.
+    /// The delivery's id, which never changes.
     pub(crate) delivery_id: Uuid,
-    /// Where it goes.
+    /// The endpoint to send to.
     pub(crate) endpoint_id: EndpointId,
-    /// Whose event it is.
+    /// The event's workspace.
     pub(crate) workspace_id: WorkspaceId,
-    /// The endpoint's epoch when the delivery came in: in another epoch it is not sent.
+    /// The endpoint's epoch when the delivery was stored. It is not sent in another epoch.
     pub(crate) epoch: i64,
     /// The event's kind.
     pub(crate) event: String,
@@ -28,35 +28,35 @@ pub(crate) struct Claimed {
     pub(crate) body: Bytes,
     /// The event's own time.
     pub(crate) created_at: DateTime<Utc>,
-    /// Whether its end is remembered: its event may come again later, or it is a test.
+    /// Whether its end is recorded, because its event may be read again later, or it is a test.
     pub(crate) is_remembered: bool,
-    /// Whether it is sent again on request.
+    /// Whether it is a redelivery that a user requested.
     pub(crate) is_redelivery: bool,
-    /// The number of the attempt to make, from 1.
+    /// The number of the attempt, from 1.
     pub(crate) attempt: u16,
-    /// Names the lease: an outcome counts only while the row still carries it.
+    /// The lease's token. An outcome counts only while the row still has it.
     pub(crate) lease_token: Uuid,
-    /// A moment before the lease began.
+    /// A time just before the lease began.
     pub(crate) leased_at: Instant,
 }
 
-/// What an endpoint is at the moment of an attempt.
+/// An endpoint's properties at the time of an attempt.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     /// The address to send to.
     pub(crate) url: String,
-    /// Raised when the endpoint is enabled again.
+    /// The endpoint's epoch, raised whenever it is enabled again.
     pub(crate) epoch: i64,
     /// The secret.
     pub(crate) secret: SealedSecret,
-    /// The secret before it, for a day after it was replaced.
+    /// The former secret, for a day after it was replaced.
     pub(crate) previous_secret: Option<SealedSecret>,
 }
 
-/// A secret as it is stored.
+/// An encrypted secret, as stored.
 #[derive(Debug, Clone)]
 pub(crate) struct SealedSecret {
-    /// Which key opens it.
+    /// The id of the key that decrypts it.
     pub(crate) key_id: i16,
     /// Nonce and ciphertext.
     pub(crate) bytes: Vec<u8>,
@@ -67,26 +67,28 @@ pub(crate) struct SealedSecret {
 pub(crate) enum Outcome {
     /// The receiver answered 2xx.
     Delivered,
-    /// It did not.
+    /// The receiver did not answer 2xx.
     Failed(Failure),
-    /// Nothing was sent because the endpoint is deleted, disabled or without a plan that has webhooks.
+    /// Nothing was sent because the endpoint is deleted or disabled, or its plan has no webhooks.
     Withdrawn,
-    /// Nothing was sent because its turn did not come before its lease would have run out: it waits for another.
+    /// Nothing was sent because the attempt could not begin before the lease would expire. The delivery is sent under
+    /// another lease.
     Unsent,
-    /// Nothing was sent because the endpoint's secret does not open: our fault, which costs no attempt.
+    /// Nothing was sent because the endpoint's secret cannot be decrypted. This is not the receiver's fault, so it does
+    /// not count as an attempt.
     Unsendable,
 }
 
-/// An attempt that was not answered with 2xx.
+/// An attempt without a 2xx answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// What the receiver answered, or why there is no answer.
+    /// The receiver's status, or why there is no answer.
     pub(crate) answer: Result<u16, ErrorClass>,
     /// The beginning of the answer's body.
     pub(crate) body: String,
-    /// How long the receiver asks us to wait.
+    /// The wait that the receiver requested.
     pub(crate) retry_after: Option<Duration>,
-    /// How long it took.
+    /// The duration of the request.
     pub(crate) took: Duration,
 }
 
@@ -97,16 +99,16 @@ pub(crate) enum ErrorClass {
     Blocked,
     /// The host has no address.
     Dns,
-    /// No connection, or no TLS on it.
+    /// The connection or its TLS handshake failed.
     Connect,
     /// The deadline passed.
     Timeout,
-    /// The connection ended early, or what came is not HTTP.
+    /// The connection ended early, or the response is not valid HTTP.
     Response,
 }
 
 impl ErrorClass {
-    /// The name in the failure log and in metrics.
+    /// Returns the name in the failure log and in metrics.
     #[must_use]
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -119,30 +121,30 @@ impl ErrorClass {
     }
 }
 
-/// What a failure means for its delivery.
+/// What happens to a delivery after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is tried again.
+    /// It is retried.
     Retried,
-    /// That was the last attempt; only this counts towards disabling the endpoint.
+    /// This was the last attempt. Only this counts towards disabling the endpoint.
     Exhausted,
-    /// The receiver understood and said no: trying again is of no use.
-    Refused,
+    /// The receiver rejected the request permanently, so it is not retried.
+    Rejected,
 }
 
 impl Failure {
-    /// Judges the failure of attempt number `attempt`.
+    /// Returns the fate after the failure of attempt number `attempt`.
     #[must_use]
     pub(crate) fn fate(&self, attempt: u16) -> Fate {
         match self.answer {
-            // Of the 4xx only 429 asks for another try.
-            Ok(400..=499) if self.answer != Ok(429) => Fate::Refused,
+            // Of the 4xx statuses, only 429 asks for a retry.
+            Ok(400..=499) if self.answer != Ok(429) => Fate::Rejected,
             _ if attempt >= MAX_ATTEMPTS => Fate::Exhausted,
             _ => Fate::Retried,
         }
     }
 
-    /// Makes one of an attempt that was not answered.
+    /// Creates the failure of an attempt without an answer.
     pub(crate) fn without_answer(class: ErrorClass, took: Duration) -> Self {
         Self { answer: Err(class), body: String::new(), retry_after: None, took }
     }
@@ -157,10 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn of_the_4xx_only_429_is_tried_again() {
+    fn of_4xx_only_429_is_retried() {
         for status in [400, 401, 403, 404, 408, 410, 422, 451, 499] {
-            assert_eq!(answered(status).fate(1), Fate::Refused, "{status}");
-            assert_eq!(answered(status).fate(5), Fate::Refused, "{status}");
+            assert_eq!(answered(status).fate(1), Fate::Rejected, "{status}");
+            assert_eq!(answered(status).fate(5), Fate::Rejected, "{status}");
         }
         for status in [101, 300, 301, 304, 307, 429, 500, 502, 503, 599, 999] {
             assert_eq!(answered(status).fate(4), Fate::Retried, "{status}");
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_kept_the_answer_away_is_tried_again() {
+    fn an_attempt_without_an_answer_is_retried() {
         use ErrorClass::{Blocked, Connect, Dns, Response, Timeout};
         for class in [Blocked, Connect, Dns, Response, Timeout] {
             let failure = Failure::without_answer(class, Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Keeps the tables of deliveries and failures from growing.
+//! Removes rows that are no longer needed from the tables of deliveries and failures.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::store;
 
 /// How often deliveries that will not be sent are removed.
-const EVERY: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Of so many rounds one also removes what is too old.
-const THOROUGH: u64 = 30;
+/// One of this many rounds also removes expired rows.
+const THOROUGH_EVERY: u64 = 30;
 
 /// Cleans until a stop is requested.
 pub(crate) async fn clean(pool: PgPool, shutdown: Shutdown) {
-    let mut rounds = interval(EVERY);
+    let mut rounds = interval(INTERVAL);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut round = 0;
     while !shutdown.requested() {
@@ -25,7 +25,7 @@ pub(crate) async fn clean(pool: PgPool, shutdown: Shutdown) {
             () = shutdown.wait() => break,
         }
         loop {
-            match store::clean(&pool, round % THOROUGH == 0).await {
+            match store::clean(&pool, round % THOROUGH_EVERY == 0).await {
                 Ok(true) if !shutdown.requested() => {}
                 Ok(_) => break,
                 Err(error) => {

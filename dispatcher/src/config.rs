@@ -1,4 +1,4 @@
-//! What an operator tells the dispatcher.
+//! The configuration of the dispatcher.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -18,11 +18,11 @@ pub struct Config {
     #[command(flatten)]
     pub process: process::Settings,
 
-    /// Where events come from.
+    /// Kafka, from which events are read.
     #[command(flatten)]
     pub kafka: KafkaConfig,
 
-    /// Where endpoints and pending deliveries are.
+    /// Postgres, which stores endpoints and pending deliveries.
     #[command(flatten)]
     pub postgres: PostgresConfig,
 
@@ -47,27 +47,28 @@ pub struct Config {
     #[arg(long, value_name = "CIDRS", env = "HOPLINE_WEBHOOK_ALLOW", default_value = "")]
     pub webhook_allow: Cidrs,
 
-    /// Times and bounds, which only tests change.
+    /// Times and limits, which only tests change.
     #[arg(skip)]
     pub tuning: Tuning,
 }
 
-/// Times and bounds of deliveries; the defaults are the specification's.
+/// Times and limits of deliveries; the defaults are the specification's.
 #[derive(Debug, Clone)]
 pub struct Tuning {
     /// The wait after a delivery's first failed attempt; it doubles with each further one.
     pub retry_base: Duration,
-    /// What one attempt may take: DNS, connection, TLS, headers and body together.
+    /// The timeout of one attempt: DNS, connection, TLS, headers and body together.
     pub attempt_deadline: Duration,
-    /// How long a lease outlives the attempt's deadline: half of it to wait for a turn, half to write the outcome.
+    /// How much longer a lease lasts than the attempt's timeout: half of this to wait for a permit, half to write the
+    /// outcome.
     pub lease_margin: Duration,
-    /// Requests in flight to one endpoint.
+    /// Maximum requests in flight to one endpoint.
     pub per_endpoint: usize,
-    /// Requests in flight to the endpoints of one workspace.
+    /// Maximum requests in flight to the endpoints of one workspace.
     pub per_workspace: usize,
-    /// Requests in flight of this process.
+    /// Maximum requests in flight of this process.
     pub per_process: usize,
-    /// Bytes of request bodies in memory.
+    /// Maximum bytes of request bodies in memory.
     pub body_bytes: usize,
 }
 
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_variable_is_in_the_list_that_the_processes_share() {
+    fn every_environment_variable_is_in_the_shared_list() {
         service::config::assert_listed::<Config>();
     }
 }

@@ -8,10 +8,9 @@
 //! | what is too old, removed | `cleaning` |
 //! | every statement | `store` |
 //!
-//! Every event is delivered at least once, under one id and one body for life: each step can be repeated from
-//! what the step before it made durable. A repeat reaches a receiver only when, after a request
-//! was sent and before its outcome was written, this process is killed, hangs, or has no Postgres; and when a click is
-//! sent again after its delivery has ended.
+//! Every event is delivered at least once, always with the same id and body: each step can be repeated from what the
+//! previous step stored. A receiver gets a repeat only if this process is killed, hangs, or loses Postgres after a
+//! request was sent and before its outcome was written; and if a click is sent again after its delivery has ended.
 
 mod attempt;
 mod cleaning;
@@ -39,11 +38,11 @@ const POOL_CONNECTIONS: u32 = 8;
 
 /// Runs the dispatcher until shutdown.
 ///
-/// It starts with any engine down: `/readyz` on `operations` names it, and work begins as soon as it is there.
-/// Dropping the future stops everything at once, as a kill would.
+/// It also starts while an engine is unreachable: `/readyz` on `operations` names it, and work begins as soon as it is
+/// available. Dropping the future stops everything immediately, as a kill would.
 ///
 /// # Errors
-/// When the configuration cannot be used, or on a bug.
+/// When the configuration is invalid, or on a bug.
 pub async fn run(
     config: Config,
     operations: TcpListener,
@@ -52,13 +51,13 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     process::install_crypto();
     let health = Health::new(&shutdown);
-    // Every check is named before the first /readyz is answered: none yet would mean ready.
+    // All checks are registered before the first request to /readyz, which without checks would report ready.
     let (postgres, kafka_check) = (health.check("postgres"), health.check("kafka"));
     let enqueueing = health.check("enqueue");
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     let pool = service::postgres::pool(&config.postgres, "dispatcher", POOL_CONNECTIONS);
-    // The queue is empty at one moment and has 100,000 rows at the next: a plan that was kept from then would read it all
-    // for each batch.
+    // The queue may be empty and have 100,000 rows a moment later. A cached plan for the empty table would scan all
+    // rows for each batch.
     let options = pool.connect_options().as_ref().clone();
     pool.set_connect_options(options.options([("plan_cache_mode", "force_custom_plan")]));
     let rules = DestinationRules::new(config.webhook_allow, Some(&config.public_url))
@@ -69,7 +68,7 @@ pub async fn run(
     let (handover, incoming) = Handover::new();
     let (numbered, number) = watch::channel(None);
 
-    // A set, so that its tasks end with it.
+    // Dropping the set aborts its tasks.
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
     let (watched, stop) = (pool.clone(), shutdown.clone());
     tasks.spawn(async move {
@@ -106,7 +105,7 @@ pub async fn run(
     Ok(())
 }
 
-/// Allows as many open files as the system lets this process have: each connection to a receiver is one.
+/// Raises the limit of open files to the maximum, because each connection to a receiver needs one.
 fn allow_open_files() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard

@@ -38,5 +38,5 @@ pub mod shutdown;
 pub mod telemetry;
 
 pub use health::{Check, Health};
-pub use log_limit::LogLimit;
+pub use log_limit::{KeyedLogLimit, LogLimit};
 pub use shutdown::Shutdown;

@@ -1,12 +1,12 @@
 //! A limit for log lines that a lasting fault repeats.
 
+use std::hash::Hash;
 use std::num::NonZeroU32;
 
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 /// One line in ten seconds.
-pub(crate) const QUOTA: Quota =
-    Quota::per_minute(NonZeroU32::MIN.saturating_add(5)).allow_burst(NonZeroU32::MIN);
+const QUOTA: Quota = Quota::per_minute(NonZeroU32::MIN.saturating_add(5)).allow_burst(NonZeroU32::MIN);
 
 /// Limits a repeated log line to one in ten seconds.
 #[derive(Debug)]
@@ -25,6 +25,24 @@ impl Default for LogLimit {
     }
 }
 
+/// Limits the repeated log lines of each key to one in ten seconds.
+#[derive(Debug)]
+pub struct KeyedLogLimit<K: Clone + Eq + Hash>(DefaultKeyedRateLimiter<K>);
+
+impl<K: Clone + Eq + Hash> KeyedLogLimit<K> {
+    /// Whether to log the line of this key now.
+    pub fn is_due(&self, key: &K) -> bool {
+        self.0.retain_recent();
+        self.0.check_key(key).is_ok()
+    }
+}
+
+impl<K: Clone + Eq + Hash> Default for KeyedLogLimit<K> {
+    fn default() -> Self {
+        Self(RateLimiter::keyed(QUOTA))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +52,12 @@ mod tests {
         let limit = LogLimit::default();
         assert!(limit.is_due());
         assert!(!limit.is_due());
+    }
+
+    #[test]
+    fn each_key_has_its_own_limit() {
+        let limit = KeyedLogLimit::default();
+        assert!(limit.is_due(&1) && limit.is_due(&2));
+        assert!(!limit.is_due(&1));
     }
 }

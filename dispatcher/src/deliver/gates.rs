@@ -1,6 +1,6 @@
-//! How many requests may be under way: to one endpoint, to the endpoints of one workspace, and in all.
+//! Limits the requests in flight to one endpoint, to the endpoints of one workspace, and in total.
 //!
-//! What is claimed may be more, so that a quick endpoint need not wait for the database between two requests.
+//! More deliveries may be claimed, so that a fast endpoint need not wait for the database between two requests.
 
 use std::{
     collections::HashMap,
@@ -11,8 +11,8 @@ use std::{
 use schemas::id::{EndpointId, WorkspaceId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Entries of a map beyond which those that nobody uses are dropped.
-const MAX_IDLE: usize = 10_000;
+/// A map with more entries than this drops unused ones.
+const MAX_ENTRIES: usize = 10_000;
 
 /// All gates of this process.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Gates {
     process: Arc<Semaphore>,
 }
 
-/// The gates that a request to one endpoint has to pass, always in this order.
+/// The gates that a request to one endpoint passes, always in this order.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     endpoint: Arc<Semaphore>,
@@ -32,14 +32,14 @@ pub(crate) struct Gate {
     process: Arc<Semaphore>,
 }
 
-/// The right to send one request, while it is kept.
+/// Permission to send one request; dropping it frees the gates.
 #[derive(Debug)]
 pub(crate) struct Pass {
     _permits: [OwnedSemaphorePermit; 3],
 }
 
 impl Gates {
-    /// Opens gates for so many at once.
+    /// Creates gates with these limits.
     #[must_use]
     pub(crate) fn new(per_endpoint: usize, per_workspace: usize, per_process: usize) -> Self {
         Self {
@@ -65,7 +65,7 @@ fn shared<K: Eq + Hash>(map: &mut HashMap<K, Weak<Semaphore>>, key: K, permits: 
     if let Some(semaphore) = map.get(&key).and_then(Weak::upgrade) {
         return semaphore;
     }
-    if map.len() >= MAX_IDLE {
+    if map.len() >= MAX_ENTRIES {
         map.retain(|_, semaphore| semaphore.strong_count() > 0);
     }
     let semaphore = Arc::new(Semaphore::new(permits));
@@ -74,7 +74,7 @@ fn shared<K: Eq + Hash>(map: &mut HashMap<K, Weak<Semaphore>>, key: K, permits: 
 }
 
 impl Gate {
-    /// Waits until a request may be sent; none when the process ends.
+    /// Waits until a request may be sent; `None` when the process ends.
     pub(crate) async fn pass(self) -> Option<Pass> {
         let endpoint = self.endpoint.acquire_owned().await.ok()?;
         let workspace = self.workspace.acquire_owned().await.ok()?;
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_more_than_allowed_pass_to_an_endpoint_a_workspace_and_in_all() {
+    async fn gates_limit_requests_per_endpoint_workspace_and_process() {
         let mut gates = Gates::new(1, 2, 3);
         let mut to = |endpoint: u128, workspace: u128| {
             let gate = gates.to(
@@ -111,7 +111,7 @@ mod tests {
         }
         assert!(!same.is_finished() && !third.is_finished() && !full.is_finished());
         drop(one);
-        // The endpoint and the workspace are free; whoever waited first for each goes.
+        // The endpoint and the workspace are free; each admits requests in order of arrival.
         let freed = tokio::select! {
             pass = third => pass,
             pass = full => pass,

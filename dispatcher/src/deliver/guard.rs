@@ -1,8 +1,8 @@
-//! The HTTP clients that reach only where webhooks may go.
+//! HTTP clients that connect only to allowed destinations.
 //!
-//! The rules are `service::destination`'s. A host name is resolved here, all of its addresses are judged, and the
-//! connection goes to those addresses: there is no second look-up that could answer otherwise. A host that is an
-//! address never reaches a resolver, so it is judged with the URL.
+//! The rules are in `service::destination`. A host name is resolved here, all its addresses are checked, and the
+//! connection uses these addresses, so no second lookup can return others. A host that is an address is checked with
+//! the URL, because it never reaches a resolver.
 
 use std::{
     collections::HashMap,
@@ -21,37 +21,37 @@ use service::destination::{AddressPolicy, DestinationError, DestinationRules};
 use tokio::{sync::Semaphore, task::spawn_blocking, time::Instant};
 use url::Url;
 
-/// What DNS, connection and TLS may take of an attempt's time.
+/// Timeout of DNS, connection and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long an idle connection is kept for the next delivery; less than common servers keep theirs.
+/// How long an idle connection is kept; less than common servers keep it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Idle connections that are kept to one host: many endpoints may share one.
-const MAX_IDLE: usize = 256;
+/// Maximum idle connections to one host; many endpoints may share a host.
+const MAX_IDLE_CONNECTIONS: usize = 256;
 
-/// Look-ups at once of names that resolved lately. Each one blocks a thread, of which the runtime has 512 for all.
-const KNOWN_NAMES: usize = 128;
+/// Maximum concurrent lookups of recently resolved names. Each lookup blocks one of the runtime's 512 threads.
+const MAX_RECENT_LOOKUPS: usize = 128;
 
-/// Look-ups at once of other names: those whose servers hang must not keep the others waiting.
-const OTHER_NAMES: usize = 64;
+/// Maximum concurrent lookups of other names, so that names whose servers hang do not delay the rest.
+const MAX_OTHER_LOOKUPS: usize = 64;
 
-/// How long it is remembered that a name resolved.
-const NAME_MEMORY: Duration = Duration::from_secs(600);
+/// How long a name counts as recently resolved.
+const RECENT_PERIOD: Duration = Duration::from_secs(600);
 
-/// Names that are remembered.
+/// Maximum remembered names.
 const MAX_NAMES: usize = 20_000;
 
-/// Response headers beyond this number fail the attempt.
+/// Maximum response headers; more fail the attempt.
 const MAX_HEADERS: usize = 64;
 
-/// A host name that has no address.
+/// A host name without an address.
 #[derive(Debug, thiserror::Error)]
 #[error("the host does not resolve")]
 pub(crate) struct Unresolved(#[source] io::Error);
 
-/// Clients by what they may reach. They share nothing, so that a connection to an allowed network is never used
-/// for a URL that must not have it.
+/// Clients by allowed destinations. They share no connections, so that a connection to an allowed network is never used
+/// for another URL.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
     rules: Arc<DestinationRules>,
@@ -60,17 +60,17 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Makes the clients.
+    /// Creates the clients.
     ///
     /// # Errors
-    /// When TLS cannot be set up.
+    /// When TLS cannot be initialized.
     pub(crate) fn new(rules: DestinationRules) -> reqwest::Result<Self> {
         let rules = Arc::new(rules);
         let names = Arc::new(Names::new(system));
         let client = |reach| {
             Client::builder()
                 .user_agent(concat!("Hopline-Webhooks/", env!("CARGO_PKG_VERSION")))
-                // A redirect could lead anywhere, and a proxy would resolve the host itself.
+                // A redirect could lead to any destination, and a proxy would resolve the host itself.
                 .redirect(redirect::Policy::none())
                 .no_proxy()
                 .referer(false)
@@ -78,7 +78,7 @@ impl Guard {
                 .http1_max_headers(MAX_HEADERS)
                 .connect_timeout(CONNECT_TIMEOUT)
                 .pool_idle_timeout(IDLE_TIMEOUT)
-                .pool_max_idle_per_host(MAX_IDLE)
+                .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
                 .tcp_nodelay(true)
                 .dns_resolver(Arc::new(Resolver {
                     rules: Arc::clone(&rules),
@@ -97,7 +97,7 @@ impl Guard {
     /// Returns the client for a URL.
     ///
     /// # Errors
-    /// When the URL breaks a rule, whatever its host resolves to.
+    /// When the URL itself breaks a rule.
     pub(crate) fn client(&self, url: &Url) -> Result<&Client, DestinationError> {
         Ok(match self.rules.check_url(url)? {
             AddressPolicy::Public => &self.public,
@@ -106,8 +106,8 @@ impl Guard {
     }
 }
 
-/// Returns the addresses of this machine's interfaces, which no stranger's webhook may reach: also a public address
-/// leads to what listens here.
+/// Returns the addresses of this machine's interfaces, which webhooks must not reach: a public address of this machine
+/// leads to its own services.
 pub(crate) fn interface_addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return vec![] };
     interfaces
@@ -119,29 +119,29 @@ pub(crate) fn interface_addresses() -> Vec<IpAddr> {
         .collect()
 }
 
-/// Asks for a name's addresses, blocking.
-type LookUp = fn(&str) -> io::Result<Vec<SocketAddr>>;
+/// A blocking lookup of a name's addresses.
+type Lookup = fn(&str) -> io::Result<Vec<SocketAddr>>;
 
-/// Asks the operating system.
+/// Looks a name up with the operating system.
 fn system(name: &str) -> io::Result<Vec<SocketAddr>> {
-    // The client replaces port 0 by the URL's.
+    // The client replaces port 0 with the URL's port.
     (name, 0).to_socket_addrs().map(Iterator::collect)
 }
 
-/// Look-ups of names, bounded.
+/// Lookups of names with limited concurrency.
 struct Names {
-    look_up: LookUp,
+    look_up: Lookup,
     known: Arc<Semaphore>,
     others: Arc<Semaphore>,
     resolved: Mutex<HashMap<String, Instant>>,
 }
 
 impl Names {
-    fn new(look_up: LookUp) -> Self {
+    fn new(look_up: Lookup) -> Self {
         Self {
             look_up,
-            known: Arc::new(Semaphore::new(KNOWN_NAMES)),
-            others: Arc::new(Semaphore::new(OTHER_NAMES)),
+            known: Arc::new(Semaphore::new(MAX_RECENT_LOOKUPS)),
+            others: Arc::new(Semaphore::new(MAX_OTHER_LOOKUPS)),
             resolved: Mutex::default(),
         }
     }
@@ -152,7 +152,7 @@ impl Names {
         let (look_up, asked) = (self.look_up, name.to_owned());
         let found = spawn_blocking(move || {
             let found = look_up(&asked);
-            // Only now: whoever waited may be gone long since, but the thread was not.
+            // Released only now, because the thread may outlive the caller.
             drop(permit);
             found
         })
@@ -164,7 +164,7 @@ impl Names {
 
     fn is_known(&self, name: &str) -> bool {
         let resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
-        resolved.get(name).is_some_and(|at| at.elapsed() < NAME_MEMORY)
+        resolved.get(name).is_some_and(|at| at.elapsed() < RECENT_PERIOD)
     }
 
     fn note(&self, name: &str) {
@@ -176,7 +176,7 @@ impl Names {
     }
 }
 
-/// Resolves a name and refuses it when one of its addresses is forbidden.
+/// Resolves a name and rejects it when one of its addresses is forbidden.
 struct Resolver {
     rules: Arc<DestinationRules>,
     reach: AddressPolicy,
@@ -207,7 +207,7 @@ mod tests {
         asking(system, allow, reach)
     }
 
-    fn asking(look_up: LookUp, allow: &str, reach: AddressPolicy) -> Resolver {
+    fn asking(look_up: Lookup, allow: &str, reach: AddressPolicy) -> Resolver {
         let rules = Arc::new(DestinationRules::new(allow.parse().unwrap(), None));
         Resolver { rules, reach, names: Arc::new(Names::new(look_up)) }
     }
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_leads_inside_is_refused_when_it_is_resolved() {
+    async fn a_name_with_an_internal_address_is_rejected() {
         let refused = Err(DestinationError::Address.to_string());
         assert_eq!(resolve(&resolver("", AddressPolicy::Public), "localhost").await, refused);
         assert_eq!(resolve(&resolver("10.0.0.0/8", AddressPolicy::AllowListed), "localhost").await, refused);
@@ -239,32 +239,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_forbidden_address_among_good_ones_refuses_the_name() {
-        let mixed: LookUp = |_| Ok(addresses(&["93.184.216.34", "10.0.0.1"]));
+    async fn one_forbidden_address_rejects_the_name() {
+        let mixed: Lookup = |_| Ok(addresses(&["93.184.216.34", "10.0.0.1"]));
         let refused = Err(DestinationError::Address.to_string());
         assert_eq!(resolve(&asking(mixed, "", AddressPolicy::Public), "mixed.example").await, refused);
-        let none: LookUp = |_| Ok(vec![]);
+        let none: Lookup = |_| Ok(vec![]);
         assert_eq!(resolve(&asking(none, "", AddressPolicy::Public), "none.example").await, refused);
     }
 
     #[tokio::test]
-    async fn a_name_that_changes_its_mind_is_judged_by_the_answer_that_is_connected_to() {
+    async fn the_connection_uses_the_checked_lookup() {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
-        let rebinding: LookUp = |_| {
+        let rebinding: Lookup = |_| {
             let inside = ASKED.fetch_add(1, Ordering::SeqCst) > 0;
             Ok(addresses(if inside { &["127.0.0.1"] } else { &["93.184.216.34"] }))
         };
         let resolver = asking(rebinding, "", AddressPolicy::Public);
         let first = resolve(&resolver, "rebinding.example").await;
-        // One look-up, whose answer is what the client connects to: there is no second one in between.
+        // The client connects to the result of this one lookup.
         assert_eq!((first, ASKED.load(Ordering::SeqCst)), (Ok(addresses(&["93.184.216.34"])), 1));
         assert_eq!(resolve(&resolver, "rebinding.example").await, Err(DestinationError::Address.to_string()));
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn names_whose_servers_hang_do_not_delay_names_that_resolved_before() {
+    async fn hanging_lookups_do_not_delay_recently_resolved_names() {
         static RELEASED: AtomicBool = AtomicBool::new(false);
-        let look_up: LookUp = |name| {
+        let look_up: Lookup = |name| {
             while name.starts_with("hangs") && !RELEASED.load(Ordering::SeqCst) {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -272,7 +272,7 @@ mod tests {
         };
         let names = Arc::new(Names::new(look_up));
         names.addresses("known.example").await.unwrap();
-        let hanging: Vec<_> = (0..3 * OTHER_NAMES)
+        let hanging: Vec<_> = (0..3 * MAX_OTHER_LOOKUPS)
             .map(|number| {
                 let names = Arc::clone(&names);
                 tokio::spawn(async move { names.addresses(&format!("hangs{number}.example")).await })
@@ -282,7 +282,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         names.addresses("known.example").await.unwrap();
-        // Whoever gave up waiting still has a thread that hangs: the permit is not free before that.
+        // The thread of an aborted lookup still hangs and keeps its permit.
         hanging.iter().for_each(tokio::task::JoinHandle::abort);
         assert_eq!(names.others.available_permits(), 0);
         RELEASED.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Deliveries to their receivers.
+//! Sends deliveries to their receivers.
 //!
 //! | Step | Module |
 //! |---|---|

@@ -1,8 +1,9 @@
-//! From the end of an attempt to what Postgres and the metrics say of it.
+//! Writes the outcomes of attempts to Postgres and the metrics.
 
 use std::time::Duration;
 
 use chrono::Utc;
+use service::LogLimit;
 use sqlx::PgPool;
 use tokio::{
     sync::mpsc,
@@ -16,16 +17,16 @@ use crate::{
     store::{self, Finished, Health, Settled},
 };
 
-/// Outcomes of one transaction.
+/// Maximum outcomes of one transaction.
 const BATCH: usize = 500;
 
-/// How long to leave Postgres alone after an error.
+/// The pause after an error of Postgres.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// How often it is stored when endpoints last succeeded: one statement for all successes of that time.
-const HEALTH_EVERY: Duration = Duration::from_secs(1);
+/// How often the last successes of endpoints are stored, all in one statement.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where attempts send their outcomes.
+/// The sending end for outcomes.
 #[derive(Clone)]
 pub(crate) struct Finish {
     outcomes: mpsc::Sender<Finished>,
@@ -33,41 +34,41 @@ pub(crate) struct Finish {
 }
 
 impl Finish {
-    /// Sends to `outcomes`, with waits that double from `retry_base`.
+    /// Creates a sender to `outcomes`, with waits that double from `retry_base`.
     pub(crate) fn new(outcomes: mpsc::Sender<Finished>, retry_base: Duration) -> Self {
         Self { outcomes, retry_base }
     }
 
-    /// Hands an outcome over to be written.
+    /// Sends an outcome to be written.
     pub(crate) async fn send(&self, delivery: Claimed, outcome: Outcome, took: Duration) {
         let asked = match &outcome {
             Outcome::Failed(failure) => failure.retry_after,
             _ => None,
         };
         let wait = retry::wait(delivery.attempt, self.retry_base, rand::random(), asked);
-        // Without a writer the process is stopping, and the lease runs out.
+        // The writer is gone while the process stops. The lease then expires.
         let _ = self.outcomes.send(Finished { delivery, outcome, ended_at: Utc::now(), took, wait }).await;
     }
 }
 
-/// A delivery whose outcome is written.
+/// A delivery whose outcome was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Written {
     /// The delivery.
     pub(crate) delivery_id: Uuid,
-    /// What the outcome says about the endpoint, if anything.
+    /// The endpoint's standing according to the outcome, if any.
     pub(crate) standing: Option<Standing>,
     /// How long the request took.
     pub(crate) took: Duration,
-    /// How long until the delivery is due again; none when it is not, or not by this outcome.
+    /// The wait until the delivery is due again; `None` when it is not, or not because of this outcome.
     pub(crate) due_in: Option<Duration>,
 }
 
 impl Written {
     fn of(one: &Finished, settled: &Settled) -> Self {
         let standing = match (&one.outcome, one.fate()) {
-            // A refusal is an answer too: it holds no permit for long.
-            (Outcome::Delivered, _) | (_, Some(Fate::Refused)) => Some(Standing::Proven),
+            // A rejection is an answer too, and does not hold a permit for long.
+            (Outcome::Delivered, _) | (_, Some(Fate::Rejected)) => Some(Standing::Proven),
             (Outcome::Failed(_), _) => Some(Standing::Failing),
             (Outcome::Withdrawn | Outcome::Unsent | Outcome::Unsendable, _) => None,
         };
@@ -77,47 +78,49 @@ impl Written {
     }
 }
 
-/// Writes outcomes until nobody can send any more, and reports which are written.
+/// Writes outcomes until all senders are gone, and reports the written ones.
 pub(crate) async fn write(
     pool: PgPool,
     mut outcomes: mpsc::Receiver<Finished>,
     written: mpsc::Sender<Vec<Written>>,
 ) {
     let mut batch = Vec::with_capacity(BATCH);
-    // Successes that are not stored yet; a process that is killed takes them along, and the next success is stored.
+    // Successes that are not stored yet. They are lost if the process is killed; the next success is stored again.
     let mut health = Health::default();
     let mut stored_at = Instant::now();
+    let log_limit = LogLimit::default();
     loop {
         tokio::select! {
             received = outcomes.recv_many(&mut batch, BATCH) => if received == 0 { break },
-            () = sleep_until(stored_at + HEALTH_EVERY), if !health.is_empty() => {
+            () = sleep_until(stored_at + HEALTH_INTERVAL), if !health.is_empty() => {
                 store_health(&pool, &mut health).await;
                 stored_at = Instant::now();
                 continue;
             }
         }
-        // The slots of these deliveries stay taken meanwhile, so an outage makes no backlog here.
+        // The permits of these deliveries stay in use meanwhile, so no backlog builds up here during an outage.
         let settled = loop {
             match store::settle(&pool, &batch).await {
                 Ok(settled) => break settled,
-                Err(error) => tracing::warn!("cannot write outcomes: {error}"),
+                Err(error) if log_limit.is_due() => tracing::warn!("cannot write outcomes: {error}"),
+                Err(_) => {}
             }
             sleep(PAUSE).await;
         };
         report(&batch, &settled);
         health.add(&settled.health);
         let done = batch.drain(..).map(|one| Written::of(&one, &settled)).collect();
-        // Without a listener the process is being dropped.
+        // The receiver is gone when the process is dropped.
         let _ = written.send(done).await;
     }
     store_health(&pool, &mut health).await;
 }
 
-/// Stores what is not stored yet; after an error it stays for the next time.
+/// Stores pending successes, and keeps them after an error.
 async fn store_health(pool: &PgPool, health: &mut Health) {
     match health.store(pool).await {
         Ok(()) => *health = Health::default(),
-        Err(error) => tracing::warn!("cannot write when endpoints last succeeded: {error}"),
+        Err(error) => tracing::warn!("cannot store the last successes of endpoints: {error}"),
     }
 }
 
@@ -134,14 +137,14 @@ fn report(batch: &[Finished], settled: &Settled) {
             (Outcome::Unsendable, _) => ("unsendable", "none"),
             (Outcome::Failed(failure), fate) => {
                 let outcome = match fate {
-                    Some(Fate::Refused) => "refused",
+                    Some(Fate::Rejected) => "refused",
                     Some(Fate::Exhausted) => "exhausted",
                     _ => "failed",
                 };
                 (outcome, failure.answer.map_or_else(|class| class.as_str(), status_class))
             }
         };
-        // An attempt whose lease had run out was made all the same; another one decides.
+        // The lease had expired, so the outcome of another attempt counts.
         let outcome =
             if settled.deliveries.contains(&one.delivery.delivery_id) { outcome } else { "superseded" };
         metrics::counter!("hopline_webhook_attempts_total", "outcome" => outcome, "class" => class)
@@ -150,13 +153,13 @@ fn report(batch: &[Finished], settled: &Settled) {
     for notice in &settled.notices {
         let (endpoint, count) = (notice.endpoint_id, notice.consecutive_exhausted);
         metrics::counter!("hopline_webhook_notices_total", "exhausted" => count.to_string()).increment(1);
-        tracing::warn!(%endpoint, count, "{count} deliveries in a row to endpoint {endpoint} used up their attempts");
+        tracing::warn!(%endpoint, count, "{count} consecutive deliveries to endpoint {endpoint} used up their attempts");
     }
     metrics::counter!("hopline_webhook_endpoints_disabled_total").increment(settled.disabled.len() as u64);
     for endpoint in &settled.disabled {
         tracing::warn!(
             %endpoint,
-            "disabled endpoint {endpoint}: {} deliveries in a row used up their attempts",
+            "disabled endpoint {endpoint}: {} consecutive deliveries used up their attempts",
             store::DISABLED_AT
         );
     }

@@ -1,7 +1,7 @@
-//! Where a delivery goes, and whether it is still this process's to send, read again just before it is sent.
+//! Reads the target of a delivery, and whether this process still holds its lease, again just before it is sent.
 //!
-//! Those that ask while a statement is under way share the next one. When thousands wait for their turn, a statement for
-//! each would be most of what a delivery costs.
+//! Questions that arrive while a statement runs share the next one. With thousands of waiting deliveries, one statement
+//! for each would be most of the cost of a delivery.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -17,35 +17,34 @@ use crate::{
     store,
 };
 
-/// Deliveries of one statement.
+/// Maximum deliveries of one statement.
 const BATCH: usize = 1_000;
 
-/// How long a statement may take: those who ask wait for 2.5 seconds at most, and one connection that is dead must not
-/// hold up the others.
+/// Timeout of a statement. Callers wait for at most 2.5 seconds, and one dead connection must not delay the others.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Asks again about deliveries.
+/// The sending end for questions.
 #[derive(Clone)]
 pub(super) struct Recheck(mpsc::Sender<Question>);
 
-/// A delivery with its lease, and who wants to know.
+/// A question about a delivery under a lease.
 pub(super) struct Question {
     delivery_id: Uuid,
     lease_token: Uuid,
     reply: oneshot::Sender<Option<Target>>,
 }
 
-/// Postgres has not answered.
+/// Postgres did not answer.
 pub(super) struct Unanswered;
 
 impl Recheck {
-    /// Returns it, and the questions for [`answer`].
+    /// Creates the sending end, and the receiving end for [`answer`].
     pub(super) fn new() -> (Self, mpsc::Receiver<Question>) {
         let (ask, questions) = mpsc::channel(BATCH);
         (Self(ask), questions)
     }
 
-    /// Returns where a delivery goes now; none as [`store::targets_of`] says.
+    /// Returns the current target of a delivery; `None` when [`store::targets_of`] does not return it.
     pub(super) async fn target(&self, delivery: &Claimed) -> Result<Option<Target>, Unanswered> {
         let Claimed { delivery_id, lease_token, .. } = *delivery;
         let (reply, answer) = oneshot::channel();
@@ -55,11 +54,11 @@ impl Recheck {
     }
 }
 
-/// Answers questions until nobody can ask any more.
+/// Answers questions until all senders are gone.
 pub(super) async fn answer(pool: PgPool, mut questions: mpsc::Receiver<Question>) {
     let mut batch = Vec::with_capacity(BATCH);
     while questions.recv_many(&mut batch, BATCH).await > 0 {
-        // Who has stopped waiting has given its lease back.
+        // A caller that stopped waiting has released its lease.
         batch.retain(|question| !question.reply.is_closed());
         if batch.is_empty() {
             continue;
@@ -69,21 +68,22 @@ pub(super) async fn answer(pool: PgPool, mut questions: mpsc::Receiver<Question>
         match timeout(STATEMENT_TIMEOUT, store::targets_of(&pool, &leases)).await {
             Ok(Ok(targets)) => reply(batch.drain(..), targets),
             Ok(Err(error)) => {
-                tracing::warn!("cannot read where {} deliveries go: {error}", leases.len());
+                tracing::warn!("cannot read the targets of {} deliveries: {error}", leases.len());
                 batch.clear();
             }
             Err(_) => {
-                tracing::warn!("Postgres does not say where {} deliveries go", leases.len());
+                tracing::warn!("Postgres did not return the targets of {} deliveries", leases.len());
                 batch.clear();
             }
         }
     }
 }
 
-/// Gives each lease its own answer: a delivery may be leased anew while a question under its former lease still waits.
+/// Answers each question by delivery and lease, because a delivery may be leased again while a question under its
+/// former lease still waits.
 fn reply(questions: impl Iterator<Item = Question>, mut targets: HashMap<(Uuid, Uuid), Target>) {
     for Question { delivery_id, lease_token, reply } in questions {
-        // One that waited for too long is not there any more.
+        // The caller is gone if it waited for too long.
         let _ = reply.send(targets.remove(&(delivery_id, lease_token)));
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use crate::attempt::SealedSecret;
 
     #[test]
-    fn a_question_under_a_former_lease_does_not_take_the_answer_of_the_present_one() {
+    fn a_question_under_a_former_lease_does_not_get_the_answer_for_the_current_one() {
         let (delivery_id, former, present) = (Uuid::from_u128(1), Uuid::from_u128(2), Uuid::from_u128(3));
         let (questions, mut answers): (Vec<_>, Vec<_>) = [former, present]
             .map(|lease_token| {

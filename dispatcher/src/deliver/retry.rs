@@ -1,20 +1,20 @@
-//! When a failed delivery is tried again.
+//! The wait before a retry.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use schemas::message::MAX_ATTEMPTS;
 
-/// Longest wait that a receiver may ask for.
+/// The longest wait that a receiver may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(15 * 60);
 
-/// Largest part of a wait that is added at random, so that deliveries that failed together do not return together.
-/// It only ever adds: no attempt comes earlier than the schedule says.
+/// The maximum random addition, as a fraction of the wait, so that deliveries that failed together are not retried
+/// together. It only adds: no attempt is earlier than scheduled.
 const JITTER: f64 = 0.1;
 
 /// Returns the wait after the end of attempt number `attempt`, counted from 1.
 ///
-/// It doubles from `base`. `random` is in `0.0..1.0`. A receiver's `retry_after` can lengthen the wait, never
+/// The wait doubles from `base`. `random` is in `0.0..1.0`. A receiver's `retry_after` can extend the wait but not
 /// shorten it.
 #[must_use]
 pub(crate) fn wait(attempt: u16, base: Duration, random: f64, retry_after: Option<Duration>) -> Duration {
@@ -23,16 +23,16 @@ pub(crate) fn wait(attempt: u16, base: Duration, random: f64, retry_after: Optio
     scheduled.max(retry_after.unwrap_or_default())
 }
 
-/// Reads a `Retry-After` header: seconds or an HTTP date, at most 15 minutes; anything else is no wish at all.
+/// Parses a `Retry-After` header: seconds or an HTTP date, at most 15 minutes; `None` for anything else.
 #[must_use]
 pub(crate) fn retry_after(value: &str, now: DateTime<Utc>) -> Option<Duration> {
     let value = value.trim();
     let wait = if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
-        // Digits that no u64 holds are a very long wait.
+        // A number beyond `u64` is a very long wait.
         Duration::from_secs(value.parse().unwrap_or(u64::MAX))
     } else {
         let until = DateTime::parse_from_rfc2822(value).ok()?;
-        // A time in the past is no wait.
+        // A time in the past means no wait.
         (until.to_utc() - now).to_std().unwrap_or_default()
     };
     Some(wait.min(MAX_RETRY_AFTER))
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_can_only_lengthen_the_wait() {
+    fn a_receiver_can_only_extend_the_wait() {
         let asked = |seconds| wait(1, BASE, 0.0, Some(Duration::from_secs(seconds))).as_secs();
         assert_eq!((asked(0), asked(9), asked(30)), (10, 10, 30));
     }

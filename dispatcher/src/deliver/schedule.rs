@@ -1,8 +1,8 @@
-//! Deliveries to their receivers.
+//! Schedules the attempts of deliveries.
 //!
-//! One loop gives permits in turn, claims as many deliveries as got one and starts their attempts; another writes
-//! what the attempts came to, in batches. A permit is free again when its outcome is written, so what is held in
-//! memory stays bounded whatever Postgres or the receivers do.
+//! One loop grants permits in turn, claims that many deliveries and starts their attempts; another writes the outcomes
+//! in batches. A permit is freed when its outcome is written, so memory stays bounded whatever Postgres or the
+//! receivers do.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,7 +12,7 @@ use std::{
 };
 
 use schemas::id::{EndpointId, WorkspaceId};
-use service::Shutdown;
+use service::{LogLimit, Shutdown};
 use sqlx::PgPool;
 use tokio::{
     sync::{mpsc, watch},
@@ -26,7 +26,7 @@ use super::{
     outcomes::{self, Finish, Written},
     recheck::{self, Recheck, Unanswered},
     send::Sender,
-    slots::{Bounds, Claim, Permit, Slots},
+    slots::{Claim, Limits, Permit, Slots},
     timers::Timers,
 };
 use crate::{
@@ -36,42 +36,41 @@ use crate::{
     store::{self, Grant, Lease, Waiting},
 };
 
-/// How often Postgres is asked what is due. It finds what nobody else tells: redeliveries, test events, and what
-/// another dispatcher has put off or left behind.
-const POLL: Duration = Duration::from_secs(1);
+/// How often Postgres is polled for due deliveries. This finds redeliveries, test events, and deliveries that another
+/// dispatcher delayed or released.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A look that takes long is followed by a pause of so many times as long.
-const POLL_SHARE: u32 = 10;
+/// After a slow poll, the pause is this many times its duration.
+const PAUSE_FACTOR: u32 = 10;
 
-/// How soon one claim may follow another: what gets a permit meanwhile shares it, and a claim of a few deliveries costs
-/// Postgres nearly as much as one of many.
-const PACE: Duration = Duration::from_millis(5);
+/// Minimum time between two claims, so that deliveries that get a permit meanwhile share one. For Postgres, claiming a
+/// few deliveries costs nearly as much as claiming many.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
 
-/// After this time where a delivery goes, and whether it is still this process's to send, is read again just before
-/// it is sent.
-const FRESH: Duration = Duration::from_millis(250);
+/// A delivery that waited longer than this is rechecked just before it is sent.
+const RECHECK_AFTER: Duration = Duration::from_millis(250);
 
-/// How often to look which attempts take long.
-const SWEEP: Duration = Duration::from_millis(250);
+/// How often to check for slow attempts.
+const SLOW_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// An attempt takes long after this time.
-const LONG: Duration = Duration::from_secs(1);
+/// An attempt that takes longer than this is slow.
+const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// How long to leave Postgres alone after an error.
+/// The pause after an error of Postgres.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How long before the drain deadline calls in flight are given up, so that there is time for what follows.
-const GIVE_UP: Duration = Duration::from_secs(3);
+/// How long before the drain deadline attempts in flight are aborted, so that time remains for the next steps.
+const ABORT_BEFORE: Duration = Duration::from_secs(3);
 
-/// How long before the drain deadline outcomes that are not written are left to be repeated.
-const LAST_WRITE: Duration = Duration::from_secs(2);
+/// How long before the drain deadline writing outcomes stops; the rest are repeated.
+const STOP_WRITING_BEFORE: Duration = Duration::from_secs(2);
 
-/// How long before the drain deadline leases that are not released are left to run out.
-const LAST_RELEASE: Duration = Duration::from_secs(1);
+/// How long before the drain deadline releasing leases stops; the rest expire.
+const STOP_RELEASING_BEFORE: Duration = Duration::from_secs(1);
 
 /// Delivers until a stop is requested, then waits for the attempts in flight.
 ///
-/// `number` is the one under which this dispatcher leases; it sends nothing before it has one.
+/// `number` is this dispatcher's number in leases; nothing is sent before it has one.
 pub(crate) async fn deliver(
     sender: Sender,
     tuning: Tuning,
@@ -83,22 +82,22 @@ pub(crate) async fn deliver(
     let _guard = shutdown.track_work("webhook deliveries");
     let (finish, finished) = mpsc::channel(tuning.per_process);
     let (written, mut freed) = mpsc::channel(tuning.per_process);
-    let (looked, mut backlogs) = mpsc::channel(1);
+    let (polled, mut backlogs) = mpsc::channel(1);
     let mut others = JoinSet::new();
-    others.spawn(look(pool.clone(), looked));
+    others.spawn(poll(pool.clone(), polled));
     let (recheck, questions) = Recheck::new();
     others.spawn(recheck::answer(pool.clone(), questions));
     let mut writer = JoinSet::new();
     writer.spawn(outcomes::write(pool.clone(), finished, written));
     let mut deliver = Deliver {
-        slots: Slots::new(Bounds {
+        slots: Slots::new(Limits {
             per_endpoint: tuning.per_endpoint,
             per_workspace: tuning.per_workspace,
             per_process: tuning.per_process,
             bytes: tuning.body_bytes,
         }),
         lasts: tuning.attempt_deadline + tuning.lease_margin,
-        patience: tuning.lease_margin / 2,
+        max_wait: tuning.lease_margin / 2,
         gates: Gates::new(tuning.per_endpoint, tuning.per_workspace, tuning.per_process),
         sender: Arc::new(sender),
         finish: Finish::new(finish, tuning.retry_base),
@@ -109,24 +108,24 @@ pub(crate) async fn deliver(
         held: HashMap::new(),
         timers: Timers::default(),
     };
-    let mut sweep = interval(SWEEP);
-    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut report_slow = interval(SLOW_CHECK_INTERVAL);
+    report_slow.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut has_more, mut next_claim) = (false, Instant::now());
     while !shutdown.requested() {
         tokio::select! {
             () = shutdown.wait() => break,
-            // One claim at a time, so that a long backlog keeps nothing else waiting.
+            // One claim at a time, so that a long backlog delays nothing else.
             () = sleep_until(next_claim), if has_more => {}
-            Some(message) = incoming.recv() => deliver.take_in(message).await,
+            Some(message) = incoming.recv() => deliver.receive(message).await,
             Some(written) = freed.recv() => deliver.free(written),
             Some(backlog) = backlogs.recv() => deliver.wake(&backlog),
             () = deliver.timers.due() => {}
-            _ = sweep.tick() => deliver.sweep(),
-            // They end after this loop unless they panicked, and then nobody would free a permit any more.
+            _ = report_slow.tick() => deliver.report_slow(),
+            // These tasks end after this loop unless they panic. Then no permit would ever be freed.
             Some(Err(error)) = writer.join_next() => panic_with(error),
             Some(Err(error)) = others.join_next() => panic_with(error),
         }
-        // Whatever else is there at once shares the next claim.
+        // Permits that are free already share the next claim.
         while let Ok(written) = freed.try_recv() {
             deliver.free(written);
         }
@@ -137,16 +136,17 @@ pub(crate) async fn deliver(
             has_more = true;
         } else {
             has_more = deliver.claim().await;
-            next_claim = Instant::now() + PACE;
+            next_claim = Instant::now() + CLAIM_INTERVAL;
         }
     }
-    // `enqueue` must not wait for a loop that listens no more.
+    // `enqueue` must not wait for a loop that has ended.
     drop(incoming);
     deliver.drain(freed, writer, &shutdown).await;
 }
 
-/// Asks again and again which endpoints have deliveries due, and leaves Postgres most of its time for other things.
-async fn look(pool: PgPool, looked: mpsc::Sender<Vec<Waiting>>) {
+/// Polls for endpoints with due deliveries, for only a small part of the time.
+async fn poll(pool: PgPool, polled: mpsc::Sender<Vec<Waiting>>) {
+    let log_limit = LogLimit::default();
     loop {
         let begun = Instant::now();
         match store::backlog(&pool).await {
@@ -158,13 +158,14 @@ async fn look(pool: PgPool, looked: mpsc::Sender<Vec<Waiting>>) {
                 gauge("first").set(oldest(|one| one.first));
                 gauge("retry").set(oldest(|one| one.retry));
                 metrics::gauge!("hopline_webhook_endpoints_due").set(backlog.len() as f64);
-                if looked.send(backlog).await.is_err() {
+                if polled.send(backlog).await.is_err() {
                     return;
                 }
             }
-            Err(error) => tracing::warn!("cannot look for deliveries that are due: {error}"),
+            Err(error) if log_limit.is_due() => tracing::warn!("cannot poll for due deliveries: {error}"),
+            Err(_) => {}
         }
-        sleep(POLL.max(begun.elapsed() * POLL_SHARE)).await;
+        sleep(POLL_INTERVAL.max(begun.elapsed() * PAUSE_FACTOR)).await;
     }
 }
 
@@ -178,17 +179,17 @@ struct Held {
 
 struct Deliver {
     slots: Slots,
-    /// How long a lease lasts.
+    /// The duration of a lease.
     lasts: Duration,
-    /// How long after the beginning of its lease an attempt may begin, so that it ends within the lease.
-    patience: Duration,
+    /// How long after the start of its lease an attempt may begin, so that it ends within the lease.
+    max_wait: Duration,
     gates: Gates,
     sender: Arc<Sender>,
     finish: Finish,
     recheck: Recheck,
     pool: PgPool,
     number: watch::Receiver<Option<i32>>,
-    /// Attempts in flight; they end with this.
+    /// Attempts in flight, aborted when this is dropped.
     attempts: JoinSet<()>,
     held: HashMap<Uuid, Held>,
     timers: Timers,
@@ -206,8 +207,8 @@ impl Deliver {
         Some(Lease { by, token: Uuid::now_v7(), lasts: self.lasts, since: Instant::now() })
     }
 
-    /// Offers permits for what is about to be stored, or starts what was.
-    async fn take_in(&mut self, message: Message) {
+    /// Offers permits for deliveries to be stored, or starts stored ones.
+    async fn receive(&mut self, message: Message) {
         match message {
             Message::Ask { wanted, reply } => {
                 let lease = self.lease();
@@ -223,7 +224,7 @@ impl Deliver {
             }
             Message::Stored { grants, claimed, left } => {
                 if let Err(error) = self.start(&grants, claimed).await {
-                    tracing::warn!("cannot read where deliveries go: {error}");
+                    tracing::warn!("cannot read targets: {error}");
                 }
                 for (endpoint_id, workspace_id) in left {
                     self.slots.wake(endpoint_id, workspace_id, false);
@@ -252,17 +253,17 @@ impl Deliver {
         }
     }
 
-    /// Tells the permits' keeper of attempts that take long.
-    fn sweep(&mut self) {
+    /// Reports slow attempts to the slots.
+    fn report_slow(&mut self) {
         let now = Instant::now();
-        for held in self.held.values().filter(|held| now.duration_since(held.since) > LONG) {
-            self.slots.takes_long(held.permit.endpoint_id, held.since);
+        for held in self.held.values().filter(|held| now.duration_since(held.since) > SLOW_AFTER) {
+            self.slots.slow(held.permit.endpoint_id, held.since);
         }
         metrics::gauge!("hopline_webhook_in_flight").set(self.slots.in_flight() as f64);
         metrics::gauge!("hopline_webhook_in_flight_bytes").set(self.slots.bytes() as f64);
     }
 
-    /// Claims and starts deliveries of those whose turn it is. Returns whether there may be more.
+    /// Claims and starts deliveries of the endpoints whose turn it is. Returns whether there may be more.
     async fn claim(&mut self) -> bool {
         let Some(lease) = self.lease() else { return false };
         let grants = self.slots.grant();
@@ -278,7 +279,7 @@ impl Deliver {
         };
         if let Err(error) = outcome {
             tracing::warn!("cannot claim deliveries: {error}");
-            // A delivery that was leased all the same comes back when its lease runs out.
+            // A delivery that was leased although the answer was lost becomes due when its lease expires.
             sleep(PAUSE).await;
         }
         true
@@ -288,7 +289,8 @@ impl Deliver {
     async fn start(&mut self, grants: &[Grant], claimed: Vec<Claimed>) -> sqlx::Result<()> {
         let endpoints: HashSet<EndpointId> = claimed.iter().map(|delivery| delivery.endpoint_id).collect();
         let endpoints: Vec<EndpointId> = endpoints.into_iter().collect();
-        // Read after the claim and just before the send: whoever is disabled or deleted by now gets nothing.
+        // Read after the claim and just before sending, so that endpoints that were disabled or deleted since get
+        // nothing.
         let targets = if endpoints.is_empty() {
             Ok(HashMap::new())
         } else {
@@ -319,11 +321,12 @@ impl Deliver {
                 since,
             };
             self.held.insert(delivery.delivery_id, held);
-            // Of another epoch, or of nobody: what was on its way to an endpoint that was disabled stays away from it.
+            // Without a target when the epoch differs, so that deliveries from before the endpoint was disabled are not
+            // sent.
             let target = targets.get(&delivery.endpoint_id).filter(|target| target.epoch == delivery.epoch);
             let attempt = Attempt {
                 gate: self.gates.to(delivery.endpoint_id, delivery.workspace_id),
-                patience: self.patience,
+                max_wait: self.max_wait,
                 sender: Arc::clone(&self.sender),
                 target: target.cloned(),
                 recheck: self.recheck.clone(),
@@ -336,7 +339,7 @@ impl Deliver {
         Ok(())
     }
 
-    /// Waits for the attempts in flight, as long as there is time, and gives back the leases of the others.
+    /// Waits for the attempts in flight while there is time, and releases the leases of the others.
     async fn drain(
         mut self,
         mut freed: mpsc::Receiver<Vec<Written>>,
@@ -346,14 +349,14 @@ impl Deliver {
         let deadline = shutdown.deadline().unwrap_or_else(Instant::now);
         let before = |time| deadline.checked_sub(time).unwrap_or(deadline);
         while !self.held.is_empty()
-            && let Ok(Some(written)) = timeout_at(before(GIVE_UP), freed.recv()).await
+            && let Ok(Some(written)) = timeout_at(before(ABORT_BEFORE), freed.recv()).await
         {
             self.free(written);
         }
         self.attempts.shutdown().await;
-        // Without a sender the writer ends after the last outcome.
+        // Without senders, the writer ends after the last outcome.
         drop(self.finish);
-        while let Ok(Some(written)) = timeout_at(before(LAST_WRITE), freed.recv()).await {
+        while let Ok(Some(written)) = timeout_at(before(STOP_WRITING_BEFORE), freed.recv()).await {
             for one in written {
                 self.held.remove(&one.delivery_id);
             }
@@ -363,28 +366,28 @@ impl Deliver {
             return;
         }
         let left = self.held.len();
-        tracing::info!(deliveries = left, "gave {left} deliveries back that were not answered in time");
+        tracing::info!(deliveries = left, "released {left} deliveries that were not answered in time");
         let leases = self.held.into_iter().map(|(delivery, held)| (delivery, held.lease_token));
         let release = store::release(&self.pool, leases);
-        if !matches!(timeout_at(before(LAST_RELEASE), release).await, Ok(Ok(()))) {
-            tracing::warn!("could not release their leases, which run out by themselves");
+        if !matches!(timeout_at(before(STOP_RELEASING_BEFORE), release).await, Ok(Ok(()))) {
+            tracing::warn!("cannot release their leases, which expire by themselves");
         }
     }
 }
 
-/// Passes a panic on: a slot that nobody frees would be lost until the process is started again.
+/// Resumes a panic, because its permit would be lost until the process restarts.
 fn panic_with(error: JoinError) {
     if let Ok(panic) = error.try_into_panic() {
         resume_unwind(panic);
     }
 }
 
-/// One attempt that is about to be made.
+/// An attempt to make.
 struct Attempt {
     gate: Gate,
-    patience: Duration,
+    max_wait: Duration,
     sender: Arc<Sender>,
-    /// None when nobody is there to get it.
+    /// `None` when the delivery must not be sent.
     target: Option<Arc<Target>>,
     recheck: Recheck,
 }
@@ -394,12 +397,12 @@ impl Attempt {
         let Some(mut target) = self.target else {
             return finish.send(delivery, Outcome::Withdrawn, Duration::ZERO).await;
         };
-        // Counted from the lease and not from here: Postgres may have been slow to tell of it.
-        let latest = delivery.leased_at + self.patience;
+        // Counted from the start of the lease and not from now, because the answer of Postgres may have been slow.
+        let latest = delivery.leased_at + self.max_wait;
         let Ok(Some(pass)) = timeout_at(latest, self.gate.pass()).await else {
             return finish.send(delivery, Outcome::Unsent, Duration::ZERO).await;
         };
-        if delivery.leased_at.elapsed() > FRESH {
+        if delivery.leased_at.elapsed() > RECHECK_AFTER {
             match timeout_at(latest, self.recheck.target(&delivery)).await {
                 Ok(Ok(Some(now))) => target = Arc::new(now),
                 Ok(Ok(None)) => return finish.send(delivery, Outcome::Withdrawn, Duration::ZERO).await,
@@ -412,7 +415,7 @@ impl Attempt {
         let outcome = self.sender.attempt(&delivery, &target).await;
         let took = begun.elapsed();
         metrics::histogram!("hopline_webhook_attempt_seconds").record(took);
-        // Whoever waits for this turn need not wait until it is written what came of this one.
+        // The next request need not wait until this outcome is written.
         drop(pass);
         finish.send(delivery, outcome, took).await;
     }

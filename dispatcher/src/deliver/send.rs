@@ -1,17 +1,12 @@
 //! One request to an endpoint.
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    error::Error as _,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{error::Error as _, time::Duration};
 
 use chrono::Utc;
 use reqwest::{Response, header};
 use schemas::id::EndpointId;
 use secrecy::{ExposeSecret as _, SecretString};
-use service::{config::KeyRing, destination::DestinationError, sealed};
+use service::{KeyedLogLimit, config::KeyRing, destination::DestinationError, sealed};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
@@ -21,17 +16,14 @@ use super::{
 };
 use crate::attempt::{Claimed, ErrorClass, Failure, Outcome, SealedSecret, Target};
 
-/// Of any response no more than this is read.
+/// Maximum bytes read of any response body.
 const MAX_READ: usize = 16 * 1024;
 
-/// Of a failed response no more than this is kept.
+/// Maximum bytes stored of a failed response's body.
 const MAX_KEPT: usize = 4 * 1024;
 
-/// How long the body of a success is waited for: only to use the connection again, for the status has decided.
+/// How long to wait for the body of a success, only to reuse the connection; the status has decided the outcome.
 const SUCCESS_BODY: Duration = Duration::from_secs(1);
-
-/// How often it is said of one endpoint that its secret does not open.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// Sends deliveries.
 #[derive(Debug)]
@@ -39,18 +31,18 @@ pub(crate) struct Sender {
     guard: Guard,
     keys: KeyRing,
     deadline: Duration,
-    /// When it was last said of an endpoint that its secret does not open.
-    complained: Mutex<HashMap<EndpointId, Instant>>,
+    /// Of log lines about one endpoint's secret: a million deliveries may wait for one key.
+    log_limit: KeyedLogLimit<EndpointId>,
 }
 
 impl Sender {
-    /// Makes a sender whose attempts take at most `deadline`.
+    /// Creates a sender whose attempts take at most `deadline`.
     #[must_use]
     pub(crate) fn new(guard: Guard, keys: KeyRing, deadline: Duration) -> Self {
-        Self { guard, keys, deadline, complained: Mutex::default() }
+        Self { guard, keys, deadline, log_limit: KeyedLogLimit::default() }
     }
 
-    /// Makes one attempt. It ends by the deadline, whatever the receiver does.
+    /// Makes one attempt, which ends by the deadline whatever the receiver does.
     pub(crate) async fn attempt(&self, delivery: &Claimed, target: &Target) -> Outcome {
         let begun = Instant::now();
         let Some(secrets) = self.secrets(delivery.endpoint_id, target) else {
@@ -64,7 +56,7 @@ impl Sender {
         }
     }
 
-    /// Opens the endpoint's secrets; none when the present one does not open.
+    /// Decrypts the endpoint's secrets; `None` when the current one cannot be decrypted.
     fn secrets(&self, endpoint: EndpointId, target: &Target) -> Option<Vec<SecretString>> {
         let open = |secret: &SealedSecret| {
             sealed::open(&self.keys, endpoint.uuid().as_bytes(), secret.key_id, &secret.bytes)
@@ -72,7 +64,7 @@ impl Sender {
         let mut secrets = match open(&target.secret) {
             Ok(secret) => vec![secret],
             Err(error) => {
-                if self.may_complain(endpoint) {
+                if self.log_limit.is_due(&endpoint) {
                     tracing::error!(%endpoint, "cannot sign for endpoint {endpoint}, its deliveries wait: {error}");
                 }
                 return None;
@@ -80,27 +72,12 @@ impl Sender {
         };
         match target.previous_secret.as_ref().map(open) {
             Some(Ok(secret)) => secrets.push(secret),
-            Some(Err(error)) if self.may_complain(endpoint) => {
+            Some(Err(error)) if self.log_limit.is_due(&endpoint) => {
                 tracing::error!(%endpoint, "cannot sign for endpoint {endpoint} with its former secret: {error}");
             }
             Some(Err(_)) | None => {}
         }
         Some(secrets)
-    }
-
-    /// Tells whether enough time has passed since the last complaint about an endpoint: a million deliveries may wait
-    /// for one key.
-    fn may_complain(&self, endpoint: EndpointId) -> bool {
-        let now = Instant::now();
-        let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
-        complained.retain(|_, at| now.duration_since(*at) < COMPLAIN_EVERY);
-        match complained.entry(endpoint) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(vacant) => {
-                vacant.insert(now);
-                true
-            }
-        }
     }
 
     async fn send(
@@ -146,7 +123,7 @@ fn class_of(error: &reqwest::Error) -> ErrorClass {
     }
 }
 
-/// Judges a response whose headers are there; its body can change nothing.
+/// Returns the outcome of a response, which depends only on its status and headers.
 async fn judge(response: Response, begun: Instant, deadline: Instant) -> Outcome {
     let status = response.status();
     if status.is_success() {
@@ -169,8 +146,7 @@ async fn judge(response: Response, begun: Instant, deadline: Instant) -> Outcome
     })
 }
 
-/// Reads a body up to its end, to [`MAX_READ`], to an error or to the deadline. Dropping the rest drops the
-/// connection.
+/// Reads a body until its end, [`MAX_READ`], an error, or the deadline. Dropping the rest closes the connection.
 async fn read(mut response: Response, deadline: Instant) -> Vec<u8> {
     let mut body = Vec::new();
     while body.len() < MAX_READ
@@ -181,9 +157,10 @@ async fn read(mut response: Response, deadline: Instant) -> Vec<u8> {
     body
 }
 
-/// The beginning of a body as text that every store takes.
+/// Returns the beginning of a body as text that Postgres accepts.
 fn kept_text(body: &[u8]) -> String {
-    // Postgres has no NUL in a text. A replacement is longer than what it replaces, so the cut comes last.
+    // Postgres does not allow NUL in texts. Replacements may be longer than what they replace, so the text is truncated
+    // last.
     let mut text = String::from_utf8_lossy(&body[..body.len().min(MAX_KEPT)]).replace('\0', "\u{fffd}");
     text.truncate(text.floor_char_boundary(MAX_KEPT));
     text
@@ -194,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kept_body_is_short_valid_and_without_nul() {
+    fn a_stored_body_is_short_valid_and_without_nul() {
         assert_eq!(kept_text(b"no\0pe"), "no\u{fffd}pe");
         for body in [vec![0xff; 20_000], "é".repeat(9_000).into_bytes(), vec![0; 5_000], vec![b'a'; 4_096]] {
             let text = kept_text(&body);

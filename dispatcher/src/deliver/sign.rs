@@ -1,8 +1,8 @@
-//! The signature that lets a receiver tell our requests from a stranger's.
+//! The signature by which a receiver verifies requests.
 //!
 //! `X-Service-Signature: t=<unix seconds>,v1=<hex>`, where the hex is HMAC-SHA256, keyed with the UTF-8 bytes of the
-//! secret as it was displayed, over the decimal `t`, a full stop and the exact bytes of the body. While a secret is
-//! being replaced there are two, `t=...,v1=<hex>,v1=<hex>`: the new secret's first, then the former one's.
+//! displayed secret, over the decimal `t`, a full stop and the exact bytes of the body. While a secret is being
+//! replaced there are two, `t=...,v1=<hex>,v1=<hex>`: the new secret's first, then the former one's.
 
 use std::fmt::Write as _;
 
@@ -60,7 +60,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_test_vector_is_signed_as_decided() {
+    fn every_test_vector_has_the_expected_signature() {
         for (secret, t, body, hex) in VECTORS {
             assert_eq!(header([secret], t, body.as_bytes()), format!("t={t},v1={hex}"));
         }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_of_the_body_or_another_second_changes_the_signature() {
+    fn a_different_body_or_time_changes_the_signature() {
         let signed = header(["secret"], 1, b"body");
         assert_ne!(header(["secret"], 1, b"bodx"), signed);
         assert_ne!(

@@ -1,11 +1,11 @@
-//! When retries of this process are due, so that none waits for the next look at the database.
+//! Timers of this process's retries, so that none waits for the next poll of the database.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use schemas::id::{EndpointId, WorkspaceId};
 use tokio::time::{Instant, sleep_until};
 
-/// Timers in memory; what is beyond is found by looking.
+/// Maximum timers in memory; retries beyond it are found by polling.
 const MAX: usize = 100_000;
 
 /// Endpoints to wake, by time.
@@ -15,14 +15,14 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Notes that an endpoint has a retry due at that time.
+    /// Adds a timer for an endpoint's retry.
     pub(crate) fn add(&mut self, at: Instant, endpoint_id: EndpointId, workspace_id: WorkspaceId) {
         if self.heap.len() < MAX {
             self.heap.push(Reverse((at, endpoint_id, workspace_id)));
         }
     }
 
-    /// Waits until an endpoint has a retry due; for ever when there is none.
+    /// Waits until an endpoint has a due retry; forever when there is no timer.
     pub(crate) async fn due(&self) {
         match self.heap.peek() {
             Some(Reverse((at, _, _))) => sleep_until(*at).await,
@@ -30,7 +30,7 @@ impl Timers {
         }
     }
 
-    /// Takes the next endpoint that has a retry due now.
+    /// Removes and returns the next endpoint with a due retry.
     pub(crate) fn pop(&mut self) -> Option<(EndpointId, WorkspaceId)> {
         let Reverse((at, _, _)) = self.heap.peek()?;
         if *at > Instant::now() {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn endpoints_come_in_the_order_of_their_times_and_not_before() {
+    async fn endpoints_wake_in_the_order_of_their_times() {
         let workspace = WorkspaceId::from_uuid(Uuid::nil());
         let endpoint = |number| EndpointId::from_uuid(Uuid::from_u128(number));
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! A consumer that reads nothing before it was told where to begin.
+//! A Kafka consumer that reads a partition only from an explicitly given offset.
 
 use std::{
     collections::BTreeSet,
@@ -28,36 +28,36 @@ use uuid::Uuid;
 
 use crate::store::Partition;
 
-/// After a kill, this long until the partitions go to another process; brokers allow no less.
+/// After a kill, partitions wait this long for another process; the minimum that brokers allow by default.
 const SESSION_TIMEOUT_MS: &str = "6000";
 
-/// How long a request may stay without an answer before its connection is given up: a broker that went away in the
-/// middle of one must not cost librdkafka's minute. Every request of ours is answered at once or waits far less.
+/// How long a request may wait for an answer before its connection is closed. librdkafka's default is a minute, which a
+/// broker that fails during a request would cost. None of our requests normally waits this long.
 const SOCKET_TIMEOUT_MS: &str = "10000";
 
-/// What librdkafka may hold ready for us.
+/// Maximum data that librdkafka fetches ahead.
 const PREFETCH_KIB: &str = "16384";
 
-/// How long brokers may take to answer for positions.
+/// Timeout of a request for offsets.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait after an error that was polled.
+/// The pause after a polling error.
 ///
-/// While Kafka is away librdkafka queues one for each round of connections that it cannot make, many a second, and
-/// messages and changes of the assignment queue up behind them: after a longer pause reading would go on only minutes
-/// after Kafka is back. Long enough not to spin, should there be an error each time.
+/// While Kafka is unreachable, librdkafka queues many errors per second, and messages and changes of the assignment
+/// wait behind them. With a longer pause, reading would resume only minutes after Kafka is back. Without a pause, a
+/// permanent error would use a whole core.
 const ERROR_PAUSE: Duration = Duration::from_millis(1);
 
-/// Keeps track of this member's partitions.
+/// Tracks this member's partitions.
 ///
-/// librdkafka calls back while messages are polled, in order with them.
+/// librdkafka calls it while messages are polled, in order with them.
 #[derive(Default)]
 struct Assignment {
     log: Context,
-    /// How often there was a reason to take partitions over.
+    /// How often partitions had to be taken over.
     changes: AtomicU64,
     changed: Notify,
-    /// None outside of the group.
+    /// `None` while this is not a member of the group.
     partitions: Mutex<Option<Vec<Partition>>>,
 }
 
@@ -67,10 +67,10 @@ impl Assignment {
         self.changed.notify_one();
     }
 
-    /// Notes an error that was polled.
+    /// Handles a polling error.
     fn fails(&self, error: KafkaError) {
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AutoOffsetReset) {
-            // The log has no such offset, and the partition is not read any more.
+            // The log does not have the requested offset, and librdkafka has stopped reading the partition.
             self.change();
         }
         self.log.error(error, "cannot read from Kafka");
@@ -97,7 +97,7 @@ impl ConsumerContext for Assignment {
         let (assigned, answer) = if event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
             let partitions = partitions.elements();
             let partitions = partitions.iter().map(|one| Partition::new(one.topic(), one.partition()));
-            // Nothing is read before it is known from where.
+            // Nothing is read until the positions are known.
             (Some(partitions.collect()), consumer.assign(&TopicPartitionList::new()))
         } else {
             (None, consumer.unassign())
@@ -110,12 +110,12 @@ impl ConsumerContext for Assignment {
     }
 }
 
-/// What Kafka knows of a partition.
+/// The state of a partition in Kafka.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Log {
     /// Kafka's id of the topic.
     pub(super) topic_id: Uuid,
-    /// The first offset that is left.
+    /// The first offset that retention has not removed.
     pub(super) start: i64,
     /// The offset after the last.
     pub(super) end: i64,
@@ -132,21 +132,21 @@ impl Consumer {
     /// Joins a group. `topics` and `group` are full names.
     ///
     /// # Errors
-    /// When librdkafka refuses the settings.
+    /// When librdkafka rejects the settings.
     pub(super) fn join(kafka: &KafkaConfig, group: &str, topics: &[&str]) -> KafkaResult<Self> {
         let inner: StreamConsumer<Assignment> = kafka
             .client_config("dispatcher-enqueue")
             .set("group.id", group)
-            // With the eager protocol every rebalance takes all partitions away and assigns them anew.
+            // With the eager protocol, every rebalance revokes all partitions and assigns them again.
             .set("partition.assignment.strategy", "range")
             .set("session.timeout.ms", SESSION_TIMEOUT_MS)
             .set("socket.timeout.ms", SOCKET_TIMEOUT_MS)
             .set("heartbeat.interval.ms", "2000")
             .set("enable.auto.commit", "false")
-            // Where to go on is never left to librdkafka.
+            // librdkafka never chooses the position.
             .set("auto.offset.reset", "error")
             .set("isolation.level", "read_committed")
-            // Topics may be made after this process has started.
+            // Topics may be created after this process has started.
             .set("topic.metadata.refresh.interval.ms", "10000")
             .set("fetch.wait.max.ms", "100")
             .set("queued.max.messages.kbytes", PREFETCH_KIB)
@@ -158,7 +158,7 @@ impl Consumer {
 
     /// Waits for messages, then collects more for at most `linger`, up to `limit`.
     ///
-    /// Returns early, perhaps with none, when partitions have to be taken over.
+    /// Returns early, possibly without messages, when partitions must be taken over.
     pub(super) async fn poll(&self, limit: usize, linger: Duration) -> Vec<OwnedMessage> {
         let context = self.inner.context();
         let mut messages = loop {
@@ -189,28 +189,28 @@ impl Consumer {
         messages
     }
 
-    /// Tells whether this is a member of its group, with or without partitions.
+    /// Returns whether this is a member of its group, with or without partitions.
     pub(super) fn is_member(&self) -> bool {
         self.partitions().is_some()
     }
 
-    /// Returns how often there was a reason to take partitions over: they changed hands, or one has lost the offset
-    /// that was to be read.
+    /// Returns how often partitions had to be taken over, because the assignment changed or a log lost the requested
+    /// offset.
     pub(super) fn changes(&self) -> u64 {
         self.inner.context().changes.load(Ordering::SeqCst)
     }
 
-    /// Leaves the group in the background: that may wait for a coordinator.
+    /// Leaves the group in the background, because that may wait for the coordinator.
     pub(super) fn leave(self) {
         spawn_blocking(move || drop(self));
     }
 
-    /// Returns the assigned partitions; none outside of the group.
+    /// Returns the assigned partitions; `None` while this is not a member of the group.
     pub(super) fn partitions(&self) -> Option<Vec<Partition>> {
         self.inner.context().partitions.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Asks Kafka for the topics and bounds of partitions, and for what the group has committed.
+    /// Requests the topic ids, the offsets, and the group's committed offsets of partitions from Kafka.
     pub(super) async fn logs(&self, partitions: Vec<Partition>) -> KafkaResult<Vec<(Partition, Log)>> {
         self.blocking(move |consumer| {
             let topics: BTreeSet<&str> = partitions.iter().map(|partition| &*partition.topic).collect();
@@ -233,12 +233,12 @@ impl Consumer {
         .await
     }
 
-    /// Reads from these positions on; what was fetched before is dropped.
+    /// Continues reading at these positions and discards fetched messages.
     pub(super) async fn read_from(&self, positions: TopicPartitionList) -> KafkaResult<()> {
         self.blocking(move |consumer| consumer.assign(&positions)).await
     }
 
-    /// Commits offsets for programs that watch the group's lag; the outcome is not waited for.
+    /// Commits offsets asynchronously, for tools that show the group's lag.
     pub(super) fn report(&self, offsets: &TopicPartitionList) {
         if let Err(error) = self.inner.commit(offsets, CommitMode::Async) {
             tracing::debug!("cannot commit offsets: {error}");
@@ -250,12 +250,12 @@ impl Consumer {
         ask: impl FnOnce(&StreamConsumer<Assignment>) -> KafkaResult<T> + Send + 'static,
     ) -> KafkaResult<T> {
         let consumer = Arc::clone(&self.inner);
-        // A panicked or cancelled thread is as good as no answer.
+        // A panicked or cancelled thread counts as no answer.
         spawn_blocking(move || ask(&consumer)).await.unwrap_or(Err(KafkaError::Canceled))
     }
 }
 
-/// Returns partitions and offsets in librdkafka's form.
+/// Converts partitions and offsets for librdkafka.
 pub(super) fn list<'a>(
     offsets: impl IntoIterator<Item = (&'a Partition, Offset)>,
 ) -> KafkaResult<TopicPartitionList> {

@@ -1,17 +1,17 @@
-//! Messages that cannot be read, on their way to topic `dead-letters`.
+//! Invalid messages, which are written to topic `dead-letters`.
 
 use rdkafka::{Message as _, error::KafkaResult, message::OwnedMessage};
 use schemas::message::{DeadLetter, DecodeError};
 use service::kafka::DeadLetters;
 
-/// A message that cannot be read, and what is said of it.
+/// An invalid message and its description.
 pub(super) struct Unreadable<'a> {
     message: &'a OwnedMessage,
     letter: DeadLetter,
 }
 
 impl<'a> Unreadable<'a> {
-    /// Wraps a message; `schema` is what its bytes should have been.
+    /// Describes a message; `schema` is the one that its bytes do not match.
     pub(super) fn new(message: &'a OwnedMessage, error: &DecodeError, schema: &'static str) -> Self {
         let letter = DeadLetter {
             topic: message.topic().to_owned(),
@@ -28,7 +28,7 @@ impl<'a> Unreadable<'a> {
         Self { message, letter }
     }
 
-    /// Writes it as a dead letter, and returns when Kafka has it.
+    /// Writes it as a dead letter, and returns when Kafka has confirmed it.
     pub(super) async fn write(&self, dead_letters: &DeadLetters) -> KafkaResult<()> {
         let Self { message, letter } = self;
         let value = message.payload().unwrap_or_default();

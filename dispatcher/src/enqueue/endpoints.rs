@@ -1,4 +1,4 @@
-//! The enabled endpoints, and which events go to them.
+//! The enabled endpoints, and which events they receive.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use schemas::id::WorkspaceId;
 use super::event::Event;
 use crate::store::Endpoint;
 
-/// How far the clock that stamps an event may be behind the one that stamps `enabled_from`.
+/// How far the clock of an event's time may be behind the clock of `enabled_from`.
 const CLOCK_TOLERANCE: TimeDelta = TimeDelta::seconds(5);
 
-/// Tells whether an event goes to an endpoint.
+/// Returns whether an endpoint receives an event.
 fn wants(endpoint: &Endpoint, event: &Event) -> bool {
     endpoint.workspace_id == event.workspace_id
         && endpoint.events.iter().any(|kind| kind == event.kind)
@@ -28,12 +28,12 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Tells whether there are none.
+    /// Returns whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.by_workspace.is_empty()
     }
 
-    /// Returns the endpoints that an event goes to.
+    /// Returns the endpoints that receive an event.
     pub(super) fn matching<'a>(&'a self, event: &'a Event) -> impl Iterator<Item = &'a Endpoint> {
         self.by_workspace
             .get(&event.workspace_id)
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_gets_the_kinds_and_classes_that_it_asked_for() {
+    fn an_endpoint_gets_the_kinds_and_classes_that_it_subscribed_to() {
         let event = click();
         let endpoint = endpoint_of(&event);
         assert!(wants(&endpoint, &event));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn click_classes_say_nothing_about_link_events() {
+    fn click_classes_do_not_filter_link_events() {
         let event =
             LinkEvent::decode(include_bytes!("../../../schemas/fixtures/link_event.v1.json")).unwrap();
         let event = Event::of_link(&event, Utc::now());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_from_before_the_endpoint_was_enabled_is_not_for_it() {
+    fn an_endpoint_gets_no_event_from_before_it_was_enabled() {
         let event = click();
         let enabled = |later| Endpoint {
             enabled_from: event.accepted_at + TimeDelta::milliseconds(later),

@@ -1,4 +1,4 @@
-//! What happened, in the form in which receivers hear of it.
+//! Events in the form in which receivers get them.
 
 use chrono::{DateTime, Utc};
 use schemas::id::{EndpointId, WorkspaceId};
@@ -14,17 +14,17 @@ pub(super) const CLICK_CREATED: &str = "click.created";
 /// An event before it is matched with endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Event {
-    /// Made at the source, so that reading the topic again gives the same deliveries.
+    /// The event's id, set at its source, so that reading the topic again gives the same deliveries.
     pub(super) id: String,
-    /// The name that receivers see.
+    /// The kind, as receivers see it.
     pub(super) kind: &'static str,
-    /// Whose event it is.
+    /// The event's workspace.
     pub(super) workspace_id: WorkspaceId,
-    /// What clicked; only clicks have a class.
+    /// The class of a click; other events have none.
     pub(super) class: Option<Class>,
-    /// When it happened, by its source's clock.
+    /// When it occurred, by its source's clock.
     pub(super) occurred_at: DateTime<Utc>,
-    /// When it was accepted, by the time of its record.
+    /// The time of its record in Kafka.
     pub(super) accepted_at: DateTime<Utc>,
     /// The envelope's `data`, as JSON.
     pub(super) data: String,
@@ -32,7 +32,7 @@ pub(super) struct Event {
     pub(super) again: bool,
 }
 
-/// `data` of `click.created`: the specification's six fields, null when missing, and three of ours.
+/// `data` of `click.created`: the specification's six fields, null when missing, and three additional ones.
 #[derive(Serialize)]
 struct ClickData<'a> {
     link_id: String,
@@ -47,7 +47,7 @@ struct ClickData<'a> {
 }
 
 impl Event {
-    /// Makes the event of a click. Its id is the click's.
+    /// Creates the event of a click. Its id is the click's.
     #[must_use]
     pub(super) fn of_click(click: &Click, accepted_at: DateTime<Utc>) -> Self {
         let data = ClickData {
@@ -68,13 +68,13 @@ impl Event {
             class: Some(click.class),
             occurred_at: click.occurred_at,
             accepted_at,
-            // A struct of texts is always JSON.
+            // Serializing a struct of strings does not fail.
             data: serde_json::to_string(&data).unwrap_or_default(),
             again: click.again,
         }
     }
 
-    /// Makes the event of a change to a link; its `data` is passed on as it is.
+    /// Creates the event of a change to a link; its `data` is passed on unchanged.
     #[must_use]
     pub(super) fn of_link(event: &LinkEvent, accepted_at: DateTime<Utc>) -> Self {
         Self {
@@ -89,12 +89,12 @@ impl Event {
         }
     }
 
-    /// Makes the event's delivery to an endpoint: the same bytes however often it is made.
+    /// Creates the event's delivery to an endpoint, always with the same bytes.
     #[must_use]
     pub(super) fn delivery(&self, endpoint_id: EndpointId) -> NewDelivery {
         let id = delivery_id(&self.id, &endpoint_id.to_string());
         let (kind, created_at) = (self.kind, time::text(self.occurred_at));
-        // Put together by hand so that `data` is written once for all endpoints; nothing here needs escaping.
+        // Formatted directly, so that `data` is serialized once for all endpoints; no value here needs escaping.
         let body =
             format!(r#"{{"id":"{id}","event":"{kind}","created_at":"{created_at}","data":{}}}"#, self.data);
         NewDelivery {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_click_is_told_with_its_fields_and_without_its_visitor() {
+    fn the_event_of_a_click_has_its_fields_without_the_visitor() {
         let event = click(include_str!("../../../schemas/fixtures/click.v1.json"));
         let delivery = event.delivery(endpoint());
         let id = delivery_id(
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_click_lacks_is_null() {
+    fn missing_fields_of_a_click_are_null() {
         let event = click(include_str!("../../../schemas/fixtures/click.v1.bare.json"));
         let data = &body(&event.delivery(endpoint()))["data"];
         for field in ["country", "device_type", "utm_source", "utm_campaign"] {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_is_the_same_bytes_however_often_it_is_made() {
+    fn a_delivery_always_has_the_same_bytes() {
         let fixture = include_str!("../../../schemas/fixtures/click.v1.json");
         let accepted_at = Utc::now();
         let delivery = || Event { accepted_at, ..click(fixture) }.delivery(endpoint());

@@ -1,6 +1,6 @@
-//! Whether events get on into the queue, as `/readyz` tells.
+//! The readiness check that events reach the queue.
 //!
-//! That Kafka and Postgres answer does not say so: a consumer may wait for its group, and a batch for a lock.
+//! It is not enough that Kafka and Postgres answer: a consumer may wait for its group, and a batch for a lock.
 
 use std::{fmt::Display, pin::pin, time::Duration};
 
@@ -10,36 +10,36 @@ use tokio::time::{Instant, sleep};
 
 use super::consumer::Consumer;
 
-/// How often to look.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often to check.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a batch may take, with all that is done again for it.
-const BATCH: Duration = Duration::from_secs(5);
+/// How long a batch may take, including its retries.
+const MAX_BATCH_TIME: Duration = Duration::from_secs(5);
 
-/// How long a consumer may be outside of its group: a few seconds are normal when another one comes or dies.
-const OUTSIDE: Duration = Duration::from_secs(15);
+/// How long a consumer may be outside of its group. A few seconds are normal when another one joins or dies.
+const MAX_OUTSIDE: Duration = Duration::from_secs(15);
 
-/// How long until a consumer that does not come back into its group is replaced.
-const GIVEN_UP: Duration = Duration::from_secs(30);
+/// How long until a consumer that does not rejoin its group is replaced.
+const REPLACE_AFTER: Duration = Duration::from_secs(30);
 
-/// Watches the work.
+/// Tracks progress and updates the check.
 pub(super) struct Liveness {
     check: Check,
-    /// When the batch began that is not done yet.
+    /// When the current batch began.
     busy_since: Option<Instant>,
-    /// Why it had to begin again.
+    /// Why the current batch is being retried.
     failure: Option<String>,
     outside_since: Option<Instant>,
 }
 
 impl Liveness {
-    /// Begins as ready: what is waited for at first has separate checks.
+    /// Starts as ready, because the engines have separate checks.
     pub(super) fn new(check: Check) -> Self {
         check.ready();
         Self { check, busy_since: None, failure: None, outside_since: None }
     }
 
-    /// Polls; none when the consumer has been outside of its group for so long that it needs to be replaced.
+    /// Polls; returns `None` when the consumer has been outside of its group for so long that it must be replaced.
     pub(super) async fn poll(
         &mut self,
         consumer: &Consumer,
@@ -50,34 +50,34 @@ impl Liveness {
         loop {
             tokio::select! {
                 polled = &mut poll => return Some(polled),
-                () = sleep(LOOK) => {}
+                () = sleep(CHECK_INTERVAL) => {}
             }
-            // Outside of the group nothing is read, so giving the poll up loses nothing.
-            if !self.idles(consumer.is_member()) {
+            // Nothing is read outside of the group, so cancelling the poll loses nothing.
+            if !self.idle(consumer.is_member()) {
                 return None;
             }
         }
     }
 
-    /// Notes that there was nothing to read for a while; returns whether the consumer may go on.
-    fn idles(&mut self, is_member: bool) -> bool {
+    /// Records that nothing was read for a while; returns whether the consumer may continue.
+    fn idle(&mut self, is_member: bool) -> bool {
         if is_member {
             self.outside_since = None;
             self.done();
             return true;
         }
         let outside = self.outside_since.get_or_insert_with(Instant::now).elapsed();
-        if outside > OUTSIDE {
+        if outside > MAX_OUTSIDE {
             self.check.unready(format!("outside of its consumer group for {} s", outside.as_secs()));
         }
-        let may_go_on = outside <= GIVEN_UP;
+        let may_go_on = outside <= REPLACE_AFTER;
         if !may_go_on {
             self.outside_since = None;
         }
         may_go_on
     }
 
-    /// Waits for a part of the work on a batch, or of getting ready for one.
+    /// Waits for a step of a batch, or of preparing for one.
     pub(super) async fn during<T, E: Display>(
         &mut self,
         work: impl Future<Output = Result<T, E>>,
@@ -87,7 +87,7 @@ impl Liveness {
         let outcome = loop {
             tokio::select! {
                 outcome = &mut work => break outcome,
-                () = sleep(LOOK) => self.is_busy(),
+                () = sleep(CHECK_INTERVAL) => self.is_busy(),
             }
         };
         if let Err(error) = &outcome {
@@ -99,13 +99,13 @@ impl Liveness {
 
     fn is_busy(&mut self) {
         let busy = self.busy_since.map(|since| since.elapsed()).unwrap_or_default();
-        if busy > BATCH {
+        if busy > MAX_BATCH_TIME {
             let why = self.failure.as_deref().unwrap_or("no answer");
-            self.check.unready(format!("no batch done for {} s: {why}", busy.as_secs()));
+            self.check.unready(format!("no batch was stored for {} s: {why}", busy.as_secs()));
         }
     }
 
-    /// Notes that a batch is done.
+    /// Records that a batch is done.
     pub(super) fn done(&mut self) {
         (self.busy_since, self.failure) = (None, None);
         self.check.ready();
@@ -125,11 +125,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_batch_that_takes_too_long_and_one_that_fails_again_and_again_is_not_ready_until_it_is_done() {
+    async fn a_slow_or_failing_batch_is_not_ready_until_it_is_stored() {
         let (health, mut liveness) = watched();
         assert!(health.report().ready);
         let slow = async {
-            sleep(BATCH * 2).await;
+            sleep(MAX_BATCH_TIME * 2).await;
             assert!(!health.report().ready, "it does not wait for the end to say so");
             Err::<(), _>("no answer")
         };
@@ -141,25 +141,25 @@ mod tests {
         for _ in 0..2 {
             assert!(health.report().ready, "one failure is nothing to tell of");
             assert_eq!(liveness.during(async { Err::<(), _>("fenced") }).await, Err("fenced"));
-            sleep(BATCH / 2 + LOOK).await;
+            sleep(MAX_BATCH_TIME / 2 + CHECK_INTERVAL).await;
         }
         assert_eq!(liveness.during(async { Err::<(), _>("fenced") }).await, Err("fenced"));
         assert!(!health.report().ready);
-        assert!(liveness.idles(true), "nothing is left to do");
+        assert!(liveness.idle(true), "nothing is left to do");
         assert!(health.report().ready);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_consumer_outside_of_its_group_is_told_of_and_replaced_in_the_end() {
+    async fn a_consumer_outside_of_its_group_is_reported_and_replaced() {
         let (health, mut liveness) = watched();
-        assert!(liveness.idles(false));
-        sleep(OUTSIDE / 2).await;
-        assert!(liveness.idles(false) && health.report().ready);
-        sleep(OUTSIDE).await;
-        assert!(liveness.idles(false) && !health.report().ready);
-        sleep(GIVEN_UP).await;
-        assert!(!liveness.idles(false));
-        assert!(liveness.idles(false) && !health.report().ready, "the next one has its time too");
-        assert!(liveness.idles(true) && health.report().ready);
+        assert!(liveness.idle(false));
+        sleep(MAX_OUTSIDE / 2).await;
+        assert!(liveness.idle(false) && health.report().ready);
+        sleep(MAX_OUTSIDE).await;
+        assert!(liveness.idle(false) && !health.report().ready);
+        sleep(REPLACE_AFTER).await;
+        assert!(!liveness.idle(false));
+        assert!(liveness.idle(false) && !health.report().ready, "the next one has its time too");
+        assert!(liveness.idle(true) && health.report().ready);
     }
 }

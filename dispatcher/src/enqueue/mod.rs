@@ -1,8 +1,9 @@
-//! Events from their topics into the queue of deliveries.
+//! Reads events from their topics and inserts their deliveries into the queue.
 //!
-//! How far each partition is in the queue stands in Postgres, in the transaction that inserts its deliveries: that row,
-//! not Kafka's committed offset, says where to go on, and it moves only from where this process knows it to be. So
-//! nothing is skipped, whoever is killed, and a process that lost a partition without knowing inserts nothing.
+//! The position of each partition is a row in Postgres, updated in the transaction that inserts the deliveries. Reading
+//! continues from that row and not from Kafka's committed offset, and the row is only updated if it still has the value
+//! that this process expects. So no event is skipped after a kill, and a process that lost a partition without noticing
+//! inserts nothing.
 
 mod consumer;
 mod dead_letter;
@@ -30,7 +31,7 @@ use schemas::{
     topic,
 };
 use service::{
-    Check, Shutdown,
+    Check, LogLimit, Shutdown,
     kafka::{DeadLetters, KafkaConfig},
 };
 use sqlx::PgPool;
@@ -39,7 +40,7 @@ use uuid::Uuid;
 
 use self::{
     consumer::Consumer, dead_letter::Unreadable, endpoints::Endpoints, event::Event, liveness::Liveness,
-    position::go_on,
+    position::resume_at,
 };
 use crate::{
     attempt::Claimed,
@@ -47,25 +48,25 @@ use crate::{
     store::{self, Fenced, Lease, Move, NewDelivery, Partition, Position},
 };
 
-/// How long an event may wait for others to share its transaction.
+/// How long an event waits for more events to share its transaction.
 const LINGER: Duration = Duration::from_millis(5);
 
-/// The same while there are no endpoints: then a transaction only moves positions.
+/// The same while there are no endpoints. A transaction then only moves positions.
 const IDLE_LINGER: Duration = Duration::from_millis(500);
 
-/// Messages of one transaction.
-const MESSAGES: usize = 1_000;
+/// Maximum messages of one transaction.
+const MAX_MESSAGES: usize = 1_000;
 
-/// Deliveries of one transaction. A message that makes more of them by itself has one alone.
-const DELIVERIES: usize = 2_000;
+/// Maximum deliveries of one transaction. A message with more deliveries gets its own transaction.
+const MAX_DELIVERIES: usize = 2_000;
 
-/// How long to wait after an error.
+/// The pause after an error.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Puts the deliveries of events into the queue until a stop is requested, and hands them over to be sent.
+/// Inserts the deliveries of events into the queue until a stop is requested, and passes them on to be sent.
 ///
 /// # Errors
-/// When librdkafka refuses the settings. Anything else is tried again.
+/// When librdkafka rejects the settings. Everything else is retried.
 pub(crate) async fn enqueue(
     kafka: KafkaConfig,
     pool: PgPool,
@@ -89,18 +90,21 @@ pub(crate) async fn enqueue(
         taken_over: None,
         positions: HashMap::new(),
     };
+    let log_limit = LogLimit::default();
     while !shutdown.requested() {
         let outcome = tokio::select! {
             outcome = enqueue.step(&mut liveness) => outcome,
-            // The step stops where it is; the rows in Postgres say how far it came.
+            // The current step is cancelled; the rows in Postgres have the position.
             () = shutdown.wait() => break,
         };
         if let Err(error) = outcome {
             metrics::counter!("hopline_webhook_enqueue_failures_total").increment(1);
-            tracing::warn!("events are read again from their stored positions: {error}");
+            if log_limit.is_due() {
+                tracing::warn!("reading events again from their stored positions: {error}");
+            }
             enqueue.taken_over = None;
             if matches!(error, EnqueueError::Kafka(_) | EnqueueError::Outside) {
-                // A client that knows nothing of what was: whatever Kafka's absence has done to the former one ends here.
+                // A new client, without any state that an outage of Kafka left in the former one.
                 let consumer = enqueue.topics.consumer(&kafka)?;
                 std::mem::replace(&mut enqueue.consumer, consumer).leave();
             }
@@ -110,12 +114,12 @@ pub(crate) async fn enqueue(
             }
         }
     }
-    // Leaving the group waits for its coordinator.
+    // Leaving the group blocks until its coordinator answers.
     let _ = spawn_blocking(move || drop(enqueue)).await;
     Ok(())
 }
 
-/// Full names of the topics that events come from.
+/// Full names of the topics with events.
 struct Topics {
     clicks: String,
     link_events: String,
@@ -130,7 +134,7 @@ impl Topics {
         Consumer::join(kafka, &kafka.topic("hopline-dispatcher"), &[&self.clicks, &self.link_events])
     }
 
-    /// Reads an event, or says why there is none and what its bytes should have been.
+    /// Reads an event, or returns the error and the schema that its bytes do not match.
     fn event(&self, message: &OwnedMessage) -> Result<Event, (DecodeError, &'static str)> {
         let bytes = message.payload().unwrap_or_default();
         let accepted_at = broker_time(message);
@@ -146,7 +150,7 @@ impl Topics {
     }
 }
 
-/// Why a step has to be done again.
+/// Why a step must be retried.
 #[derive(Debug, thiserror::Error)]
 enum EnqueueError {
     #[error("Kafka: {0}")]
@@ -155,7 +159,7 @@ enum EnqueueError {
     Postgres(#[from] sqlx::Error),
     #[error("another dispatcher has taken a partition over")]
     Fenced,
-    #[error("the consumer has been outside of its group for too long")]
+    #[error("the consumer was outside of its group for too long")]
     Outside,
 }
 
@@ -171,20 +175,20 @@ struct Enqueue {
     dead_letters: DeadLetters,
     pool: PgPool,
     handover: Handover,
-    /// The endpoints, and the version at which they were read.
+    /// The endpoints and their version when they were read.
     known: (i64, Endpoints),
-    /// How often there had been a reason to take partitions over when it was done; none when it has to be done first.
+    /// The consumer's number of changes at the last takeover; `None` when partitions must be taken over first.
     taken_over: Option<u64>,
-    /// The partitions of this process, and what Postgres has of each.
+    /// The partitions of this process and their positions in Postgres.
     positions: HashMap<Partition, Position>,
 }
 
-/// What one transaction holds.
+/// The content of one transaction.
 #[derive(Default)]
 struct Batch<'a> {
     deliveries: Vec<NewDelivery>,
     unreadable: Vec<Unreadable<'a>>,
-    /// The offset to read next of each partition.
+    /// The next offset of each partition.
     reached: BTreeMap<Partition, i64>,
     /// The time of the last record.
     accepted_at: Option<DateTime<Utc>>,
@@ -198,16 +202,17 @@ impl Enqueue {
             self.taken_over = Some(changes);
         }
         let linger = if self.known.1.is_empty() { IDLE_LINGER } else { LINGER };
-        let polled = liveness.poll(&self.consumer, MESSAGES, linger).await;
+        let polled = liveness.poll(&self.consumer, MAX_MESSAGES, linger).await;
         let messages = polled.ok_or(EnqueueError::Outside)?;
-        // Messages from before a change of hands may be another's by now: they are read again from the stored positions.
+        // After a change of the assignment, earlier messages may belong to another process. They are read again from
+        // the stored positions.
         if self.consumer.changes() == changes && !messages.is_empty() {
             self.store(&messages, liveness).await?;
         }
         Ok(())
     }
 
-    /// Goes to where the partitions that are this process's now go on, and makes sure that Postgres has each of them.
+    /// Seeks this process's partitions to their positions, and ensures that Postgres has a row for each.
     async fn take_over(&self) -> Result<HashMap<Partition, Position>, EnqueueError> {
         let partitions = self.consumer.partitions().unwrap_or_default();
         if partitions.is_empty() {
@@ -218,7 +223,7 @@ impl Enqueue {
         let (mut new, mut moves, mut jumps) = (Vec::new(), Vec::new(), Vec::new());
         for (partition, log) in self.consumer.logs(partitions).await? {
             let from = stored.get(&partition).copied();
-            let (to, jump) = go_on(from, log);
+            let (to, jump) = resume_at(from, log);
             match from {
                 None => new.push((partition.clone(), to)),
                 Some(from) if from != to => moves.push(Move { partition: partition.clone(), from, to }),
@@ -241,7 +246,7 @@ impl Enqueue {
         Ok(positions)
     }
 
-    /// Puts the deliveries of messages into the queue, in as many transactions as they need.
+    /// Inserts the deliveries of messages into the queue, in as many transactions as needed.
     async fn store(
         &mut self,
         messages: &[OwnedMessage],
@@ -250,7 +255,7 @@ impl Enqueue {
         liveness.during(self.refresh()).await?;
         let mut left = messages;
         while !left.is_empty() {
-            let (batch, count) = self.gather(left);
+            let (batch, count) = self.collect_batch(left);
             liveness.during(self.insert(batch)).await?;
             liveness.done();
             left = &left[count..];
@@ -259,20 +264,20 @@ impl Enqueue {
         Ok(())
     }
 
-    /// Reads the endpoints again if any of them, or a plan, changed.
+    /// Reads the endpoints again if an endpoint or a plan has changed.
     ///
-    /// Called after a poll, so an endpoint that existed when a link was clicked is never missed.
+    /// Called after a poll, so that an endpoint that existed at the time of a click is never missed.
     async fn refresh(&mut self) -> sqlx::Result<()> {
         let version = store::endpoints_version(&self.pool).await?;
         if version != self.known.0 {
-            // A change after the version was read raises it again, and is seen with the next batch at the latest.
+            // A change after the version was read raises it again, so the next batch sees it at the latest.
             self.known = (version, store::enabled_endpoints(&self.pool).await?.into_iter().collect());
         }
         Ok(())
     }
 
-    /// Takes messages from the front until a transaction is full. Returns how many, too.
-    fn gather<'a>(&self, messages: &'a [OwnedMessage]) -> (Batch<'a>, usize) {
+    /// Collects messages until a transaction is full. Also returns their number.
+    fn collect_batch<'a>(&self, messages: &'a [OwnedMessage]) -> (Batch<'a>, usize) {
         let mut batch = Batch::default();
         let mut seen = HashSet::new();
         for (count, message) in messages.iter().enumerate() {
@@ -283,12 +288,12 @@ impl Enqueue {
             match self.topics.event(message) {
                 Ok(event) => {
                     let before = batch.deliveries.len();
-                    if before > 0 && before + self.known.1.matching(&event).count() > DELIVERIES {
+                    if before > 0 && before + self.known.1.matching(&event).count() > MAX_DELIVERIES {
                         return (batch, count);
                     }
                     let deliveries =
                         self.known.1.matching(&event).map(|endpoint| event.delivery(endpoint.id));
-                    // The second of two in one transaction would be granted a permit and never use it.
+                    // A duplicate within one transaction would get a permit and never use it.
                     batch.deliveries.extend(deliveries.filter(|one| seen.insert(one.delivery_id)));
                 }
                 Err((error, schema)) => batch.unreadable.push(Unreadable::new(message, &error, schema)),
@@ -299,7 +304,8 @@ impl Enqueue {
         (batch, messages.len())
     }
 
-    /// Inserts what one transaction holds, moves the positions with it, and hands over what can be sent at once.
+    /// Inserts a batch, moves the positions in the same transaction, and passes on deliveries that can be sent
+    /// immediately.
     async fn insert(&mut self, batch: Batch<'_>) -> Result<(), EnqueueError> {
         let Batch { mut deliveries, unreadable, reached, accepted_at } = batch;
         let moves: Vec<Move> = reached
@@ -317,7 +323,8 @@ impl Enqueue {
         let inserted = match store::insert(&self.pool, &deliveries, &moves, lease).await {
             Ok(Ok(inserted)) => inserted,
             failed => {
-                // A commit whose answer was lost has leased them all the same: they wait until that lease runs out.
+                // If only the answer to the commit was lost, the deliveries are leased and wait until the lease
+                // expires.
                 self.handover.stored(grants, vec![], HashSet::new()).await;
                 failed??;
                 return Ok(());
@@ -340,10 +347,10 @@ impl Enqueue {
             let age = (Utc::now() - accepted_at).to_std().unwrap_or_default();
             metrics::gauge!("hopline_webhook_enqueue_age_seconds").set(age.as_secs_f64());
         }
-        self.moved(moves)
+        self.update_positions(moves)
     }
 
-    /// Asks which deliveries may be sent at once, and marks these.
+    /// Requests which deliveries may be sent immediately, and marks them.
     async fn ask(&self, deliveries: &mut [NewDelivery]) -> Offer {
         if deliveries.is_empty() {
             return Offer::default();
@@ -364,8 +371,8 @@ impl Enqueue {
         offer
     }
 
-    /// Goes on from where a transaction has moved the partitions.
-    fn moved(&mut self, moves: Vec<Move>) -> Result<(), EnqueueError> {
+    /// Updates the positions after a transaction has moved them.
+    fn update_positions(&mut self, moves: Vec<Move>) -> Result<(), EnqueueError> {
         let offsets = moves.iter().map(|one| (&one.partition, Offset::Offset(one.to.next)));
         self.consumer.report(&consumer::list(offsets)?);
         self.positions.extend(moves.into_iter().map(|one| (one.partition, one.to)));
@@ -373,12 +380,13 @@ impl Enqueue {
     }
 }
 
-/// The time of a message's record. Without one the message counts as new: better a delivery too many than none.
+/// Returns the time of a message's record. Without a time the message counts as new, because an extra delivery is
+/// better than none.
 fn broker_time(message: &OwnedMessage) -> DateTime<Utc> {
     message.timestamp().to_millis().and_then(DateTime::from_timestamp_millis).unwrap_or_else(Utc::now)
 }
 
-/// A delivery that was inserted under a lease.
+/// Converts a delivery that was inserted under a lease.
 fn to_send(delivery: NewDelivery, epoch: i64, lease: Lease) -> Claimed {
     Claimed {
         delivery_id: delivery.delivery_id,

@@ -1,9 +1,9 @@
-//! Where to go on in a partition that is taken over.
+//! The position at which to continue in a partition that is taken over.
 
 use super::consumer::Log;
 use crate::store::{Partition, Position};
 
-/// A partition goes on elsewhere than its position says.
+/// Why a partition continues elsewhere than at its stored position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Jump {
     reason: Reason,
@@ -15,9 +15,9 @@ pub(super) struct Jump {
 enum Reason {
     /// The log was truncated.
     BeyondEnd,
-    /// Retention has deleted what was not read yet.
+    /// Retention has removed records that were not read yet.
     BeforeStart,
-    /// The topic was made anew: every record of its log is new.
+    /// The topic was recreated, so every record of its log is new.
     OtherTopic,
 }
 
@@ -37,16 +37,16 @@ impl Jump {
             partition = number,
             position = from,
             next = to,
-            "partition {number} of {topic} goes on at {to} instead of {from}: {text}"
+            "partition {number} of {topic} continues at {to} instead of {from}: {text}"
         );
     }
 }
 
-/// Returns the position at which to go on, and whether it is another one than what was known.
+/// Returns the position at which to continue, and why it differs from the stored one.
 ///
-/// Postgres is asked first. Kafka's committed offset counts only for a partition that Postgres does not know: after the
-/// loss of these rows, old events are not sent again.
-pub(super) fn go_on(stored: Option<Position>, log: Log) -> (Position, Option<Jump>) {
+/// Kafka's committed offset is used only for a partition without a row in Postgres, so that old events are not sent
+/// again after these rows were lost.
+pub(super) fn resume_at(stored: Option<Position>, log: Log) -> (Position, Option<Jump>) {
     let known = stored.map(|stored| stored.next).or(log.committed);
     let is_other = stored.is_some_and(|stored| stored.topic_id != log.topic_id);
     let (next, reason) = match known {
@@ -70,20 +70,20 @@ mod tests {
     const LOG: Log = Log { topic_id: ID, start: 10, end: 20, committed: Some(15) };
 
     fn from(stored: Option<(Uuid, i64)>, log: Log) -> (i64, Option<Reason>) {
-        let (position, jump) = go_on(stored.map(|(topic_id, next)| Position { topic_id, next }), log);
+        let (position, jump) = resume_at(stored.map(|(topic_id, next)| Position { topic_id, next }), log);
         assert_eq!(position.topic_id, ID);
         (position.next, jump.map(|jump| jump.reason))
     }
 
     #[test]
-    fn a_stored_position_that_the_log_has_is_where_to_go_on() {
+    fn a_stored_position_within_the_log_is_used() {
         for next in [10, 12, 20] {
             assert_eq!(from(Some((ID, next)), LOG), (next, None));
         }
     }
 
     #[test]
-    fn a_position_that_the_log_does_not_have_goes_to_the_nearer_end() {
+    fn a_position_outside_the_log_moves_to_the_nearer_end() {
         assert_eq!(from(Some((ID, 21)), LOG), (20, Some(Reason::BeyondEnd)));
         assert_eq!(from(Some((ID, 9)), LOG), (10, Some(Reason::BeforeStart)));
         assert_eq!(from(None, Log { committed: Some(21), ..LOG }), (20, Some(Reason::BeyondEnd)));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_partition_goes_on_where_the_group_was_or_at_its_start() {
+    fn an_unknown_partition_continues_at_the_committed_offset_or_at_its_start() {
         assert_eq!(from(None, LOG), (15, None));
         assert_eq!(from(None, Log { committed: None, ..LOG }), (10, None));
     }

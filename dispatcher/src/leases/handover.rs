@@ -1,5 +1,5 @@
-//! From the queue's entrance to delivery without a detour: a delivery that can be sent at once is stored under a lease and handed
-//! over as it is, so that nobody has to look for it.
+//! Passes new deliveries directly from `enqueue` to `deliver`. A delivery that can be sent immediately is stored under
+//! a lease and passed on in memory, so it need not be read from the queue.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,61 +11,61 @@ use crate::{
     store::{Grant, Lease},
 };
 
-/// Batches on their way.
+/// Maximum batches in the channel.
 const CAPACITY: usize = 16;
 
-/// What `enqueue` says.
+/// A message of `enqueue`.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// Deliveries of these endpoints are about to be stored, so many of each.
+    /// Deliveries to these endpoints will be stored.
     Ask {
-        /// How many, by endpoint.
+        /// The number by endpoint.
         wanted: HashMap<(EndpointId, WorkspaceId), usize>,
-        /// Where the answer goes.
+        /// The channel of the answer.
         reply: oneshot::Sender<Offer>,
     },
-    /// They are stored, or could not be.
+    /// The deliveries are stored, or storing them failed.
     Stored {
-        /// What was granted.
+        /// The granted permits.
         grants: Vec<Grant>,
-        /// Those that are to be sent now.
+        /// The deliveries to send now.
         claimed: Vec<Claimed>,
-        /// The endpoints of the others.
+        /// The endpoints of the other deliveries.
         left: HashSet<(EndpointId, WorkspaceId)>,
     },
 }
 
-/// Permits to send deliveries at once, and the lease under which to store these.
+/// Permits to send deliveries immediately, and the lease under which to store them.
 #[derive(Debug, Default)]
 pub(crate) struct Offer {
-    /// The permits, taken already.
+    /// The permits, which are in use already.
     pub(crate) grants: Vec<Grant>,
-    /// None when nothing may be sent.
+    /// `None` when nothing may be sent.
     pub(crate) lease: Option<Lease>,
 }
 
-/// The end of `enqueue`.
+/// The sending end, which `enqueue` has.
 #[derive(Debug, Clone)]
 pub(crate) struct Handover {
     messages: mpsc::Sender<Message>,
 }
 
 impl Handover {
-    /// Makes both ends.
+    /// Creates both ends.
     pub(crate) fn new() -> (Self, mpsc::Receiver<Message>) {
         let (messages, received) = mpsc::channel(CAPACITY);
         (Self { messages }, received)
     }
 
-    /// Asks which deliveries may be sent at once. What is granted has to be given back by [`Self::stored`].
+    /// Requests which deliveries may be sent immediately. Granted permits must be returned by [`Self::stored`].
     pub(crate) async fn ask(&self, wanted: HashMap<(EndpointId, WorkspaceId), usize>) -> Offer {
         let (reply, answer) = oneshot::channel();
-        // Without a listener the process is stopping, and the deliveries wait in Postgres.
+        // The receiver is gone while the process stops. The deliveries then wait in Postgres.
         let _ = self.messages.send(Message::Ask { wanted, reply }).await;
         answer.await.unwrap_or_default()
     }
 
-    /// Hands over what is stored.
+    /// Passes on what was stored.
     pub(crate) async fn stored(
         &self,
         grants: Vec<Grant>,

@@ -1,4 +1,4 @@
-//! Who holds which deliveries: new ones are leased as they come in, and those of dead dispatchers are taken over.
+//! Leases of deliveries: new deliveries are leased when they are stored, and leases of dead dispatchers are released.
 
 pub(crate) mod handover;
 mod presence;

@@ -1,8 +1,8 @@
-//! Who is running: so that what a killed dispatcher held is taken over at once, not when its leases run out.
+//! Finds dead dispatchers, so that their deliveries are released promptly instead of when the leases expire.
 
 use std::{collections::HashMap, time::Duration};
 
-use service::Shutdown;
+use service::{LogLimit, Shutdown};
 use sqlx::{ConnectOptions as _, PgConnection, PgPool, postgres::PgConnectOptions};
 use tokio::{
     sync::watch,
@@ -11,61 +11,64 @@ use tokio::{
 
 use crate::store;
 
-/// How often to look.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often to check.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Who is dead at so many looks in a row is taken for dead: meanwhile a dispatcher that has lost its connection and
-/// not its life registers anew, also when Postgres itself was started again.
-const LOOKS: u32 = 4;
+/// A dispatcher counts as dead after it was missing in this many consecutive checks. In that time, a running dispatcher
+/// that only lost its connection registers again, also after a restart of Postgres.
+const MISSED_CHECKS: u32 = 4;
 
-/// How long Postgres may take for a look, or to take one dispatcher over, before the connection is given up.
+/// Timeout of a check, and of releasing one dispatcher's leases.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Makes this dispatcher known to the others and takes over what dead ones have left, until a stop is requested.
+/// Registers this dispatcher and releases the leases of dead ones, until a stop is requested.
 ///
-/// `number` is the one under which this dispatcher leases; none before the first registration.
+/// `number` is this dispatcher's number in leases; `None` before the first registration.
 pub(crate) async fn watch_over(
     pool: PgPool,
     options: PgConnectOptions,
     number: watch::Sender<Option<i32>>,
     shutdown: Shutdown,
 ) {
-    // Postgres must learn of a machine that is gone, too: no goodbye comes from there.
+    // Keep-alives let Postgres notice a machine that vanished without closing its connection.
     let options = options.application_name("dispatcher-presence").options([
         ("tcp_keepalives_idle", "5"),
         ("tcp_keepalives_interval", "2"),
         ("tcp_keepalives_count", "3"),
     ]);
     let mut connection: Option<PgConnection> = None;
+    let log_limit = LogLimit::default();
     let mut suspects: HashMap<i32, u32> = HashMap::new();
-    let mut looks = interval(LOOK);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut checks = interval(CHECK_INTERVAL);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !shutdown.requested() {
         tokio::select! {
-            _ = looks.tick() => {}
+            _ = checks.tick() => {}
             () = shutdown.wait() => break,
         }
-        match within(look(&options, &mut connection, &number)).await {
+        match within(check(&options, &mut connection, &number)).await {
             Ok(dead) => {
-                let looks = |other: &i32| suspects.get(other).copied().unwrap_or_default() + 1;
-                suspects = dead.iter().map(|other| (*other, looks(other))).collect();
+                let checks = |other: &i32| suspects.get(other).copied().unwrap_or_default() + 1;
+                suspects = dead.iter().map(|other| (*other, checks(other))).collect();
             }
             Err(failure) => {
-                tracing::warn!("cannot tell other dispatchers that this one is running: {failure}");
+                if log_limit.is_due() {
+                    tracing::warn!("cannot register with other dispatchers: {failure}");
+                }
                 connection = None;
                 suspects.clear();
             }
         }
-        // On another connection, and with a limit of its own: however slow that is, this dispatcher stays known.
-        for (&other, _) in suspects.iter().filter(|(_, looks)| **looks >= LOOKS) {
-            if let Err(failure) = within(take_over(&pool, other)).await {
-                tracing::warn!("cannot take over what dispatcher {other} has left: {failure}");
+        // On another connection with its own timeout, so that this dispatcher stays registered however slow it is.
+        for (&other, _) in suspects.iter().filter(|(_, checks)| **checks >= MISSED_CHECKS) {
+            if let Err(failure) = within(release_leases(&pool, other)).await {
+                tracing::warn!("cannot release the leases of dispatcher {other}: {failure}");
             }
         }
     }
 }
 
-/// Waits for an answer of Postgres, as long as it may take.
+/// Waits for an answer of Postgres until the timeout.
 async fn within<T>(answer: impl Future<Output = sqlx::Result<T>>) -> Result<T, String> {
     match timeout(TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),
@@ -73,8 +76,8 @@ async fn within<T>(answer: impl Future<Output = sqlx::Result<T>>) -> Result<T, S
     }
 }
 
-/// Makes sure that this dispatcher is known, and returns those that are not running any more.
-async fn look(
+/// Ensures that this dispatcher is registered, and returns those that are no longer running.
+async fn check(
     options: &PgConnectOptions,
     connection: &mut Option<PgConnection>,
     number: &watch::Sender<Option<i32>>,
@@ -89,14 +92,14 @@ async fn look(
     store::dead(connection).await
 }
 
-/// Frees what a dead dispatcher had leased.
-async fn take_over(pool: &PgPool, other: i32) -> sqlx::Result<()> {
-    if let Some(freed) = store::bury(pool, other).await? {
+/// Releases the leases of a dead dispatcher.
+async fn release_leases(pool: &PgPool, other: i32) -> sqlx::Result<()> {
+    if let Some(freed) = store::remove_dead(pool, other).await? {
         metrics::counter!("hopline_webhook_leases_taken_over_total").increment(freed);
         tracing::info!(
             dispatcher = other,
             deliveries = freed,
-            "dispatcher {other} is gone; took {freed} deliveries over"
+            "dispatcher {other} is dead; released {freed} deliveries"
         );
     }
     Ok(())

@@ -1,21 +1,22 @@
-//! What nobody needs any more, removed in small statements.
+//! Removes rows that are no longer needed, in small statements.
 
 use std::time::Duration;
 
 use sqlx::{PgPool, Postgres, Transaction};
 
-/// Rows of one statement, so that none of them runs long.
-const ROWS: i64 = 5_000;
+/// Maximum rows of one statement, so that none runs long.
+const MAX_ROWS: i64 = 5_000;
 
-/// Keeps these locks apart from all others in the database.
+/// The class of these advisory locks, different from all others in the database.
 const CLASS: i32 = 0x0d16;
 
-/// Longest time that a delivery can be due in: a wait of 15 minutes asked for by its receiver, and some more.
+/// The longest time until a delivery can be due: a wait of 15 minutes that its receiver requested, plus a margin.
 const MAX_WAIT: Duration = Duration::from_secs(20 * 60);
 
-/// Removes deliveries that will not be sent and, when `thorough`, what is too old or belongs to deleted endpoints.
+/// Removes deliveries that will not be sent and, when `thorough`, rows that have expired or belong to deleted
+/// endpoints.
 ///
-/// One dispatcher at a time does it. Returns whether there is more.
+/// One dispatcher at a time does it. Returns whether more rows remain.
 pub(crate) async fn clean(pool: &PgPool, thorough: bool) -> sqlx::Result<bool> {
     let mut transaction = pool.begin().await?;
     let mine: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1, 0)")
@@ -36,12 +37,12 @@ pub(crate) async fn clean(pool: &PgPool, thorough: bool) -> sqlx::Result<bool> {
         pull_forward(&mut transaction).await?;
     }
     transaction.commit().await?;
-    Ok(most >= ROWS as u64)
+    Ok(most >= MAX_ROWS as u64)
 }
 
-/// Removes deliveries to endpoints that are deleted, disabled or without a plan that has webhooks.
+/// Removes deliveries to endpoints that are deleted or disabled, or whose plan has no webhooks.
 async fn purge(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64> {
-    // From one endpoint to the next over the index, as for the backlog.
+    // Steps from one endpoint to the next over the index, as in `backlog`.
     sqlx::query(
         "WITH RECURSIVE endpoint (id) AS (
              (SELECT endpoint_id FROM webhook_deliveries ORDER BY endpoint_id LIMIT 1)
@@ -64,7 +65,7 @@ async fn purge(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64>
              FOR UPDATE OF d SKIP LOCKED
          )",
     )
-    .bind(ROWS)
+    .bind(MAX_ROWS)
     .execute(&mut **transaction)
     .await
     .map(|done| done.rows_affected())
@@ -77,7 +78,7 @@ async fn failures(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u
              SELECT id FROM webhook_failures WHERE attempted_at < now() - interval '7 days' LIMIT $1
          )",
     )
-    .bind(ROWS)
+    .bind(MAX_ROWS)
     .execute(&mut **transaction)
     .await
     .map(|done| done.rows_affected())
@@ -90,7 +91,7 @@ async fn requests(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u
              SELECT delivery_id FROM webhook_failed_deliveries WHERE failed_at < now() - interval '7 days' LIMIT $1
          )",
     )
-    .bind(ROWS)
+    .bind(MAX_ROWS)
     .execute(&mut **transaction)
     .await
     .map(|done| done.rows_affected())
@@ -113,7 +114,7 @@ async fn failures_of_nobody(transaction: &mut Transaction<'_, Postgres>) -> sqlx
              SELECT t.id FROM gone JOIN webhook_failures t ON t.endpoint_id = gone.id LIMIT $1
          )",
     )
-    .bind(ROWS)
+    .bind(MAX_ROWS)
     .execute(&mut **transaction)
     .await
     .map(|done| done.rows_affected())
@@ -136,26 +137,27 @@ async fn requests_of_nobody(transaction: &mut Transaction<'_, Postgres>) -> sqlx
              SELECT t.delivery_id FROM gone JOIN webhook_failed_deliveries t ON t.endpoint_id = gone.id LIMIT $1
          )",
     )
-    .bind(ROWS)
+    .bind(MAX_ROWS)
     .execute(&mut **transaction)
     .await
     .map(|done| done.rows_affected())
 }
 
-/// Forgets deliveries that ended more than 24 hours ago.
+/// Removes records of deliveries that ended more than 24 hours ago.
 async fn finished(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64> {
     sqlx::query(
         "DELETE FROM webhook_finished WHERE delivery_id IN (
              SELECT delivery_id FROM webhook_finished WHERE finished_at < now() - interval '24 hours' LIMIT $1
          )",
     )
-    .bind(ROWS)
+    .bind(MAX_ROWS)
     .execute(&mut **transaction)
     .await
     .map(|done| done.rows_affected())
 }
 
-/// Removes when deleted endpoints last succeeded and failed: a row for each endpoint, so all at once.
+/// Removes the last success and failure of deleted endpoints. There is one row per endpoint, so one statement removes
+/// all.
 async fn health_of_nobody(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<()> {
     sqlx::query(
         "DELETE FROM webhook_health h
@@ -166,7 +168,8 @@ async fn health_of_nobody(transaction: &mut Transaction<'_, Postgres>) -> sqlx::
     .map(drop)
 }
 
-/// Makes due what is due later than any wait can be: the database's clock was ahead when it was put off.
+/// Makes deliveries due that are due later than any wait allows, because the database's clock was ahead when they were
+/// delayed.
 async fn pull_forward(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<()> {
     sqlx::query(
         "WITH RECURSIVE endpoint (id) AS (

@@ -1,4 +1,4 @@
-//! Endpoints as events are matched with them, and as attempts need them.
+//! Endpoints, as needed for matching events and for attempts.
 
 use std::collections::HashMap;
 
@@ -12,24 +12,24 @@ use crate::attempt::{SealedSecret, Target};
 /// An enabled endpoint of a workspace whose plan has webhooks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// Identifies the endpoint.
+    /// The endpoint's id.
     pub(crate) id: EndpointId,
-    /// Whose events it gets.
+    /// The workspace whose events it receives.
     pub(crate) workspace_id: WorkspaceId,
-    /// The kinds of events that it asked for.
+    /// The kinds of events that it subscribed to.
     pub(crate) events: Vec<String>,
-    /// The classes of clicks that it asked for.
+    /// The classes of clicks that it subscribed to.
     pub(crate) click_classes: Vec<String>,
-    /// Set when it was created or enabled again; earlier events are not for it.
+    /// When it was created or enabled again; it does not receive earlier events.
     pub(crate) enabled_from: DateTime<Utc>,
 }
 
-/// Reads the number that every change of an endpoint or a plan raises.
+/// Returns the version, which every change of an endpoint or a plan raises.
 pub(crate) async fn endpoints_version(pool: &PgPool) -> sqlx::Result<i64> {
     sqlx::query_scalar("SELECT version FROM endpoints_version").fetch_one(pool).await
 }
 
-/// Reads the enabled endpoints of plans that have webhooks.
+/// Returns the enabled endpoints of workspaces whose plan has webhooks.
 pub(crate) async fn enabled_endpoints(pool: &PgPool) -> sqlx::Result<Vec<Endpoint>> {
     let rows = sqlx::query(
         "SELECT e.id, e.workspace_id, e.events, e.click_classes, e.enabled_from
@@ -53,8 +53,8 @@ pub(crate) async fn enabled_endpoints(pool: &PgPool) -> sqlx::Result<Vec<Endpoin
         .collect()
 }
 
-/// Where the deliveries of an endpoint go now, beside each row of `one`: looked up by its key, for a plan that joins all
-/// endpoints costs more than what is asked for.
+/// The current target of the endpoint of each row of `one`. `LATERAL` makes Postgres look it up by key; joining all
+/// endpoints would cost more.
 const TARGET: &str = "CROSS JOIN LATERAL (
     SELECT e.url, e.epoch, e.secret_key_id, e.secret_sealed,
            CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_key_id END AS previous_key_id,
@@ -66,8 +66,7 @@ const TARGET: &str = "CROSS JOIN LATERAL (
     LIMIT 1
 ) AS target";
 
-/// Reads where endpoints' deliveries go now; one that is deleted, disabled or without a plan that has webhooks
-/// is missing.
+/// Returns the current targets of endpoints, without those that are deleted or disabled or whose plan has no webhooks.
 pub(crate) async fn targets(
     pool: &PgPool,
     endpoints: &[EndpointId],
@@ -78,8 +77,8 @@ pub(crate) async fn targets(
     rows.iter().map(|row| Ok((EndpointId::from_uuid(row.try_get("endpoint_id")?), target(row)?))).collect()
 }
 
-/// Reads where deliveries go now, each by its id and its lease's token. One is missing when its endpoint is as in
-/// [`targets`] or has another epoch, and when another lease has begun since.
+/// Returns the current targets of deliveries by id and lease token. A delivery is missing if [`targets`] does not
+/// return its endpoint, if the endpoint has another epoch, or if another lease has begun since.
 pub(crate) async fn targets_of(
     pool: &PgPool,
     leases: &[(Uuid, Uuid)],

@@ -1,4 +1,4 @@
-//! Into the queue, and how far each partition of the events is in it.
+//! Inserts deliveries, together with the positions of the partitions that their events come from.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -19,18 +19,18 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
-    /// Names a partition.
+    /// Creates the name of a partition.
     pub(crate) fn new(topic: &str, number: i32) -> Self {
         Self { topic: topic.into(), number }
     }
 }
 
-/// Up to where a partition is in the queue.
+/// The position up to which a partition's events are in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// Kafka's id of the topic: offsets of a topic that was made anew are others.
+    /// Kafka's id of the topic; offsets of a recreated topic are not comparable.
     pub(crate) topic_id: Uuid,
-    /// The offset to read next.
+    /// The next offset to read.
     pub(crate) next: i64,
 }
 
@@ -39,36 +39,36 @@ pub(crate) struct Position {
 pub(crate) struct Move {
     /// The partition.
     pub(crate) partition: Partition,
-    /// What it must be now.
+    /// The expected current position.
     pub(crate) from: Position,
-    /// What it is afterwards.
+    /// The new position.
     pub(crate) to: Position,
 }
 
-/// Another dispatcher has moved a partition: this one does not own it any more.
+/// Another dispatcher has moved a partition, so this one no longer owns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fenced;
 
-/// A delivery that is about to be inserted.
+/// A delivery to insert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewDelivery {
-    /// Identifies the delivery for life.
+    /// The delivery's id, which never changes.
     pub(crate) delivery_id: Uuid,
-    /// Where it goes.
+    /// The endpoint to send to.
     pub(crate) endpoint_id: EndpointId,
-    /// Whose event it is.
+    /// The event's workspace.
     pub(crate) workspace_id: WorkspaceId,
     /// The event's kind.
     pub(crate) event: &'static str,
-    /// The exact bytes to sign and send: written once, so that every attempt sends the same.
+    /// The exact bytes to sign and send. Stored once, so that every attempt sends the same.
     pub(crate) body: String,
     /// The event's own time.
     pub(crate) created_at: DateTime<Utc>,
-    /// When the event was accepted, by the time of its record.
+    /// The time of the event's record in Kafka.
     pub(crate) accepted_at: DateTime<Utc>,
-    /// Whether its end is remembered: its event is a possible repeat.
+    /// Whether its end is recorded, because its event is a possible repeat.
     pub(crate) is_remembered: bool,
-    /// Whether it is inserted under a lease, to be sent at once.
+    /// Whether it is inserted under a lease, to be sent immediately.
     pub(crate) is_leased: bool,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Inserted {
     pub(crate) epoch: i64,
 }
 
-/// Reads the positions of partitions; one that is not known yet is missing.
+/// Returns the positions of partitions, without those that have no row yet.
 pub(crate) async fn positions(
     pool: &PgPool,
     partitions: &[Partition],
@@ -105,7 +105,7 @@ pub(crate) async fn positions(
         .collect()
 }
 
-/// Notes the positions of partitions that are not known yet.
+/// Inserts the positions of partitions that have no row yet.
 pub(crate) async fn add_positions(
     pool: &PgPool,
     positions: &[(Partition, Position)],
@@ -123,12 +123,12 @@ pub(crate) async fn add_positions(
     Ok(all(added.rows_affected(), positions.len()))
 }
 
-/// Moves positions, each from where it is known to be. Those that are elsewhere by now stay there.
+/// Moves positions, each only if it still has the expected value.
 pub(crate) async fn move_positions(
     executor: impl PgExecutor<'_>,
     moves: &[Move],
 ) -> sqlx::Result<Result<(), Fenced>> {
-    // Waits for another dispatcher that is moving the same one, and then finds what that one has written.
+    // Waits for another dispatcher that is moving the same row, and then sees its new value.
     let moved = sqlx::query(
         "UPDATE webhook_offsets o SET topic_id = m.to_id, next_offset = m.to_offset
          FROM unnest($1::text[], $2::integer[], $3::uuid[], $4::bigint[], $5::uuid[], $6::bigint[])
@@ -151,10 +151,10 @@ fn all(done: u64, wanted: usize) -> Result<(), Fenced> {
     if done == wanted as u64 { Ok(()) } else { Err(Fenced) }
 }
 
-/// Inserts deliveries together with the positions that they reach, or neither.
+/// Inserts deliveries and moves the positions in one transaction.
 ///
-/// Left out are: a delivery that is there already, or ended and is remembered; and one whose endpoint is gone,
-/// disabled, or enabled only after the event was accepted.
+/// Skips a delivery that is stored already or whose end is recorded, and one whose endpoint is deleted, disabled, or
+/// was enabled after the event was accepted.
 pub(crate) async fn insert(
     pool: &PgPool,
     deliveries: &[NewDelivery],
@@ -162,11 +162,11 @@ pub(crate) async fn insert(
     lease: Option<Lease>,
 ) -> sqlx::Result<Result<Vec<Inserted>, Fenced>> {
     if deliveries.is_empty() {
-        // A position that moved and one that did not are both right alone: nothing goes with them.
+        // Without deliveries, positions need not move together.
         return Ok(move_positions(pool, moves).await?.map(|()| Vec::new()));
     }
     let mut transaction = pool.begin().await?;
-    // First, so that a former owner of a partition waits here, and not with rows in its hands.
+    // First, so that a former owner of a partition waits here, before it has inserted rows.
     if move_positions(&mut *transaction, moves).await?.is_err() {
         transaction.rollback().await?;
         return Ok(Err(Fenced));

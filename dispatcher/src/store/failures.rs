@@ -1,4 +1,4 @@
-//! The failure log: each failed attempt, and the requests that can be sent again.
+//! The failure log: each failed attempt, and the requests for redelivery.
 
 use std::collections::HashMap;
 
@@ -63,12 +63,12 @@ async fn add_attempts(
     .map(drop)
 }
 
-/// Keeps each failed delivery's request once, whatever the number of its attempts.
+/// Stores the request of each failed delivery once, however many attempts failed.
 async fn keep_requests(
     transaction: &mut Transaction<'_, Postgres>,
     failed: &[(&Finished, &Failure)],
 ) -> sqlx::Result<()> {
-    // A statement may touch a row only once.
+    // A statement may insert or update a row only once.
     let failed: HashMap<Uuid, (&Finished, &Failure)> =
         failed.iter().map(|(one, failure)| (one.delivery.delivery_id, (*one, *failure))).collect();
     let deliveries: Vec<_> = failed.values().map(|(one, _)| &one.delivery).collect();
@@ -96,7 +96,7 @@ async fn keep_requests(
     .map(drop)
 }
 
-/// Notes of deliveries that failed before that they arrived.
+/// Marks deliveries with earlier failures as delivered.
 pub(super) async fn mark_delivered(
     transaction: &mut Transaction<'_, Postgres>,
     applied: &[&Finished],

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use crate::attempt::{Claimed, Outcome};
 
-/// An attempt that ended, with what its outcome applies to.
+/// An attempt that ended, and its delivery.
 #[derive(Debug, Clone)]
 pub(crate) struct Finished {
     /// The delivery, with the lease under which the attempt was made.
@@ -17,6 +17,6 @@ pub(crate) struct Finished {
     pub(crate) ended_at: DateTime<Utc>,
     /// How long the request took; zero when there was none.
     pub(crate) took: Duration,
-    /// How long to wait until the next attempt, should there be one.
+    /// The wait until the next attempt, if there is one.
     pub(crate) wait: Duration,
 }

@@ -1,4 +1,4 @@
-//! When each endpoint last succeeded and last failed.
+//! The last success and the last failure of each endpoint.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::finished::Finished;
 use crate::attempt::Outcome;
 
-/// The newest success and the newest failure of endpoints.
+/// The last success and the last failure of endpoints.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Health(HashMap<EndpointId, Newest>);
 
@@ -28,7 +28,7 @@ impl Newest {
 }
 
 impl Health {
-    /// Reads attempts; those that sent nothing say nothing.
+    /// Collects the results of attempts; attempts that sent nothing are ignored.
     pub(super) fn of<'a>(attempts: impl Iterator<Item = &'a Finished>) -> Self {
         let mut health = Self::default();
         for one in attempts {
@@ -43,24 +43,24 @@ impl Health {
         health
     }
 
-    /// Adds what is known from elsewhere.
+    /// Merges another set into this one.
     pub(crate) fn add(&mut self, other: &Self) {
         for (endpoint, newest) in &other.0 {
             self.0.entry(*endpoint).or_default().add(*newest);
         }
     }
 
-    /// Tells whether there is nothing to store.
+    /// Returns whether there is nothing to store.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Moves the stored moments forward, never back; an endpoint that is deleted gets none.
+    /// Stores the times unless later ones are stored already; ignores deleted endpoints.
     pub(crate) async fn store(&self, executor: impl PgExecutor<'_>) -> sqlx::Result<()> {
         if self.is_empty() {
             return Ok(());
         }
-        // In the order of ids, in every transaction: two dispatchers that wait for each other would deadlock.
+        // In the order of ids in every transaction, because two dispatchers could deadlock otherwise.
         sqlx::query(
             "INSERT INTO webhook_health AS h (endpoint_id, last_success_at, last_failure_at)
              SELECT e.id, n.success, n.failure
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_success_and_failure_count_and_attempts_that_sent_nothing_do_not() {
+    fn the_last_success_and_failure_count_unless_nothing_was_sent() {
         let now = Utc::now();
         let at = |seconds, mut one: Finished| {
             one.ended_at = now + TimeDelta::seconds(seconds);

@@ -1,6 +1,6 @@
-//! The dispatcher's SQL: one statement or one named transaction per function.
+//! The dispatcher's SQL: one statement or one transaction per function.
 //!
-//! Times that decide something are the database's, so that the clocks of several dispatchers need not agree.
+//! Times that decide something come from the database, so that the clocks of dispatchers need not agree.
 
 mod cleaning;
 mod endpoints;
@@ -20,7 +20,7 @@ pub(crate) use enqueue::{
 };
 pub(crate) use finished::Finished;
 pub(crate) use health::Health;
-pub(crate) use presence::{bury, dead, register};
+pub(crate) use presence::{dead, register, remove_dead};
 pub(crate) use queue::{Grant, Lease, Waiting, backlog, claim, release};
 pub(crate) use settle::{Settled, settle};
 pub(crate) use streaks::DISABLED_AT;

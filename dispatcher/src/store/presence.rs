@@ -1,17 +1,18 @@
-//! Which dispatchers are running, and what those that are not have left behind.
+//! Which dispatchers are running, and the leases of dead ones.
 //!
-//! A dispatcher holds an advisory lock under its number for as long as its connection lasts. Postgres knows of the
-//! end of a connection at once, so the leases of a killed process need not run out.
+//! A dispatcher holds an advisory lock on its number as long as its connection lasts. Postgres notices the end of a
+//! killed process's connection immediately, so its leases can be released before they expire.
 
 use sqlx::{PgConnection, PgPool};
 
-/// Keeps these locks apart from all others in the database.
+/// The class of these advisory locks, different from all others in the database.
 const CLASS: i32 = 0x0d15;
 
-/// Makes sure that this dispatcher is known and holds the lock of its number; a new number when it is not, or no more.
+/// Ensures that this dispatcher is registered and holds the lock on its number, and returns the number: a new one if it
+/// was not registered any more.
 pub(crate) async fn register(connection: &mut PgConnection, number: Option<i32>) -> sqlx::Result<i32> {
-    // Locks of a session count: holding it already is one more, given back at once. A lock that somebody else holds
-    // for the moment means that this dispatcher is being buried.
+    // Session locks are counted, so a lock that is held already is taken once more and released once. If another
+    // dispatcher holds it, that one is removing this dispatcher right now.
     if let Some(number) = number {
         let held: bool = sqlx::query_scalar(
             "SELECT EXISTS (SELECT FROM dispatchers WHERE number = $2)
@@ -36,7 +37,7 @@ pub(crate) async fn register(connection: &mut PgConnection, number: Option<i32>)
             return Ok(number);
         }
     }
-    // The row is seen by others only when the lock is held.
+    // The row becomes visible to others only after the lock is held.
     sqlx::query_scalar(
         "WITH new AS (INSERT INTO dispatchers DEFAULT VALUES RETURNING number)
          SELECT number FROM new WHERE pg_advisory_lock($1, number) IS NOT NULL",
@@ -46,7 +47,7 @@ pub(crate) async fn register(connection: &mut PgConnection, number: Option<i32>)
     .await
 }
 
-/// Returns the dispatchers whose lock nobody holds.
+/// Returns the registered dispatchers that do not hold their lock.
 pub(crate) async fn dead(connection: &mut PgConnection) -> sqlx::Result<Vec<i32>> {
     sqlx::query_scalar(
         "SELECT number FROM dispatchers d
@@ -62,8 +63,8 @@ pub(crate) async fn dead(connection: &mut PgConnection) -> sqlx::Result<Vec<i32>
     .await
 }
 
-/// Frees what a dead dispatcher had leased, and forgets it; none when it is not dead after all.
-pub(crate) async fn bury(pool: &PgPool, number: i32) -> sqlx::Result<Option<u64>> {
+/// Releases the leases of a dead dispatcher and removes its row; `None` when it is running after all.
+pub(crate) async fn remove_dead(pool: &PgPool, number: i32) -> sqlx::Result<Option<u64>> {
     let mut transaction = pool.begin().await?;
     let is_dead: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1, $2)")
         .bind(CLASS)

@@ -1,4 +1,4 @@
-//! The queue of deliveries: what is due, and leases.
+//! The queue of deliveries: due deliveries and leases.
 
 use std::time::Duration;
 
@@ -10,27 +10,28 @@ use uuid::Uuid;
 
 use crate::attempt::Claimed;
 
-/// A lease that is about to be taken.
+/// A lease to take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lease {
-    /// The dispatcher's number.
+    /// The number of the leasing dispatcher.
     pub(crate) by: i32,
-    /// Names the lease: an outcome counts only while the row still carries it.
+    /// The lease's token. An outcome counts only while the row still has it.
     pub(crate) token: Uuid,
-    /// How long it lasts.
+    /// The duration of the lease.
     pub(crate) lasts: Duration,
-    /// A moment before it begins, by this process's clock: it may begin later, when Postgres is slow, but not sooner.
+    /// A time before the lease begins, by this process's clock. It may begin later, if Postgres is slow, but not
+    /// earlier.
     pub(crate) since: Instant,
 }
 
-/// Permits for an endpoint's next claim, taken already.
+/// Permits for an endpoint's next claim, which are in use already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// Whose deliveries to claim.
+    /// The endpoint whose deliveries to claim.
     pub(crate) endpoint_id: EndpointId,
-    /// How many at most.
+    /// The maximum number of deliveries.
     pub(crate) slots: usize,
-    /// How many of them may be first attempts.
+    /// The maximum number of first attempts among them.
     pub(crate) firsts: usize,
 }
 
@@ -47,9 +48,9 @@ pub(crate) struct Waiting {
     pub(crate) first: Option<Duration>,
 }
 
-/// Looks for deliveries that are due: new ones, retries, and those whose lease ran out.
+/// Finds due deliveries: new ones, retries, and those whose lease has expired.
 pub(crate) async fn backlog(pool: &PgPool) -> sqlx::Result<Vec<Waiting>> {
-    // From one endpoint to the next over the index: a distinct over all rows would read a dead endpoint's million.
+    // Steps from one endpoint to the next over the index. `DISTINCT` would read the million rows of a dead endpoint.
     let rows = sqlx::query(
         "WITH RECURSIVE endpoint (id) AS (
              (SELECT endpoint_id FROM webhook_deliveries ORDER BY endpoint_id LIMIT 1)
@@ -76,7 +77,7 @@ pub(crate) async fn backlog(pool: &PgPool) -> sqlx::Result<Vec<Waiting>> {
          ) AS first ON true
          WHERE retry.due_at IS NOT NULL OR first.due_at IS NOT NULL",
     )
-    // The plan of a statement without parameters is kept whatever `plan_cache_mode` says.
+    // Postgres caches the plan of a prepared statement without parameters, whatever `plan_cache_mode` is.
     .persistent(false)
     .fetch_all(pool)
     .await?;
@@ -97,10 +98,10 @@ fn waited(row: &PgRow, column: &str) -> sqlx::Result<Option<Duration>> {
     Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
 }
 
-/// Leases deliveries that are due, for each endpoint at most what it was granted; retries before first attempts, and the
-/// oldest first.
+/// Leases due deliveries, for each endpoint at most as many as granted: retries before first attempts, and the oldest
+/// first.
 ///
-/// No two callers get the same delivery while its lease lasts.
+/// No other caller gets a delivery while its lease lasts.
 pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx::Result<Vec<Claimed>> {
     let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let rows = sqlx::query(
@@ -165,7 +166,7 @@ pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx
         .collect()
 }
 
-/// Gives leases back, so that another dispatcher need not wait until they run out.
+/// Releases leases, so that another dispatcher need not wait until they expire.
 pub(crate) async fn release(pool: &PgPool, leases: impl Iterator<Item = (Uuid, Uuid)>) -> sqlx::Result<()> {
     let (ids, tokens): (Vec<Uuid>, Vec<Uuid>) = leases.unzip();
     sqlx::query(

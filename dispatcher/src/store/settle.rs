@@ -1,8 +1,8 @@
-//! What attempts came to, written in batches.
+//! Applies the outcomes of attempts in batches.
 //!
-//! One transaction holds a delivery's next state, its line in the failure log, its endpoint's row of exhausted
-//! deliveries and the disabling that may follow, so a crash can neither count an outcome twice nor lose one that
-//! another depends on.
+//! One transaction writes a delivery's next state, its line in the failure log, its endpoint's streak of exhausted
+//! deliveries, and the disabling that may follow. So a crash neither counts an outcome twice nor loses one that another
+//! depends on.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -18,35 +18,35 @@ use super::{
 };
 use crate::attempt::{Fate, Outcome};
 
-/// How long a delivery waits whose endpoint's secret does not open.
+/// How long a delivery waits when its endpoint's secret cannot be decrypted.
 const UNSENDABLE_WAIT: Duration = Duration::from_secs(60);
 
-/// What a batch changed.
+/// What a batch has changed.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
-    /// Deliveries whose outcome was applied; the others had lost their lease, or were gone.
+    /// Deliveries whose outcome was applied; the others had lost their lease or were deleted.
     pub(crate) deliveries: HashSet<Uuid>,
-    /// Successes that `webhook_health` does not have yet. All else that a batch says of it is stored with the batch.
+    /// Successes that are not in `webhook_health` yet. Its other changes are stored with the batch.
     pub(crate) health: Health,
-    /// What the owners of endpoints are to be told.
+    /// Notices to the owners of endpoints.
     pub(crate) notices: Vec<Notice>,
     /// Endpoints that were disabled.
     pub(crate) disabled: Vec<EndpointId>,
 }
 
-/// What becomes of a delivery's row.
+/// What happens to a delivery's row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// It goes.
+    /// It is deleted.
     Gone,
-    /// It is due again after a wait, and one attempt is used up.
+    /// It is due again after a wait, and the attempt counts.
     Counted(Duration),
-    /// It is due again after a wait.
+    /// It is due again after a wait, and the attempt does not count.
     Uncounted(Duration),
 }
 
 impl Finished {
-    /// Returns what the failure, if it was one, means for the delivery.
+    /// Returns the delivery's fate if the attempt failed.
     #[must_use]
     pub(crate) fn fate(&self) -> Option<Fate> {
         match &self.outcome {
@@ -55,7 +55,7 @@ impl Finished {
         }
     }
 
-    /// Returns how long until the delivery is due again; none when it is not.
+    /// Returns the wait until the delivery is due again; `None` when it is not.
     #[must_use]
     pub(crate) fn due_in(&self) -> Option<Duration> {
         match self.next() {
@@ -64,7 +64,7 @@ impl Finished {
         }
     }
 
-    /// Tells whether there is nothing to write but that the delivery ended.
+    /// Returns whether the only change is that the delivery ended.
     fn is_plain(&self) -> bool {
         let delivery = &self.delivery;
         self.outcome == Outcome::Delivered
@@ -83,9 +83,9 @@ impl Finished {
     }
 }
 
-/// Applies outcomes, in the order in which the attempts ended.
+/// Applies outcomes in the order in which the attempts ended.
 ///
-/// An outcome counts only if its lease still holds, so applying a batch again after a lost answer changes nothing.
+/// An outcome counts only while its lease is valid, so applying a batch again after a lost answer has no effect.
 pub(crate) async fn settle(pool: &PgPool, batch: &[Finished]) -> sqlx::Result<Settled> {
     let plain: Vec<&Finished> = batch.iter().filter(|one| one.is_plain()).collect();
     let done = if plain.is_empty() { HashSet::new() } else { delete_plain(pool, &plain).await? };
@@ -96,8 +96,8 @@ pub(crate) async fn settle(pool: &PgPool, batch: &[Finished]) -> sqlx::Result<Se
     Ok(settled)
 }
 
-/// Ends deliveries of which there is nothing to write but that they ended, in one statement; not those to endpoints
-/// with a row of exhausted deliveries, which a success ends.
+/// Ends deliveries without further changes, in one statement. Excludes endpoints with a streak of exhausted deliveries,
+/// which a success ends.
 async fn delete_plain(pool: &PgPool, plain: &[&Finished]) -> sqlx::Result<HashSet<Uuid>> {
     let deleted: Vec<Uuid> = sqlx::query_scalar(
         "DELETE FROM webhook_deliveries d USING unnest($1::uuid[], $2::uuid[]) AS f (delivery_id, lease_token)
@@ -115,7 +115,7 @@ async fn delete_plain(pool: &PgPool, plain: &[&Finished]) -> sqlx::Result<HashSe
 
 async fn settle_together(pool: &PgPool, batch: &[&Finished]) -> sqlx::Result<Settled> {
     let mut transaction = pool.begin().await?;
-    // Endpoints before deliveries, in every transaction: two dispatchers that wait for each other would deadlock.
+    // Endpoints before deliveries in every transaction, because two dispatchers could deadlock otherwise.
     let before = streaks::lock(&mut transaction, batch).await?;
     let mut deliveries = delete(&mut transaction, batch).await?;
     deliveries.extend(postpone(&mut transaction, batch).await?);
@@ -189,7 +189,7 @@ async fn postpone(
     .await
 }
 
-/// Remembers the end of deliveries whose event may come again, and of tests.
+/// Records the end of deliveries whose event may be read again, and of tests.
 async fn remember(transaction: &mut Transaction<'_, Postgres>, applied: &[&Finished]) -> sqlx::Result<()> {
     let (mut ids, mut delivered_to, mut attempts) = (vec![], vec![], vec![]);
     for one in applied.iter().filter(|one| one.delivery.is_remembered && one.next() == Next::Gone) {
@@ -260,7 +260,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_secret_that_does_not_open_uses_up_no_attempt() {
+    fn an_undecryptable_secret_uses_no_attempt() {
         assert!(finished(1, Outcome::Unsendable).next() == Next::Uncounted(UNSENDABLE_WAIT));
         assert!(failed(1, Ok(500)).next() == Next::Counted(Duration::from_secs(10)));
         for gone in [failed(5, Ok(500)), failed(1, Ok(404)), finished(1, Outcome::Delivered)] {

@@ -1,4 +1,5 @@
-//! Exhausted deliveries in a row, per endpoint: what is told at 5, 10 and 15 of them, and what happens at 15.
+//! Streaks: consecutive exhausted deliveries per endpoint. Its owner is notified at 5, 10 and 15, and it is disabled at
+//! 15.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,42 +10,41 @@ use uuid::Uuid;
 use super::finished::Finished;
 use crate::attempt::{Fate, Outcome};
 
-/// Deliveries in a row that used up their attempts, after which their endpoint is disabled.
+/// The streak at which an endpoint is disabled.
 pub(crate) const DISABLED_AT: i32 = 15;
 
-/// Of how many exhausted deliveries in a row the endpoint's owner is told.
-const TOLD_AT: [i32; 3] = [5, 10, DISABLED_AT];
+/// The streaks at which the endpoint's owner is notified.
+const NOTIFIED_AT: [i32; 3] = [5, 10, DISABLED_AT];
 
-/// Deliveries of a disabled endpoint that go in the transaction that disables it; the others are cleaned up later.
-/// They are never sent: an endpoint that is enabled again has another epoch.
-const PURGED_AT_ONCE: i64 = 5_000;
+/// Maximum deliveries that are removed in the transaction that disables their endpoint; the others are removed later.
+/// They are never sent, because an endpoint that is enabled again has another epoch.
+const MAX_PURGED: i64 = 5_000;
 
-/// What the owner of an endpoint is to be told.
+/// A notice to the owner of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Notice {
     /// The endpoint.
     pub(crate) endpoint_id: EndpointId,
-    /// How many of its deliveries in a row used up their attempts.
+    /// The number of consecutive exhausted deliveries.
     pub(crate) consecutive_exhausted: i32,
 }
 
-/// An endpoint's row of exhausted deliveries.
+/// An endpoint's streak of exhausted deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Streak {
     epoch: i64,
     exhausted: i32,
 }
 
-/// The rows after a batch.
+/// The streaks after a batch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     exhausted: HashMap<EndpointId, i32>,
-    /// In the order in which the counts were reached.
+    /// Notices, in the order in which the counts were reached.
     pub(super) notices: Vec<Notice>,
 }
 
-/// Locks the endpoints whose row of exhausted deliveries may change, and no others: an endpoint that only
-/// succeeds is never written.
+/// Locks only the endpoints whose streak may change; an endpoint that only succeeds is never written.
 pub(super) async fn lock(
     transaction: &mut Transaction<'_, Postgres>,
     batch: &[&Finished],
@@ -77,10 +77,10 @@ pub(super) async fn lock(
         .collect()
 }
 
-/// Counts exhausted deliveries in a row, per endpoint, in the order in which the attempts ended.
+/// Counts consecutive exhausted deliveries per endpoint, in the order in which the attempts ended.
 ///
-/// Once an endpoint reached [`DISABLED_AT`] its further outcomes are ignored, and so is what belongs to another
-/// epoch. A permanent failure neither adds nor resets: the specification counts exhausted deliveries only.
+/// Ignores outcomes after the endpoint reached [`DISABLED_AT`], and those of another epoch. A permanent failure neither
+/// adds to a streak nor ends it, because the specification counts exhausted deliveries only.
 pub(super) fn count(before: &HashMap<EndpointId, Streak>, applied: &[&Finished]) -> Counted {
     let mut counted = Counted {
         exhausted: before.iter().map(|(endpoint, streak)| (*endpoint, streak.exhausted)).collect(),
@@ -97,7 +97,7 @@ pub(super) fn count(before: &HashMap<EndpointId, Streak>, applied: &[&Finished])
             (Outcome::Delivered, _) => *exhausted = 0,
             (_, Some(Fate::Exhausted)) => {
                 *exhausted += 1;
-                if TOLD_AT.contains(exhausted) {
+                if NOTIFIED_AT.contains(exhausted) {
                     counted.notices.push(Notice { endpoint_id, consecutive_exhausted: *exhausted });
                 }
             }
@@ -107,7 +107,7 @@ pub(super) fn count(before: &HashMap<EndpointId, Streak>, applied: &[&Finished])
     counted
 }
 
-/// Stores the counts that changed and the notices, and disables the endpoints that reached [`DISABLED_AT`].
+/// Stores the changed streaks and the notices, and disables the endpoints that reached [`DISABLED_AT`].
 pub(super) async fn store(
     transaction: &mut Transaction<'_, Postgres>,
     before: &HashMap<EndpointId, Streak>,
@@ -167,7 +167,7 @@ async fn disable(transaction: &mut Transaction<'_, Postgres>, endpoints: &[Endpo
          WHERE id = ANY($1)",
     )
     .bind(&ids)
-    .bind(format!("{DISABLED_AT} deliveries in a row used up their attempts"))
+    .bind(format!("{DISABLED_AT} consecutive deliveries used up their attempts"))
     .execute(&mut **transaction)
     .await?;
     sqlx::query("UPDATE endpoints_version SET version = version + 1").execute(&mut **transaction).await?;
@@ -178,7 +178,7 @@ async fn disable(transaction: &mut Transaction<'_, Postgres>, endpoints: &[Endpo
          )",
     )
     .bind(&ids)
-    .bind(PURGED_AT_ONCE)
+    .bind(MAX_PURGED)
     .execute(&mut **transaction)
     .await
     .map(drop)
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn exhausted_deliveries_in_a_row_are_counted_and_a_success_resets() {
+    fn consecutive_exhausted_deliveries_are_counted_until_a_success() {
         assert_eq!(counted(13, &exhausted(1)), (14, vec![]));
         let mut batch = exhausted(14);
         batch.push(finished(1, Outcome::Delivered));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_fifteenth_is_ignored() {
+    fn outcomes_after_the_fifteenth_failure_are_ignored() {
         let mut batch = exhausted(17);
         batch.push(finished(1, Outcome::Delivered));
         assert_eq!(counted(0, &batch), (DISABLED_AT, vec![5, 10, 15]));

@@ -1,4 +1,4 @@
-//! Clicks that come again: an edge that was killed sends them, marked.
+//! Clicks that a killed edge sends again, marked as possible repeats.
 
 use schemas::message::{Class, Click};
 use tests::receiver::{Answer, Receiver};
@@ -6,7 +6,7 @@ use tests::receiver::{Answer, Receiver};
 use crate::world::World;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_click_sent_again_keeps_its_delivery_id_and_is_remembered_from_then_on() {
+async fn a_click_sent_again_keeps_its_delivery_id() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;
@@ -28,7 +28,7 @@ async fn a_click_sent_again_keeps_its_delivery_id_and_is_remembered_from_then_on
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_click_sent_again_while_its_delivery_waits_makes_no_second_one() {
+async fn a_click_sent_again_gets_no_second_waiting_delivery() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Silence).await;
     let workspace = world.workspace("business").await;

@@ -1,4 +1,4 @@
-//! Receivers that do what no receiver should.
+//! Receivers that misbehave.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::world::{SOON, World};
 
 const DEADLINE: Duration = Duration::from_millis(1500);
 
-/// Sends one click to such a receiver and returns the failure log, of the first attempt only unless it succeeded.
+/// Sends one click to a misbehaving receiver and returns the failure log after the first attempt.
 async fn fails(behaviour: Behaviour) -> Vec<(i16, Option<i16>, Option<String>, String)> {
     let world = World::new().await;
     let receiver = Raw::start(behaviour).await;
@@ -71,7 +71,7 @@ async fn a_body_that_never_comes_after_a_200_is_a_success() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endless_compressed_body_of_a_failure_is_cut_and_not_unpacked() {
+async fn an_endless_compressed_body_of_a_failure_is_truncated_and_not_decompressed() {
     let flood = Behaviour::Flood(
         "HTTP/1.1 500 No\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n\x1f",
         &[0x8b; 65_536],
@@ -90,14 +90,14 @@ async fn informational_answers_alone_are_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_closes_early_or_speaks_something_else_is_a_failure() {
+async fn a_connection_that_closes_early_or_is_not_http_fails() {
     assert_eq!(fails(Behaviour::Close("")).await, without_answer("response"));
     assert_eq!(fails(Behaviour::Close("HTTP/1.1 200")).await, without_answer("response"));
     assert_eq!(fails(Behaviour::Close("+OK ready\r\n")).await, without_answer("response"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_speaks_no_tls_where_it_should_or_is_not_there_fails_to_connect() {
+async fn a_receiver_without_tls_or_listener_fails_to_connect() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;

@@ -1,4 +1,4 @@
-//! What survives a dispatcher that is killed, and one that is stopped.
+//! Dispatchers that are killed or stopped.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tests::receiver::{Answer, Receiver};
 
 use crate::world::{SOON, World};
 
-/// Longer than a dead process's session and leases together.
+/// Longer than the session and leases of a dead process together.
 const RECOVERED: Duration = Duration::from_secs(90);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_dispatcher_loses_nothing_and_repeats_only_under_the_same_id() {
+async fn a_killed_dispatcher_loses_nothing_and_repeats_under_the_same_id() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Late(Duration::from_millis(20), 200)).await;
     let workspace = world.workspace("business").await;
@@ -53,19 +53,19 @@ async fn a_killed_dispatcher_loses_nothing_and_repeats_only_under_the_same_id() 
         let body = bodies.entry(request.delivery()).or_insert(&request.body);
         assert_eq!(*body, &request.body, "one id, two bodies");
     }
-    // In flight when killed, three times: at most what one endpoint may have, and what was not yet written.
+    // Each of three kills repeats at most the requests in flight to one endpoint, and the unwritten outcomes.
     let repeats = requests.len() - expected.len();
     assert!(repeats <= 3 * 2 * 32, "{repeats} repeats");
     dispatcher.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_dispatcher_held_is_taken_over_long_before_its_leases_run_out() {
+async fn leases_of_a_killed_dispatcher_are_released_before_they_expire() {
     let world = World::new().await;
     let receiver =
         Receiver::start(|_, number| if number < 8 { Answer::Silence } else { Answer::Status(200) }).await;
     let workspace = world.workspace("business").await;
-    // Eight endpoints, for one that nobody knows yet gets one request at a time.
+    // Eight endpoints, because a new one gets one request at a time.
     for _ in 0..8 {
         world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
     }
@@ -98,17 +98,17 @@ async fn what_a_killed_dispatcher_held_is_taken_over_long_before_its_leases_run_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_one_has_taken_over_while_it_waited_for_its_turn_is_not_sent() {
+async fn a_delivery_taken_over_by_another_dispatcher_is_not_sent() {
     const QUICK: usize = 40;
     let world = World::new().await;
-    // Long enough for what waits meanwhile to be looked at again, and not so long as to count as failing.
+    // Long enough for waiting deliveries to be rechecked, and too short to count as failing.
     let receiver = Receiver::start(|_, number| {
         if number == QUICK { Answer::Late(Duration::from_millis(900), 200) } else { Answer::Status(200) }
     })
     .await;
     let workspace = world.workspace("business").await;
     world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
-    // Of a quick endpoint several are claimed, and one at a time is sent.
+    // Several deliveries are claimed for a fast endpoint, and sent one at a time.
     let dispatcher = world.dispatcher_with(|config| config.tuning.per_endpoint = 1).await;
     let arrived = async |count| {
         eventually("so many requests", SOON, async || match receiver.requests().len() {
@@ -145,7 +145,7 @@ async fn what_another_one_has_taken_over_while_it_waited_for_its_turn_is_not_sen
     .await
     .unwrap();
     assert_eq!(taken.rows_affected(), 2);
-    // Behind the two, for the turns of an endpoint come in order.
+    // After the other two, because an endpoint's deliveries are sent in order.
     let last = world.click(workspace, Class::Human).await;
     arrived(QUICK + 2).await;
     assert_eq!(receiver.requests()[QUICK + 1].json()["data"]["click_id"], *last);
@@ -164,7 +164,7 @@ async fn start(world: &World) -> crate::world::Dispatcher {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_dispatcher_finishes_what_is_in_flight_and_gives_the_rest_back() {
+async fn a_stopped_dispatcher_finishes_attempts_in_flight_and_releases_the_rest() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Late(Duration::from_millis(300), 200)).await;
     let workspace = world.workspace("business").await;

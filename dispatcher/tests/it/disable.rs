@@ -1,4 +1,4 @@
-//! When an endpoint is disabled, and when it is not.
+//! Disabling of endpoints.
 
 use schemas::message::Class;
 use tests::eventually;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::world::{SOON, World};
 
-/// What the owner of the one endpoint was told, in order.
+/// Returns the notices to the owner of the only endpoint, in order.
 async fn notices(world: &World) -> Vec<i32> {
     sqlx::query_scalar(
         "SELECT consecutive_exhausted FROM webhook_notices ORDER BY created_at, consecutive_exhausted",
@@ -52,7 +52,7 @@ async fn fifteen_exhausted_deliveries_in_a_row_disable_an_endpoint_and_only_it()
     assert!(reason.unwrap().contains("15 deliveries in a row"));
     assert_eq!(notices(&world).await, [5, 10, 15]);
 
-    // The sixteenth goes to the endpoint that is alive, and to it alone.
+    // The sixteenth goes only to the enabled endpoint.
     world.click(workspace, Class::Human).await;
     eventually("the living endpoint has them all", SOON, async || {
         match receiver.requests_to("/alive").len() {
@@ -67,7 +67,7 @@ async fn fifteen_exhausted_deliveries_in_a_row_disable_an_endpoint_and_only_it()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_success_in_between_starts_the_count_again() {
+async fn a_success_resets_the_streak() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, number| Answer::Status(if number < 10 { 500 } else { 200 })).await;
     let workspace = world.workspace("business").await;
@@ -164,10 +164,10 @@ async fn forty_that_exhaust_at_once_in_two_dispatchers_disable_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_enabled_again_starts_at_zero_with_new_events_only() {
+async fn an_endpoint_enabled_again_gets_only_new_events_and_a_new_streak() {
     let world = World::new().await;
     let receiver = Receiver::start(|request, number| match number {
-        // The fifteen that disable it; then one that is under way while the endpoint is disabled and enabled again.
+        // The fifteen that disable it; then one that is in flight while the endpoint is disabled and enabled again.
         0..75 => Answer::Status(500),
         _ if request.header("x-service-event") == "link.deleted" => Answer::Status(500),
         _ => Answer::Status(200),
@@ -188,7 +188,7 @@ async fn an_endpoint_enabled_again_starts_at_zero_with_new_events_only() {
         world.click(workspace, Class::Human).await;
     }
     world.enqueued().await;
-    // What came in before it was disabled and was not purged yet.
+    // A delivery that was stored before the endpoint was disabled and is not purged yet.
     let left: i64 = world
         .number(
             "WITH old AS (
@@ -217,7 +217,7 @@ async fn an_endpoint_enabled_again_starts_at_zero_with_new_events_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_an_endpoint_that_is_deleted_or_loses_its_plan_goes() {
+async fn deliveries_of_a_deleted_endpoint_or_lost_plan_are_removed() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(500)).await;
     let (deleted, unpaid) = (world.workspace("business").await, world.workspace("agency").await);
@@ -241,7 +241,7 @@ async fn what_waits_for_an_endpoint_that_is_deleted_or_loses_its_plan_goes() {
         .await
         .unwrap();
     world.set_plan(unpaid, "free").await;
-    // Long before they are due.
+    // Long before their retries are due.
     world.done().await;
     assert_eq!(receiver.requests().len(), 2);
     dispatcher.stop().await;

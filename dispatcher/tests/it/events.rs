@@ -1,4 +1,4 @@
-//! Who gets which events.
+//! Which endpoints get which events.
 
 use schemas::message::{Class, Click, LinkEventKind, Message as _, delivery_id};
 use schemas::topic;
@@ -35,7 +35,7 @@ async fn events_arrive_once_and_signed_at_those_who_asked_and_nowhere_else() {
         if requests.len() >= 5 { Ok(requests) } else { Err(requests.len()) }
     })
     .await;
-    // Only now is it certain that the other events made no delivery.
+    // Only now it is certain that the other events have no delivery.
     world.enqueued().await;
     world.done().await;
 
@@ -89,7 +89,7 @@ async fn a_link_clicked_right_after_its_endpoint_was_created_is_delivered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unreadable_event_becomes_a_dead_letter_and_holds_nothing_up() {
+async fn an_invalid_event_becomes_a_dead_letter_and_delays_nothing() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;
@@ -141,7 +141,7 @@ async fn a_plan_that_lost_webhooks_gets_no_further_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_webhook_of_a_dead_letter_that_is_sent_again_arrives() {
+async fn the_webhook_of_a_resubmitted_dead_letter_arrives() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;
@@ -155,7 +155,7 @@ async fn the_webhook_of_a_dead_letter_that_is_sent_again_arrives() {
     .await;
     assert_eq!(letter.key, format!("{}/3/0", world.isolated.topic(topic::CLICKS)));
 
-    // As `processor dead-letters resubmit` sends what it can read: marked, to the partition that the letter names.
+    // As `processor dead-letters resubmit` does: marked as a possible repeat, in the dead letter's partition.
     let click = Click { again: true, ..World::new_click(workspace, Class::Human) };
     for _ in 0..2 {
         world.publish_to(topic::CLICKS, 3, &click.encode()).await;
@@ -169,11 +169,11 @@ async fn the_webhook_of_a_dead_letter_that_is_sent_again_arrives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_of_many_deliveries_is_cut_into_transactions_and_complete() {
+async fn a_large_batch_is_split_into_transactions() {
     const ENDPOINTS: i64 = 30;
     const CLICKS: i64 = 100;
     let world = World::new().await;
-    // What is never answered stays in the queue.
+    // Unanswered deliveries stay in the queue.
     let receiver = Receiver::start(|_, _| Answer::Silence).await;
     let workspace = world.workspace("business").await;
     for _ in 0..ENDPOINTS {

@@ -62,7 +62,7 @@ async fn the_example_receiver_verifies_real_deliveries() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_example_receiver_refuses_another_secrets_signature() {
+async fn the_example_receiver_rejects_another_secrets_signature() {
     let world = World::new().await;
     let (example, url) = start(&["--secret", "whsec_other", "--count", "1"]).await;
     let workspace = world.workspace("business").await;
@@ -82,8 +82,8 @@ async fn the_example_receiver_refuses_another_secrets_signature() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_example_receiver_takes_a_signature_for_five_minutes_and_during_a_rotation() {
-    // A test vector, and what time or change does to it.
+async fn the_example_receiver_accepts_a_signature_for_five_minutes_and_during_a_rotation() {
+    // Checks a test vector, with different times and changes.
     const CHECKS: &str = r#"
 from receiver import verify
 secret, t, body = "whsec_test_secret", 1614265330, b'{"test": 2432232314}'

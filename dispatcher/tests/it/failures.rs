@@ -1,4 +1,4 @@
-//! The failure log, what is sent again from it, and test events.
+//! The failure log, redelivery from it, and test events.
 
 use schemas::id::EndpointId;
 use schemas::message::Class;
@@ -39,7 +39,7 @@ async fn failed_deliveries_are_sent_again_by_id_and_by_time_with_the_same_id_and
     let one: Uuid = refused[0].delivery().parse().unwrap();
     assert_eq!(redeliver(&world, endpoint, Some(vec![one, Uuid::now_v7()]), 0).await, 1);
     world.done().await;
-    // The other two, for the first has arrived.
+    // Only the other two, because the first has arrived.
     assert_eq!(redeliver(&world, endpoint, None, 1).await, 2);
     world.done().await;
     assert_eq!(redeliver(&world, endpoint, None, 1).await, 0);
@@ -50,7 +50,7 @@ async fn failed_deliveries_are_sent_again_by_id_and_by_time_with_the_same_id_and
         assert_eq!(first.body, request.body);
         assert!(request.is_signed_with(SECRET));
     }
-    // By id also what has arrived; of another endpoint nothing.
+    // By id, also deliveries that have arrived; but none of another endpoint.
     assert_eq!(redeliver(&world, EndpointId::from_uuid(Uuid::now_v7()), Some(vec![one]), 0).await, 0);
     assert_eq!(redeliver(&world, endpoint, Some(vec![one]), 0).await, 1);
     world.done().await;
@@ -59,7 +59,7 @@ async fn failed_deliveries_are_sent_again_by_id_and_by_time_with_the_same_id_and
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_is_gone_after_seven_days_and_so_is_its_request() {
+async fn failures_and_their_requests_are_removed_after_seven_days() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(404)).await;
     let workspace = world.workspace("business").await;
@@ -86,7 +86,7 @@ async fn a_failure_is_gone_after_seven_days_and_so_is_its_request() {
     assert_eq!(redeliver(&world, endpoint, None, 24 * 30).await, 1);
     sqlx::query("DELETE FROM webhook_deliveries").execute(&world.pool).await.unwrap();
 
-    // The first round of a new dispatcher looks for what is too old.
+    // The first round of a new dispatcher removes expired rows.
     let dispatcher = world.dispatcher().await;
     for (table, count) in [
         ("attempts", "SELECT count(*) FROM webhook_failures"),

@@ -1,4 +1,4 @@
-//! Endpoints that never answer, next to endpoints that do.
+//! Endpoints that never answer, beside endpoints that do.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tests::receiver::{Answer, Receiver};
 
 use crate::world::{SOON, World};
 
-/// Far above what a delivery takes, far below the deadline of an attempt.
+/// Far longer than a delivery takes, and far shorter than the timeout of an attempt.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -21,7 +21,7 @@ async fn endpoints_that_never_answer_do_not_delay_those_that_do() {
             },
         )
         .await;
-    // Both in the workspace of a hole, and in another one.
+    // One in the workspace of endpoints that never answer, and one in another workspace.
     let (shared, own) = (world.workspace("business").await, world.workspace("business").await);
     let holes = 12;
     for _ in 0..holes {
@@ -30,7 +30,7 @@ async fn endpoints_that_never_answer_do_not_delay_those_that_do() {
     for workspace in [shared, own] {
         world.endpoint(workspace, &receiver.url("/alive"), &["click.created"]).await;
     }
-    // As tight as for a thousand holes.
+    // As few permits as with a thousand endpoints that never answer.
     let dispatcher = world
         .dispatcher_with(|config| {
             config.tuning.per_workspace = 16;
@@ -41,7 +41,7 @@ async fn endpoints_that_never_answer_do_not_delay_those_that_do() {
         for workspace in [shared, own] {
             world.click(workspace, Class::Human).await;
         }
-        // The first round has to find out who answers.
+        // In the first round, the dispatcher does not know yet which endpoints answer.
         let within = if round == 1 { SOON } else { AT_ONCE };
         eventually("both of the living have it", within, async || {
             match receiver.requests_to("/alive").len() {

@@ -1,4 +1,4 @@
-//! When an endpoint last succeeded and last failed.
+//! The last success and the last failure of an endpoint.
 
 use chrono::{DateTime, Utc};
 use schemas::id::EndpointId;
@@ -84,7 +84,7 @@ async fn the_last_success_before_a_stop_is_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_kept_of_a_deleted_endpoint() {
+async fn all_rows_of_a_deleted_endpoint_are_removed() {
     let world = World::new().await;
     let workspace = world.workspace("business").await;
     let kept = world.endpoint(workspace, "https://hooks.example/", &["click.created"]).await;

@@ -1,4 +1,4 @@
-//! What Postgres reads for a batch of deliveries.
+//! How many rows Postgres reads for a batch of deliveries.
 
 use schemas::message::Class;
 use sqlx::Executor as _;
@@ -8,13 +8,14 @@ use tests::receiver::{Answer, Receiver};
 use crate::world::{SOON, World};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_was_empty_and_is_full_is_not_read_as_a_whole_for_each_batch() {
+async fn no_cached_plan_reads_the_whole_queue_for_each_batch() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;
     world.endpoint(workspace, &receiver.url("/hook"), &["click.created"]).await;
     let dispatcher = world.dispatcher().await;
-    // As autovacuum does, so that Postgres knows of no rows. After a handful of executions it would keep a plan for none.
+    // As autovacuum does, so that Postgres assumes an empty table. After a few executions it would cache a plan for
+    // that.
     world.pool.execute("VACUUM ANALYZE webhook_deliveries").await.unwrap();
     let deliver = async |clicks: i64| {
         for _ in 0..clicks {
@@ -44,7 +45,7 @@ async fn a_queue_that_was_empty_and_is_full_is_not_read_as_a_whole_for_each_batc
     let read = "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'webhook_deliveries'";
     let before = world.number(read).await;
     deliver(20).await;
-    // Counted with what was read for them.
+    // The deleted rows, which are counted together with the rows that were read.
     let ended = "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'webhook_deliveries'";
     eventually("all have ended", SOON, async || match world.number(ended).await {
         40 => Ok(()),

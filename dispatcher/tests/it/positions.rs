@@ -1,4 +1,4 @@
-//! Where a dispatcher goes on: at what Postgres has, unless the log has no such offset.
+//! The position at which a dispatcher continues: the one in Postgres, unless the log does not have that offset.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tests::receiver::{Answer, Receiver};
 
 use crate::world::{Dispatcher, SOON, Workspace, World};
 
-/// An endpoint for clicks that takes everything.
+/// Creates an endpoint that gets every click.
 async fn listening(world: &World) -> (Receiver, Workspace) {
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;
@@ -33,7 +33,7 @@ async fn arrived(world: &World, receiver: &Receiver) -> usize {
     receiver.requests().len()
 }
 
-/// Waits until a dispatcher has counted a position that it could not go on at.
+/// Waits until a dispatcher has reported that it does not continue at a stored position.
 async fn has_jumped(dispatcher: &Dispatcher, reason: &str) {
     let url = format!("{}/metrics", dispatcher.operations_url);
     eventually("the jump is counted", SOON, async || {
@@ -44,7 +44,7 @@ async fn has_jumped(dispatcher: &Dispatcher, reason: &str) {
     .await;
 }
 
-/// Deletes the topic of clicks with everything in it, and makes it anew.
+/// Deletes and recreates the topic of clicks.
 async fn make_anew(world: &World) {
     let admin: AdminClient<DefaultClientContext> = world.isolated.kafka().create().unwrap();
     let name = world.isolated.topic(topic::CLICKS);
@@ -52,7 +52,7 @@ async fn make_anew(world: &World) {
     admin.delete_topics(&[&name], &options).await.unwrap().remove(0).unwrap();
     let new = NewTopic::new(&name, topic::CLICKS.partitions, TopicReplication::Fixed(1));
     let new = topic::CLICKS.config.iter().fold(new, |new, (key, value)| new.set(key, value));
-    // The former one is there a moment longer.
+    // Kafka deletes the former topic with a delay.
     eventually("the topic is made anew", SOON, async || {
         admin.create_topics([&new], &options).await.unwrap().remove(0)
     })
@@ -76,7 +76,7 @@ async fn postgres_and_not_kafka_says_where_to_go_on() {
     .await;
     dispatcher.stop().await;
 
-    // As after a restore from a backup: Kafka's offsets are ahead of what the database knows.
+    // As after a restore from a backup: Kafka's committed offsets are ahead of the database's.
     sqlx::query("UPDATE webhook_offsets SET next_offset = 0").execute(&world.pool).await.unwrap();
     let dispatcher = world.dispatcher().await;
     eventually("the three arrive again", SOON, async || match receiver.requests().len() {
@@ -91,7 +91,7 @@ async fn postgres_and_not_kafka_says_where_to_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_position_beyond_the_end_of_a_log_concerns_its_partition_only() {
+async fn a_position_beyond_the_end_of_a_log_affects_only_its_partition() {
     let world = World::new().await;
     let (receiver, workspace) = listening(&world).await;
     let dispatcher = world.dispatcher().await;
@@ -101,7 +101,7 @@ async fn a_position_beyond_the_end_of_a_log_concerns_its_partition_only() {
     assert_eq!(arrived(&world, &receiver).await, 6);
     dispatcher.stop().await;
 
-    // As after Kafka has lost the end of one log.
+    // As after Kafka lost the end of one log.
     let clicks = world.isolated.topic(topic::CLICKS);
     sqlx::query("UPDATE webhook_offsets SET next_offset = 1000 WHERE topic = $1 AND partition_id = 0")
         .bind(&clicks)
@@ -139,7 +139,7 @@ async fn without_positions_in_postgres_the_committed_offsets_say_where_to_go_on(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_was_made_anew_is_read_from_its_start() {
+async fn a_recreated_topic_is_read_from_its_start() {
     let world = World::new().await;
     let (receiver, workspace) = listening(&world).await;
     let dispatcher = world.dispatcher().await;
@@ -181,7 +181,7 @@ async fn a_former_owner_of_a_partition_inserts_nothing() {
         if world.number(waiting).await == 1 { Ok(()) } else { Err("no") }
     })
     .await;
-    // Another dispatcher has put the second click into the queue, and delivered it.
+    // As if another dispatcher had queued and delivered the second click.
     sqlx::query("UPDATE webhook_offsets SET next_offset = 2 WHERE next_offset = 1")
         .execute(&mut *other)
         .await

@@ -1,4 +1,4 @@
-//! A receiver below HTTP: it reads a request, then writes whatever its script says.
+//! A receiver on TCP: it reads a request, then writes what its script says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,16 +7,16 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// What it does after a request.
+/// What a raw receiver does after a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Behaviour {
     /// Writes this and closes.
     Close(&'static str),
     /// Writes this and then nothing more.
     Hold(&'static str),
-    /// Writes this and goes on for ever with that, as fast as it is taken.
+    /// Writes the first text, then the second one forever, as fast as it is read.
     Flood(&'static str, &'static [u8]),
-    /// Writes this byte by byte, one each 200 ms.
+    /// Writes this, one byte each 200 ms.
     Trickle(&'static str),
 }
 
@@ -49,7 +49,7 @@ impl Raw {
     }
 }
 
-/// The sender may hang up at any moment, which ends this.
+/// Ends when the sender closes the connection.
 async fn answer(mut stream: TcpStream, behaviour: Behaviour, requests: Arc<AtomicUsize>) -> Option<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|window| window == b"\r\n\r\n") {
@@ -60,7 +60,7 @@ async fn answer(mut stream: TcpStream, behaviour: Behaviour, requests: Arc<Atomi
         Behaviour::Close(text) => stream.write_all(text.as_bytes()).await.ok()?,
         Behaviour::Hold(text) => {
             stream.write_all(text.as_bytes()).await.ok()?;
-            // Until the other side has hung up.
+            // Until the other side closes the connection.
             while stream.read_u8().await.is_ok() {}
         }
         Behaviour::Flood(text, more) => {

@@ -1,4 +1,4 @@
-//! What happens when a receiver does not answer 2xx.
+//! Attempts without a 2xx answer.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tests::receiver::{Answer, Receiver, Request};
 
 use crate::world::{SECRET, SOON, World};
 
-/// Sends one click to a receiver with this script, waits until its delivery is done with, and returns the requests.
+/// Sends one click to a receiver with this script, waits until its delivery has ended, and returns the requests.
 async fn deliver_to(
     world: &World,
     retry_base: Duration,
@@ -40,7 +40,7 @@ async fn deliver_to(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_attempt_is_made_again_with_the_same_id_and_body_after_its_wait() {
+async fn a_retry_has_the_same_id_and_body() {
     let world = World::new().await;
     let base = Duration::from_millis(1500);
     let (endpoint, requests) = deliver_to(&world, base, |_, number| match number {
@@ -53,7 +53,7 @@ async fn a_failed_attempt_is_made_again_with_the_same_id_and_body_after_its_wait
     for (earlier, later, wait) in [(0, 1, base), (1, 2, base * 2)] {
         let gap = requests[later].at.duration_since(requests[earlier].at).unwrap();
         assert!(gap >= wait, "{gap:?} is shorter than {wait:?}");
-        // A tenth at most is added at random. The rest is lateness, here on a machine that runs other tests too.
+        // At most a tenth is added at random. The rest is the delay of a busy machine.
         let late = gap.saturating_sub(wait.mul_f64(1.1));
         assert!(late < Duration::from_secs(2), "{gap:?} is {late:?} later than {wait:?} allows");
     }
@@ -93,7 +93,7 @@ async fn a_404_is_final_and_in_the_failure_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_asks_for_time_gets_it() {
+async fn retry_after_extends_the_wait() {
     let world = World::new().await;
     let (_, requests) = deliver_to(&world, Duration::from_millis(10), |_, number| match number {
         0 => Answer::Full(429, ("retry-after", "2".to_owned()), vec![]),
@@ -106,7 +106,7 @@ async fn a_receiver_that_asks_for_time_gets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_date_to_come_back_at_is_honoured_and_nonsense_is_not() {
+async fn a_retry_after_date_is_respected_and_nonsense_is_ignored() {
     let world = World::new().await;
     let base = Duration::from_millis(100);
     let (_, requests) = deliver_to(&world, base, |_, number| match number {
@@ -116,7 +116,7 @@ async fn a_date_to_come_back_at_is_honoured_and_nonsense_is_not() {
             Answer::Full(503, ("retry-after", text), vec![])
         }
         1 => Answer::Full(503, ("retry-after", "-1".to_owned()), vec![]),
-        // A status that asks for nothing.
+        // This status has no meaning for `Retry-After`.
         2 => Answer::Full(500, ("retry-after", "600".to_owned()), vec![]),
         _ => Answer::Status(200),
     })
@@ -128,7 +128,7 @@ async fn a_date_to_come_back_at_is_honoured_and_nonsense_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_clock_has_put_off_for_too_long_is_due_again() {
+async fn a_delivery_delayed_by_a_wrong_clock_is_made_due() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, number| Answer::Status(if number == 0 { 500 } else { 200 })).await;
     let workspace = world.workspace("business").await;
@@ -144,7 +144,7 @@ async fn what_a_clock_has_put_off_for_too_long_is_due_again() {
     })
     .await;
     dispatcher.stop().await;
-    // As if the database's clock had stepped back by a day since.
+    // As if the database's clock had been set back by a day since.
     sqlx::query("UPDATE webhook_deliveries SET due_at = due_at + interval '1 day'")
         .execute(&world.pool)
         .await

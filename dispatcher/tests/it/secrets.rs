@@ -1,4 +1,4 @@
-//! Secrets that are replaced, and one that does not open.
+//! Rotated secrets, and a secret that cannot be decrypted.
 
 use schemas::message::Class;
 use tests::eventually;
@@ -42,7 +42,7 @@ async fn both_secrets_sign_for_a_day_after_a_rotation_and_then_the_new_one_alone
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_under_an_unknown_key_keeps_its_deliveries_waiting_and_nobody_elses() {
+async fn a_secret_under_an_unknown_key_delays_only_its_own_deliveries() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;

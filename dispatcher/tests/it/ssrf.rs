@@ -1,5 +1,5 @@
-//! Where a webhook must not go, row by row, through a dispatcher with the strict rules. The documentation's table is
-//! what came of it.
+//! Forbidden destinations, row by row, tried through a dispatcher with the strict rules. The documentation's table
+//! contains the results.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use url::Url;
 
 use crate::world::{SOON, World};
 
-/// The documentation, and what its table begins and ends with.
+/// The documentation, and the markers of its table.
 const DOCUMENT: &str = include_str!("../../../docs/guides/webhooks.md");
 const BEGIN: &str =
-    "<!-- The dispatcher's test `nothing_inside_is_reached_however_it_is_spelt` writes this table. -->\n";
+    "<!-- The dispatcher's test `no_spelling_of_an_internal_address_is_reached` writes this table. -->\n";
 const END: &str = "<!-- End of the table. -->\n";
 
 /// Base of the short links of this deployment.
 const OWN: &str = "https://hop.example";
 
-/// Hosts, and what is special about them. `PORT` is a port on which something listens that counts requests.
+/// Hosts and their special property. On `PORT`, a listener counts requests.
 const MATRIX: [(&str, &str); 40] = [
     ("http://127.0.0.1:PORT/", "loopback over http"),
     ("https://127.0.0.1:PORT/", "loopback"),
@@ -65,7 +65,7 @@ const MATRIX: [(&str, &str); 40] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_inside_is_reached_however_it_is_spelt() {
+async fn no_spelling_of_an_internal_address_is_reached() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let port = receiver.url("").rsplit_once(':').unwrap().1.to_owned();
@@ -107,7 +107,7 @@ async fn nothing_inside_is_reached_however_it_is_spelt() {
     assert!(documented == table, "docs/guides/webhooks.md has another table than this:\n{table}");
 }
 
-/// What the API says to the URL of a new endpoint, by the rules that it shares with the dispatcher.
+/// Returns the API's answer to an endpoint's URL, by the rules that it shares with the dispatcher.
 fn at_creation(url: &str) -> &'static str {
     let rules = DestinationRules::new("".parse().unwrap(), Some(&OWN.parse().unwrap()));
     match Url::parse(url).map(|url| rules.check_url(&url).is_ok()) {

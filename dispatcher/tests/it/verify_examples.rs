@@ -18,12 +18,12 @@ struct Example {
     language: &'static str,
     program: PathBuf,
     arguments: Vec<PathBuf>,
-    // Where the Go program was built; it goes with the example.
+    // The folder with the built Go program, removed with the example.
     _built: Option<devstack::scratch::Scratch>,
 }
 
 impl Example {
-    /// Tells whether the example accepts the signature at this time.
+    /// Returns whether the example accepts the signature at this time.
     async fn accepts(&self, secret: &str, header: &str, body: &[u8], now: i64) -> bool {
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
@@ -50,7 +50,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/verify")
 }
 
-/// The examples whose language is here. One that is not is named on standard error.
+/// Returns the examples whose language is installed, and prints the others to standard error.
 async fn examples() -> Vec<Example> {
     let mut examples = vec![rust()];
     for (language, program, script) in [("Node", "node", "verify.mjs"), ("PHP", "php", "verify.php")] {
@@ -75,14 +75,14 @@ async fn is_here(language: &str, program: &str, argument: &str) -> bool {
 
 /// Cargo builds examples with a package's tests.
 fn rust() -> Example {
-    // …/target/debug/deps/it-0123 runs; …/target/debug/examples/verify is wanted.
+    // From …/target/debug/deps/it-0123 to …/target/debug/examples/verify.
     let running = std::env::current_exe().unwrap();
     let program = running.ancestors().nth(2).unwrap().join("examples/verify");
     assert!(program.is_file(), "build it with: cargo build -p dispatcher --example verify");
     Example { language: "Rust", program, arguments: Vec::new(), _built: None }
 }
 
-/// Built once, for `go run` takes a second each time.
+/// Built once, because `go run` takes a second each time.
 async fn go() -> Example {
     let scratch = devstack::scratch::Scratch::new("go").unwrap();
     let program = scratch.path().join("verify");
@@ -90,7 +90,7 @@ async fn go() -> Example {
         .args(["build", "-o"])
         .arg(&program)
         .arg(folder().join("verify.go"))
-        // Nothing of the user's, and nothing from the network.
+        // Uses neither the user's cache nor the network.
         .env("GOCACHE", scratch.path().join("cache"))
         .envs([("GOFLAGS", "-mod=mod"), ("GOPROXY", "off"), ("GO111MODULE", "off"), ("GOTOOLCHAIN", "local")])
         .output()
@@ -101,7 +101,7 @@ async fn go() -> Example {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_example_judges_alike() {
+async fn all_examples_verify_alike() {
     // Secret, time, body, hex; computed with other implementations.
     let vectors = [
         (

@@ -1,4 +1,4 @@
-//! A workspace with endpoints, the events of its links, and a dispatcher that can be stopped or killed.
+//! Workspaces with endpoints, events of their links, and dispatchers that can be stopped or killed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, spawn_blocking};
 use uuid::Uuid;
 
-/// How long anything may take that should be immediate, on a busy machine.
+/// How long something immediate may take on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// The secret of every endpoint.
@@ -34,14 +34,14 @@ const RETRY_BASE: Duration = Duration::from_millis(10);
 
 pub(crate) const SECRET_KEYS: &str = "1:0707070707070707070707070707070707070707070707070707070707070707";
 
-/// What a test has for itself.
+/// The isolated environment of a test.
 pub(crate) struct World {
     pub(crate) isolated: Isolated,
     pub(crate) pool: PgPool,
     producer: FutureProducer,
 }
 
-/// A workspace of an account of its own.
+/// A workspace with its own account.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Workspace {
     pub(crate) id: WorkspaceId,
@@ -120,7 +120,7 @@ impl World {
         click.click_id
     }
 
-    /// Makes a click as the edge does.
+    /// Creates a click as the edge does.
     pub(crate) fn new_click(workspace: Workspace, class: Class) -> Click {
         Click {
             class,
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// Publishes a click; the same one goes to the same partition.
+    /// Publishes a click; the same click always goes to the same partition.
     pub(crate) async fn publish_click(&self, click: &Click) {
         self.publish(topic::CLICKS, &click.click_id, &click.encode()).await;
     }
@@ -197,7 +197,7 @@ impl World {
         self.producer.send(record, SOON).await.unwrap();
     }
 
-    /// Waits until Postgres says that every event that is on its topics now is in the queue.
+    /// Waits until every event that is now on the topics is in the queue, by the positions in Postgres.
     pub(crate) async fn enqueued(&self) {
         let ends = self.ends().await;
         assert!(!ends.is_empty(), "there is no event to wait for");
@@ -209,7 +209,7 @@ impl World {
         .await;
     }
 
-    /// Waits until Kafka has the group's offsets for every event that is on its topics now.
+    /// Waits until the group has committed the offsets of every event that is now on the topics.
     pub(crate) async fn committed(&self) {
         let mut ends = TopicPartitionList::new();
         for ((topic, partition), end) in self.ends().await {
@@ -225,7 +225,7 @@ impl World {
         .await;
     }
 
-    /// The offset to read next of each partition, as Postgres has it.
+    /// Returns the next offset of each partition in Postgres.
     async fn positions(&self) -> BTreeMap<(String, i32), i64> {
         let rows: Vec<(String, i32, i64)> =
             sqlx::query_as("SELECT topic, partition_id, next_offset FROM webhook_offsets")
@@ -308,7 +308,7 @@ impl World {
         transaction.commit().await.unwrap();
     }
 
-    /// Gives an endpoint a new secret, as the API does, sealed with the key of that id.
+    /// Gives an endpoint a new secret, as the API does, encrypted with the key of that id.
     pub(crate) async fn rotate(&self, endpoint: EndpointId, secret: &str, keys: &str) {
         let keys: KeyRing = keys.parse().unwrap();
         let nonce = [Uuid::now_v7().as_bytes().as_slice(), &[0; 8]].concat().try_into().unwrap();
@@ -336,7 +336,7 @@ impl World {
         .await;
     }
 
-    /// Runs a statement and returns the one number that it yields.
+    /// Runs a statement and returns its only number.
     pub(crate) async fn number(&self, statement: &'static str) -> i64 {
         sqlx::query_scalar(statement).fetch_one(&self.pool).await.unwrap()
     }
@@ -354,13 +354,13 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Asks it to stop, and waits until it has.
+    /// Stops the dispatcher and waits until it has ended.
     pub(crate) async fn stop(self) {
         self.shutdown.request();
         self.run.await.unwrap().unwrap();
     }
 
-    /// Ends it where it is: nothing is finished, written or given back.
+    /// Aborts it at once: nothing is finished, written or released.
     pub(crate) async fn kill(self) {
         self.run.abort();
         assert!(self.run.await.unwrap_err().is_cancelled());

@@ -1,32 +1,20 @@
 //! Throttled logging of librdkafka's messages.
 
-use governor::{DefaultKeyedRateLimiter, RateLimiter};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::{ClientContext, Statistics};
 
-use crate::log_limit;
+use crate::KeyedLogLimit;
 
 /// A client context with throttled logs: while a broker is down, librdkafka writes 20 lines a second.
 ///
 /// Other contexts contain one and forward `log` and `error` to it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Context {
-    kinds: DefaultKeyedRateLimiter<String>,
-}
-
-impl Default for Context {
-    fn default() -> Self {
-        Self { kinds: RateLimiter::keyed(log_limit::QUOTA) }
-    }
-}
-
-impl Context {
-    fn is_due(&self, kind: &str) -> bool {
-        self.kinds.check_key(&kind.to_owned()).is_ok()
-    }
+    /// By kind of message.
+    log_limit: KeyedLogLimit<String>,
 }
 
 impl ClientContext for Context {
@@ -34,7 +22,7 @@ impl ClientContext for Context {
         // Facilities, such as FAIL or FETCH, are a short fixed list, so they serve as kinds.
         if matches!(level, RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug) {
             tracing::debug!(target: "librdkafka", facility, "{message}");
-        } else if self.is_due(facility) {
+        } else if self.log_limit.is_due(&facility.to_owned()) {
             tracing::warn!(target: "librdkafka", facility, "{message}");
         }
     }
@@ -45,7 +33,7 @@ impl ClientContext for Context {
             return;
         }
         let kind = error.rdkafka_error_code().map_or_else(|| error.to_string(), |code| format!("{code:?}"));
-        if self.is_due(&kind) {
+        if self.log_limit.is_due(&kind) {
             tracing::warn!(target: "librdkafka", "{error}: {reason}");
         }
     }
@@ -61,17 +49,4 @@ impl ProducerContext for Context {
     type DeliveryOpaque = ();
 
     fn delivery(&self, _: &DeliveryResult<'_>, (): Self::DeliveryOpaque) {}
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_kind_of_line_has_its_own_limit() {
-        let context = Context::default();
-        assert!(context.is_due("FAIL"));
-        assert!(context.is_due("ERROR"));
-        assert!(!context.is_due("FAIL"));
-    }
 }

@@ -1,9 +1,9 @@
-//! Who may send next: permits, bounded per endpoint, per workspace and per process, and given in turn.
+//! Permits to send, limited per endpoint, workspace and process, and granted in turn.
 //!
-//! Only as many deliveries are claimed as can be sent soon, so what a dead endpoint keeps waiting waits in Postgres
-//! and not here. How many requests are under way at once is up to `gates`. Of the permits of a workspace and of the process a quarter is kept for retries and half
-//! for endpoints with a recent success; endpoints that fail get a quarter at most. So however many endpoints never
-//! answer, and however much waits for them, an endpoint that answers finds a permit.
+//! Only as many deliveries are claimed as can be sent soon, so the backlog of a dead endpoint waits in Postgres.
+//! `gates` limits the requests in flight. Of the permits of a workspace and of the process, a quarter is reserved for
+//! retries and half for endpoints with a recent success; failing endpoints get at most a quarter. So an endpoint that
+//! answers finds a permit, however many others never answer.
 
 mod pool;
 mod standing;
@@ -22,43 +22,43 @@ pub(crate) use standing::Standing;
 
 use crate::store::Grant;
 
-/// Permits of an endpoint about which nothing is known: enough to learn, and few when a thousand are new at once.
-const UNKNOWN: usize = 1;
+/// Permits of an endpoint of unknown standing: enough to test it, and few when a thousand are new at once.
+const UNKNOWN_PERMITS: usize = 1;
 
-/// Permits of an endpoint that fails: enough to use up its deliveries' attempts about as fast as their schedule says.
-const FAILING: usize = 8;
+/// Permits of a failing endpoint: enough to make its deliveries' attempts about as fast as scheduled.
+const FAILING_PERMITS: usize = 8;
 
-/// What is claimed for an endpoint is to be sent within about this time.
-const SOON: Duration = Duration::from_millis(500);
+/// Deliveries that are claimed for an endpoint should be sent within about this time.
+const SEND_WITHIN: Duration = Duration::from_millis(500);
 
-/// How long it is remembered how an endpoint did.
-const MEMORY: Duration = Duration::from_secs(600);
+/// How long an endpoint's standing is remembered.
+const STANDING_PERIOD: Duration = Duration::from_secs(600);
 
-/// Endpoints that are remembered; beyond, those that are idle are forgotten.
+/// With more remembered endpoints than this, idle ones are forgotten.
 const MAX_REMEMBERED: usize = 50_000;
 
-/// Permits given in one go, which bounds what one claim brings into memory.
-const PER_CLAIM: usize = 512;
+/// Maximum permits of one grant, which limits the memory of one claim.
+const PERMITS_PER_GRANT: usize = 512;
 
-/// How many requests may be under way.
+/// Limits of requests in flight.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
-    /// To one endpoint.
+pub(crate) struct Limits {
+    /// Maximum to one endpoint.
     pub(crate) per_endpoint: usize,
-    /// To the endpoints of one workspace.
+    /// Maximum to the endpoints of one workspace.
     pub(crate) per_workspace: usize,
-    /// To all.
+    /// Maximum in total.
     pub(crate) per_process: usize,
-    /// Bytes of bodies in memory, beyond which nothing more is claimed.
+    /// Bytes of bodies in memory above which nothing more is claimed.
     pub(crate) bytes: usize,
 }
 
-/// What a claim brought.
+/// The result of a claim.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// Deliveries that were tried before.
+    /// The number of retries.
     pub(crate) retries: usize,
-    /// Deliveries that were not.
+    /// The number of first attempts.
     pub(crate) firsts: usize,
     /// The bytes of their bodies.
     pub(crate) bytes: usize,
@@ -67,7 +67,7 @@ pub(crate) struct Claim {
 /// The permit of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Permit {
-    /// The endpoint that has it.
+    /// The endpoint.
     pub(crate) endpoint_id: EndpointId,
     /// Whether the attempt is the delivery's first.
     pub(crate) is_first: bool,
@@ -82,40 +82,41 @@ struct Endpoint {
     standing: Standing,
     /// When the standing was last confirmed.
     seen: Instant,
-    /// How long its requests take, on average of the last few.
+    /// The average duration of its last requests.
     took: Duration,
     /// Whether it waits for its turn.
     queued: bool,
-    /// Whether it may have retries due.
+    /// Whether it may have due retries.
     has_retries: bool,
 }
 
 impl Endpoint {
-    /// Returns how many times the requests that may be under way are claimed: the more, the quicker it answers.
+    /// Returns how many deliveries are claimed, as a multiple of the requests in flight: the faster it answers, the
+    /// more.
     fn ahead(&self) -> usize {
-        let rounds = SOON.as_millis() / self.took.as_millis().max(1);
+        let rounds = SEND_WITHIN.as_millis() / self.took.as_millis().max(1);
         usize::try_from(rounds).unwrap_or(AHEAD).clamp(1, AHEAD)
     }
 }
 
-/// Endpoints that may have deliveries due, and the permits in use.
+/// Endpoints that may have due deliveries, and the permits in use.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    bounds: Bounds,
+    limits: Limits,
     process: Pool,
     bytes: usize,
     workspaces: HashMap<WorkspaceId, Pool>,
     endpoints: HashMap<EndpointId, Endpoint>,
-    /// By standing, each in the order of their turns.
+    /// Waiting endpoints by standing, in the order of their turns.
     waiting: HashMap<Standing, VecDeque<EndpointId>>,
 }
 
 impl Slots {
-    /// Starts with every permit free.
+    /// Creates it with all permits free.
     #[must_use]
-    pub(crate) fn new(bounds: Bounds) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            bounds,
+            limits,
             process: Pool::default(),
             bytes: 0,
             workspaces: HashMap::new(),
@@ -136,7 +137,7 @@ impl Slots {
         self.bytes
     }
 
-    /// Notes that an endpoint may have deliveries due; it gets its turn after those that wait already.
+    /// Queues an endpoint that may have due deliveries, after those that wait already.
     pub(crate) fn wake(&mut self, endpoint_id: EndpointId, workspace_id: WorkspaceId, has_retries: bool) {
         let endpoint = self.endpoint(endpoint_id, workspace_id);
         endpoint.has_retries |= has_retries;
@@ -145,20 +146,20 @@ impl Slots {
 
     /// Takes permits for the endpoints whose turn it is.
     ///
-    /// Free permits are shared out evenly; when there are fewer than endpoints, those that waited longest get one.
+    /// Free permits are divided evenly; when there are fewer than endpoints, those that waited longest get one.
     pub(crate) fn grant(&mut self) -> Vec<Grant> {
         let mut grants = Vec::new();
-        if self.bytes >= self.bounds.bytes {
+        if self.bytes >= self.limits.bytes {
             return grants;
         }
         let waiting: usize = self.waiting.values().map(VecDeque::len).sum();
-        let free = self.process.room(Standing::Proven, self.bounds.per_process);
+        let free = self.process.room(Standing::Proven, self.limits.per_process);
         let share = free.checked_div(waiting).unwrap_or(0).max(1);
-        let mut left = PER_CLAIM;
+        let mut left = PERMITS_PER_GRANT;
         for standing in Standing::ALL {
             let turns = self.waiting.get(&standing).map_or(0, VecDeque::len);
             for _ in 0..turns {
-                if left == 0 || self.process.room(standing, self.bounds.per_process) == 0 {
+                if left == 0 || self.process.room(standing, self.limits.per_process) == 0 {
                     break;
                 }
                 let Some(endpoint_id) = self.waiting.get_mut(&standing).and_then(VecDeque::pop_front) else {
@@ -177,7 +178,8 @@ impl Slots {
         grants
     }
 
-    /// Takes permits for first attempts of an endpoint that has nothing waiting; none when it has to wait its turn.
+    /// Takes permits for first attempts of an endpoint without waiting deliveries; `None` when it must wait for its
+    /// turn.
     pub(crate) fn offer(
         &mut self,
         endpoint_id: EndpointId,
@@ -185,7 +187,7 @@ impl Slots {
         wanted: usize,
     ) -> Option<Grant> {
         let endpoint = self.endpoint(endpoint_id, workspace_id);
-        if endpoint.queued || self.bytes >= self.bounds.bytes {
+        if endpoint.queued || self.bytes >= self.limits.bytes {
             return None;
         }
         let endpoint = self.endpoints.get(&endpoint_id)?;
@@ -196,12 +198,12 @@ impl Slots {
         Some(self.count(Grant { endpoint_id, slots: firsts, firsts }))
     }
 
-    /// Settles a grant after a claim: gives unused permits back, and lets the endpoint wait for another turn when it
-    /// used up what it was granted, for then it may have more.
+    /// Settles a grant after a claim: returns unused permits, and queues the endpoint again if it used all of them,
+    /// because it may have more deliveries.
     pub(crate) fn claimed(&mut self, grant: Grant, claim: Claim) {
         let used = claim.retries + claim.firsts;
         let unused_firsts = grant.firsts.saturating_sub(claim.firsts);
-        // A retry used a permit that a first attempt might have had.
+        // A retry used a permit that allowed a first attempt.
         self.give(grant.endpoint_id, grant.slots.saturating_sub(used), unused_firsts);
         self.bytes += claim.bytes;
         if claim.retries >= grant.slots
@@ -214,7 +216,7 @@ impl Slots {
         }
     }
 
-    /// Gives a whole grant back when it could not be used; the endpoint keeps its turn.
+    /// Returns a whole grant that could not be used; the endpoint keeps its turn.
     pub(crate) fn unused(&mut self, grant: Grant) {
         self.give(grant.endpoint_id, grant.slots, grant.firsts);
         if let Some(endpoint) = self.endpoints.get_mut(&grant.endpoint_id) {
@@ -223,8 +225,8 @@ impl Slots {
         self.queue(grant.endpoint_id);
     }
 
-    /// Takes back a permit whose attempt is settled; `standing` is what it says about the endpoint, if anything, and
-    /// `took` the time of its request.
+    /// Frees the permit of a settled attempt; `standing` is the endpoint's standing according to it, if any, and `took`
+    /// the duration of its request.
     pub(crate) fn ended(&mut self, permit: Permit, standing: Option<Standing>, took: Duration) {
         if let Some(standing) = standing {
             self.stands(permit.endpoint_id, standing);
@@ -236,9 +238,9 @@ impl Slots {
         self.give(permit.endpoint_id, 1, usize::from(permit.is_first));
     }
 
-    /// Notes that an attempt that began at `since` takes long: unless another one succeeded meanwhile, its endpoint
-    /// counts as failing before the deadline says so.
-    pub(crate) fn takes_long(&mut self, endpoint_id: EndpointId, since: Instant) {
+    /// Records that an attempt that began at `since` is slow. Unless another one succeeded since, its endpoint counts
+    /// as failing before the timeout.
+    pub(crate) fn slow(&mut self, endpoint_id: EndpointId, since: Instant) {
         let answered_since =
             |endpoint: &Endpoint| endpoint.standing == Standing::Proven && endpoint.seen > since;
         if self.endpoints.get(&endpoint_id).is_some_and(|endpoint| !answered_since(endpoint)) {
@@ -256,11 +258,12 @@ impl Slots {
             in_flight: 0,
             standing: Standing::Unknown,
             seen: now,
-            took: SOON,
+            took: SEND_WITHIN,
             queued: false,
             has_retries: false,
         });
-        if endpoint.in_flight == 0 && !endpoint.queued && now.duration_since(endpoint.seen) > MEMORY {
+        if endpoint.in_flight == 0 && !endpoint.queued && now.duration_since(endpoint.seen) > STANDING_PERIOD
+        {
             endpoint.standing = Standing::Unknown;
         }
         endpoint
@@ -275,7 +278,7 @@ impl Slots {
         }
     }
 
-    /// Takes permits for an endpoint whose turn it is; none when it cannot use one now.
+    /// Takes permits for an endpoint whose turn it is; `None` when it cannot use one now.
     fn take(&mut self, endpoint_id: EndpointId, share: usize) -> Option<Grant> {
         let endpoint = self.endpoints.get(&endpoint_id)?;
         let slots = self.room(endpoint).min(share);
@@ -319,7 +322,7 @@ impl Slots {
             return;
         }
         if endpoint.queued {
-            // Not left where it is: among those that fail nobody may get a turn for long.
+            // Moved to the queue of its new standing, because failing endpoints may wait long for a turn.
             if let Some(queue) = self.waiting.get_mut(&before)
                 && let Some(place) = queue.iter().position(|waiting| *waiting == endpoint_id)
             {
@@ -335,21 +338,21 @@ impl Slots {
 
     fn room(&self, endpoint: &Endpoint) -> usize {
         let own = match endpoint.standing {
-            Standing::Proven => self.bounds.per_endpoint * endpoint.ahead(),
-            Standing::Unknown => UNKNOWN.min(self.bounds.per_endpoint),
-            Standing::Failing => FAILING.min(self.bounds.per_endpoint),
+            Standing::Proven => self.limits.per_endpoint * endpoint.ahead(),
+            Standing::Unknown => UNKNOWN_PERMITS.min(self.limits.per_endpoint),
+            Standing::Failing => FAILING_PERMITS.min(self.limits.per_endpoint),
         };
         let workspace = self.workspaces.get(&endpoint.workspace_id).copied().unwrap_or_default();
         own.saturating_sub(endpoint.in_flight)
-            .min(workspace.room(endpoint.standing, self.bounds.per_workspace))
-            .min(self.process.room(endpoint.standing, self.bounds.per_process))
+            .min(workspace.room(endpoint.standing, self.limits.per_workspace))
+            .min(self.process.room(endpoint.standing, self.limits.per_process))
     }
 
     fn room_for_firsts(&self, endpoint: &Endpoint) -> usize {
         let workspace = self.workspaces.get(&endpoint.workspace_id).copied().unwrap_or_default();
         workspace
-            .room_for_firsts(self.bounds.per_workspace)
-            .min(self.process.room_for_firsts(self.bounds.per_process))
+            .room_for_firsts(self.limits.per_workspace)
+            .min(self.process.room_for_firsts(self.limits.per_process))
     }
 }
 

@@ -1,17 +1,17 @@
-//! Permits in use of a process or of a workspace, and what is left of them for whom.
+//! Permits in use of a process or a workspace, and how many remain for each standing.
 
 use super::standing::{AHEAD, Standing};
 
-/// Permits in use, counted in the ways in which they are bounded.
+/// Permits in use, by the groups that are limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Pool {
-    /// All of them.
+    /// All permits.
     pub(super) total: usize,
-    /// Those of first attempts.
+    /// Permits of first attempts.
     pub(super) firsts: usize,
-    /// Those of endpoints without a recent success.
+    /// Permits of endpoints without a recent success.
     unproven: usize,
-    /// Of these, those of endpoints that fail.
+    /// Of these, permits of failing endpoints.
     failing: usize,
 }
 
@@ -23,36 +23,36 @@ impl Pool {
         self.enter(standing, permits);
     }
 
-    /// Gives permits back.
+    /// Returns permits.
     pub(super) fn give(&mut self, standing: Standing, permits: usize, firsts: usize) {
         self.total -= permits;
         self.firsts -= firsts;
         self.leave(standing, permits);
     }
 
-    /// Counts permits under the endpoint's new standing.
+    /// Moves permits to the endpoint's new standing.
     pub(super) fn move_to(&mut self, from: Standing, to: Standing, permits: usize) {
         self.leave(from, permits);
         self.enter(to, permits);
     }
 
-    /// Returns how many permits an endpoint of this standing may still take where `bound` requests may be under way.
+    /// Returns how many permits an endpoint of this standing may still take with a limit of `limit` requests in flight.
     ///
-    /// Half of the bound is kept for endpoints with a recent success, and three quarters for those that do not fail.
-    /// Only endpoints with a recent success claim ahead.
-    pub(super) fn room(&self, standing: Standing, bound: usize) -> usize {
-        let all = (bound * AHEAD).saturating_sub(self.total);
-        let unproven = (bound / 2).saturating_sub(self.unproven);
+    /// Half of the limit is reserved for endpoints with a recent success, and three quarters for endpoints that do not
+    /// fail. Only endpoints with a recent success claim ahead.
+    pub(super) fn room(&self, standing: Standing, limit: usize) -> usize {
+        let all = (limit * AHEAD).saturating_sub(self.total);
+        let unproven = (limit / 2).saturating_sub(self.unproven);
         match standing {
             Standing::Proven => all,
             Standing::Unknown => all.min(unproven),
-            Standing::Failing => all.min(unproven).min((bound / 4).saturating_sub(self.failing)),
+            Standing::Failing => all.min(unproven).min((limit / 4).saturating_sub(self.failing)),
         }
     }
 
-    /// Returns how many first attempts may still begin: a quarter of the bound is kept for retries.
-    pub(super) fn room_for_firsts(&self, bound: usize) -> usize {
-        (bound * AHEAD * 3 / 4).saturating_sub(self.firsts)
+    /// Returns how many first attempts may still begin; a quarter of the limit is reserved for retries.
+    pub(super) fn room_for_firsts(&self, limit: usize) -> usize {
+        (limit * AHEAD * 3 / 4).saturating_sub(self.firsts)
     }
 
     fn enter(&mut self, standing: Standing, permits: usize) {

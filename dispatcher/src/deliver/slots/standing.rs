@@ -1,17 +1,17 @@
-//! What is known of an endpoint, and how much is claimed ahead for it.
+//! The standing of an endpoint, and how many deliveries are claimed ahead for it.
 
-/// Deliveries that are claimed for a quick endpoint, in multiples of the requests that may be under way to it: it
-/// must not wait for the database after each handful.
+/// Deliveries that are claimed for a fast endpoint, as a multiple of its requests in flight, so that it does not wait
+/// for the database after each few.
 pub(super) const AHEAD: usize = 8;
 
-/// How an endpoint did lately.
+/// The recent results of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Standing {
     /// It answers.
     Proven,
-    /// It has not been asked yet, or too long ago.
+    /// It was not tried yet, or too long ago.
     Unknown,
-    /// The last attempt failed, or takes long.
+    /// The last attempt failed or is slow.
     Failing,
 }
 

@@ -1,11 +1,11 @@
-//! Who gets a permit when there are not enough.
+//! Which endpoints get a permit when there are not enough.
 
 use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::*;
 
-const BOUNDS: Bounds = Bounds { per_endpoint: 32, per_workspace: 128, per_process: 1024, bytes: 1 << 20 };
+const LIMITS: Limits = Limits { per_endpoint: 32, per_workspace: 128, per_process: 1024, bytes: 1 << 20 };
 
 fn endpoint(number: u128) -> EndpointId {
     EndpointId::from_uuid(Uuid::from_u128(number))
@@ -20,22 +20,22 @@ fn wake(slots: &mut Slots, number: u128) {
     slots.wake(endpoint(number), workspace(number), false);
 }
 
-/// Wakes an endpoint, and lets one attempt of it succeed.
+/// Wakes an endpoint, and lets one of its attempts succeed.
 fn prove(slots: &mut Slots, number: u128) {
     let grant = slots.offer(endpoint(number), workspace(number), 1).unwrap();
     slots.claimed(grant, Claim { firsts: 1, ..Claim::default() });
     end(slots, number, Some(Standing::Proven));
-    // What it was granted it used, so it waits for more; there is none.
+    // It used all it was granted, so it waits for more, but there is none.
     let grants = slots.grant();
     assert_eq!(grants.len(), 1);
     slots.claimed(grants[0], Claim::default());
 }
 
 fn end(slots: &mut Slots, number: u128, standing: Option<Standing>) {
-    slots.ended(Permit { endpoint_id: endpoint(number), is_first: true, bytes: 0 }, standing, SOON);
+    slots.ended(Permit { endpoint_id: endpoint(number), is_first: true, bytes: 0 }, standing, SEND_WITHIN);
 }
 
-/// Takes every grant there is, with as many first attempts as it allows, and returns how many each endpoint got.
+/// Takes every grant with as many first attempts as allowed, and returns how many each endpoint got.
 fn use_all(slots: &mut Slots) -> HashMap<u128, usize> {
     let mut used = HashMap::new();
     loop {
@@ -53,19 +53,19 @@ fn use_all(slots: &mut Slots) -> HashMap<u128, usize> {
 }
 
 #[tokio::test]
-async fn an_endpoint_gets_few_permits_before_it_is_known_and_all_of_its_own_when_it_answers() {
-    let mut slots = Slots::new(BOUNDS);
+async fn an_endpoint_gets_few_permits_until_it_answers() {
+    let mut slots = Slots::new(LIMITS);
     wake(&mut slots, 1);
-    assert_eq!(use_all(&mut slots), HashMap::from([(1, UNKNOWN)]));
+    assert_eq!(use_all(&mut slots), HashMap::from([(1, UNKNOWN_PERMITS)]));
     end(&mut slots, 1, Some(Standing::Proven));
-    assert_eq!(use_all(&mut slots)[&1], 32 - UNKNOWN + 1);
+    assert_eq!(use_all(&mut slots)[&1], 32 - UNKNOWN_PERMITS + 1);
     end(&mut slots, 1, Some(Standing::Failing));
     assert_eq!(use_all(&mut slots), HashMap::new());
 }
 
 #[tokio::test]
-async fn the_quicker_an_endpoint_answers_the_more_is_claimed_for_it() {
-    let mut slots = Slots::new(BOUNDS);
+async fn more_is_claimed_for_faster_endpoints() {
+    let mut slots = Slots::new(LIMITS);
     prove(&mut slots, 1);
     let permit = Permit { endpoint_id: endpoint(1), is_first: true, bytes: 0 };
     for (took, ahead) in [(Duration::from_millis(1), AHEAD), (Duration::from_secs(5), 1)] {
@@ -83,8 +83,8 @@ async fn the_quicker_an_endpoint_answers_the_more_is_claimed_for_it() {
 }
 
 #[tokio::test]
-async fn a_full_endpoint_does_not_keep_another_waiting() {
-    let mut slots = Slots::new(BOUNDS);
+async fn a_full_endpoint_does_not_delay_another() {
+    let mut slots = Slots::new(LIMITS);
     prove(&mut slots, 1);
     wake(&mut slots, 1);
     assert_eq!(use_all(&mut slots)[&1], 32);
@@ -94,22 +94,22 @@ async fn a_full_endpoint_does_not_keep_another_waiting() {
 }
 
 #[tokio::test]
-async fn endpoints_that_never_answer_leave_half_of_the_permits_to_those_that_do() {
-    let mut slots = Slots::new(BOUNDS);
+async fn endpoints_that_never_answer_leave_half_of_the_permits() {
+    let mut slots = Slots::new(LIMITS);
     prove(&mut slots, 1);
     for number in 1_000..3_000 {
         wake(&mut slots, number);
     }
     let black_holes: usize = use_all(&mut slots).values().sum();
     assert_eq!(black_holes, 512);
-    // However many are waiting still, whoever answers goes first.
+    // However many are waiting, an endpoint that answers goes first.
     wake(&mut slots, 1);
     assert_eq!(use_all(&mut slots)[&1], 32);
 }
 
 #[tokio::test]
-async fn endpoints_that_fail_leave_room_for_those_that_nobody_knows() {
-    let mut slots = Slots::new(BOUNDS);
+async fn failing_endpoints_leave_permits_for_unknown_ones() {
+    let mut slots = Slots::new(LIMITS);
     for number in 1_000..3_000 {
         wake(&mut slots, number);
     }
@@ -121,37 +121,37 @@ async fn endpoints_that_fail_leave_room_for_those_that_nobody_knows() {
     let failing: HashMap<u128, usize> = use_all(&mut slots);
     assert!(failing.values().sum::<usize>() <= 512, "{}", failing.len());
     for number in failing.keys() {
-        slots.takes_long(endpoint(*number), Instant::now());
+        slots.slow(endpoint(*number), Instant::now());
     }
     for (number, count) in failing {
         (0..count).for_each(|_| end(&mut slots, number, Some(Standing::Failing)));
     }
-    // All that are known to fail, and one that is new.
+    // Failing endpoints, and a new one.
     (1_000..3_000).for_each(|number| slots.stands(endpoint(number), Standing::Failing));
     let failing: usize = use_all(&mut slots).values().sum();
     assert_eq!(failing, 256);
     wake(&mut slots, 1);
-    assert_eq!(use_all(&mut slots), HashMap::from([(1, UNKNOWN)]));
+    assert_eq!(use_all(&mut slots), HashMap::from([(1, UNKNOWN_PERMITS)]));
 }
 
 #[tokio::test]
-async fn an_attempt_that_takes_long_makes_its_endpoint_fail_unless_another_succeeded() {
-    let mut slots = Slots::new(BOUNDS);
+async fn a_slow_attempt_makes_its_endpoint_failing_unless_another_succeeded() {
+    let mut slots = Slots::new(LIMITS);
     let begun = Instant::now();
     wake(&mut slots, 1);
     use_all(&mut slots);
-    slots.takes_long(endpoint(1), begun);
+    slots.slow(endpoint(1), begun);
     assert_eq!(slots.endpoints[&endpoint(1)].standing, Standing::Failing);
     end(&mut slots, 1, Some(Standing::Proven));
-    slots.takes_long(endpoint(1), begun);
+    slots.slow(endpoint(1), begun);
     assert_eq!(slots.endpoints[&endpoint(1)].standing, Standing::Proven);
-    slots.takes_long(endpoint(1), Instant::now());
+    slots.slow(endpoint(1), Instant::now());
     assert_eq!(slots.endpoints[&endpoint(1)].standing, Standing::Failing);
 }
 
 #[tokio::test]
 async fn first_attempts_leave_a_quarter_of_the_permits_to_retries() {
-    let mut slots = Slots::new(Bounds { per_endpoint: 64, per_workspace: 8, per_process: 8, bytes: 1 });
+    let mut slots = Slots::new(Limits { per_endpoint: 64, per_workspace: 8, per_process: 8, bytes: 1 });
     prove(&mut slots, 1);
     wake(&mut slots, 1);
     assert_eq!(use_all(&mut slots)[&1], 48);
@@ -165,7 +165,7 @@ async fn first_attempts_leave_a_quarter_of_the_permits_to_retries() {
 
 #[tokio::test]
 async fn a_workspace_cannot_take_the_permits_of_the_others() {
-    let mut slots = Slots::new(Bounds { per_workspace: 128 / AHEAD, ..BOUNDS });
+    let mut slots = Slots::new(Limits { per_workspace: 128 / AHEAD, ..LIMITS });
     for number in 0..20 {
         prove(&mut slots, number);
     }
@@ -179,7 +179,7 @@ async fn a_workspace_cannot_take_the_permits_of_the_others() {
 
 #[tokio::test]
 async fn nothing_more_is_claimed_while_too_many_bytes_are_in_memory() {
-    let mut slots = Slots::new(BOUNDS);
+    let mut slots = Slots::new(LIMITS);
     wake(&mut slots, 1);
     wake(&mut slots, 21);
     let grants = slots.grant();
@@ -188,23 +188,23 @@ async fn nothing_more_is_claimed_while_too_many_bytes_are_in_memory() {
     slots.claimed(grants[1], Claim { firsts: grants[1].firsts, ..Claim::default() });
     assert_eq!(slots.grant(), []);
     assert_eq!(slots.offer(endpoint(41), workspace(41), 1), None);
-    slots.ended(Permit { endpoint_id: endpoint(1), is_first: true, bytes: 1 << 20 }, None, SOON);
+    slots.ended(Permit { endpoint_id: endpoint(1), is_first: true, bytes: 1 << 20 }, None, SEND_WITHIN);
     assert!(slots.offer(endpoint(41), workspace(41), 1).is_some());
 }
 
 #[tokio::test]
-async fn what_waits_is_not_overtaken_by_what_comes_in() {
-    let mut slots = Slots::new(BOUNDS);
+async fn new_deliveries_do_not_overtake_waiting_ones() {
+    let mut slots = Slots::new(LIMITS);
     wake(&mut slots, 1);
     assert_eq!(slots.offer(endpoint(1), workspace(1), 1), None);
 }
 
 proptest! {
     #[test]
-    fn whatever_happens_permits_are_neither_lost_nor_doubled(
+    fn permits_are_never_lost_or_doubled(
         steps in prop::collection::vec((0..6_u8, 0..30_u128, 0..4_usize), 1..300)
     ) {
-        let bounds = Bounds { per_endpoint: 8, per_workspace: 24, per_process: 40, bytes: 1 << 20 };
+        let bounds = Limits { per_endpoint: 8, per_workspace: 24, per_process: 40, bytes: 1 << 20 };
         let mut slots = Slots::new(bounds);
         let mut held: Vec<Permit> = Vec::new();
         for (step, number, amount) in steps {
@@ -221,11 +221,11 @@ proptest! {
                 3 => if let Some(grant) = slots.offer(endpoint(number), workspace(number), amount) {
                     slots.unused(grant);
                 },
-                4 => slots.takes_long(endpoint(number), Instant::now()),
+                4 => slots.slow(endpoint(number), Instant::now()),
                 _ => if !held.is_empty() {
                     let permit = held.swap_remove(usize::try_from(number).unwrap() % held.len());
                     let standing = [None, Some(Standing::Proven), Some(Standing::Failing), Some(Standing::Unknown)][amount];
-                    slots.ended(permit, standing, SOON);
+                    slots.ended(permit, standing, SEND_WITHIN);
                 },
             }
             prop_assert_eq!(slots.in_flight(), held.len());
@@ -235,7 +235,7 @@ proptest! {
             }
         }
         for permit in held {
-            slots.ended(permit, None, SOON);
+            slots.ended(permit, None, SEND_WITHIN);
         }
         prop_assert_eq!(slots.process, Pool::default());
         prop_assert!(slots.workspaces.is_empty());
