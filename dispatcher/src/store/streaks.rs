@@ -167,7 +167,7 @@ async fn disable(transaction: &mut Transaction<'_, Postgres>, endpoints: &[Endpo
          WHERE id = ANY($1)",
     )
     .bind(&ids)
-    .bind(format!("{DISABLED_AT} consecutive deliveries used up their attempts"))
+    .bind(format!("{DISABLED_AT} deliveries in a row used up their attempts"))
     .execute(&mut **transaction)
     .await?;
     sqlx::query("UPDATE endpoints_version SET version = version + 1").execute(&mut **transaction).await?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Parser as _;
 use dispatcher::Config;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{Offset, TopicPartitionList};
 use schemas::id::{EndpointId, LinkId, WorkspaceId};
@@ -235,23 +236,27 @@ impl World {
         rows.into_iter().map(|(topic, partition, next)| ((topic, partition), next)).collect()
     }
 
-    /// The end of each partition that is not empty.
+    /// Returns the end of each partition that is not empty.
     async fn ends(&self) -> BTreeMap<(String, i32), i64> {
-        let (consumer, isolated) = (self.consumer(), self.isolated.clone());
-        let asking = spawn_blocking(move || {
-            let mut ends = BTreeMap::new();
-            for topic in [topic::CLICKS, topic::LINK_EVENTS] {
-                for partition in 0..topic.partitions {
-                    let name = isolated.topic(topic);
-                    let (_, end) = consumer.fetch_watermarks(&name, partition, SOON).unwrap();
-                    if end > 0 {
-                        ends.insert((name, partition), end);
+        // The partition of a new topic may have no leader yet.
+        eventually("the topics have ends", SOON, async || {
+            let (consumer, isolated) = (self.consumer(), self.isolated.clone());
+            let asking = spawn_blocking(move || {
+                let mut ends = BTreeMap::new();
+                for topic in [topic::CLICKS, topic::LINK_EVENTS] {
+                    for partition in 0..topic.partitions {
+                        let name = isolated.topic(topic);
+                        let (_, end) = consumer.fetch_watermarks(&name, partition, SOON)?;
+                        if end > 0 {
+                            ends.insert((name, partition), end);
+                        }
                     }
                 }
-            }
-            ends
-        });
-        asking.await.unwrap()
+                Ok::<_, KafkaError>(ends)
+            });
+            asking.await.unwrap()
+        })
+        .await
     }
 
     fn consumer(&self) -> BaseConsumer {
