@@ -1,4 +1,4 @@
-//! Wrong configuration, and engines that are not there.
+//! Wrong configuration, and unreachable engines.
 
 use std::process::Output;
 
@@ -101,7 +101,7 @@ async fn values_listed_in_help_are_the_accepted_ones() {
                 let name = inner.trim_end_matches(']').split('=').next().unwrap().to_owned();
                 listed.push((name, values.clone()));
             } else if let Some(inner) = line.strip_prefix("[default: ") {
-                // A default is a value that is accepted, too.
+                // A default must be an accepted value.
                 let default = inner.trim_end_matches(']').trim_matches('"').to_owned();
                 assert_accepted(program, &listed.last().unwrap().0, &default).await;
             }
@@ -120,7 +120,8 @@ async fn values_listed_in_help_are_the_accepted_ones() {
     }
 }
 
-/// What a program says of one variable, if that is wrong. It does not start, because others are missing.
+/// Returns a program's error about one variable, if there is one. The program does not start, because other variables
+/// are missing.
 async fn fault(program: &str, name: &str, value: &str) -> Option<String> {
     let (code, said) = run_with(program, &[], &[(name.to_owned(), value.to_owned())]).await;
     assert_eq!(code, Some(64), "{program}: {said}");
@@ -167,7 +168,7 @@ async fn programs_start_while_their_engines_are_down_and_say_which() {
     for (server, (name, checks)) in deployment.services().into_iter().zip(expected) {
         assert_eq!(server.name(), name);
         let starting = async {
-            // Never ready, so this never ends by itself.
+            // Never ready, so this never returns.
             let _ = server.start().await;
         };
         let looking = eventually("/readyz names the engines", LONG, async || {

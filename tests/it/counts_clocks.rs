@@ -1,4 +1,4 @@
-//! A processor whose clock is wrong closes no day and removes nothing.
+//! A processor with a wrong clock closes no day and removes nothing.
 
 use serde_json::Value;
 use tests::clicks::{Clicks, Plan};
@@ -9,7 +9,7 @@ use tests::processor::Processor;
 
 use crate::traffic::LONG;
 
-/// Copies of each row, of other clicks that the broker took so many days ago.
+/// Inserts copies of all rows as other clicks, with broker times this many days ago.
 async fn older_rows(engines: &Isolated, days: u32) {
     let copy = format!(
         "INSERT INTO clicks SELECT * REPLACE (src + 65536 * 8 AS src, broker_ts - INTERVAL {days} DAY AS broker_ts, \
@@ -38,7 +38,7 @@ async fn a_processor_whose_clock_is_ahead_counts_clicks_closes_nothing_and_is_no
             }
         })
         .await;
-        // Rows that a plan still shows, and would not in a year, and a day that can be closed.
+        // Rows that a plan still shows but would not show in a year, and a day that can be closed.
         for days in [1, 2, 20] {
             older_rows(&engines, days).await;
         }
@@ -69,7 +69,7 @@ async fn a_processor_whose_clock_is_ahead_counts_clicks_closes_nothing_and_is_no
         let before = engines.clickhouse(old).await;
         processor.stop().await;
 
-        // One with the right time does it.
+        // A processor with the correct time closes it.
         let processor = Processor::start(&engines).await;
         eventually("days are closed", LONG, async || {
             match count(&engines, "SELECT count() FROM slices").await {
@@ -83,7 +83,7 @@ async fn a_processor_whose_clock_is_ahead_counts_clicks_closes_nothing_and_is_no
         let ledger = clicks.stop().await;
         all_counted(&engines, &ledger).await;
         processor.stop().await;
-        // Of rows that only this test has made and removed.
+        // These slices are of rows that this test inserted and removed.
         engines.clickhouse("TRUNCATE TABLE slices").await;
         is_exact(&engines, &ledger).await;
     }

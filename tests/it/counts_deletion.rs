@@ -55,12 +55,12 @@ async fn a_link_deleted_under_load_is_gone_from_edge_and_rows_and_stays_gone_whe
         rows => Err(rows),
     })
     .await;
-    // Visitors still come, and are told that there is nothing.
+    // Visitors of the deleted link get 404 now.
     stays_load.answers(200).await;
     let refused = gone_load.stop().await.refused;
     assert!(refused > 0, "nobody came after the deletion");
 
-    // The whole log once more, with the clicks of the link that is gone in it.
+    // Replays the whole log, which contains the clicks of the deleted link.
     deployment.processor.stop().await;
     let group = format!("{}hopline-processor", deployment.engines.topic_prefix);
     let admin: AdminClient<DefaultClientContext> = deployment.engines.kafka().create().unwrap();

@@ -1,4 +1,4 @@
-//! Kills and outages of what counts, under load. `./dev soak counts-…` are the long forms.
+//! Kills and outages of processors and their engines under load. `./dev soak counts-…` are the long forms.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tests::faults::counts::{
 };
 use tests::faults::progress;
 
-/// Memory that a processor may have, whatever happens.
+/// Maximum memory of a processor under any fault.
 const MEMORY: u64 = 256 << 20;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! What the group says of the log, and what in the log is no click.
+//! Committed offsets that are wrong, and invalid records.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn member(engines: &Isolated) -> BaseConsumer {
     engines.kafka().set("group.id", group(engines)).set("enable.auto.commit", "false").create().unwrap()
 }
 
-/// The group's committed offsets; `None` for a partition without one.
+/// Returns the group's committed offsets; `None` for a partition without one.
 fn committed(engines: &Isolated) -> Vec<Option<i64>> {
     let mut asked = TopicPartitionList::new();
     let topic = engines.topic(topic::CLICKS);
@@ -40,7 +40,7 @@ fn committed(engines: &Isolated) -> Vec<Option<i64>> {
     answer.elements().iter().map(|element| offset(element.offset())).collect()
 }
 
-/// Puts every committed offset to where `place` says, for a group without members.
+/// Sets every committed offset to the result of `place`, for a group without members.
 fn commit(engines: &Isolated, place: impl Fn(i64) -> i64) {
     let topic = engines.topic(topic::CLICKS);
     let mut offsets = TopicPartitionList::new();
@@ -51,7 +51,7 @@ fn commit(engines: &Isolated, place: impl Fn(i64) -> i64) {
     member(engines).commit(&offsets, CommitMode::Sync).unwrap();
 }
 
-/// Makes Kafka forget the group, as it does when it was away for longer than offsets are kept.
+/// Deletes the group, as Kafka does when it was inactive for longer than offsets are kept.
 async fn forget(engines: &Isolated) {
     let admin: AdminClient<DefaultClientContext> = engines.kafka().create().unwrap();
     eventually("the group is forgotten", LONG, async || {
@@ -103,7 +103,7 @@ async fn of_a_thousand_records_one_is_unreadable_and_becomes_a_dead_letter() {
     })
     .await;
     processor.stop().await;
-    // Once each: nobody was killed between a dead letter and its commit.
+    // Once each, because no processor was killed between a dead letter and its commit.
     assert_eq!(tests::log::records(&engines, topic::DEAD_LETTERS).len(), 30);
     let exact = is_exact(&engines, &ledger).await;
     assert_eq!(exact.dead_letters, 30);

@@ -1,4 +1,4 @@
-//! Chosen moments: a statement is held on its way to ClickHouse, and meanwhile its sender dies, hangs or gives up.
+//! Chosen moments: a statement to ClickHouse is held while its sender dies, hangs or times out.
 
 use tests::clicks::{Clicks, Plan};
 use tests::counted::{all_counted, is_exact};
@@ -25,10 +25,10 @@ async fn grows(engines: &Isolated, query: &str) {
 
 const ROWS: &str = "SELECT count() FROM clicks";
 
-/// Epochs that were raised for partitions; upkeep has a source of its own.
+/// Counts the epochs that were raised for partitions; upkeep has its own source.
 const TAKES: &str = "SELECT count() FROM owners WHERE src < 4294967295";
 
-/// The code of ClickHouse's `throwIf`, by which an insert under an old epoch is refused.
+/// The error code of ClickHouse's `throwIf`, with which an insert under an old epoch is rejected.
 const REFUSED: &str = "Exception-Code: 395";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,7 +47,7 @@ async fn a_processor_that_is_killed_at_any_step_of_an_insert_loses_and_repeats_n
         grows(&engines, ROWS).await;
         proxy.set(statement, moment);
         if statement == OWNERS {
-            // An epoch is raised by who takes partitions.
+            // A processor raises epochs when it takes partitions over.
             processor.server.kill().await;
             processor.server.start().await.unwrap();
         }
@@ -63,8 +63,8 @@ async fn a_processor_that_is_killed_at_any_step_of_an_insert_loses_and_repeats_n
     is_exact(&engines, &ledger).await;
 }
 
-/// Holds an insert of a processor that hangs until another one has its partitions, and lets it go on then. Returns
-/// what ClickHouse answered to it, and how many rows were beyond one of each position.
+/// Holds an insert of a frozen processor until another one has its partitions, and then releases it. Returns
+/// ClickHouse's answer to it, and the number of doubled rows.
 async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
     let clicks = Clicks::start(engines, Plan::at(300));
     let first = Processor::start(&proxy.before(engines)).await;
@@ -81,7 +81,7 @@ async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
     })
     .await;
     grows(engines, ROWS).await;
-    // It has written what the one that hangs was about to write.
+    // The other processor has stored the rows of the held insert.
     let ledger = clicks.stop().await;
     all_counted(engines, &ledger).await;
 
@@ -111,7 +111,7 @@ async fn a_late_insert_of_a_processor_that_hung_is_refused() {
     assert_eq!(repeats, 0);
 }
 
-/// Shows that the test above can fail: what is refused there is stored here.
+/// Shows that the test above can fail: without the check, the same insert is stored.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_check_of_its_epoch_a_late_insert_doubles_clicks() {
     let engines = counting().await;
@@ -131,7 +131,7 @@ async fn an_insert_that_arrives_after_its_sender_gave_up_is_refused() {
     let takes = number(&engines, TAKES).await;
     proxy.set(CLICKS, Moment::Before);
     proxy.holds().await;
-    // After half a minute without an answer it takes the partition anew, and inserts what it finds missing.
+    // After half a minute without an answer, it takes the partition over again and inserts the missing rows.
     eventually("the sender gave up", LONG, async || {
         let now = number(&engines, TAKES).await;
         if now > takes { Ok(()) } else { Err(now) }

@@ -1,4 +1,4 @@
-//! The log is read again while clicks come, and whoever reads it is killed at each step.
+//! Replays while clicks arrive, killed at each step.
 
 use tests::clicks::{Clicks, Plan};
 use tests::counted::{all_counted, is_exact};
@@ -16,12 +16,12 @@ async fn each_click_is_a_row_once_when_the_log_is_replayed_under_load_and_the_re
     clicks.more(3_000).await;
     for _ in 0..3 {
         kill_at(&engines, Step::Begun, command(&engines, &["replay", "--from", "earliest"])).await;
-        // The one that counts live clicks is killed as well.
+        // The processor of live clicks is killed as well.
         processor.server.kill().await;
         processor.server.start().await.unwrap();
         clicks.more(500).await;
     }
-    // Something is lost in the middle of what is counted: that alone is added, while more comes.
+    // Rows are lost in the middle of a source: a replay adds only these, while more clicks arrive.
     engines.clickhouse("DELETE FROM clicks WHERE koff >= 50 AND koff < 100").await;
     let replay = command(&engines, &["replay", "--from", "earliest"]).output().await.unwrap();
     assert!(replay.status.success(), "{}", String::from_utf8_lossy(&replay.stderr));

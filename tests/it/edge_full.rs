@@ -1,4 +1,4 @@
-//! A spool and a disk that are full: redirects go on, and what is dropped is counted to the click.
+//! A full spool and a full disk: redirects continue, and every dropped click is counted.
 
 use devstack::Server;
 use tests::edge::Edge;
@@ -26,10 +26,10 @@ async fn a_spool_at_its_limit_stops_no_redirect_counts_its_drops_exactly_and_rec
 async fn a_full_disk_stops_no_redirect_has_its_drops_counted_exactly_and_the_edge_recovers() {
     let kafka = own_kafka().await;
     let engines = topics_on(kafka.url()).await;
-    // More than the disk has.
+    // More than the size of the disk.
     let limit = [("HOPLINE_SPOOL_MAX_BYTES", "1073741824")];
     let Some(edge) = Edge::prepare_on_small_disk(&engines, 12 << 20, &limit) else {
-        // The other test has shown what can be shown without one.
+        // The other test covers what is possible without such a disk.
         progress("NOT SHOWN on a full disk: no file system may be mounted here");
         return;
     };
@@ -37,7 +37,7 @@ async fn a_full_disk_stops_no_redirect_has_its_drops_counted_exactly_and_the_edg
     progress("full by the disk (ENOSPC on a tmpfs)");
 }
 
-/// Takes Kafka away until clicks are dropped, brings it back, and counts.
+/// Stops Kafka until clicks are dropped, starts it, and compares.
 async fn fills_up_and_recovers(edge: &Edge, engines: &Isolated, kafka: &Server, detail: &str) {
     let slugs = links::publish(engines, 10);
     edge.server.start().await.unwrap();
@@ -70,7 +70,7 @@ async fn fills_up_and_recovers(edge: &Edge, engines: &Isolated, kafka: &Server, 
     log.is_complete();
     assert_eq!(edge.server.pid(), pid, "it recovered without a restart");
     let dropped = edge.metric(DROPPED).await as usize;
-    // An alarm for each interval, and not a line for each click.
+    // One line for each interval, and not for each click.
     let alarms = edge.log().matches("clicks were dropped and counted").count();
     assert!((1..100).contains(&alarms), "{alarms} lines for {dropped} drops");
 
@@ -83,7 +83,7 @@ async fn fills_up_and_recovers(edge: &Edge, engines: &Isolated, kafka: &Server, 
     assert_eq!(tally.missing.len(), dropped);
 }
 
-/// Waits until every click is confirmed, by the metrics: a disk of the edge's own is seen by nobody else.
+/// Waits until every click is confirmed, by the metrics, because only the edge sees its own disk.
 async fn ships_everything_anywhere(edge: &Edge) {
     eventually("every click is confirmed", LONG, async || {
         let records = edge.metric("hopline_spool_records").await;

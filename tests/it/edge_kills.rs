@@ -1,4 +1,4 @@
-//! kill -9 of the edge under load: what was answered is on the topic. `./dev soak edge-kills` is the long form.
+//! kill -9 of the edge under load: every answered click is on the topic. `./dev soak edge-kills` is the long form.
 
 use tests::edge::Edge;
 use tests::engines::topics;
@@ -23,7 +23,7 @@ async fn of_two_edges_one_is_killed_and_no_answered_click_of_either_is_missing()
     for _ in 0..2 {
         left_load.answers(200).await;
         left.server.kill().await;
-        // The other one notices nothing.
+        // The other edge is not affected.
         right_load.answers(200).await;
         left.server.start().await.unwrap();
     }
@@ -50,7 +50,7 @@ async fn sigterm_under_load_ends_with_0_and_every_answered_click_is_on_the_topic
     let edge = Edge::start(&engines, &[]).await;
     let mut log = Log::default();
 
-    // With Kafka there, and with Kafka away.
+    // With Kafka, and during an outage of Kafka.
     for kafka_is_down in [false, true] {
         let load = Load::start(edge.address, &slugs, 8, None);
         load.answers(500).await;
@@ -58,7 +58,7 @@ async fn sigterm_under_load_ends_with_0_and_every_answered_click_is_on_the_topic
             kafka.stop().await;
             load.answers(500).await;
         }
-        // Under load: nobody stops clicking. This asserts the 0.
+        // Under load. Asserts exit code 0.
         edge.stop().await;
         log.join(load.stop().await);
         if kafka_is_down {

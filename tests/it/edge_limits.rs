@@ -1,4 +1,4 @@
-//! Clients that mean no good: slow, large, many, and without end. Everybody else is answered meanwhile.
+//! Hostile clients: slow, large, many, and endless. Other clients are answered meanwhile.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -21,19 +21,19 @@ use tokio::time::{sleep, timeout};
 
 use crate::traffic::LONG;
 
-/// How many idle connections are opened, where so many descriptors are allowed.
+/// The number of idle connections, if the limit of open files allows it.
 const IDLE: usize = 10_000;
 
-/// How many unknown slugs are asked for.
+/// The number of unknown slugs to request.
 const FLOOD: usize = 200_000;
 
-/// How much the resident memory may grow with them. Remembering each would take more.
+/// How much the resident memory may grow with them. Storing each slug would take more.
 const GROWTH: u64 = 16 * 1024 * 1024;
 
-/// Descriptors of the test and the edge for anything but connections.
+/// File descriptors of the test and the edge that are not connections.
 const SPARE: u64 = 1_000;
 
-/// An edge that knows one link.
+/// Starts an edge that knows one link.
 async fn edge(variables: &[(&str, &str)]) -> (Edge, Isolated, Vec<String>) {
     let engines = topics().await;
     let slugs = links::publish(&engines, 1);
@@ -42,30 +42,30 @@ async fn edge(variables: &[(&str, &str)]) -> (Edge, Isolated, Vec<String>) {
     (edge, engines, slugs)
 }
 
-/// Reads until the edge ends the connection.
+/// Reads until the edge closes the connection.
 async fn everything(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
-    // A reset is an end, too: the edge does not read what it has refused.
+    // A reset is an end too: the edge does not read a rejected request to its end.
     let _ = timeout(LONG, stream.read_to_end(&mut answer)).await.expect("the connection is ended");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Sends bytes and returns all that comes back.
+/// Sends bytes and returns the whole answer.
 async fn send(edge: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(edge).await.unwrap();
-    // It may be cut off before everything is sent.
+    // The edge may close the connection before everything is sent.
     let _ = stream.write_all(request).await;
     everything(&mut stream).await
 }
 
-/// A request that ends its connection.
+/// Returns a request that closes its connection.
 fn request(target: &str, header: &[u8]) -> Vec<u8> {
     let head =
         format!("GET {target} HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nUser-Agent: {BROWSER}\r\n");
     [head.as_bytes(), header, b"\r\n\r\n"].concat()
 }
 
-/// Shows that visitors are answered now.
+/// Asserts that visitors are answered.
 async fn others_are_answered(edge: &Edge, slugs: &[String]) {
     let load = Load::start(edge.address, slugs, 4, None);
     load.answers(50).await;
@@ -84,12 +84,12 @@ async fn clients_of_a_byte_a_second_are_cut_off_and_hold_up_nobody() {
             for byte in
                 b"GET / HTTP/1.1\r\nHost: a.example\r\nX-Slow: ".iter().chain(std::iter::repeat(&b'a'))
             {
-                // Its pace is what makes this client slow.
+                // The slow client's pace.
                 let pause = sleep(Duration::from_secs(1));
                 let mut answer = [0; 1024];
                 tokio::select! {
                     () = pause => {}
-                    // An end, or an answer that says why.
+                    // The end of the connection, or an answer with the reason.
                     _ = stream.read(&mut answer) => break,
                 }
                 if stream.write_all(&[*byte]).await.is_err() {
@@ -124,7 +124,7 @@ async fn huge_and_malformed_requests_are_refused_and_the_edge_goes_on() {
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400 "), "{answer}");
     }
 
-    // Bytes that are no text: in what is read, in what is passed on, in what nobody reads.
+    // Bytes that are not UTF-8, in parts that the edge reads, passes on, or ignores.
     let mut log = tests::load::Log::default();
     for name in ["User-Agent", "Referer", "X-Forwarded-For", "Forwarded", "Accept-Language", "X-Request-Id"] {
         let header = [name.as_bytes(), b": \xff\xfe\x80 a"].concat();
@@ -144,7 +144,7 @@ async fn others_are_answered_beside_thousands_of_idle_connections() {
     let allowed = getrlimit(Resource::RLIMIT_NOFILE).unwrap().1;
     setrlimit(Resource::RLIMIT_NOFILE, allowed, allowed).unwrap();
     let idle = IDLE.min(allowed.saturating_sub(SPARE) as usize);
-    // Long enough for all of them to be there at once.
+    // Long enough for all connections to be open at once.
     let variables = [("HOPLINE_HEADER_TIMEOUT_SECONDS", "30"), ("HOPLINE_MAX_CONNECTIONS", "10100")];
     let (edge, _, slugs) = edge(&variables).await;
     let mut connections = Vec::new();
@@ -176,7 +176,7 @@ async fn more_connections_than_allowed_wait_for_their_turn_and_are_answered() {
     for _ in 0..50 {
         idle.push(TcpStream::connect(edge.address).await.unwrap());
     }
-    // Its visitors find every place taken, until the idle ones have had their time.
+    // Visitors find no free connection until the idle ones have timed out.
     others_are_answered(&edge, &slugs).await;
     edge.stop().await;
 }
@@ -184,7 +184,7 @@ async fn more_connections_than_allowed_wait_for_their_turn_and_are_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_unknown_slugs_costs_no_memory_and_no_line_in_the_log() {
     let (edge, _, slugs) = edge(&[]).await;
-    // What every process takes for its work, before anything is compared.
+    // Warms up, so that the memory of normal work is not counted.
     flood(edge.address, 0, FLOOD / 10).await;
     let (before, lines, page) = (resident(&edge), edge.log().lines().count(), metrics(&edge).await);
     flood(edge.address, FLOOD / 10, FLOOD).await;
@@ -198,10 +198,10 @@ async fn a_flood_of_unknown_slugs_costs_no_memory_and_no_line_in_the_log() {
     edge.stop().await;
 }
 
-/// Asks for slugs that do not exist, on a few connections, and reads every answer.
+/// Requests unknown slugs on a few connections, and reads every answer.
 async fn flood(edge: SocketAddr, from: usize, count: usize) {
     const CONNECTIONS: usize = 8;
-    /// Requests that are sent before their answers are read.
+    /// Pipelined requests.
     const BATCH: usize = 50;
     let mut clients = JoinSet::new();
     for client in 0..CONNECTIONS {
@@ -229,7 +229,7 @@ fn count_of(bytes: &[u8], wanted: &[u8]) -> usize {
     bytes.windows(wanted.len()).filter(|window| *window == wanted).count()
 }
 
-/// The names of the series that the edge shows, without their values.
+/// Returns the names of the edge's metric series.
 async fn metrics(edge: &Edge) -> Vec<String> {
     let (_, page) = edge.operations("/metrics").await;
     let series = page.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -239,12 +239,12 @@ async fn metrics(edge: &Edge) -> Vec<String> {
     names
 }
 
-/// The resident memory of the edge, in bytes.
+/// Returns the resident memory of the edge in bytes.
 fn resident(edge: &Edge) -> u64 {
     Memory::of(edge.server.pid().unwrap()).unwrap().resident
 }
 
-/// How many sockets the edge has open.
+/// Returns the number of the edge's open sockets.
 fn open_sockets(edge: &Edge) -> usize {
     let folder = format!("/proc/{}/fd", edge.server.pid().unwrap());
     let links = fs::read_dir(folder).unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());

@@ -1,4 +1,4 @@
-//! Kafka away or killed under load, everything else away too. `./dev soak kafka-outage` is the long form.
+//! Outages and kills of Kafka under load, and outages of everything else. `./dev soak kafka-outage` is the long form.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn known_links_redirect_when_the_edge_starts_with_everything_else_stopped(
     tokio::join!(kafka.stop(), clickhouse.stop(), postgres.stop());
     deployment.ingest.kill().await;
     let starting = async {
-        // Never ready without Kafka, so this never ends by itself.
+        // Never ready without Kafka, so this never returns.
         let _ = deployment.ingest.start().await;
     };
     let listening = eventually("the edge listens", LONG, async || deployment.head("no-such-slug").await);
@@ -56,7 +56,7 @@ async fn known_links_redirect_when_the_edge_starts_with_everything_else_stopped(
         () = starting => panic!("the edge gave up"),
         status = listening => assert_eq!(status, 404),
     }
-    // No waiting: the first request finds its link.
+    // Without waiting: the first request finds its link.
     for _ in 0..60 {
         assert!(traffic.click(&deployment).await, "a known link redirects");
     }

@@ -1,4 +1,4 @@
-//! Addresses of visitors leave the edge's memory in no form: everything that is kept or sent is searched for them.
+//! Visitors' addresses never leave the edge's memory: everything that is stored or sent is searched for them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +20,7 @@ use tests::receiver::{Answer, Receiver};
 
 use crate::traffic::LONG;
 
-/// Of networks for documentation, with a pattern that nothing else has. A country's look-up finds none of them.
+/// Addresses of documentation networks with a distinctive pattern. No country is found for them.
 const ADDRESSES: [&str; 5] = [
     "203.0.113.217",
     "198.51.100.238",
@@ -29,16 +29,16 @@ const ADDRESSES: [&str; 5] = [
     "2001:db8:feed:dead:d00d:ab1e:cafe:b0b5",
 ];
 
-/// What is searched for.
+/// The patterns to search for.
 struct Needles {
     /// In lower case.
     texts: BTreeSet<String>,
-    /// Where case matters, and bytes that are no text.
+    /// Case-sensitive texts, and bytes.
     exact: Vec<Vec<u8>>,
 }
 
 impl Needles {
-    /// Every form in which an address could be kept: whole, or as the network that becomes a visitor.
+    /// Creates every form in which an address could be stored: whole, or as the network that identifies a visitor.
     fn new() -> Self {
         let (mut texts, mut exact) = (BTreeSet::new(), Vec::new());
         for text in ADDRESSES {
@@ -64,7 +64,7 @@ impl Needles {
         Self { texts, exact }
     }
 
-    /// Returns what is found of an address in some bytes.
+    /// Returns a pattern that is found in some bytes.
     fn find(&self, bytes: &[u8]) -> Option<String> {
         let lower = bytes.to_ascii_lowercase();
         let has = |hay: &[u8], needle: &[u8]| hay.windows(needle.len()).any(|window| window == needle);
@@ -89,7 +89,7 @@ fn hex(bytes: &[u8]) -> String {
 async fn no_address_of_a_visitor_is_kept_logged_or_sent_anywhere() {
     let needles = Needles::new();
     let data = Cache::shared().data().await.unwrap().display().to_string();
-    // With everything told that programs tell, and with countries looked up.
+    // With debug logs, and with lookups of countries.
     let variables = [("RUST_LOG", "debug"), ("HOPLINE_DATA_DIR", &data), ("HOPLINE_SNAPSHOT_SECONDS", "1")];
     let deployment = Deployment::start_on(isolated().await, &variables).await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
@@ -103,14 +103,14 @@ async fn no_address_of_a_visitor_is_kept_logged_or_sent_anywhere() {
     .await;
 
     let mut click_ids = redirected(&deployment, slug, &needles).await;
-    // A click is in its segment for at least 2 s: it is found, or the search finds nothing at all.
+    // A click stays in its segment for at least 2 s, so this proves that the search finds clicks.
     let spooled = files(&deployment.spool());
     assert!(click_ids.iter().all(|id| spooled.iter().any(|(_, bytes)| is_in(id, bytes))));
     for (name, bytes) in &spooled {
         needles.are_not_in(name, bytes);
     }
     click_ids.extend(sent_by_another_edge(&deployment, slug, &needles).await);
-    // An API call of a visitor's browser, which knows the visitor's address too.
+    // An API request from a visitor's browser, which also has the visitor's address.
     assert_eq!(convert(&deployment, &click_ids[0]).await, 201);
 
     eventually("every click is counted", LONG, async || {
@@ -155,7 +155,7 @@ async fn no_address_of_a_visitor_is_kept_logged_or_sent_anywhere() {
     }
 }
 
-/// Clicks with every header that says where a visitor is, and returns the click ids.
+/// Clicks with every header that contains a visitor's address, and returns the click ids.
 async fn redirected(deployment: &Deployment, slug: &str, needles: &Needles) -> Vec<String> {
     let [v4, other_v4, v6, ..] = ADDRESSES;
     let headers = [
@@ -165,7 +165,7 @@ async fn redirected(deployment: &Deployment, slug: &str, needles: &Needles) -> V
         ("x-forwarded-for", format!("::ffff:{v4}")),
         ("forwarded", format!("for={v4}")),
         ("forwarded", format!("for=\"[{v6}]:4711\";proto=https, for={other_v4}")),
-        // Nobody of ours, so it is not believed; and not kept either.
+        // Not a trusted proxy, so the header is neither used nor stored.
         ("x-real-ip", v4.to_owned()),
         ("cf-connecting-ip", v6.to_owned()),
     ];
@@ -186,7 +186,7 @@ async fn redirected(deployment: &Deployment, slug: &str, needles: &Needles) -> V
     click_ids
 }
 
-/// Sends clicks as another edge does, good ones and bad ones, and returns the click ids.
+/// Sends valid and invalid clicks as another edge does, and returns the click ids.
 async fn sent_by_another_edge(deployment: &Deployment, slug: &str, needles: &Needles) -> Vec<String> {
     let token = deployment.admin(&["create-edge-token"]).await;
     let token = token["edge_token"].as_str().unwrap();
@@ -277,7 +277,7 @@ async fn in_postgres(engines: &Isolated, needles: &Needles, click_ids: &[String]
     .unwrap();
     let mut everything = String::new();
     for table in tables {
-        // Rows as text: bytes are in hex then.
+        // Rows as text contain bytes in hex.
         let statement = AssertSqlSafe(format!("SELECT t::text FROM {table} t"));
         let rows = sqlx::query(statement).fetch_all(&mut connection).await.unwrap();
         for row in rows {
@@ -294,17 +294,17 @@ async fn in_postgres(engines: &Isolated, needles: &Needles, click_ids: &[String]
     assert!(everything.contains(&click_ids[0]), "the conversion, or its delivery, is there");
 }
 
-/// The bytes of the hex digits that a text begins with.
+/// Returns the bytes of the hex digits at the start of a text.
 fn unhex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> =
         text.chars().map_while(|digit| digit.to_digit(16)).map(|digit| digit as u8).collect();
     digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Every file of a folder, by name.
+/// Returns the files of a folder.
 fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    // One may be renamed or removed while it is read.
+    // A file may be renamed or removed while it is read.
     paths.filter_map(|path| Some((path.display().to_string(), fs::read(&path).ok()?))).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Slugs that move between links while two APIs fight over who publishes: the edge ends where Postgres is.
+//! Slugs move between links while two APIs compete for publishing: in the end, the edge agrees with Postgres.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ async fn slugs_end_at_the_right_link_while_publishers_are_stopped_and_woken() {
 
     let mut expected = Vec::new();
     for round in 0..3 {
-        // One of them publishes. It hangs, and the other one is to take over.
+        // The API that publishes is frozen, and the other one must take over.
         let stopped = if round % 2 == 0 { &deployment.api } else { &other };
         let asked = (round % 2 == 0).then_some(other_url.as_str());
         freeze(stopped);
@@ -29,7 +29,7 @@ async fn slugs_end_at_the_right_link_while_publishers_are_stopped_and_woken() {
     }
     follows(&deployment, &expected).await;
 
-    // A fresh start reads the compacted topic from its beginning.
+    // A new edge reads the compacted topic from its beginning.
     deployment.ingest.kill().await;
     deployment.ingest.start().await.unwrap();
     follows(&deployment, &expected).await;
@@ -40,9 +40,9 @@ async fn slugs_end_at_the_right_link_while_publishers_are_stopped_and_woken() {
     assert_eq!(waiting, 0);
 }
 
-/// Makes a link, gives its slug to another one by deletion, then swaps two slugs by way of a third.
+/// Creates a link, moves its slug to another link by deletion, then swaps two slugs by way of a third.
 ///
-/// Returns where each slug must lead in the end; `None` is nowhere.
+/// Returns the final destination of each slug; `None` for a free slug.
 async fn hand_over(
     deployment: &Deployment,
     api: Option<&str>,
@@ -80,7 +80,7 @@ async fn hand_over(
     ]
 }
 
-/// Waits until every slug leads where it must.
+/// Waits until every slug has its final destination.
 async fn follows(deployment: &Deployment, expected: &[(String, Option<String>)]) {
     for (slug, destination) in expected {
         eventually("the edge follows", LONG, async || {

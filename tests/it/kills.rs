@@ -1,4 +1,4 @@
-//! kill -9 of each program under load: what was answered is counted and delivered.
+//! kill -9 of each program under load: every answered click is counted and delivered.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn every_answered_click_is_counted_once_and_delivered_when_the_dispatcher_
     killed_under_load(|deployment| &deployment.dispatcher).await;
 }
 
-/// Clicks a thousand times, kills the program three times meanwhile, and looks at what came of it.
+/// Clicks a thousand times, kills the program three times meanwhile, and checks the results.
 async fn killed_under_load(victim: fn(&Deployment) -> &Server) {
     let deployment = Deployment::start().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
@@ -41,7 +41,7 @@ async fn killed_under_load(victim: fn(&Deployment) -> &Server) {
     let victim = victim(&deployment);
     for round in 0..4 {
         if round > 0 {
-            // While clicks go on: the next request meets a dead program, or one that is just starting.
+            // While clicks continue: the next request meets a dead or starting program.
             victim.kill().await;
             for _ in 0..20 {
                 traffic.click(&deployment).await;

@@ -1,4 +1,4 @@
-//! Hopline as a stranger sees it: over HTTP, with kills and stops. One file for each promise.
+//! Black-box tests: Hopline over HTTP, with kills and stops. One file for each promise.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! A click, a link, a conversion and a webhook, all the way.
+//! The whole path of a click, a link, a conversion and a webhook.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ async fn a_thousand_clicks_of_a_hundred_visitors_are_counted_and_delivered_once(
 async fn a_click_converts_the_moment_it_was_answered() {
     let deployment = Deployment::start().await;
     let mut traffic = Traffic::on_links(&deployment, 1, 1).await;
-    // No processor: the click id speaks for itself.
+    // Without a processor: the click id contains everything.
     deployment.processor.stop().await;
     assert!(traffic.click(&deployment).await);
     let id = traffic.click_ids().into_iter().next().unwrap().to_owned();

@@ -1,5 +1,5 @@
-//! The machine of a small deployment loses power: Kafka's log ends where the disk had it, and so does what the edge
-//! noted about it.
+//! The machine of a small deployment loses power: Kafka's log and the edge's record of confirmed clicks lose what was
+//! not synced to disk.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -17,11 +17,11 @@ use tests::{eventually, links};
 
 use crate::traffic::LONG;
 
-/// How much of the log a power loss takes here. The broker brings its log onto the disk each second, and the edge keeps
-/// what Kafka has confirmed for 2 s.
+/// How much of the log the power loss removes. The broker syncs its log each second, and the edge keeps confirmed
+/// clicks for 2 s.
 const LOST: Duration = Duration::from_millis(1_500);
 
-/// Cuts what a partition has got since some moment off its log, and returns how many records that were.
+/// Removes a partition's records since a time from its log, and returns their number.
 ///
 /// The format is Kafka's record batch, version 2: the length of what follows is at byte 8, the last offset within the
 /// batch at 23, the time of its newest record at 35.
@@ -49,7 +49,7 @@ fn cut_since(partition: &Path, millis: i64) -> u64 {
     lost
 }
 
-/// The click ids of all rows, ascending.
+/// Returns the click ids of all rows, ascending.
 async fn rows(engines: &Isolated) -> Vec<String> {
     let ids = engines.clickhouse("SELECT click_id FROM clicks ORDER BY click_id").await;
     ids.lines().map(str::to_owned).collect()
@@ -75,7 +75,7 @@ async fn every_answered_click_is_a_row_once_after_a_power_loss() {
     load.answers(1).await;
     let first = segments();
     assert!(!first.is_empty());
-    // Until the edge has given back what Kafka confirmed first: that is gone for good.
+    // Until the edge has deleted the segments that Kafka confirmed first.
     eventually("the first segments are deleted", LONG, async || {
         let now = segments();
         if first.is_disjoint(&now) { Ok(()) } else { Err(now) }
@@ -92,7 +92,7 @@ async fn every_answered_click_is_a_row_once_after_a_power_loss() {
     let lost: u64 = partitions.map(|partition| cut_since(&partition, since)).sum();
     progress(&format!("{} clicks answered, {lost} of Kafka's records lost", log.answers.len()));
     assert!(lost > 0, "nothing was lost");
-    // The edge writes down what is confirmed without syncing it.
+    // The edge stores what is confirmed without syncing it.
     for entry in fs::read_dir(edge.spool()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "confirmed") {
@@ -105,7 +105,7 @@ async fn every_answered_click_is_a_row_once_after_a_power_loss() {
     processor.server.start().await.unwrap();
     edge.ships_everything().await;
     let answered: HashSet<&str> = log.answers.iter().map(|Answer { click_id, .. }| &**click_id).collect();
-    // Also what nobody was answered, and what comes again.
+    // Including unanswered clicks and repeats.
     eventually("everything is counted", LONG, async || {
         let output = processor::command(&engines, &["lag", "--json"]).output().await.unwrap();
         let lag: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! SIGTERM of each program: it ends with 0 within its deadline and loses nothing.
+//! SIGTERM of each program: it ends with exit code 0 within its deadline and loses nothing.
 
 use devstack::Server;
 use devstack::process::Stopped;

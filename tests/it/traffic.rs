@@ -1,4 +1,4 @@
-//! Clicks of many visitors on many links, and what must come of them.
+//! Clicks of many visitors on many links, and their expected counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use tests::deployment::{Deployment, click_id};
 use tests::eventually;
 
-/// How long everything may take to arrive. A deadline for a broken system, not a measurement.
+/// How long everything may take to arrive on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 /// Links and the clicks on them that were answered.
@@ -15,7 +15,7 @@ pub(crate) struct Traffic {
     links: Vec<(String, String)>,
     visitors: usize,
     sent: usize,
-    /// For each link's id, the answered click ids and their visitors.
+    /// The answered click ids and their visitors, by link id.
     answered: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
@@ -44,10 +44,10 @@ impl Traffic {
         traffic
     }
 
-    /// Clicks once: the visitor and the link that are next. True when the edge answered with a redirect.
+    /// Clicks once, with the next visitor and link. Returns true when the edge answered with a redirect.
     pub(crate) async fn click(&mut self, deployment: &Deployment) -> bool {
         let visitor = self.sent % self.visitors;
-        // Links take turns within a visitor's clicks, so that every visitor comes to every link.
+        // Links take turns within a visitor's clicks, so that every visitor clicks every link.
         let (id, slug) = &self.links[(self.sent / self.visitors) % self.links.len()];
         self.sent += 1;
         let from = format!("198.51.{}.{}", visitor / 250, visitor % 250 + 1);
@@ -60,26 +60,26 @@ impl Traffic {
         }
     }
 
-    /// The links' slugs.
+    /// Returns the links' slugs.
     pub(crate) fn slugs(&self) -> impl Iterator<Item = &str> {
         self.links.iter().map(|(_, slug)| slug.as_str())
     }
 
-    /// How many clicks were answered.
+    /// Returns the number of answered clicks.
     pub(crate) fn answered(&self) -> usize {
         self.answered.values().map(BTreeMap::len).sum()
     }
 
-    /// Every answered click id.
+    /// Returns the answered click ids.
     pub(crate) fn click_ids(&self) -> BTreeSet<&str> {
         self.answered.values().flat_map(|clicks| clicks.keys().map(String::as_str)).collect()
     }
 
-    /// Waits until the API shows every answered click, and the visitors of each link, and holds that no row is
-    /// there twice.
+    /// Waits until the API shows every answered click and the visitors of each link, and asserts that no row is
+    /// doubled.
     ///
-    /// A click whose answer a kill cut off may be counted or not: it was answered by nobody. So totals may be
-    /// above, by at most as many as were not answered.
+    /// A click without an answer may be counted or not, so totals may be higher by at most the number of unanswered
+    /// clicks.
     pub(crate) async fn is_counted(&self, deployment: &Deployment) {
         let unanswered = self.sent - self.answered();
         let mut above = 0;
@@ -117,6 +117,6 @@ impl Traffic {
 }
 
 fn number(value: &Value) -> usize {
-    // Null while ClickHouse is out of reach: not known is not yet enough.
+    // Null while ClickHouse is unreachable, which is not enough.
     value.as_u64().unwrap_or_default() as usize
 }

@@ -1,4 +1,4 @@
-//! What happens between two attempts holds for the next one.
+//! Changes between two attempts apply to the next one.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::traffic::{LONG, Traffic};
 /// The shortest wait after a first failed attempt.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// The longest, a tenth added at random, and what a killed dispatcher and a busy machine may add to it.
+/// The longest wait, with the random tenth and the delay of a killed dispatcher and a busy machine.
 const LATEST: Duration = Duration::from_secs(40);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,7 +49,7 @@ async fn a_kill_a_new_secret_a_new_url_and_a_deletion_between_attempts_are_obeye
     deployment.dispatcher.kill().await;
     deployment.dispatcher.start().await.unwrap();
 
-    // The script counts requests by path, so the new URL fails once more.
+    // The script counts requests by path, so the new URL fails once as well.
     for (path, count) in [("/kept", 2), ("/rotated", 2), ("/moved/here", 2)] {
         eventually("the next attempt is made", LONG, async || match receiver.requests_to(path).len() {
             seen if seen == count => Ok(()),
@@ -86,7 +86,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
-/// The request once for each of its signatures, with that one alone.
+/// Returns copies of the request, each with only one of its signatures.
 fn signatures(request: &Request) -> Vec<Request> {
     let header = request.header("x-service-signature").to_owned();
     let mut parts = header.split(',');

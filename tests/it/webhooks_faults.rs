@@ -1,4 +1,4 @@
-//! Webhooks while dispatchers are killed and stopped, and engines are away. `./dev soak webhooks-kills`,
+//! Webhooks while dispatchers are killed and stopped, and during outages of engines. `./dev soak webhooks-kills`,
 //! `webhooks-outages` and `webhooks-verify` are the long forms.
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn every_event_is_delivered_when_one_of_two_dispatchers_hangs_and_wakes_up
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_event_is_delivered_after_kafka_and_then_postgres_were_stopped() {
-    // The edge's test stops Kafka for a minute; the long form does so here.
+    // Shorter than in the edge's test, which stops Kafka for a minute.
     let down = Duration::from_secs(15);
     let arrivals = webhook_outages(WebhookOutages { down, connections: 8, rate: 50 }).await;
     progress(&format!("Kafka and Postgres stopped for {down:?} each: {arrivals}"));

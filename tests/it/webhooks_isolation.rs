@@ -1,5 +1,4 @@
-//! Nobody waits for somebody else's endpoint. `./dev soak webhooks-isolation` is the long form, with latencies that mean
-//! something.
+//! No delivery waits for another endpoint. `./dev soak webhooks-isolation` is the long form, with meaningful latencies.
 
 use tests::engines::isolated;
 use tests::faults::{WebhookFlood, WebhookHoles, progress, webhook_flood, webhook_holes};

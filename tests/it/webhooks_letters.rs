@@ -1,4 +1,4 @@
-//! Events that nobody could read at first.
+//! Events that were invalid for an older build.
 
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
@@ -28,7 +28,7 @@ async fn the_webhook_of_a_resubmitted_dead_letter_arrives() {
     };
     requests(1).await;
 
-    // Another click, as a build that could not read it has left it.
+    // Another click, as the dead letter of a build that could not decode it.
     let mut click = records(&deployment.engines, topic::CLICKS)[0].json();
     click["click_id"] = "late".into();
     let (letters, clicks) =

@@ -1,6 +1,6 @@
-//! The real schedule of attempts, 10, 20, 40 and 80 seconds: nothing here is tuned for tests.
+//! The real schedule of attempts, 10, 20, 40 and 80 seconds, not shortened for tests.
 //!
-//! One deployment with two dispatchers and one endpoint for each way to fail, all in the same three minutes.
+//! One deployment with two dispatchers and one endpoint for each kind of failure, all in the same three minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use tests::receiver::{Answer, Receiver, Request};
 
 use crate::traffic::{LONG, Traffic};
 
-/// The waits between the attempts of a delivery, at least.
+/// The minimum waits between the attempts of a delivery.
 const WAITS: [u64; 4] = [10, 20, 40, 80];
 
-/// All of them, the tenth that is added at random, and what a busy machine adds.
+/// All waits, with the random tenth and the delay of a busy machine.
 const WHOLE: Duration = Duration::from_secs(150 + 15 + 75);
 
-/// How late an attempt may be on a machine that runs other tests too, beyond the tenth added at random.
+/// How late an attempt may be on a busy machine, beyond the random tenth.
 const LATENESS: Duration = Duration::from_secs(6);
 
-/// What a receiver may ask for at most.
+/// The longest wait that a receiver may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(15 * 60);
 
-/// Statuses that are the last word.
+/// Statuses that are not retried.
 const FINAL: [u16; 6] = [400, 401, 404, 408, 410, 422];
 
-/// Events for the endpoint that is dead: more than the 15 that disable it.
+/// Events for the dead endpoint: more than the 15 that disable it.
 const DEAD_EVENTS: usize = 40;
 
-/// Answers as the path says.
+/// Answers by the path.
 fn script(request: &Request, number: usize, alive: &AtomicBool) -> Answer {
     let after = |status: u16, value: &str| {
         if number == 0 {
@@ -62,7 +62,7 @@ fn script(request: &Request, number: usize, alive: &AtomicBool) -> Answer {
         "dead" => Answer::Status(if alive.load(Ordering::Relaxed) { 200 } else { 500 }),
         "500" => Answer::Status(500),
         "witness" => Answer::Status(200),
-        // Once: what is sent again on request is taken.
+        // Only once: a redelivery is accepted.
         status => Answer::Status(if number == 0 { status.parse().unwrap() } else { 200 }),
     }
 }
@@ -112,7 +112,7 @@ async fn every_way_to_fail_is_tried_again_logged_and_ended_as_documented() {
         .await;
     }
 
-    // Silence since: the last of these were done two minutes ago.
+    // No further requests: the last of these ended two minutes ago.
     for (path, waits) in [
         ("500", &WAITS[..]),
         ("301", &WAITS),
@@ -148,7 +148,7 @@ async fn every_way_to_fail_is_tried_again_logged_and_ended_as_documented() {
     comes_back_for_new_events_only(&deployment, &dead, &changed, &alive, &receiver).await;
 }
 
-/// Holds that the attempts of one delivery came when they had to, with one id and body, each signed at its own time.
+/// Asserts that the attempts of one delivery arrived on schedule, with one id and body, each signed at its own time.
 fn follows_schedule(path: &str, requests: &[Request], waits: &[u64], secret: &str) {
     assert_eq!(requests.len(), waits.len() + 1, "{path}");
     for (pair, wait) in requests.windows(2).zip(waits) {
@@ -165,7 +165,7 @@ fn follows_schedule(path: &str, requests: &[Request], waits: &[u64], secret: &st
     assert!(requests.iter().all(|request| request.is_signed_with(secret)), "{path}");
 }
 
-/// Holds the failure log against what the script answered.
+/// Compares the failure log with the script's answers.
 async fn the_log_tells_it_all(deployment: &Deployment, endpoints: &BTreeMap<String, Value>) {
     for (path, endpoint) in endpoints {
         let log = failures(deployment, endpoint).await;
@@ -197,7 +197,7 @@ async fn the_log_tells_it_all(deployment: &Deployment, endpoints: &BTreeMap<Stri
     assert!(wait <= MAX_RETRY_AFTER + LATENESS && wait > MAX_RETRY_AFTER / 2, "{wait:?}");
 }
 
-/// Sends a refused delivery and a test event to an endpoint that takes them now.
+/// Redelivers a rejected delivery and sends a test event to an endpoint that accepts them now.
 async fn failures_are_sent_again_on_request(deployment: &Deployment, endpoint: &Value, receiver: &Receiver) {
     let path = format!("/api/webhooks/{}", text(&endpoint["id"]));
     let refused = receiver.requests_to("/404").remove(0);
@@ -223,7 +223,7 @@ async fn failures_are_sent_again_on_request(deployment: &Deployment, endpoint: &
     .await;
 }
 
-/// Holds that two dispatchers together disabled the endpoint once, at the fifteenth, and told so once.
+/// Asserts that two dispatchers together disabled the endpoint once, at the fifteenth, with one notice.
 async fn is_disabled_once(deployment: &Deployment, requests: &[Request]) {
     let notices: Vec<i32> = sqlx::query_scalar(
         "SELECT consecutive_exhausted FROM webhook_notices ORDER BY consecutive_exhausted",
@@ -238,11 +238,11 @@ async fn is_disabled_once(deployment: &Deployment, requests: &[Request]) {
     }
     assert!(attempts.values().all(|count| *count <= 5));
     let exhausted = attempts.values().filter(|count| **count == 5).count();
-    // Fifteen, and those whose last request was in flight when the fifteenth was written.
+    // Fifteen, and those whose last request was in flight when the fifteenth was stored.
     assert!((15..=15 + 2 * 32).contains(&exhausted), "{exhausted}");
 }
 
-/// Enables the endpoint again, as an operator does, and holds that nothing from before is sent.
+/// Enables the endpoint again, as an operator does, and asserts that no earlier event is sent.
 async fn comes_back_for_new_events_only(
     deployment: &Deployment,
     endpoint: &Value,
@@ -252,7 +252,7 @@ async fn comes_back_for_new_events_only(
 ) {
     let before: BTreeSet<String> =
         receiver.requests_to("/dead").iter().map(|request| request.delivery().to_owned()).collect();
-    // Who gets an event is decided at once for all endpoints, so what the witness has got was not for the dead one.
+    // An event is matched with all endpoints at once, so an event that the witness got was not for the dead one.
     deployment.create_endpoint(&receiver.url("/witness"), &["link.updated"]).await;
     rename(deployment, link, "while it is disabled").await;
     eventually("the event has gone to whom it is for", LONG, async || {

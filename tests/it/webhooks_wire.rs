@@ -1,4 +1,4 @@
-//! Webhooks as their receivers see them, byte by byte.
+//! The exact bytes of webhooks.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -13,7 +13,7 @@ use tests::receiver::{Answer, Receiver, Request};
 
 use crate::traffic::LONG;
 
-/// Everything that JSON, HTML and URLs have to escape, and three alphabets.
+/// Characters that JSON, HTML and URLs must escape, and three scripts.
 const NAME: &str = "Café \"☕\" </script> \\ / 日本 \u{1F980}";
 
 const ALL: [&str; 4] = ["click.created", "link.created", "link.updated", "link.deleted"];
@@ -133,7 +133,7 @@ async fn a_click_right_after_its_endpoint_was_created_is_delivered() {
     .await;
 }
 
-/// Holds a request against the documentation of headers, envelope and signature.
+/// Checks a request against the documentation of headers, envelope and signature.
 fn is_as_documented(request: &Request, event: &str, secret: &str) {
     assert_eq!(request.method, Method::POST);
     let names: BTreeSet<&str> = request.headers.keys().map(hyper::header::HeaderName::as_str).collect();

@@ -1,4 +1,4 @@
-//! What was answered to visitors against what arrived at a webhook endpoint.
+//! Compares the clicks that were answered with the deliveries that arrived at a webhook endpoint.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -9,21 +9,21 @@ use schemas::message::delivery_id;
 use crate::load::Log;
 use crate::receiver::Request;
 
-/// Deliveries of one endpoint that one dispatcher may have claimed: the most that it can have in flight, or ended and
-/// not yet written, when it is killed. 32 requests, and what is claimed ahead of them.
+/// Maximum deliveries of one endpoint that a dispatcher has claimed, and so the most that are in flight or ended but
+/// not written when it is killed: 32 requests and those claimed ahead.
 pub const CLAIMED: usize = 8 * 32;
 
-/// Something that may cost answers: a kill, or an engine that is away.
+/// A kill or an outage, during which answers may be lost.
 #[derive(Debug, Clone, Copy)]
 pub struct Interruption {
-    /// Just before it.
+    /// The time just before it.
     pub began: SystemTime,
-    /// When the killed process was gone, or the engine back.
+    /// When the killed process had ended, or the engine was back.
     pub ended: SystemTime,
 }
 
 impl Interruption {
-    /// Notes when `what` happens.
+    /// Records the time of `what`.
     pub async fn of(what: impl Future<Output = ()>) -> Self {
         let began = SystemTime::now();
         what.await;
@@ -34,17 +34,17 @@ impl Interruption {
 /// Why a delivery was sent again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reasons {
-    /// An interruption came after the request, so its outcome may have been lost.
+    /// An interruption followed the request, so its outcome may have been lost.
     pub interrupted: usize,
-    /// Of these, requests that came while a process was being killed or an engine was away.
+    /// Of these, requests that arrived during an interruption.
     pub meanwhile: usize,
-    /// The request was not answered: its sender died, or gave up.
+    /// The request was not answered, because its sender died or timed out.
     pub unanswered: usize,
-    /// The failure log has an attempt that failed, though the receiver had answered it.
+    /// The failure log has a failed attempt that the receiver answered.
     pub logged: usize,
 }
 
-/// How the requests at a receiver compare with a log of answered clicks.
+/// The requests at a receiver, compared with a log of answered clicks.
 #[derive(Debug)]
 pub struct Arrivals {
     /// Clicks that were answered.
@@ -53,23 +53,23 @@ pub struct Arrivals {
     pub arrived: usize,
     /// Answered clicks whose delivery has not arrived.
     pub missing: Vec<Box<str>>,
-    /// Deliveries that no answered click has: another id for the same event would be one.
+    /// Deliveries of no answered click, such as a second id for the same event.
     pub strangers: Vec<String>,
     /// Requests beyond the first of each delivery.
     pub repeats: usize,
-    /// Why most of them came.
+    /// The reasons of most repeats.
     pub reasons: Reasons,
-    /// The others: an answered request whose outcome nothing kept from being written, and yet another one.
+    /// Repeats without a reason: the request before was answered, and nothing prevented writing its outcome.
     pub unexplained: Vec<String>,
-    /// Requests whose signature is wrong, or whose body is another one than that of the same id before.
+    /// Requests with a wrong signature, or with a different body than an earlier request of the same id.
     pub wrong: Vec<String>,
-    /// Kills and outages.
+    /// The number of kills and outages.
     pub interruptions: usize,
 }
 
 impl Arrivals {
-    /// Compares the requests with the clicks. `interruptions` are the kills and outages, `logged` is how many attempts
-    /// of a delivery the failure log has.
+    /// Compares the requests with the clicks. `interruptions` are the kills and outages, `logged` is the number of each
+    /// delivery's attempts in the failure log.
     pub fn of(
         log: &Log,
         endpoint: &str,
@@ -127,16 +127,16 @@ impl Arrivals {
         }
     }
 
-    /// The most repeats that there may be.
+    /// The maximum number of repeats.
     pub const fn bound(&self) -> usize {
         CLAIMED * self.interruptions
     }
 
-    /// Holds that every click arrived, under one id and one body, and that nothing was repeated without a reason or
-    /// beyond the bound.
+    /// Asserts that every click arrived, under one id and one body, and that no delivery was repeated without a reason
+    /// or beyond the bound.
     ///
     /// # Panics
-    /// When that is not so.
+    /// When the assertion fails.
     pub fn are_complete(&self) {
         assert!(self.answered > 0, "nothing was answered");
         for (what, which) in [
@@ -151,7 +151,7 @@ impl Arrivals {
             "{self}; repeated for no reason, such as {}",
             self.unexplained[0]
         );
-        // What failed on its own is tried again within its five attempts, interruption or not.
+        // A failed attempt is retried within five attempts, with or without an interruption.
         assert!(self.repeats - self.reasons.logged <= self.bound(), "{self}");
     }
 }
@@ -174,7 +174,7 @@ impl fmt::Display for Arrivals {
     }
 }
 
-/// What somebody wants to know who looks for the reason.
+/// Details for finding the reason of a repeat.
 fn unexplained_text(before: &Request, request: &Request, interruptions: &[Interruption]) -> String {
     let last = interruptions.iter().rev().find(|one| one.ended <= before.at);
     let last = last.map_or_else(
@@ -188,7 +188,7 @@ fn gap(from: SystemTime, to: SystemTime) -> Duration {
     to.duration_since(from).unwrap_or_default()
 }
 
-/// The ids of the deliveries that the answered clicks have at an endpoint.
+/// The ids of the answered clicks' deliveries to an endpoint.
 pub fn expected(log: &Log, endpoint: &str) -> HashSet<String> {
     log.answers.iter().map(|answer| delivery_id(&answer.click_id, endpoint).to_string()).collect()
 }
@@ -212,7 +212,7 @@ mod tests {
         Log { answers: clicks.iter().map(answer).collect(), ..Log::default() }
     }
 
-    /// A request for a click's delivery so many seconds after the beginning. Its signature is wrong.
+    /// A request for a click's delivery, this many seconds after the start. Its signature is wrong.
     fn request(click: &str, second: u64, body: &'static str) -> Request {
         let mut headers = HeaderMap::new();
         let id = delivery_id(click, ENDPOINT).to_string();
@@ -260,7 +260,7 @@ mod tests {
         let arrivals = compare(&requests, &[(5, 5)]);
         assert_eq!((arrivals.repeats, arrivals.unexplained.len(), arrivals.bound()), (2, 1, CLAIMED));
         assert_eq!(compare(&requests, &[(0, 1)]).unexplained.len(), 2, "it was over");
-        // A process that is being killed may send a last request.
+        // A process may send a last request while it is killed.
         let reasons = compare(&requests, &[(1, 3)]).reasons;
         assert_eq!(reasons, Reasons { interrupted: 2, meanwhile: 2, ..Reasons::default() });
     }

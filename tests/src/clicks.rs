@@ -1,5 +1,4 @@
-//! Clicks written to their topic as edges write them, and the log of those that Kafka has confirmed: the oracle for
-//! what must be counted.
+//! Writes clicks to their topic as edges do, and records those that Kafka confirmed: the oracle for the counts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,22 +19,22 @@ use uuid::Uuid;
 use crate::engines::Isolated;
 use crate::eventually;
 
-/// How long Kafka may take to confirm clicks. A deadline for a broken system.
+/// How long Kafka may take to confirm clicks.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// How often the writer looks which clicks are due.
+/// How often the writer sends due clicks.
 const TICK: Duration = Duration::from_millis(2);
 
-/// What is written.
+/// The clicks to write.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Clicks per second.
     pub rate: u32,
     /// Links that are clicked.
     pub links: u16,
-    /// Of a hundred clicks, how many are on the first link; the others are spread over all.
+    /// The percentage of clicks on the first link; the others are spread over all links.
     pub hot_percent: u8,
-    /// Every how many clicks one is no click that anybody could read; 0 for none.
+    /// One of this many records is invalid; 0 for none.
     pub poison_every: u64,
 }
 
@@ -46,7 +45,7 @@ impl Plan {
     }
 }
 
-/// A link of the clicks, by its number.
+/// The id of a link, by its number.
 pub fn link(number: u16) -> LinkId {
     LinkId::from_uuid(Uuid::from_u128(0x7000_0000_0000 << 64 | u128::from(number)))
 }
@@ -56,12 +55,12 @@ pub fn workspace() -> WorkspaceId {
     WorkspaceId::from_uuid(Uuid::from_u128(0x7000_0000_0001 << 64))
 }
 
-/// What Kafka has confirmed.
+/// The records that Kafka has confirmed.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Each click by its id: its link, and the day on which it counts.
+    /// The link and the counted day of each click, by its id.
     pub clicks: HashMap<u128, (u16, NaiveDate)>,
-    /// Where those are that are none: partition and offset.
+    /// Partition and offset of each invalid record.
     pub poison: BTreeSet<(i32, i64)>,
     failures: u64,
 }
@@ -77,7 +76,7 @@ impl Ledger {
     }
 }
 
-/// What a record is; `None` in place of a click for one that is none.
+/// The content of a record: `None` for an invalid one.
 type Record = Box<Option<(u128, u16, NaiveDate)>>;
 
 #[derive(Debug, Clone, Default)]
@@ -128,7 +127,7 @@ impl Clicks {
             .set("acks", "all")
             .set("enable.idempotence", "true")
             .set("message.timeout.ms", "0")
-            // Partitions that are added are written to soon.
+            // Notices added partitions soon.
             .set("topic.metadata.refresh.interval.ms", "1000")
             .create_with_context(confirmed.clone())
             .unwrap();
@@ -138,15 +137,15 @@ impl Clicks {
         Self { confirmed, stop, writer }
     }
 
-    /// How many records Kafka has confirmed.
+    /// The number of records that Kafka has confirmed.
     pub fn confirmed(&self) -> u64 {
         self.confirmed.count.load(Ordering::Relaxed)
     }
 
-    /// Waits until Kafka has confirmed so many more.
+    /// Waits until Kafka has confirmed this many more.
     ///
     /// # Panics
-    /// When it does not.
+    /// When it does not happen in time.
     pub async fn more(&self, more: u64) {
         let wanted = self.confirmed() + more;
         eventually("clicks are confirmed", DEADLINE, async || {
@@ -155,10 +154,10 @@ impl Clicks {
         .await;
     }
 
-    /// Ends it when Kafka has confirmed everything that was written.
+    /// Stops writing and waits until Kafka has confirmed every record.
     ///
     /// # Panics
-    /// When Kafka did not, or said that it never will.
+    /// When Kafka does not confirm a record.
     pub async fn stop(self) -> Ledger {
         self.stop.store(true, Ordering::Relaxed);
         let Self { confirmed, writer, .. } = self;
@@ -169,7 +168,7 @@ impl Clicks {
     }
 }
 
-/// Writes so many clicks as fast as Kafka takes them, and returns the log of them.
+/// Writes this many clicks as fast as Kafka accepts them, and returns their ledger.
 ///
 /// # Panics
 /// As [`Clicks::stop`].
@@ -203,7 +202,7 @@ impl Writer {
         self.producer.flush(DEADLINE).unwrap();
     }
 
-    /// Sends the click of a number; false while there is no room for it.
+    /// Sends a click by its number; false while the queue is full.
     fn send(&self, fixture: &Click, number: u64) -> bool {
         let Plan { links, hot_percent, poison_every, .. } = self.plan;
         let id = Uuid::now_v7().as_u128();
@@ -236,7 +235,7 @@ impl Writer {
     }
 }
 
-/// Makes a click unreadable, in one of several ways.
+/// Makes a click invalid, in one of several ways.
 fn poison(value: &[u8], number: u64) -> Vec<u8> {
     match number % 3 {
         0 => value[..value.len() / 2].to_vec(),

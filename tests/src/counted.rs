@@ -1,4 +1,4 @@
-//! What was written to topic `clicks` against what is counted.
+//! Compares the clicks that were written to topic `clicks` with the stored rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,20 +16,20 @@ use crate::engines::Isolated;
 use crate::log::records;
 use crate::processor::audit;
 
-/// How long no click may be counted while some are missing. A deadline for a broken system.
+/// How long the number of rows may stay unchanged while clicks are missing.
 const STANDSTILL: Duration = Duration::from_secs(120);
 
-/// How often the table is asked.
+/// How often the table is queried.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A log of clicks that is counted exactly.
+/// The result of an exact count.
 #[derive(Debug)]
 pub struct Exact {
-    /// Clicks, each of which is one row.
+    /// Clicks, each with exactly one row.
     pub clicks: usize,
-    /// Records that are no clicks, each of which is a dead letter.
+    /// Invalid records, each with a dead letter.
     pub dead_letters: usize,
-    /// Inserts that stored something, as far as ClickHouse remembers its parts.
+    /// Inserts that stored a part, as far as ClickHouse's part log has them.
     pub sources: usize,
 }
 
@@ -44,10 +44,10 @@ impl fmt::Display for Exact {
     }
 }
 
-/// Waits until as many clicks are rows as the log has.
+/// Waits until there are as many rows as clicks in the ledger.
 ///
 /// # Panics
-/// When some are missing and no more come.
+/// When rows are missing and their number stays unchanged.
 pub async fn all_counted(engines: &Isolated, ledger: &Ledger) {
     let (mut seen, mut since) = (0, Instant::now());
     while seen < ledger.clicks.len() {
@@ -60,13 +60,13 @@ pub async fn all_counted(engines: &Isolated, ledger: &Ledger) {
     }
 }
 
-/// Holds that each click of the log is a row once and nothing else is, that counts by link and day are those of the
-/// log, and that what is no click is a dead letter.
+/// Asserts that each click of the ledger is exactly one row and that there are no other rows, that counts by link and
+/// day match, and that each invalid record is a dead letter.
 ///
-/// To be asked when no processor runs any more: what one might still do would not be seen.
+/// Call it when no processor runs any more, because later changes would not be noticed.
 ///
 /// # Panics
-/// When that is not so.
+/// When the assertion fails.
 pub async fn is_exact(engines: &Isolated, ledger: &Ledger) -> Exact {
     let sources: Vec<u32> = lines(engines, "SELECT DISTINCT src FROM clicks ORDER BY src").await;
     let mut seen = BTreeSet::new();
@@ -99,7 +99,7 @@ pub async fn is_exact(engines: &Isolated, ledger: &Ledger) -> Exact {
     assert_eq!(positions, 0, "positions of the log that are rows twice");
     assert_eq!(by_link_and_day(engines).await, ledger.by_link_and_day());
 
-    // One that was written by a processor that died before it could say so is there twice: at least once.
+    // A dead letter may be written twice if the processor died before it recorded that.
     let letters: BTreeSet<(i32, i64)> = records(engines, topic::DEAD_LETTERS)
         .iter()
         .map(|letter| {
@@ -127,7 +127,7 @@ async fn by_link_and_day(engines: &Isolated) -> BTreeMap<(LinkId, NaiveDate), u6
     parsed.collect()
 }
 
-/// How many records the topic of clicks has taken.
+/// The number of records of the topic of clicks.
 fn offsets(engines: &Isolated) -> usize {
     const PATIENCE: Duration = Duration::from_secs(30);
     let consumer: BaseConsumer = engines.kafka().set("group.id", "reader").create().unwrap();
@@ -142,7 +142,7 @@ fn offsets(engines: &Isolated) -> usize {
     ends.sum()
 }
 
-/// The answer of a query for one number.
+/// Returns the result of a query for one number.
 pub(crate) async fn count(engines: &Isolated, sql: &str) -> usize {
     engines.clickhouse(sql).await.trim().parse().unwrap()
 }

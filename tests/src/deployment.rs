@@ -1,4 +1,4 @@
-//! The four programs, as an operator runs them, on a corner of the real engines.
+//! The four programs, as an operator runs them, on isolated parts of the real engines.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,22 +14,22 @@ use crate::engines::{Isolated, http_client, isolated};
 /// A browser's User-Agent: a click without one is a bot's.
 pub const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
 
-/// The spool's folder among what a deployment keeps.
+/// The name of the spool's folder.
 const SPOOL: &str = "spool";
 
-/// Running programs with an account on the Business plan.
+/// The four programs, and an account on the Business plan.
 pub struct Deployment {
-    /// The engines it runs on.
+    /// The engines of the deployment.
     pub engines: Isolated,
     /// The redirect edge.
     pub ingest: Server,
-    /// Clicks to rows.
+    /// The processor.
     pub processor: Server,
     /// The management API.
     pub api: Server,
-    /// Webhooks.
+    /// The dispatcher.
     pub dispatcher: Server,
-    /// A read,write key of the account's workspace.
+    /// A `read,write` key of the account's workspace.
     pub key: String,
     api_url: String,
     edge_url: String,
@@ -39,15 +39,15 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// Migrates, starts all four programs and waits until they are ready.
+    /// Migrates the databases, starts all four programs and waits until they are ready.
     ///
     /// # Panics
-    /// When one does not become ready.
+    /// When a program does not become ready.
     pub async fn start() -> Self {
         Self::start_on(isolated().await, &[]).await
     }
 
-    /// The same on these engines, with more variables than the programs need anyway.
+    /// The same on these engines, with additional variables.
     ///
     /// # Panics
     /// When one does not become ready.
@@ -61,10 +61,10 @@ impl Deployment {
         deployment
     }
 
-    /// Sets everything up and starts nothing.
+    /// Prepares a deployment without starting it.
     ///
     /// # Panics
-    /// When no port or no folder can be had.
+    /// When no port or no folder is available.
     pub fn prepare(engines: Isolated) -> Self {
         Self::prepare_with(engines, &[])
     }
@@ -97,10 +97,10 @@ impl Deployment {
         }
     }
 
-    /// A second API on the same engines, not started yet, and its address.
+    /// Prepares a second API on the same engines, and returns its address.
     ///
     /// # Panics
-    /// When no port can be had.
+    /// When no port is available.
     pub fn another_api(&self) -> (Server, String) {
         let (listen, operations) = (address(), address());
         let server = self.another(
@@ -111,7 +111,7 @@ impl Deployment {
         (server, format!("http://{listen}"))
     }
 
-    /// A second dispatcher on the same engines, not started yet.
+    /// Prepares a second dispatcher on the same engines.
     ///
     /// # Panics
     /// When no port can be had.
@@ -120,7 +120,7 @@ impl Deployment {
         self.another("dispatcher", &operations, &[("HOPLINE_DISPATCHER_OPERATIONS_LISTEN", &operations)])
     }
 
-    /// A second one of a program, with other values for some variables.
+    /// Prepares a second instance of a program, with changed variables.
     fn another(&self, name: &str, operations: &str, changed: &[(&str, &str)]) -> Server {
         let log = self.scratch.path().join(format!("another-{name}.log"));
         let mut launch = Launch::new(binary(name), log);
@@ -154,12 +154,12 @@ impl Deployment {
         self.scratch.path().join(SPOOL)
     }
 
-    /// Where callers find the API.
+    /// The URL of the API.
     pub fn api_url(&self) -> &str {
         &self.api_url
     }
 
-    /// Where visitors find the edge.
+    /// The URL of the edge.
     pub fn edge_url(&self) -> &str {
         &self.edge_url
     }
@@ -167,12 +167,12 @@ impl Deployment {
     /// The address of the edge.
     ///
     /// # Panics
-    /// Never: the URL was made of an address.
+    /// Never: the URL was made from an address.
     pub fn edge_address(&self) -> SocketAddr {
         self.edge_url.trim_start_matches("http://").parse().unwrap()
     }
 
-    /// What a program has logged so far.
+    /// Returns the log of a program.
     ///
     /// # Panics
     /// When it was never started.
@@ -189,7 +189,7 @@ impl Deployment {
         serde_json::from_slice(&run(&self.program("api"), &arguments, &self.environment).await).unwrap()
     }
 
-    /// Makes an account on this plan, and returns a read,write key of its workspace.
+    /// Creates an account on this plan, and returns a `read,write` key of its workspace.
     ///
     /// # Panics
     /// When it fails.
@@ -203,7 +203,7 @@ impl Deployment {
     /// Sends a request to the API with the account's key.
     ///
     /// # Panics
-    /// When no answer comes, or one that is no JSON.
+    /// When there is no answer, or the answer is not JSON.
     pub async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, Value) {
         self.send_to(&self.api_url, method, path, body).await
     }
@@ -229,10 +229,10 @@ impl Deployment {
         (status, if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() })
     }
 
-    /// Creates a link that leads to `https://example.com/` and returns it.
+    /// Creates a link to `https://example.com/` and returns it.
     ///
     /// # Panics
-    /// When the API refuses.
+    /// When the API rejects it.
     pub async fn create_link(&self) -> Value {
         let body = json!({ "name": "A link", "destination": "https://example.com/" });
         let (status, link) = self.send(Method::POST, "/api/links", Some(&body)).await;
@@ -240,7 +240,7 @@ impl Deployment {
         link
     }
 
-    /// Reads a link with its counters.
+    /// Returns a link with its counts.
     ///
     /// # Panics
     /// When the API refuses.
@@ -261,10 +261,10 @@ impl Deployment {
         endpoint
     }
 
-    /// Follows a short link with a browser from an address, and returns the answer as it comes.
+    /// Requests a short link as a browser from this address, and returns the answer without following it.
     ///
     /// # Errors
-    /// When no answer comes: the edge is down, or died before it answered.
+    /// When there is no answer, because the edge is down or died first.
     pub async fn click(&self, slug: &str, from: &str) -> reqwest::Result<Response> {
         self.client
             .get(format!("{}/{slug}", self.edge_url))
@@ -274,10 +274,10 @@ impl Deployment {
             .await
     }
 
-    /// Asks where a short link leads without clicking it, and returns the status.
+    /// Sends a HEAD request for a short link, which is not counted, and returns the status.
     ///
     /// # Errors
-    /// When no answer comes.
+    /// When there is no answer.
     pub async fn head(&self, slug: &str) -> reqwest::Result<u16> {
         let request = self.client.head(format!("{}/{slug}", self.edge_url)).header("user-agent", BROWSER);
         Ok(request.send().await?.status().as_u16())
@@ -293,7 +293,7 @@ impl Deployment {
     }
 }
 
-/// The click id that a redirect put on its destination.
+/// Returns the click id in the destination of a redirect.
 ///
 /// # Panics
 /// When there is none.
@@ -303,10 +303,10 @@ pub fn click_id(redirect: &Response) -> String {
     url.query_pairs().find(|(name, _)| name == "click_id").unwrap().1.into_owned()
 }
 
-/// Runs a program to its end and returns what it printed.
+/// Runs a program to its end and returns its output.
 ///
 /// # Panics
-/// When it fails; the message has what it logged.
+/// When it fails; the message contains its log.
 async fn run(program: &PathBuf, arguments: &[&str], environment: &[(String, String)]) -> Vec<u8> {
     let output = tokio::process::Command::new(program)
         .args(arguments)
@@ -324,19 +324,19 @@ async fn run(program: &PathBuf, arguments: &[&str], environment: &[(String, Stri
     output.stdout
 }
 
-/// A program of this workspace, built beside the test that runs.
+/// Returns the path of a program of this workspace, built beside the running test.
 ///
 /// # Panics
 /// When it was not built.
 pub fn binary(name: &str) -> PathBuf {
-    // …/target/debug/deps/it-0123 runs, or …/target/debug/soak; …/target/debug/api is wanted.
+    // From …/target/debug/deps/it-0123 or …/target/debug/soak to …/target/debug/api.
     let running = std::env::current_exe().unwrap();
     let folders = running.ancestors().skip(1).take(2);
     let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
     found.unwrap_or_else(|| panic!("{name} is not built beside {}: run ./dev test", running.display()))
 }
 
-/// An address that nobody listens on.
+/// Returns an address on a free port.
 fn address() -> String {
     format!("127.0.0.1:{}", ports::free().unwrap())
 }

@@ -1,4 +1,4 @@
-//! The redirect edge alone, as a process on a spool of its own: it can be killed, stopped and started again.
+//! The redirect edge alone, as a process with its own spool. It can be killed, stopped and started again.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,28 +15,28 @@ use crate::deployment::{BROWSER, binary};
 use crate::engines::{Isolated, http_client};
 use crate::eventually;
 
-/// How long the edge may take to learn a link or to ship its clicks. A deadline for a broken system.
+/// How long the edge may take to learn a link or to publish its clicks.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// How many lines of a log a failing test shows.
+/// Lines of the log that a failing test shows.
 const LOG_LINES: usize = 30;
 
-/// A shell's way to a small disk that only the program sees.
+/// A shell script that mounts a small disk that only the program sees.
 const ON_SMALL_DISK: &str = "mount -t tmpfs -o size=\"$0\" tmpfs \"$HOPLINE_SPOOL_DIR\" && exec \"$1\"";
 
-/// An `ingest` process. Killed on drop, with its spool removed.
+/// An `ingest` process. Dropping it kills it and removes its spool.
 #[derive(Debug)]
 pub struct Edge {
-    /// The process; ready when every check is.
+    /// The process.
     pub server: Server,
-    /// Where visitors find it.
+    /// The address for visitors.
     pub address: SocketAddr,
-    // Declared after the process: the folder goes when nothing writes there any more.
+    // Declared after the process, so that the folder is removed after the process has ended.
     folder: Scratch,
 }
 
 impl Edge {
-    /// Sets an edge up with more variables than it needs anyway, and starts nothing.
+    /// Prepares an edge with additional variables, without starting it.
     ///
     /// # Panics
     /// When no port or no folder can be had.
@@ -44,7 +44,7 @@ impl Edge {
         Self::prepare_as(binary("ingest"), Vec::new(), engines, variables)
     }
 
-    /// The same with the spool on a disk of so many bytes; `None` where no such disk may be mounted.
+    /// The same with the spool on a disk of this size; `None` where no disk may be mounted.
     ///
     /// # Panics
     /// As [`Edge::prepare`].
@@ -80,7 +80,7 @@ impl Edge {
             ("HOPLINE_CLICK_ID_KEYS", format!("1:{}", "11".repeat(32))),
             ("HOPLINE_VISITOR_KEY", "33".repeat(32)),
             ("HOPLINE_SPOOL_DIR", spool.display().to_string()),
-            // A killed edge starts from the links of a second ago.
+            // A killed edge starts with the links of a second ago.
             ("HOPLINE_SNAPSHOT_SECONDS", "1".to_owned()),
         ];
         let more = variables.iter().map(|(name, value)| (*name, (*value).to_owned()));
@@ -106,7 +106,7 @@ impl Edge {
         self.folder.path().join("spool")
     }
 
-    /// What it has logged so far, over all its lives.
+    /// Returns its log, including earlier runs.
     ///
     /// # Panics
     /// When it was never started.
@@ -114,15 +114,16 @@ impl Edge {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// The end of its log, for a failing test.
+    /// Returns the end of its log, for a failing test.
     pub fn log_tail(&self) -> String {
         tail(&self.folder.path().join("log"), LOG_LINES)
     }
 
-    /// The files of its spool with their sizes, for a failing test: also on a disk that only the program sees.
+    /// Returns the files of its spool with their sizes, for a failing test, also from a disk that only the program
+    /// sees.
     pub fn files(&self) -> Vec<String> {
         let pid = self.server.pid().map_or_else(|| "self".to_owned(), |pid| pid.to_string());
-        // What the program sees as its root.
+        // The program's root folder.
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let spool = self.spool();
         let entries = std::fs::read_dir(root.join(spool.strip_prefix("/").unwrap_or(&spool)));
@@ -135,7 +136,7 @@ impl Edge {
             .collect()
     }
 
-    /// The page of a path on the operators' address.
+    /// Requests a path at the operations address.
     ///
     /// # Panics
     /// When no answer comes.
@@ -144,29 +145,29 @@ impl Edge {
         (answer.status().as_u16(), answer.text().await.unwrap())
     }
 
-    /// The value of a metric without labels.
+    /// Returns the value of a metric without labels.
     ///
     /// # Panics
-    /// When there is none.
+    /// When there is no such metric.
     pub async fn metric(&self, name: &str) -> f64 {
         let (_, page) = self.operations("/metrics").await;
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.unwrap_or_else(|| panic!("no {name} in\n{page}")).parse().unwrap()
     }
 
-    /// What `/readyz` says: its status, and its body.
+    /// Returns the status and the body of `/readyz`.
     ///
     /// # Panics
-    /// When no answer comes, or one that is no JSON.
+    /// When there is no answer, or the answer is not JSON.
     pub async fn readyz(&self) -> (u16, Value) {
         let (status, page) = self.operations("/readyz").await;
         (status, serde_json::from_str(&page).unwrap())
     }
 
-    /// Waits until a link redirects. Asks with HEAD, which is not counted.
+    /// Waits until a link redirects, with HEAD requests, which are not counted.
     ///
     /// # Panics
-    /// When it does not come to know the link.
+    /// When it does not learn the link in time.
     pub async fn knows(&self, slug: &str) {
         let (client, url) = (http_client(), format!("http://{}/{slug}", self.address));
         eventually("the edge knows the link", DEADLINE, async || {
@@ -178,7 +179,7 @@ impl Edge {
         .await;
     }
 
-    /// What `ingest spool --json` says of its spool.
+    /// Returns the output of `ingest spool --json`.
     ///
     /// # Panics
     /// When the command prints no JSON.
@@ -189,10 +190,10 @@ impl Edge {
             .unwrap_or_else(|_| panic!("ingest spool: {}", String::from_utf8_lossy(&output.stderr)))
     }
 
-    /// The click ids in the segments of its spool, confirmed or not.
+    /// Returns the click ids in the segments of its spool, confirmed or not.
     ///
     /// # Panics
-    /// When the spool cannot be read; ask while the edge does not run.
+    /// When the spool cannot be read. The edge must not be running.
     pub fn spooled_click_ids(&self) -> BTreeSet<String> {
         const BEFORE: &str = "\"click_id\":\"";
         let mut found = BTreeSet::new();
@@ -208,13 +209,13 @@ impl Edge {
         found
     }
 
-    /// Waits until Kafka has confirmed every click of the spool, for an edge that gets no more of them.
+    /// Waits until Kafka has confirmed every click of the spool. The edge must get no more clicks.
     ///
     /// # Panics
     /// When it does not.
     pub async fn ships_everything(&self) {
         eventually("every click is confirmed", DEADLINE, async || {
-            // The gauges are set once a second: one that says 0 may be older than the last click.
+            // The gauges are updated once a second, so a 0 may be older than the last click.
             let report = self.inspect();
             let [records, confirmed] = ["records", "confirmed"].map(|name| report[name].as_u64().unwrap());
             if records == confirmed { Ok(()) } else { Err(report) }
@@ -225,7 +226,7 @@ impl Edge {
     /// Stops it with SIGTERM.
     ///
     /// # Panics
-    /// When it does not end by itself with 0.
+    /// When it does not end with exit code 0.
     pub async fn stop(&self) {
         match self.server.stop().await {
             Some(Stopped::Ended(status)) if status.success() => {}

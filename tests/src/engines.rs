@@ -1,4 +1,4 @@
-//! A corner of the real engines that a test has for itself.
+//! Isolated parts of the real engines for one test.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use schemas::clickhouse::MIGRATIONS;
 use schemas::topic;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-/// A topic prefix, a ClickHouse database and a Postgres database that no other test uses, ready to be used:
-/// topics created, migrations run.
+/// A topic prefix, a ClickHouse database and a Postgres database that no other test uses, with topics created and
+/// migrations applied.
 ///
-/// They are left behind when the test ends: `./dev test` throws the engines away as a whole.
+/// They are not removed when the test ends, because `./dev test` deletes the engines.
 #[derive(Debug, Clone)]
 pub struct Isolated {
     /// For `KAFKA_BROKERS`.
@@ -25,27 +25,27 @@ pub struct Isolated {
 }
 
 impl Isolated {
-    /// The topic's name with this test's prefix.
+    /// Returns the topic's name with this test's prefix.
     pub fn topic(&self, topic: topic::Topic) -> String {
         format!("{}{}", self.topic_prefix, topic.name)
     }
 
-    /// A Kafka client's configuration, with the brokers set.
+    /// Returns the configuration of a Kafka client.
     pub fn kafka(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.kafka_brokers);
         config
     }
 
-    /// Runs a ClickHouse query in this test's database and returns its answer as text.
+    /// Runs a ClickHouse query in this test's database and returns its result as text.
     ///
     /// # Panics
-    /// When ClickHouse refuses it.
+    /// When ClickHouse rejects it.
     pub async fn clickhouse(&self, query: &str) -> String {
         accepted(&self.clickhouse_url, query, Vec::new()).await
     }
 
-    /// Runs a ClickHouse insert whose rows follow as bytes of its format.
+    /// Runs a ClickHouse insert with these rows in its format.
     ///
     /// # Panics
     /// When ClickHouse refuses it.
@@ -53,15 +53,15 @@ impl Isolated {
         accepted(&self.clickhouse_url, query, rows).await;
     }
 
-    /// A connection to this test's Postgres database.
+    /// Connects to this test's Postgres database.
     pub async fn postgres(&self) -> PgConnection {
         PgConnection::connect(&self.database_url).await.unwrap()
     }
 
-    /// Makes the topic of clicks keep the times that it is given, instead of the broker's, and the records however old.
+    /// Configures the topic of clicks to keep the producers' times instead of the broker's, and records of any age.
     ///
     /// # Panics
-    /// When Kafka refuses.
+    /// When Kafka rejects it.
     pub async fn keep_given_times(&self) {
         let admin: AdminClient<_> = self.kafka().create().unwrap();
         let clicks = self.topic(topic::CLICKS);
@@ -71,7 +71,7 @@ impl Isolated {
         admin.alter_configs(&[change], &AdminOptions::new()).await.unwrap().remove(0).unwrap();
     }
 
-    /// Removes the topics, for a program that runs on a Kafka which outlives it.
+    /// Removes the topics, for a program whose Kafka keeps running.
     ///
     /// # Panics
     /// When Kafka refuses.
@@ -84,10 +84,10 @@ impl Isolated {
         }
     }
 
-    /// Removes the topics and both databases, for a program that runs on engines which outlive it.
+    /// Removes the topics and both databases, for a program whose engines keep running.
     ///
     /// # Panics
-    /// When an engine refuses.
+    /// When an engine rejects it.
     pub async fn remove(self) {
         self.remove_topics().await;
         let database = self.topic_prefix.trim_end_matches('.');
@@ -97,16 +97,16 @@ impl Isolated {
     }
 }
 
-/// Makes a corner of the engines that `./dev test` started, or that the environment names.
+/// Creates isolated parts of the engines that `./dev test` started or that the environment names.
 ///
 /// # Panics
-/// When `KAFKA_BROKERS`, `CLICKHOUSE_URL` or `DATABASE_URL` is missing, or an engine refuses.
+/// When `KAFKA_BROKERS`, `CLICKHOUSE_URL` or `DATABASE_URL` is missing, or an engine rejects it.
 pub async fn isolated() -> Isolated {
     let [kafka, clickhouse, postgres] = ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(engine);
     isolated_on(&kafka, &clickhouse, &postgres).await
 }
 
-/// Makes a corner of engines that a test has started for itself.
+/// Creates isolated parts of engines that a test has started.
 ///
 /// # Panics
 /// When an engine refuses.
@@ -126,7 +126,7 @@ pub async fn isolated_on(kafka_brokers: &str, clickhouse_url: &str, database_url
     isolated
 }
 
-/// Makes topics and no databases: all that an edge needs.
+/// Creates topics and no databases, which is all that an edge needs.
 ///
 /// # Panics
 /// When Kafka refuses.
@@ -141,7 +141,7 @@ pub async fn topics_on(kafka_brokers: &str) -> Isolated {
     isolated
 }
 
-/// Makes topics and a ClickHouse database and no Postgres: all that a processor needs. The topic of clicks has so many
+/// Creates topics and a ClickHouse database, which is all that a processor needs. The topic of clicks has this many
 /// partitions.
 ///
 /// # Panics
@@ -158,19 +158,20 @@ pub async fn counting_on(kafka_brokers: &str, clickhouse_url: &str, partitions: 
     isolated
 }
 
-/// The same in the engines that `./dev test` started, or that the environment names, with the partitions of production.
+/// The same in the engines that `./dev test` started or that the environment names, with the default number of
+/// partitions.
 ///
 /// # Panics
-/// When `KAFKA_BROKERS` or `CLICKHOUSE_URL` is missing, or an engine refuses.
+/// When `KAFKA_BROKERS` or `CLICKHOUSE_URL` is missing, or an engine rejects it.
 pub async fn counting() -> Isolated {
     let [kafka, clickhouse] = ["KAFKA_BROKERS", "CLICKHOUSE_URL"].map(engine);
     counting_on(&kafka, &clickhouse, topic::CLICKS.partitions).await
 }
 
-/// Makes topics and no databases in the Kafka that `./dev test` started, or that the environment names.
+/// Creates topics and no databases in the Kafka that `./dev test` started or that the environment names.
 ///
 /// # Panics
-/// When `KAFKA_BROKERS` is missing, or Kafka refuses.
+/// When `KAFKA_BROKERS` is missing, or Kafka rejects it.
 pub async fn topics() -> Isolated {
     topics_on(&engine("KAFKA_BROKERS")).await
 }
@@ -223,10 +224,10 @@ async fn create_postgres(isolated: &Isolated, url: &str, name: &str) {
     sqlx::migrate!("../schemas/postgres").run(&mut own).await.unwrap();
 }
 
-/// Runs a ClickHouse statement at a URL with user and database, and returns its answer as text.
+/// Runs a ClickHouse statement at a URL with user and database, and returns its result as text.
 ///
 /// # Errors
-/// What ClickHouse said against it, or why it could not be asked.
+/// ClickHouse's error, or why there is no answer.
 pub async fn clickhouse(url: &str, query: &str, rows: Vec<u8>) -> Result<String, String> {
     let mut url = reqwest::Url::parse(url).map_err(|error| error.to_string())?;
     let database = url.path().trim_start_matches('/').to_owned();
@@ -237,7 +238,7 @@ pub async fn clickhouse(url: &str, query: &str, rows: Vec<u8>) -> Result<String,
     let _ = url.set_username("");
     let _ = url.set_password(None);
     url.query_pairs_mut().append_pair("database", &database).append_pair("query", query);
-    // ClickHouse insists on a length, also for no bytes at all.
+    // ClickHouse requires a length, also for an empty body.
     let mut request = http_client().post(url).header("content-length", rows.len()).body(rows);
     if !user.is_empty() {
         request = request.basic_auth(user, password);
@@ -253,9 +254,9 @@ async fn accepted(url: &str, query: &str, rows: Vec<u8>) -> String {
     answer.unwrap_or_else(|error| panic!("ClickHouse refused {query}: {error}"))
 }
 
-/// A client that speaks plain HTTP to this machine and follows nothing.
+/// Returns a client for plain HTTP without redirects and proxies.
 pub fn http_client() -> reqwest::Client {
-    // A second call finds the provider installed, which is as good.
+    // Fails when the provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap()
 }

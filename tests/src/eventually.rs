@@ -1,10 +1,10 @@
-//! Waiting for a condition instead of a time.
+//! Waits for a condition instead of a time.
 
 use std::time::{Duration, Instant};
 
-/// Asks again and again until `condition` gives a value, and panics with `what` when `deadline` has passed.
+/// Repeats `condition` until it returns a value, and panics with `what` after the deadline.
 ///
-/// `condition` returns `Err` with what it saw instead; the last one is in the panic's message.
+/// `condition` returns `Err` with what it observed; the last one is in the panic's message.
 pub async fn eventually<T, E, F>(what: &str, deadline: Duration, mut condition: F) -> T
 where
     F: AsyncFnMut() -> Result<T, E>,

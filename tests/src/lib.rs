@@ -1,6 +1,6 @@
-//! The harness of Hopline's tests: isolated engines, conditions to wait for, a scripted webhook receiver.
+//! The test kit: isolated engines, programs, conditions to wait for, a scripted webhook receiver, load and faults.
 //!
-//! It knows no service, so the services' own tests may use it too. It panics where a test would fail anyway.
+//! It does not depend on the services, so that their own tests can use it. It panics where a test would fail anyway.
 
 #![allow(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
 

@@ -1,4 +1,4 @@
-//! Links on their topic, for tests that need no API.
+//! Publishes links on their topic, for tests without an API.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use uuid::Uuid;
 
 use crate::engines::Isolated;
 
-/// Where all of them lead.
+/// The destination of all links.
 pub const DESTINATION: &str = "https://shop.example.com/landing";
 
 /// How long Kafka may take to confirm all links.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Publishes links of one workspace, as `api` would, and returns their slugs in the topic's order.
+/// Publishes links of a new workspace, as `api` does, and returns their slugs in the topic's order.
 ///
 /// # Panics
-/// When Kafka does not take them.
+/// When Kafka does not confirm them.
 pub fn publish(engines: &Isolated, count: usize) -> Vec<String> {
     publish_of(engines, WorkspaceId::from_uuid(Uuid::now_v7()), count)
 }
 
-/// The same of a workspace that exists.
+/// The same for an existing workspace.
 ///
 /// # Panics
 /// As [`publish`].

@@ -1,4 +1,4 @@
-//! Visitors that click without a pause, and remember every click id that was answered.
+//! Visitors that click continuously, and record every click id that was answered.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,46 +16,46 @@ use crate::eventually;
 /// How long a visitor waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a visitor who was not answered waits before the next try.
+/// How long a visitor without an answer waits before the next click.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long so many answers may take to come. A deadline for a broken system.
+/// How long [`Load::answers`] waits.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// What a redirect begins with.
+/// The beginning of a redirect.
 const REDIRECT: &[u8] = b"HTTP/1.1 302 ";
 
-/// More than the head of any answer of an edge.
+/// More bytes than the head of any answer of an edge.
 const HEAD_BYTES: usize = 4 * 1024;
 
 /// A click that was answered with a redirect.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// The id on the destination.
+    /// The click id in the destination.
     pub click_id: Box<str>,
-    /// When its visitor wanted to click; with a rate, whether or not the answer before had come by then.
+    /// When the click was due. With a rate, that does not depend on earlier answers.
     pub due: Instant,
-    /// From then to the answer.
+    /// The time from then to the answer.
     pub latency: Duration,
 }
 
-/// Running visitors. They stop when this is dropped.
+/// Running visitors. Dropping this stops them.
 #[derive(Debug)]
 pub struct Load {
     visitors: JoinSet<Vec<Answer>>,
     counts: Arc<Counts>,
 }
 
-/// What visitors saw.
+/// The results of all clicks.
 #[derive(Debug, Default)]
 pub struct Log {
     /// The clicks that were answered with a redirect.
     pub answers: Vec<Answer>,
-    /// Clicks that were sent and got no answer, because a kill cut them off. They may have been counted.
+    /// Clicks that were sent and not answered, because the edge was killed. They may have been counted.
     pub unanswered: u64,
-    /// Clicks for which there was no connection.
+    /// Clicks that were not sent, because the connection failed.
     pub unsent: u64,
-    /// Clicks that were answered with anything but a redirect.
+    /// Clicks that were answered with something other than a redirect.
     pub refused: u64,
 }
 
@@ -68,7 +68,7 @@ struct Counts {
     refused: AtomicU64,
 }
 
-/// What became of a click.
+/// The result of a click.
 enum Fate {
     Answered(Box<str>),
     Refused,
@@ -77,9 +77,9 @@ enum Fate {
 }
 
 impl Load {
-    /// Starts visitors that click on these links, each on a connection of its own.
+    /// Starts visitors that click on these links, each on its own connection.
     ///
-    /// All together click `rate` times a second; without a rate each clicks when it was answered.
+    /// Together they click `rate` times a second; without a rate, each clicks again after an answer.
     pub fn start(edge: SocketAddr, slugs: &[String], connections: u32, rate: Option<u32>) -> Self {
         let counts = Arc::new(Counts::default());
         let slugs: Arc<[String]> = slugs.into();
@@ -93,10 +93,10 @@ impl Load {
         Self { visitors, counts }
     }
 
-    /// Waits until so many more clicks are answered.
+    /// Waits until this many more clicks are answered.
     ///
     /// # Panics
-    /// When they are not.
+    /// When they are not answered in time.
     pub async fn answers(&self, more: u64) {
         let answered = || self.counts.answered.load(Ordering::Relaxed);
         let wanted = answered() + more;
@@ -106,12 +106,12 @@ impl Load {
         .await;
     }
 
-    /// How many clicks are answered so far.
+    /// The number of answered clicks.
     pub fn answered(&self) -> u64 {
         self.counts.answered.load(Ordering::Relaxed)
     }
 
-    /// Ends it when every click that is under way has its answer.
+    /// Stops the visitors after their current clicks are answered.
     ///
     /// # Panics
     /// When a visitor panicked.
@@ -129,7 +129,7 @@ impl Load {
 }
 
 impl Log {
-    /// The latency that `percent` per cent of the clicks due in a span of time did not exceed; `None` without clicks.
+    /// The percentile of the latencies of clicks that were due between two times; `None` without clicks.
     pub fn latency(&self, percent: usize, from: Instant, until: Instant) -> Option<Duration> {
         let due = self.answers.iter().filter(|answer| (from..until).contains(&answer.due));
         let mut latencies: Vec<Duration> = due.map(|answer| answer.latency).collect();
@@ -138,7 +138,7 @@ impl Log {
         latencies.get(rank - 1).copied()
     }
 
-    /// Adds what visitors of another edge saw.
+    /// Adds the results of another edge's visitors.
     pub fn join(&mut self, mut other: Self) {
         self.answers.append(&mut other.answers);
         self.unanswered += other.unanswered;
@@ -146,10 +146,10 @@ impl Log {
         self.refused += other.refused;
     }
 
-    /// Holds that every click was answered with a redirect.
+    /// Asserts that every click was answered with a redirect.
     ///
     /// # Panics
-    /// When one was not.
+    /// When a click was not.
     pub fn is_complete(&self) {
         let Self { unanswered, unsent, refused, .. } = self;
         assert_eq!(
@@ -160,7 +160,7 @@ impl Log {
     }
 }
 
-/// One visitor after the other on one connection.
+/// Consecutive visitors on one connection.
 struct Visitor {
     edge: SocketAddr,
     slugs: Arc<[String]>,
@@ -197,7 +197,7 @@ impl Visitor {
         answers
     }
 
-    /// Clicks once. The connection is there afterwards if it can be used again.
+    /// Clicks once. Keeps the connection if it can be reused.
     async fn click(&self, connection: &mut Option<TcpStream>, request: &str) -> Fate {
         let mut stream = match connection.take() {
             Some(stream) => stream,
@@ -211,7 +211,7 @@ impl Visitor {
                 *connection = Some(stream);
                 Fate::Answered(click_id)
             }
-            // Its body is not read, so the connection is of no more use.
+            // The body is not read, so the connection cannot be reused.
             Ok(Ok(None)) => Fate::Refused,
             Ok(Err(_)) | Err(_) => Fate::Unanswered,
         }
@@ -228,7 +228,7 @@ impl Visitor {
     }
 }
 
-/// Sends a request and returns the click id of the redirect; `None` when the answer is none.
+/// Sends a request and returns the click id of the redirect; `None` when the answer is not a redirect.
 async fn ask(stream: &mut TcpStream, request: &str) -> std::io::Result<Option<Box<str>>> {
     stream.set_nodelay(true)?;
     stream.write_all(request.as_bytes()).await?;
@@ -247,7 +247,7 @@ async fn ask(stream: &mut TcpStream, request: &str) -> std::io::Result<Option<Bo
     Ok(click_id(&String::from_utf8_lossy(&head[..length])))
 }
 
-/// The click id on the destination of a redirect.
+/// Returns the click id in the destination of a redirect.
 fn click_id(head: &str) -> Option<Box<str>> {
     let location = head.lines().find_map(|line| line.strip_prefix("location: "))?;
     let (_, after) = location.rsplit_once("click_id=")?;

@@ -1,4 +1,4 @@
-//! Reading a topic as a stranger would.
+//! Reads topics with a plain Kafka client.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use schemas::topic::Topic;
 
 use crate::engines::Isolated;
 
-/// How long Kafka may be silent before its end counts as out of reach.
+/// How long Kafka may send nothing before reading fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A record as it stands in the log.
+/// A record of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// Partition.
     pub partition: i32,
     /// Offset within the partition.
     pub offset: i64,
-    /// The broker's or the producer's clock, as the topic says; milliseconds since 1970.
+    /// The broker's or the producer's time, depending on the topic, in milliseconds since 1970.
     pub timestamp: i64,
     /// Key, as text.
     pub key: String,
@@ -37,13 +37,13 @@ impl Record {
     /// The value as JSON.
     ///
     /// # Panics
-    /// When it is none.
+    /// When it is not JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.value).unwrap()
     }
 }
 
-/// Reads everything that is committed on a topic at this moment, partition by partition.
+/// Returns all committed records of a topic, partition by partition.
 ///
 /// # Panics
 /// As [`for_each_record`].
@@ -54,12 +54,12 @@ pub fn records(isolated: &Isolated, topic: Topic) -> Vec<Record> {
     records
 }
 
-/// Gives `each` everything that is committed on a topic at this moment, in order within each partition.
+/// Calls `each` with all committed records of a topic, in order within each partition.
 ///
 /// For topics that do not fit into memory.
 ///
 /// # Panics
-/// When nothing comes from Kafka for 30 seconds.
+/// When Kafka sends nothing for 30 seconds.
 pub fn for_each_record(isolated: &Isolated, topic: Topic, mut each: impl FnMut(Record)) {
     let name = isolated.topic(topic);
     let mut config = isolated.kafka();
@@ -79,7 +79,7 @@ pub fn for_each_record(isolated: &Isolated, topic: Topic, mut each: impl FnMut(R
     consumer.assign(&assignment).unwrap();
 
     let mut heard = Instant::now();
-    // A partition that grows while it is read says more than once that its end is reached.
+    // A partition that grows while it is read reports its end more than once.
     let mut ended = BTreeSet::new();
     while ended.len() < partitions.len() {
         assert!(heard.elapsed() < PATIENCE, "{name}: the end was not reached");
@@ -95,7 +95,7 @@ pub fn for_each_record(isolated: &Isolated, topic: Topic, mut each: impl FnMut(R
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 ended.insert(partition);
             }
-            // The consumer connects again by itself: the broker may have been frozen or restarted just now.
+            // The consumer reconnects by itself. The broker may just have been frozen or restarted.
             Some(Err(KafkaError::MessageConsumption(
                 RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::BrokerTransportFailure,
             )))

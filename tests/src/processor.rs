@@ -1,4 +1,4 @@
-//! The processor alone, as a process: it can be killed, stopped and started again, and held for a while.
+//! The processor alone, as a process. It can be killed, frozen, stopped and started again.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,13 +13,13 @@ use crate::deployment::binary;
 use crate::engines::{Isolated, http_client};
 use crate::faults::progress;
 
-/// How many lines of a log a failing test shows.
+/// Lines of the log that a failing test shows.
 const LOG_LINES: usize = 30;
 
-/// How long a replay may take to get to a step.
+/// How long a replay may take to reach a step.
 const STEP: Duration = Duration::from_secs(90);
 
-/// What an operator's environment says to a processor on these engines.
+/// Returns the environment of a processor on these engines.
 fn environment(engines: &Isolated) -> Vec<(String, String)> {
     [
         ("KAFKA_BROKERS", &engines.kafka_brokers),
@@ -30,12 +30,12 @@ fn environment(engines: &Isolated) -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// A `processor` process. Killed on drop.
+/// A `processor` process. Dropping it kills it.
 #[derive(Debug)]
 pub struct Processor {
-    /// The process; ready when every check is.
+    /// The process.
     pub server: Server,
-    // Declared after the process: the folder goes when nothing writes there any more.
+    // Declared after the process, so that the folder is removed after the process has ended.
     folder: Scratch,
 }
 
@@ -49,18 +49,18 @@ impl Drop for Processor {
 }
 
 impl Processor {
-    /// Sets a processor up, and starts nothing.
+    /// Prepares a processor without starting it.
     ///
     /// # Panics
-    /// When no port or no folder can be had.
+    /// When no port or no folder is available.
     pub fn prepare(engines: &Isolated) -> Self {
         Self::prepare_in(engines, Scratch::new("processor").unwrap(), Vec::new())
     }
 
-    /// Sets a processor up whose clock is so many seconds ahead of everybody else's, and starts nothing.
+    /// Prepares a processor whose clock is this many seconds ahead, without starting it.
     ///
     /// # Panics
-    /// When there is no C compiler, which building this project takes.
+    /// When there is no C compiler, which building this project requires.
     pub fn prepare_ahead(engines: &Isolated, seconds: u64) -> Self {
         let folder = Scratch::new("processor").unwrap();
         let library = folder.path().join("ahead.so");
@@ -84,7 +84,7 @@ impl Processor {
         Self { server, folder }
     }
 
-    /// Starts a processor, which then takes its partitions.
+    /// Starts a processor, which then takes its partitions over.
     ///
     /// # Panics
     /// When it does not start.
@@ -94,7 +94,7 @@ impl Processor {
         processor
     }
 
-    /// The sum of a metric over its labels; 0 when it was never counted.
+    /// Returns the sum of a metric over its labels; 0 when it does not exist yet.
     ///
     /// # Panics
     /// When no answer comes.
@@ -106,11 +106,11 @@ impl Processor {
             Some(b' ' | b'{') => rest.rsplit_once(' ')?.1.parse::<f64>().ok(),
             _ => None,
         });
-        // `sum` of none is -0.
+        // `sum` of no values is -0.
         values.fold(0.0, |sum, value| sum + value)
     }
 
-    /// The memory that it has, in bytes.
+    /// Returns its resident memory in bytes.
     ///
     /// # Panics
     /// When it does not run.
@@ -133,33 +133,33 @@ impl Processor {
     }
 }
 
-/// An operator's command on these engines. It is killed on drop.
+/// Returns an operator's command on these engines, which is killed on drop.
 pub fn command(engines: &Isolated, arguments: &[&str]) -> Command {
     let mut command = Command::new(binary("processor"));
     command.args(arguments).envs(environment(engines)).kill_on_drop(true);
     command
 }
 
-/// What can be seen of a replay or recount that makes days again.
+/// The observable steps of a replay or recount that rebuilds days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A staging table is there.
+    /// A staging table exists.
     Begun,
-    /// It has rows.
+    /// The staging table has rows.
     Staged,
-    /// The rows of so many days are about to be replaced.
+    /// The rows of this many days will be replaced.
     Replacing(usize),
 }
 
 impl Step {
-    /// The steps of a rebuild of two days, in their order.
+    /// The steps of a rebuild of two days, in order.
     pub const ALL: [Self; 4] = [Self::Begun, Self::Staged, Self::Replacing(1), Self::Replacing(2)];
 }
 
-/// Starts a replay or recount, and kills it soon after it has got to a step.
+/// Starts a replay or recount, and kills it soon after it reached a step.
 ///
 /// # Panics
-/// When it ends before, or does not get there.
+/// When it ends before, or does not reach the step.
 pub async fn kill_at(engines: &Isolated, step: Step, mut command: Command) {
     let tables = "database = currentDatabase() AND startsWith(name, 'clicks_staging_')";
     let before = engines.clickhouse("SELECT count() FROM rebuilds").await.trim().parse::<usize>().unwrap();
@@ -173,7 +173,7 @@ pub async fn kill_at(engines: &Isolated, step: Step, mut command: Command) {
     };
     let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let found = tokio::time::timeout(STEP, async {
-        // Nothing waits between two looks, so that the kill comes soon after the step.
+        // Polls without a pause, so that the kill follows the step soon.
         while engines.clickhouse(&reached).await.trim() != "1" {
             let ended = running.try_wait().unwrap();
             assert!(ended.is_none(), "it ended with {ended:?} before {step:?}");
@@ -183,7 +183,7 @@ pub async fn kill_at(engines: &Isolated, step: Step, mut command: Command) {
     running.kill().await.unwrap();
 }
 
-/// Runs `processor audit`, and holds that it finds everything equal.
+/// Runs `processor audit`, and asserts that everything is equal.
 ///
 /// # Panics
 /// When it finds a difference.

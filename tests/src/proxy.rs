@@ -1,5 +1,4 @@
-//! A way to ClickHouse with a trap in it: one statement is held at a chosen moment, until a test says what becomes
-//! of it.
+//! A proxy in front of ClickHouse that holds one statement at a chosen moment until the test decides its fate.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,33 +11,33 @@ use tokio::time::timeout;
 
 use crate::engines::Isolated;
 
-/// How an insert of clicks begins on the wire, where its rows follow in the body.
+/// How the request of an insert of clicks begins; its rows follow in the body.
 pub const CLICKS: &[u8] = b"INSERT+INTO+clicks";
 
-/// How a higher epoch begins on the wire.
+/// How the request that raises an epoch begins.
 pub const OWNERS: &[u8] = b"INSERT INTO owners";
 
-/// How the end of a body that was sent in chunks looks.
+/// The end of a chunked body.
 const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
 
-/// How long anything may take that is waited for here. A deadline for a broken system.
+/// How long anything may take here.
 const DEADLINE: Duration = Duration::from_secs(90);
 
 /// When a statement is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// The server has got nothing of it.
+    /// Before the server has received any of it.
     Before,
-    /// The server has got half of it.
+    /// After the server has received half of it.
     Half,
-    /// The server has answered, and the sender has got nothing of the answer.
+    /// After the server has answered, before the sender has received any of the answer.
     Answered,
 }
 
-/// What becomes of a statement that was held.
+/// What happens to a held statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes on its way, also when its sender has given up or is dead.
+    /// It continues, also when its sender has timed out or is dead.
     GoesOn,
     /// Both connections are closed.
     IsCut,
@@ -46,15 +45,15 @@ pub enum Fate {
 
 #[derive(Debug, Clone)]
 enum State {
-    /// Everything passes.
+    /// Every statement passes.
     Open,
-    /// The next such statement is held.
+    /// The next statement with this beginning is held.
     Set(&'static [u8], Moment),
-    /// One is held.
+    /// A statement is held.
     Sprung,
-    /// What is held is let go.
+    /// The held statement is released.
     Released(Fate),
-    /// What the server answered to a statement that went on.
+    /// The server's answer to the released statement.
     Answered(String),
 }
 
@@ -66,7 +65,7 @@ enum Guard {
 }
 
 impl Guard {
-    /// Turns `throwIf(…) = 0` into `ignore(…) = 0`, which lets every insert through.
+    /// Replaces `throwIf(…) = 0` with `ignore(…) = 0`, which accepts every insert.
     fn treat(self, bytes: &mut Vec<u8>) {
         const CHECK: &[u8] = b"throwIf";
         const NONE: &[u8] = b"ignore";
@@ -78,7 +77,7 @@ impl Guard {
     }
 }
 
-/// A proxy before ClickHouse. It ends with its test.
+/// A proxy in front of ClickHouse. It ends with its test.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -89,12 +88,12 @@ impl Proxy {
     /// Listens on any free port.
     ///
     /// # Panics
-    /// When there is none.
+    /// When there is none in time.
     pub async fn start(engines: &Isolated) -> Self {
         Self::start_with(engines, Guard::Kept).await
     }
 
-    /// The same for an experiment: what passes has lost the check of its epoch, as if the processor had none.
+    /// The same for an experiment: removes the check of the epoch from inserts, as if the processor had none.
     ///
     /// # Panics
     /// As [`Proxy::start`].
@@ -124,7 +123,7 @@ impl Proxy {
         Isolated { clickhouse_url, ..engines.clone() }
     }
 
-    /// Sets the trap for the next statement that begins so.
+    /// Holds the next statement with this beginning.
     pub fn set(&self, statement: &'static [u8], moment: Moment) {
         self.state.send_replace(State::Set(statement, moment));
     }
@@ -132,19 +131,19 @@ impl Proxy {
     /// Waits until a statement is held.
     ///
     /// # Panics
-    /// When none comes.
+    /// When none comes in time.
     pub async fn holds(&self) {
         let mut state = self.state.subscribe();
         let held = state.wait_for(|state| matches!(state, State::Sprung));
         timeout(DEADLINE, held).await.expect("a statement is held").unwrap();
     }
 
-    /// Lets go what is held.
+    /// Releases the held statement.
     pub fn release(&self, fate: Fate) {
         self.state.send_replace(State::Released(fate));
     }
 
-    /// Waits for the server's answer to a statement that was held before it and went on.
+    /// Waits for the server's answer to a statement that was held before the server received it, and then continued.
     ///
     /// # Panics
     /// When there is none.
@@ -165,16 +164,16 @@ fn host(url: &str) -> &str {
     rest.split_once('/').map_or(rest, |(host, _)| host)
 }
 
-/// The trap as a connection sees it.
+/// The trap, as used by the connections.
 #[derive(Clone)]
 struct Trap {
     state: Arc<watch::Sender<State>>,
-    /// Of two connections that step on it at once one springs it.
+    /// Only one of two concurrent connections is held.
     turn: Arc<Mutex<()>>,
 }
 
 impl Trap {
-    /// When these bytes are to be held, if they are. From then on the trap is this connection's alone.
+    /// Returns when this statement must be held, if it must. Then the trap belongs to this connection.
     fn step_on(&self, bytes: &[u8]) -> Option<Moment> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let (statement, moment) = match &*self.state.borrow() {
@@ -226,7 +225,7 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, trap: Trap, guard: G
                         if trap.hold().await == Fate::IsCut {
                             return;
                         }
-                        // The server has closed a connection on which it heard nothing for so long.
+                        // The server has closed the connection because it was idle.
                         let Ok(connection) = TcpStream::connect(address).await else { return };
                         server = connection;
                         let first = answer_to(&bytes, &mut server).await;
@@ -238,7 +237,7 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, trap: Trap, guard: G
                         continue;
                     }
                     Some(Moment::Half) => {
-                        // The server has seen that an insert was to come, and waits for the rest of its body.
+                        // The server has received the header of the insert and waits for the rest of its body.
                         let headers = bytes.windows(4).position(|at| at == b"\r\n\r\n").map_or(0, |end| end + 4);
                         let half = headers + (bytes.len() - headers) / 2;
                         let _ = server.write_all(&bytes[..half]).await;
@@ -253,7 +252,7 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, trap: Trap, guard: G
             }
             read = server.read(&mut answer) => {
                 let Ok(length @ 1..) = read else { return };
-                // The server answers at the end of the statement, so what it does is done.
+                // The server answers at the end of the statement, so its effects are complete.
                 if hold_answer && trap.hold().await == Fate::IsCut {
                     return;
                 }
@@ -266,7 +265,7 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, trap: Trap, guard: G
     }
 }
 
-/// Reads the rest of a request, so that all of it is here whatever becomes of its sender.
+/// Reads the rest of a request, so that it is complete even if its sender dies.
 async fn read_to_end(client: &mut TcpStream, bytes: &mut Vec<u8>) {
     let is_chunked = contains(&bytes.to_ascii_lowercase(), b"transfer-encoding: chunked");
     let mut more = vec![0; 64 << 10];
@@ -278,7 +277,7 @@ async fn read_to_end(client: &mut TcpStream, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Sends a request and returns its answer until the end of the headers, or beyond.
+/// Sends a request and returns its answer at least to the end of the headers.
 async fn answer_to(request: &[u8], server: &mut TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
     if server.write_all(request).await.is_ok() {

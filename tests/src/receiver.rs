@@ -1,4 +1,4 @@
-//! A webhook receiver that remembers what it got and answers as its script says.
+//! A webhook receiver that records its requests and answers by a script.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -16,37 +16,37 @@ use sha2::Sha256;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// How far a signature's time may be from now.
+/// Maximum difference between a signature's time and now.
 const TOLERANCE: Duration = Duration::from_secs(300);
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// When it was complete.
     pub at: SystemTime,
     /// Its method.
     pub method: Method,
-    /// The path that it was sent to.
+    /// Its path.
     pub path: String,
     /// Its headers.
     pub headers: HeaderMap,
-    /// Its exact bytes.
+    /// Its exact body.
     pub body: Bytes,
-    /// Set when it is answered, or its sender has left.
+    /// Set when it was answered, or when its sender closed the connection.
     pub end: Arc<OnceLock<End>>,
 }
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy)]
 pub struct End {
-    /// When.
+    /// The time.
     pub at: SystemTime,
-    /// Whether it was answered: its sender may have left before.
+    /// Whether it was answered before its sender closed the connection.
     pub answered: bool,
 }
 
 impl Request {
-    /// The text of a header; empty when it is missing.
+    /// Returns a header as text; empty when it is missing.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
     }
@@ -56,24 +56,24 @@ impl Request {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// The delivery's id, from its header.
+    /// Returns the delivery's id from its header.
     pub fn delivery(&self) -> &str {
         self.header("x-service-delivery")
     }
 
-    /// Tells whether it was answered.
+    /// Returns whether it was answered.
     pub fn was_answered(&self) -> bool {
         self.end.get().is_some_and(|end| end.answered)
     }
 
-    /// When it ended; none while it is under way.
+    /// Returns when it ended; `None` while it is in flight.
     pub fn ended_at(&self) -> Option<SystemTime> {
         self.end.get().map(|end| end.at)
     }
 
-    /// Tells whether the signature is of this secret, this body and about this time.
+    /// Returns whether the signature matches this secret and body, with a time close to now.
     ///
-    /// Written from the documentation and not with the dispatcher's code, so that a mistake there shows here.
+    /// Implemented from the documentation and not with the dispatcher's code, to detect errors there.
     pub fn is_signed_with(&self, secret: &str) -> bool {
         let signature = self.header("x-service-signature");
         let Some((t, v1)) = signature.strip_prefix("t=").and_then(|rest| rest.split_once(",v1=")) else {
@@ -93,20 +93,20 @@ impl Request {
     }
 }
 
-/// What a receiver does with a request.
+/// The answer to a request.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// Answers with a status.
     Status(u16),
     /// Answers with a status, a header and a body.
     Full(u16, (&'static str, String), Vec<u8>),
-    /// Answers with a status after a while.
+    /// Answers with a status after a delay.
     Late(Duration, u16),
     /// Never answers.
     Silence,
 }
 
-/// A receiver on this machine; it stops when it is dropped.
+/// A receiver on this machine. Dropping it stops it.
 #[derive(Debug)]
 pub struct Receiver {
     address: SocketAddr,
@@ -115,7 +115,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts a receiver. `script` decides about each request; its number counts those to the same path, from 0.
+    /// Starts a receiver. `script` returns the answer to each request; its second argument numbers the requests to the
+    /// same path from 0.
     ///
     /// # Panics
     /// When there is no free port.
@@ -128,15 +129,15 @@ impl Receiver {
         Self { address, requests, _server: server }
     }
 
-    /// A URL of this receiver; `path` begins with a slash.
+    /// Returns a URL of this receiver; `path` begins with a slash.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// Every request so far, in the order of arrival.
+    /// Returns all requests so far, in order of arrival.
     ///
     /// # Panics
-    /// When a script panicked.
+    /// When the script panicked.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }
@@ -149,7 +150,7 @@ impl Receiver {
         self.requests.lock().unwrap().len()
     }
 
-    /// How many of the requests so far are as asked for.
+    /// Returns the number of matching requests so far.
     ///
     /// # Panics
     /// When a script panicked.
@@ -157,7 +158,7 @@ impl Receiver {
         self.requests.lock().unwrap().iter().filter(|request| is_counted(request)).count()
     }
 
-    /// The requests to one path so far.
+    /// Returns the requests to one path so far.
     pub fn requests_to(&self, path: &str) -> Vec<Request> {
         let mut requests = self.requests();
         requests.retain(|request| request.path == path);
@@ -165,7 +166,7 @@ impl Receiver {
     }
 }
 
-/// Notes the end of a request, whichever it is.
+/// Records the end of a request when it is dropped.
 struct Ending {
     end: Arc<OnceLock<End>>,
     answered: bool,
@@ -177,14 +178,14 @@ impl Drop for Ending {
     }
 }
 
-/// The most of these requests that were under way at the same time.
+/// Returns the maximum number of these requests that were in flight at the same time.
 pub fn most_at_once<'a>(requests: impl IntoIterator<Item = &'a Request>) -> usize {
     let mut changes = Vec::new();
     for request in requests {
         changes.push((request.at, 1));
         changes.extend(request.ended_at().map(|at| (at, -1)));
     }
-    // Of two changes at one moment the end comes first.
+    // At the same time, ends come before starts.
     changes.sort_unstable();
     let mut under_way = 0_isize;
     let counts = changes.into_iter().map(|(_, change)| {
@@ -198,7 +199,7 @@ type Script = dyn Fn(&Request, usize) -> Answer + Send + Sync;
 
 async fn serve(listener: TcpListener, requests: Arc<Mutex<Vec<Request>>>, script: Arc<Script>) {
     let counts = Arc::new(Mutex::new(HashMap::new()));
-    // A set, so that open connections end with the receiver.
+    // Dropping the set closes open connections.
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
@@ -221,7 +222,7 @@ async fn connection(
         let (requests, counts, script) = (Arc::clone(&requests), Arc::clone(&counts), Arc::clone(&script));
         async move {
             let (head, body) = incoming.into_parts();
-            // A sender that is killed leaves half a request, which counts as none.
+            // A killed sender may leave an incomplete request, which is ignored.
             let Ok(body) = body.collect().await else { std::future::pending().await };
             let request = Request {
                 at: SystemTime::now(),
@@ -246,7 +247,7 @@ async fn connection(
             Ok::<_, Infallible>(response)
         }
     });
-    // The sender may leave whenever it likes.
+    // The sender may close the connection at any time.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 

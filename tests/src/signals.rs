@@ -1,4 +1,4 @@
-//! Processes that hang, and wake up again.
+//! Freezes processes and lets them continue.
 
 use devstack::Server;
 use nix::sys::signal::{Signal, kill};
@@ -7,7 +7,7 @@ use tokio::process::Child;
 
 /// A process of a test.
 pub trait Process {
-    /// Its number; none when it has ended.
+    /// Returns its process id; `None` when it has ended.
     fn number(&self) -> Option<u32>;
 }
 
@@ -23,7 +23,7 @@ impl Process for Child {
     }
 }
 
-/// Lets a process do nothing until [`wake`].
+/// Freezes a process until [`wake`].
 ///
 /// # Panics
 /// When it has ended.
@@ -31,7 +31,7 @@ pub fn freeze(process: &impl Process) {
     send(process, Signal::SIGSTOP);
 }
 
-/// Lets a process go on.
+/// Lets a frozen process continue.
 ///
 /// # Panics
 /// When it has ended.

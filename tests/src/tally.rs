@@ -1,4 +1,4 @@
-//! What was answered against what is on topic `clicks`.
+//! Compares the clicks that were answered with the records of topic `clicks`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::engines::Isolated;
 use crate::load::Log;
 use crate::log::for_each_record;
 
-/// How a topic compares with a log of answered clicks.
+/// A topic, compared with a log of answered clicks.
 #[derive(Debug)]
 pub struct Tally {
     /// Clicks that were answered.
@@ -21,15 +21,15 @@ pub struct Tally {
     pub missing: Vec<Box<str>>,
     /// Records beyond the first of each click.
     pub repeats: usize,
-    /// Clicks that are on the topic more than once without a mark.
+    /// Clicks with more than one record that is not marked as a possible repeat.
     pub counted_twice: Vec<Box<str>>,
-    /// Clicks on the topic that were answered to nobody.
+    /// Clicks on the topic that were not answered.
     pub strangers: usize,
-    /// Clicks without an answer, which is the most strangers that there may be.
+    /// Clicks without an answer, the maximum of `strangers`.
     unanswered: u64,
 }
 
-/// How often a click is on the topic.
+/// The records of one click.
 #[derive(Debug, Default)]
 struct Seen {
     unmarked: usize,
@@ -38,10 +38,10 @@ struct Seen {
 }
 
 impl Tally {
-    /// Reads the topic to its end.
+    /// Reads the topic to its end and compares.
     ///
     /// # Panics
-    /// When Kafka is out of reach, a record is no click, or an id was answered twice.
+    /// When Kafka is unreachable, a record is not a click, or an id was answered twice.
     pub fn of(engines: &Isolated, log: &Log) -> Self {
         let mut seen: HashMap<Box<str>, Seen> = HashMap::new();
         for_each_record(engines, CLICKS, |record| {
@@ -74,17 +74,17 @@ impl Tally {
         }
     }
 
-    /// Holds that every answered click is there, and none would be counted twice.
+    /// Asserts that every answered click is on the topic, and none would be counted twice.
     ///
     /// # Panics
-    /// When that is not so.
+    /// When the assertion fails.
     pub fn is_exact(&self) {
         assert!(self.answered > 0, "nothing was answered");
         assert!(self.missing.is_empty(), "{self}; such as {}", self.missing[0]);
         self.has_no_more();
     }
 
-    /// Holds that none would be counted twice, and none is there that nobody asked for.
+    /// Asserts that no click would be counted twice, and none is on the topic without a request.
     ///
     /// # Panics
     /// When that is not so.
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::load::Answer;
 
-    /// Compares what is on a topic, as ids and marks, with what was answered.
+    /// Compares the records of a topic, as ids and marks, with answered clicks.
     fn tally(topic: &[(&str, bool)], answered: &[&str], unanswered: u64) -> Tally {
         let mut seen: HashMap<Box<str>, Seen> = HashMap::new();
         for (id, again) in topic {

@@ -1,4 +1,4 @@
-//! The `soak` program: faults for longer than a test may take. Behind `./dev soak`.
+//! The program of `./dev soak`: injects faults for longer than a test may take.
 
 use std::io::Write as _;
 use std::panic::AssertUnwindSafe;
@@ -20,11 +20,11 @@ use ::tests::tally::Tally;
 use clap::{Parser, Subcommand};
 use futures_util::FutureExt as _;
 
-/// Breaks things under load for a while, and says whether a click or a delivery was lost.
+/// Injects faults under load, and reports whether a click or a delivery was lost.
 ///
-/// Each brings what it breaks, beside whatever runs: those of the edge a Kafka and an edge, those of webhooks and imports
-/// everything, those of the counts processors and the engine that is broken. The other engine is the environment's, where that
-/// names one.
+/// Each command starts what it breaks, beside a running stack: those of the edge start a Kafka and an edge, those of
+/// webhooks and imports start everything, those of the counts start processors and the broken engine. The other engine
+/// is the one that the environment names, if any.
 #[derive(Debug, Parser)]
 #[command(
     name = "./dev soak",
@@ -217,7 +217,7 @@ enum Command {
     },
 }
 
-/// What has happened to every click, or row of a file, when nothing went wrong.
+/// The result when every click, or every row of a file, is complete.
 const ON_TOPIC: &str = "every answered click is on the topic";
 const DELIVERED: &str = "every answered click was delivered";
 const COUNTED: &str = "every click of the topic is a row once";
@@ -226,14 +226,14 @@ const IMPORTED: &str = "every row of the file is a link once, or told as refused
 #[tokio::main]
 async fn main() -> ExitCode {
     let command = devstack::usage::parse::<Cli>().command;
-    // A panic is a verdict too.
+    // A panic is a result too.
     match AssertUnwindSafe(run(command)).catch_unwind().await {
         Ok((report, verdict)) => {
             say(&report);
             say(verdict);
             ExitCode::SUCCESS
         }
-        // The panic's own message is on standard error by now.
+        // The panic's message was written to standard error.
         Err(_) => {
             say("FAILED");
             ExitCode::FAILURE
@@ -287,7 +287,7 @@ async fn run(command: Command) -> (String, &'static str) {
             flooded.is_contained();
             (format!("{beside}\n{flooded}"), DELIVERED)
         }
-        // Each of these panics unless every click is a row once.
+        // Each of these panics unless every click is exactly one row.
         Command::CountsProcessorKills { kills, rate } => {
             (counts_processor_kills(ProcessorKills { kills, rate }).await.to_string(), COUNTED)
         }
@@ -323,7 +323,7 @@ fn exact(tally: &Tally) -> String {
 }
 
 fn say(line: &str) {
-    // A reader that went away, as `| head` does, is no fault of ours.
+    // Ignores a closed output, as after `| head`.
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 

@@ -1,9 +1,9 @@
-//! An experiment, and no part of the product: inserts that rely on ClickHouse's deduplication tokens alone, under
-//! kill -9 of ClickHouse.
+//! An experiment, not part of the product: inserts that rely only on ClickHouse's deduplication tokens, under kill -9
+//! of ClickHouse.
 //!
-//! Writers insert batches of rows, each batch under a token of its own, and send a batch again with the same token
-//! until ClickHouse says that it is stored. That is what tokens are for, and what a sink would do whose rows do not
-//! carry their position. What was found is in `docs/measurements/experiments.md`.
+//! Writers insert batches of rows, each with its own token, and send a batch again with the same token until ClickHouse
+//! confirms it. A sink whose rows have no position would do this. The results are in
+//! `docs/measurements/experiments.md`.
 
 #![allow(clippy::unwrap_used, reason = "an experiment fails by panicking")]
 
@@ -23,16 +23,16 @@ use tokio::time::{sleep, timeout};
 /// Rows of a batch.
 const ROWS: u64 = 500;
 
-/// Inserts that are under way at any time: as many as a processor has partitions.
+/// Concurrent inserts: as many as a processor has partitions.
 const WRITERS: u64 = 6;
 
 /// How long ClickHouse may take for an insert before it is sent again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest that ClickHouse is left alone before it is killed.
+/// The longest time until ClickHouse is killed.
 const LIFE: Duration = Duration::from_millis(600);
 
-/// The same care for the disk as the table of clicks takes, and a window that no run outgrows.
+/// The durability settings of the table of clicks, and a deduplication window that no run exceeds.
 const TABLE: &str = "CREATE TABLE batches (batch UInt64, row UInt64) ENGINE = MergeTree ORDER BY (batch, row) \
     SETTINGS non_replicated_deduplication_window = 1000000, fsync_after_insert = 1, fsync_part_directory = 1";
 
@@ -48,7 +48,7 @@ struct Cli {
     without_tokens: bool,
 }
 
-/// What the writers share.
+/// The state that writers share.
 struct Run {
     url: String,
     with_tokens: bool,
@@ -107,7 +107,7 @@ async fn main() {
         while acknowledged() == before {
             sleep(Duration::from_millis(2)).await;
         }
-        // The moment is the input of this experiment.
+        // The random moment is the input of this experiment.
         sleep(at_random(LIFE)).await;
         server.kill().await;
         server.start().await.unwrap();
@@ -116,11 +116,11 @@ async fn main() {
     run.stop.store(true, Ordering::Relaxed);
     let written: BTreeMap<u64, u64> = writers.join_all().await.into_iter().collect();
     let verdict = verdict(&run, &written).await;
-    // A reader that went away is no fault of ours.
+    // Ignores a closed output.
     let _ = writeln!(std::io::stdout().lock(), "{} kills of ClickHouse: {verdict}", cli.kills);
 }
 
-/// Compares the rows of each batch with what was acknowledged; `written` are the batches of each writer.
+/// Compares the rows of each batch with the confirmed ones; `written` has the number of batches of each writer.
 async fn verdict(run: &Run, written: &BTreeMap<u64, u64>) -> String {
     let answer = clickhouse(&run.url, "SELECT batch, count() FROM batches GROUP BY batch", Vec::new()).await;
     let answer = answer.unwrap();

@@ -1,4 +1,4 @@
-//! kill -9 of the edge, again and again.
+//! Repeated kill -9 of the edge.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use tokio::time::timeout;
 use super::{Stage, at_random, progress};
 use crate::tally::Tally;
 
-/// How many kills, under which load.
+/// The number of kills and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct EdgeKills {
     /// How often the edge is killed.
     pub kills: u32,
-    /// Visitors, each of whom clicks when it was answered.
+    /// Visitors, each of whom clicks again after an answer.
     pub connections: u32,
 }
 
-/// The longest that an edge is left alone under load before it is killed.
+/// The longest time under load until the edge is killed.
 const LIFE: Duration = Duration::from_millis(1_500);
 
-/// The latest moment of a start for a kill that hits it.
+/// The longest time between a start and a kill during it.
 const BIRTH: Duration = Duration::from_millis(300);
 
 /// Kills the edge at random moments under load, every third time while it starts.
 ///
 /// # Panics
-/// When an edge does not come back.
+/// When the edge does not become ready again.
 pub async fn edge_kills(plan: EdgeKills) -> Tally {
     let stage = Stage::new().await;
     let load = stage.load(plan.connections, None);
@@ -33,11 +33,11 @@ pub async fn edge_kills(plan: EdgeKills) -> Tally {
     for kill in 1..=plan.kills {
         if kill % 3 == 0 {
             server.kill().await;
-            // Not waited for: what it found in its spool is being sent, or its links are being read.
+            // Not ready yet: it is publishing clicks of its spool, or reading links.
             let _ = timeout(at_random(BIRTH), server.start()).await;
         } else {
             load.answers(1).await;
-            // The moment is the input of this test; nothing is waited for.
+            // The random moment is the input of this test.
             tokio::time::sleep(at_random(LIFE)).await;
         }
         server.kill().await;

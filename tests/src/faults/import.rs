@@ -1,4 +1,4 @@
-//! A large import of links whose API is killed half way.
+//! A large import of links during which the API is killed.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -13,34 +13,35 @@ use crate::deployment::Deployment;
 use crate::engines::{Isolated, http_client};
 use crate::eventually;
 
-/// How long half of an import may take. A deadline for a broken system.
+/// How long half of an import may take.
 const DONE: Duration = Duration::from_secs(3_600);
 
-/// Every so many rows one is refused: of a large file far more than its report tells, which are in a file of their own.
+/// One of this many rows is rejected. A large file has more rejected rows than its report lists; all are in a separate
+/// file.
 const REFUSED_EACH: u32 = 100;
 
-/// Refused rows that a report tells.
+/// Rejected rows that a report lists.
 const TOLD: usize = 200;
 
-/// How large a file.
+/// The size of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct ImportKill {
     /// Rows of the file.
     pub rows: u32,
 }
 
-/// What became of the file.
+/// The result of an import.
 #[derive(Debug)]
 pub struct Imported {
     /// Rows of the file.
     pub rows: u32,
-    /// Rows that were done when the API was killed.
+    /// Rows that were processed when the API was killed.
     pub killed_at: i64,
-    /// Links that are there in the end.
+    /// Links that exist in the end.
     pub links: i64,
-    /// From the first byte sent to the last row done, with the kill and the start.
+    /// The time from the first byte to the last processed row, including the kill and the start.
     pub took: Duration,
-    /// Resident memory of the API before the import, and at most before and after the kill, in bytes.
+    /// Resident memory of the API before the import, and its maximum before and after the kill, in bytes.
     pub memory: [u64; 3],
 }
 
@@ -56,7 +57,7 @@ impl fmt::Display for Imported {
     }
 }
 
-/// A member at the dashboard.
+/// A member who uses the dashboard.
 struct Member {
     client: Client,
     cookie: String,
@@ -64,7 +65,7 @@ struct Member {
 }
 
 impl Member {
-    /// Sets the first owner up.
+    /// Creates the first owner.
     async fn new(deployment: &Deployment) -> Self {
         let client = http_client();
         let token = deployment.admin(&["setup-token"]).await["setup_token"].clone();
@@ -85,7 +86,7 @@ impl Member {
         request.header("cookie", &self.cookie).header("x-requested-with", "hopline")
     }
 
-    /// Sends the file, each time under the same key.
+    /// Sends the file with the same idempotency key each time.
     fn send(&self, file: &str) -> RequestBuilder {
         let request = self.request(Method::POST, "").header("idempotency-key", "the-one-import");
         request.header("content-type", "text/csv").body(file.to_owned())
@@ -96,15 +97,15 @@ impl Member {
     }
 }
 
-/// Imports a file, kills the API when half of it is done, sends the file again under its key, and waits for the rest.
+/// Imports a file, kills the API at half of it, sends the file again with the same key, and waits for the rest.
 ///
 /// # Panics
-/// When the API does not come back, or a row is lost, done twice, or not told of.
+/// When the API does not become ready again, or a row is lost, doubled, or missing in the report.
 pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     let deployment = Deployment::start_on(engines, &[]).await;
     let member = Member::new(&deployment).await;
     let file = file(plan.rows);
-    // As a spreadsheet numbers them: the header is line 1.
+    // As in a spreadsheet, the header is line 1.
     let refused: Vec<i64> =
         (1..=plan.rows).filter(|row| is_refused(*row)).map(|row| i64::from(row) + 1).collect();
     let rows = i64::from(plan.rows);
@@ -112,7 +113,7 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     progress(&format!("a file of {} MB", file.len() / 1_000_000));
     let began = Instant::now();
 
-    // Its answer is lost with the API, unless it comes before.
+    // The answer is lost unless it comes before the kill.
     let first = tokio::spawn(member.send(&file).send());
     let mut told = Instant::now();
     let mut postgres = deployment.engines.postgres().await;
@@ -131,7 +132,7 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     .await;
     let before = memory(&deployment).peak;
     deployment.api.kill().await;
-    // Whether or not the answer came.
+    // Ignores whether the answer came.
     let _ = first.await.unwrap();
     progress(&format!("killed the API after {killed_at} rows"));
     deployment.api.start().await.unwrap();
@@ -178,7 +179,7 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     Imported { rows: plan.rows, killed_at, links, took, memory: [idle, before, after] }
 }
 
-/// Links with all that people give them, and some rows that are none.
+/// Returns links with all columns, and some invalid rows.
 fn file(rows: u32) -> String {
     let mut file = String::from("name,destination,slug,tags,external_id\r\n");
     for row in 1..=rows {

@@ -1,9 +1,9 @@
-//! kill -9 of Kafka, which comes back at once.
+//! kill -9 of Kafka, which is restarted immediately.
 
 use super::{Stage, progress};
 use crate::tally::Tally;
 
-/// How many kills, under which load.
+/// The number of kills and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct KafkaKills {
     /// How often Kafka is killed.
@@ -17,7 +17,7 @@ pub struct KafkaKills {
 /// Kills Kafka under load and starts it again.
 ///
 /// # Panics
-/// When Kafka does not come back, or a click is not answered with a redirect.
+/// When Kafka does not become ready again, or a click is not answered with a redirect.
 pub async fn kafka_kills(plan: KafkaKills) -> Tally {
     let stage = Stage::new().await;
     let load = stage.load(plan.connections, Some(plan.rate));

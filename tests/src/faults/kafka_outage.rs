@@ -1,4 +1,4 @@
-//! Kafka away for a while.
+//! An outage of Kafka.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Stage, progress};
 use crate::tally::Tally;
 
-/// How long an outage, under which load.
+/// The length of the outage and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct KafkaOutage {
     /// How long Kafka is stopped.
@@ -17,16 +17,16 @@ pub struct KafkaOutage {
     pub rate: u32,
 }
 
-/// What an outage did.
+/// The results of an outage.
 #[derive(Debug)]
 pub struct Outage {
     /// The clicks.
     pub tally: Tally,
     /// The 99th percentile of the redirects' latency before it.
     pub p99_before: Duration,
-    /// The same while Kafka was away.
+    /// The same during the outage.
     pub p99_during: Duration,
-    /// The same while the edge shipped what it had kept, and afterwards.
+    /// The same while the edge published its spool, and afterwards.
     pub p99_after: Duration,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Outage {
 /// Stops Kafka under load, and starts it again later.
 ///
 /// # Panics
-/// When Kafka does not come back, or a click is not answered with a redirect.
+/// When Kafka does not become ready again, or a click is not answered with a redirect.
 pub async fn kafka_outage(plan: KafkaOutage) -> Outage {
     let stage = Stage::new().await;
     let load = stage.load(plan.connections, Some(plan.rate));
@@ -77,7 +77,7 @@ pub async fn kafka_outage(plan: KafkaOutage) -> Outage {
     let p99 = |from, until| log.latency(99, from, until).unwrap();
     Outage {
         p99_before: p99(began, stopped),
-        // A starting Kafka takes the processor from everybody on this machine.
+        // Excludes the start of Kafka, which uses much CPU time.
         p99_during: p99(down, started),
         p99_after: p99(up, Instant::now()),
         tally: stage.tally(&log).await,

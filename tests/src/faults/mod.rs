@@ -1,7 +1,7 @@
-//! Faults under load: short in the tests, long behind `./dev soak`. Those of what counts are in [`counts`].
+//! Faults under load: short in the tests, long in `./dev soak`. Faults of counting are in [`counts`].
 //!
-//! Each of the edge's brings a Kafka and an edge of its own, lets visitors click, breaks something, repairs it, and returns what
-//! became of the clicks. The visitors' own log of answered click ids is the oracle.
+//! A fault of the edge starts a Kafka and an edge, lets visitors click, breaks and repairs something, and returns a
+//! tally of the clicks. The visitors' log of answered click ids is the oracle.
 
 pub mod counts;
 mod edge_kills;
@@ -32,7 +32,7 @@ use crate::links;
 use crate::load::{Load, Log};
 use crate::tally::Tally;
 
-/// How many links the visitors click on.
+/// The number of links.
 const LINKS: usize = 100;
 
 /// Starts a Kafka that a test may stop.
@@ -43,7 +43,7 @@ pub async fn own_kafka() -> Server {
     kafka::start(Options::throw_away("kafka").unwrap()).await.unwrap()
 }
 
-/// The same, with the folder that holds its partitions.
+/// The same, with the folder of its partitions.
 ///
 /// # Panics
 /// When it does not start.
@@ -53,12 +53,12 @@ pub async fn own_kafka_and_folder() -> (Server, PathBuf) {
     (kafka::start(options).await.unwrap(), folder)
 }
 
-/// A Kafka to break, with an edge on it that knows some links.
+/// A Kafka, with an edge that knows some links.
 struct Stage {
     edge: Edge,
     engines: Isolated,
     slugs: Vec<String>,
-    // Declared last: the edge goes first.
+    // Declared last, so that the edge is dropped first.
     kafka: Server,
 }
 
@@ -68,7 +68,7 @@ impl Stage {
         let engines = topics_on(kafka.url()).await;
         let slugs = links::publish(&engines, LINKS);
         let edge = Edge::start(&engines, &[]).await;
-        // One partition, in order: who knows the last link knows all.
+        // The links are read in order, so an edge that knows the last link knows all.
         edge.knows(&slugs[LINKS - 1]).await;
         Self { edge, engines, slugs, kafka }
     }
@@ -77,7 +77,7 @@ impl Stage {
         Load::start(self.edge.address, &self.slugs, connections, rate)
     }
 
-    /// Waits until the edge has shipped everything, stops it, and counts.
+    /// Waits until the edge has published everything, stops it, and compares.
     async fn tally(&self, log: &Log) -> Tally {
         self.edge.ships_everything().await;
         self.edge.stop().await;
@@ -85,17 +85,17 @@ impl Stage {
     }
 }
 
-/// A random duration below `limit`.
+/// Returns a random duration below `limit`.
 ///
 /// # Panics
-/// When the machine gives no random bytes.
+/// When there are no random bytes.
 pub fn at_random(limit: Duration) -> Duration {
     let random = u32::from_le_bytes(random::bytes().unwrap());
     limit * (random >> 16) / 0x1_0000
 }
 
-/// Says on standard error how far a long run is.
+/// Writes the progress of a long run to standard error.
 pub fn progress(line: &str) {
-    // A reader that went away is no fault of ours.
+    // Ignores a closed output.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

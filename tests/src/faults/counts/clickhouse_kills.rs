@@ -1,4 +1,4 @@
-//! kill -9 of ClickHouse while clicks are inserted, again and again.
+//! Repeated kill -9 of ClickHouse while clicks are inserted.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
 use crate::processor::Processor;
 
-/// How many kills, under which load.
+/// The number of kills and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct ClickhouseKills {
     /// How often ClickHouse is killed.
@@ -19,20 +19,20 @@ pub struct ClickhouseKills {
     pub rate: u32,
 }
 
-/// The longest that ClickHouse is left alone after it has stored something.
+/// The longest time between an insert and a kill.
 const LIFE: Duration = Duration::from_millis(1_000);
 
 /// Kills ClickHouse at random moments while the processor inserts, and starts it again.
 ///
 /// # Panics
-/// When a click is lost or a row twice, or no insert was ever in doubt although there were ten kills.
+/// When a click is lost or doubled, or when no insert was in doubt in ten or more kills.
 pub async fn counts_clickhouse_kills(plan: ClickhouseKills) -> Exact {
     let stage = Stage::new(&[Kind::ClickHouse]).await;
     let clicks = Clicks::start(&stage.engines, Plan::at(plan.rate));
     let processor = Processor::start(&stage.engines).await;
     for kill in 1..=plan.kills {
         stage.more_rows().await;
-        // The moment is the input of this test; nothing is waited for.
+        // The random moment is the input of this test.
         tokio::time::sleep(at_random(LIFE)).await;
         own(&stage.clickhouse).kill().await;
         own(&stage.clickhouse).start().await.unwrap();
@@ -51,7 +51,7 @@ pub async fn counts_clickhouse_kills(plan: ClickhouseKills) -> Exact {
     is_exact(&stage.engines, &ledger).await
 }
 
-/// Inserts without an answer that were read back.
+/// Returns the number of inserts without an answer that were checked.
 async fn doubts(processor: &Processor) -> f64 {
     processor.metric("hopline_processor_doubtful_inserts_total").await
 }

@@ -1,4 +1,4 @@
-//! ClickHouse away for a while.
+//! An outage of ClickHouse.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
 use crate::processor::Processor;
 
-/// How long an outage, under which load.
+/// The length of the outage and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct ClickhouseOutage {
     /// How long ClickHouse is stopped.
@@ -20,14 +20,14 @@ pub struct ClickhouseOutage {
     pub rate: u32,
 }
 
-/// What an outage did to the counts and to the processor's memory.
+/// The counts and the processor's memory after an outage.
 #[derive(Debug)]
 pub struct Drained {
-    /// The clicks.
+    /// The counts.
     pub exact: Exact,
-    /// The processor's memory before it, the most during it, and the most while it worked off what had waited.
+    /// The processor's memory before the outage, and its maximum during the outage and while the backlog was processed.
     pub memory: [u64; 3],
-    /// From ClickHouse's start until everything was counted.
+    /// The time from ClickHouse's start until everything was counted.
     pub drained: Duration,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Drained {
 /// Stops ClickHouse under load, and starts it again later.
 ///
 /// # Panics
-/// When a click is lost or a row twice.
+/// When a click is lost or doubled.
 pub async fn counts_clickhouse_outage(plan: ClickhouseOutage) -> Drained {
     const LOOK: Duration = Duration::from_millis(500);
     let stage = Stage::new(&[Kind::ClickHouse]).await;

@@ -8,7 +8,7 @@ use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
 use crate::processor::Processor;
 
-/// How many kills, under which load.
+/// The number of kills and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct CountsKafkaKills {
     /// How often Kafka is killed.
@@ -20,7 +20,7 @@ pub struct CountsKafkaKills {
 /// Kills Kafka under load and starts it again.
 ///
 /// # Panics
-/// When a click is lost or a row twice.
+/// When a click is lost or doubled.
 pub async fn counts_kafka_kills(plan: CountsKafkaKills) -> Exact {
     let stage = Stage::new(&[Kind::Kafka]).await;
     let clicks = Clicks::start(&stage.engines, Plan::at(plan.rate));

@@ -1,4 +1,4 @@
-//! Processors that join, leave and die, while the topic gets more partitions and most clicks are on one link.
+//! Processors join, leave and are killed, while the topic gets more partitions and most clicks are on one link.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
 use crate::processor::Processor;
 
-/// How many comings and goings, under which load.
+/// The number of changes and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct Members {
     /// How often a processor joins, leaves or is killed.
     pub changes: u32,
-    /// Time between two of them, on average.
+    /// The average time between two changes.
     pub pause: Duration,
     /// Clicks per second.
     pub rate: u32,
 }
 
-/// Processors at most.
+/// Maximum processors.
 const MOST: usize = 4;
 
-/// Partitions at first, and in the second half.
+/// Partitions in the first and in the second half.
 const PARTITIONS: [i32; 2] = [2, 4];
 
-/// Begins with two processors on two partitions, lets up to four of them come and go, and makes four partitions of two
-/// half-way. Of ten clicks nine are on one link.
+/// Starts with two processors on two partitions, runs up to four processors, and increases the partitions to four at
+/// half time. Nine of ten clicks are on one link.
 ///
 /// # Panics
-/// When a click is lost or a row twice, or nothing was counted meanwhile.
+/// When a click is lost or doubled, or nothing was counted meanwhile.
 pub async fn counts_members(plan: Members) -> Exact {
     let stage = Stage::with_partitions(&[], PARTITIONS[0]).await;
     let clicks = Clicks::start(&stage.engines, Plan { hot_percent: 90, ..Plan::at(plan.rate) });
@@ -57,7 +57,7 @@ pub async fn counts_members(plan: Members) -> Exact {
             one_of(&processors, &running).stop().await;
             "left"
         };
-        // The pace is the input of this test; nothing is waited for.
+        // The random pause is the input of this test.
         tokio::time::sleep(at_random(2 * plan.pause)).await;
         let (rows, written) = (stage.rows().await, clicks.confirmed());
         progress(&format!(
@@ -67,7 +67,7 @@ pub async fn counts_members(plan: Members) -> Exact {
     }
     stage.more_rows().await;
     assert!(stage.rows().await > before, "nothing was counted meanwhile");
-    // Clicks on all partitions, also on those that were added.
+    // Clicks on all partitions, including added ones.
     clicks.more(u64::from(plan.rate)).await;
     let ledger = clicks.stop().await;
     all_counted(&stage.engines, &ledger).await;

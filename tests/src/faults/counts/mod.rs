@@ -1,7 +1,7 @@
-//! Faults of what counts: clicks are written to their topic without a pause, something is broken and repaired, and in
-//! the end each click is a row once.
+//! Faults of counting: clicks are written to their topic continuously, something is broken and repaired, and in the end
+//! each click is exactly one row.
 //!
-//! The engine that is broken is the fault's own; the other one is the environment's where it names one.
+//! The broken engine is started for the fault; the other one is the one that the environment names, if any.
 
 mod clickhouse_kills;
 mod clickhouse_outage;
@@ -30,10 +30,10 @@ pub use throughput::{Throughput, counts_throughput};
 use crate::counted::count;
 use crate::engines::{Isolated, counting_on};
 
-/// How long the next rows may take: a member that was killed holds its partitions for six seconds.
+/// How long the next rows may take. A killed member keeps its partitions for six seconds.
 const SOON: Duration = Duration::from_secs(90);
 
-/// Engines to count on.
+/// The engines of a fault.
 struct Stage {
     engines: Isolated,
     kafka: Engine,
@@ -41,7 +41,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Engines of which these are the fault's own, and a topic of clicks with as many partitions as in production.
+    /// Creates engines, of which `own` are started here, with the default number of partitions.
     async fn new(own: &[Kind]) -> Self {
         Self::with_partitions(own, topic::CLICKS.partitions).await
     }
@@ -61,7 +61,7 @@ impl Stage {
         Self { engines, kafka, clickhouse }
     }
 
-    /// Adds partitions to the topic of clicks until it has so many.
+    /// Increases the partitions of the topic of clicks to this number.
     async fn grow_to(&self, partitions: usize) {
         let admin: AdminClient<DefaultClientContext> = self.engines.kafka().create().unwrap();
         let topic = self.engines.topic(topic::CLICKS);
@@ -71,7 +71,7 @@ impl Stage {
         }
     }
 
-    /// How many rows there are. ClickHouse must be there.
+    /// Returns the number of rows. ClickHouse must be running.
     async fn rows(&self) -> usize {
         count(&self.engines, "SELECT count() FROM clicks").await
     }
@@ -86,7 +86,7 @@ impl Stage {
     }
 }
 
-/// An engine that this fault may break.
+/// Returns an engine that this fault may break.
 fn own(engine: &Engine) -> &Server {
     engine.server().expect("it was asked for as the fault's own")
 }

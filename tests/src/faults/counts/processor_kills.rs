@@ -1,4 +1,4 @@
-//! kill -9 of the processor, again and again.
+//! Repeated kill -9 of the processor.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
 use crate::processor::Processor;
 
-/// How many kills, under which load.
+/// The number of kills and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessorKills {
     /// How often the processor is killed.
@@ -17,22 +17,22 @@ pub struct ProcessorKills {
     pub rate: u32,
 }
 
-/// The longest that a processor is left alone after it has stored something.
+/// The longest time between an insert and a kill.
 const LIFE: Duration = Duration::from_millis(1_500);
 
-/// The latest moment of a start for a kill that hits it: by then it has taken its partitions over.
+/// The longest time between a start and a kill during it; by then the processor has taken its partitions over.
 const BIRTH: Duration = Duration::from_secs(8);
 
 /// Kills the processor at random moments, every third time while it starts and takes its partitions over.
 ///
 /// # Panics
-/// When a click is lost or a row twice.
+/// When a click is lost or doubled.
 pub async fn counts_processor_kills(plan: ProcessorKills) -> Exact {
     let stage = Stage::new(&[]).await;
     let clicks = Clicks::start(&stage.engines, Plan::at(plan.rate));
     let processor = Processor::start(&stage.engines).await;
     for kill in 1..=plan.kills {
-        // The moment is the input of this test; nothing is waited for.
+        // The random moment is the input of this test.
         if kill % 3 == 0 {
             tokio::time::sleep(at_random(BIRTH)).await;
         } else {

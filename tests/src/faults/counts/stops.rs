@@ -1,4 +1,4 @@
-//! Processors that hang and wake up again: SIGSTOP and SIGCONT.
+//! Processors that are frozen and continue: SIGSTOP and SIGCONT.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::counted::{Exact, all_counted, is_exact};
 use crate::processor::Processor;
 use crate::signals::{freeze, wake};
 
-/// How many stops, under which load.
+/// The number of stops and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct Stops {
-    /// How often one of two processors is held.
+    /// How often one of two processors is frozen.
     pub stops: u32,
     /// Clicks per second.
     pub rate: u32,
 }
 
-/// The longest that one is held: twice what Kafka waits before it gives the partitions to the other one.
+/// The longest freeze: twice the time after which Kafka assigns the partitions to the other one.
 const HELD: Duration = Duration::from_secs(12);
 
-/// Of two processors holds one after the other, so that each wakes up while the other has what was its own.
+/// Freezes two processors in turn, so that each continues while the other has its partitions.
 ///
 /// # Panics
-/// When a click is lost or a row twice.
+/// When a click is lost or doubled.
 pub async fn counts_stops(plan: Stops) -> Exact {
     let stage = Stage::new(&[]).await;
     let clicks = Clicks::start(&stage.engines, Plan::at(plan.rate));
@@ -33,7 +33,7 @@ pub async fn counts_stops(plan: Stops) -> Exact {
         stage.more_rows().await;
         let held = &pair[stop as usize % 2];
         freeze(&held.server);
-        // The length is the input of this test.
+        // The random length is the input of this test.
         tokio::time::sleep(at_random(HELD)).await;
         wake(&held.server);
         let rows = stage.rows().await;

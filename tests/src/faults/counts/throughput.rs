@@ -1,4 +1,4 @@
-//! How fast a backlog is worked off by one, two and four processors, most of it on one link.
+//! How fast one, two and four processors process a backlog, most of it on one link.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::clicks::{Plan, write};
 use crate::counted::is_exact;
 use crate::processor::Processor;
 
-/// How large a backlog.
+/// The size of the backlog.
 #[derive(Debug, Clone, Copy)]
 pub struct Throughput {
     /// Clicks.
@@ -21,20 +21,20 @@ pub struct Throughput {
 /// Partitions and processors.
 const ROUNDS: [(i32, usize); 5] = [(2, 1), (2, 2), (4, 1), (4, 2), (4, 4)];
 
-/// Time between two looks.
+/// The interval of queries.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Lets processors work off a backlog, and returns a table of rows per second.
+/// Lets processors process a backlog, and returns a table of rows per second.
 ///
-/// The time is that between the first rows and the last: processors start in their own time.
+/// Measures from the first to the last rows, without the start of the processors.
 ///
 /// # Panics
-/// When a click is lost or a row twice.
+/// When a click is lost or doubled.
 pub async fn counts_throughput(plan: Throughput) -> String {
     let mut table = "partitions  processors  rows/s".to_owned();
     for (partitions, processors) in ROUNDS {
         let stage = Stage::with_partitions(&[], partitions).await;
-        // As fast as Kafka takes them.
+        // As fast as Kafka accepts them.
         let written = Plan { hot_percent: 90, ..Plan::at(1_000_000) };
         let ledger = write(&stage.engines, written, plan.clicks).await;
         let mut running = Vec::new();

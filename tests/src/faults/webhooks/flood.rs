@@ -1,4 +1,4 @@
-//! More clicks at once than an endpoint can take, beside a neighbour with few.
+//! More clicks than an endpoint can receive, beside another workspace with few clicks.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,52 +13,52 @@ use crate::eventually;
 use crate::load::Load;
 use crate::receiver::{Answer, Receiver, Request, most_at_once};
 
-/// How many clicks, how fast.
+/// The number and rate of clicks.
 #[derive(Debug, Clone, Copy)]
 pub struct WebhookFlood {
-    /// Clicks for the slow endpoint while the neighbour has some, at least.
+    /// Minimum clicks for the slow endpoint while the other workspace has some.
     pub clicks: u32,
     /// Visitors.
     pub connections: u32,
-    /// Clicks per second of all visitors together; as fast as they are answered without.
+    /// Clicks per second of all visitors together; without it, each clicks again after an answer.
     pub rate: Option<u32>,
 }
 
-/// Links that visitors click on, so that the clicks come from several partitions.
+/// Links, so that the clicks are in several partitions.
 const LINKS: usize = 3;
 
-/// The neighbour's clicks per second.
+/// Clicks per second of the other workspace.
 const NEIGHBOURLY: u32 = 10;
 
-/// Clicks for the slow endpoint after the last one of the neighbour.
+/// Clicks for the slow endpoint after the last one of the other workspace.
 const BEHIND: u64 = 300;
 
-/// Requests that may be under way to one endpoint.
+/// Maximum requests in flight to one endpoint.
 const AT_ONCE: usize = 32;
 
-/// What the dispatcher may have of the memory.
+/// Maximum memory of the dispatcher.
 const MEMORY_MIB: u64 = 512;
 
-/// What a flood did.
+/// The results of a flood.
 #[derive(Debug)]
 pub struct Flooded {
-    /// The slow endpoint's.
+    /// The slow endpoint's deliveries.
     pub arrivals: Arrivals,
-    /// The most requests that it had at the same time.
+    /// Its maximum concurrent requests.
     pub at_once: usize,
-    /// The neighbour's deliveries, and how many of the slow endpoint's came after the last one of them.
+    /// The other workspace's deliveries, and how many of the slow endpoint's arrived after the last of them.
     pub neighbour: (usize, usize),
-    /// Its latencies: median, 99th percentile and longest, from the click to the request.
+    /// The other workspace's latencies from click to request: median, 99th percentile and maximum.
     pub latencies: [Duration; 3],
-    /// The most memory that the dispatcher had.
+    /// The dispatcher's maximum memory.
     pub peak_mib: u64,
 }
 
 impl Flooded {
-    /// Holds that everything arrived once within the bounds, and that the neighbour did not wait for the end.
+    /// Asserts that everything arrived once within the limits, and that the other workspace did not wait for the end.
     ///
     /// # Panics
-    /// When that is not so.
+    /// When the assertion fails.
     pub fn is_contained(&self) {
         self.arrivals.are_complete();
         assert_eq!(self.arrivals.repeats, 0, "{self}");
@@ -86,7 +86,8 @@ impl fmt::Display for Flooded {
     }
 }
 
-/// Lets visitors click more than an endpoint can take that answers after 50 ms, and a few in another workspace.
+/// Lets visitors click more than an endpoint that answers after 50 ms can receive, and a few times in another
+/// workspace.
 ///
 /// # Panics
 /// When a delivery never arrives.
@@ -103,7 +104,7 @@ pub async fn webhook_flood(engines: Isolated, plan: WebhookFlood) -> Flooded {
     deployment.key = deployment.create_account("business").await;
     let neighbour = deployment.create_endpoint(&receiver.url("/neighbour"), &["click.created"]).await;
     let theirs = deployment.create_link().await["slug"].as_str().unwrap().to_owned();
-    // Published in order: who knows the last link knows all.
+    // The links are read in order, so an edge that knows the last link knows all.
     knows(&deployment, &theirs).await;
 
     let edge = deployment.edge_address();

@@ -1,4 +1,4 @@
-//! Dispatchers that hang and wake up again: SIGSTOP and SIGCONT.
+//! Dispatchers that are frozen and continue: SIGSTOP and SIGCONT.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::engines::Isolated;
 use crate::eventually;
 use crate::signals::{freeze, wake};
 
-/// How many times one hangs, under which load.
+/// The number of freezes and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct WebhookFreezes {
-    /// How often one of two dispatchers is held.
+    /// How often one of two dispatchers is frozen.
     pub freezes: u32,
     /// Visitors.
     pub connections: u32,
@@ -20,7 +20,7 @@ pub struct WebhookFreezes {
     pub rate: u32,
 }
 
-/// Of two dispatchers holds one after the other until the other one reads all partitions, and lets it go on then.
+/// Freezes two dispatchers in turn, each until the other one reads all partitions.
 ///
 /// # Panics
 /// When the other one does not take over, or a delivery never arrives.
@@ -53,7 +53,8 @@ pub async fn webhook_freezes(engines: Isolated, plan: WebhookFreezes) -> Arrival
     stage.arrivals(&log, &receiver, &interruptions).await
 }
 
-/// Waits until each partition of the clicks has gone on twice: what moves once may have been under way before.
+/// Waits until the position of each partition of the clicks has moved twice, because one move may have been in flight
+/// before.
 async fn all_move_on(stage: &Stage) {
     for _ in 0..2 {
         let before = positions(stage).await;
@@ -69,7 +70,7 @@ async fn all_move_on(stage: &Stage) {
     }
 }
 
-/// Up to where each partition of the clicks is in the queue.
+/// Returns the positions of the partitions of the clicks.
 async fn positions(stage: &Stage) -> BTreeMap<i32, i64> {
     let rows: Vec<(i32, i64)> =
         sqlx::query_as("SELECT partition_id, next_offset FROM webhook_offsets WHERE topic LIKE '%clicks'")

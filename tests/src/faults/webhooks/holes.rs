@@ -1,4 +1,4 @@
-//! Endpoints that never answer, beside as many that do.
+//! Endpoints that never answer ("black holes"), beside as many that do.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,39 +14,40 @@ use crate::eventually;
 use crate::load::Load;
 use crate::receiver::{Answer, Receiver, Request, most_at_once};
 
-/// How many endpoints, under which load.
+/// The number of endpoints and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct WebhookHoles {
     /// Workspaces.
     pub workspaces: u32,
-    /// Endpoints of each that accept and never answer, and as many that answer.
+    /// Black holes of each workspace, and as many endpoints that answer.
     pub each: u32,
-    /// Clicks in each workspace, at least.
+    /// Minimum clicks in each workspace.
     pub clicks: u32,
     /// Clicks per second in each workspace.
     pub rate: u32,
 }
 
-/// How those that answer fared.
+/// The results of the endpoints that answer.
 #[derive(Debug)]
 pub struct Beside {
     /// Deliveries to endpoints that answer.
     pub deliveries: usize,
-    /// Of these, those that arrived when a black hole had been given up that was asked after their click.
+    /// Of these, deliveries that arrived only after the end of a request to a black hole that began after their click.
     pub late: Vec<String>,
-    /// Median, 99th percentile and longest, from the click to its request.
+    /// Latencies from click to request: median, 99th percentile and maximum.
     pub latencies: [Duration; 3],
-    /// The most requests that black holes had at the same time.
+    /// The maximum concurrent requests to black holes.
     pub open: usize,
-    /// Deliveries that waited for black holes when the others had all arrived.
+    /// Deliveries to black holes that were waiting when all others had arrived.
     pub waiting: usize,
 }
 
 impl Beside {
-    /// Holds that nobody waited for a black hole, though more was there for these than they may have at once.
+    /// Asserts that no delivery waited for a black hole, although more deliveries than permits were waiting for black
+    /// holes.
     ///
     /// # Panics
-    /// When that is not so.
+    /// When the assertion fails.
     pub fn nobody_waited(&self) {
         assert!(self.late.is_empty(), "{self}; such as {}", self.late[0]);
         assert!(self.open > 0 && self.waiting > self.open, "{self}: the black holes were no burden");
@@ -66,18 +67,18 @@ impl fmt::Display for Beside {
     }
 }
 
-/// A workspace with its link, and the ids of its endpoints that answer.
+/// A workspace with its link and the ids of its endpoints that answer.
 struct Workspace {
     slug: String,
     answering: Vec<String>,
 }
 
-/// Lets visitors click in workspaces of which half of the endpoints never answer.
+/// Lets visitors click in workspaces in which half of the endpoints never answer.
 ///
 /// # Panics
-/// When a delivery to one that answers never arrives, or arrives twice.
+/// When a delivery to an endpoint that answers never arrives, or arrives twice.
 pub async fn webhook_holes(engines: Isolated, plan: WebhookHoles) -> Beside {
-    // Each of their requests keeps a connection open.
+    // Each request to a black hole keeps a connection open.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
     let script = |request: &Request, _| if is_hole(request) { Answer::Silence } else { Answer::Status(200) };
@@ -87,10 +88,10 @@ pub async fn webhook_holes(engines: Isolated, plan: WebhookHoles) -> Beside {
     for _ in 0..plan.workspaces {
         workspaces.push(workspace(&mut deployment, &receiver, plan.each).await);
     }
-    // Published in order: who knows the last link knows all.
+    // The links are read in order, so an edge that knows the last link knows all.
     knows(&deployment, &workspaces[workspaces.len() - 1].slug).await;
 
-    // The first request finds out who answers.
+    // With the first request, the dispatcher learns which endpoints answer.
     for workspace in &workspaces {
         deployment.click(&workspace.slug, "198.51.100.7").await.unwrap();
     }
@@ -161,7 +162,8 @@ async fn arrived(receiver: &Receiver, wanted: usize) {
     .await;
 }
 
-/// When requests to black holes began, ascending, each with the first end of those that began then or later.
+/// The starts of requests to black holes, ascending, each with the earliest end of the requests that began then or
+/// later.
 struct GivenUp(Vec<(SystemTime, Option<SystemTime>)>);
 
 impl GivenUp {
@@ -176,7 +178,7 @@ impl GivenUp {
         Self(ends)
     }
 
-    /// The first end of a request that began at that time or later.
+    /// Returns the earliest end of the requests that began at that time or later.
     fn since(&self, time: SystemTime) -> Option<SystemTime> {
         let place = self.0.partition_point(|(began, _)| *began < time);
         self.0.get(place).and_then(|(_, end)| *end)

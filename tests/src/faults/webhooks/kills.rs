@@ -1,4 +1,4 @@
-//! kill -9 of dispatchers, again and again.
+//! Repeated kill -9 of dispatchers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{SOME, Stage, delivering, receiver};
 use crate::arrivals::{Arrivals, Interruption};
 use crate::engines::Isolated;
 
-/// How many kills, under which load.
+/// The number of kills and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct WebhookKills {
     /// How often a dispatcher is killed.
@@ -20,16 +20,16 @@ pub struct WebhookKills {
     pub rate: u32,
 }
 
-/// The longest that dispatchers are left alone under load before one of them is killed.
+/// The longest time under load until a dispatcher is killed.
 const LIFE: Duration = Duration::from_millis(1_500);
 
-/// The latest moment of a start for a kill that hits it.
+/// The longest time between a start and a kill during it.
 const BIRTH: Duration = Duration::from_millis(500);
 
 /// Kills two dispatchers in turn at random moments under load, every third time while it starts.
 ///
 /// # Panics
-/// When one does not come back, or a delivery never arrives.
+/// When one does not become ready again, or a delivery never arrives.
 pub async fn webhook_kills(engines: Isolated, plan: WebhookKills) -> Arrivals {
     let receiver = receiver().await;
     let stage = Stage::new(engines, &receiver.url("/in"), &["click.created"]).await;
@@ -42,11 +42,11 @@ pub async fn webhook_kills(engines: Isolated, plan: WebhookKills) -> Arrivals {
         if kill % 3 == 0 {
             delivering(&receiver, 1).await;
             killed.push(Interruption::of(victim.kill()).await);
-            // Not waited for: it is taking partitions over, or what its former self had leased.
+            // Not ready yet: it is taking partitions over, or releasing its former leases.
             let _ = timeout(at_random(BIRTH), victim.start()).await;
         } else {
             delivering(&receiver, SOME).await;
-            // The moment is the input of this test; nothing is waited for.
+            // The random moment is the input of this test.
             tokio::time::sleep(at_random(LIFE)).await;
         }
         killed.push(Interruption::of(victim.kill()).await);

@@ -1,7 +1,7 @@
 //! Faults of webhook deliveries under load.
 //!
-//! All four programs run, visitors click, and every click goes to one endpoint. The visitors' own log of answered
-//! click ids is the oracle: from it follows which deliveries must arrive, and under which ids.
+//! All four programs run, visitors click, and one endpoint gets every click. The visitors' log of answered click ids is
+//! the oracle: it determines the deliveries that must arrive, and their ids.
 
 mod flood;
 mod freezes;
@@ -32,22 +32,22 @@ use crate::eventually;
 use crate::load::{Load, Log};
 use crate::receiver::{Answer, Receiver, Request};
 
-/// How many links the visitors click on.
+/// The number of links.
 const LINKS: usize = 20;
 
-/// How long the receiver takes to answer, so that there are requests in flight.
+/// The receiver's delay, so that requests are in flight.
 const ANSWER: Duration = Duration::from_millis(50);
 
-/// Requests that have to come between two interruptions.
+/// Minimum requests between two interruptions.
 const SOME: usize = 50;
 
-/// How long the edge may take to learn a link. A deadline for a broken system.
+/// How long the edge may take to learn a link.
 const LEARNED: Duration = Duration::from_secs(60);
 
-/// How long deliveries may take that waited for an outage or for a killed dispatcher to end, on a busy machine.
+/// How long deliveries may take after an outage or a kill, on a busy machine.
 const ARRIVED: Duration = Duration::from_secs(600);
 
-/// Engines that belong to whoever started them, and may be stopped.
+/// Engines that a test may stop.
 #[derive(Debug)]
 pub struct OwnEngines {
     /// Kafka.
@@ -59,7 +59,7 @@ pub struct OwnEngines {
 }
 
 impl OwnEngines {
-    /// Starts one of each, with data that goes when they are dropped.
+    /// Starts one of each; dropping them removes their data.
     ///
     /// # Panics
     /// When one does not start.
@@ -70,10 +70,10 @@ impl OwnEngines {
         Self { kafka, clickhouse, postgres }
     }
 
-    /// Makes a corner of them.
+    /// Creates isolated parts of them.
     ///
     /// # Panics
-    /// When an engine refuses.
+    /// When an engine rejects it.
     pub async fn isolated(&self) -> Isolated {
         isolated_on(self.kafka.url(), self.clickhouse.url(), self.postgres.url()).await
     }
@@ -97,7 +97,7 @@ impl Stage {
         for _ in 0..LINKS {
             slugs.push(deployment.create_link().await["slug"].as_str().unwrap().to_owned());
         }
-        // Published in order: who knows the last link knows all.
+        // The links are read in order, so an edge that knows the last link knows all.
         knows(&deployment, &slugs[LINKS - 1]).await;
         let (endpoint, secret) = (text("id"), text("secret"));
         Self { deployment, endpoint, secret, slugs }
@@ -107,7 +107,7 @@ impl Stage {
         Load::start(self.deployment.edge_address(), &self.slugs, connections, Some(rate))
     }
 
-    /// Waits until every click's delivery has arrived and none waits any more, and compares.
+    /// Waits until every delivery has arrived and none is waiting, and compares.
     async fn arrivals(&self, log: &Log, receiver: &Receiver, interruptions: &[Interruption]) -> Arrivals {
         let wanted = expected(log, &self.endpoint);
         eventually("every delivery arrives", ARRIVED, async || {
@@ -135,7 +135,7 @@ impl Stage {
         Arrivals::of(log, &self.endpoint, &self.secret, &receiver.requests(), interruptions, logged)
     }
 
-    /// How many attempts of each delivery the failure log has.
+    /// Returns the number of attempts of each delivery in the failure log.
     async fn failed_attempts(&self) -> HashMap<String, usize> {
         let rows: Vec<(String, i64)> =
             sqlx::query_as("SELECT delivery_id::text, count(*) FROM webhook_failures GROUP BY 1")
@@ -155,7 +155,7 @@ async fn knows(deployment: &Deployment, slug: &str) {
     .await;
 }
 
-/// From clicks to their requests: the median, the 99th percentile and the longest.
+/// Returns latencies from click to request: median, 99th percentile and maximum.
 fn latencies<'a>(requests: impl IntoIterator<Item = &'a Request>) -> [Duration; 3] {
     let latency = |request: &Request| request.at.duration_since(clicked_at(request)).unwrap_or_default();
     let mut latencies: Vec<Duration> = requests.into_iter().map(latency).collect();
@@ -166,18 +166,18 @@ fn latencies<'a>(requests: impl IntoIterator<Item = &'a Request>) -> [Duration; 
     })
 }
 
-/// When the edge answered the click that a request tells of.
+/// Returns when the edge answered the click of a request.
 fn clicked_at(request: &Request) -> SystemTime {
     let at = request.json()["data"]["occurred_at"].as_str().unwrap().to_owned();
     at.parse::<DateTime<Utc>>().unwrap().into()
 }
 
-/// A receiver that takes everything, a moment later.
+/// Starts a receiver that accepts every request after a delay.
 async fn receiver() -> Receiver {
     Receiver::start(|_, _| Answer::Late(ANSWER, 200)).await
 }
 
-/// Waits until so many more requests have come: what happens to idle dispatchers shows nothing.
+/// Waits until this many more requests have arrived, because faults of idle dispatchers prove nothing.
 async fn delivering(receiver: &Receiver, more: usize) {
     let wanted = receiver.count() + more;
     eventually("deliveries go on", ARRIVED, async || match receiver.count() {

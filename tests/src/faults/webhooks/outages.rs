@@ -1,4 +1,4 @@
-//! Kafka away for a while, then Postgres.
+//! An outage of Kafka, then of Postgres.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::eventually;
 use crate::load::Load;
 use crate::receiver::Receiver;
 
-/// How long it may take until deliveries go on when an engine is back: seconds, unless something waits that need not.
+/// How long it may take until deliveries continue after an outage. It should take seconds.
 const RESUMED: Duration = Duration::from_secs(90);
 
-/// How long the outages, under which load.
+/// The length of the outages and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct WebhookOutages {
     /// How long Kafka is stopped, and then Postgres.
@@ -26,10 +26,10 @@ pub struct WebhookOutages {
     pub rate: u32,
 }
 
-/// Stops Kafka under load, starts it again, and does the same to Postgres. No program is started again.
+/// Stops and starts Kafka under load, then Postgres, without restarting a program.
 ///
 /// # Panics
-/// When an engine does not come back, a program ends, a click is not answered, or a delivery never arrives.
+/// When an engine does not become ready again, a program ends, a click is not answered, or a delivery never arrives.
 pub async fn webhook_outages(plan: WebhookOutages) -> Arrivals {
     let own = OwnEngines::start().await;
     let receiver = receiver().await;
@@ -77,7 +77,7 @@ async fn outage(engine: &Server, down: Duration, stage: &Stage, load: &Load, rec
     is_ready(&stage.deployment.dispatcher, true).await;
 }
 
-/// Waits until a program says that it is ready, or that it is not.
+/// Waits until a program is ready, or not ready.
 async fn is_ready(program: &Server, wanted: bool) {
     let (client, url) = (http_client(), format!("{}/readyz", program.url()));
     eventually("the program tells the truth", ARRIVED, async || {

@@ -1,4 +1,4 @@
-//! Dispatchers that come and go in an orderly way.
+//! Dispatchers that are stopped and started.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::{Stage, receiver};
 use crate::arrivals::Arrivals;
 use crate::engines::Isolated;
 
-/// How many stops, under which load.
+/// The number of stops and the load.
 #[derive(Debug, Clone, Copy)]
 pub struct WebhookStops {
     /// How often a dispatcher is stopped.
@@ -20,10 +20,10 @@ pub struct WebhookStops {
     pub rate: u32,
 }
 
-/// Stops two dispatchers in turn under load with SIGTERM, and starts each again. Returns the longest stop too.
+/// Stops two dispatchers in turn under load with SIGTERM, and starts each again. Also returns the longest stop.
 ///
 /// # Panics
-/// When one does not come back or does not end with 0, or a delivery never arrives.
+/// When one does not end with exit code 0 or does not become ready again, or a delivery never arrives.
 pub async fn webhook_stops(engines: Isolated, plan: WebhookStops) -> (Arrivals, Duration) {
     let receiver = receiver().await;
     let stage = Stage::new(engines, &receiver.url("/in"), &["click.created"]).await;

@@ -1,4 +1,4 @@
-//! Deliveries judged by the documentation's example, in another language and with its standard library only.
+//! Verifies deliveries with the documentation's example in Python.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,13 +19,13 @@ use crate::arrivals::expected;
 use crate::engines::Isolated;
 use crate::eventually;
 
-/// Links that are created, changed and deleted beside the clicks.
+/// Links that are created, changed and deleted besides the clicks.
 const CHANGED: usize = 20;
 
-/// How many events, how fast.
+/// The number and rate of events.
 #[derive(Debug, Clone, Copy)]
 pub struct WebhookVerify {
-    /// How many clicks at least.
+    /// Minimum clicks.
     pub events: u32,
     /// Visitors.
     pub connections: u32,
@@ -33,22 +33,22 @@ pub struct WebhookVerify {
     pub rate: u32,
 }
 
-/// What the example said of the deliveries.
+/// The results of the example.
 #[derive(Debug)]
 pub struct Verified {
-    /// Deliveries that had to arrive.
+    /// Deliveries that must arrive.
     pub deliveries: usize,
     /// Requests whose signature it accepted.
     pub accepted: usize,
-    /// Requests whose signature it refused.
+    /// Requests whose signature it rejected.
     pub refused: usize,
 }
 
 impl Verified {
-    /// Holds that each delivery came once, and was accepted.
+    /// Asserts that each delivery arrived once and was accepted.
     ///
     /// # Panics
-    /// When that is not so.
+    /// When the assertion fails.
     pub fn is_exact(&self) {
         assert!(self.refused == 0 && self.accepted == self.deliveries, "{self}");
     }
@@ -69,8 +69,8 @@ impl fmt::Display for Verified {
 /// # Panics
 /// When a delivery never arrives, or there is no `python3`.
 pub async fn webhook_verify(engines: Isolated, plan: WebhookVerify) -> Verified {
-    // The example needs the secret, and the endpoint the example's address: the first links are told of again, once
-    // somebody listens there.
+    // The example needs the secret, and the endpoint needs the example's address. Events from before the example
+    // listens are retried.
     let port = ports::free().unwrap();
     let url = format!("http://127.0.0.1:{port}/in");
     let all = ["click.created", "link.created", "link.updated", "link.deleted"];
@@ -105,14 +105,14 @@ pub async fn webhook_verify(engines: Isolated, plan: WebhookVerify) -> Verified 
     Verified { deliveries, accepted, refused }
 }
 
-/// How often a delivery was accepted and refused.
+/// How often a delivery was accepted and rejected.
 #[derive(Debug, Clone, Copy, Default)]
 struct Verdict {
     accepted: usize,
     refused: usize,
 }
 
-/// The running example, and what it has printed.
+/// The running example and its output.
 struct Example {
     verdicts: Arc<Mutex<HashMap<String, Verdict>>>,
     _reader: JoinSet<()>,
@@ -139,7 +139,7 @@ impl Example {
         let seen = Arc::clone(&verdicts);
         let mut reader = JoinSet::new();
         reader.spawn(async move {
-            // Kept, so that the example can write there.
+            // Kept open, so that the example can write to it.
             let _errors = errors;
             while let Some(line) = lines.next_line().await.unwrap() {
                 let line: Value = serde_json::from_str(&line).unwrap();
@@ -153,7 +153,7 @@ impl Example {
         Self { verdicts, _reader: reader, _process: process }
     }
 
-    /// Each delivery so far.
+    /// Returns the verdicts on all deliveries so far.
     fn verdicts(&self) -> HashMap<String, Verdict> {
         self.verdicts.lock().unwrap().clone()
     }
