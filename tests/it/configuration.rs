@@ -21,7 +21,7 @@ async fn run(program: &str, environment: &[(String, String)]) -> Output {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_configuration_names_every_variable_at_fault_and_exits_64() {
+async fn a_wrong_configuration_names_every_wrong_variable_and_exits_with_64() {
     let deployment = Deployment::prepare(isolated().await);
     for program in PROGRAMS {
         let mut environment = deployment.environment().to_vec();
@@ -152,7 +152,7 @@ async fn a_wrong_secret_is_named_and_not_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn programs_start_while_their_engines_are_down_and_say_which() {
+async fn programs_start_while_their_engines_are_down_and_name_them() {
     let mut engines = isolated().await;
     // Nothing listens on port 1.
     engines.kafka_brokers = "127.0.0.1:1".to_owned();

@@ -27,7 +27,7 @@ async fn knows(deployment: &Deployment, slug: &str, status: u16) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_deleted_under_load_is_gone_from_edge_and_rows_and_stays_gone_when_the_log_is_read_again() {
+async fn a_link_deleted_under_load_disappears_and_a_replay_does_not_restore_its_clicks() {
     let deployment = Deployment::start_on(isolated().await, &[("HOPLINE_PURGE_SECONDS", "1")]).await;
     let text = |link: &Value, field: &str| link[field].as_str().unwrap().to_owned();
     let (gone, stays) = (deployment.create_link().await, deployment.create_link().await);

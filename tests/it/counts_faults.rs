@@ -39,13 +39,13 @@ async fn each_click_is_a_row_once_when_kafka_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_click_is_a_row_once_when_one_of_two_processors_hangs_and_wakes_up() {
+async fn each_click_is_a_row_once_when_one_of_two_processors_is_frozen_and_continues() {
     let exact = counts_stops(Stops { stops: 3, rate: 500 }).await;
     progress(&format!("processors held: {exact}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_click_is_a_row_once_while_processors_come_and_go_and_partitions_are_added() {
+async fn each_click_is_a_row_once_while_processors_and_partitions_change() {
     let pause = Duration::from_secs(3);
     let exact = counts_members(Members { changes: 8, pause, rate: 500 }).await;
     progress(&format!("processors came and went: {exact}"));

@@ -73,7 +73,7 @@ async fn count_more(engines: &Isolated, ledger: &mut Ledger) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn offsets_that_were_rewound_or_forgotten_change_no_count() {
+async fn reset_or_deleted_offsets_change_no_count() {
     let engines = counting().await;
     let mut ledger = Ledger::default();
     count_more(&engines, &mut ledger).await;
@@ -90,7 +90,7 @@ async fn offsets_that_were_rewound_or_forgotten_change_no_count() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_thousand_records_one_is_unreadable_and_becomes_a_dead_letter() {
+async fn one_invalid_record_in_a_thousand_becomes_a_dead_letter() {
     let engines = counting().await;
     let plan = Plan { poison_every: 1_000, ..Plan::at(20_000) };
     let ledger = write(&engines, plan, 30_000).await;

@@ -32,7 +32,7 @@ const TAKES: &str = "SELECT count() FROM owners WHERE src < 4294967295";
 const REFUSED: &str = "Exception-Code: 395";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_processor_that_is_killed_at_any_step_of_an_insert_loses_and_repeats_nothing() {
+async fn a_processor_killed_at_any_step_of_an_insert_loses_and_repeats_nothing() {
     let engines = counting().await;
     let proxy = Proxy::start(&engines).await;
     let clicks = Clicks::start(&engines, Plan::at(300));
@@ -103,7 +103,7 @@ async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_insert_of_a_processor_that_hung_is_refused() {
+async fn a_late_insert_of_a_frozen_processor_is_rejected() {
     let engines = counting().await;
     let proxy = Proxy::start(&engines).await;
     let (answer, repeats) = a_late_insert(&engines, proxy).await;
@@ -113,7 +113,7 @@ async fn a_late_insert_of_a_processor_that_hung_is_refused() {
 
 /// Shows that the test above can fail: without the check, the same insert is stored.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_check_of_its_epoch_a_late_insert_doubles_clicks() {
+async fn without_the_epoch_check_a_late_insert_doubles_clicks() {
     let engines = counting().await;
     let proxy = Proxy::without_epoch_check(&engines).await;
     let (answer, repeats) = a_late_insert(&engines, proxy).await;
@@ -122,7 +122,7 @@ async fn without_the_check_of_its_epoch_a_late_insert_doubles_clicks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_insert_that_arrives_after_its_sender_gave_up_is_refused() {
+async fn an_insert_that_arrives_after_its_sender_timed_out_is_rejected() {
     let engines = counting().await;
     let proxy = Proxy::start(&engines).await;
     let clicks = Clicks::start(&engines, Plan::at(300));

@@ -14,7 +14,7 @@ use crate::traffic::LONG;
 const DROPPED: &str = "hopline_clicks_dropped_total";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spool_at_its_limit_stops_no_redirect_counts_its_drops_exactly_and_recovers() {
+async fn with_a_full_spool_redirects_continue_and_drops_are_counted_exactly() {
     let kafka = own_kafka().await;
     let engines = topics_on(kafka.url()).await;
     let edge = Edge::prepare(&engines, &[("HOPLINE_SPOOL_MAX_BYTES", "2097152")]);
@@ -23,7 +23,7 @@ async fn a_spool_at_its_limit_stops_no_redirect_counts_its_drops_exactly_and_rec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_stops_no_redirect_has_its_drops_counted_exactly_and_the_edge_recovers() {
+async fn on_a_full_disk_redirects_continue_and_drops_are_counted_exactly() {
     let kafka = own_kafka().await;
     let engines = topics_on(kafka.url()).await;
     // More than the size of the disk.

@@ -73,7 +73,7 @@ async fn others_are_answered(edge: &Edge, slugs: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_of_a_byte_a_second_are_cut_off_and_hold_up_nobody() {
+async fn clients_that_send_a_byte_a_second_are_disconnected_and_delay_nobody() {
     let (edge, _, slugs) = edge(&[("HOPLINE_HEADER_TIMEOUT_SECONDS", "2")]).await;
     let mut slow = JoinSet::new();
     for _ in 0..50 {
@@ -108,7 +108,7 @@ async fn clients_of_a_byte_a_second_are_cut_off_and_hold_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn huge_and_malformed_requests_are_refused_and_the_edge_goes_on() {
+async fn huge_and_malformed_requests_are_rejected_and_the_edge_continues() {
     let (edge, engines, slugs) = edge(&[]).await;
     let slug = format!("/{}", slugs[0]);
     let large = "x".repeat(1 << 20);
@@ -140,7 +140,7 @@ async fn huge_and_malformed_requests_are_refused_and_the_edge_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_are_answered_beside_thousands_of_idle_connections() {
+async fn other_clients_are_answered_beside_thousands_of_idle_connections() {
     let allowed = getrlimit(Resource::RLIMIT_NOFILE).unwrap().1;
     setrlimit(Resource::RLIMIT_NOFILE, allowed, allowed).unwrap();
     let idle = IDLE.min(allowed.saturating_sub(SPARE) as usize);
@@ -182,7 +182,7 @@ async fn more_connections_than_allowed_wait_for_their_turn_and_are_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_unknown_slugs_costs_no_memory_and_no_line_in_the_log() {
+async fn a_flood_of_unknown_slugs_uses_no_memory_and_writes_no_log() {
     let (edge, _, slugs) = edge(&[]).await;
     // Warms up, so that the memory of normal work is not counted.
     flood(edge.address, 0, FLOOD / 10).await;

@@ -86,7 +86,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_address_of_a_visitor_is_kept_logged_or_sent_anywhere() {
+async fn no_address_of_a_visitor_is_stored_logged_or_sent() {
     let needles = Needles::new();
     let data = Cache::shared().data().await.unwrap().display().to_string();
     // With debug logs, and with lookups of countries.

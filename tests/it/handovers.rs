@@ -9,7 +9,7 @@ use tests::signals::{freeze, wake};
 use crate::traffic::LONG;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slugs_end_at_the_right_link_while_publishers_are_stopped_and_woken() {
+async fn slugs_end_at_the_right_link_while_publishers_are_frozen() {
     let deployment = Deployment::start().await;
     let (other, other_url) = deployment.another_api();
     other.start().await.unwrap();

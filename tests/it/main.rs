@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod attempts;
 mod configuration;
 mod counts_clocks;
 mod counts_deletion;
@@ -25,5 +26,4 @@ mod webhooks_changes;
 mod webhooks_faults;
 mod webhooks_isolation;
 mod webhooks_letters;
-mod webhooks_schedule;
 mod webhooks_wire;

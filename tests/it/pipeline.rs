@@ -65,7 +65,7 @@ async fn a_click_converts_the_moment_it_was_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_link_redirects_anew_and_a_deleted_one_no_more() {
+async fn a_changed_link_redirects_to_its_new_destination_and_a_deleted_one_is_gone() {
     let deployment = Deployment::start().await;
     let link = deployment.create_link().await;
     let (id, slug) = (link["id"].as_str().unwrap(), link["slug"].as_str().unwrap());

@@ -7,7 +7,7 @@ use tests::deployment::Deployment;
 use crate::traffic::Traffic;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_program_ends_with_0_on_sigterm_and_nothing_is_lost() {
+async fn each_program_exits_with_0_on_sigterm_and_nothing_is_lost() {
     let deployment = Deployment::start().await;
     let mut traffic = Traffic::on_links(&deployment, 5, 20).await;
     let programs: [fn(&Deployment) -> &Server; 4] = [

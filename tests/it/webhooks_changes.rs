@@ -17,7 +17,7 @@ const WAIT: Duration = Duration::from_secs(10);
 const LATEST: Duration = Duration::from_secs(40);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_a_new_secret_a_new_url_and_a_deletion_between_attempts_are_obeyed() {
+async fn changes_between_attempts_apply_to_the_next_one() {
     let deployment = Deployment::start().await;
     let receiver = Receiver::start(|_, number| Answer::Status(if number == 0 { 500 } else { 200 })).await;
     let mut traffic = Traffic::on_links(&deployment, 1, 1).await;

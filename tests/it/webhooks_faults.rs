@@ -18,7 +18,7 @@ async fn every_event_is_delivered_under_one_id_when_dispatchers_are_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_event_is_delivered_when_one_of_two_dispatchers_hangs_and_wakes_up() {
+async fn every_event_is_delivered_when_one_of_two_dispatchers_is_frozen_and_continues() {
     let freezes = WebhookFreezes { freezes: 2, connections: 8, rate: 100 };
     let arrivals = webhook_freezes(isolated().await, freezes).await;
     progress(&format!("dispatchers held: {arrivals}"));
@@ -35,7 +35,7 @@ async fn every_event_is_delivered_after_kafka_and_then_postgres_were_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dispatchers_that_come_and_go_repeat_nothing_and_lose_nothing() {
+async fn dispatchers_that_are_stopped_and_started_lose_and_repeat_nothing() {
     let stops = WebhookStops { stops: 3, connections: 8, rate: 50 };
     let (arrivals, longest) = webhook_stops(isolated().await, stops).await;
     progress(&format!("dispatchers stopped within {longest:.1?}: {arrivals}"));

@@ -4,7 +4,7 @@ use tests::engines::isolated;
 use tests::faults::{WebhookFlood, WebhookHoles, progress, webhook_flood, webhook_holes};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_at_a_slow_endpoint_arrives_within_its_bounds_and_before_its_end_all_of_a_neighbours() {
+async fn a_flood_at_a_slow_endpoint_stays_within_its_limits_and_delays_no_other_workspace() {
     let flood = WebhookFlood { clicks: 3_000, connections: 16, rate: None };
     let flooded = webhook_flood(isolated().await, flood).await;
     progress(&flooded.to_string());

@@ -19,7 +19,7 @@ const NAME: &str = "Café \"☕\" </script> \\ / 日本 \u{1F980}";
 const ALL: [&str; 4] = ["click.created", "link.created", "link.updated", "link.deleted"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_event_arrives_once_as_documented_at_those_who_asked_and_nowhere_else() {
+async fn each_event_arrives_once_at_its_subscribers_as_documented() {
     let mut deployment = Deployment::start().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let all = deployment.create_endpoint(&receiver.url("/all"), &ALL).await;

@@ -1,6 +1,7 @@
 //! The real schedule of attempts, 10, 20, 40 and 80 seconds, not shortened for tests.
 //!
 //! One deployment with two dispatchers and one endpoint for each kind of failure, all in the same three minutes.
+//! It mostly waits, and its name makes it start first: tests start in alphabetical order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -68,7 +69,7 @@ fn script(request: &Request, number: usize, alive: &AtomicBool) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_way_to_fail_is_tried_again_logged_and_ended_as_documented() {
+async fn every_kind_of_failure_is_retried_logged_and_ended_as_documented() {
     let deployment = Deployment::start().await;
     let second = deployment.another_dispatcher();
     second.start().await.unwrap();
