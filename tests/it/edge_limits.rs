@@ -50,6 +50,13 @@ async fn everything(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+/// Returns the click of a redirect.
+fn answered(redirect: &str) -> tests::load::Answer {
+    let (_, id) = redirect.split_once("click_id=").unwrap();
+    let click_id = id.split(['&', '\r']).next().unwrap().into();
+    tests::load::Answer { click_id, due: Instant::now(), latency: Duration::ZERO }
+}
+
 /// Sends bytes and returns the whole answer.
 async fn send(edge: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(edge).await.unwrap();
@@ -130,10 +137,12 @@ async fn huge_and_malformed_requests_are_rejected_and_the_edge_continues() {
         let header = [name.as_bytes(), b": \xff\xfe\x80 a"].concat();
         let answer = send(edge.address, &request(&format!("{slug}?a=%ff%fe&b=%"), &header)).await;
         assert!(answer.starts_with("HTTP/1.1 302 "), "{name}: {answer}");
-        let (_, id) = answer.split_once("click_id=").unwrap();
-        let click_id = id.split(['&', '\r']).next().unwrap().into();
-        log.answers.push(tests::load::Answer { click_id, due: Instant::now(), latency: Duration::ZERO });
+        log.answers.push(answered(&answer));
     }
+    // Characters that browsers encode and other clients do not.
+    let answer = send(edge.address, &request(&format!("{slug}?a=<b>\"c\"`"), b"")).await;
+    assert!(answer.starts_with("HTTP/1.1 302 ") && answer.contains("a=%3Cb%3E%22c%22%60"), "{answer}");
+    log.answers.push(answered(&answer));
     edge.ships_everything().await;
     Tally::of(&engines, &log).is_exact();
     edge.stop().await;

@@ -1,5 +1,6 @@
 //! Isolated parts of the real engines for one test.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
@@ -35,6 +36,21 @@ impl Isolated {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.kafka_brokers);
         config
+    }
+
+    /// Returns host and port of ClickHouse.
+    pub(crate) fn clickhouse_host(&self) -> &str {
+        let url = &self.clickhouse_url;
+        let rest = url.split_once("://").map_or(&**url, |(_, rest)| rest);
+        let rest = rest.split_once('@').map_or(rest, |(_, rest)| rest);
+        rest.split_once('/').map_or(rest, |(host, _)| host)
+    }
+
+    /// Returns the same engines, with ClickHouse at another address.
+    #[must_use]
+    pub fn with_clickhouse_at(&self, address: SocketAddr) -> Self {
+        let clickhouse_url = self.clickhouse_url.replace(self.clickhouse_host(), &address.to_string());
+        Self { clickhouse_url, ..self.clone() }
     }
 
     /// Runs a ClickHouse query in this test's database and returns its result as text.

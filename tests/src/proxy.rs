@@ -1,18 +1,21 @@
 //! A proxy in front of ClickHouse that holds one statement at a chosen moment until the test decides its fate.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use crate::engines::Isolated;
 
 /// How the request of an insert of clicks begins; its rows follow in the body.
 pub const CLICKS: &[u8] = b"INSERT+INTO+clicks";
+
+/// How the request of the insert that activates rollups begins.
+pub const SLICES: &[u8] = b"INSERT INTO slices";
 
 /// How the request that raises an epoch begins.
 pub const OWNERS: &[u8] = b"INSERT INTO owners";
@@ -43,16 +46,16 @@ pub enum Fate {
     IsCut,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum State {
     /// Every statement passes.
     Open,
     /// The next statement with this beginning is held.
     Set(&'static [u8], Moment),
-    /// A statement is held.
-    Sprung,
+    /// A statement is held until its fate is sent.
+    Held(oneshot::Sender<Fate>),
     /// The held statement is released.
-    Released(Fate),
+    Released,
     /// The server's answer to the released statement.
     Answered(String),
 }
@@ -90,7 +93,15 @@ impl Proxy {
     /// # Panics
     /// When there is none in time.
     pub async fn start(engines: &Isolated) -> Self {
-        Self::start_with(engines, Guard::Kept).await
+        Self::start_on(TcpListener::bind("127.0.0.1:0").await.unwrap(), engines)
+    }
+
+    /// Listens on `listener`.
+    ///
+    /// # Panics
+    /// When `listener` has no address.
+    pub fn start_on(listener: TcpListener, engines: &Isolated) -> Self {
+        Self::start_with(listener, engines, Guard::Kept)
     }
 
     /// The same for an experiment: removes the check of the epoch from inserts, as if the processor had none.
@@ -98,15 +109,15 @@ impl Proxy {
     /// # Panics
     /// As [`Proxy::start`].
     pub async fn without_epoch_check(engines: &Isolated) -> Self {
-        Self::start_with(engines, Guard::TakenOut).await
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_with(listener, engines, Guard::TakenOut)
     }
 
-    async fn start_with(engines: &Isolated, guard: Guard) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    fn start_with(listener: TcpListener, engines: &Isolated, guard: Guard) -> Self {
         let address = listener.local_addr().unwrap();
-        let server = host(&engines.clickhouse_url).to_owned();
+        let server = engines.clickhouse_host().to_owned();
         let state = Arc::new(watch::Sender::new(State::Open));
-        let trap = Trap { state: Arc::clone(&state), turn: Arc::default() };
+        let trap = Trap { state: Arc::clone(&state) };
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(server) = TcpStream::connect(&server).await else { continue };
@@ -118,9 +129,7 @@ impl Proxy {
 
     /// The same engines, with ClickHouse behind the proxy.
     pub fn before(&self, engines: &Isolated) -> Isolated {
-        let url = &engines.clickhouse_url;
-        let clickhouse_url = url.replace(host(url), &self.address.to_string());
-        Isolated { clickhouse_url, ..engines.clone() }
+        engines.with_clickhouse_at(self.address)
     }
 
     /// Holds the next statement with this beginning.
@@ -134,13 +143,26 @@ impl Proxy {
     /// When none comes in time.
     pub async fn holds(&self) {
         let mut state = self.state.subscribe();
-        let held = state.wait_for(|state| matches!(state, State::Sprung));
+        let held = state.wait_for(|state| matches!(state, State::Held(_)));
         timeout(DEADLINE, held).await.expect("a statement is held").unwrap();
     }
 
     /// Releases the held statement.
     pub fn release(&self, fate: Fate) {
-        self.state.send_replace(State::Released(fate));
+        if let State::Held(held) = self.state.send_replace(State::Released) {
+            // The connection may have ended meanwhile.
+            let _ = held.send(fate);
+        }
+    }
+
+    /// Holds the next statement with this beginning, and then closes its connections.
+    ///
+    /// # Panics
+    /// As [`Proxy::holds`].
+    pub async fn break_next(&self, statement: &'static [u8], moment: Moment) {
+        self.set(statement, moment);
+        self.holds().await;
+        self.release(Fate::IsCut);
     }
 
     /// Waits for the server's answer to a statement that was held before the server received it, and then continued.
@@ -158,46 +180,31 @@ impl Proxy {
     }
 }
 
-fn host(url: &str) -> &str {
-    let rest = url.split_once("://").unwrap().1;
-    let rest = rest.split_once('@').map_or(rest, |(_, rest)| rest);
-    rest.split_once('/').map_or(rest, |(host, _)| host)
-}
-
 /// The trap, as used by the connections.
 #[derive(Clone)]
 struct Trap {
     state: Arc<watch::Sender<State>>,
-    /// Only one of two concurrent connections is held.
-    turn: Arc<Mutex<()>>,
 }
 
 impl Trap {
     /// Returns when this statement must be held, if it must. Then the trap belongs to this connection.
     fn step_on(&self, bytes: &[u8]) -> Option<Moment> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let (statement, moment) = match &*self.state.borrow() {
-            State::Set(statement, moment) => (*statement, *moment),
-            _ => return None,
-        };
-        if !contains(bytes, statement) {
-            return None;
-        }
-        self.state.send_replace(State::Open);
-        Some(moment)
+        let mut held = None;
+        self.state.send_if_modified(|state| match state {
+            State::Set(statement, moment) if contains(bytes, statement) => {
+                held = Some(*moment);
+                *state = State::Open;
+                true
+            }
+            _ => false,
+        });
+        held
     }
 
     async fn hold(&self) -> Fate {
-        let mut state = self.state.subscribe();
-        self.state.send_replace(State::Sprung);
-        loop {
-            if let State::Released(fate) = &*state.borrow_and_update() {
-                return *fate;
-            }
-            if state.changed().await.is_err() {
-                return Fate::IsCut;
-            }
-        }
+        let (held, released) = oneshot::channel();
+        self.state.send_replace(State::Held(held));
+        released.await.unwrap_or(Fate::IsCut)
     }
 }
 

@@ -170,6 +170,8 @@ impl Upkeep {
         Ok(())
     }
 
+    /// Called after another version became active: earlier, the removal would find the former one still in use, and not
+    /// run again.
     fn note_orphaned_rows(&mut self) {
         self.orphans_since = Some(Instant::now());
     }

@@ -20,11 +20,11 @@ impl Upkeep {
             let version = raise_epoch(&self.store).await?;
             for (workspace, slices) in self.tables.slices_of_links(&links).await? {
                 let scope = Scope::Workspace(workspace);
-                // The replaced version's rows contain the links' visitors and are orphaned.
-                self.note_orphaned_rows();
                 // The block is unused here: only a run over all workspaces decides whether a slice has changed.
                 let slices = slices.into_iter().map(|slice| (slice, 0)).collect();
                 self.tables.run(&Run { scope, version, slices }).await?;
+                // The replaced version's rows contain the links' visitors.
+                self.note_orphaned_rows();
             }
             let condition = format!("link_id IN ({})", list(&links));
             let mut rows = 0;

@@ -34,9 +34,9 @@ impl Upkeep {
     /// that was killed before it closed the slice. Returns whether there was one.
     pub(super) async fn close_again(&mut self) -> Result<bool, UpkeepError> {
         let Some(slice) = self.tables.changed_slices().await?.pop_first() else { return Ok(false) };
-        self.note_orphaned_rows();
         let version = raise_epoch(&self.store).await?;
         self.tables.close_again(version, slice).await?;
+        self.note_orphaned_rows();
         counter!("hopline_processor_slices_closed_again_total").increment(1);
         tracing::info!(%slice, version, "closed slice {slice} again: its clicks have changed since");
         Ok(true)

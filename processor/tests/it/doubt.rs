@@ -2,32 +2,37 @@
 
 use tests::engines::{Isolated, isolated};
 use tests::eventually;
+use tests::proxy::{CLICKS, Moment, Proxy};
 use tokio::net::TcpListener;
 
 use crate::clicks::{Edge, SOON, counted_exactly};
-use crate::faulty_proxy::{Fault, FaultyProxy, behind};
 use crate::processor::{Processor, config};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_insert_without_an_answer_is_read_back() {
-    for fault in [Fault::SwallowAnswer, Fault::CutRequest] {
+    for (moment, resolution) in [(Moment::Answered, "stored"), (Moment::Half, "not_stored")] {
         let isolated = isolated().await;
         let edge = Edge::new(&isolated);
         edge.send_many("before", 120).await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = FaultyProxy::start(listener, &isolated, fault, 10);
-        let processor = Processor::start_with(config(&proxy.before(&isolated))).await;
+        let proxy = Proxy::start(&isolated).await;
+        let config = config(&proxy.before(&isolated));
+        let breaking = tokio::spawn(async move {
+            for _ in 0..10 {
+                proxy.break_next(CLICKS, moment).await;
+            }
+        });
+        let processor = Processor::start_with(config).await;
         counted_exactly(&isolated, 120).await;
         edge.send_many("after", 120).await;
         counted_exactly(&isolated, 240).await;
-        eventually("all inserts that were to be harmed", SOON, async || {
+        eventually("ten inserts are broken", SOON, async || {
             edge.send_many(&uuid::Uuid::now_v7().to_string(), 6).await;
-            if proxy.left() == 0 { Ok(()) } else { Err(proxy.left()) }
+            if breaking.is_finished() { Ok(()) } else { Err(()) }
         })
         .await;
+        breaking.await.unwrap();
         let sent = tests::log::records(&isolated, schemas::topic::CLICKS).len();
         counted_exactly(&isolated, sent).await;
-        let resolution = if fault == Fault::SwallowAnswer { "stored" } else { "not_stored" };
         let line = format!("hopline_processor_doubtful_inserts_total{{resolution=\"{resolution}\"}}");
         eventually(&line, SOON, async || {
             let metrics = processor.metrics().await;
@@ -46,7 +51,7 @@ async fn a_processor_waits_for_clickhouse_and_says_so() {
     let reserved = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = reserved.local_addr().unwrap();
     drop(reserved);
-    let processor = Processor::start_with(config(&behind(&isolated, address))).await;
+    let processor = Processor::start_with(config(&isolated.with_clickhouse_at(address))).await;
     eventually("not ready because of ClickHouse alone", SOON, async || match processor.readiness().await {
         (503, report)
             if report["checks"]["clickhouse"]["ready"] == false
@@ -59,9 +64,7 @@ async fn a_processor_waits_for_clickhouse_and_says_so() {
     })
     .await;
 
-    let proxy =
-        FaultyProxy::start(TcpListener::bind(address).await.unwrap(), &isolated, Fault::CutRequest, 0);
-    assert_eq!(proxy.left(), 0);
+    let _proxy = Proxy::start_on(TcpListener::bind(address).await.unwrap(), &isolated);
     counted_exactly(&isolated, 60).await;
     eventually("ready", SOON, async || match processor.readiness().await {
         (200, _) => Ok(()),
@@ -80,15 +83,14 @@ async fn a_backlog_larger_than_memory_waits_in_kafka() {
     let edge = Edge::new(&isolated);
     let backlog = 60_000;
     edge.send_many("backlog", backlog).await;
-    let processor = Processor::start_with(config(&behind(&isolated, address))).await;
+    let processor = Processor::start_with(config(&isolated.with_clickhouse_at(address))).await;
     eventually("every partition is paused", SOON, async || {
         let metrics = processor.metrics().await;
         let pauses = metrics.lines().find_map(|line| line.strip_prefix("hopline_processor_pauses_total "));
         if pauses == Some("6") { Ok(()) } else { Err(pauses.map(str::to_owned)) }
     })
     .await;
-    let _proxy =
-        FaultyProxy::start(TcpListener::bind(address).await.unwrap(), &isolated, Fault::CutRequest, 0);
+    let _proxy = Proxy::start_on(TcpListener::bind(address).await.unwrap(), &isolated);
     counted_exactly(&isolated, backlog).await;
     processor.stop().await;
 }
@@ -100,7 +102,7 @@ async fn a_processor_stops_in_time_while_clickhouse_is_down() {
     let address = reserved.local_addr().unwrap();
     drop(reserved);
     Edge::new(&isolated).send_many("early", 6).await;
-    let processor = Processor::start_with(config(&behind(&isolated, address))).await;
+    let processor = Processor::start_with(config(&isolated.with_clickhouse_at(address))).await;
     eventually("partitions are being taken over", SOON, async || {
         let (_, report) = processor.readiness().await;
         let detail = report["checks"]["partitions"]["detail"].as_str().unwrap_or_default().to_owned();

@@ -8,7 +8,6 @@ mod clicks;
 mod counting;
 mod dead_letters;
 mod doubt;
-mod faulty_proxy;
 mod kills;
 mod owning;
 mod processor;

@@ -15,10 +15,9 @@ use schemas::row::{ClickRow, UPKEEP};
 use schemas::topic::{self, Topic};
 use tests::engines::{Isolated, isolated};
 use tests::eventually;
-use tokio::net::TcpListener;
+use tests::proxy::{Moment, Proxy, SLICES};
 
 use crate::clicks::{Edge, SOON, click, counted};
-use crate::faulty_proxy::{Fault, FaultyProxy, SLICES};
 use crate::processor::{Processor, config};
 use crate::rollups::{assert_rollups, link, random_clicks, recent_month, store, workspace};
 
@@ -134,18 +133,23 @@ async fn rows_of_a_killed_run_are_not_counted_and_are_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_activates_a_slice_may_be_lost_or_its_answer() {
-    for fault in [Fault::SwallowAnswer, Fault::CutRequest] {
+async fn a_slice_is_closed_although_its_last_statement_or_the_answer_is_lost() {
+    for moment in [Moment::Answered, Moment::Half] {
         let isolated = isolated().await;
         // Three days, because in the first minutes of a day the last one is not closed yet.
         let first = yesterday().checked_sub_days(Days::new(2)).unwrap();
         let rows = random_clicks(first, 3, 300);
         store(&isolated, &rows).await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = FaultyProxy::breaking(SLICES, listener, &isolated, fault, 2);
-        let processor = Processor::start_with(eager(&proxy.before(&isolated))).await;
+        let proxy = Proxy::start(&isolated).await;
+        let config = eager(&proxy.before(&isolated));
+        let breaking = tokio::spawn(async move {
+            for _ in 0..2 {
+                proxy.break_next(SLICES, moment).await;
+            }
+        });
+        let processor = Processor::start_with(config).await;
+        breaking.await.unwrap();
         let closed = all_closed(&isolated).await;
-        assert_eq!(proxy.left(), 0);
         assert_rollups(&isolated, &rows, closed).await;
         processor.stop().await;
     }
@@ -212,7 +216,9 @@ async fn rows_of_a_deleted_link_are_purged_from_every_table() {
     let of_gone = |row: &&ClickRow| row.click.link_id == gone;
     let converted = rows.iter().find(of_gone).unwrap();
     write(&isolated, topic::CONVERSIONS, "key", &conversion(converted).encode()).await;
-    let processor = Processor::start_with(eager(&isolated)).await;
+    // Shorter than the purge takes.
+    let read_on = Duration::from_millis(50);
+    let processor = Processor::start_with(Config { read_on, ..eager(&isolated) }).await;
     let closed = all_closed(&isolated).await;
     assert_rollups(&isolated, &rows, closed).await;
     counted(&isolated, "SELECT count() FROM conversions", 1).await;
