@@ -23,7 +23,6 @@ mod store;
 pub use config::{Config, Tuning};
 
 use anyhow::Context as _;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use schemas::topic;
 use service::{Health, Shutdown, destination::DestinationRules, metrics::Metrics, process};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
@@ -64,7 +63,6 @@ pub async fn run(
         .with_denied_addresses(deliver::interface_addresses());
     let guard = Guard::new(rules).context("cannot set up the client of webhook endpoints")?;
     let sender = Sender::new(guard, config.secret_keys, config.tuning.attempt_deadline);
-    allow_open_files();
     let (handover, incoming) = Handover::new();
     let (numbered, number) = watch::channel(None);
 
@@ -103,14 +101,4 @@ pub async fn run(
         ended.context("a part of the dispatcher panicked")??;
     }
     Ok(())
-}
-
-/// Raises the limit of open files to the maximum, because each connection to a receiver needs one.
-fn allow_open_files() {
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        tracing::warn!("cannot raise the limit of open files from {soft}: {error}");
-    }
 }

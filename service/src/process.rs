@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
@@ -92,6 +93,7 @@ fn start(
     settings: &Settings,
 ) -> anyhow::Result<(Runtime, Context)> {
     telemetry::init(settings.log_format, &settings.log_filter)?;
+    raise_open_files();
     let metrics = Metrics::install(name, version)?;
     let runtime = Runtime::new().context("cannot start the runtime")?;
     let shutdown = runtime
@@ -99,6 +101,23 @@ fn start(
         .context("cannot listen for signals")?;
     tracing::info!(service = name, version, "starting {name} {version}");
     Ok((runtime, Context { shutdown, metrics }))
+}
+
+/// Raises the limit of open files to the maximum, because each connection needs one.
+fn raise_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!("cannot raise the limit of open files from {soft}: {error}");
+    }
+}
+
+/// Returns how many files this process may have open.
+#[must_use]
+pub fn open_files_limit() -> usize {
+    getrlimit(Resource::RLIMIT_NOFILE)
+        .map_or(usize::MAX, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX))
 }
 
 fn finish<F>(runtime: Runtime, shutdown: Shutdown, run: impl FnOnce() -> F) -> ExitCode

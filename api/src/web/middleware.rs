@@ -1,6 +1,6 @@
 //! Headers of every answer: rate limits, CORS, caching of the dashboard.
 
-use http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use http::header::CACHE_CONTROL;
 use http::{HeaderName, HeaderValue, Request};
 use warp::reply::{Reply as _, Response};
 
@@ -46,7 +46,6 @@ impl service::http::Middleware for Middleware {
         if is_dashboard {
             // Answers to a session are for its browser alone.
             headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-            headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         } else {
             cors::open(headers);
         }

@@ -1,6 +1,6 @@
 //! The edge's answers other than redirects.
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use warp::reply::Response;
 
@@ -9,6 +9,8 @@ const CACHE_FOR_A_DAY: &str = "public, max-age=86400";
 
 /// `Cache-Control` of pages: a link may be created under any slug at any time.
 const NO_STORE: &str = "private, no-store";
+
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
 
 const HTML: &str = "text/html; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -71,5 +73,7 @@ fn answer(
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static(cache));
+    // Pages have no scripts, and no other page may frame them.
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     response
 }

@@ -1,10 +1,12 @@
 //! The address of the client behind proxies.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::LazyLock;
 
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
 
+use crate::LogLimit;
 use crate::config::Cidrs;
 
 /// Maximum number of hops, because a client can send a header of 100 kB.
@@ -12,6 +14,8 @@ const MAX_HOPS: usize = 64;
 
 /// Maximum length of a node: a full IPv6 address with brackets, an obfuscated port and quotes.
 const MAX_NODE_BYTES: usize = 128;
+
+static LOG_LIMIT: LazyLock<LogLimit> = LazyLock::new(LogLimit::default);
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -24,6 +28,14 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &Cidrs) -> IpAddr {
     let peer = peer.to_canonical();
     if !trusted.contains(peer) {
+        let is_forwarded = headers.contains_key(FORWARDED) || headers.contains_key(X_FORWARDED_FOR);
+        if is_forwarded && is_internal(peer) && LOG_LIMIT.is_due() {
+            tracing::warn!(
+                %peer,
+                "ignored the forwarded address of a request from {peer}: if that is your proxy, add it to \
+                 HOPLINE_TRUSTED_PROXIES; otherwise all its clients count as one"
+            );
+        }
         return peer;
     }
     let forwarded = headers
@@ -36,6 +48,18 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &Cidrs) -> IpA
         (Some(one), Some(other)) if one != other => peer,
         (Some(address), _) | (None, Some(address)) => address,
         (None, None) => peer,
+    }
+}
+
+/// Returns whether an address is of an internal network, where the peer is more likely a proxy than a client.
+///
+/// Addresses of other networks may be those of clients, which are never logged.
+fn is_internal(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_private() || address.is_loopback() || address.is_link_local(),
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The HTTP server of every process, with extractors and errors for its routes.
 //!
-//! A service builds [`Route`]s and passes them to [`serve`], which adds request ids, error bodies and a header timeout.
+//! A service builds [`Route`]s and passes them to [`serve`], which adds request ids, error bodies and timeouts.
 //! Extractors reject with [`ApiError`] only; warp's own rejections mean "not my route".
 
 mod body;
@@ -14,6 +14,7 @@ mod query;
 mod request;
 pub mod route;
 mod serve;
+mod target;
 
 pub use body::{BODY_LIMIT, json_bytes, parse_json, read_json};
 pub use client_address::client_address;

@@ -63,7 +63,7 @@ pub fn serve_operations(listener: TcpListener, health: &Health, metrics: &Metric
     let limits = Limits {
         // Enough for probes and scrapers, few enough to leave file descriptors for the process.
         max_connections: 64,
-        header_timeout: Duration::from_secs(5),
+        ..Limits::default()
     };
     let routes = routes(health, metrics);
     let never = Shutdown::new(Duration::ZERO);

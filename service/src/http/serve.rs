@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use http::Request;
+use http::header::X_CONTENT_TYPE_OPTIONS;
+use http::{HeaderValue, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -18,6 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
+use tokio_io_timeout::TimeoutStream;
 use tokio_util::task::TaskTracker;
 use tower_service::Service as _;
 use tracing::{Instrument as _, Span};
@@ -26,11 +28,16 @@ use warp::{Filter as _, Reply as _};
 
 use super::error::{LoggedError, chain, recover};
 use super::request::{Peer, RequestId, X_REQUEST_ID};
+use super::target::EncodeTargets;
 use super::{ApiError, Code, Middleware, Route};
+use crate::process::open_files_limit;
 use crate::{LogLimit, Shutdown, config};
 
 /// Pause after a failed accept, when the process is out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Open files that connections leave for everything else: engines, segments, other listeners.
+const RESERVED_FILES: usize = 256;
 
 /// The limits of a listener; flatten it into the service's `Config`.
 #[derive(Debug, Clone, clap::Args)]
@@ -45,11 +52,20 @@ pub struct Limits {
     #[arg(long = "header-timeout-seconds", value_name = "SECONDS", env = "HOPLINE_HEADER_TIMEOUT_SECONDS",
           default_value = "5", value_parser = config::seconds)]
     pub header_timeout: Duration,
+
+    /// Seconds that a client may take to read any part of an answer before its connection is closed.
+    #[arg(long = "write-timeout-seconds", value_name = "SECONDS", env = "HOPLINE_WRITE_TIMEOUT_SECONDS",
+          default_value = "30", value_parser = config::seconds)]
+    pub write_timeout: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_connections: 10_000, header_timeout: Duration::from_secs(5) }
+        Self {
+            max_connections: 10_000,
+            header_timeout: Duration::from_secs(5),
+            write_timeout: Duration::from_secs(30),
+        }
     }
 }
 
@@ -78,7 +94,7 @@ pub async fn serve_with_middleware<M: Middleware>(
 ) {
     let _guard = shutdown.track_work("HTTP requests");
     let server = Arc::new(Server::new(&routes, middleware, &limits));
-    let permits = Arc::new(Semaphore::new(limits.max_connections));
+    let permits = Arc::new(Semaphore::new(max_connections(limits.max_connections)));
     let connections = TaskTracker::new();
     let accept = async {
         let log_limit = LogLimit::default();
@@ -108,6 +124,7 @@ struct Server<M> {
     http: http1::Builder,
     routes: Route,
     middleware: M,
+    write_timeout: Duration,
 }
 
 impl<M> Server<M> {
@@ -118,8 +135,22 @@ impl<M> Server<M> {
         // Responses are small, so writing one buffer is faster. `pipeline_flush` stays off: with it, hyper never sends
         // its own response to a malformed request.
         http.writev(false);
-        Self { http, routes: routes.clone().recover(recover).unify().boxed(), middleware }
+        let routes = routes.clone().recover(recover).unify().boxed();
+        Self { http, routes, middleware, write_timeout: limits.write_timeout }
     }
+}
+
+/// Returns the maximum number of connections that also leaves open files for the rest of the process.
+fn max_connections(configured: usize) -> usize {
+    let possible = open_files_limit().saturating_sub(RESERVED_FILES).max(1);
+    if configured > possible {
+        tracing::warn!(
+            configured,
+            possible,
+            "HOPLINE_MAX_CONNECTIONS is {configured}, but the limit of open files allows only {possible} connections"
+        );
+    }
+    configured.min(possible)
 }
 
 /// Waits for the next connection and retries after errors.
@@ -157,6 +188,10 @@ async fn connection<M: Middleware>(
 ) {
     // Responses are small and complete, so waiting to fill a packet only delays them. A failure is harmless.
     let _ = stream.set_nodelay(true);
+    // Otherwise a client that reads nothing would hold its connection and the unsent answer for ever.
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(server.write_timeout));
+    let stream = EncodeTargets::new(Box::pin(stream));
     let handler = Arc::clone(&server);
     let service = service_fn(move |request| answer(Arc::clone(&handler), request, peer));
     let mut connection = std::pin::pin!(server.http.serve_connection(TokioIo::new(stream), service));
@@ -209,7 +244,9 @@ fn answer<M: Middleware>(
                 span_of(&id).in_scope(|| log(&error));
             }
         }
-        response.headers_mut().insert(X_REQUEST_ID, id.into_header());
+        let headers = response.headers_mut();
+        headers.insert(X_REQUEST_ID, id.into_header());
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         server.middleware.after(state, &mut response);
         Ok(response)
     };

@@ -34,7 +34,9 @@ pub(crate) fn check(destination: &str, public_url: &Url) -> Result<(), &'static 
     }
     let url =
         Url::parse(destination).map_err(|_| "must be an absolute URL, such as https://example.com/page")?;
-    if !matches!(url.scheme(), "http" | "https") {
+    // Also rejects `https:page` and `https:/page`, which browsers resolve on the host that redirects to them.
+    let start = destination.to_ascii_lowercase();
+    if !(start.starts_with("http://") || start.starts_with("https://")) {
         return Err("must start with http:// or https://");
     }
     if !url.username().is_empty() || url.password().is_some() {
@@ -48,7 +50,9 @@ pub(crate) fn check(destination: &str, public_url: &Url) -> Result<(), &'static 
 
 fn is_own_host(url: &Url, public_url: &Url) -> bool {
     let host = |url: &Url| url.host_str().map(|host| host.trim_end_matches('.').to_ascii_lowercase());
-    host(url) == host(public_url) && url.port_or_known_default() == public_url.port_or_known_default()
+    // The default ports of both schemes belong together, because proxies redirect from one to the other.
+    let port = |url: &Url| url.port_or_known_default().filter(|port| !matches!(port, 80 | 443));
+    host(url) == host(public_url) && port(url) == port(public_url)
 }
 
 #[cfg(test)]
@@ -118,6 +122,17 @@ mod tests {
             "https://go.example/x",
             "https://GO.example./x",
             "https://go.example:443/x",
+            "http://go.example/x",
+            "https://go.example:80/x",
+            "HTTPS://go.example/x",
+            "https:\\\\go.example/x",
+            "https:/\\go.example/x",
+            "https:///go.example/x",
+            "https://go%2Eexample/x",
+            "https://ｇｏ.example/x",
+            "https:x",
+            "https:/x",
+            "https:\\x",
             &long,
         ] {
             assert!(check(bad, &public()).is_err(), "{bad}");
