@@ -62,8 +62,17 @@ pub(crate) fn digest(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 
-/// Six base 62 digits of the first four bytes of SHA-256. Scanners for leaked secrets tell a key of ours by it from
-/// any other text; nothing trusts it.
+/// Returns the digest of a text that is an API key by its form; `None` without asking the database for any other.
+pub(crate) fn digest_of_api_key(text: &str) -> Option<[u8; 32]> {
+    let (random, sum) = text.strip_prefix(KEY_PREFIX)?.split_at_checked(RANDOM_LEN)?;
+    // Anyone can compute the checksum, so the comparison need not take constant time.
+    (checksum(random) == sum).then(|| digest(text))
+}
+
+/// Returns six base 62 digits of the first four bytes of SHA-256.
+///
+/// Scanners for leaked secrets recognise a key by it, and a text without it is rejected without a lookup. It proves
+/// nothing: anyone can compute it.
 fn checksum(random: &str) -> String {
     let digest = digest(random);
     let mut number = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]) as usize;
@@ -78,6 +87,20 @@ fn checksum(random: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_text_with_the_form_of_a_key_has_a_digest() {
+        let key = PlainToken::api_key(&mut rand::rng());
+        assert_eq!(digest_of_api_key(key.reveal()), Some(key.digest()));
+        let token = PlainToken::edge_token(&mut rand::rng());
+        let (shorter, longer) = (&key.reveal()[..46], format!("{}0", key.reveal()));
+        let other = if key.reveal().ends_with('0') { '1' } else { '0' };
+        let changed = format!("{shorter}{other}");
+        let letters = format!("hop_live_{}", "é".repeat(19));
+        for text in ["", "hop_live_", "Bearer", shorter, &longer, &changed, token.reveal(), &letters] {
+            assert_eq!(digest_of_api_key(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn a_key_is_prefix_randomness_and_checksum_and_shows_its_first_13_characters() {

@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::error::database;
 use crate::plan::Plan;
 use crate::store::{keys, sessions};
-use crate::web::limits::Budget;
+use crate::web::limits::{Budget, Visit};
 use crate::web::operation::{Access, Principal};
 use crate::web::request;
 use crate::web::request::{Head, Request};
@@ -168,13 +168,9 @@ async fn of_session(app: &App, head: &Head, workspace: &str) -> Result<Caller, A
 
 /// Finds the caller of a key. A missing, unknown, malformed, revoked or expired key gets the same answer.
 async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller, ApiError> {
-    // A malformed key is looked up too, so that it takes the same time as an unknown one.
-    let digest = token::digest(presented_key(headers).unwrap_or_default());
+    let digest = presented_key(headers).and_then(token::digest_of_api_key).ok_or_else(|| reject(visit))?;
     let row = keys::find_and_count(&app.pool, &digest, &app.plans).await.map_err(database)?;
-    let Some(row) = row else {
-        visit.charge_address()?;
-        return Err(unauthorized());
-    };
+    let row = row.ok_or_else(|| reject(visit))?;
     let limit = row.requests_per_minute;
     // Not counted under a limit: the limit is reached.
     let budget = Budget::of_account(limit, row.used.or(limit).unwrap_or_default(), row.window_end);
@@ -191,8 +187,11 @@ async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller,
     })
 }
 
-fn unauthorized() -> ApiError {
-    ApiError::unauthorized("A valid API key is required, as Authorization: Bearer or as X-API-Key.")
+/// Counts a request without a valid key for its address, and returns its error.
+fn reject(visit: &Visit) -> ApiError {
+    let unauthorized =
+        || ApiError::unauthorized("A valid API key is required, as Authorization: Bearer or as X-API-Key.");
+    visit.charge_address().err().unwrap_or_else(unauthorized)
 }
 
 /// Returns the key of either header; two different keys count as none.

@@ -1,6 +1,6 @@
 //! Headers of every answer: rate limits, CORS, caching of the dashboard.
 
-use http::header::CACHE_CONTROL;
+use http::header::{CACHE_CONTROL, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderName, HeaderValue, Request};
 use warp::reply::{Reply as _, Response};
 
@@ -40,6 +40,9 @@ impl service::http::Middleware for Middleware {
             response.headers_mut().extend(id.map(|id| (name, id)));
         }
         let headers = response.headers_mut();
+        if visit.is_tls() {
+            headers.insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+        }
         if let Some(budget) = visit.budget() {
             budget.write(headers);
         }

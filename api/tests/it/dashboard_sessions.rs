@@ -225,6 +225,8 @@ async fn a_cookie_is_secure_behind_tls() {
         assert_eq!(signed_in.status, 200, "{}", signed_in.body);
         let cookie = signed_in.headers["set-cookie"].to_str().unwrap();
         assert_eq!(cookie.ends_with("; Secure"), is_secure, "{cookie}");
+        let is_tls = is_secure && proto == "https";
+        assert_eq!(signed_in.headers.contains_key("strict-transport-security"), is_tls, "{proto}");
     }
     let elsewhere = Browser::new(&at_url).sign_in("ada@example.com", PASSWORD).await;
     assert_eq!(elsewhere.status, 403, "its origin is the address it was asked at, not the page's");

@@ -25,6 +25,13 @@ async fn the_api_starts_without_engines_and_names_them() {
     let refused = server.send_as(&well_formed, Method::GET, "/api/links", None).await;
     assert_eq!((refused.status.as_u16(), &refused.body["code"]), (503, &json!("UNAVAILABLE")));
     assert!(refused.headers.contains_key("retry-after"));
+    // Answered without a statement: no key, and texts that are no keys.
+    let mut damaged = well_formed.clone();
+    damaged.replace_range(10..11, "1");
+    for key in ["", "nonsense", &damaged] {
+        let refused = server.send_as(key, Method::GET, "/api/links", None).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (401, &json!("UNAUTHORIZED")), "{key}");
+    }
     server.stop().await;
 }
 

@@ -50,6 +50,7 @@ pub const VARIABLES: &[&str] = &[
     "HOPLINE_VISITOR_KEY",
     "HOPLINE_VISITOR_KEY_ROTATION",
     "HOPLINE_WEBHOOK_ALLOW",
+    "HOPLINE_WRITE_TIMEOUT_SECONDS",
 ];
 
 /// The secrets among [`VARIABLES`], which may be in a file.
