@@ -35,6 +35,7 @@ use crate::resources::live::follow::follow;
 use crate::resources::live::hub::Hub;
 use crate::store::clicks::ClickStore;
 use crate::store::migrate;
+use crate::web::exports::Exports;
 use crate::web::limits::AddressLimits;
 use crate::web::middleware::Middleware;
 
@@ -102,6 +103,7 @@ fn app(
         country_source: config.country_source(),
         hashing: Hashing::default(),
         live: Hub::new(config.limits.max_connections),
+        exports: Exports::default(),
         imports: Notify::new(),
         shutdown: shutdown.clone(),
     }))

@@ -332,7 +332,7 @@ async fn unknown_paths_and_methods_have_an_error_body() {
 async fn an_invalid_request_line_gets_a_response() {
     let server = start_default().await;
     let long = format!("/hello?{}", "a".repeat(100_000));
-    for (target, status) in [(&b"/hello?\xff"[..], 400), (long.as_bytes(), 414)] {
+    for (target, status) in [(&b"/hel\0lo"[..], 400), (long.as_bytes(), 414)] {
         let mut client = server.connect().await;
         let request = [b"GET ", target, b" HTTP/1.1\r\nhost: a\r\n\r\n"].concat();
         client.0.write_all(&request).await.unwrap();

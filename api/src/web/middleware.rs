@@ -1,7 +1,8 @@
 //! Headers of every answer: rate limits, CORS, caching of the dashboard.
 
-use http::header::{CACHE_CONTROL, STRICT_TRANSPORT_SECURITY};
+use http::header::CACHE_CONTROL;
 use http::{HeaderName, HeaderValue, Request};
+use service::http::require_tls;
 use warp::reply::{Reply as _, Response};
 
 use crate::web::limits::{AddressLimits, Visit};
@@ -41,7 +42,7 @@ impl service::http::Middleware for Middleware {
         }
         let headers = response.headers_mut();
         if visit.is_tls() {
-            headers.insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+            require_tls(headers);
         }
         if let Some(budget) = visit.budget() {
             budget.write(headers);

@@ -6,6 +6,7 @@ pub(crate) mod csv;
 pub(crate) mod dashboard;
 pub(crate) mod dates;
 pub(crate) mod download;
+pub(crate) mod exports;
 pub(crate) mod faults;
 pub(crate) mod idempotency;
 pub(crate) mod limits;

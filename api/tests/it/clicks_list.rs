@@ -1,11 +1,13 @@
 //! Single clicks over HTTP: pages and exports.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
 use reqwest::Method;
 use schemas::message::Class;
 use serde_json::{Value, json};
+use tests::eventually;
 
 use crate::server::{Server, text};
 use crate::stats_model::{self, Asked, DAYS, Model, Stored, midnight};
@@ -161,13 +163,11 @@ async fn a_cell_that_looks_like_a_formula_is_text() {
     assert!(csv.contains("\"a,b\r\n\"\"c\"\"\""), "{csv}");
 }
 
-#[tokio::test]
-async fn an_export_of_100_000_clicks_has_each_once() {
-    let server = Server::start().await;
+/// Creates a link with a hundred thousand clicks in one day, most of them in one minute of it.
+async fn link_with_100_000_clicks(server: &Server) -> schemas::id::LinkId {
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let id: schemas::id::LinkId = text(&link["id"]).parse().unwrap();
     let workspace: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
-    // A hundred thousand in one day, most of them in one minute of it.
     let query = format!(
         "INSERT INTO clicks (workspace_id, link_id, occurred_at, click_id, class, visitor, src, koff, broker_ts)
          SELECT toUUID('{}'), toUUID('{}'), addMilliseconds(toDateTime64('{} 00:00:00', 3, 'UTC'),
@@ -179,12 +179,54 @@ async fn an_export_of_100_000_clicks_has_each_once() {
         midnight(2).date_naive(),
     );
     server.engines.clickhouse(&query).await;
+    id
+}
+
+#[tokio::test]
+async fn an_export_of_100_000_clicks_has_each_once() {
+    let server = Server::start().await;
+    let id = link_with_100_000_clicks(&server).await;
     let (_, lines) = export(&server, &format!("/api/links/{id}/clicks"), "application/x-ndjson").await;
     let read: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(read.len(), 100_000);
     let ids: HashSet<String> = read.iter().map(|click| text(&click["click_id"])).collect();
     assert!((0..100_000).all(|number| ids.contains(&format!("click-{number}"))), "each of them");
     assert!(read.windows(2).all(|pair| text(&pair[0]["occurred_at"]) >= text(&pair[1]["occurred_at"])));
+}
+
+#[tokio::test]
+async fn a_workspace_has_four_exports_at_a_time_and_they_end_with_their_key() {
+    let server = Server::start().await;
+    let id = link_with_100_000_clicks(&server).await;
+    let export = async || {
+        let path = format!("/api/links/{id}/clicks?format=ndjson");
+        server.request(Method::GET, &path).bearer_auth(&server.key).send().await.unwrap()
+    };
+    // Larger than all buffers between the API and a client that does not read.
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        let answer = export().await;
+        assert_eq!(answer.status(), 200);
+        unread.push(answer);
+    }
+    let refused = export().await;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.headers().contains_key("retry-after"));
+    drop(unread.pop());
+    let again =
+        eventually("another export may begin", Duration::from_secs(60), async || match export().await {
+            answer if answer.status() == 200 => Ok(answer),
+            answer => Err(answer.status()),
+        })
+        .await;
+    drop(again);
+
+    sqlx::query("UPDATE api_keys SET revoked_at = now()")
+        .execute(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    let cut = unread.pop().unwrap().bytes().await;
+    assert!(cut.is_err(), "an export under a revoked key is complete: {} bytes", cut.unwrap().len());
 }
 
 #[tokio::test]

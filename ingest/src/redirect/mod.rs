@@ -12,7 +12,7 @@ use metrics::{Counter, counter};
 use schemas::click_id::ClickIdKeys;
 use schemas::message::Class;
 use service::config::Cidrs;
-use service::http::{Middleware, Peer, Route, client_address};
+use service::http::{Middleware, Peer, Route, came_over_tls, client_address, require_tls};
 use warp::Filter as _;
 use warp::reply::Response;
 
@@ -147,7 +147,11 @@ pub fn routes(edge: &Arc<Edge>) -> Route {
                         headers: &headers,
                         address: client_address(peer.0.ip(), &headers, &edge.trusted_proxies),
                     };
-                    edge.answer(path.as_str(), &request).await
+                    let mut response = edge.answer(path.as_str(), &request).await;
+                    if came_over_tls(peer.0.ip(), &headers, &edge.trusted_proxies) {
+                        require_tls(response.headers_mut());
+                    }
+                    response
                 }
             },
         )

@@ -15,6 +15,7 @@ mod request;
 pub mod route;
 mod serve;
 mod target;
+mod tls;
 
 pub use body::{BODY_LIMIT, json_bytes, parse_json, read_json};
 pub use client_address::client_address;
@@ -26,3 +27,4 @@ pub use query::parse_query;
 pub use request::{Peer, RequestId};
 pub use route::{Route, json};
 pub use serve::{Limits, serve, serve_with_middleware};
+pub use tls::{came_over_tls, require_tls};

@@ -1,8 +1,8 @@
-//! Accepts characters in request targets that browsers send but the HTTP library rejects.
+//! Accepts bytes in request targets that the HTTP library rejects.
 //!
-//! A browser percent-encodes them; other clients, and links that were built by hand, often do not. The HTTP library
-//! answers 400 to them, so they are percent-encoded before it reads the request. The result is what a browser sends
-//! (URL Standard, query percent-encode set).
+//! Browsers percent-encode them; other clients often do not. The HTTP library answers 400 to them, so they are
+//! percent-encoded before it reads the request. The result is what a browser sends (URL Standard, query
+//! percent-encode set).
 
 use std::io;
 use std::pin::Pin;
@@ -93,16 +93,16 @@ impl Part {
 }
 
 fn is_encodable(line: &[u8]) -> bool {
-    memchr3(b'<', b'>', b'"', line).is_some() || memchr(b'`', line).is_some()
+    memchr3(b'<', b'>', b'"', line).is_some() || memchr(b'`', line).is_some() || !line.is_ascii()
 }
 
 fn encode_into(encoded: &mut Vec<u8>, line: &[u8]) {
     for byte in line {
         match byte {
-            b'<' => encoded.extend_from_slice(b"%3C"),
-            b'>' => encoded.extend_from_slice(b"%3E"),
-            b'"' => encoded.extend_from_slice(b"%22"),
-            b'`' => encoded.extend_from_slice(b"%60"),
+            b'<' | b'>' | b'"' | b'`' | 0x80.. => {
+                let digit = |half: u8| b"0123456789ABCDEF"[usize::from(half)];
+                encoded.extend([b'%', digit(byte >> 4), digit(byte & 15)]);
+            }
             other => encoded.push(*other),
         }
     }
@@ -160,10 +160,10 @@ mod tests {
         stream.chunks(size).flat_map(|bytes| part.encode(bytes).unwrap_or_else(|| bytes.to_vec())).collect()
     }
 
-    const REQUESTS: &[u8] = b"\r\nGET /a?b=<c>&d=\"e\"`f HTTP/1.1\r\nReferer: <\">\r\n\r\n\
+    const REQUESTS: &[u8] = b"\r\nGET /a?b=<c>&d=\"e\"`f\xff HTTP/1.1\r\nReferer: <\">\r\n\r\n\
         HEAD /g?<h HTTP/1.1\r\nX: y\r\n\r\nPOST /i?> HTTP/1.1\r\nContent-LENGTH: 9\r\n\r\nGET /<j>\n";
 
-    const ENCODED: &[u8] = b"\r\nGET /a?b=%3Cc%3E&d=%22e%22%60f HTTP/1.1\r\nReferer: <\">\r\n\r\n\
+    const ENCODED: &[u8] = b"\r\nGET /a?b=%3Cc%3E&d=%22e%22%60f%FF HTTP/1.1\r\nReferer: <\">\r\n\r\n\
         HEAD /g?%3Ch HTTP/1.1\r\nX: y\r\n\r\nPOST /i?%3E HTTP/1.1\r\nContent-LENGTH: 9\r\n\r\nGET /<j>\n";
 
     #[test]

@@ -9,6 +9,7 @@ use crate::app::App;
 use crate::resources::clicks::format::Format;
 use crate::resources::stats::subject::Subject;
 use crate::store::clicks::NewestFirst;
+use crate::web::caller::Caller;
 use crate::web::download::Download;
 
 /// Clicks of one query: a few megabytes, and the most for which ClickHouse reads wide columns after sorting.
@@ -19,12 +20,18 @@ const BATCH: usize = 10_000;
 /// Each batch waits for a permit, so an export leaves room for the workspace's other requests.
 ///
 /// # Errors
-/// When the first clicks cannot be read.
-pub(super) async fn export(subject: Subject, format: Format, app: App) -> Result<Download, ApiError> {
+/// As [`Download::begin`].
+pub(super) async fn export(
+    caller: Caller,
+    subject: Subject,
+    format: Format,
+    app: App,
+) -> Result<Download, ApiError> {
     let header = if format == Format::Csv { CSV_HEADER.as_bytes().to_vec() } else { Vec::new() };
     let reader = NewestFirst::new(&subject.question(), None, subject.now.timestamp_millis());
+    let shared = app.clone();
     let chunks = stream::try_unfold(Some(reader), move |reader| {
-        let app = app.clone();
+        let app = shared.clone();
         async move {
             let Some(mut reader) = reader else { return Ok(None) };
             let (queries, question) = (&app.clicks.reports, subject.question());
@@ -36,7 +43,7 @@ pub(super) async fn export(subject: Subject, format: Format, app: App) -> Result
             Ok(Some((chunk, next)))
         }
     });
-    Download::begin(format.media_type(), format.disposition(), header, chunks).await
+    Download::begin(&app, caller, format.media_type(), format.disposition(), header, chunks).await
 }
 
 fn write(bytes: &mut Vec<u8>, format: Format, click: &Click) {

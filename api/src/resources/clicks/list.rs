@@ -85,7 +85,7 @@ pub(crate) async fn list(
             }
         }
         let subject = Subject::read(&app, &caller, link, asked).await?;
-        return export(subject, format, app).await.map(Answer::Export);
+        return export(caller, subject, format, app).await.map(Answer::Export);
     }
     let limit = parse_limit(query.limit.as_deref())?;
     let after = query.cursor.as_deref().map(parse_cursor).transpose()?;

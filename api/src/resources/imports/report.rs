@@ -45,8 +45,9 @@ pub(crate) async fn refused(caller: Caller, id: ImportId, app: App) -> Result<Do
     find(&app, &caller, id, None).await?;
     let mut header = Vec::new();
     csv::write_row(&mut header, &HEADER);
+    let shared = app.clone();
     let chunks = stream::try_unfold(0, move |after| {
-        let app = app.clone();
+        let app = shared.clone();
         async move {
             let rows = imports::rejected_rows(&app.pool, id, after, BATCH).await.map_err(database)?;
             let Some(next) = rows.last().map(|last| last.row) else { return Ok(None) };
@@ -57,5 +58,13 @@ pub(crate) async fn refused(caller: Caller, id: ImportId, app: App) -> Result<Do
             Ok(Some((chunk, next)))
         }
     });
-    Download::begin("text/csv; charset=utf-8", r#"attachment; filename="refused.csv""#, header, chunks).await
+    Download::begin(
+        &app,
+        caller,
+        "text/csv; charset=utf-8",
+        r#"attachment; filename="refused.csv""#,
+        header,
+        chunks,
+    )
+    .await
 }

@@ -37,8 +37,9 @@ pub(crate) async fn export(caller: Caller, app: App) -> Result<Download, ApiErro
     let mut header = Vec::new();
     csv::write_row(&mut header, &HEADER);
     let workspace = caller.workspace;
+    let shared = app.clone();
     let chunks = stream::try_unfold(Some(None), move |after| {
-        let app = app.clone();
+        let app = shared.clone();
         async move {
             let Some(after) = after else { return Ok(None) };
             let filter = Filter { workspace, words: vec![], is_active: None, is_locked: None, tag: None };
@@ -51,7 +52,15 @@ pub(crate) async fn export(caller: Caller, app: App) -> Result<Download, ApiErro
             Ok(Some((chunk, next)))
         }
     });
-    Download::begin("text/csv; charset=utf-8", r#"attachment; filename="links.csv""#, header, chunks).await
+    Download::begin(
+        &app,
+        caller,
+        "text/csv; charset=utf-8",
+        r#"attachment; filename="links.csv""#,
+        header,
+        chunks,
+    )
+    .await
 }
 
 /// Returns the cells of a link, in the order of [`HEADER`].
