@@ -151,6 +151,45 @@ pub(super) enum Command {
         #[arg(long)]
         id: EndpointId,
     },
+    /// Lists all accounts.
+    ///
+    /// Example: api admin list-accounts --json
+    ListAccounts,
+    /// Lists the workspaces of an account, or of all accounts.
+    ///
+    /// Example: api admin list-workspaces --account acc_…
+    ListWorkspaces {
+        /// The account's id.
+        #[arg(long)]
+        account: Option<AccountId>,
+    },
+    /// Lists the API keys of a workspace, or of all workspaces, with when they were last used. Shows no key.
+    ///
+    /// Example: api admin list-keys --workspace wsp_…
+    ListKeys {
+        /// The workspace's id.
+        #[arg(long)]
+        workspace: Option<WorkspaceId>,
+    },
+    /// Finds the link that has a slug, with its workspace and account.
+    ///
+    /// Example: api admin find-link --slug spring
+    FindLink {
+        /// The slug, as in the short URL.
+        #[arg(long)]
+        slug: String,
+    },
+    /// Shows the audit trail: what operators and members have changed, the newest first.
+    ///
+    /// Example: api admin audit-trail --since 2026-11-01T00:00:00Z --limit 1000
+    AuditTrail {
+        /// The earliest time of an entry, such as 2026-11-01T00:00:00Z.
+        #[arg(long)]
+        since: Option<DateTime<Utc>>,
+        /// Maximum number of entries.
+        #[arg(long, default_value = "100")]
+        limit: u32,
+    },
     /// Shows an account: its members, its workspaces and how much of its plan is used.
     ///
     /// Example: api admin show-account --account acc_… --json

@@ -17,8 +17,8 @@ use crate::account::members::check_email;
 use crate::account::sessions::setup;
 use crate::account::token::PlainToken;
 use crate::app::App;
-use crate::store::endpoints;
 use crate::store::members::{NewMember, Role};
+use crate::store::{directory, endpoints};
 
 /// Carries out a command and returns what to print.
 pub(crate) async fn run(admin: Admin, app: &App) -> anyhow::Result<String> {
@@ -92,6 +92,19 @@ async fn carry_out(command: Command, app: &App) -> anyhow::Result<Value> {
                 .await?
                 .ok_or_else(|| anyhow::anyhow!("--id: there is no webhook endpoint {id}"))?;
             Ok(json!({ "endpoint_id": id, "status": "enabled", "changed": changed }))
+        }
+        Command::ListAccounts => Ok(json!({ "accounts": directory::accounts(pool).await? })),
+        Command::ListWorkspaces { account } => {
+            Ok(json!({ "workspaces": directory::workspaces(pool, account).await? }))
+        }
+        Command::ListKeys { workspace } => Ok(json!({ "keys": directory::keys(pool, workspace).await? })),
+        Command::FindLink { slug } => {
+            let link = directory::link(pool, &slug).await?;
+            let link = link.ok_or_else(|| anyhow::anyhow!("--slug: no link has the slug {slug}"))?;
+            Ok(serde_json::to_value(link)?)
+        }
+        Command::AuditTrail { since, limit } => {
+            Ok(json!({ "entries": directory::audit_trail(pool, since, limit).await? }))
         }
         Command::ShowAccount { account } => {
             show_account(app, account).await?.ok_or_else(|| no_account(account))

@@ -1,10 +1,12 @@
-//! Every statement of the API to Postgres and ClickHouse: a module for each table, which imports nothing above it.
+//! Every statement of the API to Postgres and ClickHouse: a module for each table, and one for operators' lists. They
+//! import nothing above them.
 
 pub(crate) mod accounts;
 pub(crate) mod audit;
 pub(crate) mod clicks;
 pub(crate) mod conversions;
 pub(crate) mod deliveries;
+pub(crate) mod directory;
 pub(crate) mod edge_tokens;
 pub(crate) mod endpoints;
 pub(crate) mod idempotency;

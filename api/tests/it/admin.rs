@@ -60,6 +60,50 @@ pub(crate) async fn succeed(
 const PASSWORD: &str = "correct horse battery";
 
 #[tokio::test]
+async fn operators_find_accounts_workspaces_keys_links_and_changes() {
+    let server = Server::start().await;
+    let run = async |arguments: &[&str]| succeed(&server.engines, &[], arguments, "").await;
+    let ids = |list: &Value, id: &str| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|entry| text(&entry[id])).collect()
+    };
+    let created = run(&["create-account", "--name", "Corner shop", "--plan", "business"]).await;
+    let (account, workspace) = (text(&created["account_id"]), text(&created["workspace_id"]));
+    let key = run(&["create-key", "--workspace", &workspace, "--scope", "read"]).await;
+    run(&["revoke-key", "--key-id", &text(&key["key_id"])]).await;
+
+    let accounts = run(&["list-accounts"]).await;
+    let found = ids(&accounts["accounts"], "account_id");
+    assert!(found.len() == 2 && found[1] == account, "{accounts}");
+    assert_eq!(accounts["accounts"][1]["plan"], "business");
+    let all = run(&["list-workspaces"]).await;
+    assert_eq!(ids(&all["workspaces"], "workspace_id"), [server.workspace.clone(), workspace.clone()]);
+    let one = run(&["list-workspaces", "--account", &account]).await;
+    assert_eq!(ids(&one["workspaces"], "workspace_id"), [workspace.as_str()]);
+    let keys = run(&["list-keys", "--workspace", &workspace]).await;
+    assert_eq!(ids(&keys["keys"], "key_id"), [text(&key["key_id"])]);
+    assert!(keys["keys"][0]["revoked_at"].is_string(), "{keys}");
+    assert!(!keys.to_string().contains(&text(&key["key"])), "no key is shown");
+    assert_eq!(run(&["list-keys"]).await["keys"].as_array().unwrap().len(), 2);
+
+    let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
+    let slug = text(&link["slug"]);
+    let found = run(&["find-link", "--slug", &slug]).await;
+    assert_eq!(
+        (&found["link_id"], &found["workspace_id"], &found["destination"]),
+        (&link["id"], &json!(server.workspace), &json!("https://example.com"))
+    );
+    let missing = super::admin::run(&server.engines, &[], &["find-link", "--slug", "none"], "").await;
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("no link has the slug none"));
+
+    let trail = run(&["audit-trail", "--limit", "2"]).await;
+    let actions: Vec<String> = ids(&trail["entries"], "action");
+    assert_eq!(actions, ["revoke-key", "create-key"]);
+    let later = run(&["audit-trail", "--since", "2100-01-01T00:00:00Z"]).await;
+    assert_eq!(later, json!({"entries": []}));
+}
+
+#[tokio::test]
 async fn every_command_is_audited_without_secrets() {
     let engines = tests::engines::isolated().await;
     let run = async |arguments: &[&str], input: &str| succeed(&engines, &[], arguments, input).await;
