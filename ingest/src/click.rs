@@ -12,6 +12,7 @@ use schemas::referrer::without_www;
 use service::agent::{self, Agents, TEXT_BYTES};
 use url::Url;
 
+use crate::client_limit::ClientLimit;
 use crate::country::Countries;
 use crate::destination::{self, CLICK_ID};
 use crate::links::Target;
@@ -96,6 +97,8 @@ pub struct Clicks {
     pub visitors: VisitorKey,
     /// Whether clicks that ask for privacy lack some fields; `docs/reference/visitors.md` lists them.
     pub respect_privacy_signals: bool,
+    /// The clicks of one client that count by their class.
+    pub client_limit: ClientLimit,
 }
 
 impl Clicks {
@@ -105,7 +108,10 @@ impl Clicks {
     pub fn click(&self, visit: &Visit<'_>, target: &Target, click_id: String) -> Click {
         let private = self.respect_privacy_signals && visit.asks_for_privacy;
         let user_agent = cut(String::from_utf8_lossy(visit.user_agent), TEXT_BYTES);
-        let purpose = purpose(visit.purpose);
+        let purpose = match self.client_limit.is_exceeded(visit.address) {
+            true => Some(agent::OVER_LIMIT.to_owned()),
+            false => purpose(visit.purpose),
+        };
         let agent = self.agents.read(&user_agent, purpose.as_deref());
         let [utm_source, utm_medium, utm_campaign, utm_term, utm_content, external_click_id] =
             parameters(visit.query, target.destination());
@@ -250,6 +256,7 @@ mod tests {
             countries: Countries::default(),
             visitors: VisitorKey::new(&[7; 32], Rotation::Never),
             respect_privacy_signals,
+            client_limit: ClientLimit::new(0),
         }
     }
 

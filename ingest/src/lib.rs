@@ -4,6 +4,7 @@
 //! to the local disk before it answers the visitor ([`spool`]), and publishes it to topic `clicks` ([`publish`]).
 
 pub mod click;
+pub mod client_limit;
 pub mod config;
 pub mod country;
 pub mod destination;
@@ -33,6 +34,7 @@ use tokio::task::spawn_blocking;
 
 pub use self::config::Config;
 use crate::click::Clicks;
+use crate::client_limit::ClientLimit;
 use crate::country::{Countries, CountryFile};
 use crate::edge_clicks::EdgeClicks;
 use crate::intake::Intake;
@@ -128,6 +130,7 @@ pub async fn run(
             countries,
             visitors: VisitorKey::new(config.visitor_key.bytes(), config.visitor_key_rotation),
             respect_privacy_signals: config.respect_privacy_signals,
+            client_limit: ClientLimit::new(config.clicks_per_minute),
         },
         trusted_proxies: config.trusted_proxies.clone(),
         counts: Counts::default(),

@@ -16,7 +16,7 @@ use governor::middleware::StateInformationMiddleware;
 use governor::{Quota, RateLimiter};
 use http::{HeaderMap, HeaderValue, Request};
 use service::config::Cidrs;
-use service::http::{ApiError, Peer, came_over_tls, client_address};
+use service::http::{ApiError, Peer, came_over_tls, client_address, client_network};
 use uuid::Uuid;
 use warp::{Filter, Rejection};
 
@@ -105,7 +105,7 @@ impl AddressLimits {
 
     /// Counts one request of an address. `Err` is the budget when it is above the limit.
     fn charge(&self, address: IpAddr) -> Result<Budget, Budget> {
-        self.charge_bucket(self.0.bucket(network(address)))
+        self.charge_bucket(self.0.bucket(client_network(address)))
     }
 
     fn charge_bucket(&self, bucket: u64) -> Result<Budget, Budget> {
@@ -129,15 +129,6 @@ impl AddressLimits {
 impl Addresses {
     fn bucket(&self, asker: impl Hash) -> u64 {
         self.hash.hash_one(asker) % BUCKETS
-    }
-}
-
-/// Returns the number that an address is counted by: its /64 network for IPv6.
-pub(crate) fn network(address: IpAddr) -> u64 {
-    match address.to_canonical() {
-        IpAddr::V4(address) => u64::from(address.to_bits()),
-        // The owner of one address of a /64 owns all of them.
-        IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
     }
 }
 

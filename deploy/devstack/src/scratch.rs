@@ -50,8 +50,8 @@ impl Scratch {
             }
             let path = folder.join(LOCK);
             let lock = File::create(&path).map_err(Error::file("create", &path))?;
-            // Another process's sweep may have locked it, and then removes the folder.
-            if lock.try_lock().is_ok() {
+            // Another sweep may have locked it before, and then removes the folder, or has removed it already.
+            if lock.try_lock().is_ok() && path.exists() {
                 return Ok(Self { folder, _lock: lock });
             }
         }
@@ -101,6 +101,21 @@ mod tests {
         fs::write(path.join("file"), "content").unwrap();
         drop(scratch);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn no_folder_is_lost_to_the_sweeps_of_others() {
+        let parent = Scratch::new("many").unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let scratch = Scratch::within(parent.path(), "one").unwrap();
+                        assert!(scratch.path().exists());
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -325,6 +325,27 @@ async fn clicks_with_a_privacy_signal_have_no_stable_visitor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn clicks_above_a_clients_limit_redirect_and_count_as_those_of_a_bot() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    publish(&isolated, &[live(&link("s", "https://a.example/"))]);
+    let mut config = crate::edge::config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path());
+    config.clicks_per_minute = 2;
+    let edge = Edge::start_as(config).await;
+    edge.is_ready().await;
+    for address in ["203.0.113.1", "203.0.113.1", "203.0.113.1", "203.0.113.2"] {
+        let headers = [("user-agent", BROWSER.as_bytes()), ("x-forwarded-for", address.as_bytes())];
+        assert_eq!(edge.request(Method::HEAD, "/s", &headers).await.status(), 302, "not counted");
+        assert_eq!(edge.request(Method::GET, "/s", &headers).await.status(), 302);
+    }
+    edge.stop().await;
+    let clicks: Vec<_> = clicks(&isolated, 4).await.into_iter().map(|(_, click)| click).collect();
+    let (bots, people): (Vec<_>, Vec<_>) = clicks.iter().partition(|click| click.class == Class::Bot);
+    assert_eq!((bots.len(), people.len()), (1, 3));
+    assert_eq!(bots[0].purpose.as_deref(), Some("over-limit"));
+    assert!(people.iter().all(|click| click.class == Class::Human && click.purpose.is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn lists_of_agents_are_used_and_shown_in_readiness() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);

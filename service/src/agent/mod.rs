@@ -65,7 +65,11 @@ impl Agents {
     pub fn read(&self, user_agent: &str, purpose: Option<&str>) -> Agent {
         let text = &user_agent[..user_agent.floor_char_boundary(TEXT_BYTES)];
         let agent = self.cache.get_or_insert(text, || self.classify(text));
-        if purpose.is_some_and(is_prefetch) { Agent { class: Class::Preview, ..agent } } else { agent }
+        match purpose {
+            Some(OVER_LIMIT) => Agent { class: Class::Bot, ..agent },
+            Some(purpose) if is_prefetch(purpose) => Agent { class: Class::Preview, ..agent },
+            _ => agent,
+        }
     }
 
     fn classify(&self, text: &str) -> Agent {
@@ -95,6 +99,9 @@ impl Agents {
     }
 }
 
+/// The purpose that the edge stores for a click above its client's limit, so that a recount keeps it a bot's.
+pub const OVER_LIMIT: &str = "over-limit";
+
 /// Returns whether a request is a prefetch, whose result a person may never see.
 fn is_prefetch(purpose: &str) -> bool {
     let purpose = purpose.to_ascii_lowercase();
@@ -113,6 +120,7 @@ mod tests {
         for purpose in ["prefetch;prerender", "prefetch", "Preview"] {
             assert_eq!(agents.read(CHROME, Some(purpose)).class, Class::Preview, "{purpose}");
         }
+        assert_eq!(agents.read(CHROME, Some(OVER_LIMIT)).class, Class::Bot);
         assert_eq!(agents.read(CHROME, Some("navigate")).class, Class::Human);
         assert_eq!(agents.read(CHROME, None).class, Class::Human);
     }

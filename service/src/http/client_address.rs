@@ -51,6 +51,16 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &Cidrs) -> IpA
     }
 }
 
+/// Returns the number that a client is limited by: its /64 network for IPv6.
+#[must_use]
+pub fn client_network(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        // The owner of one address of a /64 owns all of them.
+        IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+    }
+}
+
 /// Returns whether an address is of an internal network, where the peer is more likely a proxy than a client.
 ///
 /// Addresses of other networks may be those of clients, which are never logged.

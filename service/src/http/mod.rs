@@ -18,7 +18,7 @@ mod target;
 mod tls;
 
 pub use body::{BODY_LIMIT, json_bytes, parse_json, read_json};
-pub use client_address::client_address;
+pub use client_address::{client_address, client_network};
 pub use code::Code;
 pub use error::ApiError;
 pub use middleware::Middleware;

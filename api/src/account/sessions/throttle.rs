@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use chrono::Utc;
-use service::http::ApiError;
+use service::http::{ApiError, client_network};
 
 use super::deployment_hash::deployment_hash;
 use crate::app::App;
 use crate::error::database;
 use crate::store::sign_in_attempts;
-use crate::web::limits::{Visit, network};
+use crate::web::limits::Visit;
 
 /// Attempts in a quarter of an hour: from an address, which may be an office; for an email from one address; for an
 /// email from everywhere, which is more, so that one address cannot lock its owner out.
@@ -30,7 +30,7 @@ impl Attempt {
     /// # Errors
     /// 429 above a limit. An address above its limit is not counted for the email.
     pub(super) async fn count(app: &App, visit: &Visit, email: &str) -> Result<Self, ApiError> {
-        let network = network(visit.address()).to_be_bytes();
+        let network = client_network(visit.address()).to_be_bytes();
         let email = email.to_lowercase();
         let both = [&network[..], email.as_bytes()].concat();
         let attempt = Self {
