@@ -15,7 +15,7 @@ use crate::account::sessions::password::Hashing;
 use crate::plan::Plans;
 use crate::resources::live::hub::Hub;
 use crate::store::clicks::ClickStore;
-use crate::web::exports::Exports;
+use crate::web::slots::Slots;
 
 /// The source of the edges' country data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -52,8 +52,8 @@ pub(crate) struct State {
     pub(crate) hashing: Hashing,
     /// Listeners of live clicks.
     pub(crate) live: Hub,
-    /// The exports that are being sent.
-    pub(crate) exports: Exports,
+    /// The exports that are being sent, by workspace.
+    pub(crate) exports: Slots,
     /// Notified when an import is ready to run.
     pub(crate) imports: Notify,
     /// The process's shutdown, which ends live streams.

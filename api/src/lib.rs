@@ -35,9 +35,9 @@ use crate::resources::live::follow::follow;
 use crate::resources::live::hub::Hub;
 use crate::store::clicks::ClickStore;
 use crate::store::migrate;
-use crate::web::exports::Exports;
 use crate::web::limits::AddressLimits;
 use crate::web::middleware::Middleware;
+use crate::web::slots::Slots;
 
 /// Connections of one instance to Postgres.
 const POOL_CONNECTIONS: u32 = 16;
@@ -103,7 +103,7 @@ fn app(
         country_source: config.country_source(),
         hashing: Hashing::default(),
         live: Hub::new(config.limits.max_connections),
-        exports: Exports::default(),
+        exports: Slots::default(),
         imports: Notify::new(),
         shutdown: shutdown.clone(),
     }))

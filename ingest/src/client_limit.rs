@@ -3,25 +3,22 @@
 //! They are redirected and stored like others, so no visitor behind a shared address is turned away; only the default
 //! counts, which are those of people, ignore them.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use metrics::{Counter, counter};
-use service::http::client_network;
+use service::http::{Buckets, client_network};
 
-/// Buckets that clients share, which bounds memory.
-///
-/// The hash that assigns a bucket is drawn at each start, so nobody can choose whose bucket to exhaust.
+/// Buckets that clients share.
 const BUCKETS: u64 = 65_536;
 
 /// Counts the clicks of each client.
 #[derive(Debug)]
 pub struct ClientLimit {
-    /// `None` without a limit.
-    buckets: Option<DefaultKeyedRateLimiter<u64>>,
-    hash: RandomState,
+    /// The limit of each bucket; `None` without one.
+    limiter: Option<DefaultKeyedRateLimiter<u64>>,
+    buckets: Buckets,
     exceeded: Counter,
 }
 
@@ -29,17 +26,16 @@ impl ClientLimit {
     /// Allows each client `per_minute` clicks; 0 is no limit.
     pub fn new(per_minute: u32) -> Self {
         Self {
-            buckets: NonZeroU32::new(per_minute).map(|limit| RateLimiter::keyed(Quota::per_minute(limit))),
-            hash: RandomState::new(),
+            limiter: NonZeroU32::new(per_minute).map(|limit| RateLimiter::keyed(Quota::per_minute(limit))),
+            buckets: Buckets::new(BUCKETS),
             exceeded: counter!("hopline_clicks_over_limit_total"),
         }
     }
 
     /// Counts a click of a client, and returns whether it is above the limit. An IPv6 /64 network is one client.
     pub fn is_exceeded(&self, address: IpAddr) -> bool {
-        let Some(buckets) = &self.buckets else { return false };
-        let bucket = self.hash.hash_one(client_network(address)) % BUCKETS;
-        let is_exceeded = buckets.check_key(&bucket).is_err();
+        let Some(limiter) = &self.limiter else { return false };
+        let is_exceeded = limiter.check_key(&self.buckets.of(client_network(address))).is_err();
         if is_exceeded {
             self.exceeded.increment(1);
         }

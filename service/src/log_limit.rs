@@ -32,8 +32,12 @@ pub struct KeyedLogLimit<K: Clone + Eq + Hash>(DefaultKeyedRateLimiter<K>);
 impl<K: Clone + Eq + Hash> KeyedLogLimit<K> {
     /// Whether to log the line of this key now.
     pub fn is_due(&self, key: &K) -> bool {
-        self.0.retain_recent();
-        self.0.check_key(key).is_ok()
+        let is_due = self.0.check_key(key).is_ok();
+        // Only with a line, because it visits every key.
+        if is_due {
+            self.0.retain_recent();
+        }
+        is_due
     }
 }
 

@@ -1,5 +1,7 @@
 //! Files that are sent as they are read.
 
+use std::time::Duration;
+
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
@@ -8,36 +10,62 @@ use service::http::ApiError;
 use warp::reply::{Reply as _, Response};
 
 use super::caller::Caller;
-use super::exports::Export;
 use super::operation::Answer;
+use super::slots::Slot;
 use crate::app::App;
 use crate::error::database;
+
+/// Maximum concurrent exports of a workspace in one process.
+const MAX_EXPORTS: usize = 4;
+
+/// When to retry: an export of a small workspace takes less, of a large one more.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// An export that has begun: one of the few of its workspace, and whom it is for.
+pub(crate) struct Export {
+    slot: Slot,
+    app: App,
+    caller: Caller,
+}
+
+impl Export {
+    /// Begins an export.
+    ///
+    /// # Errors
+    /// 429 when the workspace has [`MAX_EXPORTS`].
+    pub(crate) fn begin(app: &App, caller: Caller) -> Result<Self, ApiError> {
+        let slot = app.exports.take(caller.workspace, MAX_EXPORTS).ok_or_else(|| {
+            let message = format!("{MAX_EXPORTS} exports of this workspace are running. Try again later.");
+            ApiError::rate_limited(message).with_retry_after(RETRY_AFTER)
+        })?;
+        Ok(Self { slot, app: app.clone(), caller })
+    }
+}
 
 /// A file on its way to the caller.
 pub(crate) struct Download {
     media_type: &'static str,
     disposition: &'static str,
-    export: Export,
+    slot: Slot,
     chunks: BoxStream<'static, Result<Vec<u8>, ApiError>>,
 }
 
 impl Download {
-    /// Begins a file with a header, followed by chunks, each sent only while the caller is still accepted. A disposition is
-    /// `inline`, or names the file to save.
+    /// Begins a file with a header, followed by chunks; those after the first are sent only while the caller is still
+    /// accepted. A disposition is `inline`, or names the file to save.
     ///
     /// # Errors
-    /// 429 when the workspace has too many exports, and the error of the first chunk. A later one truncates the chunked
-    /// answer, which the caller notices.
+    /// The error of the first chunk. A later one truncates the chunked answer, which the caller notices.
     pub(crate) async fn begin(
-        app: &App,
-        caller: Caller,
+        Export { slot, app, caller }: Export,
         media_type: &'static str,
         disposition: &'static str,
         header: Vec<u8>,
         chunks: impl Stream<Item = Result<Vec<u8>, ApiError>> + Send + 'static,
     ) -> Result<Self, ApiError> {
-        let export = app.exports.begin(caller.workspace)?;
-        let app = app.clone();
+        let mut chunks = chunks.boxed();
+        let first = chunks.try_next().await?;
+        let begin = stream::iter([header].into_iter().chain(first)).map(Ok);
         let still_accepted = move |chunk| {
             let app = app.clone();
             async move {
@@ -47,13 +75,10 @@ impl Download {
                 }
             }
         };
-        let mut chunks = chunks.and_then(still_accepted).boxed();
-        let first = chunks.try_next().await?;
-        let begin = stream::iter([header].into_iter().chain(first)).map(Ok);
-        let rest = chunks.inspect_err(|error| {
+        let rest = chunks.and_then(still_accepted).inspect_err(|error| {
             tracing::warn!(error = error as &dyn std::error::Error, "A download ended early");
         });
-        Ok(Self { media_type, disposition, export, chunks: begin.chain(rest).boxed() })
+        Ok(Self { media_type, disposition, slot, chunks: begin.chain(rest).boxed() })
     }
 }
 
@@ -61,10 +86,10 @@ impl Answer for Download {
     fn respond(self, status: StatusCode) -> Response {
         // warp requires a stream that is `Sync`.
         let mut chunks = tokio::sync::Mutex::new(self.chunks);
-        let export = self.export;
+        let slot = self.slot;
         let chunks = stream::poll_fn(move |context| {
             // Ends with the stream, whether it was read to its end or not.
-            let _export = &export;
+            let _slot = &slot;
             chunks.get_mut().poll_next_unpin(context)
         });
         let mut response = warp::reply::stream(chunks).into_response();

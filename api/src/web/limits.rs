@@ -4,7 +4,7 @@
 //! [`crate::web::caller`]): a fixed window of one minute over all keys, workspaces and instances. A request of the
 //! dashboard counts for the member, any other for the client's address, in this instance's memory.
 
-use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
@@ -16,13 +16,11 @@ use governor::middleware::StateInformationMiddleware;
 use governor::{Quota, RateLimiter};
 use http::{HeaderMap, HeaderValue, Request};
 use service::config::Cidrs;
-use service::http::{ApiError, Peer, came_over_tls, client_address, client_network};
+use service::http::{ApiError, Buckets, Peer, came_over_tls, client_address, client_network};
 use uuid::Uuid;
 use warp::{Filter, Rejection};
 
-/// Buckets that addresses share, which bounds memory.
-///
-/// The hash that assigns a bucket is drawn at each start, so nobody can choose whose bucket to exhaust.
+/// Buckets that addresses and members share.
 const BUCKETS: u64 = 100_000;
 
 /// "Unlimited" in a header: the largest number that every client can read.
@@ -71,14 +69,15 @@ impl Budget {
 pub(crate) struct AddressLimits(Arc<Addresses>);
 
 struct Addresses {
+    /// The limit of each bucket.
+    limiter: Limiter,
     buckets: Buckets,
-    hash: RandomState,
     clock: DefaultClock,
     per_minute: NonZeroU32,
     trusted: Cidrs,
 }
 
-type Buckets = RateLimiter<
+type Limiter = RateLimiter<
     u64,
     governor::state::keyed::DefaultKeyedStateStore<u64>,
     DefaultClock,
@@ -89,9 +88,9 @@ impl AddressLimits {
     /// Allows each address `per_minute` requests. Forwarded addresses of `trusted` proxies are believed.
     pub(crate) fn new(per_minute: NonZeroU32, trusted: Cidrs) -> Self {
         let quota = Quota::per_minute(per_minute);
-        let buckets = RateLimiter::keyed(quota).with_middleware::<StateInformationMiddleware>();
+        let limiter = RateLimiter::keyed(quota).with_middleware::<StateInformationMiddleware>();
         let clock = DefaultClock::default();
-        Self(Arc::new(Addresses { buckets, hash: RandomState::new(), clock, per_minute, trusted }))
+        Self(Arc::new(Addresses { limiter, buckets: Buckets::new(BUCKETS), clock, per_minute, trusted }))
     }
 
     /// Prepares to count a request.
@@ -105,14 +104,14 @@ impl AddressLimits {
 
     /// Counts one request of an address. `Err` is the budget when it is above the limit.
     fn charge(&self, address: IpAddr) -> Result<Budget, Budget> {
-        self.charge_bucket(self.0.bucket(client_network(address)))
+        self.charge_client(client_network(address))
     }
 
-    fn charge_bucket(&self, bucket: u64) -> Result<Budget, Budget> {
+    fn charge_client(&self, client: impl Hash) -> Result<Budget, Budget> {
         let addresses = &*self.0;
         let limit = i64::from(addresses.per_minute.get());
         let interval = Duration::from_secs(60) / addresses.per_minute.get();
-        match addresses.buckets.check_key(&bucket) {
+        match addresses.limiter.check_key(&addresses.buckets.of(client)) {
             Ok(state) => {
                 let remaining = state.remaining_burst_capacity();
                 let used = addresses.per_minute.get().saturating_sub(remaining);
@@ -123,12 +122,6 @@ impl AddressLimits {
                 Err(Budget { limit, remaining: 0, reset: Utc::now() + wait })
             }
         }
-    }
-}
-
-impl Addresses {
-    fn bucket(&self, asker: impl Hash) -> u64 {
-        self.hash.hash_one(asker) % BUCKETS
     }
 }
 
@@ -181,7 +174,7 @@ impl Visit {
     /// 429 above the member's limit.
     pub(crate) fn charge_member(&self, user: Uuid) -> Result<(), ApiError> {
         let limits = &self.0.limits;
-        let charged = limits.charge_bucket(limits.0.bucket(user));
+        let charged = limits.charge_client(user);
         self.counted(charged.unwrap_or_else(|left| left));
         charged.map(|_| ()).map_err(|left| left.exceeded())
     }
@@ -227,7 +220,7 @@ mod tests {
         for number in 0..300_000_u32 {
             let _ = limits.charge(IpAddr::from(number.to_be_bytes()));
         }
-        assert!(limits.0.buckets.len() as u64 <= BUCKETS);
+        assert!(limits.0.limiter.len() as u64 <= BUCKETS);
     }
 
     #[test]

@@ -25,6 +25,11 @@ impl ForwardQuery {
             Self::Append => "append",
         }
     }
+
+    /// Returns the value of a column, which has no other names.
+    pub fn of_column(name: &str) -> Self {
+        if name == Self::Off.as_str() { Self::Off } else { Self::Append }
+    }
 }
 
 /// The state of a link after its latest change, on topic `links`.

@@ -67,7 +67,7 @@ pub enum AddressPolicy {
 #[derive(Debug, Clone, Default)]
 pub struct DestinationRules {
     allowed: Cidrs,
-    own_host: Option<(String, u16)>,
+    own_site: Option<(String, u16)>,
     denied: Vec<IpAddr>,
 }
 
@@ -75,9 +75,7 @@ impl DestinationRules {
     /// Returns rules with the allow-list `allowed`. `short_url` is the base URL of this deployment's short links.
     #[must_use]
     pub fn new(allowed: Cidrs, short_url: Option<&Url>) -> Self {
-        let own_host =
-            short_url.and_then(|url| Some((host_name(url)?, web_port(url.port_or_known_default()?))));
-        Self { allowed, own_host, denied: vec![] }
+        Self { allowed, own_site: short_url.and_then(site), denied: vec![] }
     }
 
     /// Denies further addresses unless the allow-list has them, for the addresses of this machine.
@@ -103,8 +101,8 @@ impl DestinationRules {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(DestinationError::UserInfo);
         }
-        let (name, port) = host_name(url).zip(url.port_or_known_default()).ok_or(DestinationError::Host)?;
-        if self.own_host.as_ref().is_some_and(|own| *own == (name, web_port(port))) {
+        let (site, port) = site(url).zip(url.port_or_known_default()).ok_or(DestinationError::Host)?;
+        if self.own_site.as_ref() == Some(&site) {
             return Err(DestinationError::OwnHost);
         }
         let strict_port = allows_port(port);
@@ -184,14 +182,17 @@ fn allows_port(port: u16) -> bool {
 
 /// Returns the host without a trailing dot: `hop.example.` is `hop.example`.
 fn host_name(url: &Url) -> Option<String> {
-    let host = url.host_str()?;
-    let host = host.strip_suffix('.').unwrap_or(host);
+    let host = url.host_str()?.trim_end_matches('.');
     (!host.is_empty()).then(|| host.to_owned())
 }
 
-/// Returns 443 for port 80, because http on a host usually redirects to https.
-fn web_port(port: u16) -> u16 {
-    if port == 80 { 443 } else { port }
+/// Returns host and port, by which two URLs are of the same site in every spelling.
+///
+/// The port is 443 for 80, because http on a host usually redirects to https.
+#[must_use]
+pub fn site(url: &Url) -> Option<(String, u16)> {
+    let port = url.port_or_known_default()?;
+    Some((host_name(url)?, if port == 80 { 443 } else { port }))
 }
 
 #[cfg(test)]

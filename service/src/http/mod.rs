@@ -4,6 +4,7 @@
 //! Extractors reject with [`ApiError`] only; warp's own rejections mean "not my route".
 
 mod body;
+mod buckets;
 mod client_address;
 mod code;
 mod decode;
@@ -18,6 +19,7 @@ mod target;
 mod tls;
 
 pub use body::{BODY_LIMIT, json_bytes, parse_json, read_json};
+pub use buckets::Buckets;
 pub use client_address::{client_address, client_network};
 pub use code::Code;
 pub use error::ApiError;

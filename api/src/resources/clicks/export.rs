@@ -10,7 +10,7 @@ use crate::resources::clicks::format::Format;
 use crate::resources::stats::subject::Subject;
 use crate::store::clicks::NewestFirst;
 use crate::web::caller::Caller;
-use crate::web::download::Download;
+use crate::web::download::{Download, Export};
 
 /// Clicks of one query: a few megabytes, and the most for which ClickHouse reads wide columns after sorting.
 const BATCH: usize = 10_000;
@@ -20,18 +20,18 @@ const BATCH: usize = 10_000;
 /// Each batch waits for a permit, so an export leaves room for the workspace's other requests.
 ///
 /// # Errors
-/// As [`Download::begin`].
+/// As [`Export::begin`] and [`Download::begin`].
 pub(super) async fn export(
     caller: Caller,
     subject: Subject,
     format: Format,
     app: App,
 ) -> Result<Download, ApiError> {
+    let export = Export::begin(&app, caller)?;
     let header = if format == Format::Csv { CSV_HEADER.as_bytes().to_vec() } else { Vec::new() };
     let reader = NewestFirst::new(&subject.question(), None, subject.now.timestamp_millis());
-    let shared = app.clone();
     let chunks = stream::try_unfold(Some(reader), move |reader| {
-        let app = shared.clone();
+        let app = app.clone();
         async move {
             let Some(mut reader) = reader else { return Ok(None) };
             let (queries, question) = (&app.clicks.reports, subject.question());
@@ -43,7 +43,7 @@ pub(super) async fn export(
             Ok(Some((chunk, next)))
         }
     });
-    Download::begin(&app, caller, format.media_type(), format.disposition(), header, chunks).await
+    Download::begin(export, format.media_type(), format.disposition(), header, chunks).await
 }
 
 fn write(bytes: &mut Vec<u8>, format: Format, click: &Click) {

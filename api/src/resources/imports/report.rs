@@ -10,7 +10,7 @@ use crate::store::imports;
 use crate::store::imports::{RejectedRow, Report};
 use crate::web::caller::Caller;
 use crate::web::csv;
-use crate::web::download::Download;
+use crate::web::download::{Download, Export};
 
 /// Rejected rows in a report.
 const MAX_REJECTED: i64 = 200;
@@ -43,11 +43,11 @@ pub(super) async fn find(
 /// Returns all rows that were rejected so far, as CSV.
 pub(crate) async fn refused(caller: Caller, id: ImportId, app: App) -> Result<Download, ApiError> {
     find(&app, &caller, id, None).await?;
+    let export = Export::begin(&app, caller)?;
     let mut header = Vec::new();
     csv::write_row(&mut header, &HEADER);
-    let shared = app.clone();
     let chunks = stream::try_unfold(0, move |after| {
-        let app = shared.clone();
+        let app = app.clone();
         async move {
             let rows = imports::rejected_rows(&app.pool, id, after, BATCH).await.map_err(database)?;
             let Some(next) = rows.last().map(|last| last.row) else { return Ok(None) };
@@ -59,8 +59,7 @@ pub(crate) async fn refused(caller: Caller, id: ImportId, app: App) -> Result<Do
         }
     });
     Download::begin(
-        &app,
-        caller,
+        export,
         "text/csv; charset=utf-8",
         r#"attachment; filename="refused.csv""#,
         header,

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use service::destination::site;
 use url::Url;
 
 /// Longest destination, in bytes.
@@ -42,17 +43,10 @@ pub(crate) fn check(destination: &str, public_url: &Url) -> Result<(), &'static 
     if !url.username().is_empty() || url.password().is_some() {
         return Err("must not contain a user name or a password");
     }
-    if is_own_host(&url, public_url) {
+    if site(&url) == site(public_url) {
         return Err("must not be on this service's own host, because the link could lead to itself");
     }
     Ok(())
-}
-
-fn is_own_host(url: &Url, public_url: &Url) -> bool {
-    let host = |url: &Url| url.host_str().map(|host| host.trim_end_matches('.').to_ascii_lowercase());
-    // The default ports of both schemes belong together, because proxies redirect from one to the other.
-    let port = |url: &Url| url.port_or_known_default().filter(|port| !matches!(port, 80 | 443));
-    host(url) == host(public_url) && port(url) == port(public_url)
 }
 
 #[cfg(test)]

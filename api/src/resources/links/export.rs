@@ -10,7 +10,7 @@ use crate::store::links;
 use crate::store::links::{Filter, LinkRow, Place};
 use crate::web::caller::Caller;
 use crate::web::csv;
-use crate::web::download::Download;
+use crate::web::download::{Download, Export};
 
 /// Links of one query.
 const BATCH: usize = 1_000;
@@ -34,12 +34,12 @@ pub(crate) const HEADER: [&str; 13] = [
 
 /// Returns every link of the workspace as CSV, the oldest first.
 pub(crate) async fn export(caller: Caller, app: App) -> Result<Download, ApiError> {
+    let export = Export::begin(&app, caller)?;
     let mut header = Vec::new();
     csv::write_row(&mut header, &HEADER);
     let workspace = caller.workspace;
-    let shared = app.clone();
     let chunks = stream::try_unfold(Some(None), move |after| {
-        let app = shared.clone();
+        let app = app.clone();
         async move {
             let Some(after) = after else { return Ok(None) };
             let filter = Filter { workspace, words: vec![], is_active: None, is_locked: None, tag: None };
@@ -52,15 +52,8 @@ pub(crate) async fn export(caller: Caller, app: App) -> Result<Download, ApiErro
             Ok(Some((chunk, next)))
         }
     });
-    Download::begin(
-        &app,
-        caller,
-        "text/csv; charset=utf-8",
-        r#"attachment; filename="links.csv""#,
-        header,
-        chunks,
-    )
-    .await
+    Download::begin(export, "text/csv; charset=utf-8", r#"attachment; filename="links.csv""#, header, chunks)
+        .await
 }
 
 /// Returns the cells of a link, in the order of [`HEADER`].

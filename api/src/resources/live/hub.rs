@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use super::event::{Event, Place};
+use crate::web::slots::{Slot, Slots};
 
 /// Listeners of a workspace, and of an account over all its workspaces, at one process.
 const MOST_OF_WORKSPACE: usize = 50;
@@ -34,6 +35,9 @@ const OVERLAP: i64 = 5_000;
 #[derive(Debug, Clone)]
 pub(crate) struct Hub {
     state: Arc<Mutex<State>>,
+    /// Open streams by account. A listener that was cut off counts until its stream ends, since its connection is still
+    /// open.
+    open: Slots,
     /// Whether the end of the topic is being read.
     following: watch::Sender<bool>,
     process: u32,
@@ -44,9 +48,6 @@ pub(crate) struct Hub {
 #[derive(Debug, Default)]
 struct State {
     channels: HashMap<Uuid, Channel>,
-    /// Open streams by account. A listener that was cut off counts until its stream ends, since its connection is still
-    /// open.
-    open: HashMap<Uuid, usize>,
 }
 
 /// A workspace with listeners now or recently.
@@ -76,12 +77,12 @@ pub(super) struct Subscription {
     /// Closed when the listener was too slow.
     pub(super) queue: mpsc::Receiver<Arc<Event>>,
     _leave: Leave,
+    _slot: Slot,
 }
 
 #[derive(Debug)]
 struct Leave {
     hub: Hub,
-    account: Uuid,
     workspace: Uuid,
     number: u64,
 }
@@ -89,12 +90,6 @@ struct Leave {
 impl Drop for Leave {
     fn drop(&mut self) {
         let mut state = self.hub.state();
-        if let Some(open) = state.open.get_mut(&self.account) {
-            *open -= 1;
-            if *open == 0 {
-                state.open.remove(&self.account);
-            }
-        }
         if let Some(channel) = state.channels.get_mut(&self.workspace) {
             channel.listeners.retain(|listener| listener.number != self.number);
             channel.note_empty();
@@ -108,6 +103,7 @@ impl Hub {
     pub(crate) fn new(max_connections: usize) -> Self {
         Self {
             state: Arc::default(),
+            open: Slots::default(),
             following: watch::Sender::new(false),
             process: rand::random(),
             most: (max_connections / 4).max(1),
@@ -163,8 +159,7 @@ impl Hub {
         state
             .channels
             .retain(|_, channel| channel.empty_since.is_none_or(|since| since.elapsed() < KEPT_FOR));
-        let listeners = state.listeners();
-        metrics::gauge!("hopline_live_listeners").set(listeners as f64);
+        metrics::gauge!("hopline_live_listeners").set(self.open.total() as f64);
     }
 
     /// Adds a listener, optionally from a place on.
@@ -179,8 +174,7 @@ impl Hub {
         from: Option<Place>,
     ) -> Result<Subscription, ApiError> {
         let mut state = self.state();
-        state.check_room_for(account, workspace, self.most)?;
-        *state.open.entry(account).or_default() += 1;
+        let slot = self.take_slot(account, state.listeners(workspace))?;
         let channel = state.channels.entry(workspace).or_default();
         let (missed, has_gap) = from.map_or((Vec::new(), false), |from| channel.since(from, link));
         let (sender, queue) = mpsc::channel(QUEUE);
@@ -188,34 +182,35 @@ impl Hub {
         let number = rand::random();
         channel.listeners.push(Listener { number, link, queue: sender });
         channel.empty_since = None;
-        let leave = Leave { hub: self.clone(), account, workspace, number };
-        Ok(Subscription { missed, has_gap, queue, _leave: leave })
-    }
-}
-
-impl State {
-    fn listeners(&self) -> usize {
-        self.open.values().sum()
+        let leave = Leave { hub: self.clone(), workspace, number };
+        Ok(Subscription { missed, has_gap, queue, _leave: leave, _slot: slot })
     }
 
-    fn check_room_for(&self, account: Uuid, workspace: Uuid, most: usize) -> Result<(), ApiError> {
-        let of_workspace = self.channels.get(&workspace).map_or(0, |channel| channel.listeners.len());
+    /// Takes a slot for a listener of a workspace that has so many.
+    fn take_slot(&self, account: Uuid, of_workspace: usize) -> Result<Slot, ApiError> {
         if of_workspace >= MOST_OF_WORKSPACE {
             let message = format!(
                 "The workspace already has {MOST_OF_WORKSPACE} live streams. Close one and try again."
             );
             return Err(ApiError::rate_limited(message).with_retry_after(RETRY));
         }
-        if self.open.get(&account).is_some_and(|open| *open >= MOST_OF_ACCOUNT) {
+        let slot = self.open.take(account, MOST_OF_ACCOUNT).ok_or_else(|| {
             let message =
                 format!("The account already has {MOST_OF_ACCOUNT} live streams. Close one and try again.");
-            return Err(ApiError::rate_limited(message).with_retry_after(RETRY));
-        }
-        if self.listeners() >= most {
+            ApiError::rate_limited(message).with_retry_after(RETRY)
+        })?;
+        if self.open.total() > self.most {
             let message = "This server has no more live streams to give. Try again in a moment.";
             return Err(ApiError::new(Code::Unavailable, message).with_retry_after(RETRY));
         }
-        Ok(())
+        Ok(slot)
+    }
+}
+
+impl State {
+    /// Returns the number of a workspace's listeners.
+    fn listeners(&self, workspace: Uuid) -> usize {
+        self.channels.get(&workspace).map_or(0, |channel| channel.listeners.len())
     }
 }
 
@@ -352,7 +347,7 @@ mod tests {
         of_others.pop();
         assert!(listen(&hub, 3, 0).is_ok());
         drop((of_account, of_others));
-        assert!(hub.state().open.is_empty());
+        assert!(hub.open.is_empty());
     }
 
     #[test]

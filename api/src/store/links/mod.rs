@@ -67,11 +67,7 @@ impl LinkRow {
             destination: self.destination.clone(),
             is_active: self.is_active,
             redirect_status: self.redirect_status.unsigned_abs(),
-            forward_query: if self.forward_query == ForwardQuery::Off.as_str() {
-                ForwardQuery::Off
-            } else {
-                ForwardQuery::Append
-            },
+            forward_query: ForwardQuery::of_column(&self.forward_query),
             append_click_id: self.append_click_id,
             expires_at: self.expires_at,
         })

@@ -52,11 +52,7 @@ impl Store {
             slug: row.slug,
             destination: row.destination,
             is_active: row.is_active,
-            forward_query: if row.forward_query == ForwardQuery::Off.as_str() {
-                ForwardQuery::Off
-            } else {
-                ForwardQuery::Append
-            },
+            forward_query: ForwardQuery::of_column(&row.forward_query),
             append_click_id: row.append_click_id,
             expires_at: row.expires_at,
         }))
