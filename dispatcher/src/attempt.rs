@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use schemas::{
-    id::{EndpointId, WorkspaceId},
-    message::MAX_ATTEMPTS,
-};
+use schemas::id::{EndpointId, WorkspaceId};
+use schemas::message::MAX_ATTEMPTS;
 use tokio::time::Instant;
 use uuid::Uuid;
 

@@ -1,13 +1,12 @@
 //! The configuration of the dispatcher.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
+use std::time::Duration;
 
-use service::{
-    config::{Cidrs, KeyRing},
-    kafka::KafkaConfig,
-    postgres::PostgresConfig,
-    process,
-};
+use service::config::{Cidrs, KeyRing};
+use service::kafka::KafkaConfig;
+use service::postgres::PostgresConfig;
+use service::process;
 use url::Url;
 
 /// Fans events out to webhook endpoints, signs and delivers them.

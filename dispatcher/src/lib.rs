@@ -24,13 +24,15 @@ pub use config::{Config, Tuning};
 
 use anyhow::Context as _;
 use schemas::topic;
-use service::{Health, Shutdown, destination::DestinationRules, metrics::Metrics, process};
-use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use service::destination::DestinationRules;
+use service::metrics::Metrics;
+use service::{Health, Shutdown, process};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use crate::{
-    deliver::{Guard, Sender},
-    leases::handover::Handover,
-};
+use crate::deliver::{Guard, Sender};
+use crate::leases::handover::Handover;
 
 /// Connections of one process to Postgres.
 const POOL_CONNECTIONS: u32 = 8;

@@ -1,12 +1,13 @@
 //! Writes clicks to their topic as edges do, and records those that Kafka confirmed: the oracle for the counts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use chrono::{NaiveDate, Utc};
+use parking_lot::Mutex;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
@@ -91,7 +92,7 @@ impl ProducerContext for Confirmed {
     type DeliveryOpaque = Record;
 
     fn delivery(&self, result: &DeliveryResult<'_>, record: Record) {
-        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ledger = self.ledger.lock();
         match (result, *record) {
             (Ok(_), Some((id, link, day))) => {
                 ledger.clicks.insert(id, (link, day));
@@ -162,7 +163,7 @@ impl Clicks {
         self.stop.store(true, Ordering::Relaxed);
         let Self { confirmed, writer, .. } = self;
         tokio::task::spawn_blocking(move || writer.join()).await.unwrap().unwrap();
-        let ledger = std::mem::take(&mut *confirmed.ledger.lock().unwrap_or_else(PoisonError::into_inner));
+        let ledger = std::mem::take(&mut *confirmed.ledger.lock());
         assert_eq!(ledger.failures, 0, "Kafka refused clicks");
         ledger
     }

@@ -8,7 +8,8 @@ use http::header::{
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
-use warp::{Reply as _, reply::Response};
+use warp::Reply as _;
+use warp::reply::Response;
 
 use super::operation::Access;
 

@@ -2,11 +2,9 @@
 //!
 //! More deliveries may be claimed, so that a fast endpoint need not wait for the database between two requests.
 
-use std::{
-    collections::HashMap,
-    hash::Hash,
-    sync::{Arc, Weak},
-};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Weak};
 
 use schemas::id::{EndpointId, WorkspaceId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

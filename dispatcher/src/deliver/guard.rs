@@ -4,21 +4,19 @@
 //! connection uses these addresses, so no second lookup can return others. A host that is an address is checked with
 //! the URL, because it never reaches a resolver.
 
-use std::{
-    collections::HashMap,
-    io,
-    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::Duration;
 
-use reqwest::{
-    Client,
-    dns::{Addrs, Name, Resolve, Resolving},
-    redirect,
-};
+use parking_lot::Mutex;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{Client, redirect};
 use service::destination::{AddressPolicy, DestinationError, DestinationRules};
-use tokio::{sync::Semaphore, task::spawn_blocking, time::Instant};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 use url::Url;
 
 /// Timeout of DNS, connection and TLS together.
@@ -163,12 +161,12 @@ impl Names {
     }
 
     fn is_known(&self, name: &str) -> bool {
-        let resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        let resolved = self.resolved.lock();
         resolved.get(name).is_some_and(|at| at.elapsed() < RECENT_PERIOD)
     }
 
     fn note(&self, name: &str) {
-        let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut resolved = self.resolved.lock();
         if resolved.len() >= MAX_NAMES {
             resolved.clear();
         }
@@ -196,10 +194,8 @@ impl Resolve for Resolver {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-        thread,
-    };
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::thread;
 
     use super::*;
 

@@ -5,17 +5,15 @@ use std::time::Duration;
 use chrono::Utc;
 use service::LogLimit;
 use sqlx::PgPool;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
-use super::{retry, slots::Standing};
-use crate::{
-    attempt::{Claimed, Fate, Outcome},
-    store::{self, Finished, Health, Settled},
-};
+use super::retry;
+use super::slots::Standing;
+use crate::attempt::{Claimed, Fate, Outcome};
+use crate::store;
+use crate::store::{Finished, Health, Settled};
 
 /// Maximum outcomes of one transaction.
 const BATCH: usize = 500;

@@ -3,19 +3,16 @@
 //! Questions that arrive while a statement runs share the next one. With thousands of waiting deliveries, one statement
 //! for each would be most of the cost of a delivery.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
 use sqlx::PgPool;
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::timeout,
-};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::{
-    attempt::{Claimed, Target},
-    store,
-};
+use crate::attempt::{Claimed, Target};
+use crate::store;
 
 /// Maximum deliveries of one statement.
 const BATCH: usize = 1_000;

@@ -4,37 +4,31 @@
 //! in batches. A permit is freed when its outcome is written, so memory stays bounded whatever Postgres or the
 //! receivers do.
 
-use std::{
-    collections::{HashMap, HashSet},
-    panic::resume_unwind,
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{HashMap, HashSet};
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::time::Duration;
 
 use schemas::id::{EndpointId, WorkspaceId};
 use service::{LogLimit, Shutdown};
 use sqlx::PgPool;
-use tokio::{
-    sync::{mpsc, watch},
-    task::{JoinError, JoinSet},
-    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout_at},
-};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout_at};
 use uuid::Uuid;
 
-use super::{
-    gates::{Gate, Gates},
-    outcomes::{self, Finish, Written},
-    recheck::{self, Recheck, Unanswered},
-    send::Sender,
-    slots::{Claim, Limits, Permit, Slots},
-    timers::Timers,
-};
-use crate::{
-    attempt::{Claimed, Outcome, Target},
-    config::Tuning,
-    leases::handover::{Message, Offer},
-    store::{self, Grant, Lease, Waiting},
-};
+use super::gates::{Gate, Gates};
+use super::outcomes::{Finish, Written};
+use super::recheck::{Recheck, Unanswered};
+use super::send::Sender;
+use super::slots::{Claim, Limits, Permit, Slots};
+use super::timers::Timers;
+use super::{outcomes, recheck};
+use crate::attempt::{Claimed, Outcome, Target};
+use crate::config::Tuning;
+use crate::leases::handover::{Message, Offer};
+use crate::store;
+use crate::store::{Grant, Lease, Waiting};
 
 /// How often Postgres is polled for due deliveries. This finds redeliveries, test events, and deliveries that another
 /// dispatcher delayed or released.

@@ -1,19 +1,20 @@
 //! One request to an endpoint.
 
-use std::{error::Error as _, time::Duration};
+use std::error::Error as _;
+use std::time::Duration;
 
 use chrono::Utc;
 use reqwest::{Response, header};
 use schemas::id::EndpointId;
 use secrecy::{ExposeSecret as _, SecretString};
-use service::{KeyedLogLimit, config::KeyRing, destination::DestinationError, sealed};
+use service::config::KeyRing;
+use service::destination::DestinationError;
+use service::{KeyedLogLimit, sealed};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use super::{
-    guard::{Guard, Unresolved},
-    retry, sign,
-};
+use super::guard::{Guard, Unresolved};
+use super::{retry, sign};
 use crate::attempt::{Claimed, ErrorClass, Failure, Outcome, SealedSecret, Target};
 
 /// Maximum bytes read of any response body.

@@ -1,6 +1,7 @@
 //! Timers of this process's retries, so that none waits for the next poll of the database.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use schemas::id::{EndpointId, WorkspaceId};
 use tokio::time::{Instant, sleep_until};

@@ -1,29 +1,22 @@
 //! A Kafka consumer that reads a partition only from an explicitly given offset.
 
-use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use rdkafka::{
-    ClientContext, TopicPartitionList,
-    config::RDKafkaLogLevel,
-    consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, StreamConsumer},
-    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
-    message::OwnedMessage,
-    topic_partition_list::Offset,
-    types::RDKafkaRespErr,
-};
+use parking_lot::Mutex;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, StreamConsumer};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::OwnedMessage;
+use rdkafka::topic_partition_list::Offset;
+use rdkafka::types::RDKafkaRespErr;
+use rdkafka::{ClientContext, TopicPartitionList};
 use service::kafka::{Context, KafkaConfig, topic_ids};
-use tokio::{
-    sync::Notify,
-    task::spawn_blocking,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
 use crate::store::Partition;
@@ -105,7 +98,7 @@ impl ConsumerContext for Assignment {
         if let Err(error) = answer {
             self.log.error(error, "cannot answer to a rebalance");
         }
-        *self.partitions.lock().unwrap_or_else(PoisonError::into_inner) = assigned;
+        *self.partitions.lock() = assigned;
         self.change();
     }
 }
@@ -207,7 +200,7 @@ impl Consumer {
 
     /// Returns the assigned partitions; `None` while this is not a member of the group.
     pub(super) fn partitions(&self) -> Option<Vec<Partition>> {
-        self.inner.context().partitions.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner.context().partitions.lock().clone()
     }
 
     /// Requests the topic ids, the offsets, and the group's committed offsets of partitions from Kafka.

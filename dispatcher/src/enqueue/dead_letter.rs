@@ -1,6 +1,8 @@
 //! Invalid messages, which are written to topic `dead-letters`.
 
-use rdkafka::{Message as _, error::KafkaResult, message::OwnedMessage};
+use rdkafka::Message as _;
+use rdkafka::error::KafkaResult;
+use rdkafka::message::OwnedMessage;
 use schemas::message::{DeadLetter, DecodeError};
 use service::kafka::DeadLetters;
 

@@ -2,7 +2,9 @@
 //!
 //! It is not enough that Kafka and Postgres answer: a consumer may wait for its group, and a batch for a lock.
 
-use std::{fmt::Display, pin::pin, time::Duration};
+use std::fmt::Display;
+use std::pin::pin;
+use std::time::Duration;
 
 use rdkafka::message::OwnedMessage;
 use service::Check;

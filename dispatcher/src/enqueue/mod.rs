@@ -12,41 +12,35 @@ mod event;
 mod liveness;
 mod position;
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures_util::future::try_join_all;
-use rdkafka::{
-    Message as _,
-    error::{KafkaError, KafkaResult},
-    message::OwnedMessage,
-    topic_partition_list::Offset,
-};
-use schemas::{
-    message::{Click, DecodeError, LinkEvent, Message as _},
-    topic,
-};
-use service::{
-    Check, LogLimit, Shutdown,
-    kafka::{DeadLetters, KafkaConfig},
-};
+use rdkafka::Message as _;
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::OwnedMessage;
+use rdkafka::topic_partition_list::Offset;
+use schemas::message::{Click, DecodeError, LinkEvent, Message as _};
+use schemas::topic;
+use service::kafka::{DeadLetters, KafkaConfig};
+use service::{Check, LogLimit, Shutdown};
 use sqlx::PgPool;
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 use uuid::Uuid;
 
-use self::{
-    consumer::Consumer, dead_letter::Unreadable, endpoints::Endpoints, event::Event, liveness::Liveness,
-    position::resume_at,
-};
-use crate::{
-    attempt::Claimed,
-    leases::handover::{Handover, Offer},
-    store::{self, Fenced, Lease, Move, NewDelivery, Partition, Position},
-};
+use self::consumer::Consumer;
+use self::dead_letter::Unreadable;
+use self::endpoints::Endpoints;
+use self::event::Event;
+use self::liveness::Liveness;
+use self::position::resume_at;
+use crate::attempt::Claimed;
+use crate::leases::handover::{Handover, Offer};
+use crate::store;
+use crate::store::{Fenced, Lease, Move, NewDelivery, Partition, Position};
 
 /// How long an event waits for more events to share its transaction.
 const LINGER: Duration = Duration::from_millis(5);

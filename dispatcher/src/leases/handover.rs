@@ -6,10 +6,8 @@ use std::collections::{HashMap, HashSet};
 use schemas::id::{EndpointId, WorkspaceId};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{
-    attempt::Claimed,
-    store::{Grant, Lease},
-};
+use crate::attempt::Claimed;
+use crate::store::{Grant, Lease};
 
 /// Maximum batches in the channel.
 const CAPACITY: usize = 16;

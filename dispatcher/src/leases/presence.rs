@@ -1,13 +1,13 @@
 //! Finds dead dispatchers, so that their deliveries are released promptly instead of when the leases expire.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
 use service::{LogLimit, Shutdown};
-use sqlx::{ConnectOptions as _, PgConnection, PgPool, postgres::PgConnectOptions};
-use tokio::{
-    sync::watch,
-    time::{MissedTickBehavior, interval, timeout},
-};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, PgConnection, PgPool};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::store;
 

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use schemas::id::{EndpointId, WorkspaceId};
-use sqlx::{AssertSqlSafe, PgPool, Row as _, postgres::PgRow};
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgPool, Row as _};
 use uuid::Uuid;
 
 use crate::attempt::{SealedSecret, Target};

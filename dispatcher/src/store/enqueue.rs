@@ -1,6 +1,7 @@
 //! Inserts deliveries, together with the positions of the partitions that their events come from.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use schemas::id::{EndpointId, WorkspaceId};

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use schemas::id::{EndpointId, WorkspaceId};
-use sqlx::{PgPool, Row as _, postgres::PgRow};
+use sqlx::postgres::PgRow;
+use sqlx::{PgPool, Row as _};
 use tokio::time::Instant;
 use uuid::Uuid;
 

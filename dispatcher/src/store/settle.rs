@@ -4,18 +4,17 @@
 //! deliveries, and the disabling that may follow. So a crash neither counts an outcome twice nor loses one that another
 //! depends on.
 
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
+use std::time::Duration;
 
 use schemas::id::EndpointId;
 use sqlx::{PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::finished::Finished;
-use super::{
-    failures,
-    health::Health,
-    streaks::{self, Notice},
-};
+use super::health::Health;
+use super::streaks::Notice;
+use super::{failures, streaks};
 use crate::attempt::{Fate, Outcome};
 
 /// How long a delivery waits when its endpoint's secret cannot be decrypted.

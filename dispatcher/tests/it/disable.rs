@@ -1,10 +1,10 @@
 //! Disabling of endpoints.
 
+use std::time::Duration;
+
 use schemas::message::Class;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver};
-
-use std::time::Duration;
 
 use crate::world::{SOON, World};
 

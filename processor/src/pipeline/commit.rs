@@ -1,8 +1,8 @@
 //! Commits offsets to Kafka, only so that tools can show the group's lag. Processors do not read them.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
@@ -44,7 +44,7 @@ impl Commits {
         phases: &[(i32, Phase)],
         mode: CommitMode,
     ) -> Result<(), KafkaError> {
-        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut committed = self.committed.lock();
         let mut offsets = TopicPartitionList::new();
         for (partition, phase) in phases {
             let Phase::Owned { next, .. } = phase else { continue };
@@ -67,7 +67,7 @@ impl Commits {
 
     /// Forgets revoked partitions; another process commits them now.
     pub fn forget(&self, partitions: &[i32]) {
-        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut committed = self.committed.lock();
         committed.retain(|partition, _| !partitions.contains(partition));
     }
 }

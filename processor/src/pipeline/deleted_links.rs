@@ -5,9 +5,10 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use schemas::id::LinkId;
 use service::Shutdown;
 use tokio::time::{MissedTickBehavior, interval};
@@ -42,7 +43,7 @@ impl fmt::Debug for DeletedLinks {
 impl DeletedLinks {
     /// Returns whether a link is deleted.
     pub fn contain(&self, link: LinkId) -> bool {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).links.contains(&link)
+        self.known.read().links.contains(&link)
     }
 
     /// Reads new entries from the table.
@@ -50,9 +51,9 @@ impl DeletedLinks {
     /// # Errors
     /// When ClickHouse does not answer.
     pub async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
-        let newest = self.known.read().unwrap_or_else(PoisonError::into_inner).newest;
+        let newest = self.known.read().newest;
         let added = store.deleted_links(newest - OUT_OF_ORDER).await?;
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         for (link, added_at) in added {
             known.links.insert(link);
             known.newest = known.newest.max(added_at);

@@ -8,17 +8,14 @@
 mod pool;
 mod standing;
 
-use std::{
-    collections::{HashMap, VecDeque},
-    time::Duration,
-};
-
-use schemas::id::{EndpointId, WorkspaceId};
-use tokio::time::Instant;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use pool::Pool;
+use schemas::id::{EndpointId, WorkspaceId};
 use standing::AHEAD;
 pub(crate) use standing::Standing;
+use tokio::time::Instant;
 
 use crate::store::Grant;
 
