@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use devstack::process::Launch;
 use devstack::scratch::Scratch;
-use devstack::{Probe, Server, ports};
+use devstack::{Probe, Server};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
 use crate::engines::{Isolated, http_client, isolated};
+use crate::free_address;
 
 /// A browser's User-Agent: a click without one is a bot's.
 pub const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
@@ -71,6 +72,7 @@ impl Deployment {
 
     fn prepare_with(engines: Isolated, variables: &[(&str, &str)]) -> Self {
         let scratch = Scratch::new("deployment").unwrap();
+        let address = || free_address().to_string();
         let (api, edge) = (address(), address());
         let operations = [address(), address(), address(), address()];
         let mut environment = environment(&engines, &scratch, &api, &edge, &operations);
@@ -102,7 +104,7 @@ impl Deployment {
     /// # Panics
     /// When no port is available.
     pub fn another_api(&self) -> (Server, String) {
-        let (listen, operations) = (address(), address());
+        let (listen, operations) = (free_address().to_string(), free_address().to_string());
         let server = self.another(
             "api",
             &operations,
@@ -116,7 +118,7 @@ impl Deployment {
     /// # Panics
     /// When no port can be had.
     pub fn another_dispatcher(&self) -> Server {
-        let operations = address();
+        let operations = free_address().to_string();
         self.another("dispatcher", &operations, &[("HOPLINE_DISPATCHER_OPERATIONS_LISTEN", &operations)])
     }
 
@@ -334,11 +336,6 @@ pub fn binary(name: &str) -> PathBuf {
     let folders = running.ancestors().skip(1).take(2);
     let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
     found.unwrap_or_else(|| panic!("{name} is not built beside {}: run ./dev test", running.display()))
-}
-
-/// Returns an address on a free port.
-fn address() -> String {
-    format!("127.0.0.1:{}", ports::free().unwrap())
 }
 
 fn environment(

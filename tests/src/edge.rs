@@ -1,19 +1,20 @@
 //! The redirect edge alone, as a process with its own spool. It can be killed, stopped and started again.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use devstack::process::{Launch, Stopped, tail};
 use devstack::scratch::Scratch;
-use devstack::{Probe, Server, ports};
+use devstack::{Probe, Server};
 use serde_json::Value;
 
 use crate::deployment::{BROWSER, binary};
 use crate::engines::{Isolated, http_client};
 use crate::eventually;
+use crate::free_address;
 
 /// How long the edge may take to learn a link or to publish its clicks.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -68,8 +69,7 @@ impl Edge {
         let folder = Scratch::new("edge").unwrap();
         let spool = folder.path().join("spool");
         std::fs::create_dir(&spool).unwrap();
-        let address = || SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free().unwrap()));
-        let (visitors, operators) = (address(), address());
+        let (visitors, operators) = (free_address(), free_address());
         let mut launch = Launch::new(program, folder.path().join("log")).arguments(arguments);
         let own = [
             ("KAFKA_BROKERS", engines.kafka_brokers.clone()),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
+use reqwest::Url;
 use schemas::clickhouse::MIGRATIONS;
 use schemas::topic;
 use sqlx::{Connection as _, Executor as _, PgConnection};
@@ -39,18 +40,21 @@ impl Isolated {
     }
 
     /// Returns host and port of ClickHouse.
-    pub(crate) fn clickhouse_host(&self) -> &str {
-        let url = &self.clickhouse_url;
-        let rest = url.split_once("://").map_or(&**url, |(_, rest)| rest);
-        let rest = rest.split_once('@').map_or(rest, |(_, rest)| rest);
-        rest.split_once('/').map_or(rest, |(host, _)| host)
+    pub(crate) fn clickhouse_host(&self) -> String {
+        let url = Url::parse(&self.clickhouse_url).unwrap();
+        format!("{}:{}", url.host_str().unwrap(), url.port_or_known_default().unwrap())
     }
 
     /// Returns the same engines, with ClickHouse at another address.
+    ///
+    /// # Panics
+    /// When the URL of ClickHouse is not one.
     #[must_use]
     pub fn with_clickhouse_at(&self, address: SocketAddr) -> Self {
-        let clickhouse_url = self.clickhouse_url.replace(self.clickhouse_host(), &address.to_string());
-        Self { clickhouse_url, ..self.clone() }
+        let mut url = Url::parse(&self.clickhouse_url).unwrap();
+        url.set_ip_host(address.ip()).unwrap();
+        url.set_port(Some(address.port())).unwrap();
+        Self { clickhouse_url: url.into(), ..self.clone() }
     }
 
     /// Runs a ClickHouse query in this test's database and returns its result as text.
@@ -203,7 +207,7 @@ fn engine(variable: &str) -> String {
 }
 
 fn with_database(url: &str, database: &str) -> String {
-    let mut url = reqwest::Url::parse(url).unwrap();
+    let mut url = Url::parse(url).unwrap();
     url.set_path(database);
     url.to_string()
 }
@@ -245,7 +249,7 @@ async fn create_postgres(isolated: &Isolated, url: &str, name: &str) {
 /// # Errors
 /// ClickHouse's error, or why there is no answer.
 pub async fn clickhouse(url: &str, query: &str, rows: Vec<u8>) -> Result<String, String> {
-    let mut url = reqwest::Url::parse(url).map_err(|error| error.to_string())?;
+    let mut url = Url::parse(url).map_err(|error| error.to_string())?;
     let database = url.path().trim_start_matches('/').to_owned();
     let user = url.username().to_owned();
     let password = url.password().map(str::to_owned);

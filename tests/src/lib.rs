@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
 
+mod address;
 pub mod arrivals;
 pub mod clicks;
 pub mod counted;
@@ -21,4 +22,5 @@ pub mod receiver;
 pub mod signals;
 pub mod tally;
 
+pub use address::free_address;
 pub use eventually::eventually;

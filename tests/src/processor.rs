@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use devstack::process::{Launch, Memory, Stopped, tail};
 use devstack::scratch::Scratch;
-use devstack::{Probe, Server, ports};
+use devstack::{Probe, Server};
 use tokio::process::Command;
 
 use crate::deployment::binary;
 use crate::engines::{Isolated, http_client};
 use crate::faults::progress;
+use crate::free_address;
 
 /// Lines of the log that a failing test shows.
 const LOG_LINES: usize = 30;
@@ -74,7 +75,7 @@ impl Processor {
     }
 
     fn prepare_in(engines: &Isolated, folder: Scratch, more: Vec<(&str, String)>) -> Self {
-        let operators = format!("127.0.0.1:{}", ports::free().unwrap());
+        let operators = free_address().to_string();
         let mut launch = Launch::new(binary("processor"), folder.path().join("log"));
         launch.environment = environment(engines);
         launch.environment.extend(more.into_iter().map(|(name, value)| (name.to_owned(), value)));

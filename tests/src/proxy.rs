@@ -115,7 +115,7 @@ impl Proxy {
 
     fn start_with(listener: TcpListener, engines: &Isolated, guard: Guard) -> Self {
         let address = listener.local_addr().unwrap();
-        let server = engines.clickhouse_host().to_owned();
+        let server = engines.clickhouse_host();
         let state = Arc::new(watch::Sender::new(State::Open));
         let trap = Trap { state: Arc::clone(&state) };
         tokio::spawn(async move {

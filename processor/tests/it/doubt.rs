@@ -1,8 +1,8 @@
 //! ClickHouse does not answer or is stopped.
 
 use tests::engines::{Isolated, isolated};
-use tests::eventually;
 use tests::proxy::{CLICKS, Moment, Proxy};
+use tests::{eventually, free_address};
 use tokio::net::TcpListener;
 
 use crate::clicks::{Edge, SOON, counted_exactly};
@@ -48,9 +48,7 @@ async fn a_processor_waits_for_clickhouse_and_says_so() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     edge.send_many("early", 60).await;
-    let reserved = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = reserved.local_addr().unwrap();
-    drop(reserved);
+    let address = free_address();
     let processor = Processor::start_with(config(&isolated.with_clickhouse_at(address))).await;
     eventually("not ready because of ClickHouse alone", SOON, async || match processor.readiness().await {
         (503, report)
@@ -77,9 +75,7 @@ async fn a_processor_waits_for_clickhouse_and_says_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backlog_larger_than_memory_waits_in_kafka() {
     let isolated = isolated().await;
-    let reserved = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = reserved.local_addr().unwrap();
-    drop(reserved);
+    let address = free_address();
     let edge = Edge::new(&isolated);
     let backlog = 60_000;
     edge.send_many("backlog", backlog).await;
@@ -98,9 +94,7 @@ async fn a_backlog_larger_than_memory_waits_in_kafka() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_processor_stops_in_time_while_clickhouse_is_down() {
     let isolated = isolated().await;
-    let reserved = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = reserved.local_addr().unwrap();
-    drop(reserved);
+    let address = free_address();
     Edge::new(&isolated).send_many("early", 6).await;
     let processor = Processor::start_with(config(&isolated.with_clickhouse_at(address))).await;
     eventually("partitions are being taken over", SOON, async || {
@@ -115,9 +109,7 @@ async fn a_processor_stops_in_time_while_clickhouse_is_down() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_processor_starts_and_stops_without_kafka() {
     let isolated = isolated().await;
-    let reserved = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let kafka_brokers = reserved.local_addr().unwrap().to_string();
-    drop(reserved);
+    let kafka_brokers = free_address().to_string();
     let processor = Processor::start(&Isolated { kafka_brokers, ..isolated }).await;
     eventually("not ready because of Kafka alone", SOON, async || match processor.readiness().await {
         (503, report)

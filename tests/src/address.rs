@@ -1,0 +1,13 @@
+//! Addresses for servers of a test.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use devstack::ports;
+
+/// Returns an address of this machine on a port that nobody listens on.
+///
+/// # Panics
+/// When no port is available.
+pub fn free_address() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free().unwrap()))
+}
