@@ -12,7 +12,6 @@ use schemas::referrer::without_www;
 use service::agent::{self, Agents, TEXT_BYTES};
 use url::Url;
 
-use crate::client_limit::ClientLimit;
 use crate::country::Countries;
 use crate::destination::{self, CLICK_ID};
 use crate::links::Target;
@@ -53,7 +52,8 @@ pub struct Visit<'a> {
     pub user_agent: &'a [u8],
     /// The `Referer`.
     pub referrer: &'a [u8],
-    /// The value of the first of `Sec-Purpose`, `Purpose`, `X-Purpose` and `X-Moz` that is present.
+    /// The value of the first of `Sec-Purpose`, `Purpose`, `X-Purpose` and `X-Moz` that is present, or
+    /// [`agent::OVER_LIMIT`].
     pub purpose: &'a [u8],
     /// Whether the request has `Sec-GPC: 1` or `DNT: 1`.
     pub asks_for_privacy: bool,
@@ -97,8 +97,6 @@ pub struct Clicks {
     pub visitors: VisitorKey,
     /// Whether clicks that ask for privacy lack some fields; `docs/reference/visitors.md` lists them.
     pub respect_privacy_signals: bool,
-    /// The clicks of one client that count by their class.
-    pub client_limit: ClientLimit,
 }
 
 impl Clicks {
@@ -108,10 +106,7 @@ impl Clicks {
     pub fn click(&self, visit: &Visit<'_>, target: &Target, click_id: String) -> Click {
         let private = self.respect_privacy_signals && visit.asks_for_privacy;
         let user_agent = cut(String::from_utf8_lossy(visit.user_agent), TEXT_BYTES);
-        let purpose = match self.client_limit.is_exceeded(visit.address) {
-            true => Some(agent::OVER_LIMIT.to_owned()),
-            false => purpose(visit.purpose),
-        };
+        let purpose = purpose(visit.purpose);
         let agent = self.agents.read(&user_agent, purpose.as_deref());
         let [utm_source, utm_medium, utm_campaign, utm_term, utm_content, external_click_id] =
             parameters(visit.query, target.destination());
@@ -256,7 +251,6 @@ mod tests {
             countries: Countries::default(),
             visitors: VisitorKey::new(&[7; 32], Rotation::Never),
             respect_privacy_signals,
-            client_limit: ClientLimit::new(0),
         }
     }
 

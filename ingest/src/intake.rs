@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::fmt::Display;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use metrics::{Counter, counter};
+use parking_lot::Mutex;
 use schemas::message::Click;
 use service::{Check, LogLimit};
 
@@ -168,14 +169,14 @@ impl Intake {
         if self.rejecting.load(Ordering::Relaxed) {
             return;
         }
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changing.lock();
         if !self.rejecting.swap(true, Ordering::Relaxed) {
             self.check.unready(format!("clicks are dropped: {error}"));
         }
     }
 
     fn recovered(&self) {
-        let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let changing = self.changing.lock();
         if self.rejecting.swap(false, Ordering::Relaxed) {
             self.check.ready();
         }

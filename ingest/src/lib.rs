@@ -130,8 +130,8 @@ pub async fn run(
             countries,
             visitors: VisitorKey::new(config.visitor_key.bytes(), config.visitor_key_rotation),
             respect_privacy_signals: config.respect_privacy_signals,
-            client_limit: ClientLimit::new(config.clicks_per_minute),
         },
+        client_limit: ClientLimit::new(config.clicks_per_minute),
         trusted_proxies: config.trusted_proxies.clone(),
         counts: Counts::default(),
     });

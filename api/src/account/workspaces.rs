@@ -9,11 +9,8 @@ use crate::app::App;
 use crate::error::database;
 use crate::store::workspaces::{Kind, Workspace};
 use crate::store::{accounts, audit, workspaces};
-use crate::web::faults::{Faults, check_text};
+use crate::web::faults::{Faults, check_name};
 use crate::web::request::Json;
-
-/// Longest name, in characters.
-const MAX_NAME: usize = 200;
 
 /// Most workspaces that owners may create; operators may create more.
 const MOST: i64 = 100;
@@ -48,7 +45,7 @@ pub(crate) async fn create(
 ) -> Result<Workspace, ApiError> {
     let name = new.name.trim();
     let mut faults = Faults::default();
-    faults.note("name", check_text(name, MAX_NAME));
+    faults.note("name", check_name(name));
     faults.into_result()?;
     let mut transaction = app.pool.begin().await.map_err(database)?;
     // Serializes counting, so that two requests cannot both take the last place.

@@ -7,10 +7,7 @@ use service::config::{Fault, Faults};
 
 use crate::account::sessions::password::{Password, check_password};
 use crate::app::App;
-use crate::web::faults::check_text;
-
-/// Longest name of an account or a workspace, in characters.
-const MAX_NAME: usize = 200;
+use crate::web::faults::check_name;
 
 /// Most bytes that are read: a password has fewer.
 const MOST: u64 = 4_096;
@@ -29,7 +26,7 @@ pub(super) fn wrong(option: &str, fault: impl Into<String>) -> anyhow::Error {
 
 pub(super) fn checked_name(name: &str) -> anyhow::Result<String> {
     let name = name.trim();
-    check_text(name, MAX_NAME).map_err(|fault| wrong("--name", fault))?;
+    check_name(name).map_err(|fault| wrong("--name", fault))?;
     Ok(name.to_owned())
 }
 

@@ -44,7 +44,7 @@ pub(crate) async fn publish(pool: PgPool, kafka: KafkaConfig, check: Check, shut
         };
         if let Err(error) = outcome {
             check.unready(format!("{error:#}"));
-            tracing::warn!(error = format!("{error:#}"), "Cannot publish the outbox; trying again");
+            tracing::warn!(error = format!("{error:#}"), "cannot publish the outbox; trying again");
         }
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
@@ -69,7 +69,7 @@ async fn publish_as_the_only_one(
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
     let producer = hold_until(&mut session, fenced_producer(kafka)).await?;
-    tracing::info!("This instance publishes the outbox");
+    tracing::info!("this instance publishes the outbox");
     check.ready();
     while !shutdown.requested() {
         let began = Instant::now();

@@ -29,10 +29,10 @@ pub(crate) async fn write_daily(
         };
         match outcome {
             Ok(0) => {}
-            Ok(workspaces) => tracing::info!(workspaces, "Wrote the retention of all workspaces"),
+            Ok(workspaces) => tracing::info!(workspaces, "wrote the retention of all workspaces"),
             Err(error) => tracing::warn!(
                 error = format!("{error:#}"),
-                "Cannot write the retention of workspaces; trying again"
+                "cannot write the retention of workspaces; trying again"
             ),
         }
         tokio::select! {

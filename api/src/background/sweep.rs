@@ -17,7 +17,7 @@ pub(crate) async fn sweep(pool: PgPool, shutdown: Shutdown) {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(
                 error,
-                "Cannot remove ended sessions and expired idempotency keys; trying again later"
+                "cannot remove ended sessions and expired idempotency keys; trying again later"
             );
         }
         tokio::select! {

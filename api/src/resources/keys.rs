@@ -14,11 +14,8 @@ use crate::store::keys::{Key, Scope};
 use crate::store::{audit, keys};
 use crate::web::caller::Caller;
 use crate::web::dates::parse_instant;
-use crate::web::faults::{Faults, check_text};
+use crate::web::faults::{Faults, check_name};
 use crate::web::request::Json;
-
-/// Longest name, in characters.
-const MAX_NAME: usize = 200;
 
 /// All keys of a workspace.
 #[derive(Debug, Serialize)]
@@ -53,7 +50,7 @@ pub(crate) async fn list(caller: Caller, app: App) -> Result<Keys, ApiError> {
 pub(crate) async fn create(caller: Caller, Json(new): Json<New>, app: App) -> Result<Created, ApiError> {
     let name = Some(new.name.trim()).filter(|name| !name.is_empty()).unwrap_or(DEFAULT_NAME);
     let mut faults = Faults::default();
-    faults.note("name", check_text(name, MAX_NAME));
+    faults.note("name", check_name(name));
     let now = schemas::time::to_millis(Utc::now());
     let expires_at = match new.expires_at.as_deref().map(parse_instant).transpose() {
         Ok(Some(at)) if at <= now => {

@@ -27,7 +27,7 @@ pub(crate) async fn migrate(
         config: topic.config,
     });
     ensure_topics(kafka, &topics).await.context("creating topics")?;
-    tracing::info!("Topics are up to date");
+    tracing::info!("topics are up to date");
     Ok(())
 }
 
@@ -70,7 +70,7 @@ async fn migrate_clickhouse(clickhouse: &clickhouse::Client) -> anyhow::Result<u
             .bind(migration.name)
             .execute()
             .await?;
-        tracing::info!(version = migration.version, name = migration.name, "Migrated ClickHouse");
+        tracing::info!(version = migration.version, name = migration.name, "migrated ClickHouse");
     }
     Ok(missing.len())
 }

@@ -76,7 +76,7 @@ impl Download {
             }
         };
         let rest = chunks.and_then(still_accepted).inspect_err(|error| {
-            tracing::warn!(error = error as &dyn std::error::Error, "A download ended early");
+            tracing::warn!(error = error as &dyn std::error::Error, "a download ended early");
         });
         Ok(Self { media_type, disposition, slot, chunks: begin.chain(rest).boxed() })
     }

@@ -25,6 +25,14 @@ impl Faults {
     }
 }
 
+/// Longest name of anything that has one, in characters.
+pub(crate) const MAX_NAME: usize = 200;
+
+/// Checks a name.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    check_text(name, MAX_NAME)
+}
+
 /// Checks a short text: not empty, not too long, no control characters.
 pub(crate) fn check_text(text: &str, max_chars: usize) -> Result<(), String> {
     if text.is_empty() || text.chars().count() > max_chars {

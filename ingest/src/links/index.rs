@@ -1,10 +1,11 @@
 //! An index of links by slug or by id.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use schemas::id::LinkId;
 
 use crate::links::target::Target;
@@ -67,9 +68,7 @@ impl Index {
 
     /// Returns the links of each shard. A shard is consistent in itself; different shards are read at different times.
     pub(super) fn shards(&self) -> impl Iterator<Item = Vec<Arc<Target>>> {
-        self.shards
-            .iter()
-            .map(|shard| shard.read().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect())
+        self.shards.iter().map(|shard| shard.read().iter().cloned().collect())
     }
 
     fn hash(&self, target: &Target) -> u64 {
@@ -77,11 +76,11 @@ impl Index {
     }
 
     fn read(&self, hash: u64) -> RwLockReadGuard<'_, Shard> {
-        self.shard(hash).read().unwrap_or_else(PoisonError::into_inner)
+        self.shard(hash).read()
     }
 
     fn write(&self, hash: u64) -> RwLockWriteGuard<'_, Shard> {
-        self.shard(hash).write().unwrap_or_else(PoisonError::into_inner)
+        self.shard(hash).write()
     }
 
     fn shard(&self, hash: u64) -> &RwLock<Shard> {

@@ -5,9 +5,10 @@
 //! may see two for a while; the slug then finds the link that was created later.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use parking_lot::{Mutex, RwLock};
 use schemas::id::{EdgeTokenId, LinkId};
 use schemas::message::{DecodeError, EdgeToken, Link, LinkRecord, Message as _};
 
@@ -60,18 +61,18 @@ impl Table {
     }
 
     pub(super) fn token(&self, digest: &Digest) -> TokenStatus {
-        self.read_tokens().find(digest)
+        self.tokens.read().find(digest)
     }
 
     /// Returns the number of links that are not deleted.
     pub(super) fn len(&self) -> usize {
-        self.writer().live
+        self.writer.lock().live
     }
 
     /// Returns the number of links and tokens, deleted and revoked ones included. It never decreases.
     pub(super) fn known(&self) -> usize {
-        let writer = self.writer();
-        writer.live + writer.deleted.len() + self.read_tokens().iter().count()
+        let writer = self.writer.lock();
+        writer.live + writer.deleted.len() + self.tokens.read().iter().count()
     }
 
     /// Returns the number of records that changed something.
@@ -84,7 +85,7 @@ impl Table {
         let value = value.ok_or(RecordError::NoValue)?;
         if key.starts_with(EdgeToken::KEY_PREFIX.as_bytes()) {
             let record = EdgeToken::decode(value)?;
-            let applied = self.write_tokens().apply(&record)?;
+            let applied = self.tokens.write().apply(&record)?;
             return Ok(self.count(applied));
         }
         match decode(value)? {
@@ -96,7 +97,7 @@ impl Table {
     /// Applies a link that is not deleted.
     pub(super) fn put(&self, link: Link) -> Result<Applied, RecordError> {
         let target = Target::try_from(link)?;
-        let mut writer = self.writer();
+        let mut writer = self.writer.lock();
         let (id, revision) = (target.link_id, target.revision);
         if self.revision(&writer, id).is_some_and(|known| revision <= known) {
             return Ok(Applied::Older);
@@ -117,7 +118,7 @@ impl Table {
     }
 
     pub(super) fn delete(&self, id: LinkId, revision: u64) -> Applied {
-        let mut writer = self.writer();
+        let mut writer = self.writer.lock();
         if self.revision(&writer, id).is_some_and(|known| revision <= known) {
             return Applied::Older;
         }
@@ -130,7 +131,7 @@ impl Table {
     }
 
     pub(super) fn put_token(&self, id: EdgeTokenId, token: Token) {
-        let applied = self.write_tokens().put(id, token);
+        let applied = self.tokens.write().put(id, token);
         self.count(applied);
     }
 
@@ -141,11 +142,11 @@ impl Table {
 
     /// Returns the deleted links with their revisions.
     pub(super) fn deleted(&self) -> Vec<(LinkId, u64)> {
-        self.writer().deleted.iter().map(|(id, revision)| (*id, *revision)).collect()
+        self.writer.lock().deleted.iter().map(|(id, revision)| (*id, *revision)).collect()
     }
 
     pub(super) fn tokens(&self) -> EdgeTokens {
-        self.read_tokens().clone()
+        self.tokens.read().clone()
     }
 
     fn revision(&self, writer: &WriterState, id: LinkId) -> Option<u64> {
@@ -196,18 +197,6 @@ impl Table {
             self.changes.fetch_add(1, Ordering::Release);
         }
         applied
-    }
-
-    fn read_tokens(&self) -> RwLockReadGuard<'_, EdgeTokens> {
-        self.tokens.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write_tokens(&self) -> RwLockWriteGuard<'_, EdgeTokens> {
-        self.tokens.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn writer(&self) -> MutexGuard<'_, WriterState> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -375,7 +364,7 @@ mod tests {
             prop_assert_eq!(table.len(), newest.values().flatten().count());
             prop_assert_eq!(table.known(), newest.len());
             let shadowed = newest.values().flatten().count() - expected.len();
-            prop_assert_eq!(table.writer().shadowed.values().map(Vec::len).sum::<usize>(), shadowed);
+            prop_assert_eq!(table.writer.lock().shadowed.values().map(Vec::len).sum::<usize>(), shadowed);
         }
     }
 }

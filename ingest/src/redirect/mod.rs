@@ -11,12 +11,14 @@ use http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, StatusCode};
 use metrics::{Counter, counter};
 use schemas::click_id::ClickIdKeys;
 use schemas::message::Class;
+use service::agent;
 use service::config::Cidrs;
 use service::http::{Middleware, Peer, Route, came_over_tls, client_address, require_tls};
 use warp::Filter as _;
 use warp::reply::Response;
 
 use crate::click::{Clicks, Visit};
+use crate::client_limit::ClientLimit;
 use crate::destination;
 use crate::intake::Intake;
 use crate::links::lookup::Lookup;
@@ -35,6 +37,8 @@ pub struct Edge {
     pub click_ids: ClickIdKeys,
     /// Creates clicks from visits.
     pub clicks: Clicks,
+    /// The clicks of one client that count by their class.
+    pub client_limit: ClientLimit,
     /// Proxies whose `Forwarded` and `X-Forwarded-For` headers are trusted.
     pub trusted_proxies: Cidrs,
     /// Counters of answers and clicks.
@@ -212,7 +216,10 @@ impl Edge {
         );
         if request.is_counted {
             let Request { query, headers, address, .. } = *request;
-            let visit = Visit::new(slug, query, headers, address, now);
+            let mut visit = Visit::new(slug, query, headers, address, now);
+            if self.client_limit.is_exceeded(address) {
+                visit.purpose = agent::OVER_LIMIT.as_bytes();
+            }
             let click = self.clicks.click(&visit, target, click_id);
             // Before the answer, so that an answered click survives a crash.
             self.intake.store(&click);

@@ -37,14 +37,14 @@ impl Spool {
     /// # Errors
     /// When the spool is full or the disk fails.
     pub fn prepare(&self) -> Result<(), AppendError> {
-        let mut writer = self.writer();
+        let mut writer = self.writer.lock();
         if writer.spare.is_none() {
             let bytes = self.reserve()?;
             let number = writer.take_number();
             // Unlocked, because appending must not wait for the disk.
             drop(writer);
             let spare = self.create(number, bytes)?;
-            writer = self.writer();
+            writer = self.writer.lock();
             if writer.next_number != number + 1 {
                 // A click has created a segment meanwhile, and a lower number must not follow it.
                 self.size.release(spare.bytes());
@@ -63,7 +63,7 @@ impl Spool {
     /// # Errors
     /// When the disk fails. Records that were appended since the last call may not survive a power loss.
     pub fn sync(&self) -> io::Result<()> {
-        let mut writer = self.writer();
+        let mut writer = self.writer.lock();
         if writer
             .active
             .as_ref()
@@ -97,7 +97,7 @@ impl Spool {
 
     /// Seals the active segment, so that it can be deleted once it is confirmed, and removes the prepared one.
     pub fn seal(&self) {
-        let mut writer = self.writer();
+        let mut writer = self.writer.lock();
         self.seal_active(&mut writer);
         if let Some(spare) = writer.spare.take() {
             self.size.release(spare.bytes());
@@ -134,7 +134,7 @@ impl Spool {
             match Active::begin(spare, &self.directory) {
                 Ok(active) => {
                     writer.created = true;
-                    self.list().push_back(Arc::clone(&active.segment));
+                    self.segments.lock().push_back(Arc::clone(&active.segment));
                     let appended = active.append(record);
                     writer.active = Some(active);
                     return appended.map_err(|error| {

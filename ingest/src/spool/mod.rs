@@ -25,7 +25,7 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -35,6 +35,9 @@ pub use self::recover::UnrecognizedFile;
 pub use self::segment::Segment;
 pub use self::size::MIN_BYTES;
 pub use self::writer::AppendError;
+
+use parking_lot::Mutex;
+
 use crate::spool::confirmed::Boot;
 use crate::spool::record::Encoded;
 use crate::spool::recover::Files;
@@ -123,7 +126,7 @@ impl Spool {
     /// When the spool is full or the disk fails. Until [`prepare`](Self::prepare) succeeds, further records that need a
     /// new segment are rejected immediately.
     pub fn append(&self, record: &mut Encoded) -> Result<(), AppendError> {
-        self.append_to(&mut self.writer(), record)?;
+        self.append_to(&mut self.writer.lock(), record)?;
         if self.reader_waits.load(Ordering::SeqCst)
             && self.reader_waits.swap(false, Ordering::SeqCst)
             && let Some(reader) = self.reader.get()
@@ -140,7 +143,7 @@ impl Spool {
 
     /// Returns the segments with this number or a higher one, oldest first.
     pub fn segments_from(&self, number: u64) -> Vec<Arc<Segment>> {
-        let list = self.list();
+        let list = self.segments.lock();
         let first = list.partition_point(|segment| segment.number() < number);
         list.range(first..).cloned().collect()
     }
@@ -170,7 +173,7 @@ impl Spool {
     /// # Errors
     /// When the file cannot be removed. It still counts toward the size, and the next process finds it.
     pub fn delete(&self, segment: &Segment) -> io::Result<()> {
-        self.list().retain(|other| other.number() != segment.number());
+        self.segments.lock().retain(|other| other.number() != segment.number());
         match fs::remove_file(segment.path()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => self.size.release(segment.bytes()),
@@ -190,14 +193,6 @@ impl Spool {
             std::thread::park_timeout(timeout);
         }
         self.reader_waits.store(false, Ordering::SeqCst);
-    }
-
-    fn writer(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn list(&self) -> MutexGuard<'_, VecDeque<Arc<Segment>>> {
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

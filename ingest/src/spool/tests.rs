@@ -152,7 +152,7 @@ fn an_old_segment_without_confirmed_records_is_not_sealed() {
     let spool = directory.open();
     append(&spool, "one").unwrap();
     let segment = &spool.segments()[0];
-    spool.writer().active.as_mut().unwrap().since -= Duration::from_secs(6);
+    spool.writer.lock().active.as_mut().unwrap().since -= Duration::from_secs(6);
     spool.sync().unwrap();
     assert!(!segment.is_sealed());
     segment.confirm(1);
@@ -224,7 +224,7 @@ fn unused_files_are_removed() {
     let empty = fs::read(&used).unwrap()[..header::LEN].to_vec();
     // A killed process does not remove its prepared file.
     spool.prepare().unwrap();
-    std::mem::forget(spool.writer().spare.take());
+    std::mem::forget(spool.writer.lock().spare.take());
     drop(spool);
     fs::write(directory.path().join("00000000000000000007.clicks"), "").unwrap();
     fs::write(directory.path().join("00000000000000000008.clicks"), vec![0; 10_000]).unwrap();

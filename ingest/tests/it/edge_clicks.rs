@@ -70,6 +70,23 @@ async fn body(answer: Response) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limit_of_clicks_per_client_is_for_redirects_only() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    publish_token(&isolated, &token(TOKEN, None));
+    publish(&isolated, &[live(&link("s", "https://a.example/"))]);
+    let mut config = config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path());
+    config.clicks_per_minute = 1;
+    let edge = Edge::start_as(config).await;
+    edge.is_ready().await;
+    // An hour of clicks behind one shared address, sent at once.
+    let items: Vec<Value> = (0..20).map(|number| item("s", &number.to_string())).collect();
+    send_until_accepted(&edge, TOKEN, &json!(items)).await;
+    edge.stop().await;
+    let clicks = clicks(&isolated, 20).await;
+    assert!(clicks.iter().all(|(_, click)| click.class == Class::Human), "{clicks:?}");
+}
+
 /// Sends items until they are accepted, and returns the answer.
 async fn send_until_accepted(edge: &Edge, token: &str, items: &Value) -> Value {
     eventually("the items are accepted", DEADLINE, async || {

@@ -7,14 +7,14 @@ use serde_json::json;
 use service::http::ApiError;
 use uuid::Uuid;
 
-use super::{check_email, check_name, email_taken};
+use super::{check_email, email_taken};
 use crate::account::sessions::member::Owner;
 use crate::account::sessions::password::{Password, check_password, draw_password};
 use crate::app::App;
 use crate::error::{database, violates};
 use crate::store::members::{Member, NewMember, Role};
 use crate::store::{audit, members};
-use crate::web::faults::Faults;
+use crate::web::faults::{Faults, check_name};
 use crate::web::request::Json;
 
 /// The body.

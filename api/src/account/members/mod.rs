@@ -6,21 +6,11 @@ pub(crate) mod remove;
 
 use service::http::ApiError;
 
-use crate::web::faults::check_text;
-
-/// Longest name, in characters.
-const MAX_NAME: usize = 200;
-
 /// Longest email address: the path of RFC 5321 without its angle brackets, in bytes.
 pub(crate) const MAX_EMAIL: usize = 254;
 
 /// Longest part before the @, in bytes; RFC 5321.
 const MAX_LOCAL: usize = 64;
-
-/// Checks a member's name.
-pub(crate) fn check_name(name: &str) -> Result<(), String> {
-    check_text(name, MAX_NAME)
-}
 
 /// Checks the form of an email address.
 pub(crate) fn check_email(email: &str) -> Result<(), &'static str> {

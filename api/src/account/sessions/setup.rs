@@ -11,14 +11,14 @@ use subtle::ConstantTimeEq as _;
 
 use super::deployment_hash::deployment_hash;
 use super::sign_in::{SignedIn, begin};
-use crate::account::members::{check_email, check_name, email_taken};
+use crate::account::members::{check_email, email_taken};
 use crate::account::sessions::member::SentByPage;
 use crate::account::sessions::password::{Password, check_password};
 use crate::app::App;
 use crate::error::{database, violates};
 use crate::store::members;
 use crate::web::caller::Anyone;
-use crate::web::faults::Faults;
+use crate::web::faults::{Faults, check_name};
 use crate::web::request::Json;
 
 /// Wait between tries while the database is not ready.
@@ -97,7 +97,7 @@ pub(crate) async fn announce(app: App, shutdown: Shutdown) {
     };
     tokio::select! {
         needed = needed => if needed {
-            tracing::info!(setup_token = token(&app), "Nobody can sign in yet: open /app and use this token");
+            tracing::info!(setup_token = token(&app), "nobody can sign in yet: open /app and use this token");
         },
         () = shutdown.wait() => {}
     }

@@ -7,10 +7,7 @@ use crate::resources::links::destination::completed;
 use crate::resources::links::export;
 use crate::resources::links::fields::Fields;
 use crate::web::csv::without_apostrophe;
-use crate::web::faults::Faults;
-
-/// Longest name derived from a destination, in characters.
-const MAX_NAME: usize = 200;
+use crate::web::faults::{Faults, MAX_NAME};
 
 /// A field and its column names: first that of our exports, then those of other services.
 const NAMES: [(&str, &[&str]); 10] = [

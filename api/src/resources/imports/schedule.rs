@@ -50,7 +50,7 @@ pub(crate) async fn run_imports(app: App) {
             Ok(()) => {}
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::warn!(error, "Cannot run imports of links; trying again");
+                tracing::warn!(error, "cannot run imports of links; trying again");
             }
         }
         tokio::select! {
@@ -72,7 +72,7 @@ async fn work_while_any_waits(
         if let Err(error) = imports::sweep(&mut pooled).await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "Cannot remove old imports of links; trying again later"
+                "cannot remove old imports of links; trying again later"
             );
         }
     }
@@ -221,7 +221,7 @@ impl Turns<'_> {
         self.postponed
             .insert(id, Postponed { until: Instant::now() + wait, failures: failures.saturating_add(1) });
         let (error, wait_seconds) = (format!("{error:#}"), wait.as_secs());
-        tracing::warn!(error, import = %id, wait_seconds, "An import of links failed; trying again after a wait");
+        tracing::warn!(error, import = %id, wait_seconds, "an import of links failed; trying again after a wait");
         Ok(())
     }
 }

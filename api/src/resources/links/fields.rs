@@ -8,10 +8,8 @@ use url::Url;
 
 use super::{destination, slug};
 use crate::web::dates::parse_instant;
-use crate::web::faults::{Faults, check_text};
+use crate::web::faults::{Faults, check_name, check_text};
 
-/// Longest name and external id, and longest entry of the tags, in characters; most tags of a link.
-const MAX_NAME: usize = 200;
 const MAX_EXTERNAL_ID: usize = 200;
 const MAX_TAG: usize = 50;
 const MAX_TAGS: usize = 10;
@@ -90,7 +88,7 @@ impl Fields {
     fn check_with(self, mut faults: Faults, public_url: &Url) -> Result<Checked, ApiError> {
         let name = self.name.map(|name| name.trim().to_owned());
         if let Some(name) = &name {
-            faults.note("name", check_text(name, MAX_NAME));
+            faults.note("name", check_name(name));
         }
         if let Some(destination) = &self.destination {
             faults.note("destination", destination::check(destination, public_url));

@@ -58,7 +58,7 @@ pub(crate) fn follow(config: &KafkaConfig, hub: Hub, shutdown: Shutdown) -> anyh
                         Err(error) => {
                             tracing::debug!(
                                 error = &error as &dyn std::error::Error,
-                                "Cannot find the end of topic clicks; live clicks are delayed"
+                                "cannot find the end of topic clicks; live clicks are delayed"
                             );
                             if partitions == 0 {
                                 thread::sleep(PAUSE);

@@ -43,7 +43,7 @@ pub(crate) fn known<T>(answer: std::result::Result<T, QueryError>) -> Option<T> 
         .inspect_err(|error| {
             tracing::warn!(
                 error = error as &dyn std::error::Error,
-                "Cannot read counters; answering without them"
+                "cannot read counters; answering without them"
             );
         })
         .ok()

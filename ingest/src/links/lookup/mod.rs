@@ -8,11 +8,12 @@ mod store;
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use metrics::{Counter, counter};
+use parking_lot::Mutex;
 use service::postgres::DatabaseUrl;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
@@ -109,7 +110,7 @@ impl Lookup {
         if slug.is_empty() || slug.len() > SLUG_LEN || !slug.bytes().all(is_allowed) {
             return None;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(cell) = state.in_flight.get(slug) {
             return Some(Query { lookup: self, slug, cell: Arc::clone(cell) });
         }
@@ -137,7 +138,7 @@ impl Lookup {
             }
             Ok(Ok(None)) => {
                 self.outcomes.absent.increment(1);
-                self.state().remember_absent(slug);
+                self.state.lock().remember_absent(slug);
             }
             Ok(Err(error)) => self.failed(&error.to_string()),
             Err(_) => self.failed("no answer in time"),
@@ -146,13 +147,9 @@ impl Lookup {
 
     fn failed(&self, error: &str) {
         self.outcomes.failed.increment(1);
-        self.state().paused_until = Some(Instant::now() + PAUSE);
+        self.state.lock().paused_until = Some(Instant::now() + PAUSE);
         // At most once per pause.
         tracing::warn!("cannot look up links in Postgres, unknown slugs are not found: {error}");
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -183,7 +180,7 @@ struct Query<'a> {
 
 impl Drop for Query<'_> {
     fn drop(&mut self) {
-        let mut state = self.lookup.state();
+        let mut state = self.lookup.state.lock();
         let same = state.in_flight.get(self.slug).is_some_and(|cell| Arc::ptr_eq(cell, &self.cell));
         // One reference is the map's and one is this.
         let last = Arc::strong_count(&self.cell) <= 2;
@@ -217,10 +214,10 @@ mod tests {
         let (first, second) = (lookup.join_or_start("s").unwrap(), lookup.join_or_start("s").unwrap());
         assert!(Arc::ptr_eq(&first.cell, &second.cell));
         drop(first);
-        assert_eq!(lookup.state().in_flight.len(), 1, "the second visitor still waits");
+        assert_eq!(lookup.state.lock().in_flight.len(), 1, "the second visitor still waits");
         drop(second);
-        assert!(lookup.state().in_flight.is_empty());
-        lookup.state().remember_absent("s");
+        assert!(lookup.state.lock().in_flight.is_empty());
+        lookup.state.lock().remember_absent("s");
         assert!(lookup.join_or_start("s").is_none());
     }
 
@@ -236,9 +233,9 @@ mod tests {
         let allowed = BURST.get() as f64 + started.elapsed().as_secs_f64() * f64::from(PER_SECOND.get());
         assert!(queries as f64 <= allowed, "{queries} queries");
         for number in 0..2 * MAX_ABSENT {
-            lookup.state().remember_absent(&format!("absent{number}"));
+            lookup.state.lock().remember_absent(&format!("absent{number}"));
         }
-        let state = lookup.state();
+        let state = lookup.state.lock();
         assert_eq!((state.absent.len(), state.absent_in_order.len()), (MAX_ABSENT, MAX_ABSENT));
     }
 
@@ -246,8 +243,8 @@ mod tests {
     async fn without_postgres_a_slug_is_not_found_and_queries_pause() {
         let lookup = lookup();
         assert!(lookup.find("s").await.is_none());
-        assert!(lookup.state().paused_until.is_some());
+        assert!(lookup.state.lock().paused_until.is_some());
         assert!(lookup.join_or_start("t").is_none());
-        assert!(lookup.state().in_flight.is_empty());
+        assert!(lookup.state.lock().in_flight.is_empty());
     }
 }
