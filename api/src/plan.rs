@@ -183,6 +183,11 @@ impl Plans {
         self.terms(plan).links
     }
 
+    /// Returns how many bytes of files an account may send to be imported on one day.
+    pub(crate) const fn import_bytes_per_day(&self, plan: Plan) -> i64 {
+        if self.link_cap(plan).is_some() { 1 << 30 } else { 8 << 30 }
+    }
+
     /// Returns the requests per minute over all keys of an account; `None` is unlimited.
     pub(crate) const fn requests_per_minute(&self, plan: Plan) -> Option<i64> {
         self.terms(plan).requests_per_minute

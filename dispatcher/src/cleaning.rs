@@ -6,7 +6,7 @@ use service::Shutdown;
 use sqlx::PgPool;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::store;
+use crate::store::{self, Limits};
 
 /// How often deliveries that will not be sent are removed.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -15,7 +15,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const THOROUGH_EVERY: u64 = 30;
 
 /// Cleans until a stop is requested.
-pub(crate) async fn clean(pool: PgPool, shutdown: Shutdown) {
+pub(crate) async fn clean(pool: PgPool, limits: Limits, shutdown: Shutdown) {
     let mut rounds = interval(INTERVAL);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut round = 0;
@@ -25,7 +25,7 @@ pub(crate) async fn clean(pool: PgPool, shutdown: Shutdown) {
             () = shutdown.wait() => break,
         }
         loop {
-            match store::clean(&pool, round % THOROUGH_EVERY == 0).await {
+            match store::clean(&pool, limits, round % THOROUGH_EVERY == 0).await {
                 Ok(true) if !shutdown.requested() => {}
                 Ok(_) => break,
                 Err(error) => {

@@ -33,6 +33,7 @@ use tokio::task::JoinSet;
 
 use crate::deliver::{Guard, Sender};
 use crate::leases::handover::Handover;
+use crate::store::Limits;
 
 /// Connections of one process to Postgres.
 const POOL_CONNECTIONS: u32 = 8;
@@ -91,8 +92,10 @@ pub async fn run(
         Ok(())
     });
     let (cleaned, stop) = (pool.clone(), shutdown.clone());
+    let limits =
+        Limits { queue: config.webhook_queue_limit.into(), failures: config.webhook_failure_limit.into() };
     tasks.spawn(async move {
-        cleaning::clean(cleaned, stop).await;
+        cleaning::clean(cleaned, limits, stop).await;
         Ok(())
     });
     tasks.spawn(async move {

@@ -76,15 +76,35 @@ pub(crate) async fn begin(
     Ok(begun.rows_affected() == 1)
 }
 
-/// Stores a piece of the file.
-pub(crate) async fn add_piece(pool: &PgPool, id: ImportId, number: i32, bytes: &[u8]) -> sqlx::Result<()> {
-    sqlx::query("INSERT INTO link_import_pieces (import_id, number, bytes) VALUES ($1, $2, $3)")
-        .bind(id.uuid())
-        .bind(number)
-        .bind(bytes)
-        .execute(pool)
-        .await?;
-    Ok(())
+/// Stores a piece of the file; false when the account would have sent more than `most` bytes today.
+pub(crate) async fn add_piece(
+    pool: &PgPool,
+    account: Uuid,
+    id: ImportId,
+    number: i32,
+    bytes: &[u8],
+    most: i64,
+) -> sqlx::Result<bool> {
+    let added = sqlx::query(
+        "WITH counted AS (
+             INSERT INTO import_bytes AS b (account_id, day, bytes)
+             VALUES ($4, (now() AT TIME ZONE 'UTC')::date, length($3))
+             ON CONFLICT (account_id) DO UPDATE
+             SET day = excluded.day,
+                 bytes = excluded.bytes + CASE WHEN b.day = excluded.day THEN b.bytes ELSE 0 END
+             WHERE b.day <> excluded.day OR b.bytes + excluded.bytes <= $5
+             RETURNING 1
+         )
+         INSERT INTO link_import_pieces (import_id, number, bytes) SELECT $1, $2, $3 FROM counted",
+    )
+    .bind(id.uuid())
+    .bind(number)
+    .bind(bytes)
+    .bind(account)
+    .bind(most)
+    .execute(pool)
+    .await?;
+    Ok(added.rows_affected() == 1)
 }
 
 /// Marks the file as received.

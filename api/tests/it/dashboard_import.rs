@@ -199,6 +199,51 @@ async fn an_import_stops_at_the_plans_cap() {
 }
 
 #[tokio::test]
+async fn an_import_stops_when_10_000_rows_were_rejected() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let mut file = String::from("destination\nhttps://example.com/first\n");
+    (0..10_700).for_each(|_| file += "nowhere\n");
+    file += "https://example.com/last\n";
+    let report = import(&owner, false, file).await.body;
+    assert_eq!(numbers(&report), [10_001, 1, 10_000]);
+    let path = owner.path(&format!("/links/import/{}/refused", text(&report["import_id"])));
+    let refused = owner.bare(Method::GET, &path).send().await.unwrap().text().await.unwrap();
+    assert_eq!(refused.lines().count(), 10_001);
+    let last = refused.lines().last().unwrap();
+    assert!(last.contains("The import stopped here, because 10,000 rows were rejected."), "{last}");
+    assert_eq!(count(&server).await, 1);
+}
+
+#[tokio::test]
+async fn an_account_may_send_so_many_bytes_to_import_on_a_day() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let free = owner.of_other_account(&server, "eve@example.com", "free").await;
+    let file = "destination\nhttps://example.com\n";
+    assert_eq!(import(&free, true, file).await.status, 200);
+    let used = async |bytes: i64, days_ago: i32| {
+        sqlx::query(
+            "UPDATE import_bytes SET bytes = $1, day = (now() AT TIME ZONE 'UTC')::date - $2
+             WHERE bytes > 0",
+        )
+        .bind(bytes)
+        .bind(days_ago)
+        .execute(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    };
+    used(1 << 30, 0).await;
+    let refused = import(&free, true, file).await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.body["code"], "RATE_LIMITED");
+    assert!(refused.headers.contains_key("retry-after"));
+    assert_eq!(import(&owner, true, file).await.status, 200, "another account");
+    used(1 << 30, 1).await;
+    assert_eq!(import(&free, true, file).await.status, 200, "another day");
+}
+
+#[tokio::test]
 async fn an_import_resumes_after_its_process_ended() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;

@@ -167,6 +167,17 @@ async fn an_invalid_idempotency_key_is_rejected() {
 }
 
 #[tokio::test]
+async fn a_bulk_request_that_created_nothing_leaves_its_key_free() {
+    let server = Server::start().await;
+    let bad = json!({"links": [{"name": "a", "destination": "nowhere"}]});
+    let first = create(&server, "k", "/api/links/bulk", &bad).await;
+    assert_eq!(first.status, 200);
+    assert_eq!(first.body["results"][0]["status"], 400);
+    let good = json!({"links": [link()]});
+    assert_eq!(create(&server, "k", "/api/links/bulk", &good).await.body["results"][0]["status"], 201);
+}
+
+#[tokio::test]
 async fn a_bulk_request_is_idempotent() {
     let server = Server::start().await;
     let body = json!({"links": [link(), {"name": "no destination"}]});

@@ -55,6 +55,17 @@ async fn an_endpoint_shows_its_health() {
     assert_eq!(health().await, (json!(true), success.clone(), failure.clone()));
     run(&server, "UPDATE webhook_endpoints SET status = 'disabled'").await;
     assert_eq!(health().await, (json!(false), success, failure), "a disabled endpoint is not failing");
+
+    run(
+        &server,
+        "UPDATE webhook_health SET dropped = 7, first_dropped_at = '2026-11-22T10:00:03Z',
+                                   last_dropped_at = '2026-11-22T10:00:04Z'",
+    )
+    .await;
+    let shown = server.send(Method::GET, &path, None).await.body;
+    assert_eq!(shown["dropped_deliveries"], 7);
+    assert_eq!(shown["first_dropped_at"], "2026-11-22T10:00:03.000Z");
+    assert_eq!(shown["last_dropped_at"], "2026-11-22T10:00:04.000Z");
 }
 
 #[tokio::test]

@@ -64,11 +64,11 @@ pub(crate) struct Written {
 
 impl Written {
     fn of(one: &Finished, settled: &Settled) -> Self {
-        let standing = match (&one.outcome, one.fate()) {
-            // A rejection is an answer too, and does not hold a permit for long.
-            (Outcome::Delivered, _) | (_, Some(Fate::Rejected)) => Some(Standing::Proven),
-            (Outcome::Failed(_), _) => Some(Standing::Failing),
-            (Outcome::Withdrawn | Outcome::Unsent | Outcome::Unsendable, _) => None,
+        let standing = match one.outcome {
+            Outcome::Delivered => Some(Standing::Proven),
+            // A rejection too: each costs rows in the failure log, so an endpoint that rejects all must not be fast.
+            Outcome::Failed(_) => Some(Standing::Failing),
+            Outcome::Withdrawn | Outcome::Unsent | Outcome::Unsendable => None,
         };
         let is_settled = settled.deliveries.contains(&one.delivery.delivery_id);
         let due_in = if is_settled { one.due_in() } else { None };

@@ -22,6 +22,7 @@ use rdkafka::Message as _;
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::OwnedMessage;
 use rdkafka::topic_partition_list::Offset;
+use schemas::id::EndpointId;
 use schemas::message::{Click, DecodeError, LinkEvent, Message as _};
 use schemas::topic;
 use service::kafka::{DeadLetters, KafkaConfig};
@@ -81,6 +82,7 @@ pub(crate) async fn enqueue(
         pool,
         handover,
         known: (0, Endpoints::default()),
+        full: HashSet::new(),
         taken_over: None,
         positions: HashMap::new(),
     };
@@ -171,6 +173,8 @@ struct Enqueue {
     handover: Handover,
     /// The endpoints and their version when they were read.
     known: (i64, Endpoints),
+    /// The endpoints whose queue is full.
+    full: HashSet<EndpointId>,
     /// The consumer's number of changes at the last takeover; `None` when partitions must be taken over first.
     taken_over: Option<u64>,
     /// The partitions of this process and their positions in Postgres.
@@ -262,7 +266,8 @@ impl Enqueue {
     ///
     /// Called after a poll, so that an endpoint that existed at the time of a click is never missed.
     async fn refresh(&mut self) -> sqlx::Result<()> {
-        let version = store::endpoints_version(&self.pool).await?;
+        let (version, full) = store::version_and_full(&self.pool).await?;
+        self.full = full;
         if version != self.known.0 {
             // A change after the version was read raises it again, so the next batch sees it at the latest.
             self.known = (version, store::enabled_endpoints(&self.pool).await?.into_iter().collect());
@@ -313,8 +318,16 @@ impl Enqueue {
             return Ok(());
         }
         try_join_all(unreadable.iter().map(|one| one.write(&self.dead_letters))).await?;
+        let mut dropped = HashMap::new();
+        deliveries.retain(|one| {
+            let is_full = self.full.contains(&one.endpoint_id);
+            if is_full {
+                *dropped.entry(one.endpoint_id).or_insert(0) += 1;
+            }
+            !is_full
+        });
         let Offer { grants, lease } = self.ask(&mut deliveries).await;
-        let inserted = match store::insert(&self.pool, &deliveries, &moves, lease).await {
+        let inserted = match store::insert(&self.pool, &deliveries, &dropped, &moves, lease).await {
             Ok(Ok(inserted)) => inserted,
             failed => {
                 // If only the answer to the commit was lost, the deliveries are leased and wait until the lease
@@ -325,6 +338,8 @@ impl Enqueue {
             }
         };
         metrics::counter!("hopline_webhook_deliveries_stored_total").increment(inserted.len() as u64);
+        let dropped: i64 = dropped.values().sum();
+        metrics::counter!("hopline_webhook_deliveries_dropped_total").increment(dropped.unsigned_abs());
         let epochs: HashMap<Uuid, i64> = inserted.iter().map(|one| (one.delivery_id, one.epoch)).collect();
         let (mut claimed, mut left) = (Vec::new(), HashSet::new());
         for one in deliveries {

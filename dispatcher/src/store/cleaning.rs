@@ -13,11 +13,20 @@ const CLASS: i32 = 0x0d16;
 /// The longest time until a delivery can be due: a wait of 15 minutes that its receiver requested, plus a margin.
 const MAX_WAIT: Duration = Duration::from_secs(20 * 60);
 
-/// Removes deliveries that will not be sent and, when `thorough`, rows that have expired or belong to deleted
-/// endpoints.
+/// Limits of the rows of one endpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Maximum deliveries in its queue, and failed ones that can be sent again.
+    pub(crate) queue: i64,
+    /// Maximum failed attempts with a body; ten times as many are kept without.
+    pub(crate) failures: i64,
+}
+
+/// Removes deliveries that will not be sent, notes which queues are full, and, when `thorough`, removes rows that have
+/// expired, exceed the limits, or belong to deleted endpoints.
 ///
 /// One dispatcher at a time does it. Returns whether more rows remain.
-pub(crate) async fn clean(pool: &PgPool, thorough: bool) -> sqlx::Result<bool> {
+pub(crate) async fn clean(pool: &PgPool, limits: Limits, thorough: bool) -> sqlx::Result<bool> {
     let mut transaction = pool.begin().await?;
     let mine: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1, 0)")
         .bind(CLASS)
@@ -30,12 +39,16 @@ pub(crate) async fn clean(pool: &PgPool, thorough: bool) -> sqlx::Result<bool> {
     if thorough {
         most = most.max(failures(&mut transaction).await?);
         most = most.max(requests(&mut transaction).await?);
+        most = most.max(bodies_above(&mut transaction, limits.failures).await?);
+        most = most.max(failures_above(&mut transaction, 10 * limits.failures).await?);
+        most = most.max(requests_above(&mut transaction, limits.queue).await?);
         most = most.max(failures_of_nobody(&mut transaction).await?);
         most = most.max(requests_of_nobody(&mut transaction).await?);
         most = most.max(finished(&mut transaction).await?);
         health_of_nobody(&mut transaction).await?;
         pull_forward(&mut transaction).await?;
     }
+    note_full(&mut transaction, limits.queue).await?;
     transaction.commit().await?;
     Ok(most >= MAX_ROWS as u64)
 }
@@ -65,6 +78,108 @@ async fn purge(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64>
              FOR UPDATE OF d SKIP LOCKED
          )",
     )
+    .bind(MAX_ROWS)
+    .execute(&mut **transaction)
+    .await
+    .map(|done| done.rows_affected())
+}
+
+/// Notes which queues are full, so that no event is added to them.
+///
+/// Counting stops at the limit, so a round reads at most that many entries of the index for each endpoint.
+async fn note_full(transaction: &mut Transaction<'_, Postgres>, limit: i64) -> sqlx::Result<()> {
+    sqlx::query(
+        "WITH RECURSIVE endpoint (id) AS (
+             (SELECT endpoint_id FROM webhook_deliveries ORDER BY endpoint_id LIMIT 1)
+             UNION ALL
+             SELECT (SELECT endpoint_id FROM webhook_deliveries WHERE endpoint_id > endpoint.id
+                     ORDER BY endpoint_id LIMIT 1)
+             FROM endpoint WHERE endpoint.id IS NOT NULL
+         ),
+         filled AS MATERIALIZED (
+             SELECT e.id FROM endpoint JOIN webhook_endpoints e ON e.id = endpoint.id
+             WHERE EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id OFFSET $1 - 1 LIMIT 1)
+         ),
+         emptied AS (
+             UPDATE webhook_health SET is_full = false
+             WHERE is_full AND endpoint_id NOT IN (SELECT id FROM filled)
+         )
+         INSERT INTO webhook_health AS h (endpoint_id, is_full) SELECT id, true FROM filled ORDER BY id
+         ON CONFLICT (endpoint_id) DO UPDATE SET is_full = true WHERE NOT h.is_full",
+    )
+    .bind(limit)
+    .execute(&mut **transaction)
+    .await
+    .map(drop)
+}
+
+/// Removes the bodies of the answers to all failed attempts of an endpoint but the newest `limit`.
+async fn bodies_above(transaction: &mut Transaction<'_, Postgres>, limit: i64) -> sqlx::Result<u64> {
+    sqlx::query(
+        "WITH RECURSIVE endpoint (id) AS (
+             (SELECT endpoint_id FROM webhook_failures ORDER BY endpoint_id LIMIT 1)
+             UNION ALL
+             SELECT (SELECT endpoint_id FROM webhook_failures WHERE endpoint_id > endpoint.id
+                     ORDER BY endpoint_id LIMIT 1)
+             FROM endpoint WHERE endpoint.id IS NOT NULL
+         )
+         UPDATE webhook_failures SET response_body = '' WHERE id IN (
+             SELECT old.id FROM endpoint CROSS JOIN LATERAL (
+                 SELECT f.id, f.response_body FROM webhook_failures f WHERE f.endpoint_id = endpoint.id
+                 ORDER BY f.attempted_at DESC, f.id DESC OFFSET $1
+             ) AS old
+             WHERE old.response_body <> '' LIMIT $2
+         )",
+    )
+    .bind(limit)
+    .bind(MAX_ROWS)
+    .execute(&mut **transaction)
+    .await
+    .map(|done| done.rows_affected())
+}
+
+/// Removes all failed attempts of an endpoint but the newest `limit`.
+async fn failures_above(transaction: &mut Transaction<'_, Postgres>, limit: i64) -> sqlx::Result<u64> {
+    sqlx::query(
+        "WITH RECURSIVE endpoint (id) AS (
+             (SELECT endpoint_id FROM webhook_failures ORDER BY endpoint_id LIMIT 1)
+             UNION ALL
+             SELECT (SELECT endpoint_id FROM webhook_failures WHERE endpoint_id > endpoint.id
+                     ORDER BY endpoint_id LIMIT 1)
+             FROM endpoint WHERE endpoint.id IS NOT NULL
+         )
+         DELETE FROM webhook_failures WHERE id IN (
+             SELECT old.id FROM endpoint CROSS JOIN LATERAL (
+                 SELECT f.id FROM webhook_failures f WHERE f.endpoint_id = endpoint.id
+                 ORDER BY f.attempted_at DESC, f.id DESC OFFSET $1 LIMIT $2
+             ) AS old LIMIT $2
+         )",
+    )
+    .bind(limit)
+    .bind(MAX_ROWS)
+    .execute(&mut **transaction)
+    .await
+    .map(|done| done.rows_affected())
+}
+
+/// Removes the requests of all failed deliveries of an endpoint but the newest `limit`.
+async fn requests_above(transaction: &mut Transaction<'_, Postgres>, limit: i64) -> sqlx::Result<u64> {
+    sqlx::query(
+        "WITH RECURSIVE endpoint (id) AS (
+             (SELECT endpoint_id FROM webhook_failed_deliveries ORDER BY endpoint_id LIMIT 1)
+             UNION ALL
+             SELECT (SELECT endpoint_id FROM webhook_failed_deliveries WHERE endpoint_id > endpoint.id
+                     ORDER BY endpoint_id LIMIT 1)
+             FROM endpoint WHERE endpoint.id IS NOT NULL
+         )
+         DELETE FROM webhook_failed_deliveries WHERE delivery_id IN (
+             SELECT old.delivery_id FROM endpoint CROSS JOIN LATERAL (
+                 SELECT f.delivery_id FROM webhook_failed_deliveries f WHERE f.endpoint_id = endpoint.id
+                 ORDER BY f.failed_at DESC OFFSET $1 LIMIT $2
+             ) AS old LIMIT $2
+         )",
+    )
+    .bind(limit)
     .bind(MAX_ROWS)
     .execute(&mut **transaction)
     .await

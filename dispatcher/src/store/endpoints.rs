@@ -1,6 +1,6 @@
 //! Endpoints, as needed for matching events and for attempts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use schemas::id::{EndpointId, WorkspaceId};
@@ -25,9 +25,14 @@ pub(crate) struct Endpoint {
     pub(crate) enabled_from: DateTime<Utc>,
 }
 
-/// Returns the version, which every change of an endpoint or a plan raises.
-pub(crate) async fn endpoints_version(pool: &PgPool) -> sqlx::Result<i64> {
-    sqlx::query_scalar("SELECT version FROM endpoints_version").fetch_one(pool).await
+/// Returns the version, which every change of an endpoint or a plan raises, and the endpoints whose queue is full.
+pub(crate) async fn version_and_full(pool: &PgPool) -> sqlx::Result<(i64, HashSet<EndpointId>)> {
+    let (version, full): (i64, Vec<Uuid>) = sqlx::query_as(
+        "SELECT version, ARRAY(SELECT endpoint_id FROM webhook_health WHERE is_full) FROM endpoints_version",
+    )
+    .fetch_one(pool)
+    .await?;
+    Ok((version, full.into_iter().map(EndpointId::from_uuid).collect()))
 }
 
 /// Returns the enabled endpoints of workspaces whose plan has webhooks.

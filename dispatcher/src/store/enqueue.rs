@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use schemas::id::{EndpointId, WorkspaceId};
-use sqlx::{PgExecutor, PgPool, Row as _};
+use sqlx::{PgExecutor, PgPool, Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
 use super::queue::Lease;
@@ -152,17 +152,18 @@ fn all(done: u64, wanted: usize) -> Result<(), Fenced> {
     if done == wanted as u64 { Ok(()) } else { Err(Fenced) }
 }
 
-/// Inserts deliveries and moves the positions in one transaction.
+/// Inserts deliveries, counts those that were dropped by endpoint, and moves the positions, in one transaction.
 ///
 /// Skips a delivery that is stored already or whose end is recorded, and one whose endpoint is deleted, disabled, or
 /// was enabled after the event was accepted.
 pub(crate) async fn insert(
     pool: &PgPool,
     deliveries: &[NewDelivery],
+    dropped: &HashMap<EndpointId, i64>,
     moves: &[Move],
     lease: Option<Lease>,
 ) -> sqlx::Result<Result<Vec<Inserted>, Fenced>> {
-    if deliveries.is_empty() {
+    if deliveries.is_empty() && dropped.is_empty() {
         // Without deliveries, positions need not move together.
         return Ok(move_positions(pool, moves).await?.map(|()| Vec::new()));
     }
@@ -209,6 +210,31 @@ pub(crate) async fn insert(
         .iter()
         .map(|row| Ok(Inserted { delivery_id: row.try_get("delivery_id")?, epoch: row.try_get("epoch")? }))
         .collect::<sqlx::Result<_>>()?;
+    count_dropped(&mut transaction, dropped).await?;
     transaction.commit().await?;
     Ok(Ok(inserted))
+}
+
+/// Adds dropped deliveries to the counts of their endpoints, unless these are deleted.
+async fn count_dropped(
+    transaction: &mut Transaction<'_, Postgres>,
+    dropped: &HashMap<EndpointId, i64>,
+) -> sqlx::Result<()> {
+    if dropped.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(
+        "INSERT INTO webhook_health AS h (endpoint_id, dropped, first_dropped_at, last_dropped_at)
+         SELECT e.id, n.dropped, now(), now() FROM unnest($1::uuid[], $2::bigint[]) AS n (endpoint_id, dropped)
+         JOIN webhook_endpoints e ON e.id = n.endpoint_id
+         ORDER BY e.id
+         ON CONFLICT (endpoint_id) DO UPDATE
+         SET dropped = h.dropped + excluded.dropped, last_dropped_at = excluded.last_dropped_at,
+             first_dropped_at = coalesce(h.first_dropped_at, excluded.first_dropped_at)",
+    )
+    .bind(dropped.keys().map(|endpoint| endpoint.uuid()).collect::<Vec<Uuid>>())
+    .bind(dropped.values().copied().collect::<Vec<_>>())
+    .execute(&mut **transaction)
+    .await
+    .map(drop)
 }

@@ -11,6 +11,7 @@ mod example_receiver;
 mod failures;
 mod fairness;
 mod health;
+mod limits;
 mod plans;
 mod positions;
 mod raw;

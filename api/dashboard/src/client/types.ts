@@ -160,6 +160,10 @@ export interface Endpoint {
   consecutive_exhausted: number;
   last_success_at: string | null;
   last_failure_at: string | null;
+  /** Deliveries that were dropped because too many were waiting. */
+  dropped_deliveries: number;
+  first_dropped_at: string | null;
+  last_dropped_at: string | null;
   /** Enabled, and the newest finished attempt failed. */
   is_failing: boolean;
   created_at: string;

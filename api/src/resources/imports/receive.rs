@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
+use chrono::{DateTime, Timelike as _, Utc};
 use futures_util::{StreamExt as _, stream};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
@@ -85,7 +86,7 @@ pub(crate) async fn import(
         // A dry run and an import must not be confused.
         report::find(&app, &caller, id, Some(parameters.dry_run)).await?;
         // The file is stored already.
-        receive(&app, None, body).await?;
+        receive(&app, &caller, None, body).await?;
         return settled(&app, &caller, id).await;
     }
     let is_known = match &key {
@@ -93,7 +94,7 @@ pub(crate) async fn import(
         None => false,
     };
     let arriving = if is_known { None } else { Some(begin(&app, &caller, parameters.dry_run).await?) };
-    let sha256 = receive(&app, arriving.as_ref().map(|arriving| arriving.id), body).await?;
+    let sha256 = receive(&app, &caller, arriving.as_ref().map(|arriving| arriving.id), body).await?;
     let named = key
         .map(|key| NamedRequest::new(caller.workspace, key, "import links", &(parameters.dry_run, sha256)));
     let id = take(&app, named.transpose()?.as_ref(), arriving).await?;
@@ -159,7 +160,13 @@ async fn take(
 }
 
 /// Reads a file to its end and returns its digest. With an import, stores it in pieces.
-async fn receive(app: &App, id: Option<ImportId>, mut body: Body) -> Result<[u8; 32], ApiError> {
+async fn receive(
+    app: &App,
+    caller: &Caller,
+    id: Option<ImportId>,
+    mut body: Body,
+) -> Result<[u8; 32], ApiError> {
+    let most = app.plans.import_bytes_per_day(caller.plan);
     let mut piece = BytesMut::with_capacity(PIECE);
     let mut sha256 = Sha256::new();
     let (mut number, mut total) = (0, 0);
@@ -192,7 +199,11 @@ async fn receive(app: &App, id: Option<ImportId>, mut body: Body) -> Result<[u8;
                 // Before the rest is received.
                 Rows::check_header(&piece).map_err(|fault| ApiError::invalid_field("header", fault))?;
             }
-            imports::add_piece(&app.pool, id, number, &piece).await.map_err(database)?;
+            let added = imports::add_piece(&app.pool, caller.account, id, number, &piece, most);
+            if !added.await.map_err(database)? {
+                let message = format!("The account has sent {} GB of files to import today.", most >> 30);
+                return Err(ApiError::rate_limited(message).with_retry_after(until_midnight(Utc::now())));
+            }
             number += 1;
         }
         piece.clear();
@@ -200,6 +211,11 @@ async fn receive(app: &App, id: Option<ImportId>, mut body: Body) -> Result<[u8;
             return Ok(sha256.finalize().into());
         }
     }
+}
+
+/// Returns the time until the next day begins in UTC.
+fn until_midnight(now: DateTime<Utc>) -> Duration {
+    Duration::from_secs(u64::from(86_400 - now.num_seconds_from_midnight()))
 }
 
 /// Returns the report when the import is done, or after a while.

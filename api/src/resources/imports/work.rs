@@ -26,6 +26,9 @@ const TURN: usize = 4;
 /// Rows read in one turn. A resumed import first reads past the rows that are done, which may be a million.
 const MOST_READ: usize = 20_000;
 
+/// Most rejected rows, at which an import stops.
+const MAX_REJECTED: i64 = 10_000;
+
 /// Most rows of a file.
 const MAX_ROWS: i64 = 1_000_000;
 
@@ -66,7 +69,7 @@ impl Work {
                 // Another process has continued it.
                 return Ok(true);
             }
-            if is_end {
+            if is_end || self.import.failed >= MAX_REJECTED {
                 imports::finish(connection, self.import.id).await?;
                 return Ok(true);
             }
@@ -83,6 +86,8 @@ impl Work {
         let mut batch = Vec::with_capacity(BATCH);
         let Some(columns) = &self.columns else { return Ok((batch, true)) };
         let done = self.import.created + self.import.failed;
+        // No more than may still be rejected.
+        let size = usize::try_from(MAX_REJECTED - self.import.failed).unwrap_or(0).min(BATCH);
         for _ in 0..MOST_READ {
             let Some((row, mut is_end)) = self.file.next(connection).await? else {
                 return Ok((batch, true));
@@ -100,7 +105,7 @@ impl Work {
                 };
                 batch.push(Entry { line: row.line, content: row.content, link });
             }
-            if is_end || batch.len() == BATCH {
+            if is_end || batch.len() == size {
                 return Ok((batch, is_end));
             }
         }
@@ -249,7 +254,10 @@ async fn batch_once(
             Err(error) => {
                 outcome.failed += 1;
                 let Entry { line: row, ref content, .. } = batch[place];
-                let message = error.message().to_owned();
+                let mut message = error.message().to_owned();
+                if import.failed + outcome.failed == MAX_REJECTED {
+                    message += " The import stopped here, because 10,000 rows were rejected.";
+                }
                 // Statuses have three digits.
                 let status = error.status().as_u16().cast_signed();
                 outcome.rejected_rows.push(RejectedRow { row, status, message, content: content.clone() });

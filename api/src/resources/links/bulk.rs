@@ -90,7 +90,12 @@ async fn bulk_once(
         };
         results.push(Entry { index, status: status.as_u16(), outcome });
     }
+    let is_changed = results.iter().any(|entry| matches!(entry.outcome, Outcome::Link(_)));
     let answer = Answer::new(StatusCode::OK, &Results { results }, None)?;
+    if !is_changed {
+        // Nothing to repeat, so the key is not kept, as after an error.
+        return Ok(answer);
+    }
     if let Some(named) = named {
         named.keep(&mut transaction, &answer).await.map_err(database)?;
     }

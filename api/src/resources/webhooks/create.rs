@@ -67,6 +67,9 @@ pub(crate) async fn create(
         updated_at: now,
         last_success_at: None,
         last_failure_at: None,
+        dropped: 0,
+        first_dropped_at: None,
+        last_dropped_at: None,
     };
     let mut transaction = app.pool.begin().await.map_err(database)?;
     quota::share_to_write(&mut transaction, caller.account).await?;

@@ -40,6 +40,12 @@ pub(crate) struct Endpoint {
     last_success_at: Option<DateTime<Utc>>,
     #[serde(with = "schemas::time::optional_millis")]
     last_failure_at: Option<DateTime<Utc>>,
+    /// Deliveries that its queue could not take.
+    dropped_deliveries: i64,
+    #[serde(with = "schemas::time::optional_millis")]
+    first_dropped_at: Option<DateTime<Utc>>,
+    #[serde(with = "schemas::time::optional_millis")]
+    last_dropped_at: Option<DateTime<Utc>>,
     #[serde(with = "schemas::time::millis")]
     created_at: DateTime<Utc>,
     #[serde(with = "schemas::time::millis")]
@@ -54,6 +60,9 @@ impl From<EndpointRow> for Endpoint {
             is_failing: row.status == "enabled" && row.last_failure_at > row.last_success_at,
             last_success_at: row.last_success_at,
             last_failure_at: row.last_failure_at,
+            dropped_deliveries: row.dropped,
+            first_dropped_at: row.first_dropped_at,
+            last_dropped_at: row.last_dropped_at,
             url: row.url,
             description: row.description,
             events: row.events,
