@@ -13,6 +13,7 @@ use url::Url;
 
 use crate::account::sessions::password::Hashing;
 use crate::plan::Plans;
+use crate::resources::links::destination::Destinations;
 use crate::resources::live::hub::Hub;
 use crate::store::clicks::ClickStore;
 use crate::web::slots::Slots;
@@ -42,6 +43,8 @@ pub(crate) struct State {
     pub(crate) click_ids: ClickIdKeys,
     /// Seal webhook secrets.
     pub(crate) secret_keys: KeyRing,
+    /// The rules for destinations of links.
+    pub(crate) destinations: Destinations,
     /// The base of short links as visitors see it.
     pub(crate) public_url: Url,
     /// The dashboard's address, if it is configured.

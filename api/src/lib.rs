@@ -29,8 +29,9 @@ use tokio::sync::Notify;
 use crate::account::sessions::password::Hashing;
 use crate::account::sessions::setup;
 use crate::app::{App, State};
-use crate::background::{outbox, retention, sweep};
+use crate::background::{blocked_hosts, outbox, retention, sweep};
 use crate::resources::imports::schedule;
+use crate::resources::links::destination::Destinations;
 use crate::resources::live::follow::follow;
 use crate::resources::live::hub::Hub;
 use crate::store::clicks::ClickStore;
@@ -62,13 +63,14 @@ pub async fn run(
     let (postgres, kafka) = (health.check("postgres"), health.check("kafka"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     tokio::spawn(service::postgres::watch(pool.clone(), postgres, shutdown.clone()));
-    tokio::spawn(sweep::sweep(pool.clone(), shutdown.clone()));
     let outbox = tokio::spawn(outbox::publish(pool.clone(), config.kafka.clone(), kafka, shutdown.clone()));
 
     let app = app(&config, pool.clone(), &clickhouse, &shutdown)?;
     follow(&config.kafka, app.live.clone(), shutdown.clone())?;
     let daily = retention::write_daily(pool.clone(), clickhouse, app.plans.clone(), shutdown.clone());
     tokio::spawn(daily);
+    tokio::spawn(blocked_hosts::follow(app.clone(), shutdown.clone()));
+    tokio::spawn(sweep::sweep(app.clone()));
     tokio::spawn(schedule::run_imports(app.clone()));
     tokio::spawn(setup::announce(app.clone(), shutdown.clone()));
     let middleware =
@@ -98,6 +100,7 @@ fn app(
         click_ids: click_id_keys(config),
         secret_keys: config.secret_keys.clone(),
         webhook_rules: DestinationRules::new(config.webhook_allow.clone(), Some(&config.public_url)),
+        destinations: Destinations::new(config.public_url.clone()),
         public_url: config.public_url.clone(),
         dashboard_url: config.dashboard_url.clone(),
         country_source: config.country_source(),
@@ -128,7 +131,7 @@ pub async fn administer(config: &Config, admin: Admin) -> anyhow::Result<String>
     let clickhouse = service::clickhouse::client(&config.clickhouse);
     // A command ends by itself.
     let shutdown = Shutdown::new(std::time::Duration::ZERO);
-    admin::run(admin, &app(config, pool, &clickhouse, &shutdown)?).await
+    admin::run(admin, &app(config, pool, &clickhouse, &shutdown)?, &clickhouse).await
 }
 
 pub use admin::Admin;

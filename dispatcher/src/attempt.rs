@@ -45,6 +45,8 @@ pub(crate) struct Target {
     pub(crate) url: String,
     /// The endpoint's epoch, raised whenever it is enabled again.
     pub(crate) epoch: i64,
+    /// Whether its account is suspended: its deliveries wait.
+    pub(crate) is_suspended: bool,
     /// The secret.
     pub(crate) secret: SealedSecret,
     /// The former secret, for a day after it was replaced.
@@ -72,8 +74,8 @@ pub(crate) enum Outcome {
     /// Nothing was sent because the attempt could not begin before the lease would expire. The delivery is sent under
     /// another lease.
     Unsent,
-    /// Nothing was sent because the endpoint's secret cannot be decrypted. This is not the receiver's fault, so it does
-    /// not count as an attempt.
+    /// Nothing was sent because the endpoint's secret cannot be decrypted, or its account is suspended. This is not the
+    /// receiver's fault, so it does not count as an attempt.
     Unsendable,
 }
 

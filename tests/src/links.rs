@@ -45,6 +45,7 @@ pub fn publish_of(engines: &Isolated, workspace_id: WorkspaceId, count: usize) -
             forward_query: ForwardQuery::Append,
             append_click_id: true,
             expires_at: None,
+            is_blocked: false,
         };
         slugs.push(link.slug.clone());
         let (key, value) = (link.id.to_string(), LinkRecord::Live(link).encode());

@@ -97,7 +97,7 @@ async fn set_locked(
     for batch in links.chunks(BATCH) {
         let rows = links::set_locked(&mut *transaction, batch, is_locked, now).await?;
         changed += rows.len();
-        let messages = rows.iter().flat_map(|row| object::lock_messages(row, app));
+        let messages = rows.iter().flat_map(|row| object::change_messages(row, app, "is_locked"));
         outbox::enqueue_all(transaction, messages).await?;
     }
     Ok(changed)

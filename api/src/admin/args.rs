@@ -1,8 +1,10 @@
 //! The command line of `api admin`.
 
+use std::path::PathBuf;
+
 use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
-use schemas::id::{AccountId, EdgeTokenId, EndpointId, KeyId, WorkspaceId};
+use schemas::id::{AccountId, EdgeTokenId, EndpointId, KeyId, LinkId, WorkspaceId};
 
 use crate::account::token::DEFAULT_NAME;
 use crate::plan::Plan;
@@ -179,6 +181,101 @@ pub(super) enum Command {
         #[arg(long)]
         slug: String,
     },
+    /// Blocks a link: edges answer 410 with a page that says so, and do not count. It cannot be edited, only deleted.
+    ///
+    /// Example: api admin block-link --id lnk_… --reason "Phishing, reported by the bank"
+    BlockLink {
+        /// The link's id; `find-link` finds it by its slug.
+        #[arg(long)]
+        id: LinkId,
+        /// Why, as the link's owner sees it.
+        #[arg(long)]
+        reason: String,
+    },
+    /// Ends the block of a link.
+    ///
+    /// Example: api admin unblock-link --id lnk_…
+    UnblockLink {
+        /// The link's id.
+        #[arg(long)]
+        id: LinkId,
+    },
+    /// Blocks a host and its subdomains as destinations. Existing links to it are blocked, new ones are rejected.
+    ///
+    /// Example: api admin block-destination --host evil.example
+    BlockDestination {
+        /// The host, without scheme, port and path.
+        #[arg(long)]
+        host: String,
+    },
+    /// Ends the block of a host, and of the links to it.
+    ///
+    /// Example: api admin unblock-destination --host evil.example
+    UnblockDestination {
+        /// The host, as `list-blocked` shows it.
+        #[arg(long)]
+        host: String,
+    },
+    /// Lists blocked hosts, blocked links and suspended accounts.
+    ///
+    /// Example: api admin list-blocked --json
+    ListBlocked,
+    /// Suspends an account: nobody can sign in or use its keys, its links answer 410, its webhooks wait.
+    ///
+    /// Run it again if it was interrupted.
+    ///
+    /// Example: api admin suspend-account --account acc_… --reason "Unpaid since March"
+    SuspendAccount {
+        /// The account's id.
+        #[arg(long)]
+        account: AccountId,
+        /// Why, for the audit trail.
+        #[arg(long)]
+        reason: String,
+    },
+    /// Brings back all of a suspended account.
+    ///
+    /// Example: api admin resume-account --account acc_…
+    ResumeAccount {
+        /// The account's id.
+        #[arg(long)]
+        account: AccountId,
+    },
+    /// Deletes an account with everything of it, for good: first its links, then all else in Postgres; clicks within the hour.
+    ///
+    /// What stays is the ids of its links, so that no replay brings one back, and entries of the audit trail without
+    /// names. Its slugs are nobody's for 90 days. Run it again if it was interrupted.
+    ///
+    /// Example: api admin delete-account --account acc_… --confirm "Corner shop"
+    DeleteAccount {
+        /// The account's id.
+        #[arg(long)]
+        account: AccountId,
+        /// The account's name, as `show-account` prints it.
+        #[arg(long, value_name = "NAME")]
+        confirm: String,
+    },
+    /// Writes everything of an account to files of JSON lines in a new directory: links, clicks, conversions, members,
+    /// workspaces, keys and webhooks, without secrets.
+    ///
+    /// Example: api admin export-account --account acc_… --to ./corner-shop
+    ExportAccount {
+        /// The account's id.
+        #[arg(long)]
+        account: AccountId,
+        /// The directory, which must not exist yet.
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
+    },
+    /// Removes all that has ended, as the running API does every ten minutes, compares every link with the blocked hosts,
+    /// and prints how much it removed.
+    ///
+    /// Example: api admin sweep --json
+    Sweep,
+    /// Seals all webhook secrets with the first of HOPLINE_SECRET_KEYS, so that the other keys can be removed.
+    ///
+    /// Example: api admin reseal
+    Reseal,
     /// Shows the audit trail: what operators and members have changed, the newest first.
     ///
     /// Example: api admin audit-trail --since 2026-11-01T00:00:00Z --limit 1000

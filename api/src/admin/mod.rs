@@ -2,9 +2,13 @@
 
 mod accounts;
 mod args;
+mod blocks;
 mod checks;
+mod delete_account;
+mod export_account;
 mod keys;
 mod publish_links;
+mod reseal;
 mod run;
 mod trail;
 

@@ -9,27 +9,33 @@ use super::accounts::{
     create_account, create_user, create_workspace, reset_password, set_plan, show_account,
 };
 use super::args::{Admin, Command};
+use super::blocks::{list_blocked, set_host_block, set_link_block, set_suspended};
 use super::checks::{checked_name, hashed_password, wrong};
+use super::delete_account::delete_account;
+use super::export_account::export_account;
 use super::keys::{create_edge_token, create_key, revoke_edge_token, revoke_key};
 use super::publish_links::publish_links;
+use super::reseal::reseal;
 use super::trail::record;
 use crate::account::members::check_email;
 use crate::account::sessions::setup;
 use crate::account::token::PlainToken;
 use crate::app::App;
+use crate::background::sweep::sweep_once;
+use crate::resources::links::block::compare_all;
 use crate::store::members::{NewMember, Role};
 use crate::store::{directory, endpoints};
 
 /// Carries out a command and returns what to print.
-pub(crate) async fn run(admin: Admin, app: &App) -> anyhow::Result<String> {
-    let answer = carry_out(admin.command, app).await?;
+pub(crate) async fn run(admin: Admin, app: &App, clickhouse: &clickhouse::Client) -> anyhow::Result<String> {
+    let answer = carry_out(admin.command, app, clickhouse).await?;
     if admin.json {
         return Ok(answer.to_string());
     }
     Ok(lines(&answer, 0))
 }
 
-async fn carry_out(command: Command, app: &App) -> anyhow::Result<Value> {
+async fn carry_out(command: Command, app: &App, clickhouse: &clickhouse::Client) -> anyhow::Result<Value> {
     let pool = &app.pool;
     match command {
         Command::CreateAccount { name, plan } => {
@@ -103,6 +109,28 @@ async fn carry_out(command: Command, app: &App) -> anyhow::Result<Value> {
             let link = link.ok_or_else(|| anyhow::anyhow!("--slug: no link has the slug {slug}"))?;
             Ok(serde_json::to_value(link)?)
         }
+        Command::BlockLink { id, reason } => set_link_block(app, id, Some(&reason)).await,
+        Command::UnblockLink { id } => set_link_block(app, id, None).await,
+        Command::BlockDestination { host } => set_host_block(app, &host, true).await,
+        Command::UnblockDestination { host } => set_host_block(app, &host, false).await,
+        Command::ListBlocked => list_blocked(app).await,
+        Command::SuspendAccount { account, reason } => {
+            set_suspended(app, account, Some(&reason)).await?.ok_or_else(|| no_account(account))
+        }
+        Command::ResumeAccount { account } => {
+            set_suspended(app, account, None).await?.ok_or_else(|| no_account(account))
+        }
+        Command::DeleteAccount { account, confirm } => {
+            delete_account(app, account, &confirm).await?.ok_or_else(|| no_account(account))
+        }
+        Command::ExportAccount { account, to } => {
+            export_account(app, clickhouse, account, &to).await?.ok_or_else(|| no_account(account))
+        }
+        Command::Sweep => {
+            let swept = sweep_once(app).await?;
+            Ok(json!({ "removed": swept, "links": compare_all(app).await? }))
+        }
+        Command::Reseal => Ok(json!({ "resealed": reseal(app).await? })),
         Command::AuditTrail { since, limit } => {
             Ok(json!({ "entries": directory::audit_trail(pool, since, limit).await? }))
         }

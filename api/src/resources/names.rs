@@ -33,11 +33,14 @@ pub(crate) async fn tags(caller: Caller, app: App) -> Result<Tags, ApiError> {
 }
 
 /// Returns whether a slug is available now. Only creating the link reserves it.
-pub(crate) async fn slug(_: Caller, Segment(slug): Segment, app: App) -> Result<Slug, ApiError> {
+pub(crate) async fn slug(caller: Caller, Segment(slug): Segment, app: App) -> Result<Slug, ApiError> {
     let reason = match check_slug(&slug) {
         Err(SlugFault::Reserved) => Some("reserved"),
         Err(SlugFault::Malformed(_)) => Some("malformed"),
-        Ok(()) => links::is_slug_taken(&app.pool, &slug).await.map_err(database)?.then_some("taken"),
+        Ok(()) => links::is_slug_taken(&app.pool, caller.workspace, &slug)
+            .await
+            .map_err(database)?
+            .then_some("taken"),
     };
     Ok(Slug { available: reason.is_none(), reason })
 }

@@ -54,6 +54,23 @@ pub(crate) async fn set_plan(transaction: &mut PgConnection, account: Uuid, plan
     Ok(())
 }
 
+/// Suspends an account for a reason, or, without one, resumes it; false when it is so already.
+pub(crate) async fn set_suspended(
+    transaction: &mut PgConnection,
+    account: Uuid,
+    reason: Option<&str>,
+) -> sqlx::Result<bool> {
+    let changed = sqlx::query(
+        "UPDATE accounts SET suspended_reason = $2, suspended_at = CASE WHEN $2 IS NULL THEN NULL ELSE now() END
+         WHERE id = $1 AND (suspended_at IS NULL) <> ($2::text IS NULL)",
+    )
+    .bind(account)
+    .bind(reason)
+    .execute(transaction)
+    .await?;
+    Ok(changed.rows_affected() == 1)
+}
+
 /// Keeps an account's plan unchanged until the transaction ends. Other transactions may share it.
 ///
 /// A transaction that has shared must not take: two of them would deadlock. It must begin again.

@@ -4,10 +4,11 @@ use chrono::{DateTime, Utc};
 use schemas::id::{ConversionId, LinkId, WorkspaceId};
 use schemas::message::{Conversion, Message as _, Version};
 use sha2::{Digest as _, Sha256};
-use sqlx::{PgPool, QueryBuilder};
+use sqlx::{PgConnection, PgPool, QueryBuilder};
 use uuid::Uuid;
 
 use crate::error::violates;
+use crate::plan::{Plan, Plans};
 use crate::store::outbox;
 use crate::store::outbox::Outgoing;
 
@@ -23,6 +24,45 @@ pub(crate) struct ConversionRow {
     pub(crate) host: Option<String>,
     pub(crate) page_url: Option<String>,
     pub(crate) created_at: DateTime<Utc>,
+}
+
+/// Conversions of which one statement removes the personal fields.
+const BATCH: i64 = 5_000;
+
+/// Removes the personal fields of conversions whose click is older than its plan keeps clicks. Returns of how many.
+///
+/// Days are those of UTC, as for clicks. The digest of the click id stays, so that a second conversion is refused.
+pub(crate) async fn remove_personal_fields(
+    connection: &mut PgConnection,
+    plans: &Plans,
+) -> sqlx::Result<u64> {
+    let (names, days): (Vec<&str>, Vec<i32>) = Plan::ALL
+        .iter()
+        .map(|plan| (plan.as_str(), i32::try_from(plans.retention_days(*plan)).unwrap_or(i32::MAX)))
+        .unzip();
+    let mut count = 0;
+    loop {
+        let removed = sqlx::query(
+            "UPDATE conversions SET click_id = NULL, external_user_id = NULL, user_name = NULL, user_email = NULL,
+                    host = NULL, page_url = NULL
+             WHERE id IN (
+                 SELECT c.id FROM unnest($1::text[], $2::integer[]) AS kept (plan, days)
+                 JOIN accounts a ON a.plan = kept.plan
+                 JOIN workspaces w ON w.account_id = a.id
+                 JOIN conversions c ON c.workspace_id = w.id AND c.click_id IS NOT NULL
+                  AND c.clicked_at < date_trunc('day', now(), 'UTC') - make_interval(days => kept.days)
+                 LIMIT $3)",
+        )
+        .bind(&names)
+        .bind(&days)
+        .bind(BATCH)
+        .execute(&mut *connection)
+        .await?;
+        count += removed.rows_affected();
+        if removed.rows_affected() < BATCH.unsigned_abs() {
+            return Ok(count);
+        }
+    }
 }
 
 /// The outcome of an insert.

@@ -122,6 +122,50 @@ pub(crate) async fn link(pool: &PgPool, slug: &str) -> sqlx::Result<Option<Link>
     .await
 }
 
+/// A blocked link and why.
+#[derive(Debug, Serialize, sqlx::FromRow)]
+pub(crate) struct BlockedLink {
+    #[sqlx(try_from = "Uuid")]
+    link_id: LinkId,
+    #[sqlx(try_from = "Uuid")]
+    workspace_id: WorkspaceId,
+    slug: String,
+    destination: String,
+    reason: Option<String>,
+    host: Option<String>,
+}
+
+/// A suspended account.
+#[derive(Debug, Serialize, sqlx::FromRow)]
+pub(crate) struct SuspendedAccount {
+    #[sqlx(try_from = "Uuid")]
+    account_id: AccountId,
+    name: String,
+    reason: Option<String>,
+    #[serde(with = "schemas::time::millis")]
+    suspended_at: DateTime<Utc>,
+}
+
+/// Returns the links that are blocked by themselves or by their host, the oldest first.
+pub(crate) async fn blocked_links(pool: &PgPool) -> sqlx::Result<Vec<BlockedLink>> {
+    sqlx::query_as(
+        "SELECT id AS link_id, workspace_id, slug, destination, blocked_reason AS reason, blocked_host AS host
+         FROM links WHERE is_blocked AND (blocked_reason IS NOT NULL OR blocked_host IS NOT NULL) ORDER BY id",
+    )
+    .fetch_all(pool)
+    .await
+}
+
+/// Returns the suspended accounts, the oldest first.
+pub(crate) async fn suspended_accounts(pool: &PgPool) -> sqlx::Result<Vec<SuspendedAccount>> {
+    sqlx::query_as(
+        "SELECT id AS account_id, name, suspended_reason AS reason, suspended_at
+         FROM accounts WHERE suspended_at IS NOT NULL ORDER BY created_at, id",
+    )
+    .fetch_all(pool)
+    .await
+}
+
 /// Returns the last entries of the audit trail since a time, the newest first.
 pub(crate) async fn audit_trail(
     pool: &PgPool,

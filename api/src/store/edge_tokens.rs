@@ -42,6 +42,19 @@ pub(crate) async fn revoke(transaction: &mut PgConnection, id: EdgeTokenId) -> s
     Ok(true)
 }
 
+/// Revokes every token of an account's workspaces.
+pub(crate) async fn revoke_all(transaction: &mut PgConnection, account: Uuid) -> sqlx::Result<()> {
+    let rows: Vec<EdgeTokenRow> = sqlx::query_as(
+        "UPDATE edge_tokens SET revoked_at = coalesce(revoked_at, now())
+         WHERE workspace_id IN (SELECT id FROM workspaces WHERE account_id = $1)
+         RETURNING id, workspace_id, token_sha256, revoked_at",
+    )
+    .bind(account)
+    .fetch_all(&mut *transaction)
+    .await?;
+    outbox::enqueue_all(transaction, rows.iter().map(EdgeTokenRow::message)).await
+}
+
 /// Reads every token, locked until the transaction ends.
 pub(crate) async fn all(transaction: &mut PgConnection) -> sqlx::Result<Vec<EdgeTokenRow>> {
     sqlx::query_as("SELECT id, workspace_id, token_sha256, revoked_at FROM edge_tokens FOR SHARE")

@@ -203,6 +203,50 @@ pub(crate) async fn delete(transaction: &mut PgConnection, workspace: Uuid, id: 
     Ok(true)
 }
 
+/// Finds the next endpoint after an id with a secret that another key than `key` sealed, and locks it. Returns its id, its
+/// secret and, if there is one, the former secret: key and sealed bytes of each.
+pub(crate) async fn next_sealed_with_another_key(
+    transaction: &mut PgConnection,
+    after: Uuid,
+    key: i16,
+) -> sqlx::Result<Option<(Uuid, Vec<(i16, Vec<u8>)>)>> {
+    type Row = (Uuid, i16, Vec<u8>, Option<i16>, Option<Vec<u8>>);
+    let row: Option<Row> = sqlx::query_as(
+        "SELECT id, secret_key_id, secret_sealed, previous_secret_key_id, previous_secret_sealed
+         FROM webhook_endpoints WHERE id > $1 AND (secret_key_id <> $2 OR previous_secret_key_id <> $2)
+         ORDER BY id LIMIT 1 FOR NO KEY UPDATE",
+    )
+    .bind(after)
+    .bind(key)
+    .fetch_optional(transaction)
+    .await?;
+    Ok(row.map(|(id, key, sealed, previous_key, previous)| {
+        (id, std::iter::once((key, sealed)).chain(previous_key.zip(previous)).collect())
+    }))
+}
+
+/// Stores the same secrets under another seal: the present one and, if there is one, the former.
+pub(crate) async fn set_secrets(
+    transaction: &mut PgConnection,
+    id: Uuid,
+    secrets: &[Sealed],
+) -> sqlx::Result<()> {
+    let (secret, previous) = (secrets.first(), secrets.get(1));
+    sqlx::query(
+        "UPDATE webhook_endpoints
+         SET secret_key_id = $2, secret_sealed = $3, previous_secret_key_id = $4, previous_secret_sealed = $5
+         WHERE id = $1",
+    )
+    .bind(id)
+    .bind(secret.map(|secret| i16::from(secret.key_id)))
+    .bind(secret.map(|secret| &secret.bytes))
+    .bind(previous.map(|secret| i16::from(secret.key_id)))
+    .bind(previous.map(|secret| &secret.bytes))
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
 /// Makes the dispatcher reload endpoints before it matches another event.
 pub(crate) async fn raise_version(transaction: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::query("UPDATE endpoints_version SET version = version + 1").execute(transaction).await?;

@@ -86,8 +86,9 @@ pub(crate) async fn keep(
     Ok(())
 }
 
-/// Removes keys that are no longer honoured.
-pub(crate) async fn remove_expired(connection: &mut PgConnection) -> sqlx::Result<()> {
+/// Removes keys that are no longer honoured. Returns how many.
+pub(crate) async fn remove_expired(connection: &mut PgConnection) -> sqlx::Result<u64> {
+    let mut count = 0;
     loop {
         // A request that has found its key holds the row until it has read the answer.
         let removed = sqlx::query(
@@ -99,8 +100,9 @@ pub(crate) async fn remove_expired(connection: &mut PgConnection) -> sqlx::Resul
         .bind(SWEEP_BATCH)
         .execute(&mut *connection)
         .await?;
+        count += removed.rows_affected();
         if removed.rows_affected() < SWEEP_BATCH.unsigned_abs() {
-            return Ok(());
+            return Ok(count);
         }
     }
 }

@@ -188,11 +188,14 @@ pub(crate) struct Waiting {
     pub(crate) is_dry_run: bool,
 }
 
-/// Reads the received imports that are not done, the oldest first.
+/// Reads the received imports that are not done, without those of suspended accounts, the oldest first.
 pub(crate) async fn waiting(connection: &mut PgConnection) -> sqlx::Result<Vec<Waiting>> {
     sqlx::query_as(
         "SELECT id, is_dry_run FROM link_imports
-         WHERE done_at IS NULL AND received_at IS NOT NULL ORDER BY created_at LIMIT 1000",
+         WHERE done_at IS NULL AND received_at IS NOT NULL
+           AND NOT EXISTS (SELECT FROM workspaces w JOIN accounts a ON a.id = w.account_id
+                           WHERE w.id = workspace_id AND a.suspended_at IS NOT NULL)
+         ORDER BY created_at LIMIT 1000",
     )
     .fetch_all(connection)
     .await
@@ -231,7 +234,8 @@ pub(crate) struct Outcome {
     pub(crate) rejected_rows: Vec<RejectedRow>,
 }
 
-/// Records the outcome of the rows after the first `done`; false when another process has recorded them.
+/// Records the outcome of the rows after the first `done`; false when another process has recorded them, or the account is
+/// suspended.
 pub(crate) async fn advance(
     transaction: &mut PgConnection,
     id: Uuid,
@@ -240,7 +244,9 @@ pub(crate) async fn advance(
 ) -> sqlx::Result<bool> {
     let advanced = sqlx::query(
         "UPDATE link_imports SET created = created + $3, failed = failed + $4
-         WHERE id = $1 AND created + failed = $2 AND done_at IS NULL",
+         WHERE id = $1 AND created + failed = $2 AND done_at IS NULL
+           AND NOT EXISTS (SELECT FROM workspaces w JOIN accounts a ON a.id = w.account_id
+                           WHERE w.id = workspace_id AND a.suspended_at IS NOT NULL)",
     )
     .bind(id)
     .bind(done)
@@ -292,8 +298,9 @@ pub(crate) async fn finish(connection: &mut PgConnection, id: Uuid) -> sqlx::Res
     Ok(())
 }
 
-/// Deletes imports a week after their creation, and unreceived ones after three hours.
-pub(crate) async fn sweep(connection: &mut PgConnection) -> sqlx::Result<()> {
+/// Deletes imports a week after their creation, and unreceived ones after three hours. Returns how many.
+pub(crate) async fn sweep(connection: &mut PgConnection) -> sqlx::Result<u64> {
+    let mut count = 0;
     loop {
         // One at a time: each may have a million rejected rows.
         let removed = sqlx::query(
@@ -306,8 +313,9 @@ pub(crate) async fn sweep(connection: &mut PgConnection) -> sqlx::Result<()> {
         .execute(&mut *connection)
         .await?;
         if removed.rows_affected() == 0 {
-            return Ok(());
+            return Ok(count);
         }
+        count += 1;
     }
 }
 

@@ -59,6 +59,7 @@ pub(crate) struct CountedKey {
     pub(crate) plan: Plan,
     pub(crate) requests_per_minute: Option<i64>,
     pub(crate) owner_id: Uuid,
+    pub(crate) is_suspended: bool,
     pub(crate) used: Option<i64>,
     pub(crate) window_end: DateTime<Utc>,
 }
@@ -72,6 +73,7 @@ pub(crate) struct CountedKey {
 const LOOK_UP_AND_COUNT: &str = "
     WITH caller AS (
         SELECT k.id, k.last_used_at, k.workspace_id, k.scope, a.id AS account_id, a.plan, plans.requests_per_minute,
+               a.suspended_at IS NOT NULL AS is_suspended,
                (SELECT u.id FROM users u WHERE u.account_id = a.id AND u.role = 'owner'
                 ORDER BY u.created_at, u.id LIMIT 1) AS owner_id
         FROM api_keys k
@@ -106,11 +108,14 @@ pub(crate) async fn find_and_count(
     sqlx::query_as(LOOK_UP_AND_COUNT).bind(&digest[..]).bind(plans).bind(limits).fetch_optional(pool).await
 }
 
-/// Returns whether a key exists and is neither revoked nor expired.
+/// Returns whether a key exists, is neither revoked nor expired, and its account is not suspended.
 pub(crate) async fn is_valid(pool: &PgPool, digest: &[u8; 32]) -> sqlx::Result<bool> {
     sqlx::query_scalar(
-        "SELECT EXISTS (SELECT FROM api_keys WHERE key_sha256 = $1 AND revoked_at IS NULL
-                        AND (expires_at IS NULL OR expires_at > now()))",
+        "SELECT EXISTS (SELECT FROM api_keys k
+                        JOIN workspaces w ON w.id = k.workspace_id
+                        JOIN accounts a ON a.id = w.account_id
+                        WHERE k.key_sha256 = $1 AND k.revoked_at IS NULL AND a.suspended_at IS NULL
+                          AND (k.expires_at IS NULL OR k.expires_at > now()))",
     )
     .bind(&digest[..])
     .fetch_one(pool)

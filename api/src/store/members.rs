@@ -99,9 +99,10 @@ pub(crate) async fn all(
 }
 
 /// Finds the member with an email address, whatever its case, and the hash of the password.
-pub(crate) async fn find(pool: &PgPool, email: &str) -> sqlx::Result<Option<(Uuid, Option<String>)>> {
+pub(crate) async fn find(pool: &PgPool, email: &str) -> sqlx::Result<Option<(Uuid, Option<String>, bool)>> {
     sqlx::query_as(
-        "SELECT id, password_hash FROM users WHERE lower(email) = lower($1) AND removed_at IS NULL",
+        "SELECT u.id, u.password_hash, a.suspended_at IS NOT NULL FROM users u JOIN accounts a ON a.id = u.account_id
+         WHERE lower(u.email) = lower($1) AND u.removed_at IS NULL",
     )
     .bind(email)
     .fetch_optional(pool)

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 /// 7 days without a request. `seen_at` is written at most every five minutes.
 const FIND: &str = "
     WITH session AS (
-        SELECT s.token_sha256, s.seen_at, u.id AS user_id, u.role, a.id AS account_id, a.plan,
+        SELECT s.token_sha256, s.seen_at, u.id AS user_id, u.role, a.id AS account_id, a.plan, a.suspended_at IS NOT NULL AS is_suspended,
                (SELECT w.id FROM workspaces w WHERE w.account_id = a.id AND w.id = $2) AS workspace_id
         FROM sessions s
         JOIN users u ON u.id = s.user_id
@@ -20,7 +20,7 @@ const FIND: &str = "
         UPDATE sessions AS s SET seen_at = now() FROM session
         WHERE s.token_sha256 = session.token_sha256 AND session.seen_at < now() - interval '5 minutes'
     )
-    SELECT user_id, role, account_id, plan, workspace_id FROM session";
+    SELECT user_id, role, account_id, plan, is_suspended, workspace_id FROM session";
 
 /// The member of a session, and the requested workspace if the account owns it.
 #[derive(sqlx::FromRow)]
@@ -30,6 +30,7 @@ pub(crate) struct SessionRow {
     pub(crate) account_id: Uuid,
     #[sqlx(try_from = "String")]
     pub(crate) plan: Plan,
+    pub(crate) is_suspended: bool,
     pub(crate) workspace_id: Option<Uuid>,
 }
 
@@ -78,12 +79,12 @@ pub(crate) async fn end_all(connection: &mut PgConnection, user: Uuid) -> sqlx::
     Ok(())
 }
 
-/// Removes sessions that have ended.
-pub(crate) async fn remove_ended(connection: &mut PgConnection) -> sqlx::Result<()> {
-    sqlx::query("DELETE FROM sessions WHERE seen_at < now() - interval '7 days' OR created_at < now() - interval '30 days'")
+/// Removes sessions that have ended. Returns how many.
+pub(crate) async fn remove_ended(connection: &mut PgConnection) -> sqlx::Result<u64> {
+    let removed = sqlx::query("DELETE FROM sessions WHERE seen_at < now() - interval '7 days' OR created_at < now() - interval '30 days'")
         .execute(connection)
         .await?;
-    Ok(())
+    Ok(removed.rows_affected())
 }
 
 /// A member and the account, as the dashboard shows them.

@@ -36,10 +36,10 @@ pub(crate) async fn take_back(
     Ok(())
 }
 
-/// Removes attempts that no longer count.
-pub(crate) async fn remove_ended(connection: &mut PgConnection) -> sqlx::Result<()> {
-    sqlx::query("DELETE FROM sign_in_attempts WHERE began_at < now() - interval '15 minutes'")
+/// Removes attempts that no longer count. Returns how many.
+pub(crate) async fn remove_ended(connection: &mut PgConnection) -> sqlx::Result<u64> {
+    let removed = sqlx::query("DELETE FROM sign_in_attempts WHERE began_at < now() - interval '15 minutes'")
         .execute(connection)
         .await?;
-    Ok(())
+    Ok(removed.rows_affected())
 }

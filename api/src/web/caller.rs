@@ -10,7 +10,7 @@ use service::http::ApiError;
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
-use crate::account::sessions::member::member_of;
+use crate::account::sessions::member::{member_of, suspended};
 use crate::account::token;
 use crate::app::App;
 use crate::error::database;
@@ -77,7 +77,9 @@ impl Caller {
     pub(crate) async fn is_valid(&self, app: &App) -> sqlx::Result<bool> {
         match &self.credential {
             Credential::Key { digest, .. } => keys::is_valid(&app.pool, digest).await,
-            Credential::Session { digest } => Ok(sessions::find(&app.pool, digest, None).await?.is_some()),
+            Credential::Session { digest } => {
+                Ok(sessions::find(&app.pool, digest, None).await?.is_some_and(|row| !row.is_suspended))
+            }
             Credential::Import => Ok(true),
         }
     }
@@ -177,6 +179,9 @@ async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller,
     visit.counted(budget);
     if limit.is_some() && row.used.is_none() {
         return Err(budget.exceeded());
+    }
+    if row.is_suspended {
+        return Err(suspended());
     }
     Ok(Caller {
         workspace: row.workspace_id,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod abuse;
 mod admin;
 mod bulk;
 mod clicks;

@@ -109,6 +109,7 @@ impl Bare {
             forward_query: ForwardQuery::Append,
             append_click_id: true,
             expires_at: None,
+            is_blocked: false,
         })
         .encode();
         sqlx::query(INSERT_LINK)

@@ -103,6 +103,7 @@ mod tests {
         let target = Target {
             url: "https://receiver.example".to_owned(),
             epoch: 1,
+            is_suspended: false,
             secret: SealedSecret { key_id: 0, bytes: Vec::new() },
             previous_secret: None,
         };

@@ -45,6 +45,9 @@ impl Sender {
 
     /// Makes one attempt, which ends by the deadline whatever the receiver does.
     pub(crate) async fn attempt(&self, delivery: &Claimed, target: &Target) -> Outcome {
+        if target.is_suspended {
+            return Outcome::Unsendable;
+        }
         let begun = Instant::now();
         let Some(secrets) = self.secrets(delivery.endpoint_id, target) else {
             return Outcome::Unsendable;

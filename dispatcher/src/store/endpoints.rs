@@ -42,7 +42,7 @@ pub(crate) async fn enabled_endpoints(pool: &PgPool) -> sqlx::Result<Vec<Endpoin
          FROM webhook_endpoints e
          JOIN workspaces w ON w.id = e.workspace_id
          JOIN accounts a ON a.id = w.account_id
-         WHERE e.status = 'enabled' AND a.plan IN ('agency', 'business')",
+         WHERE e.status = 'enabled' AND a.plan IN ('agency', 'business') AND a.suspended_at IS NULL",
     )
     .fetch_all(pool)
     .await?;
@@ -62,7 +62,7 @@ pub(crate) async fn enabled_endpoints(pool: &PgPool) -> sqlx::Result<Vec<Endpoin
 /// The current target of the endpoint of each row of `one`. `LATERAL` makes Postgres look it up by key; joining all
 /// endpoints would cost more.
 const TARGET: &str = "CROSS JOIN LATERAL (
-    SELECT e.url, e.epoch, e.secret_key_id, e.secret_sealed,
+    SELECT e.url, e.epoch, a.suspended_at IS NOT NULL AS is_suspended, e.secret_key_id, e.secret_sealed,
            CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_key_id END AS previous_key_id,
            CASE WHEN e.previous_secret_until > now() THEN e.previous_secret_sealed END AS previous_sealed
     FROM webhook_endpoints e
@@ -105,6 +105,7 @@ fn target(row: &PgRow) -> sqlx::Result<Target> {
     Ok(Target {
         url: row.try_get("url")?,
         epoch: row.try_get("epoch")?,
+        is_suspended: row.try_get("is_suspended")?,
         secret: SealedSecret { key_id: row.try_get("secret_key_id")?, bytes: row.try_get("secret_sealed")? },
         previous_secret: previous_secret(row)?,
     })

@@ -64,6 +64,8 @@ pub(crate) async fn backlog(pool: &PgPool) -> sqlx::Result<Vec<Waiting>> {
                 extract(epoch FROM now() - first.due_at)::float8 AS first
          FROM endpoint
          JOIN webhook_endpoints e ON e.id = endpoint.id AND e.status = 'enabled'
+         JOIN workspaces w ON w.id = e.workspace_id
+         JOIN accounts a ON a.id = w.account_id AND a.suspended_at IS NULL
          LEFT JOIN LATERAL (
              SELECT d.due_at FROM webhook_deliveries d
              WHERE d.endpoint_id = endpoint.id AND d.is_retry AND d.due_at <= now()

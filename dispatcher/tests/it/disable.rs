@@ -246,3 +246,32 @@ async fn deliveries_of_a_deleted_endpoint_or_lost_plan_are_removed() {
     assert_eq!(receiver.requests().len(), 2);
     dispatcher.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_of_a_suspended_account_wait_and_use_no_attempt() {
+    let world = World::new().await;
+    let receiver = Receiver::start(|_, number| Answer::Status(if number == 0 { 503 } else { 200 })).await;
+    let workspace = world.workspace("business").await;
+    world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    let dispatcher = world.dispatcher_with(|config| config.tuning.retry_base = Duration::from_secs(2)).await;
+    world.click(workspace, Class::Human).await;
+    eventually("an attempt failed", SOON, async || match receiver.requests().len() {
+        1 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    world.suspend(workspace, true).await;
+    // Its retry is due, and is neither sent nor removed.
+    let postponed = "SELECT count(*) FROM webhook_deliveries WHERE due_at > now() + interval '30 seconds' AND attempts = 1";
+    eventually("it is postponed", SOON, async || match world.number(postponed).await {
+        1 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    assert_eq!((receiver.requests().len(), world.pending().await), (1, 1));
+    world.suspend(workspace, false).await;
+    sqlx::query("UPDATE webhook_deliveries SET due_at = now()").execute(&world.pool).await.unwrap();
+    world.done().await;
+    assert_eq!(receiver.requests().len(), 2);
+    dispatcher.stop().await;
+}

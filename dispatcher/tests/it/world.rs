@@ -115,6 +115,18 @@ impl World {
         transaction.commit().await.unwrap();
     }
 
+    pub(crate) async fn suspend(&self, workspace: Workspace, is_suspended: bool) {
+        let mut transaction = self.pool.begin().await.unwrap();
+        sqlx::query("UPDATE accounts SET suspended_at = CASE WHEN $2 THEN now() END WHERE id = $1")
+            .bind(workspace.account)
+            .bind(is_suspended)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        raise_version(&mut transaction).await;
+        transaction.commit().await.unwrap();
+    }
+
     /// Publishes a click as the edge does, and returns its id.
     pub(crate) async fn click(&self, workspace: Workspace, class: Class) -> String {
         let click = Self::new_click(workspace, class);

@@ -194,13 +194,15 @@ impl EdgeClicks {
         Ok(Results { results })
     }
 
-    /// Returns a link that the caller may name, even if it is not active: it redirected when it was visited.
+    /// Returns a link that the caller may name, even if it is not active: it redirected when it was visited. A blocked link
+    /// is unknown.
     fn target(&self, caller: Caller, link: &LinkRef) -> Option<Arc<Target>> {
         let links = &self.edge.links;
         let target = match link {
             LinkRef::Slug(slug) => links.find(slug),
             LinkRef::Id(id) => links.find_by_id(*id),
         };
+        let target = target.filter(|target| !target.is_blocked);
         target.filter(|target| caller.workspace_id.is_none_or(|workspace| workspace == target.workspace_id))
     }
 

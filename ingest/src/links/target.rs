@@ -24,6 +24,8 @@ pub struct Target {
     pub redirect_status: u16,
     /// Whether the link redirects; if not, it answers 404.
     pub is_active: bool,
+    /// Whether an operator disabled it: it answers 410.
+    pub is_blocked: bool,
     /// What happens to the visited URL's query.
     pub forward_query: ForwardQuery,
     /// Whether the redirect appends the click's id to the destination.
@@ -68,6 +70,7 @@ impl TryFrom<Link> for Target {
             expires_at: link.expires_at,
             redirect_status: link.redirect_status,
             is_active: link.is_active,
+            is_blocked: link.is_blocked,
             forward_query: link.forward_query,
             append_click_id: link.append_click_id,
             slug_len,
@@ -101,6 +104,7 @@ pub(crate) fn link(number: u128, revision: u64, slug: &str, destination: &str) -
         forward_query: ForwardQuery::Append,
         append_click_id: true,
         expires_at: None,
+        is_blocked: false,
     }
 }
 

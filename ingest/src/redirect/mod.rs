@@ -190,6 +190,10 @@ impl Edge {
         };
         let now = schemas::time::to_millis(Utc::now());
         match target {
+            Some(target) if target.is_blocked => {
+                self.counts.gone.increment(1);
+                pages::blocked()
+            }
             Some(target) if target.is_active => {
                 if target.expires_at.is_some_and(|expires_at| expires_at <= now) {
                     self.counts.gone.increment(1);

@@ -57,6 +57,12 @@ pub(super) fn not_found() -> Response {
     answer(StatusCode::NOT_FOUND, HTML, NO_STORE, page)
 }
 
+/// Answers for a link that an operator disabled.
+pub(super) fn blocked() -> Response {
+    let page = page!("Link disabled", "The operator of this service has disabled this link.");
+    answer(StatusCode::GONE, HTML, NO_STORE, page)
+}
+
 /// Answers for an expired link.
 pub(super) fn expired() -> Response {
     answer(StatusCode::GONE, HTML, NO_STORE, page!("Link expired", "This link is no longer in use."))

@@ -198,6 +198,7 @@ pub(crate) fn link(slug: &str, destination: &str) -> Link {
         forward_query: ForwardQuery::Append,
         append_click_id: true,
         expires_at: None,
+        is_blocked: false,
     }
 }
 

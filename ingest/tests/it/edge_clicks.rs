@@ -341,3 +341,13 @@ async fn an_edge_that_has_not_read_the_links_answers_503() {
     assert!(answer.headers().contains_key("retry-after"));
     edge.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_of_a_blocked_link_is_unknown() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let blocked = Link { is_blocked: true, ..link("s", "https://a.example/") };
+    let edge = edge(&isolated, &spool, &[&blocked]).await;
+    let answer = send_until_accepted(&edge, TOKEN, &json!([item("s", "one")])).await;
+    assert_eq!(answer["results"][0]["status"], "unknown", "{answer}");
+    edge.stop().await;
+}

@@ -8,12 +8,13 @@ use reqwest::Method;
 use schemas::message::{Class, ForwardQuery, Link};
 use schemas::topic;
 use tests::engines::isolated;
+use tests::eventually;
 use tests::log::records;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::edge::{
-    BROWSER, Edge, SpoolDir, click_id, click_id_keys, clicks, client, link, live, location, publish,
+    BROWSER, DEADLINE, Edge, SpoolDir, click_id, click_id_keys, clicks, client, link, live, location, publish,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -383,4 +384,31 @@ async fn lists_of_agents_are_used_and_shown_in_readiness() {
         .collect();
     seen.sort_by(|one, other| one.0.cmp(&other.0));
     assert_eq!(seen, [("with".to_owned(), Class::Bot), ("without".to_owned(), Class::Human)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocked_link_answers_410_and_is_not_counted() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    let mut blocked = Link { is_blocked: true, ..link("s", "https://a.example/") };
+    publish(&isolated, &[live(&blocked)]);
+    let edge = Edge::start(&isolated, &spool).await;
+    edge.is_ready().await;
+    let page = edge.get("/s").await;
+    assert_eq!(page.status(), 410);
+    let text = page.text().await.unwrap();
+    assert!(text.contains("disabled") && !text.contains("a.example"), "{text}");
+    edge.stop().await;
+    // It stays blocked in the snapshot, until the topic says otherwise.
+    let edge = Edge::start(&isolated, &spool).await;
+    assert_eq!(edge.get("/s").await.status(), 410);
+    edge.is_ready().await;
+    (blocked.is_blocked, blocked.revision) = (false, 2);
+    publish(&isolated, &[live(&blocked)]);
+    eventually("it redirects", DEADLINE, async || match edge.get("/s").await.status().as_u16() {
+        302 => Ok(()),
+        status => Err(status),
+    })
+    .await;
+    edge.stop().await;
+    assert_eq!(clicks(&isolated, 1).await.len(), 1, "no click of the blocked link");
 }

@@ -73,6 +73,9 @@ pub struct Link {
     /// The time from which the link answers 410.
     #[serde(default, with = "crate::time::optional_millis", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<DateTime<Utc>>,
+    /// Whether an operator disabled it: it answers 410.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_blocked: bool,
 }
 
 /// A deleted link.

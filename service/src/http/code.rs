@@ -47,6 +47,10 @@ codes! {
     PlanRequired = FORBIDDEN "PLAN_REQUIRED",
     /// The plan's limit is reached.
     PlanLimit = FORBIDDEN "PLAN_LIMIT",
+    /// An operator disabled the link.
+    LinkBlocked = FORBIDDEN "LINK_BLOCKED",
+    /// An operator suspended the account.
+    AccountSuspended = FORBIDDEN "ACCOUNT_SUSPENDED",
     /// The link is locked.
     LinkLocked = FORBIDDEN "LINK_LOCKED",
     /// The resource does not exist, or the caller must not know that it does.

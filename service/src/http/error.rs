@@ -166,6 +166,8 @@ constructors! {
     read_only_key => ReadOnlyKey,
     plan_required => PlanRequired,
     plan_limit => PlanLimit,
+    link_blocked => LinkBlocked,
+    account_suspended => AccountSuspended,
     link_locked => LinkLocked,
     not_found => NotFound,
     slug_taken => SlugTaken,

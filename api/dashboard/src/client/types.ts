@@ -43,6 +43,8 @@ export interface Link extends LinkItem {
   redirect_status: 301 | 302 | 307 | 308;
   forward_query: 'off' | 'append';
   append_click_id: boolean;
+  is_blocked: boolean;
+  blocked_reason: string | null;
   short_url: string;
   conversion_rate: number | null;
   as_of: string | null;

@@ -65,10 +65,15 @@ impl Principal for Owner {
     }
 }
 
+/// The error of every operation of a suspended account.
+pub(crate) fn suspended() -> ApiError {
+    ApiError::account_suspended("The operator of this service has suspended the account.")
+}
+
 /// Finds the member of a request's session, and the workspace if the member's account owns it.
 ///
 /// # Errors
-/// 403 for a change of another site's page, 401 without a session, 429 above the member's limit.
+/// 403 for a change of another site's page or in a suspended account, 401 without a session, 429 above the member's limit.
 pub(crate) async fn member_of(app: &App, head: &Head, workspace: Option<Uuid>) -> Result<Member, ApiError> {
     origin::check(&head.method, &head.headers, app.dashboard_url.as_ref())?;
     let digest = cookie::token(&head.headers).map(cookie::digest);
@@ -81,6 +86,9 @@ pub(crate) async fn member_of(app: &App, head: &Head, workspace: Option<Uuid>) -
         return Err(ApiError::unauthorized("Sign in first."));
     };
     head.visit.charge_member(row.user_id)?;
+    if row.is_suspended {
+        return Err(suspended());
+    }
     Ok(Member {
         user: row.user_id,
         account: row.account_id,

@@ -13,7 +13,7 @@ use super::member::Member;
 use super::show::Session;
 use super::throttle::Attempt;
 use crate::account::members::MAX_EMAIL;
-use crate::account::sessions::member::SentByPage;
+use crate::account::sessions::member::{SentByPage, suspended};
 use crate::account::sessions::password::Password;
 use crate::app::App;
 use crate::error::database;
@@ -67,11 +67,13 @@ pub(crate) async fn sign_in(
         Ok(()) => members::find(&app.pool, &email.to_lowercase()).await.map_err(database)?,
         Err(_) => None,
     };
-    let (user, hash) = found.unzip();
-    let hash = hash.flatten();
-    let is_it = app.hashing.verify(password, hash.clone()).await?;
-    let (Some(user), Some(hash), true) = (user, hash, is_it) else { return Err(wrong()) };
+    let hash = found.as_ref().and_then(|(_, hash, _)| hash.clone());
+    let is_it = app.hashing.verify(password, hash).await?;
+    let (Some((user, Some(hash), is_suspended)), true) = (found, is_it) else { return Err(wrong()) };
     attempt.succeeded(&app).await.map_err(database)?;
+    if is_suspended {
+        return Err(suspended());
+    }
     begin(&app, &head, user, &hash).await
 }
 

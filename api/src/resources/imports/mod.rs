@@ -21,6 +21,7 @@ mod tests {
 
     use super::columns::Columns;
     use super::rows::{Next, Rows};
+    use crate::resources::links::destination::Destinations;
     use crate::resources::links::export::{HEADER, cells};
     use crate::resources::links::fields::Checked;
     use crate::store::links::LinkRow;
@@ -58,6 +59,9 @@ mod tests {
                 destination: format!("https://example.com/{path}"),
                 is_active,
                 is_locked: false,
+                is_blocked: false,
+                blocked_reason: None,
+                blocked_host: None,
                 redirect_status,
                 forward_query: if is_off { "off" } else { "append" }.to_owned(),
                 append_click_id,
@@ -82,9 +86,9 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let columns = Columns::of(&next().unwrap()).unwrap();
-        let public_url = Url::parse("https://go.example").unwrap();
+        let destinations = Destinations::new(Url::parse("https://go.example").unwrap());
         std::iter::from_fn(next)
-            .map(|row| columns.fields(&row).and_then(|fields| fields.check_new(&public_url)).unwrap())
+            .map(|row| columns.fields(&row).and_then(|fields| fields.check_new(&destinations)).unwrap())
             .collect()
     }
 

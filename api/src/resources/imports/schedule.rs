@@ -32,26 +32,17 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// Time between checks for imports that other instances received.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Time between two removals of old imports.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(600);
-
 /// Runs imports until shutdown. Failures are logged and tried again.
 pub(crate) async fn run_imports(app: App) {
-    let mut swept: Option<Instant> = None;
     let mut postponed = HashMap::new();
     while !app.shutdown.requested() {
-        let is_due = swept.is_none_or(|at| at.elapsed() > SWEEP_INTERVAL);
         let outcome = tokio::select! {
-            outcome = work_while_any_waits(&app, &mut postponed, is_due) => outcome,
+            outcome = work_while_any_waits(&app, &mut postponed) => outcome,
             () = app.shutdown.wait() => return,
         };
-        match outcome {
-            Ok(()) if is_due => swept = Some(Instant::now()),
-            Ok(()) => {}
-            Err(error) => {
-                let error = format!("{error:#}");
-                tracing::warn!(error, "cannot run imports of links; trying again");
-            }
+        if let Err(error) = outcome {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "cannot run imports of links; trying again");
         }
         tokio::select! {
             () = app.imports.notified() => {}
@@ -61,21 +52,8 @@ pub(crate) async fn run_imports(app: App) {
     }
 }
 
-async fn work_while_any_waits(
-    app: &App,
-    postponed: &mut HashMap<Uuid, Postponed>,
-    is_due: bool,
-) -> anyhow::Result<()> {
+async fn work_while_any_waits(app: &App, postponed: &mut HashMap<Uuid, Postponed>) -> anyhow::Result<()> {
     let mut pooled = app.pool.acquire().await?;
-    if is_due {
-        // Imports continue without it.
-        if let Err(error) = imports::sweep(&mut pooled).await {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "cannot remove old imports of links; trying again later"
-            );
-        }
-    }
     if imports::waiting(&mut pooled).await?.is_empty() {
         return Ok(());
     }

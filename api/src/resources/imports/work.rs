@@ -153,7 +153,7 @@ impl File {
 
 fn read(app: &App, columns: &Columns, cells: Result<Vec<String>, &'static str>) -> Result<Checked, ApiError> {
     let cells = cells.map_err(|fault| ApiError::bad_request(format!("The row {fault}.")))?;
-    columns.fields(&cells)?.check_new(&app.public_url)
+    columns.fields(&cells)?.check_new(&app.destinations)
 }
 
 /// Hashes of the names that a dry run would have taken: its earlier batches inserted nothing that later ones could

@@ -60,7 +60,7 @@ pub(crate) async fn bulk(
         return Err(ApiError::invalid_field("links", "must have 1 to 100 entries"));
     }
     let named = key.map(|key| NamedRequest::new(caller.workspace, key, "create links", &body)).transpose()?;
-    let read = |entry: &RawValue| parse_json::<Fields>(entry.get().as_bytes())?.check_new(&app.public_url);
+    let read = |entry: &RawValue| parse_json::<Fields>(entry.get().as_bytes())?.check_new(&app.destinations);
     let entries: Vec<Result<Checked, ApiError>> = body.links.iter().map(|entry| read(entry)).collect();
     let (named, entries, app) = (named.as_ref(), &entries, &app);
     retry_deadlocks(|| bulk_once(named, &caller, entries, app)).await

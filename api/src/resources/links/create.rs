@@ -31,7 +31,7 @@ pub(crate) async fn create(
 ) -> Result<Answer, ApiError> {
     let named =
         key.map(|key| NamedRequest::new(caller.workspace, key, "create link", &fields)).transpose()?;
-    let checked = fields.check_new(&app.public_url)?;
+    let checked = fields.check_new(&app.destinations)?;
     let (named, checked, app) = (named.as_ref(), &checked, &app);
     retry_deadlocks(|| create_once(named, &caller, checked, app)).await
 }
@@ -163,6 +163,9 @@ fn new_row(checked: &Checked, workspace: Uuid, user: Uuid) -> LinkRow {
         destination: checked.destination.clone().unwrap_or_default(),
         is_active: checked.is_active.unwrap_or(true),
         is_locked: false,
+        is_blocked: false,
+        blocked_reason: None,
+        blocked_host: None,
         redirect_status: checked.redirect_status.unwrap_or(302),
         forward_query: checked.forward_query.unwrap_or(ForwardQuery::Append).as_str().to_owned(),
         append_click_id: checked.append_click_id.unwrap_or(true),

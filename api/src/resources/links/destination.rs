@@ -1,7 +1,9 @@
 //! Rules of destinations.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
+use parking_lot::RwLock;
 use service::destination::site;
 use url::Url;
 
@@ -23,10 +25,50 @@ pub(crate) fn completed(destination: &str) -> Cow<'_, str> {
     }
 }
 
+/// What no destination may be on: this service's own host, and hosts that an operator blocked.
+#[derive(Debug)]
+pub(crate) struct Destinations {
+    own: Url,
+    blocked: RwLock<HashSet<String>>,
+}
+
+impl Destinations {
+    /// Allows all hosts but the one of `own`.
+    pub(crate) fn new(own: Url) -> Self {
+        Self { own, blocked: RwLock::default() }
+    }
+
+    /// Replaces the blocked hosts.
+    pub(crate) fn set_blocked(&self, hosts: impl IntoIterator<Item = String>) {
+        *self.blocked.write() = hosts.into_iter().collect();
+    }
+
+    /// Returns the blocked host that a destination is on, or on a subdomain of.
+    pub(crate) fn blocked_host(&self, destination: &str) -> Option<String> {
+        let blocked = self.blocked.read();
+        if blocked.is_empty() {
+            return None;
+        }
+        let host = host(&Url::parse(destination).ok()?)?;
+        let mut rest = host.as_str();
+        loop {
+            if blocked.contains(rest) {
+                return Some(rest.to_owned());
+            }
+            (_, rest) = rest.split_once('.')?;
+        }
+    }
+}
+
+/// Returns a URL's host in lower case, without a trailing dot.
+pub(crate) fn host(url: &Url) -> Option<String> {
+    url.host_str().map(|host| host.trim_end_matches('.').to_ascii_lowercase())
+}
+
 /// Checks a destination.
 ///
 /// The text is stored, not its parsed form: parsing would change percent-encodings that the destination may depend on.
-pub(crate) fn check(destination: &str, public_url: &Url) -> Result<(), &'static str> {
+pub(crate) fn check(destination: &str, destinations: &Destinations) -> Result<(), &'static str> {
     if destination.len() > MAX_LEN {
         return Err("must have at most 2,048 bytes");
     }
@@ -43,8 +85,11 @@ pub(crate) fn check(destination: &str, public_url: &Url) -> Result<(), &'static 
     if !url.username().is_empty() || url.password().is_some() {
         return Err("must not contain a user name or a password");
     }
-    if site(&url) == site(public_url) {
+    if site(&url) == site(&destinations.own) {
         return Err("must not be on this service's own host, because the link could lead to itself");
+    }
+    if destinations.blocked_host(destination).is_some() {
+        return Err("must not be on a host that the operator of this service has blocked");
     }
     Ok(())
 }
@@ -53,8 +98,33 @@ pub(crate) fn check(destination: &str, public_url: &Url) -> Result<(), &'static 
 mod tests {
     use super::*;
 
-    fn public() -> Url {
-        Url::parse("https://go.example").unwrap()
+    fn public() -> Destinations {
+        Destinations::new(Url::parse("https://go.example").unwrap())
+    }
+
+    #[test]
+    fn a_blocked_host_covers_its_subdomains_and_no_name_that_ends_alike() {
+        let destinations = public();
+        destinations.set_blocked(["evil.example".to_owned(), "192.0.2.1".to_owned()]);
+        for bad in [
+            "https://evil.example/",
+            "https://EVIL.example./x",
+            "http://a.b.evil.example:8080",
+            "https://ev%69l.example/",
+            "https://ｅvil.example/",
+            "http://192.0.2.1/",
+            "http://3221225985/",
+        ] {
+            assert!(check(bad, &destinations).is_err(), "{bad}");
+        }
+        for good in [
+            "https://notevil.example/",
+            "https://example/",
+            "https://evil.example.org/",
+            "http://192.0.2.11/",
+        ] {
+            assert_eq!(check(good, &destinations), Ok(()), "{good}");
+        }
     }
 
     #[test]

@@ -4,8 +4,8 @@ use chrono::{DateTime, Utc};
 use schemas::message::ForwardQuery;
 use serde::{Deserialize, Deserializer, Serialize};
 use service::http::ApiError;
-use url::Url;
 
+use super::destination::Destinations;
 use super::{destination, slug};
 use crate::web::dates::parse_instant;
 use crate::web::faults::{Faults, check_name, check_text};
@@ -75,23 +75,23 @@ impl Checked {
 
 impl Fields {
     /// Checks the fields of a change. The error names every fault.
-    pub(crate) fn check(self, public_url: &Url) -> Result<Checked, ApiError> {
-        self.check_with(Faults::default(), public_url)
+    pub(crate) fn check(self, destinations: &Destinations) -> Result<Checked, ApiError> {
+        self.check_with(Faults::default(), destinations)
     }
 
     /// Checks the fields of a new link, including that the required ones are present.
-    pub(crate) fn check_new(self, public_url: &Url) -> Result<Checked, ApiError> {
+    pub(crate) fn check_new(self, destinations: &Destinations) -> Result<Checked, ApiError> {
         let missing = missing(self.name.is_some(), self.destination.is_some());
-        self.check_with(missing, public_url)
+        self.check_with(missing, destinations)
     }
 
-    fn check_with(self, mut faults: Faults, public_url: &Url) -> Result<Checked, ApiError> {
+    fn check_with(self, mut faults: Faults, destinations: &Destinations) -> Result<Checked, ApiError> {
         let name = self.name.map(|name| name.trim().to_owned());
         if let Some(name) = &name {
             faults.note("name", check_name(name));
         }
         if let Some(destination) = &self.destination {
-            faults.note("destination", destination::check(destination, public_url));
+            faults.note("destination", destination::check(destination, destinations));
         }
         if let Some(slug) = &self.slug {
             faults.note("slug", slug::check(slug));
@@ -169,11 +169,13 @@ fn check_tags(tags: &[String]) -> Result<(), &'static str> {
 mod tests {
     use serde_json::json;
 
+    use url::Url;
+
     use super::*;
 
     fn check(body: serde_json::Value) -> Result<Checked, ApiError> {
         let fields: Fields = serde_json::from_value(body).unwrap();
-        fields.check(&Url::parse("https://go.example").unwrap())
+        fields.check(&Destinations::new(Url::parse("https://go.example").unwrap()))
     }
 
     #[test]
@@ -233,7 +235,10 @@ mod tests {
     #[test]
     fn a_new_link_needs_a_name_and_a_destination() {
         let fields: Fields = serde_json::from_value(json!({"slug": "a b"})).unwrap();
-        let body = fields.check_new(&Url::parse("https://go.example").unwrap()).unwrap_err().body();
+        let body = fields
+            .check_new(&Destinations::new(Url::parse("https://go.example").unwrap()))
+            .unwrap_err()
+            .body();
         assert_eq!(body["details"].as_array().unwrap().len(), 3, "with every other fault: {body}");
     }
 

@@ -1,5 +1,6 @@
 //! Links: create, list, get, change, delete, QR codes.
 
+pub(crate) mod block;
 pub(crate) mod bulk;
 mod counters;
 pub(crate) mod create;

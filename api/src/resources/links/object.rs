@@ -26,6 +26,8 @@ pub(crate) struct LinkObject {
     destination: String,
     is_active: bool,
     is_locked: bool,
+    is_blocked: bool,
+    blocked_reason: Option<String>,
     #[serde(with = "schemas::time::millis")]
     created_at: DateTime<Utc>,
     #[serde(with = "schemas::time::millis")]
@@ -50,6 +52,10 @@ impl LinkObject {
             destination: row.destination.clone(),
             is_active: row.is_active,
             is_locked: row.is_locked,
+            is_blocked: row.is_blocked,
+            blocked_reason: row.blocked_reason.clone().or_else(|| {
+                row.blocked_host.as_ref().map(|host| format!("Destinations on {host} are blocked."))
+            }),
             created_at: row.created_at,
             updated_at: row.updated_at,
             external_id: row.external_id.clone(),
@@ -120,9 +126,9 @@ pub(crate) async fn require(app: &App, workspace: Uuid, id: LinkId) -> Result<Li
     links::find(&app.pool, workspace, id.uuid()).await.map_err(database)?.ok_or_else(not_found)
 }
 
-/// Returns the messages to the edges and the receivers about a link that was locked or unlocked.
-pub(crate) fn lock_messages(row: &LinkRow, app: &App) -> [Outgoing; 2] {
-    let data = LinkObject::new(row, app).event_data(Some(&["is_locked"]));
+/// Returns the messages to the edges and the receivers about a link of which one field changed.
+pub(crate) fn change_messages(row: &LinkRow, app: &App, field: &str) -> [Outgoing; 2] {
+    let data = LinkObject::new(row, app).event_data(Some(&[field]));
     links::messages(row, &row.record(), links::EventPayload { kind: LinkEventKind::Updated, data })
 }
 

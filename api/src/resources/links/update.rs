@@ -13,8 +13,8 @@ use crate::error::{database, retry_deadlocks, violates};
 use crate::resources::links::fields::{Checked, Fields};
 use crate::resources::links::object;
 use crate::resources::links::object::{FullLink, LinkObject, external_id_taken, slug_taken};
-use crate::store::links;
 use crate::store::links::{EventPayload, LinkRow};
+use crate::store::{former_slugs, links};
 use crate::web::caller::{Caller, Editor};
 use crate::web::request::Json;
 
@@ -25,7 +25,7 @@ pub(crate) async fn update(
     Json(fields): Json<Fields>,
     app: App,
 ) -> Result<FullLink, ApiError> {
-    let checked = fields.check(&app.public_url)?;
+    let checked = fields.check(&app.destinations)?;
     // Two requests that swap external ids deadlock.
     let row = retry_deadlocks(|| update_once(id, &caller, &checked, &app)).await?;
     show::full_of_retention(&row, &caller, &app).await
@@ -59,14 +59,27 @@ pub(super) async fn change(
     checked: &Checked,
     app: &App,
 ) -> Result<(), ApiError> {
+    if row.is_blocked {
+        return Err(ApiError::link_blocked(
+            "The operator of this service has disabled the link. It can be deleted but not edited.",
+        ));
+    }
     if row.is_locked {
         return Err(ApiError::link_locked(
             "The link is locked because it is over the plan's limit. It can be deleted but not edited.",
         ));
     }
+    let former_slug = row.slug.clone();
     let changed = apply(checked.clone(), row);
     if changed.is_empty() {
         return Ok(());
+    }
+    if row.slug != former_slug {
+        let is_held = former_slugs::is_held(&mut *transaction, row.workspace_id, &row.slug);
+        if is_held.await.map_err(database)? {
+            return Err(slug_taken(&row.slug));
+        }
+        former_slugs::hold(transaction, &[&former_slug], Some(row.workspace_id)).await.map_err(database)?;
     }
     row.revision += 1;
     // Never before the creation, also when the clock was set back.

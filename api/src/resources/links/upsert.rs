@@ -26,7 +26,7 @@ pub(crate) async fn upsert(
     let Some(external_id) = fields.external_id.clone().flatten() else {
         return Err(ApiError::invalid_field("external_id", "is required"));
     };
-    let checked = fields.check(&app.public_url)?;
+    let checked = fields.check(&app.destinations)?;
     let once = || upsert_once(&external_id, &checked, &caller, &app);
     for _ in 1..ATTEMPTS {
         match retry_deadlocks(once).await {

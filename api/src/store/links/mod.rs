@@ -15,9 +15,9 @@ use sqlx::{PgConnection, PgExecutor, PgPool};
 use uuid::Uuid;
 
 use crate::plan::Plan;
-use crate::store::accounts;
 use crate::store::outbox;
 use crate::store::outbox::Outgoing;
+use crate::store::{accounts, former_slugs};
 
 mod page;
 
@@ -34,6 +34,9 @@ pub(crate) struct LinkRow {
     pub(crate) destination: String,
     pub(crate) is_active: bool,
     pub(crate) is_locked: bool,
+    pub(crate) is_blocked: bool,
+    pub(crate) blocked_reason: Option<String>,
+    pub(crate) blocked_host: Option<String>,
     pub(crate) redirect_status: i16,
     pub(crate) forward_query: String,
     pub(crate) append_click_id: bool,
@@ -70,6 +73,7 @@ impl LinkRow {
             forward_query: ForwardQuery::of_column(&self.forward_query),
             append_click_id: self.append_click_id,
             expires_at: self.expires_at,
+            is_blocked: self.is_blocked,
         })
     }
 }
@@ -99,7 +103,10 @@ pub(crate) async fn insert(
          ), link AS (
              INSERT INTO links (id, workspace_id, user_id, slug, name, destination, is_active, redirect_status,
                                 forward_query, append_click_id, expires_at, external_id, tags, created_at, updated_at)
-             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15 FROM held WHERE held.plan = $18
+             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15 FROM held
+             WHERE held.plan = $18
+               AND NOT EXISTS (SELECT FROM former_slugs f
+                               WHERE f.slug = $4 AND f.until > now() AND f.workspace_id IS DISTINCT FROM $2)
              ON CONFLICT DO NOTHING
              RETURNING id
          ), queued AS (
@@ -170,6 +177,8 @@ pub(crate) async fn insert_all(
              redirect_status smallint, forward_query text, append_click_id boolean, expires_at timestamptz,
              external_id text, tags text[], created_at timestamptz, updated_at timestamptz
          )
+         WHERE NOT EXISTS (SELECT FROM former_slugs f WHERE f.slug = link.slug AND f.until > now()
+                           AND f.workspace_id IS DISTINCT FROM link.workspace_id)
          ON CONFLICT DO NOTHING
          RETURNING id",
     )
@@ -319,6 +328,9 @@ pub(crate) async fn delete(
         .bind(deleted_at)
         .execute(&mut *transaction)
         .await?;
+    // Nobody takes over the visitors of a blocked link.
+    let keeper = (!link.is_blocked).then_some(link.workspace_id);
+    former_slugs::hold(&mut *transaction, &[&link.slug], keeper).await?;
     sqlx::query("DELETE FROM conversions WHERE link_id = $1")
         .bind(link.id)
         .execute(&mut *transaction)
@@ -441,12 +453,107 @@ pub(crate) async fn deleted_page_by_id(
         .await
 }
 
+/// Reads links and their destinations in the order of their ids after `after`: id, destination, blocked host.
+pub(crate) async fn destinations_by_id(
+    pool: &PgPool,
+    after: Uuid,
+    limit: i64,
+) -> sqlx::Result<Vec<(Uuid, String, Option<String>)>> {
+    sqlx::query_as("SELECT id, destination, blocked_host FROM links WHERE id > $1 ORDER BY id LIMIT $2")
+        .bind(after)
+        .bind(limit)
+        .fetch_all(pool)
+        .await
+}
+
+/// Returns whether a link exists.
+pub(crate) async fn exists(connection: &mut PgConnection, link: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar("SELECT EXISTS (SELECT FROM links WHERE id = $1)")
+        .bind(link)
+        .fetch_one(connection)
+        .await
+}
+
+/// Returns whether a link is blocked, for whatever reason.
+pub(crate) async fn is_blocked(pool: &PgPool, link: Uuid) -> sqlx::Result<bool> {
+    sqlx::query_scalar("SELECT EXISTS (SELECT FROM links WHERE id = $1 AND is_blocked)")
+        .bind(link)
+        .fetch_one(pool)
+        .await
+}
+
+/// Blocks a link for a reason, or, without one, ends that block, under the link's next revision. `None` when nothing
+/// changed.
+pub(crate) async fn set_blocked_reason(
+    transaction: &mut PgConnection,
+    link: Uuid,
+    reason: Option<&str>,
+    now: DateTime<Utc>,
+) -> sqlx::Result<Option<LinkRow>> {
+    sqlx::query_as(
+        "UPDATE links SET blocked_reason = $2, revision = revision + 1, updated_at = greatest(created_at, $3)
+         WHERE id = $1 AND blocked_reason IS DISTINCT FROM $2 RETURNING *",
+    )
+    .bind(link)
+    .bind(reason)
+    .bind(now)
+    .fetch_optional(transaction)
+    .await
+}
+
+/// Notes which blocked host, if any, a link's destination is on, under the link's next revision. `None` when the
+/// destination or the host has changed meanwhile.
+pub(crate) async fn set_blocked_host(
+    transaction: &mut PgConnection,
+    link: Uuid,
+    destination: &str,
+    host: Option<&str>,
+    now: DateTime<Utc>,
+) -> sqlx::Result<Option<LinkRow>> {
+    sqlx::query_as(
+        "UPDATE links SET blocked_host = $3, revision = revision + 1, updated_at = greatest(created_at, $4)
+         WHERE id = $1 AND destination = $2 AND blocked_host IS DISTINCT FROM $3 RETURNING *",
+    )
+    .bind(link)
+    .bind(destination)
+    .bind(host)
+    .bind(now)
+    .fetch_optional(transaction)
+    .await
+}
+
+/// Blocks up to `limit` links of a suspended account, or ends that block, under the links' next revisions. Returns those
+/// that changed.
+pub(crate) async fn set_suspended(
+    transaction: &mut PgConnection,
+    account: Uuid,
+    is_suspended: bool,
+    limit: i64,
+) -> sqlx::Result<Vec<LinkRow>> {
+    sqlx::query_as(
+        "UPDATE links SET is_suspended = $2, revision = revision + 1
+         WHERE id IN (SELECT l.id FROM links l JOIN workspaces w ON w.id = l.workspace_id
+                      WHERE w.account_id = $1 AND l.is_suspended <> $2 ORDER BY l.id LIMIT $3 FOR UPDATE OF l)
+         RETURNING *",
+    )
+    .bind(account)
+    .bind(is_suspended)
+    .bind(limit)
+    .fetch_all(transaction)
+    .await
+}
+
 /// Reads every tag of a workspace's links, sorted, up to a limit.
 pub(crate) async fn tags(pool: &PgPool, workspace: Uuid, limit: i64) -> sqlx::Result<Vec<String>> {
     sqlx::query_scalar(include_str!("../tags.sql")).bind(workspace).bind(limit).fetch_all(pool).await
 }
 
-/// Returns whether a link of any workspace has the slug: a slug belongs to the host.
-pub(crate) async fn is_slug_taken(pool: &PgPool, slug: &str) -> sqlx::Result<bool> {
-    sqlx::query_scalar("SELECT EXISTS (SELECT FROM links WHERE slug = $1)").bind(slug).fetch_one(pool).await
+/// Returns whether a workspace cannot take a slug: a link of any workspace has it, because a slug belongs to the host, or
+/// it is held for another one.
+pub(crate) async fn is_slug_taken(pool: &PgPool, workspace: Uuid, slug: &str) -> sqlx::Result<bool> {
+    let has_link: bool = sqlx::query_scalar("SELECT EXISTS (SELECT FROM links WHERE slug = $1)")
+        .bind(slug)
+        .fetch_one(pool)
+        .await?;
+    Ok(has_link || former_slugs::is_held(pool, workspace, slug).await?)
 }

@@ -20,6 +20,7 @@ struct Row {
     slug: String,
     destination: String,
     is_active: bool,
+    is_blocked: bool,
     redirect_status: i16,
     forward_query: String,
     append_click_id: bool,
@@ -35,8 +36,8 @@ impl Store {
     /// Returns the link with this slug.
     pub(super) async fn link(&self, slug: &str) -> sqlx::Result<Option<Link>> {
         let row: Option<Row> = sqlx::query_as(
-            "SELECT id, workspace_id, slug, destination, is_active, redirect_status, forward_query,
-                    append_click_id, expires_at, revision
+            "SELECT id, workspace_id, slug, destination, is_active, is_blocked, redirect_status,
+                    forward_query, append_click_id, expires_at, revision
              FROM links WHERE slug = $1",
         )
         .bind(slug)
@@ -55,6 +56,7 @@ impl Store {
             forward_query: ForwardQuery::of_column(&row.forward_query),
             append_click_id: row.append_click_id,
             expires_at: row.expires_at,
+            is_blocked: row.is_blocked,
         }))
     }
 }

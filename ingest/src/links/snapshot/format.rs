@@ -40,6 +40,7 @@ const TOKEN: u8 = 3;
 const ACTIVE: u8 = 1;
 const APPEND_CLICK_ID: u8 = 2;
 const FORWARD_QUERY: u8 = 4;
+const BLOCKED: u8 = 8;
 
 /// Where the links of a snapshot come from, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,6 +111,7 @@ fn live(to: &mut impl Write, target: &Target) -> io::Result<()> {
         (target.is_active, ACTIVE),
         (target.append_click_id, APPEND_CLICK_ID),
         (target.forward_query == ForwardQuery::Append, FORWARD_QUERY),
+        (target.is_blocked, BLOCKED),
     ];
     let flags = flags.iter().filter(|(set, _)| *set).fold(0, |flags, (_, flag)| flags | flag);
     to.write_all(&[LIVE])?;
@@ -235,6 +237,7 @@ impl<T: Read> Summed<T> {
             redirect_status,
             forward_query: if flags & FORWARD_QUERY != 0 { ForwardQuery::Append } else { ForwardQuery::Off },
             append_click_id: flags & APPEND_CLICK_ID != 0,
+            is_blocked: flags & BLOCKED != 0,
             expires_at,
         })
     }
