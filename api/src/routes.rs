@@ -8,8 +8,8 @@ use service::http::route::any_of;
 use warp::Filter as _;
 
 use crate::account::sessions::member::{Member, Owner, SentByPage};
-use crate::account::sessions::{setup, show as session, sign_in};
-use crate::account::{members, workspaces};
+use crate::account::sessions::{devices, new_password, setup, show as session, sign_in, two_factor};
+use crate::account::{audit, members, workspaces};
 use crate::app::App;
 use crate::resources::{clicks, conversions, imports, keys, links, live, names, stats, usage, webhooks};
 use crate::web::caller::{Anyone, Caller, Editor, Writer};
@@ -72,8 +72,8 @@ pub(crate) fn of_anyone() -> Vec<Operation> {
 pub(crate) fn of_members() -> Vec<Operation> {
     vec![
         get::<Caller, _>     ("keys",                                     keys::list,                        OK),
-        post::<Caller, _>    ("keys",                                     keys::create,                      CREATED),
-        delete::<Caller, _>  ("keys/{id}",                                keys::revoke,                      NO_CONTENT),
+        post::<Editor, _>    ("keys",                                     keys::create,                      CREATED),
+        delete::<Editor, _>  ("keys/{id}",                                keys::revoke,                      NO_CONTENT),
         get::<Caller, _>     ("tags",                                     names::tags,                       OK),
         get::<Caller, _>     ("slugs/{slug}",                             names::slug,                       OK),
         get::<Caller, _>     ("sparklines",                               stats::sparklines::sparklines,     OK),
@@ -95,8 +95,17 @@ pub(crate) fn of_sessions() -> Vec<Operation> {
         post::<SentByPage, _>("sign-out",                                 sign_in::sign_out,                 NO_CONTENT),
         post::<Member, _>    ("sign-out-everywhere",                      sign_in::sign_out_everywhere,      NO_CONTENT),
         get::<Member, _>     ("session",                                  session::show,                     OK),
+        post::<Member, _>    ("password",                                 new_password::change,              NO_CONTENT),
+        get::<Member, _>     ("sessions",                                 devices::list,                     OK),
+        delete::<Member, _>  ("sessions",                                 devices::end_others,               NO_CONTENT),
+        delete::<Member, _>  ("sessions/{id}",                            devices::end,                      NO_CONTENT),
+        post::<Member, _>    ("two-factor",                               two_factor::begin,                 OK),
+        post::<Member, _>    ("two-factor/confirm",                       two_factor::confirm,               OK),
+        delete::<Member, _>  ("two-factor",                               two_factor::remove,                NO_CONTENT),
+        get::<Owner, _>      ("audit",                                    audit::list,                       OK),
         get::<Member, _>     ("members",                                  members::list::list,               OK),
         post::<Owner, _>     ("members",                                  members::create::create,           CREATED),
+        patch::<Owner, _>    ("members/{id}",                             members::role::set_role,           OK),
         delete::<Owner, _>   ("members/{id}",                             members::remove::remove,           NO_CONTENT),
         get::<Member, _>     ("workspaces",                               workspaces::list,                  OK),
         post::<Owner, _>     ("workspaces",                               workspaces::create,                CREATED),

@@ -176,6 +176,11 @@ prefixed_id!(
     "edg"
 );
 prefixed_id!(
+    /// Identifies a session; it is not its token.
+    SessionId,
+    "ses"
+);
+prefixed_id!(
     /// Identifies an import of links.
     ImportId,
     "imp"

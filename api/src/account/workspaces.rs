@@ -7,6 +7,7 @@ use service::http::ApiError;
 use crate::account::sessions::member::{Member, Owner};
 use crate::app::App;
 use crate::error::database;
+use crate::store::audit::Of;
 use crate::store::workspaces::{Kind, Workspace};
 use crate::store::{accounts, audit, workspaces};
 use crate::web::faults::{Faults, check_name};
@@ -61,6 +62,7 @@ pub(crate) async fn create(
         &audit::member(owner.user),
         "create-workspace",
         &created.id.to_string(),
+        Of::Account(owner.account),
         details,
     )
     .await

@@ -12,9 +12,10 @@ use crate::app::App;
 use crate::error::violates;
 use crate::plan::Plan;
 use crate::resources::usage::Usage;
+use crate::store::audit::Of;
 use crate::store::members::NewMember;
 use crate::store::workspaces::Kind;
-use crate::store::{accounts, endpoints, members, workspaces};
+use crate::store::{accounts, endpoints, members, sessions, two_factor, workspaces};
 
 /// Creates an account, its owner and its personal workspace.
 pub(super) async fn create_account(
@@ -27,7 +28,8 @@ pub(super) async fn create_account(
     let workspace = workspaces::insert(&mut transaction, account, name, Kind::Personal).await?.id;
     let account = AccountId::from_uuid(account);
     let details = json!({ "name": name, "plan": plan.as_str(), "workspace_id": workspace });
-    record(&mut transaction, "create-account", &account.to_string(), details).await?;
+    record(&mut transaction, "create-account", &account.to_string(), Of::Account(account.uuid()), details)
+        .await?;
     transaction.commit().await?;
     Ok((account, workspace))
 }
@@ -45,7 +47,14 @@ pub(super) async fn create_workspace(
     }
     let workspace = workspaces::insert(&mut transaction, account.uuid(), name, kind).await?.id;
     let details = json!({ "account_id": account, "name": name, "kind": kind.as_str() });
-    record(&mut transaction, "create-workspace", &workspace.to_string(), details).await?;
+    record(
+        &mut transaction,
+        "create-workspace",
+        &workspace.to_string(),
+        Of::Account(account.uuid()),
+        details,
+    )
+    .await?;
     transaction.commit().await?;
     Ok(Some(workspace))
 }
@@ -68,7 +77,7 @@ pub(super) async fn create_user(pool: &PgPool, user: &NewMember<'_>) -> anyhow::
     }
     let account = AccountId::from_uuid(user.account);
     let details = json!({ "account_id": account, "email": user.email, "role": user.role.as_str() });
-    record(&mut transaction, "create-user", &id.to_string(), details).await?;
+    record(&mut transaction, "create-user", &id.to_string(), Of::User(id.uuid()), details).await?;
     transaction.commit().await?;
     Ok(Some(id))
 }
@@ -77,7 +86,19 @@ pub(super) async fn create_user(pool: &PgPool, user: &NewMember<'_>) -> anyhow::
 pub(super) async fn reset_password(pool: &PgPool, email: &str, hash: &str) -> sqlx::Result<Option<UserId>> {
     let mut transaction = pool.begin().await?;
     let Some(id) = members::set_password(&mut transaction, email, hash).await? else { return Ok(None) };
-    record(&mut transaction, "reset-password", &id.to_string(), json!({})).await?;
+    record(&mut transaction, "reset-password", &id.to_string(), Of::User(id.uuid()), json!({})).await?;
+    transaction.commit().await?;
+    Ok(Some(id))
+}
+
+/// Removes a member's second factor and ends the member's sessions; `None` when no member has the email address.
+pub(super) async fn reset_two_factor(pool: &PgPool, email: &str) -> sqlx::Result<Option<UserId>> {
+    let Some((user, ..)) = members::find(pool, email).await? else { return Ok(None) };
+    let mut transaction = pool.begin().await?;
+    two_factor::remove(&mut transaction, user).await?;
+    sessions::end_all(&mut transaction, user).await?;
+    let id = UserId::from_uuid(user);
+    record(&mut transaction, "reset-two-factor", &id.to_string(), Of::User(user), json!({})).await?;
     transaction.commit().await?;
     Ok(Some(id))
 }
@@ -103,7 +124,7 @@ pub(super) async fn set_plan(
         "locked": settled.locked,
         "unlocked": settled.unlocked,
     });
-    record(&mut transaction, "set-plan", &account.to_string(), details).await?;
+    record(&mut transaction, "set-plan", &account.to_string(), Of::Account(account.uuid()), details).await?;
     // The plan decides whether the account's endpoints receive events.
     endpoints::raise_version(&mut transaction).await?;
     transaction.commit().await?;

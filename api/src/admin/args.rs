@@ -64,7 +64,7 @@ pub(super) enum Command {
         #[arg(long, default_value = "")]
         name: String,
         /// What the member may do.
-        #[arg(long, value_enum, default_value = "member")]
+        #[arg(long, value_enum, default_value = "editor")]
         role: Role,
         /// Read the password from standard input: one line of 12 characters or more.
         #[arg(long, required = true)]
@@ -80,6 +80,14 @@ pub(super) enum Command {
         /// Read the password from standard input: one line of 12 characters or more.
         #[arg(long, required = true)]
         password_stdin: bool,
+    },
+    /// Removes a member's second factor and recovery codes, and signs the member out. The password stays.
+    ///
+    /// Example: api admin reset-two-factor --email ada@example.com
+    ResetTwoFactor {
+        /// The member's email address.
+        #[arg(long)]
+        email: String,
     },
     /// Prints the token that creates the owner at the dashboard, while nobody has signed in.
     ///
@@ -272,7 +280,7 @@ pub(super) enum Command {
     ///
     /// Example: api admin sweep --json
     Sweep,
-    /// Seals all webhook secrets with the first of HOPLINE_SECRET_KEYS, so that the other keys can be removed.
+    /// Seals all secrets of webhooks and second factors with the first of HOPLINE_SECRET_KEYS, so that the other keys can be removed.
     ///
     /// Example: api admin reseal
     Reseal,

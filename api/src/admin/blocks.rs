@@ -12,6 +12,7 @@ use crate::app::App;
 use crate::background::blocked_hosts::INTERVAL;
 use crate::resources::links::block::{self, compare_all};
 use crate::resources::links::destination;
+use crate::store::audit::Of;
 use crate::store::outbox::Outgoing;
 use crate::store::{accounts, blocked_hosts, directory, endpoints, links, outbox};
 use crate::web::faults::check_text;
@@ -34,7 +35,14 @@ pub(super) async fn set_link_block(app: &App, id: LinkId, reason: Option<&str>) 
     if let Some(row) = &changed {
         block::tell(&mut transaction, row, app).await?;
         let action = if reason.is_some() { "block-link" } else { "unblock-link" };
-        record(&mut transaction, action, &id.to_string(), json!({ "reason": reason })).await?;
+        record(
+            &mut transaction,
+            action,
+            &id.to_string(),
+            Of::Workspace(row.workspace_id),
+            json!({ "reason": reason }),
+        )
+        .await?;
     }
     transaction.commit().await?;
     let is_blocked = links::is_blocked(&app.pool, id.uuid()).await?;
@@ -53,7 +61,7 @@ pub(super) async fn set_host_block(app: &App, host: &str, is_blocked: bool) -> a
     };
     if changed {
         let action = if is_blocked { "block-destination" } else { "unblock-destination" };
-        record(&mut transaction, action, &host, json!({})).await?;
+        record(&mut transaction, action, &host, Of::Nobody, json!({})).await?;
     }
     transaction.commit().await?;
     if is_blocked {
@@ -113,7 +121,14 @@ pub(super) async fn set_suspended(
     let changed = accounts::set_suspended(&mut transaction, account.uuid(), reason).await?;
     if changed {
         let action = if reason.is_some() { "suspend-account" } else { "resume-account" };
-        record(&mut transaction, action, &account.to_string(), json!({ "reason": reason })).await?;
+        record(
+            &mut transaction,
+            action,
+            &account.to_string(),
+            Of::Account(account.uuid()),
+            json!({ "reason": reason }),
+        )
+        .await?;
         // The dispatcher sends nothing for a suspended account.
         endpoints::raise_version(&mut transaction).await?;
     }

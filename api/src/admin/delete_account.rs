@@ -8,6 +8,7 @@ use super::blocks::set_suspended;
 use super::checks::wrong;
 use super::trail::record;
 use crate::app::App;
+use crate::store::audit::Of;
 use crate::store::{accounts, edge_tokens, endpoints, erasure};
 
 /// Links of one transaction.
@@ -45,7 +46,14 @@ pub(super) async fn delete_account(
     let mut rows = json!(erasure::delete_rest(&mut transaction, account.uuid()).await?);
     rows["links"] = json!(links);
     endpoints::raise_version(&mut transaction).await?;
-    record(&mut transaction, "delete-account", &account.to_string(), json!({ "rows": rows })).await?;
+    record(
+        &mut transaction,
+        "delete-account",
+        &account.to_string(),
+        Of::Account(account.uuid()),
+        json!({ "rows": rows }),
+    )
+    .await?;
     transaction.commit().await?;
     Ok(Some(json!({ "account_id": account, "deleted": rows })))
 }

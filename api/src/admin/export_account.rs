@@ -11,6 +11,7 @@ use tokio::io::{AsyncWriteExt as _, BufWriter};
 
 use super::trail::record;
 use crate::app::App;
+use crate::store::audit::Of;
 use crate::store::{accounts, portable};
 
 /// Writes a file of JSON lines for each kind of row into a new directory; `None` when there is no such account.
@@ -57,8 +58,14 @@ pub(super) async fn export_account(
     });
     tokio::fs::write(to.join("account.json"), format!("{summary}\n")).await?;
     let mut connection = app.pool.acquire().await?;
-    record(&mut connection, "export-account", &account.to_string(), json!({ "rows": summary["rows"] }))
-        .await?;
+    record(
+        &mut connection,
+        "export-account",
+        &account.to_string(),
+        Of::Account(account.uuid()),
+        json!({ "rows": summary["rows"] }),
+    )
+    .await?;
     Ok(Some(summary))
 }
 

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::trail::record;
 use crate::account::token::PlainToken;
+use crate::store::audit::Of;
 use crate::store::keys::{self, Key, Scope};
 use crate::store::{edge_tokens, workspaces};
 
@@ -34,11 +35,12 @@ pub(super) async fn create_key(
         expires_at,
         last_used_at: None,
         revoked_at: None,
+        created_by: None,
     };
     keys::insert(&mut transaction, workspace.uuid(), &row, &key.digest()).await?;
     let details =
         json!({ "workspace_id": workspace, "name": name, "scope": scope.as_str(), "expires_at": expires_at });
-    record(&mut transaction, "create-key", &id.to_string(), details).await?;
+    record(&mut transaction, "create-key", &id.to_string(), Of::Key(id.uuid()), details).await?;
     transaction.commit().await?;
     Ok(Some(id))
 }
@@ -49,7 +51,7 @@ pub(super) async fn revoke_key(pool: &PgPool, key: KeyId) -> sqlx::Result<bool> 
     if !keys::revoke(&mut transaction, None, key).await? {
         return Ok(false);
     }
-    record(&mut transaction, "revoke-key", &key.to_string(), json!({})).await?;
+    record(&mut transaction, "revoke-key", &key.to_string(), Of::Key(key.uuid()), json!({})).await?;
     transaction.commit().await?;
     Ok(true)
 }
@@ -67,7 +69,8 @@ pub(super) async fn create_edge_token(
         return Ok(Err(workspace));
     }
     let id = edge_tokens::insert(&mut transaction, workspace, &token.digest()).await?;
-    record(&mut transaction, "create-edge-token", &id.to_string(), json!({ "workspace_id": workspace }))
+    let of = workspace.map_or(Of::Nobody, |workspace| Of::Workspace(workspace.uuid()));
+    record(&mut transaction, "create-edge-token", &id.to_string(), of, json!({ "workspace_id": workspace }))
         .await?;
     transaction.commit().await?;
     Ok(Ok(id))
@@ -79,7 +82,7 @@ pub(super) async fn revoke_edge_token(pool: &PgPool, id: EdgeTokenId) -> sqlx::R
     if !edge_tokens::revoke(&mut transaction, id).await? {
         return Ok(false);
     }
-    record(&mut transaction, "revoke-edge-token", &id.to_string(), json!({})).await?;
+    record(&mut transaction, "revoke-edge-token", &id.to_string(), Of::Nobody, json!({})).await?;
     transaction.commit().await?;
     Ok(true)
 }

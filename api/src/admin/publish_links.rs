@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::trail::record;
 use crate::error::{database, retry_deadlocks};
+use crate::store::audit::Of;
 use crate::store::edge_tokens::EdgeTokenRow;
 use crate::store::outbox::Outgoing;
 use crate::store::{edge_tokens, links, outbox};
@@ -63,7 +64,9 @@ pub(super) async fn publish_links(pool: &PgPool) -> Result<Published, ApiError> 
     }
     drain(pool, 0, &mut logged, &published).await?;
     let mut connection = pool.acquire().await.map_err(database)?;
-    record(&mut connection, "publish-links", "links", json!(published)).await.map_err(database)?;
+    record(&mut connection, "publish-links", "links", Of::Nobody, json!(published))
+        .await
+        .map_err(database)?;
     Ok(published)
 }
 

@@ -6,7 +6,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::accounts::{
-    create_account, create_user, create_workspace, reset_password, set_plan, show_account,
+    create_account, create_user, create_workspace, reset_password, reset_two_factor, set_plan, show_account,
 };
 use super::args::{Admin, Command};
 use super::blocks::{list_blocked, set_host_block, set_link_block, set_suspended};
@@ -23,6 +23,7 @@ use crate::account::token::PlainToken;
 use crate::app::App;
 use crate::background::sweep::sweep_once;
 use crate::resources::links::block::compare_all;
+use crate::store::audit::Of;
 use crate::store::members::{NewMember, Role};
 use crate::store::{directory, endpoints};
 
@@ -131,6 +132,12 @@ async fn carry_out(command: Command, app: &App, clickhouse: &clickhouse::Client)
             Ok(json!({ "removed": swept, "links": compare_all(app).await? }))
         }
         Command::Reseal => Ok(json!({ "resealed": reseal(app).await? })),
+        Command::ResetTwoFactor { email } => {
+            let id = reset_two_factor(pool, &email)
+                .await?
+                .ok_or_else(|| anyhow::anyhow!("--email: no member has the address {email}"))?;
+            Ok(json!({ "user_id": id }))
+        }
         Command::AuditTrail { since, limit } => {
             Ok(json!({ "entries": directory::audit_trail(pool, since, limit).await? }))
         }
@@ -159,7 +166,8 @@ async fn enable_endpoint(pool: &PgPool, id: EndpointId) -> sqlx::Result<Option<b
     let mut transaction = pool.begin().await?;
     let enabled = endpoints::enable(&mut transaction, id).await?;
     if enabled == Some(true) {
-        record(&mut transaction, "enable-endpoint", &id.to_string(), json!({})).await?;
+        record(&mut transaction, "enable-endpoint", &id.to_string(), Of::Endpoint(id.uuid()), json!({}))
+            .await?;
     }
     transaction.commit().await?;
     Ok(enabled)

@@ -10,9 +10,10 @@ use uuid::Uuid;
 use crate::account::token::{DEFAULT_NAME, PlainToken};
 use crate::app::App;
 use crate::error::database;
+use crate::store::audit::Of;
 use crate::store::keys::{Key, Scope};
 use crate::store::{audit, keys};
-use crate::web::caller::Caller;
+use crate::web::caller::{Caller, Editor};
 use crate::web::dates::parse_instant;
 use crate::web::faults::{Faults, check_name};
 use crate::web::request::Json;
@@ -47,7 +48,11 @@ pub(crate) async fn list(caller: Caller, app: App) -> Result<Keys, ApiError> {
 }
 
 /// Creates a key, on every plan: what a key may do is decided when it is used.
-pub(crate) async fn create(caller: Caller, Json(new): Json<New>, app: App) -> Result<Created, ApiError> {
+pub(crate) async fn create(
+    Editor(caller): Editor,
+    Json(new): Json<New>,
+    app: App,
+) -> Result<Created, ApiError> {
     let name = Some(new.name.trim()).filter(|name| !name.is_empty()).unwrap_or(DEFAULT_NAME);
     let mut faults = Faults::default();
     faults.note("name", check_name(name));
@@ -75,6 +80,7 @@ pub(crate) async fn create(caller: Caller, Json(new): Json<New>, app: App) -> Re
         expires_at,
         last_used_at: None,
         revoked_at: None,
+        created_by: Some(caller.user),
     };
     let mut transaction = app.pool.begin().await.map_err(database)?;
     keys::insert(&mut transaction, caller.workspace, &shown, &key.digest()).await.map_err(database)?;
@@ -84,6 +90,7 @@ pub(crate) async fn create(caller: Caller, Json(new): Json<New>, app: App) -> Re
         &audit::member(caller.user),
         "create-key",
         &shown.id.to_string(),
+        Of::Workspace(caller.workspace),
         details,
     )
     .await
@@ -93,13 +100,20 @@ pub(crate) async fn create(caller: Caller, Json(new): Json<New>, app: App) -> Re
 }
 
 /// Revokes a key. The next request with it is rejected.
-pub(crate) async fn revoke(caller: Caller, id: KeyId, app: App) -> Result<(), ApiError> {
+pub(crate) async fn revoke(Editor(caller): Editor, id: KeyId, app: App) -> Result<(), ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     if !keys::revoke(&mut transaction, Some(caller.workspace), id).await.map_err(database)? {
         return Err(ApiError::not_found("There is no such key in this workspace."));
     }
-    audit::record(&mut transaction, &audit::member(caller.user), "revoke-key", &id.to_string(), json!({}))
-        .await
-        .map_err(database)?;
+    audit::record(
+        &mut transaction,
+        &audit::member(caller.user),
+        "revoke-key",
+        &id.to_string(),
+        Of::Workspace(caller.workspace),
+        json!({}),
+    )
+    .await
+    .map_err(database)?;
     transaction.commit().await.map_err(database)
 }

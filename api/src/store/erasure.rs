@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use schemas::id::{AccountId, UserId, WorkspaceId};
 use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -95,23 +94,9 @@ pub(crate) async fn delete_rest(
 
 /// Removes names and email addresses from the account's entries of the audit trail.
 async fn forget_names(transaction: &mut PgConnection, account: Uuid) -> sqlx::Result<()> {
-    let mut subjects = vec![AccountId::from_uuid(account).to_string()];
-    let users: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM users WHERE account_id = $1")
+    sqlx::query("UPDATE audit_trail SET details = details - 'name' - 'email' WHERE account_id = $1")
         .bind(account)
-        .fetch_all(&mut *transaction)
+        .execute(transaction)
         .await?;
-    subjects.extend(users.into_iter().map(|id| UserId::from_uuid(id).to_string()));
-    let workspaces: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM workspaces WHERE account_id = $1")
-        .bind(account)
-        .fetch_all(&mut *transaction)
-        .await?;
-    subjects.extend(workspaces.into_iter().map(|id| WorkspaceId::from_uuid(id).to_string()));
-    sqlx::query(
-        "UPDATE audit_trail SET details = details - 'name' - 'email'
-         WHERE subject = ANY($1) OR details ->> 'workspace_id' = ANY($1) OR details ->> 'account_id' = ANY($1)",
-    )
-    .bind(subjects)
-    .execute(transaction)
-    .await?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! API keys, by their digests.
 
 use chrono::{DateTime, Utc};
-use schemas::id::KeyId;
+use schemas::id::{KeyId, UserId};
 use serde::Serialize;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -47,11 +47,19 @@ pub(crate) struct Key {
     pub(crate) last_used_at: Option<DateTime<Utc>>,
     #[serde(with = "schemas::time::optional_millis")]
     pub(crate) revoked_at: Option<DateTime<Utc>>,
+    /// The member who made it; null for an operator.
+    #[serde(serialize_with = "user")]
+    pub(crate) created_by: Option<Uuid>,
+}
+
+fn user<S: serde::Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {
+    id.map(UserId::from_uuid).serialize(serializer)
 }
 
 /// A valid key, and what its account has used of this minute.
 #[derive(sqlx::FromRow)]
 pub(crate) struct CountedKey {
+    pub(crate) id: Uuid,
     pub(crate) workspace_id: Uuid,
     pub(crate) scope: String,
     pub(crate) account_id: Uuid,
@@ -125,7 +133,7 @@ pub(crate) async fn is_valid(pool: &PgPool, digest: &[u8; 32]) -> sqlx::Result<b
 /// Reads the keys of a workspace, the newest first.
 pub(crate) async fn list(pool: &PgPool, workspace: Uuid) -> sqlx::Result<Vec<Key>> {
     sqlx::query_as(
-        "SELECT id, name, display_prefix, scope, created_at, expires_at, last_used_at, revoked_at
+        "SELECT id, name, display_prefix, scope, created_at, expires_at, last_used_at, revoked_at, created_by
          FROM api_keys WHERE workspace_id = $1 ORDER BY created_at DESC, id DESC",
     )
     .bind(workspace)
@@ -141,8 +149,9 @@ pub(crate) async fn insert(
     digest: &[u8; 32],
 ) -> sqlx::Result<()> {
     sqlx::query(
-        "INSERT INTO api_keys (id, workspace_id, key_sha256, display_prefix, scope, name, expires_at, created_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        "INSERT INTO api_keys (id, workspace_id, key_sha256, display_prefix, scope, name, expires_at, created_at,
+                               created_by)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     )
     .bind(key.id.uuid())
     .bind(workspace)
@@ -152,6 +161,7 @@ pub(crate) async fn insert(
     .bind(&key.name)
     .bind(key.expires_at)
     .bind(key.created_at)
+    .bind(key.created_by)
     .execute(transaction)
     .await?;
     Ok(())
@@ -172,4 +182,22 @@ pub(crate) async fn revoke(
     .execute(transaction)
     .await?;
     Ok(found.rows_affected() == 1)
+}
+
+/// Revokes the keys of an account's workspaces that a member made. Returns how many.
+pub(crate) async fn revoke_of_member(
+    transaction: &mut PgConnection,
+    account: Uuid,
+    user: Uuid,
+) -> sqlx::Result<u64> {
+    let revoked = sqlx::query(
+        "UPDATE api_keys SET revoked_at = now()
+         WHERE created_by = $2 AND revoked_at IS NULL
+           AND workspace_id IN (SELECT id FROM workspaces WHERE account_id = $1)",
+    )
+    .bind(account)
+    .bind(user)
+    .execute(transaction)
+    .await?;
+    Ok(revoked.rows_affected())
 }

@@ -8,6 +8,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::plan::Plan;
+use crate::store::audit::Of;
 use crate::store::workspaces::Kind;
 use crate::store::{accounts, audit, sessions, workspaces};
 
@@ -18,10 +19,14 @@ const SETUP_LOCK: i64 = 0x73_6574_7570;
 #[derive(Debug, Clone, Copy, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
-    /// May also change members and workspaces.
+    /// May also change members and workspaces, and sees the audit trail.
     Owner,
     /// May see and change everything else.
-    Member,
+    #[serde(alias = "member")]
+    #[value(alias = "member")]
+    Editor,
+    /// May see everything but personal fields of conversions, and change nothing.
+    Viewer,
 }
 
 impl Role {
@@ -29,10 +34,27 @@ impl Role {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Owner => "owner",
-            Self::Member => "member",
+            Self::Editor => "editor",
+            Self::Viewer => "viewer",
         }
     }
 }
+
+impl TryFrom<String> for Role {
+    type Error = UnknownRole;
+
+    fn try_from(text: String) -> Result<Self, UnknownRole> {
+        [Self::Owner, Self::Editor, Self::Viewer]
+            .into_iter()
+            .find(|role| role.as_str() == text)
+            .ok_or(UnknownRole(text))
+    }
+}
+
+/// The database has another role than this build knows.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown role {0:?}")]
+pub(crate) struct UnknownRole(String);
 
 /// A member as members see each other.
 #[derive(Debug, Serialize, sqlx::FromRow)]
@@ -125,15 +147,19 @@ pub(crate) async fn lock_setup(transaction: &mut PgConnection) -> sqlx::Result<(
     Ok(())
 }
 
-/// The outcome of a removal.
-pub(crate) enum Removed {
+/// The outcome of a removal, or of a change of a role.
+pub(crate) enum Outcome {
     Done,
     LastOwner,
     NoSuchMember,
 }
 
-/// Clears a member's data. The row stays, because links refer to it.
-pub(crate) async fn remove(transaction: &mut PgConnection, account: Uuid, id: Uuid) -> sqlx::Result<Removed> {
+/// Returns why a member cannot stop to be an owner: there is no other one, or no such member.
+async fn refuses_last_owner(
+    transaction: &mut PgConnection,
+    account: Uuid,
+    id: Uuid,
+) -> sqlx::Result<Option<Outcome>> {
     let found: Option<bool> = sqlx::query_scalar(
         "SELECT EXISTS (SELECT FROM users o WHERE o.account_id = $1 AND o.id <> $2 AND o.role = 'owner'
                         AND o.password_hash IS NOT NULL)
@@ -144,18 +170,74 @@ pub(crate) async fn remove(transaction: &mut PgConnection, account: Uuid, id: Uu
     .fetch_optional(&mut *transaction)
     .await?;
     match found {
-        None => return Ok(Removed::NoSuchMember),
-        Some(false) => return Ok(Removed::LastOwner),
-        Some(true) => {}
+        None => Ok(Some(Outcome::NoSuchMember)),
+        Some(false) => Ok(Some(Outcome::LastOwner)),
+        Some(true) => Ok(None),
+    }
+}
+
+/// Changes a member's role. The last owner who can sign in stays one.
+pub(crate) async fn set_role(
+    transaction: &mut PgConnection,
+    account: Uuid,
+    id: Uuid,
+    role: Role,
+) -> sqlx::Result<Outcome> {
+    if let Some(refused) = refuses_last_owner(&mut *transaction, account, id).await?
+        && !(matches!(refused, Outcome::LastOwner) && matches!(role, Role::Owner))
+    {
+        return Ok(refused);
+    }
+    sqlx::query("UPDATE users SET role = $2 WHERE id = $1")
+        .bind(id)
+        .bind(role.as_str())
+        .execute(transaction)
+        .await?;
+    Ok(Outcome::Done)
+}
+
+/// Reads a member of an account who can sign in.
+pub(crate) async fn one(transaction: &mut PgConnection, id: Uuid) -> sqlx::Result<Member> {
+    sqlx::query_as("SELECT id, name, email, role, created_at FROM users WHERE id = $1")
+        .bind(id)
+        .fetch_one(transaction)
+        .await
+}
+
+/// Reads the hash of a member's password.
+pub(crate) async fn password_hash(pool: &PgPool, user: Uuid) -> sqlx::Result<Option<String>> {
+    sqlx::query_scalar("SELECT password_hash FROM users WHERE id = $1").bind(user).fetch_one(pool).await
+}
+
+/// Replaces a member's password, unless it has changed meanwhile; then false.
+pub(crate) async fn replace_password(
+    transaction: &mut PgConnection,
+    user: Uuid,
+    former: &str,
+    hash: &str,
+) -> sqlx::Result<bool> {
+    let replaced = sqlx::query("UPDATE users SET password_hash = $3 WHERE id = $1 AND password_hash = $2")
+        .bind(user)
+        .bind(former)
+        .bind(hash)
+        .execute(transaction)
+        .await?;
+    Ok(replaced.rows_affected() == 1)
+}
+
+/// Clears a member's data. The row stays, because links refer to it.
+pub(crate) async fn remove(transaction: &mut PgConnection, account: Uuid, id: Uuid) -> sqlx::Result<Outcome> {
+    if let Some(refused) = refuses_last_owner(&mut *transaction, account, id).await? {
+        return Ok(refused);
     }
     sqlx::query(
-        "UPDATE users SET removed_at = now(), role = 'member', email = NULL, name = '', password_hash = NULL
+        "UPDATE users SET removed_at = now(), role = 'editor', email = NULL, totp_key_id = NULL, totp_sealed = NULL, totp_confirmed_at = NULL, name = '', password_hash = NULL
          WHERE id = $1",
     )
     .bind(id)
     .execute(transaction)
     .await?;
-    Ok(Removed::Done)
+    Ok(Outcome::Done)
 }
 
 /// Sets the sign-in of the first account's owner; creates the account, its owner and a workspace if there is none.
@@ -188,7 +270,15 @@ pub(crate) async fn set_first_owner(
         .execute(&mut *transaction)
         .await?;
     let subject = UserId::from_uuid(user).to_string();
-    audit::record(transaction, &audit::member(user), "set-up", &subject, json!({ "email": email })).await?;
+    audit::record(
+        transaction,
+        &audit::member(user),
+        "set-up",
+        &subject,
+        Of::User(user),
+        json!({ "email": email }),
+    )
+    .await?;
     Ok(user)
 }
 

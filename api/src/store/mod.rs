@@ -22,4 +22,5 @@ pub(crate) mod outbox;
 pub(crate) mod portable;
 pub(crate) mod sessions;
 pub(crate) mod sign_in_attempts;
+pub(crate) mod two_factor;
 pub(crate) mod workspaces;

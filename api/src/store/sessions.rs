@@ -1,9 +1,13 @@
 //! Sessions of members.
 
+use chrono::{DateTime, Utc};
+use schemas::id::SessionId;
+use serde::Serialize;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::plan::Plan;
+use crate::store::members::Role;
 
 /// Finds the member of a session, with the account's present plan. A session ends 30 days after the sign-in, and after
 /// 7 days without a request. `seen_at` is written at most every five minutes.
@@ -26,7 +30,8 @@ const FIND: &str = "
 #[derive(sqlx::FromRow)]
 pub(crate) struct SessionRow {
     pub(crate) user_id: Uuid,
-    pub(crate) role: String,
+    #[sqlx(try_from = "String")]
+    pub(crate) role: Role,
     pub(crate) account_id: Uuid,
     #[sqlx(try_from = "String")]
     pub(crate) plan: Plan,
@@ -51,17 +56,19 @@ pub(crate) async fn begin(
     user: Uuid,
     password_hash: &str,
     former: Option<[u8; 32]>,
+    user_agent: &str,
 ) -> sqlx::Result<bool> {
     if let Some(former) = former {
         end(&mut *transaction, &former).await?;
     }
     let begun = sqlx::query(
-        "INSERT INTO sessions (token_sha256, user_id)
-         SELECT $1, id FROM users WHERE id = $2 AND password_hash = $3 AND removed_at IS NULL FOR SHARE",
+        "INSERT INTO sessions (token_sha256, user_id, user_agent)
+         SELECT $1, id, $4 FROM users WHERE id = $2 AND password_hash = $3 AND removed_at IS NULL FOR SHARE",
     )
     .bind(&digest[..])
     .bind(user)
     .bind(password_hash)
+    .bind(user_agent)
     .execute(transaction)
     .await?;
     Ok(begun.rows_affected() == 1)
@@ -96,15 +103,68 @@ pub(crate) struct SignedInRow {
     pub(crate) account_id: Uuid,
     pub(crate) account_name: String,
     pub(crate) plan: String,
+    pub(crate) has_two_factor: bool,
 }
 
 /// Reads a member and the account.
 pub(crate) async fn member(connection: &mut PgConnection, user: Uuid) -> sqlx::Result<SignedInRow> {
     sqlx::query_as(
-        "SELECT u.name, u.email, u.role, a.id AS account_id, a.name AS account_name, a.plan
+        "SELECT u.name, u.email, u.role, a.id AS account_id, a.name AS account_name, a.plan,
+                u.totp_confirmed_at IS NOT NULL AS has_two_factor
          FROM users u JOIN accounts a ON a.id = u.account_id WHERE u.id = $1",
     )
     .bind(user)
     .fetch_one(connection)
     .await
+}
+
+/// A session of a member, as the member sees it.
+#[derive(Debug, Serialize, sqlx::FromRow)]
+pub(crate) struct Listed {
+    #[sqlx(try_from = "Uuid")]
+    id: SessionId,
+    #[serde(with = "schemas::time::millis")]
+    created_at: DateTime<Utc>,
+    /// Right to five minutes.
+    #[serde(with = "schemas::time::millis")]
+    last_seen_at: DateTime<Utc>,
+    user_agent: String,
+    is_current: bool,
+}
+
+/// Reads the sessions of a member that have not ended, the last seen first.
+pub(crate) async fn list(pool: &PgPool, user: Uuid, current: &[u8; 32]) -> sqlx::Result<Vec<Listed>> {
+    sqlx::query_as(
+        "SELECT id, created_at, seen_at AS last_seen_at, user_agent, token_sha256 = $2 AS is_current FROM sessions
+         WHERE user_id = $1 AND created_at > now() - interval '30 days' AND seen_at > now() - interval '7 days'
+         ORDER BY seen_at DESC, id",
+    )
+    .bind(user)
+    .bind(&current[..])
+    .fetch_all(pool)
+    .await
+}
+
+/// Ends a session of a member by its id; false when there is none.
+pub(crate) async fn end_one(connection: &mut PgConnection, user: Uuid, id: SessionId) -> sqlx::Result<bool> {
+    let ended = sqlx::query("DELETE FROM sessions WHERE user_id = $1 AND id = $2")
+        .bind(user)
+        .bind(id.uuid())
+        .execute(connection)
+        .await?;
+    Ok(ended.rows_affected() == 1)
+}
+
+/// Ends every session of a member but one.
+pub(crate) async fn end_others(
+    connection: &mut PgConnection,
+    user: Uuid,
+    current: &[u8; 32],
+) -> sqlx::Result<()> {
+    sqlx::query("DELETE FROM sessions WHERE user_id = $1 AND token_sha256 <> $2")
+        .bind(user)
+        .bind(&current[..])
+        .execute(connection)
+        .await?;
+    Ok(())
 }

@@ -19,16 +19,9 @@ pub(crate) async fn count(pool: &PgPool, who: &[u8; 32]) -> sqlx::Result<(i32, D
 }
 
 /// Removes what `cleared` counted, and one attempt of `reduced`.
-pub(crate) async fn take_back(
-    pool: &PgPool,
-    reduced: &[u8; 32],
-    cleared: [&[u8; 32]; 2],
-) -> sqlx::Result<()> {
-    sqlx::query("DELETE FROM sign_in_attempts WHERE who IN ($1, $2)")
-        .bind(&cleared[0][..])
-        .bind(&cleared[1][..])
-        .execute(pool)
-        .await?;
+pub(crate) async fn take_back(pool: &PgPool, reduced: &[u8; 32], cleared: &[[u8; 32]]) -> sqlx::Result<()> {
+    let cleared: Vec<&[u8]> = cleared.iter().map(|who| &who[..]).collect();
+    sqlx::query("DELETE FROM sign_in_attempts WHERE who = ANY($1)").bind(cleared).execute(pool).await?;
     sqlx::query("UPDATE sign_in_attempts SET attempts = greatest(attempts - 1, 0) WHERE who = $1")
         .bind(&reduced[..])
         .execute(pool)

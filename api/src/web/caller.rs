@@ -3,9 +3,9 @@
 //! The operations of a workspace are mounted twice: below `/api`, where a key says which workspace, and below
 //! `/app/api/workspaces/{id}`, where the path names it and the session must belong to a member of its account.
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use schemas::id::WorkspaceId;
+use http::{HeaderMap, Method};
+use schemas::id::{KeyId, WorkspaceId};
 use service::http::ApiError;
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
@@ -15,7 +15,8 @@ use crate::account::token;
 use crate::app::App;
 use crate::error::database;
 use crate::plan::Plan;
-use crate::store::{keys, sessions};
+use crate::store::members::Role;
+use crate::store::{audit, keys, sessions};
 use crate::web::limits::{Budget, Visit};
 use crate::web::operation::{Access, Principal};
 use crate::web::request;
@@ -39,11 +40,13 @@ pub(crate) struct Caller {
 #[derive(Debug, Clone, Copy)]
 enum Credential {
     Key {
+        id: KeyId,
         digest: [u8; 32],
         can_write: bool,
     },
     Session {
         digest: [u8; 32],
+        is_viewer: bool,
     },
     /// An import that a member started earlier.
     Import,
@@ -68,6 +71,19 @@ impl Caller {
         matches!(self.credential, Credential::Session { .. } | Credential::Import)
     }
 
+    /// Returns whether the caller is a member who sees no personal fields.
+    pub(crate) const fn is_viewer(&self) -> bool {
+        matches!(self.credential, Credential::Session { is_viewer: true, .. })
+    }
+
+    /// Returns the caller's name in the audit trail.
+    pub(crate) fn actor(&self) -> String {
+        match self.credential {
+            Credential::Key { id, .. } => id.to_string(),
+            Credential::Session { .. } | Credential::Import => audit::member(self.user),
+        }
+    }
+
     /// Rejects a key on a plan without write access. Members change links on every plan.
     pub(crate) fn require_edit(&self, plan: Plan) -> Result<(), ApiError> {
         if self.is_member() { Ok(()) } else { plan.require_write() }
@@ -77,7 +93,7 @@ impl Caller {
     pub(crate) async fn is_valid(&self, app: &App) -> sqlx::Result<bool> {
         match &self.credential {
             Credential::Key { digest, .. } => keys::is_valid(&app.pool, digest).await,
-            Credential::Session { digest } => {
+            Credential::Session { digest, .. } => {
                 Ok(sessions::find(&app.pool, digest, None).await?.is_some_and(|row| !row.is_suspended))
             }
             Credential::Import => Ok(true),
@@ -157,6 +173,11 @@ async fn of_session(app: &App, head: &Head, workspace: &str) -> Result<Caller, A
     // An invalid id is not found either, after the session is checked.
     let workspace = workspace.parse().map_or(Uuid::nil(), WorkspaceId::uuid);
     let member = member_of(app, head, Some(workspace)).await?;
+    let is_viewer = matches!(member.role, Role::Viewer);
+    // Every change has another method, whatever it changes.
+    if is_viewer && head.method != Method::GET {
+        return Err(ApiError::forbidden("A viewer can see everything and change nothing."));
+    }
     Ok(Caller {
         workspace: member
             .workspace
@@ -164,7 +185,7 @@ async fn of_session(app: &App, head: &Head, workspace: &str) -> Result<Caller, A
         account: member.account,
         user: member.user,
         plan: member.plan,
-        credential: Credential::Session { digest: member.digest },
+        credential: Credential::Session { digest: member.digest, is_viewer },
     })
 }
 
@@ -188,7 +209,11 @@ async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller,
         account: row.account_id,
         user: row.owner_id,
         plan: row.plan,
-        credential: Credential::Key { digest, can_write: row.scope == "read,write" },
+        credential: Credential::Key {
+            id: KeyId::from_uuid(row.id),
+            digest,
+            can_write: row.scope == "read,write",
+        },
     })
 }
 

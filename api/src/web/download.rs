@@ -6,6 +6,7 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
+use serde_json::json;
 use service::http::ApiError;
 use warp::reply::{Reply as _, Response};
 
@@ -14,6 +15,7 @@ use super::operation::Answer;
 use super::slots::Slot;
 use crate::app::App;
 use crate::error::database;
+use crate::store::audit::{self, Of};
 
 /// Maximum concurrent exports of a workspace in one process.
 const MAX_EXPORTS: usize = 4;
@@ -65,6 +67,12 @@ impl Download {
     ) -> Result<Self, ApiError> {
         let mut chunks = chunks.boxed();
         let first = chunks.try_next().await?;
+        let mut connection = app.pool.acquire().await.map_err(database)?;
+        let (actor, of) = (caller.actor(), Of::Workspace(caller.workspace));
+        audit::record(&mut connection, &actor, "export", media_type, of, json!({}))
+            .await
+            .map_err(database)?;
+        drop(connection);
         let begin = stream::iter([header].into_iter().chain(first)).map(Ok);
         let still_accepted = move |chunk| {
             let app = app.clone();

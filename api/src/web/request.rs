@@ -5,7 +5,7 @@ use std::str::FromStr;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use http::{HeaderMap, Method};
-use schemas::id::{EndpointId, ImportId, KeyId, LinkId, UserId};
+use schemas::id::{EndpointId, ImportId, KeyId, LinkId, SessionId, UserId};
 use serde::de::DeserializeOwned;
 use service::http::{ApiError, BODY_LIMIT, parse_query, read_json};
 use uuid::Uuid;
@@ -113,6 +113,7 @@ path_ids! {
     EndpointId: "id",
     ImportId: "id",
     KeyId: "id",
+    SessionId: "id",
     UserId: "id",
     Uuid: "delivery_id",
 }

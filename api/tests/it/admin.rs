@@ -174,7 +174,7 @@ async fn a_members_password_is_hashed_and_an_email_is_unique() {
             .fetch_one(&mut server.engines.postgres().await)
             .await
             .unwrap();
-    assert_eq!(role, "member");
+    assert_eq!(role, "editor");
     assert!(hash.starts_with("$argon2id$") && !hash.contains(PASSWORD));
 
     let nobodys = server.account.replace("acc_0", "acc_1");
@@ -332,7 +332,7 @@ async fn an_account_is_shown_with_members_workspaces_and_usage() {
         .iter()
         .map(|member| (&member["role"], &member["email"]))
         .collect();
-    assert_eq!(members, [(&json!("owner"), &Value::Null), (&json!("member"), &json!("ada@example.com"))]);
+    assert_eq!(members, [(&json!("owner"), &Value::Null), (&json!("editor"), &json!("ada@example.com"))]);
     assert_eq!(shown["workspaces"][0]["workspace_id"], json!(server.workspace));
     assert_eq!(shown["workspaces"][0]["links"], 1);
 

@@ -75,7 +75,7 @@ impl Browser {
         browser
     }
 
-    fn keep_cookie(&mut self, answer: &Answer) {
+    pub(crate) fn keep_cookie(&mut self, answer: &Answer) {
         if let Some(header) = answer.headers.get("set-cookie") {
             let pair = header.to_str().unwrap().split(';').next().unwrap().to_owned();
             self.cookie = Some(pair).filter(|pair| !pair.ends_with('='));

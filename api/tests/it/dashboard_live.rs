@@ -287,7 +287,7 @@ async fn a_process_has_a_limit_of_streams() {
 async fn a_stream_ends_after_its_member_or_key_is_removed() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
-    let (member, id) = owner.with_member(&server, "grace@example.com", "member").await;
+    let (member, id) = owner.with_member(&server, "grace@example.com", "editor").await;
     let key = owner.post("/keys", json!({"name": "a", "scope": "read"})).await.body;
     let mut of_member = Listener::open(member.bare(Method::GET, &member.path("/live"))).await;
     let with_key = server.request(Method::GET, "/api/live").bearer_auth(text(&key["key"]));

@@ -2,7 +2,7 @@
 
 use api::Access;
 use reqwest::{Method, RequestBuilder};
-use schemas::id::{EndpointId, ImportId, KeyId, LinkId, UserId, WorkspaceId};
+use schemas::id::{EndpointId, ImportId, KeyId, LinkId, SessionId, UserId, WorkspaceId};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -28,6 +28,7 @@ struct Ids {
     key: String,
     import: String,
     user: String,
+    session: String,
 }
 
 fn every() -> Vec<Route> {
@@ -52,6 +53,7 @@ impl Route {
             path if path.starts_with("webhooks") => &ids.endpoint,
             path if path.starts_with("keys") => &ids.key,
             path if path.starts_with("members") => &ids.user,
+            path if path.starts_with("sessions") => &ids.session,
             path => {
                 assert!(!path.contains("{id}"), "whose id has {path}?");
                 &ids.link
@@ -77,6 +79,10 @@ impl Route {
             ("webhooks/{id}/redeliver", _) => json!({"delivery_ids": [Uuid::nil()]}),
             ("keys", _) => json!({"name": "b", "scope": "read"}),
             ("members", _) => json!({"email": "mallory@example.com", "role": "owner", "password": PASSWORD}),
+            ("members/{id}", "PATCH") => json!({"role": "viewer"}),
+            ("password", _) => json!({"current_password": PASSWORD, "new_password": "another long password"}),
+            ("two-factor/confirm", _) => json!({"code": "000000"}),
+            ("two-factor", "DELETE") => json!({"password": PASSWORD, "code": "000000"}),
             ("workspaces", _) => json!({"name": "b", "kind": "personal"}),
             ("sign-in", _) => json!({"email": "ada@example.com", "password": PASSWORD}),
             _ => json!({}),
@@ -112,6 +118,7 @@ async fn make(browser: &Browser) -> Ids {
         key: made("/keys", json!({"name": "a", "scope": "read"})).await,
         import: text(&answer(file).await.body["import_id"]),
         user: text(&browser.send(Method::GET, "/app/api/session", None).await.body["user"]["id"]),
+        session: text(&browser.send(Method::GET, "/app/api/sessions", None).await.body["sessions"][0]["id"]),
     }
 }
 
@@ -162,6 +169,7 @@ async fn no_operation_shows_another_workspace() {
         key: KeyId::from_uuid(Uuid::nil()).to_string(),
         import: ImportId::from_uuid(Uuid::nil()).to_string(),
         user: UserId::from_uuid(Uuid::nil()).to_string(),
+        session: SessionId::from_uuid(Uuid::nil()).to_string(),
     };
     let nonsense = Ids {
         link: "nonsense".to_owned(),
@@ -170,10 +178,16 @@ async fn no_operation_shows_another_workspace() {
         key: "%00".to_owned(),
         import: own.link.clone(),
         user: own.key.clone(),
+        session: own.key.clone(),
         ..unknown.clone()
     };
     let foreign = Ids { workspace: own.workspace.clone(), ..theirs.clone() };
-    let second = Ids { workspace: text(&second["id"]), user: own.user.clone(), ..theirs.clone() };
+    let second = Ids {
+        workspace: text(&second["id"]),
+        user: own.user.clone(),
+        session: own.session.clone(),
+        ..theirs.clone()
+    };
     for (browser, ids) in [(&other, &foreign), (&other, &unknown), (&other, &nonsense), (&owner, &second)] {
         for route in every().into_iter().filter(|route| route.path.contains("{id}")) {
             let refused = answer(route.request(browser, ids)).await;
@@ -259,4 +273,27 @@ async fn no_operation_accepts_a_cross_site_change() {
     assert!(!read.headers().contains_key("access-control-allow-origin"), "no other site reads it");
     assert_eq!(read.headers()["cache-control"], "no-store");
     assert_eq!(read.headers()["x-content-type-options"], "nosniff");
+}
+
+#[tokio::test]
+async fn a_viewer_sees_everything_and_changes_nothing() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let (viewer, _) = owner.with_member(&server, "vera@example.com", "viewer").await;
+    let ids = make(&owner).await;
+    let before = all(&owner).await;
+    for route in of_workspace().into_iter().filter(|route| !route.path.ends_with("live")) {
+        let request = route.request(&viewer, &ids);
+        if route.method == Method::GET {
+            // Some answer files and pictures.
+            let status = request.send().await.unwrap().status();
+            assert!(status.is_success(), "{} {}: {status}", route.method, route.path);
+        } else {
+            is_refused(&answer(request).await, 403, "FORBIDDEN", &route, "by a viewer");
+        }
+    }
+    for route in every().into_iter().filter(|route| route.path.starts_with("audit")) {
+        is_refused(&answer(route.request(&viewer, &ids)).await, 403, "FORBIDDEN", &route, "by a viewer");
+    }
+    assert_eq!(all(&owner).await, before, "nothing has changed");
 }

@@ -240,19 +240,19 @@ async fn only_owners_change_members() {
         .send(
             Method::POST,
             "/app/api/members",
-            Some(json!({"email": "grace@example.com", "name": "Grace", "role": "member"})),
+            Some(json!({"email": "grace@example.com", "name": "Grace", "role": "editor"})),
         )
         .await;
     assert_eq!(drawn.status, 201, "{}", drawn.body);
     let mut grace = Browser::new(&server);
     assert_eq!(grace.sign_in("grace@example.com", &text(&drawn.body["password"])).await.status, 200);
     let taken = owner
-        .send(Method::POST, "/app/api/members", Some(json!({"email": "GRACE@example.com", "role": "member"})))
+        .send(Method::POST, "/app/api/members", Some(json!({"email": "GRACE@example.com", "role": "editor"})))
         .await;
     assert_eq!((taken.status.as_u16(), &taken.body["code"]), (409, &json!("EMAIL_TAKEN")));
     for (field, body) in [
-        ("email", json!({"email": "grace", "role": "member"})),
-        ("password", json!({"email": "x@example.com", "role": "member", "password": "short"})),
+        ("email", json!({"email": "grace", "role": "editor"})),
+        ("password", json!({"email": "x@example.com", "role": "editor", "password": "short"})),
         ("role", json!({"email": "x@example.com", "role": "king"})),
     ] {
         let refused = owner.send(Method::POST, "/app/api/members", Some(body)).await;

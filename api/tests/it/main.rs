@@ -9,6 +9,7 @@ mod clicks;
 mod clicks_list;
 mod conversions;
 mod dashboard;
+mod dashboard_accounts;
 mod dashboard_import;
 mod dashboard_live;
 mod dashboard_page;

@@ -39,6 +39,8 @@ codes! {
     InvalidLimit = BAD_REQUEST "INVALID_LIMIT",
     /// No valid credentials.
     Unauthorized = UNAUTHORIZED "UNAUTHORIZED",
+    /// The password is right, and a code of the second factor is missing.
+    TwoFactorRequired = UNAUTHORIZED "TWO_FACTOR_REQUIRED",
     /// The caller is authenticated but not allowed to do this.
     Forbidden = FORBIDDEN "FORBIDDEN",
     /// The key may only read.

@@ -162,6 +162,7 @@ macro_rules! constructors {
 constructors! {
     bad_request => BadRequest,
     unauthorized => Unauthorized,
+    two_factor_required => TwoFactorRequired,
     forbidden => Forbidden,
     read_only_key => ReadOnlyKey,
     plan_required => PlanRequired,

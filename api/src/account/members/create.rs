@@ -12,6 +12,7 @@ use crate::account::sessions::member::Owner;
 use crate::account::sessions::password::{Password, check_password, draw_password};
 use crate::app::App;
 use crate::error::{database, violates};
+use crate::store::audit::Of;
 use crate::store::members::{Member, NewMember, Role};
 use crate::store::{audit, members};
 use crate::web::faults::{Faults, check_name};
@@ -65,9 +66,16 @@ pub(crate) async fn create(Owner(owner): Owner, Json(new): Json<New>, app: App) 
     }
     let id = UserId::from_uuid(member.id);
     let details = json!({ "email": email, "role": new.role.as_str() });
-    audit::record(&mut transaction, &audit::member(owner.user), "create-user", &id.to_string(), details)
-        .await
-        .map_err(database)?;
+    audit::record(
+        &mut transaction,
+        &audit::member(owner.user),
+        "create-user",
+        &id.to_string(),
+        Of::Account(owner.account),
+        details,
+    )
+    .await
+    .map_err(database)?;
     transaction.commit().await.map_err(database)?;
     let member = Member {
         id,

@@ -3,8 +3,11 @@
 pub(crate) mod create;
 pub(crate) mod list;
 pub(crate) mod remove;
+pub(crate) mod role;
 
 use service::http::ApiError;
+
+use crate::store::members::Outcome;
 
 /// Longest email address: the path of RFC 5321 without its angle brackets, in bytes.
 pub(crate) const MAX_EMAIL: usize = 254;
@@ -34,6 +37,17 @@ pub(crate) fn check_email(email: &str) -> Result<(), &'static str> {
         return Err("must have a domain after the @, such as example.com");
     }
     Ok(())
+}
+
+/// Returns the error of an outcome other than success.
+fn refused(outcome: &Outcome) -> Option<ApiError> {
+    match outcome {
+        Outcome::Done => None,
+        Outcome::LastOwner => {
+            Some(ApiError::forbidden("The account needs at least one owner who can sign in."))
+        }
+        Outcome::NoSuchMember => Some(ApiError::not_found("There is no such member in your account.")),
+    }
 }
 
 /// The error for an email address that a member of any account has.

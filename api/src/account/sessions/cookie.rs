@@ -55,12 +55,17 @@ impl Cookie {
 
 /// Returns the token of a request. Two cookies count as none: another host of the domain may have set one.
 pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
+    single(headers, NAME)
+}
+
+/// Returns the value of a cookie that is there once.
+pub(super) fn single<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut tokens = headers
         .get_all(COOKIE)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
-        .filter_map(|pair| pair.trim().strip_prefix(NAME)?.strip_prefix('='));
+        .filter_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('='));
     let token = tokens.next()?;
     tokens.next().is_none().then_some(token)
 }

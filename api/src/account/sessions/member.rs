@@ -7,6 +7,7 @@ use super::{cookie, origin};
 use crate::app::App;
 use crate::error::database;
 use crate::plan::Plan;
+use crate::store::members::Role;
 use crate::store::sessions;
 use crate::web::operation::{Access, Principal};
 use crate::web::request::{Head, Request};
@@ -22,7 +23,8 @@ pub(crate) struct Member {
     pub(crate) workspace: Option<Uuid>,
     /// The digest of the session's token.
     pub(crate) digest: [u8; 32],
-    is_owner: bool,
+    /// What the member may do.
+    pub(crate) role: Role,
 }
 
 /// A member who may change members and workspaces.
@@ -58,7 +60,7 @@ impl Principal for Owner {
     /// Rejects other members with 403.
     async fn admit(request: &mut Request) -> Result<Self, ApiError> {
         let member = Member::admit(request).await?;
-        if member.is_owner {
+        if matches!(member.role, Role::Owner) {
             return Ok(Self(member));
         }
         Err(ApiError::forbidden("Only an owner of the account can do this."))
@@ -95,6 +97,6 @@ pub(crate) async fn member_of(app: &App, head: &Head, workspace: Option<Uuid>) -
         plan: row.plan,
         workspace: row.workspace_id,
         digest,
-        is_owner: row.role == "owner",
+        role: row.role,
     })
 }

@@ -5,10 +5,15 @@
 
 mod cookie;
 mod deployment_hash;
+mod device;
+pub(crate) mod devices;
 pub(crate) mod member;
+pub(crate) mod new_password;
 mod origin;
 pub(crate) mod password;
 pub(crate) mod setup;
 pub(crate) mod show;
 pub(crate) mod sign_in;
 mod throttle;
+mod totp;
+pub(crate) mod two_factor;

@@ -20,6 +20,9 @@ const MAX: usize = 1_024;
 /// Passwords hashed at a time; each takes 19 MiB and one core.
 const AT_A_TIME: usize = 2;
 
+/// Passwords that may wait for their turn; further ones are answered 503 at once.
+const MOST_WAITING: usize = 32;
+
 /// How long a password waits for a permit before the answer is 503.
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -28,7 +31,7 @@ const NOBODYS: &str = "$argon2id$v=19$m=19456,t=2,p=1$aG9wbGluZS1ub2JvZHk$\
     AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 /// Letters and digits that cannot be confused.
-const CLEAR: &[u8] = b"23456789abcdefghijkmnpqrstuvwxyz";
+pub(super) const CLEAR: &[u8] = b"23456789abcdefghijkmnpqrstuvwxyz";
 
 /// A password in plain text. It has no `Debug` and no `Display`.
 #[derive(Clone, Deserialize)]
@@ -71,11 +74,17 @@ pub(crate) fn draw_password(rng: &mut impl Rng) -> Password {
 
 /// Hashes passwords on blocking threads, a few at a time.
 #[derive(Debug, Clone)]
-pub(crate) struct Hashing(Arc<Semaphore>);
+pub(crate) struct Hashing {
+    places: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+}
 
 impl Default for Hashing {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(AT_A_TIME)))
+        Self {
+            places: Arc::new(Semaphore::new(AT_A_TIME + MOST_WAITING)),
+            turns: Arc::new(Semaphore::new(AT_A_TIME)),
+        }
     }
 }
 
@@ -114,11 +123,12 @@ impl Hashing {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let turn = tokio::time::timeout(WAIT, Arc::clone(&self.0).acquire_owned());
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(ApiError::unavailable)?;
+        let turn = tokio::time::timeout(WAIT, Arc::clone(&self.turns).acquire_owned());
         let turn = turn.await.map_err(ApiError::unavailable)?.map_err(ApiError::internal)?;
         let done = tokio::task::spawn_blocking(move || {
             // Held until the work is done, even if the request has ended.
-            let _turn = turn;
+            let _held = (place, turn);
             work()
         });
         done.await.map_err(ApiError::internal)

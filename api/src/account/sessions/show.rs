@@ -44,6 +44,8 @@ struct SessionUser {
     name: String,
     email: String,
     role: String,
+    /// Whether a code is asked for at the sign-in.
+    two_factor: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -70,6 +72,7 @@ impl Session {
                 name: row.name,
                 email: row.email.unwrap_or_default(),
                 role: row.role,
+                two_factor: row.has_two_factor,
             },
             account: SessionAccount {
                 id: AccountId::from_uuid(row.account_id),

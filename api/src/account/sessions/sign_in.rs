@@ -1,9 +1,11 @@
 //! `POST /app/api/sign-in`, `/sign-out` and `/sign-out-everywhere`
 
-use http::StatusCode;
-use http::header::SET_COOKIE;
+use http::header::{SET_COOKIE, USER_AGENT};
+use http::{HeaderValue, StatusCode};
+use schemas::id::UserId;
 use serde::Deserialize;
-use service::http::{ApiError, json};
+use serde_json::json;
+use service::http::{ApiError, json as answer};
 use uuid::Uuid;
 use warp::reply::{Reply as _, Response};
 
@@ -12,16 +14,21 @@ use super::cookie::Cookie;
 use super::member::Member;
 use super::show::Session;
 use super::throttle::Attempt;
+use super::{device, two_factor};
 use crate::account::members::MAX_EMAIL;
 use crate::account::sessions::member::{SentByPage, suspended};
 use crate::account::sessions::password::Password;
 use crate::app::App;
 use crate::error::database;
-use crate::store::{members, sessions};
+use crate::store::audit::Of;
+use crate::store::{audit, members, sessions};
 use crate::web::faults::check_text;
 use crate::web::limits::Visit;
 use crate::web::operation::Answer;
 use crate::web::request::{Head, Json};
+
+/// Longest stored `User-Agent`, in characters.
+const MAX_USER_AGENT: usize = 300;
 
 /// The body.
 #[derive(Deserialize)]
@@ -29,18 +36,22 @@ use crate::web::request::{Head, Json};
 pub(crate) struct Credentials {
     email: String,
     password: Password,
+    /// Of the authenticator, or a recovery code.
+    code: Option<String>,
 }
 
 /// A new session and its cookie.
 pub(crate) struct SignedIn {
-    pub(crate) session: Session,
-    pub(crate) cookie: Cookie,
+    session: Session,
+    cookie: Cookie,
+    device: HeaderValue,
 }
 
 impl Answer for SignedIn {
     fn respond(self, status: StatusCode) -> Response {
-        let mut response = json(status, &self.session);
+        let mut response = answer(status, &self.session);
         response.headers_mut().insert(SET_COOKIE, self.cookie.header());
+        response.headers_mut().append(SET_COOKIE, self.device);
         response
     }
 }
@@ -60,16 +71,32 @@ pub(crate) async fn sign_in(
     Json(credentials): Json<Credentials>,
     app: App,
 ) -> Result<SignedIn, ApiError> {
-    let Credentials { email, password } = credentials;
-    let attempt = Attempt::count(&app, &head.visit, &email).await?;
+    let Credentials { email, password, code } = credentials;
     // Attempts are counted by the same lower-case email that is looked up. An impossible email belongs to nobody.
     let found = match check_text(&email, MAX_EMAIL) {
         Ok(()) => members::find(&app.pool, &email.to_lowercase()).await.map_err(database)?,
         Err(_) => None,
     };
+    let known = found.as_ref().and_then(|(user, ..)| device::known(&app, *user, &head.headers));
+    let attempt = match known {
+        Some(device) => Attempt::of_device(&app, &head.visit, device).await?,
+        None => Attempt::count(&app, &head.visit, &email).await?,
+    };
     let hash = found.as_ref().and_then(|(_, hash, _)| hash.clone());
     let is_it = app.hashing.verify(password, hash).await?;
     let (Some((user, Some(hash), is_suspended)), true) = (found, is_it) else { return Err(wrong()) };
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    let is_proven = two_factor::is_proven(&mut transaction, &app, user, code.as_deref()).await?;
+    transaction.commit().await.map_err(database)?;
+    match is_proven {
+        Some(true) => {}
+        Some(false) => return Err(ApiError::unauthorized("The code is wrong, or it was used already.")),
+        None => {
+            // The page asks for the code then; that is not another attempt.
+            attempt.succeeded(&app).await.map_err(database)?;
+            return Err(ApiError::two_factor_required("Enter the code of your authenticator."));
+        }
+    }
     attempt.succeeded(&app).await.map_err(database)?;
     if is_suspended {
         return Err(suspended());
@@ -95,13 +122,21 @@ pub(super) async fn begin(
     let former = cookie::token(&head.headers).map(cookie::digest);
     let mut transaction = app.pool.begin().await.map_err(database)?;
     let digest = cookie.digest();
-    let begun = sessions::begin(&mut transaction, &digest, user, password_hash, former);
+    let user_agent = head.headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let user_agent: String =
+        user_agent.unwrap_or_default().chars().filter(|c| !c.is_control()).take(MAX_USER_AGENT).collect();
+    let begun = sessions::begin(&mut transaction, &digest, user, password_hash, former, &user_agent);
     if !begun.await.map_err(database)? {
         return Err(wrong());
     }
+    let subject = UserId::from_uuid(user).to_string();
+    audit::record(&mut transaction, &audit::member(user), "sign-in", &subject, Of::User(user), json!({}))
+        .await
+        .map_err(database)?;
     transaction.commit().await.map_err(database)?;
     let session = Session::read(app, user).await.map_err(database)?;
-    Ok(SignedIn { session, cookie })
+    let device = device::cookie(app, user, is_secure(app, &head.visit));
+    Ok(SignedIn { session, cookie, device })
 }
 
 /// Ends the browser's session, if it has one, and removes its cookie.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 use service::http::{ApiError, client_network};
+use uuid::Uuid;
 
 use super::deployment_hash::deployment_hash;
 use crate::app::App;
@@ -20,8 +21,7 @@ const OF_EMAIL: i32 = 100;
 /// What an attempt counts for, as keyed hashes, so that the table reveals neither addresses nor emails.
 pub(super) struct Attempt {
     address: [u8; 32],
-    email_at_address: [u8; 32],
-    email: [u8; 32],
+    others: Vec<[u8; 32]>,
 }
 
 impl Attempt {
@@ -33,20 +33,36 @@ impl Attempt {
         let network = client_network(visit.address()).to_be_bytes();
         let email = email.to_lowercase();
         let both = [&network[..], email.as_bytes()].concat();
-        let attempt = Self {
-            address: deployment_hash(app, "sign-in address", &network),
-            email_at_address: deployment_hash(app, "sign-in email at address", &both),
-            email: deployment_hash(app, "sign-in email", email.as_bytes()),
-        };
+        let of_address = ("sign-in email at address", &both[..], OF_EMAIL_AT_ADDRESS);
+        Self::count_for(app, visit, &[of_address, ("sign-in email", email.as_bytes(), OF_EMAIL)]).await
+    }
+
+    /// Counts an attempt in a browser where the email's member signed in before. Others cannot use up its attempts.
+    pub(super) async fn of_device(app: &App, visit: &Visit, device: &str) -> Result<Self, ApiError> {
+        Self::count_for(app, visit, &[("sign-in device", device.as_bytes(), OF_EMAIL_AT_ADDRESS)]).await
+    }
+
+    /// Counts an attempt of a member who is signed in.
+    pub(super) async fn of_member(app: &App, visit: &Visit, user: Uuid) -> Result<Self, ApiError> {
+        Self::count_for(app, visit, &[("password of member", user.as_bytes(), OF_EMAIL_AT_ADDRESS)]).await
+    }
+
+    async fn count_for(app: &App, visit: &Visit, others: &[(&str, &[u8], i32)]) -> Result<Self, ApiError> {
+        let network = client_network(visit.address()).to_be_bytes();
+        let mut attempt =
+            Self { address: deployment_hash(app, "sign-in address", &network), others: Vec::new() };
         count(app, &attempt.address, OF_ADDRESS).await?;
-        count(app, &attempt.email_at_address, OF_EMAIL_AT_ADDRESS).await?;
-        count(app, &attempt.email, OF_EMAIL).await?;
+        for (purpose, who, most) in others {
+            let who = deployment_hash(app, purpose, who);
+            count(app, &who, *most).await?;
+            attempt.others.push(who);
+        }
         Ok(attempt)
     }
 
     /// Takes the attempt back after the right password.
     pub(super) async fn succeeded(self, app: &App) -> sqlx::Result<()> {
-        sign_in_attempts::take_back(&app.pool, &self.address, [&self.email, &self.email_at_address]).await
+        sign_in_attempts::take_back(&app.pool, &self.address, &self.others).await
     }
 }
 

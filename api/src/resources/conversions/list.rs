@@ -75,6 +75,12 @@ impl From<ListedRow> for FullConversion {
     }
 }
 
+impl FullConversion {
+    fn hide_personal_fields(&mut self) {
+        (self.external_user_id, self.user_name, self.user_email) = (None, None, None);
+    }
+}
+
 /// The place of a page's last conversion: the time of its click, in microseconds, and its id.
 #[derive(Debug, Serialize, Deserialize)]
 enum Cursor {
@@ -112,7 +118,11 @@ pub(crate) async fn list(
     let last = rows.last().filter(|_| has_more);
     let next_cursor =
         last.map(|row| encode_cursor(&Cursor::Conversions(row.clicked_at.timestamp_micros(), row.id)));
-    Ok(Conversions { conversions: rows.into_iter().map(FullConversion::from).collect(), next_cursor })
+    let mut conversions: Vec<_> = rows.into_iter().map(FullConversion::from).collect();
+    if caller.is_viewer() {
+        conversions.iter_mut().for_each(FullConversion::hide_personal_fields);
+    }
+    Ok(Conversions { conversions, next_cursor })
 }
 
 /// Reads conversions of clicks in the subject's window.

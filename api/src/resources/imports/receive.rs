@@ -9,6 +9,7 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use schemas::id::ImportId;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use service::http::ApiError;
 use sha2::{Digest as _, Sha256};
 use sqlx::PgPool;
@@ -18,8 +19,9 @@ use super::report;
 use super::rows::Rows;
 use crate::app::App;
 use crate::error::database;
-use crate::store::imports;
+use crate::store::audit::Of;
 use crate::store::imports::Report;
+use crate::store::{audit, imports};
 use crate::web::caller::{Caller, Editor};
 use crate::web::idempotency::{Answer, IdempotencyKey, NamedRequest};
 use crate::web::request::{Argument, Body, Query, Request};
@@ -97,7 +99,7 @@ pub(crate) async fn import(
     let sha256 = receive(&app, &caller, arriving.as_ref().map(|arriving| arriving.id), body).await?;
     let named = key
         .map(|key| NamedRequest::new(caller.workspace, key, "import links", &(parameters.dry_run, sha256)));
-    let id = take(&app, named.transpose()?.as_ref(), arriving).await?;
+    let id = take(&app, &caller, named.transpose()?.as_ref(), arriving, parameters.dry_run).await?;
     app.imports.notify_one();
     settled(&app, &caller, id).await
 }
@@ -137,8 +139,10 @@ async fn begin(app: &App, caller: &Caller, is_dry_run: bool) -> Result<Arriving,
 /// same earlier request.
 async fn take(
     app: &App,
+    caller: &Caller,
     named: Option<&NamedRequest>,
     arriving: Option<Arriving>,
+    is_dry_run: bool,
 ) -> Result<ImportId, ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     if let Some(named) = named
@@ -149,6 +153,18 @@ async fn take(
     // The key was known when the upload began, and has expired since.
     let Some(mut arriving) = arriving else { return Err(ApiError::unavailable("the key has expired")) };
     imports::set_received(&mut transaction, arriving.id).await.map_err(database)?;
+    if !is_dry_run {
+        audit::record(
+            &mut transaction,
+            &caller.actor(),
+            "import-links",
+            &arriving.id.to_string(),
+            Of::Workspace(caller.workspace),
+            json!({}),
+        )
+        .await
+        .map_err(database)?;
+    }
     if let Some(named) = named {
         let begun = Answer::new(StatusCode::OK, &Begun { import_id: arriving.id }, None)?;
         named.keep(&mut transaction, &begun).await.map_err(database)?;

@@ -2,8 +2,8 @@
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use service::http::{ApiError, parse_json};
 use sqlx::PgConnection;
 
@@ -13,7 +13,8 @@ use crate::app::App;
 use crate::error::{database, retry_deadlocks};
 use crate::resources::links::fields::{Checked, Fields};
 use crate::resources::links::object::{FullLink, LinkObject};
-use crate::store::links;
+use crate::store::audit::Of;
+use crate::store::{audit, links};
 use crate::web::caller::{Caller, Editor};
 use crate::web::idempotency::{Answer, IdempotencyKey, NamedRequest};
 use crate::web::request::Json;
@@ -90,15 +91,25 @@ async fn bulk_once(
         };
         results.push(Entry { index, status: status.as_u16(), outcome });
     }
-    let is_changed = results.iter().any(|entry| matches!(entry.outcome, Outcome::Link(_)));
+    let created = results.iter().filter(|entry| matches!(entry.outcome, Outcome::Link(_))).count();
     let answer = Answer::new(StatusCode::OK, &Results { results }, None)?;
-    if !is_changed {
+    if created == 0 {
         // Nothing to repeat, so the key is not kept, as after an error.
         return Ok(answer);
     }
     if let Some(named) = named {
         named.keep(&mut transaction, &answer).await.map_err(database)?;
     }
+    audit::record(
+        &mut transaction,
+        &caller.actor(),
+        "create-links",
+        "links",
+        Of::Workspace(caller.workspace),
+        json!({ "created": created }),
+    )
+    .await
+    .map_err(database)?;
     transaction.commit().await.map_err(database)?;
     Ok(answer)
 }

@@ -8,6 +8,7 @@ use super::{Endpoint, not_found};
 use crate::account::quota;
 use crate::app::App;
 use crate::error::database;
+use crate::store::audit::Of;
 use crate::store::{audit, endpoints};
 use crate::web::caller::Writer;
 
@@ -20,10 +21,16 @@ pub(crate) async fn enable(Writer(caller): Writer, id: EndpointId, app: App) -> 
         .map_err(database)?
         .ok_or_else(not_found)?;
     if endpoints::enable(&mut transaction, id).await.map_err(database)? == Some(true) {
-        let actor = audit::member(caller.user);
-        audit::record(&mut transaction, &actor, "enable-endpoint", &id.to_string(), json!({}))
-            .await
-            .map_err(database)?;
+        audit::record(
+            &mut transaction,
+            &caller.actor(),
+            "enable-endpoint",
+            &id.to_string(),
+            Of::Workspace(caller.workspace),
+            json!({}),
+        )
+        .await
+        .map_err(database)?;
     }
     let row = endpoints::find_for_update(&mut transaction, caller.workspace, id.uuid())
         .await

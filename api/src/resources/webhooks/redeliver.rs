@@ -3,6 +3,7 @@
 use chrono::Utc;
 use schemas::id::EndpointId;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use service::http::ApiError;
 use uuid::Uuid;
 
@@ -10,8 +11,9 @@ use super::{disabled, not_found};
 use crate::account::quota;
 use crate::app::App;
 use crate::error::database;
+use crate::store::audit::Of;
 use crate::store::deliveries::Chosen;
-use crate::store::{deliveries, endpoints};
+use crate::store::{audit, deliveries, endpoints};
 use crate::web::caller::Writer;
 use crate::web::dates::Window;
 use crate::web::request::Json;
@@ -63,6 +65,16 @@ pub(crate) async fn redeliver(
         return Err(disabled());
     }
     let queued = deliveries::redeliver(&mut transaction, id.uuid(), &chosen).await.map_err(database)?;
+    audit::record(
+        &mut transaction,
+        &caller.actor(),
+        "redeliver",
+        &id.to_string(),
+        Of::Workspace(caller.workspace),
+        json!({ "queued": queued }),
+    )
+    .await
+    .map_err(database)?;
     transaction.commit().await.map_err(database)?;
     Ok(Redelivered { queued })
 }
@@ -105,8 +117,6 @@ fn parse_ids(texts: &[String]) -> Result<Vec<Uuid>, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn parse(body: serde_json::Value) -> Result<Chosen, ApiError> {

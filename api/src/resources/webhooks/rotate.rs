@@ -1,13 +1,15 @@
 //! `POST /webhooks/{id}/rotate-secret`
 
 use schemas::id::EndpointId;
+use serde_json::json;
 use service::http::ApiError;
 
 use super::{WithSecret, not_found, secret};
 use crate::account::quota;
 use crate::app::App;
 use crate::error::database;
-use crate::store::endpoints;
+use crate::store::audit::Of;
+use crate::store::{audit, endpoints};
 use crate::web::caller::Writer;
 
 /// Draws a new secret and answers with it, for the only time.
@@ -26,6 +28,16 @@ pub(crate) async fn rotate_secret(
         .await
         .map_err(database)?
         .ok_or_else(not_found)?;
+    audit::record(
+        &mut transaction,
+        &caller.actor(),
+        "rotate-secret",
+        &id.to_string(),
+        Of::Workspace(caller.workspace),
+        json!({}),
+    )
+    .await
+    .map_err(database)?;
     transaction.commit().await.map_err(database)?;
     Ok(WithSecret { endpoint: row.into(), secret })
 }

@@ -1,0 +1,280 @@
+//! A member's password, sessions and second factor; roles; and the audit trail.
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use reqwest::Method;
+use serde_json::{Value, json};
+use sha1::Sha1;
+
+use crate::dashboard::{Browser, PASSWORD};
+use crate::server::{Answer, Server, answer, text};
+
+const NEW: &str = "another long password";
+
+fn code(answer: &Answer) -> (u16, String) {
+    (answer.status.as_u16(), text(&answer.body["code"]))
+}
+
+async fn post(browser: &Browser, path: &str, body: Value) -> Answer {
+    browser.send(Method::POST, &format!("/app/api/{path}"), Some(body)).await
+}
+
+async fn is_signed_in(browser: &Browser) -> bool {
+    browser.send(Method::GET, "/app/api/session", None).await.status == 200
+}
+
+#[tokio::test]
+async fn a_member_changes_the_password_and_other_sessions_end() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let mut other = Browser::new(&server);
+    assert_eq!(other.sign_in("ada@example.com", PASSWORD).await.status, 200);
+    let change = async |current: &str, new: &str| {
+        post(&owner, "password", json!({"current_password": current, "new_password": new})).await
+    };
+    assert_eq!(code(&change("wrong wrong wrong", NEW).await), (403, "FORBIDDEN".to_owned()));
+    assert_eq!(change(PASSWORD, "short").await.status, 400);
+    assert!(is_signed_in(&other).await);
+    assert_eq!(change(PASSWORD, NEW).await.status, 204);
+    assert!(is_signed_in(&owner).await && !is_signed_in(&other).await);
+    assert_eq!(other.sign_in("ada@example.com", PASSWORD).await.status, 401);
+    assert_eq!(other.sign_in("ada@example.com", NEW).await.status, 200);
+    for _ in 0..10 {
+        change("wrong wrong wrong", NEW).await;
+    }
+    assert_eq!(change(NEW, PASSWORD).await.status, 429, "guesses are limited");
+}
+
+#[tokio::test]
+async fn a_member_sees_and_ends_sessions() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let sign_in = async |agent: &str| {
+        let mut browser = Browser::new(&server);
+        let request = browser.request(Method::POST, "/app/api/sign-in").header("user-agent", agent);
+        let answered = answer(request.json(&json!({"email": "ada@example.com", "password": PASSWORD}))).await;
+        browser.keep_cookie(&answered);
+        browser
+    };
+    let (phone, tablet) = (sign_in("Phone").await, sign_in("Tablet").await);
+    let sessions = async || owner.send(Method::GET, "/app/api/sessions", None).await.body["sessions"].clone();
+    let listed = sessions().await;
+    assert_eq!(listed.as_array().unwrap().len(), 3);
+    let current: Vec<&Value> =
+        listed.as_array().unwrap().iter().filter(|one| one["is_current"] == true).collect();
+    assert_eq!(current.len(), 1);
+    let of_phone = listed.as_array().unwrap().iter().find(|one| one["user_agent"] == "Phone").unwrap();
+    assert!(of_phone["created_at"].is_string() && of_phone["last_seen_at"].is_string());
+    let path = format!("/app/api/sessions/{}", text(&of_phone["id"]));
+    assert_eq!(owner.send(Method::DELETE, &path, None).await.status, 204);
+    assert_eq!(owner.send(Method::DELETE, &path, None).await.status, 404);
+    assert!(!is_signed_in(&phone).await && is_signed_in(&tablet).await);
+    assert_eq!(owner.send(Method::DELETE, "/app/api/sessions", None).await.status, 204);
+    assert!(is_signed_in(&owner).await && !is_signed_in(&tablet).await);
+}
+
+/// The code that an authenticator shows, some steps from now.
+fn totp(secret: &str, steps: i64) -> String {
+    let bits = secret.bytes().map(|byte| match byte {
+        b'A'..=b'Z' => byte - b'A',
+        _ => byte - b'2' + 26,
+    });
+    let bits: String = bits.map(|five| format!("{five:05b}")).collect();
+    let key: Vec<u8> = bits
+        .as_bytes()
+        .chunks_exact(8)
+        .map(|byte| u8::from_str_radix(std::str::from_utf8(byte).unwrap(), 2).unwrap())
+        .collect();
+    let mut mac = Hmac::<Sha1>::new_from_slice(&key).unwrap();
+    mac.update(&(chrono::Utc::now().timestamp() / 30 + steps).to_be_bytes());
+    let digest = mac.finalize().into_bytes();
+    let at = usize::from(digest[19] & 15);
+    let number = u32::from_be_bytes(digest[at..at + 4].try_into().unwrap()) & 0x7fff_ffff;
+    format!("{:06}", number % 1_000_000)
+}
+
+#[tokio::test]
+async fn a_second_factor_is_asked_for_and_no_code_is_taken_twice() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    assert_eq!(post(&owner, "two-factor/confirm", json!({"code": "000000"})).await.status, 400, "not begun");
+    let begun = post(&owner, "two-factor", json!({})).await.body;
+    let secret = text(&begun["secret"]);
+    assert!(text(&begun["otpauth_url"]).contains(&format!("secret={secret}")), "{begun}");
+    // It does not count before it is confirmed.
+    assert_eq!(Browser::new(&server).sign_in("ada@example.com", PASSWORD).await.status, 200);
+    let wrong = post(&owner, "two-factor/confirm", json!({"code": "abcdef"})).await;
+    assert_eq!(code(&wrong), (403, "FORBIDDEN".to_owned()));
+    let first = totp(&secret, -1);
+    let confirmed = post(&owner, "two-factor/confirm", json!({"code": first})).await;
+    let recovery: Vec<String> =
+        confirmed.body["recovery_codes"].as_array().unwrap().iter().map(text).collect();
+    assert_eq!(recovery.len(), 10);
+    assert_eq!(post(&owner, "two-factor", json!({})).await.status, 400, "it is on");
+    let session = owner.send(Method::GET, "/app/api/session", None).await.body;
+    assert_eq!(session["user"]["two_factor"], true);
+
+    let sign_in = async |given: Option<&str>| {
+        let mut body = json!({"email": "ada@example.com", "password": PASSWORD});
+        if let Some(given) = given {
+            body["code"] = json!(given);
+        }
+        post(&Browser::new(&server), "sign-in", body).await
+    };
+    assert_eq!(code(&sign_in(None).await), (401, "TWO_FACTOR_REQUIRED".to_owned()));
+    assert_eq!(
+        code(&sign_in(Some(&first)).await),
+        (401, "UNAUTHORIZED".to_owned()),
+        "taken by the confirmation"
+    );
+    let now = totp(&secret, 0);
+    assert_eq!(sign_in(Some(&now)).await.status, 200);
+    assert_eq!(sign_in(Some(&now)).await.status, 401, "taken");
+    assert_eq!(sign_in(Some(&recovery[0].to_uppercase())).await.status, 200);
+    assert_eq!(sign_in(Some(&recovery[0])).await.status, 401, "taken");
+
+    let remove = async |password: &str, code: &str| {
+        let body = json!({"password": password, "code": code});
+        owner.send(Method::DELETE, "/app/api/two-factor", Some(body)).await.status.as_u16()
+    };
+    assert_eq!(remove("wrong wrong wrong", &recovery[1]).await, 403);
+    assert_eq!(remove(PASSWORD, "000000").await, 403);
+    assert_eq!(remove(PASSWORD, &recovery[1]).await, 204);
+    assert_eq!(sign_in(None).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_operator_removes_a_lost_second_factor() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let secret = text(&post(&owner, "two-factor", json!({})).await.body["secret"]);
+    post(&owner, "two-factor/confirm", json!({"code": totp(&secret, 0)})).await;
+    server.admin(&["reset-two-factor", "--email", "ada@example.com"]).await;
+    assert!(!is_signed_in(&owner).await);
+    assert_eq!(Browser::new(&server).sign_in("ada@example.com", PASSWORD).await.status, 200);
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM recovery_codes")
+        .fetch_one(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn wrong_passwords_of_others_do_not_lock_a_known_browser_out() {
+    let server = Server::start().await;
+    let mut owner = Browser::set_up(&server).await;
+    let first = owner.sign_in("ada@example.com", PASSWORD).await;
+    let device = first.headers.get_all("set-cookie").iter().find_map(|value| {
+        let pair = value.to_str().unwrap().split(';').next().unwrap();
+        pair.starts_with("hopline_device=").then(|| pair.to_owned())
+    });
+    let device = device.unwrap();
+    let mut stranger = Browser::new(&server);
+    for _ in 0..10 {
+        assert_eq!(stranger.sign_in("ada@example.com", "wrong wrong wrong").await.status, 401);
+    }
+    assert_eq!(stranger.sign_in("ada@example.com", PASSWORD).await.status, 429);
+    let sign_in = async |cookie: &str, password: &str| {
+        let request = stranger.request(Method::POST, "/app/api/sign-in").header("cookie", cookie);
+        answer(request.json(&json!({"email": "ada@example.com", "password": password}))).await.status.as_u16()
+    };
+    assert_eq!(sign_in(&device, PASSWORD).await, 200);
+    assert_eq!(sign_in("hopline_device=AAAA.BBBB", PASSWORD).await, 429, "forged");
+    for _ in 0..10 {
+        assert_eq!(sign_in(&device, "wrong wrong wrong").await, 401);
+    }
+    assert_eq!(sign_in(&device, PASSWORD).await, 429, "it has a limit, too");
+}
+
+#[tokio::test]
+async fn a_role_changes_at_once_and_the_last_owner_stays_one() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let (member, id) = owner.with_member(&server, "grace@example.com", "editor").await;
+    let set = async |id: &str, role: &str| {
+        owner.send(Method::PATCH, &format!("/app/api/members/{id}"), Some(json!({"role": role}))).await
+    };
+    let link = json!({"name": "a", "destination": "https://example.com"});
+    assert_eq!(member.post("/links", link.clone()).await.status, 201);
+    let changed = set(&id, "viewer").await;
+    assert_eq!((changed.status.as_u16(), &changed.body["role"]), (200, &json!("viewer")));
+    assert_eq!(code(&member.post("/links", link.clone()).await), (403, "FORBIDDEN".to_owned()));
+    assert_eq!(member.get("/links").await.status, 200);
+    let own = text(&owner.send(Method::GET, "/app/api/session", None).await.body["user"]["id"]);
+    assert_eq!(code(&set(&own, "editor").await), (403, "FORBIDDEN".to_owned()), "the last owner");
+    assert_eq!(set(&own, "owner").await.status, 200);
+    assert_eq!(set(&id, "king").await.status, 400);
+    assert_eq!(set(&id, "owner").await.status, 200);
+    assert_eq!(set(&own, "editor").await.status, 200, "there is another one");
+    assert_eq!(set(&id, "editor").await.status, 403, "an editor changes no roles");
+}
+
+#[tokio::test]
+async fn a_viewer_sees_no_personal_fields_of_conversions() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let (viewer, _) = owner.with_member(&server, "vera@example.com", "viewer").await;
+    let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
+    let click = server.click_ids().mint(text(&link["id"]).parse().unwrap(), chrono::Utc::now(), [7; 10]);
+    let body = json!({"click_id": click, "user_email": "buyer@example.com", "user_name": "B", "external_user_id": "7"});
+    assert_eq!(server.send(Method::POST, "/api/conversions", Some(body)).await.status, 201);
+    let seen =
+        async |browser: &Browser| browser.get("/conversions?class=all").await.body["conversions"][0].clone();
+    assert_eq!(seen(&owner).await["user_email"], "buyer@example.com");
+    let conversion = seen(&viewer).await;
+    assert_eq!(conversion["click_id"], click);
+    for field in ["external_user_id", "user_name", "user_email"] {
+        assert_eq!(conversion[field], Value::Null, "{field}");
+    }
+}
+
+#[tokio::test]
+async fn a_removed_members_keys_are_revoked_on_request() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let key = async |browser: &Browser| {
+        text(&browser.post("/keys", json!({"name": "a", "scope": "read"})).await.body["key"])
+    };
+    let (member, id) = owner.with_member(&server, "grace@example.com", "editor").await;
+    let (own, theirs) = (key(&owner).await, key(&member).await);
+    let listed = owner.get("/keys").await.body;
+    assert_eq!(listed["keys"][0]["created_by"], id);
+    assert_eq!(listed["keys"][2]["created_by"], Value::Null, "an operator's");
+    let path = format!("/app/api/members/{id}?revoke_keys=true");
+    assert_eq!(owner.send(Method::DELETE, &path, None).await.status, 204);
+    assert_eq!(server.send_as(&theirs, Method::GET, "/api/links", None).await.status, 401);
+    assert_eq!(server.send_as(&own, Method::GET, "/api/links", None).await.status, 200);
+}
+
+#[tokio::test]
+async fn owners_read_their_accounts_audit_trail_and_no_other() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let other = owner.of_other_account(&server, "eve@example.com", "business").await;
+    other.post("/keys", json!({"name": "theirs", "scope": "read"})).await;
+    owner.post("/keys", json!({"name": "ours", "scope": "read"})).await;
+    let hook = json!({"url": "https://hooks.example/", "events": ["click.created"]});
+    let hook = text(&server.send(Method::POST, "/api/webhooks", Some(hook)).await.body["id"]);
+    let bulk = json!({"links": [{"name": "a", "destination": "https://example.com"}]});
+    server.send(Method::POST, "/api/links/bulk", Some(bulk)).await;
+    crate::dashboard_import::import(&owner, false, "destination\nhttps://example.com/2\n").await;
+    owner.bare(Method::GET, &owner.path("/links/export")).send().await.unwrap().bytes().await.unwrap();
+    let page = async |query: &str| {
+        let answered = owner.send(Method::GET, &format!("/app/api/audit{query}"), None).await;
+        assert_eq!(answered.status, 200, "{}", answered.body);
+        answered.body
+    };
+    let trail = page("").await;
+    let actions: Vec<String> =
+        trail["entries"].as_array().unwrap().iter().map(|one| text(&one["action"])).collect();
+    assert_eq!(actions[..5], ["export", "import-links", "create-links", "create-endpoint", "create-key"]);
+    assert!(actions.contains(&"sign-in".to_owned()) && actions.contains(&"set-up".to_owned()), "{actions:?}");
+    let entry = &trail["entries"][3];
+    assert!(text(&entry["actor"]).starts_with("key_"), "{entry}");
+    assert_eq!((&entry["subject"], &entry["workspace_id"]), (&json!(hook), &json!(server.workspace)));
+    assert!(!trail.to_string().contains("theirs"));
+    let first = page("?limit=2").await;
+    let second = page(&format!("?limit=2&cursor={}", text(&first["next_cursor"]))).await;
+    assert_eq!(second["entries"][0], trail["entries"][2]);
+    let (member, _) = owner.with_member(&server, "grace@example.com", "editor").await;
+    assert_eq!(member.send(Method::GET, "/app/api/audit", None).await.status, 403);
+}
