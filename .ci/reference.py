@@ -24,7 +24,7 @@ description says otherwise. A secret can also be read from a file that the varia
 
 """
 # Names that begin like a metric: a cookie, and a channel of Postgres.
-NOT_METRICS = {"hopline_session", "hopline_outbox"}
+NOT_METRICS = {"hopline_session", "hopline_device", "hopline_outbox"}
 # A setting that no --help lists.
 KAFKA_PROPERTIES = "`KAFKA_CONFIG_…` | all | | A property of the Kafka client: `KAFKA_CONFIG_SECURITY_PROTOCOL` sets `security.protocol`"
 

@@ -7,16 +7,17 @@ use schemas::click_id::ClickIdKeys;
 use service::Shutdown;
 use service::config::KeyRing;
 use service::destination::DestinationRules;
+use service::slots::Slots;
 use sqlx::PgPool;
 use tokio::sync::Notify;
 use url::Url;
+use uuid::Uuid;
 
 use crate::account::sessions::password::Hashing;
 use crate::plan::Plans;
 use crate::resources::links::destination::Destinations;
 use crate::resources::live::hub::Hub;
 use crate::store::clicks::ClickStore;
-use crate::web::slots::Slots;
 
 /// The source of the edges' country data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -56,7 +57,7 @@ pub(crate) struct State {
     /// Listeners of live clicks.
     pub(crate) live: Hub,
     /// The exports that are being sent, by workspace.
-    pub(crate) exports: Slots,
+    pub(crate) exports: Slots<Uuid>,
     /// Notified when an import is ready to run.
     pub(crate) imports: Notify,
     /// The process's shutdown, which ends live streams.

@@ -19,8 +19,9 @@ pub use plan::{Plans, PlansFault};
 use anyhow::Context as _;
 use schemas::click_id::ClickIdKeys;
 use service::destination::DestinationRules;
-use service::http::serve_with_middleware;
+use service::http::{Limits, serve_with_middleware};
 use service::metrics::Metrics;
+use service::slots::Slots;
 use service::{Health, Shutdown};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
@@ -38,7 +39,6 @@ use crate::store::clicks::ClickStore;
 use crate::store::migrate;
 use crate::web::limits::AddressLimits;
 use crate::web::middleware::Middleware;
-use crate::web::slots::Slots;
 
 /// Connections of one instance to Postgres.
 const POOL_CONNECTIONS: u32 = 16;
@@ -73,9 +73,10 @@ pub async fn run(
     tokio::spawn(sweep::sweep(app.clone()));
     tokio::spawn(schedule::run_imports(app.clone()));
     tokio::spawn(setup::announce(app.clone(), shutdown.clone()));
+    let limits = Limits { proxies: config.trusted_proxies.clone(), ..config.limits };
     let middleware =
         Middleware(AddressLimits::new(config.address_requests_per_minute, config.trusted_proxies));
-    serve_with_middleware(middleware, listener, routes::routes(&app), config.limits, shutdown.clone()).await;
+    serve_with_middleware(middleware, listener, routes::routes(&app), limits, shutdown.clone()).await;
     // All requests are finished. What is left in the outbox is sent at the next start.
     outbox.await.context("the outbox publisher panicked")?;
     pool.close().await;

@@ -100,6 +100,7 @@ pub(crate) fn of_sessions() -> Vec<Operation> {
         delete::<Member, _>  ("sessions",                                 devices::end_others,               NO_CONTENT),
         delete::<Member, _>  ("sessions/{id}",                            devices::end,                      NO_CONTENT),
         post::<Member, _>    ("two-factor",                               two_factor::begin,                 OK),
+        get::<Member, _>     ("two-factor/qr",                            two_factor::qr,                    OK),
         post::<Member, _>    ("two-factor/confirm",                       two_factor::confirm,               OK),
         delete::<Member, _>  ("two-factor",                               two_factor::remove,                NO_CONTENT),
         get::<Owner, _>      ("audit",                                    audit::list,                       OK),

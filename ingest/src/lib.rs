@@ -26,6 +26,7 @@ use schemas::click_id::ClickIdKeys;
 use schemas::topic;
 use service::agent::Agents;
 use service::config::{Fault, Faults};
+use service::http::Limits;
 use service::http::route::any_of;
 use service::metrics::Metrics;
 use service::{Check, Health, Shutdown};
@@ -138,8 +139,8 @@ pub async fn run(
     let edge_clicks = Arc::new(EdgeClicks::new(&edge, config.click_id_key_since, &config.kafka, partitions)?);
     // Redirects first, because they must be fast.
     let routes = any_of([redirect::routes(&edge), edge_clicks::route(&edge_clicks)]);
-    service::http::serve_with_middleware(MoveHeaders, listener, routes, config.limits, shutdown.clone())
-        .await;
+    let limits = Limits { proxies: config.trusted_proxies.clone(), ..config.limits };
+    service::http::serve_with_middleware(MoveHeaders, listener, routes, limits, shutdown.clone()).await;
 
     let _guard = shutdown.track_work("publishing clicks");
     drop(follower);

@@ -35,6 +35,7 @@ pub mod process;
 #[cfg(feature = "sealed")]
 pub mod sealed;
 pub mod shutdown;
+pub mod slots;
 pub mod telemetry;
 
 pub use health::{Check, Health};

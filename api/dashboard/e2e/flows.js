@@ -1,5 +1,6 @@
 /** What people do at the dashboard, from its beginning to its end, and what comes of it elsewhere. */
 import assert from 'node:assert/strict';
+import { createHmac } from 'node:crypto';
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { browser, look, nav, openAt, settled } from '../tests/browser.js';
@@ -24,13 +25,14 @@ export const first = {
     await look(page, 'sign-in');
     await enter(page, 'not the password');
     await page.getByRole('alert').filter({ hasText: 'wrong' }).waitFor();
-    assert.deepEqual(await page.context().cookies(), []);
+    const names = (await page.context().cookies()).map(({ name }) => name);
+    assert.ok(!names.includes('hopline_session'), `${names}`);
     await enter(page);
     await page.getByRole('heading', { name: 'Links', exact: true }).waitFor();
     const cookies = await page.context().cookies();
     assert.deepEqual(
-      cookies.map(({ name, httpOnly, sameSite, path }) => ({ name, httpOnly, sameSite, path })),
-      [{ name: 'hopline_session', httpOnly: true, sameSite: 'Lax', path: '/app' }],
+      cookies.toSorted((one, other) => one.name.localeCompare(other.name)).map(({ name, httpOnly, sameSite, path }) => ({ name, httpOnly, sameSite, path })),
+      ['hopline_device', 'hopline_session'].map((name) => ({ name, httpOnly: true, sameSite: 'Lax', path: '/app' })),
     );
     await settle(page, `${run} ${HOSTILE}`);
     await end();
@@ -277,7 +279,100 @@ export const long = {
   'an endpoint that fails shows its failures, is disabled, and gets what it missed once it is enabled again': fails,
 };
 
+/** The code that an authenticator shows for a secret in base 32, some steps from now. */
+function totp(secret, steps = 0) {
+  const bits = [...secret].map((letter) => 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'.indexOf(letter).toString(2).padStart(5, '0')).join('');
+  const key = Buffer.from(bits.match(/.{8}/g).map((byte) => Number.parseInt(byte, 2)));
+  const step = Buffer.alloc(8);
+  step.writeBigUInt64BE(BigInt(Math.floor(Date.now() / 30_000) + steps));
+  const digest = createHmac('sha1', key).update(step).digest();
+  return String((digest.readUInt32BE(digest[19] & 15) & 0x7fffffff) % 1_000_000).padStart(6, '0');
+}
+
 export const last = {
+  async 'somebody else changes the password, adds a second factor, ends a session, and has a role'() {
+    const { page, end } = await open('light', [401, 403]);
+    const guest = `guest-${run}@example.com`;
+    const [old, fresh] = ['a long first password', 'a long second password'];
+    await page.goto(at('/members'));
+    await page.getByRole('button', { name: 'Add member' }).click();
+    await page.getByLabel('Email').fill(guest);
+    await page.getByLabel('Role', { exact: true }).selectOption('Viewer');
+    await page.getByLabel(/^Password/).fill(old);
+    await page.getByRole('dialog').getByRole('button', { name: 'Add member' }).click();
+    await page.getByText(`${guest} added.`).waitFor();
+
+    const there = await openAt(api, 'light', { expected: [401, 403] });
+    const theirs = there.page;
+    const signIn = async (secret) => {
+      await theirs.getByLabel('Email').fill(guest);
+      await theirs.getByLabel('Password').fill(secret);
+      await theirs.getByRole('button', { name: 'Sign in' }).click();
+    };
+    await theirs.goto(`${api}/app/`);
+    await signIn(old);
+    await theirs.locator('.person summary').click();
+    await theirs.getByRole('link', { name: 'Your account' }).click();
+    await theirs.getByLabel('Current password').fill('not the password');
+    await theirs.getByLabel('New password').fill(fresh);
+    await theirs.getByRole('button', { name: 'Change password' }).click();
+    await theirs.getByRole('alert').filter({ hasText: 'password is wrong' }).waitFor();
+    await theirs.getByLabel('Current password').fill(old);
+    await theirs.getByRole('button', { name: 'Change password' }).click();
+    await theirs.getByText('Password changed.').waitFor();
+
+    await theirs.getByRole('button', { name: 'Set up' }).click();
+    await theirs.waitForFunction(() => document.querySelector('dialog img')?.naturalWidth > 0);
+    await look(theirs, 'two-factor', { full: false });
+    const secret = await theirs.locator('dialog .mono').textContent();
+    await theirs.getByLabel('Code').fill(totp(secret, -1));
+    await theirs.getByRole('button', { name: 'Switch on' }).click();
+    const codes = (await theirs.getByRole('textbox', { name: 'Recovery codes' }).inputValue()).split(' ');
+    assert.equal(codes.length, 10);
+    await look(theirs, 'recovery-codes', { full: false });
+    await theirs.getByRole('button', { name: 'Done' }).click();
+    await theirs.getByRole('button', { name: 'Switch off' }).waitFor();
+
+    // A viewer's change is refused, until the owner makes an editor of the viewer.
+    const change = () =>
+      theirs.evaluate(async () => {
+        const session = await (await fetch('/app/api/session')).json();
+        const answer = await fetch(`/app/api/workspaces/${session.workspaces[0].id}/keys`, {
+          method: 'POST',
+          headers: { 'X-Requested-With': 'hopline', 'Content-Type': 'application/json' },
+          body: JSON.stringify({ name: 'k', scope: 'read' }),
+        });
+        return answer.status;
+      });
+    assert.equal(await change(), 403);
+    await page.getByLabel(`Role of ${guest}`).selectOption('Editor');
+    await page.getByText(`${guest} is an editor now.`).waitFor();
+    assert.equal(await change(), 201);
+
+    await theirs.reload();
+    await leave(theirs, 'Sign out');
+    await signIn(fresh);
+    await theirs.getByLabel('Code').fill('000000');
+    await theirs.getByRole('button', { name: 'Sign in' }).click();
+    await theirs.getByRole('alert').filter({ hasText: 'code is wrong' }).waitFor();
+    await look(theirs, 'sign-in-code');
+    await theirs.getByLabel('Code').fill(codes[0]);
+    await theirs.getByRole('button', { name: 'Sign in' }).click();
+    await theirs.getByRole('heading', { name: 'Links', exact: true }).waitFor();
+
+    await page.goto(at('/audit'));
+    await page.getByRole('cell', { name: 'set-role' }).first().waitFor();
+    await page.goto(at('/members'));
+    await page.getByRole('button', { name: `Remove ${guest}` }).click();
+    await page.getByRole('button', { name: 'Remove member', exact: true }).click();
+    await page.getByText(`${guest} removed.`).waitFor();
+    await theirs.reload();
+    await theirs.getByRole('heading', { name: 'Sign in' }).waitFor();
+    await there.end();
+    await end();
+  },
+
+
   async 'signed out everywhere is signed out everywhere'() {
     const here = await open('light', [401]);
     const there = await openAt(api, 'phone', { expected: [401] });
@@ -287,7 +382,8 @@ export const last = {
     await here.page.goto(at('/usage'));
     await here.page.getByText(email).waitFor();
     await leave(here.page, 'Sign out everywhere');
-    assert.deepEqual(await here.page.context().cookies(), []);
+    const left = await here.page.context().cookies();
+    assert.deepEqual(left.map(({ name }) => name), ['hopline_device'], 'no way in');
     await nav(there.page, 'Members');
     await there.page.getByRole('heading', { name: 'Sign in' }).waitFor();
     await here.end();

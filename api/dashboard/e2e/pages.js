@@ -65,6 +65,10 @@ export async function pages(kind) {
   await look(page, `${kind}-usage`);
   await go('/members', page.getByRole('button', { name: 'Add member' }));
   await look(page, `${kind}-members`);
+  await go('/account', page.getByText('This browser'));
+  await look(page, `${kind}-account`);
+  await go('/audit', page.getByRole('cell', { name: 'sign-in' }));
+  await look(page, `${kind}-audit`);
   await go('/nowhere', page.getByText('Page not found'));
   await look(page, `${kind}-nowhere`);
   await page.goto(`${api}/api/docs`);

@@ -473,6 +473,16 @@ export function answer(method, path, query, body) {
       if (state.members.some(({ email }) => email === body.email)) throw new Refusal(409, 'EMAIL_TAKEN', 'There is a member with this email.');
       state.members.push({ id: id('usr'), name: body.name ?? '', email: body.email, role: body.role, created_at: now() });
       return { status: 201, json: { ...state.members.at(-1), ...(body.password ? {} : { password: 'quiet-amber-otter-71' }) } };
+    case 'GET /sessions':
+      return { sessions: [{ id: id('ses'), created_at: now(), last_seen_at: now(), user_agent: 'Firefox on Linux', is_current: true }] };
+    case 'GET /audit':
+      return { entries: [{ id: 1, at: now(), actor: state.user.id, action: 'sign-in', subject: state.user.id, workspace_id: null, details: {} }], next_cursor: null };
+    case 'POST /password':
+      if (body.current_password !== state.password) throw new Refusal(403, 'FORBIDDEN', 'The password is wrong.');
+      state.password = body.new_password;
+      return { status: 204 };
+    case 'PATCH /members':
+      return Object.assign(state.members.find((member) => member.id === parts[1]), body);
     case 'DELETE /members':
       state.members = state.members.filter((member) => member.id !== parts[1]);
       return { status: 204 };

@@ -92,7 +92,7 @@ export function newState({ kind = 'full', plan = 'business' } = {}) {
     plan,
     setup: kind === 'fresh',
     signedIn: false,
-    user: { id: id('usr'), name: 'Ada Lovelace', email: 'ada@example.com', role: 'owner' },
+    user: { id: id('usr'), name: 'Ada Lovelace', email: 'ada@example.com', role: 'owner', two_factor: false },
     account: { id: id('acc'), name: 'Acme Inc.' },
     workspaces,
     password: 'correct horse battery',
@@ -112,7 +112,7 @@ export function newState({ kind = 'full', plan = 'business' } = {}) {
   };
   state.members.push({ ...state.user, created_at: iso(now - 300 * DAY) });
   if (kind !== 'full') return state;
-  state.members.push({ id: id('usr'), name: 'Grace Hopper', email: 'grace@example.com', role: 'member', created_at: iso(now - 40 * DAY) });
+  state.members.push({ id: id('usr'), name: 'Grace Hopper', email: 'grace@example.com', role: 'editor', created_at: iso(now - 40 * DAY) });
 
   LINKS.forEach(([slug, name, destination, tags, daily], place) => {
     const created = now - (place < 8 ? 400 - place * 20 : 90 - place * 5) * DAY;

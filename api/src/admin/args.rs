@@ -9,7 +9,7 @@ use schemas::id::{AccountId, EdgeTokenId, EndpointId, KeyId, LinkId, WorkspaceId
 use crate::account::token::DEFAULT_NAME;
 use crate::plan::Plan;
 use crate::store::keys::Scope;
-use crate::store::members::Role;
+use crate::store::role::Role;
 use crate::store::workspaces::Kind;
 
 /// An operator's command.

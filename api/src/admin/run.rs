@@ -24,7 +24,8 @@ use crate::app::App;
 use crate::background::sweep::sweep_once;
 use crate::resources::links::block::compare_all;
 use crate::store::audit::Of;
-use crate::store::members::{NewMember, Role};
+use crate::store::members::NewMember;
+use crate::store::role::Role;
 use crate::store::{directory, endpoints};
 
 /// Carries out a command and returns what to print.

@@ -20,6 +20,7 @@ pub(crate) mod members;
 pub(crate) mod migrate;
 pub(crate) mod outbox;
 pub(crate) mod portable;
+pub(crate) mod role;
 pub(crate) mod sessions;
 pub(crate) mod sign_in_attempts;
 pub(crate) mod two_factor;

@@ -7,7 +7,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::plan::Plan;
-use crate::store::members::Role;
+use crate::store::role::Role;
 
 /// Finds the member of a session, with the account's present plan. A session ends 30 days after the sign-in, and after
 /// 7 days without a request. `seen_at` is written at most every five minutes.

@@ -15,7 +15,7 @@ use crate::account::token;
 use crate::app::App;
 use crate::error::database;
 use crate::plan::Plan;
-use crate::store::members::Role;
+use crate::store::role::Role;
 use crate::store::{audit, keys, sessions};
 use crate::web::limits::{Budget, Visit};
 use crate::web::operation::{Access, Principal};

@@ -8,11 +8,12 @@ use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use serde_json::json;
 use service::http::ApiError;
+use service::slots::Slot;
+use uuid::Uuid;
 use warp::reply::{Reply as _, Response};
 
 use super::caller::Caller;
 use super::operation::Answer;
-use super::slots::Slot;
 use crate::app::App;
 use crate::error::database;
 use crate::store::audit::{self, Of};
@@ -25,7 +26,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// An export that has begun: one of the few of its workspace, and whom it is for.
 pub(crate) struct Export {
-    slot: Slot,
+    slot: Slot<Uuid>,
     app: App,
     caller: Caller,
 }
@@ -48,7 +49,7 @@ impl Export {
 pub(crate) struct Download {
     media_type: &'static str,
     disposition: &'static str,
-    slot: Slot,
+    slot: Slot<Uuid>,
     chunks: BoxStream<'static, Result<Vec<u8>, ApiError>>,
 }
 

@@ -14,5 +14,5 @@ pub(crate) mod mount;
 pub(crate) mod openapi;
 pub(crate) mod operation;
 pub(crate) mod page;
+pub(crate) mod qr;
 pub(crate) mod request;
-pub(crate) mod slots;

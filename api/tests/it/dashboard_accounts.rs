@@ -100,6 +100,8 @@ async fn a_second_factor_is_asked_for_and_no_code_is_taken_twice() {
     let begun = post(&owner, "two-factor", json!({})).await.body;
     let secret = text(&begun["secret"]);
     assert!(text(&begun["otpauth_url"]).contains(&format!("secret={secret}")), "{begun}");
+    let qr = owner.bare(Method::GET, "/app/api/two-factor/qr").send().await.unwrap();
+    assert_eq!(qr.headers()["content-type"], "image/svg+xml");
     // It does not count before it is confirmed.
     assert_eq!(Browser::new(&server).sign_in("ada@example.com", PASSWORD).await.status, 200);
     let wrong = post(&owner, "two-factor/confirm", json!({"code": "abcdef"})).await;

@@ -64,7 +64,7 @@ pub fn client_network(address: IpAddr) -> u64 {
 /// Returns whether an address is of an internal network, where the peer is more likely a proxy than a client.
 ///
 /// Addresses of other networks may be those of clients, which are never logged.
-fn is_internal(address: IpAddr) -> bool {
+pub(super) fn is_internal(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_private() || address.is_loopback() || address.is_link_local(),
         IpAddr::V6(address) => {

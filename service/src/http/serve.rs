@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::error::Error as _;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +26,14 @@ use tracing::{Instrument as _, Span};
 use warp::reply::Response;
 use warp::{Filter as _, Reply as _};
 
+use super::client_address::{client_network, is_internal};
 use super::error::{LoggedError, chain, recover};
 use super::request::{Peer, RequestId, X_REQUEST_ID};
 use super::target::EncodeTargets;
 use super::{ApiError, Code, Middleware, Route};
+use crate::config::Cidrs;
 use crate::process::open_files_limit;
+use crate::slots::{Slot, Slots};
 use crate::{LogLimit, Shutdown, config};
 
 /// Pause after a failed accept, when the process is out of descriptors or memory.
@@ -48,6 +51,15 @@ pub struct Limits {
           value_parser = connections)]
     pub max_connections: usize,
 
+    /// Maximum number of open connections of one client address, or one IPv6 /64; 0 is no limit. Trusted proxies and
+    /// internal addresses have none.
+    #[arg(long, value_name = "COUNT", env = "HOPLINE_CONNECTIONS_PER_CLIENT", default_value = "500")]
+    pub connections_per_client: usize,
+
+    /// Proxies whose connections are those of many clients.
+    #[arg(skip)]
+    pub proxies: Cidrs,
+
     /// Seconds that a connection may take to send a request's headers, or stay idle between requests.
     #[arg(long = "header-timeout-seconds", value_name = "SECONDS", env = "HOPLINE_HEADER_TIMEOUT_SECONDS",
           default_value = "5", value_parser = config::seconds)]
@@ -63,6 +75,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 10_000,
+            connections_per_client: 500,
+            proxies: Cidrs::default(),
             header_timeout: Duration::from_secs(5),
             write_timeout: Duration::from_secs(30),
         }
@@ -95,6 +109,7 @@ pub async fn serve_with_middleware<M: Middleware>(
     let _guard = shutdown.track_work("HTTP requests");
     let server = Arc::new(Server::new(&routes, middleware, &limits));
     let permits = Arc::new(Semaphore::new(max_connections(limits.max_connections)));
+    let clients = Clients::new(&limits);
     let connections = TaskTracker::new();
     let accept = async {
         let log_limit = LogLimit::default();
@@ -102,10 +117,14 @@ pub async fn serve_with_middleware<M: Middleware>(
             // Before the accept, so that a connection above the limit is not accepted. The semaphore is never closed.
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
             let (stream, peer) = accept(&listener, &log_limit).await;
+            let Ok(slot) = clients.admit(peer.ip()) else {
+                metrics::counter!("hopline_http_connections_refused_total").increment(1);
+                continue;
+            };
             let connection = connection(Arc::clone(&server), stream, peer, shutdown.clone());
             connections.spawn(async move {
                 connection.await;
-                drop(permit);
+                drop((permit, slot));
             });
         }
     };
@@ -118,6 +137,32 @@ pub async fn serve_with_middleware<M: Middleware>(
     drop(listener);
     connections.close();
     connections.wait().await;
+}
+
+/// The open connections of each client.
+struct Clients {
+    open: Slots<u64>,
+    most: usize,
+    proxies: Cidrs,
+}
+
+/// The client has too many connections.
+#[derive(Debug)]
+struct TooMany;
+
+impl Clients {
+    fn new(limits: &Limits) -> Self {
+        Self { open: Slots::default(), most: limits.connections_per_client, proxies: limits.proxies.clone() }
+    }
+
+    /// Counts a connection of a client until the slot is dropped. A proxy has none: its connections are of many clients.
+    fn admit(&self, peer: IpAddr) -> Result<Option<Slot<u64>>, TooMany> {
+        let peer = peer.to_canonical();
+        if self.most == 0 || is_internal(peer) || self.proxies.contains(peer) {
+            return Ok(None);
+        }
+        self.open.take(client_network(peer), self.most).map(Some).ok_or(TooMany)
+    }
 }
 
 struct Server<M> {
@@ -266,5 +311,32 @@ fn log(error: &ApiError) {
         Code::Unavailable => tracing::warn!(code, "answered {code}: {cause}"),
         // The caller's error, described in the response.
         _ => tracing::debug!(code, "answered {code}: {cause}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_a_limit_of_connections_and_a_proxy_none() {
+        let limits = Limits {
+            connections_per_client: 2,
+            proxies: "198.51.100.0/24".parse().unwrap(),
+            ..Limits::default()
+        };
+        let clients = Clients::new(&limits);
+        let admit = |address: &str| clients.admit(address.parse().unwrap());
+        let mut open = vec![admit("2001:db8::1").unwrap(), admit("2001:db8::2").unwrap()];
+        assert!(admit("2001:db8::3").is_err(), "a /64 is one client");
+        open.push(admit("2001:db8:0:1::1").unwrap());
+        open.clear();
+        assert!(admit("2001:db8::3").unwrap().is_some());
+        for proxy in ["198.51.100.7", "::ffff:198.51.100.7", "10.0.0.1", "127.0.0.1", "fd00::1"] {
+            let many: Vec<_> = (0..10).map(|_| admit(proxy).unwrap()).collect();
+            assert!(many.iter().all(Option::is_none), "{proxy}");
+        }
+        let unlimited = Clients::new(&Limits { connections_per_client: 0, ..Limits::default() });
+        assert!((0..1_000).all(|_| unlimited.admit([203, 0, 113, 1].into()).unwrap().is_none()));
     }
 }

@@ -95,7 +95,7 @@ export const get = <T>(path: string, query?: Query, signal?: AbortSignal) =>
   request<T>('GET', path, { query, signal });
 export const post = <T>(path: string, json?: unknown) => request<T>('POST', path, { json });
 export const patch = <T>(path: string, json: unknown) => request<T>('PATCH', path, { json });
-export const remove = (path: string) => request<void>('DELETE', path);
+export const remove = (path: string, options: Options = {}) => request<void>('DELETE', path, options);
 
 /** Converts anything thrown to a Fault. */
 export const asFault = (error: unknown): Fault =>

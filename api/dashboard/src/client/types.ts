@@ -1,13 +1,13 @@
 /** The API's answers, as in `/api/openapi.json`; fields that only sessions see are marked. */
 
 export type Plan = 'free' | 'starter' | 'pro' | 'agency' | 'business';
-export type Role = 'owner' | 'member';
+export type Role = 'owner' | 'editor' | 'viewer';
 export type ClickClass = 'human' | 'bot' | 'preview';
 export type ClassChoice = ClickClass | 'all';
 export type Interval = 'minute' | 'hour' | 'day' | 'month';
 
 export interface Session {
-  user: { id: string; name: string; email: string; role: Role };
+  user: { id: string; name: string; email: string; role: Role; two_factor: boolean };
   account: { id: string; name: string; plan: Plan };
   workspaces: Workspace[];
   public_url: string;
@@ -205,6 +205,24 @@ export interface Member {
   email: string;
   role: Role;
   created_at: string;
+}
+
+export interface SignedInSession {
+  id: string;
+  created_at: string;
+  last_seen_at: string;
+  user_agent: string;
+  is_current: boolean;
+}
+
+export interface AuditEntry {
+  id: number;
+  at: string;
+  actor: string;
+  action: string;
+  subject: string;
+  workspace_id: string | null;
+  details: Record<string, unknown>;
 }
 
 export interface ImportReport {

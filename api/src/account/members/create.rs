@@ -13,7 +13,8 @@ use crate::account::sessions::password::{Password, check_password, draw_password
 use crate::app::App;
 use crate::error::{database, violates};
 use crate::store::audit::Of;
-use crate::store::members::{Member, NewMember, Role};
+use crate::store::members::{Member, NewMember};
+use crate::store::role::Role;
 use crate::store::{audit, members};
 use crate::web::faults::{Faults, check_name};
 use crate::web::request::Json;

@@ -10,7 +10,8 @@ use crate::account::sessions::member::Owner;
 use crate::app::App;
 use crate::error::database;
 use crate::store::audit::Of;
-use crate::store::members::{Member, Role};
+use crate::store::members::Member;
+use crate::store::role::Role;
 use crate::store::{accounts, audit, members};
 use crate::web::request::Json;
 

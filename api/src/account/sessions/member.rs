@@ -7,7 +7,7 @@ use super::{cookie, origin};
 use crate::app::App;
 use crate::error::database;
 use crate::plan::Plan;
-use crate::store::members::Role;
+use crate::store::role::Role;
 use crate::store::sessions;
 use crate::web::operation::{Access, Principal};
 use crate::web::request::{Head, Request};

@@ -21,10 +21,14 @@ use crate::app::App;
 use crate::error::database;
 use crate::store::audit::Of;
 use crate::store::{audit, sessions, two_factor};
+use crate::web::qr::{Modules, Qr, svg};
 use crate::web::request::{Head, Json};
 
 /// Recovery codes of a member.
 const RECOVERY_CODES: usize = 10;
+
+/// Pixels of the QR code.
+const QR_SIZE: usize = 240;
 
 /// Characters of a recovery code, without its hyphens: 80 bits.
 const RECOVERY_LEN: usize = 16;
@@ -73,6 +77,21 @@ pub(crate) async fn begin(member: Member, app: App) -> Result<Begun, ApiError> {
     let mut connection = app.pool.acquire().await.map_err(database)?;
     let email = sessions::member(&mut connection, member.user).await.map_err(database)?.email;
     Ok(Begun { secret: text, otpauth_url: totp::otpauth_url(&secret, &email.unwrap_or_default()) })
+}
+
+/// Answers with the QR code of a secret that is not confirmed yet, for the page.
+///
+/// # Errors
+/// 404 without such a secret.
+pub(crate) async fn qr(member: Member, app: App) -> Result<Qr, ApiError> {
+    let mut connection = app.pool.acquire().await.map_err(database)?;
+    let factor = two_factor::lock(&mut connection, member.user).await.map_err(database)?;
+    let factor = factor
+        .filter(|factor| !factor.is_confirmed)
+        .ok_or_else(|| ApiError::not_found("There is no secret to confirm."))?;
+    let secret = open(&app, member.user, &factor)?;
+    let email = sessions::member(&mut connection, member.user).await.map_err(database)?.email;
+    svg(&Modules::of(&totp::otpauth_url(&secret, &email.unwrap_or_default()))?, QR_SIZE)
 }
 
 /// Switches two-factor sign-in on with a first code, and answers with the recovery codes.
@@ -150,14 +169,18 @@ async fn takes_code(
     factor: &two_factor::Factor,
     code: &str,
 ) -> Result<bool, ApiError> {
-    let secret = sealed::open(&app.secret_keys, user.as_bytes(), factor.key_id, &factor.sealed)
-        .map_err(ApiError::internal)?;
-    let secret = unhex(secret.expose_secret());
+    let secret = open(app, user, factor)?;
     let code: String = code.chars().filter(|c| !c.is_whitespace()).collect();
     match totp::step_of(&secret, &code, Utc::now().timestamp()) {
         Some(step) => two_factor::take_step(transaction, user, step).await.map_err(database),
         None => Ok(false),
     }
+}
+
+fn open(app: &App, user: Uuid, factor: &two_factor::Factor) -> Result<Vec<u8>, ApiError> {
+    let secret = sealed::open(&app.secret_keys, user.as_bytes(), factor.key_id, &factor.sealed)
+        .map_err(ApiError::internal)?;
+    Ok(unhex(secret.expose_secret()))
 }
 
 async fn record(transaction: &mut PgConnection, user: Uuid, action: &str) -> sqlx::Result<()> {

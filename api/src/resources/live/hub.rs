@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use service::http::{ApiError, Code};
+use service::slots::{Slot, Slots};
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use super::event::{Event, Place};
-use crate::web::slots::{Slot, Slots};
 
 /// Listeners of a workspace, and of an account over all its workspaces, at one process.
 const MOST_OF_WORKSPACE: usize = 50;
@@ -37,7 +37,7 @@ pub(crate) struct Hub {
     state: Arc<Mutex<State>>,
     /// Open streams by account. A listener that was cut off counts until its stream ends, since its connection is still
     /// open.
-    open: Slots,
+    open: Slots<Uuid>,
     /// Whether the end of the topic is being read.
     following: watch::Sender<bool>,
     process: u32,
@@ -77,7 +77,7 @@ pub(super) struct Subscription {
     /// Closed when the listener was too slow.
     pub(super) queue: mpsc::Receiver<Arc<Event>>,
     _leave: Leave,
-    _slot: Slot,
+    _slot: Slot<Uuid>,
 }
 
 #[derive(Debug)]
@@ -187,7 +187,7 @@ impl Hub {
     }
 
     /// Takes a slot for a listener of a workspace that has so many.
-    fn take_slot(&self, account: Uuid, of_workspace: usize) -> Result<Slot, ApiError> {
+    fn take_slot(&self, account: Uuid, of_workspace: usize) -> Result<Slot<Uuid>, ApiError> {
         if of_workspace >= MOST_OF_WORKSPACE {
             let message = format!(
                 "The workspace already has {MOST_OF_WORKSPACE} live streams. Close one and try again."

@@ -1,47 +1,55 @@
 //! Limits of what is open at the same time, for each owner.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use uuid::Uuid;
 
 /// Counts what each owner has open.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Slots(Arc<Mutex<HashMap<Uuid, usize>>>);
+#[derive(Debug, Clone)]
+pub struct Slots<K>(Arc<Mutex<HashMap<K, usize>>>);
+
+impl<K> Default for Slots<K> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
 
 /// A slot of an owner; dropping it frees it.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    slots: Slots,
-    owner: Uuid,
+pub struct Slot<K: Eq + Hash> {
+    slots: Slots<K>,
+    owner: K,
 }
 
-impl Slots {
+impl<K: Eq + Hash + Copy> Slots<K> {
     /// Takes a slot of an owner; `None` when the owner has `max` already.
-    pub(crate) fn take(&self, owner: Uuid, max: usize) -> Option<Slot> {
+    #[must_use]
+    pub fn take(&self, owner: K, max: usize) -> Option<Slot<K>> {
         let mut open = self.0.lock();
         let count = open.entry(owner).or_default();
         if *count >= max {
             return None;
         }
         *count += 1;
-        Some(Slot { slots: self.clone(), owner })
+        Some(Slot { slots: Self(Arc::clone(&self.0)), owner })
     }
 
     /// Returns the number of slots that all owners have.
-    pub(crate) fn total(&self) -> usize {
+    #[must_use]
+    pub fn total(&self) -> usize {
         self.0.lock().values().sum()
     }
 
     /// Returns whether no owner is remembered.
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
 }
 
-impl Drop for Slot {
+impl<K: Eq + Hash> Drop for Slot<K> {
     fn drop(&mut self) {
         let mut open = self.slots.0.lock();
         if let Some(count) = open.get_mut(&self.owner) {
@@ -60,8 +68,8 @@ mod tests {
     #[test]
     fn an_owner_has_a_limit_of_slots() {
         let slots = Slots::default();
-        let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let mut taken: Vec<Slot> = (0..4).map(|_| slots.take(one, 4).unwrap()).collect();
+        let (one, other) = (1, 2);
+        let mut taken: Vec<Slot<i32>> = (0..4).map(|_| slots.take(one, 4).unwrap()).collect();
         assert!(slots.take(one, 4).is_none());
         assert!(slots.take(other, 4).is_some());
         taken.pop();
