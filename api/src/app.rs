@@ -18,6 +18,7 @@ use crate::plan::Plans;
 use crate::resources::links::destination::Destinations;
 use crate::resources::live::hub::Hub;
 use crate::store::clicks::ClickStore;
+use crate::store::permits::Permits;
 
 /// The source of the edges' country data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -56,6 +57,8 @@ pub(crate) struct State {
     pub(crate) hashing: Hashing,
     /// Listeners of live clicks.
     pub(crate) live: Hub,
+    /// The turns of searches that no index answers.
+    pub(crate) searches: Permits,
     /// The exports that are being sent, by workspace.
     pub(crate) exports: Slots<Uuid>,
     /// Notified when an import is ready to run.

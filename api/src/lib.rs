@@ -37,6 +37,7 @@ use crate::resources::live::follow::follow;
 use crate::resources::live::hub::Hub;
 use crate::store::clicks::ClickStore;
 use crate::store::migrate;
+use crate::store::permits::Permits;
 use crate::web::limits::AddressLimits;
 use crate::web::middleware::Middleware;
 
@@ -107,6 +108,7 @@ fn app(
         country_source: config.country_source(),
         hashing: Hashing::default(),
         live: Hub::new(config.limits.max_connections),
+        searches: Permits::new(1, 4),
         exports: Slots::default(),
         imports: Notify::new(),
         shutdown: shutdown.clone(),

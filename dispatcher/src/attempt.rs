@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use schemas::id::{EndpointId, WorkspaceId};
+use schemas::id::{AccountId, EndpointId, WorkspaceId};
 use schemas::message::MAX_ATTEMPTS;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -18,6 +18,8 @@ pub(crate) struct Claimed {
     pub(crate) endpoint_id: EndpointId,
     /// The event's workspace.
     pub(crate) workspace_id: WorkspaceId,
+    /// The workspace's account, whose permits it takes.
+    pub(crate) account_id: AccountId,
     /// The endpoint's epoch when the delivery was stored. It is not sent in another epoch.
     pub(crate) epoch: i64,
     /// The event's kind.

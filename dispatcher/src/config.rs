@@ -73,8 +73,8 @@ pub struct Tuning {
     pub lease_margin: Duration,
     /// Maximum requests in flight to one endpoint.
     pub per_endpoint: usize,
-    /// Maximum requests in flight to the endpoints of one workspace.
-    pub per_workspace: usize,
+    /// Maximum requests in flight to the endpoints of one account.
+    pub per_account: usize,
     /// Maximum requests in flight of this process.
     pub per_process: usize,
     /// Maximum bytes of request bodies in memory.
@@ -88,7 +88,7 @@ impl Default for Tuning {
             attempt_deadline: Duration::from_secs(15),
             lease_margin: Duration::from_secs(5),
             per_endpoint: 32,
-            per_workspace: 128,
+            per_account: 128,
             per_process: 2048,
             body_bytes: 64 << 20,
         }

@@ -288,6 +288,9 @@ pub(super) enum Command {
     ///
     /// Example: api admin audit-trail --since 2026-11-01T00:00:00Z --limit 1000
     AuditTrail {
+        /// Only entries of this account.
+        #[arg(long)]
+        account: Option<AccountId>,
         /// The earliest time of an entry, such as 2026-11-01T00:00:00Z.
         #[arg(long)]
         since: Option<DateTime<Utc>>,

@@ -139,8 +139,8 @@ async fn carry_out(command: Command, app: &App, clickhouse: &clickhouse::Client)
                 .ok_or_else(|| anyhow::anyhow!("--email: no member has the address {email}"))?;
             Ok(json!({ "user_id": id }))
         }
-        Command::AuditTrail { since, limit } => {
-            Ok(json!({ "entries": directory::audit_trail(pool, since, limit).await? }))
+        Command::AuditTrail { account, since, limit } => {
+            Ok(json!({ "entries": directory::audit_trail(pool, account, since, limit).await? }))
         }
         Command::ShowAccount { account } => {
             show_account(app, account).await?.ok_or_else(|| no_account(account))

@@ -166,18 +166,21 @@ pub(crate) async fn suspended_accounts(pool: &PgPool) -> sqlx::Result<Vec<Suspen
     .await
 }
 
-/// Returns the last entries of the audit trail since a time, the newest first.
+/// Returns the last entries of the audit trail since a time, of one account or of all, the newest first.
 pub(crate) async fn audit_trail(
     pool: &PgPool,
+    account: Option<AccountId>,
     since: Option<DateTime<Utc>>,
     limit: u32,
 ) -> sqlx::Result<Vec<AuditEntry>> {
     sqlx::query_as(
         "SELECT at, actor, action, subject, details FROM audit_trail
-         WHERE $1::timestamptz IS NULL OR at >= $1 ORDER BY id DESC LIMIT $2",
+         WHERE ($1::timestamptz IS NULL OR at >= $1) AND ($3::uuid IS NULL OR account_id = $3)
+         ORDER BY id DESC LIMIT $2",
     )
     .bind(since)
     .bind(i64::from(limit))
+    .bind(account.map(AccountId::uuid))
     .fetch_all(pool)
     .await
 }

@@ -72,7 +72,6 @@ pub(crate) async fn delete_rest(
         ("link_imports", OF_WORKSPACE),
         ("idempotency_keys", OF_WORKSPACE),
         ("webhook_endpoints", OF_WORKSPACE),
-        ("former_slugs", OF_WORKSPACE),
         ("api_keys", OF_WORKSPACE),
         ("edge_tokens", OF_WORKSPACE),
         ("sessions", "user_id IN (SELECT id FROM users WHERE account_id = $1)"),
@@ -83,6 +82,7 @@ pub(crate) async fn delete_rest(
         ("accounts", "id = $1"),
     ];
     forget_names(&mut *transaction, account).await?;
+    former_slugs::give_to_nobody(&mut *transaction, account).await?;
     let mut deleted = BTreeMap::new();
     for (table, condition) in tables {
         let sql = format!("DELETE FROM {table} WHERE {condition}");

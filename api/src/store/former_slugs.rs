@@ -21,6 +21,18 @@ pub(crate) async fn hold(
     Ok(())
 }
 
+/// Holds the former slugs of an account's workspaces for nobody.
+pub(crate) async fn give_to_nobody(transaction: &mut PgConnection, account: Uuid) -> sqlx::Result<()> {
+    sqlx::query(
+        "UPDATE former_slugs SET workspace_id = NULL
+         WHERE workspace_id IN (SELECT id FROM workspaces WHERE account_id = $1)",
+    )
+    .bind(account)
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
 /// Returns whether a slug is held for another workspace, or for nobody.
 pub(crate) async fn is_held(
     executor: impl PgExecutor<'_>,

@@ -19,6 +19,7 @@ pub(crate) mod links;
 pub(crate) mod members;
 pub(crate) mod migrate;
 pub(crate) mod outbox;
+pub(crate) mod permits;
 pub(crate) mod portable;
 pub(crate) mod role;
 pub(crate) mod sessions;

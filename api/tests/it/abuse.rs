@@ -259,7 +259,7 @@ async fn an_account_is_exported_and_nothing_of_it_is_left_after_it_is_deleted() 
     );
     let again = json!({"name": "a", "destination": "https://b.example/", "slug": "eves"});
     assert_eq!(server.send(Method::POST, "/api/links", Some(again)).await.status, 409);
-    let trail = server.admin(&["audit-trail"]).await;
+    let trail = server.admin(&["audit-trail", "--account", &account]).await;
     let entries = trail["entries"].as_array().unwrap();
     assert!(entries.iter().any(|entry| entry["action"] == "delete-account"), "{trail}");
 }

@@ -1,4 +1,4 @@
-//! Limits the requests in flight to one endpoint, to the endpoints of one workspace, and in total.
+//! Limits the requests in flight to one endpoint, to the endpoints of one account, and in total.
 //!
 //! More deliveries may be claimed, so that a fast endpoint need not wait for the database between two requests.
 
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
-use schemas::id::{EndpointId, WorkspaceId};
+use schemas::id::{AccountId, EndpointId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A map with more entries than this drops unused ones.
@@ -16,9 +16,9 @@ const MAX_ENTRIES: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct Gates {
     per_endpoint: usize,
-    per_workspace: usize,
+    per_account: usize,
     endpoints: HashMap<EndpointId, Weak<Semaphore>>,
-    workspaces: HashMap<WorkspaceId, Weak<Semaphore>>,
+    accounts: HashMap<AccountId, Weak<Semaphore>>,
     process: Arc<Semaphore>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Gates {
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     endpoint: Arc<Semaphore>,
-    workspace: Arc<Semaphore>,
+    account: Arc<Semaphore>,
     process: Arc<Semaphore>,
 }
 
@@ -39,21 +39,21 @@ pub(crate) struct Pass {
 impl Gates {
     /// Creates gates with these limits.
     #[must_use]
-    pub(crate) fn new(per_endpoint: usize, per_workspace: usize, per_process: usize) -> Self {
+    pub(crate) fn new(per_endpoint: usize, per_account: usize, per_process: usize) -> Self {
         Self {
             per_endpoint,
-            per_workspace,
+            per_account,
             endpoints: HashMap::new(),
-            workspaces: HashMap::new(),
+            accounts: HashMap::new(),
             process: Arc::new(Semaphore::new(per_process)),
         }
     }
 
     /// Returns the gates to an endpoint.
-    pub(crate) fn to(&mut self, endpoint_id: EndpointId, workspace_id: WorkspaceId) -> Gate {
+    pub(crate) fn to(&mut self, endpoint_id: EndpointId, account_id: AccountId) -> Gate {
         Gate {
             endpoint: shared(&mut self.endpoints, endpoint_id, self.per_endpoint),
-            workspace: shared(&mut self.workspaces, workspace_id, self.per_workspace),
+            account: shared(&mut self.accounts, account_id, self.per_account),
             process: Arc::clone(&self.process),
         }
     }
@@ -75,9 +75,9 @@ impl Gate {
     /// Waits until a request may be sent; `None` when the process ends.
     pub(crate) async fn pass(self) -> Option<Pass> {
         let endpoint = self.endpoint.acquire_owned().await.ok()?;
-        let workspace = self.workspace.acquire_owned().await.ok()?;
+        let account = self.account.acquire_owned().await.ok()?;
         let process = self.process.acquire_owned().await.ok()?;
-        Some(Pass { _permits: [endpoint, workspace, process] })
+        Some(Pass { _permits: [endpoint, account, process] })
     }
 }
 
@@ -89,12 +89,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn gates_limit_requests_per_endpoint_workspace_and_process() {
+    async fn gates_limit_requests_per_endpoint_account_and_process() {
         let mut gates = Gates::new(1, 2, 3);
-        let mut to = |endpoint: u128, workspace: u128| {
+        let mut to = |endpoint: u128, account: u128| {
             let gate = gates.to(
                 EndpointId::from_uuid(Uuid::from_u128(endpoint)),
-                WorkspaceId::from_uuid(Uuid::from_u128(workspace)),
+                AccountId::from_uuid(Uuid::from_u128(account)),
             );
             tokio::spawn(gate.pass())
         };
@@ -109,7 +109,7 @@ mod tests {
         }
         assert!(!same.is_finished() && !third.is_finished() && !full.is_finished());
         drop(one);
-        // The endpoint and the workspace are free; each admits requests in order of arrival.
+        // The endpoint and the account are free; each admits requests in order of arrival.
         let freed = tokio::select! {
             pass = third => pass,
             pass = full => pass,

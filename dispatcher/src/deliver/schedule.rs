@@ -9,7 +9,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use schemas::id::{EndpointId, WorkspaceId};
+use schemas::id::{AccountId, EndpointId};
 use service::{LogLimit, Shutdown};
 use sqlx::PgPool;
 use tokio::sync::{mpsc, watch};
@@ -86,13 +86,13 @@ pub(crate) async fn deliver(
     let mut deliver = Deliver {
         slots: Slots::new(Limits {
             per_endpoint: tuning.per_endpoint,
-            per_workspace: tuning.per_workspace,
+            per_account: tuning.per_account,
             per_process: tuning.per_process,
             bytes: tuning.body_bytes,
         }),
         lasts: tuning.attempt_deadline + tuning.lease_margin,
         max_wait: tuning.lease_margin / 2,
-        gates: Gates::new(tuning.per_endpoint, tuning.per_workspace, tuning.per_process),
+        gates: Gates::new(tuning.per_endpoint, tuning.per_account, tuning.per_process),
         sender: Arc::new(sender),
         finish: Finish::new(finish, tuning.retry_base),
         recheck,
@@ -123,8 +123,8 @@ pub(crate) async fn deliver(
         while let Ok(written) = freed.try_recv() {
             deliver.free(written);
         }
-        while let Some((endpoint_id, workspace_id)) = deliver.timers.pop() {
-            deliver.slots.wake(endpoint_id, workspace_id, true);
+        while let Some((endpoint_id, account_id)) = deliver.timers.pop() {
+            deliver.slots.wake(endpoint_id, account_id, true);
         }
         if Instant::now() < next_claim {
             has_more = true;
@@ -166,7 +166,7 @@ async fn poll(pool: PgPool, polled: mpsc::Sender<Vec<Waiting>>) {
 /// A delivery that this process has leased.
 struct Held {
     lease_token: Uuid,
-    workspace_id: WorkspaceId,
+    account_id: AccountId,
     permit: Permit,
     since: Instant,
 }
@@ -192,7 +192,7 @@ struct Deliver {
 impl Deliver {
     fn wake(&mut self, backlog: &[Waiting]) {
         for one in backlog {
-            self.slots.wake(one.endpoint_id, one.workspace_id, one.retry.is_some());
+            self.slots.wake(one.endpoint_id, one.account_id, one.retry.is_some());
         }
     }
 
@@ -208,8 +208,8 @@ impl Deliver {
                 let lease = self.lease();
                 let mut grants = Vec::new();
                 if lease.is_some() {
-                    grants.extend(wanted.into_iter().filter_map(|((endpoint_id, workspace_id), count)| {
-                        self.slots.offer(endpoint_id, workspace_id, count)
+                    grants.extend(wanted.into_iter().filter_map(|((endpoint_id, account_id), count)| {
+                        self.slots.offer(endpoint_id, account_id, count)
                     }));
                 }
                 if let Err(Offer { grants, .. }) = reply.send(Offer { grants, lease }) {
@@ -220,8 +220,8 @@ impl Deliver {
                 if let Err(error) = self.start(&grants, claimed).await {
                     tracing::warn!("cannot read targets: {error}");
                 }
-                for (endpoint_id, workspace_id) in left {
-                    self.slots.wake(endpoint_id, workspace_id, false);
+                for (endpoint_id, account_id) in left {
+                    self.slots.wake(endpoint_id, account_id, false);
                 }
             }
         }
@@ -239,7 +239,7 @@ impl Deliver {
             let Some(held) = self.held.remove(&one.delivery_id) else { continue };
             self.slots.ended(held.permit, one.standing, one.took);
             if let Some(wait) = one.due_in {
-                self.timers.add(now + wait, held.permit.endpoint_id, held.workspace_id);
+                self.timers.add(now + wait, held.permit.endpoint_id, held.account_id);
             }
         }
         while let Some(ended) = self.attempts.try_join_next() {
@@ -308,18 +308,14 @@ impl Deliver {
             claim.firsts += usize::from(is_first);
             claim.retries += usize::from(!is_first);
             claim.bytes += permit.bytes;
-            let held = Held {
-                lease_token: delivery.lease_token,
-                workspace_id: delivery.workspace_id,
-                permit,
-                since,
-            };
+            let held =
+                Held { lease_token: delivery.lease_token, account_id: delivery.account_id, permit, since };
             self.held.insert(delivery.delivery_id, held);
             // Without a target when the epoch differs, so that deliveries from before the endpoint was disabled are not
             // sent.
             let target = targets.get(&delivery.endpoint_id).filter(|target| target.epoch == delivery.epoch);
             let attempt = Attempt {
-                gate: self.gates.to(delivery.endpoint_id, delivery.workspace_id),
+                gate: self.gates.to(delivery.endpoint_id, delivery.account_id),
                 max_wait: self.max_wait,
                 sender: Arc::clone(&self.sender),
                 target: target.cloned(),

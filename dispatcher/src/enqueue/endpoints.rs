@@ -56,7 +56,7 @@ impl FromIterator<Endpoint> for Endpoints {
 #[cfg(test)]
 mod tests {
     use chrono::Utc;
-    use schemas::id::EndpointId;
+    use schemas::id::{AccountId, EndpointId};
     use schemas::message::{Class, Click, LinkEvent, Message as _};
     use uuid::Uuid;
 
@@ -71,6 +71,7 @@ mod tests {
         Endpoint {
             id: EndpointId::from_uuid(Uuid::from_u128(1)),
             workspace_id: event.workspace_id,
+            account_id: AccountId::from_uuid(Uuid::from_u128(2)),
             events: vec![event.kind.to_owned()],
             click_classes: vec!["human".to_owned()],
             enabled_from: event.accepted_at,

@@ -1,7 +1,7 @@
 //! Events in the form in which receivers get them.
 
 use chrono::{DateTime, Utc};
-use schemas::id::{EndpointId, WorkspaceId};
+use schemas::id::{AccountId, EndpointId, WorkspaceId};
 use schemas::message::{Class, Click, LinkEvent, delivery_id};
 use schemas::time;
 use serde::Serialize;
@@ -91,7 +91,7 @@ impl Event {
 
     /// Creates the event's delivery to an endpoint, always with the same bytes.
     #[must_use]
-    pub(super) fn delivery(&self, endpoint_id: EndpointId) -> NewDelivery {
+    pub(super) fn delivery(&self, endpoint_id: EndpointId, account_id: AccountId) -> NewDelivery {
         let id = delivery_id(&self.id, &endpoint_id.to_string());
         let (kind, created_at) = (self.kind, time::text(self.occurred_at));
         // Formatted directly, so that `data` is serialized once for all endpoints; no value here needs escaping.
@@ -101,6 +101,7 @@ impl Event {
             delivery_id: id,
             endpoint_id,
             workspace_id: self.workspace_id,
+            account_id,
             event: kind,
             body,
             created_at: self.occurred_at,
@@ -123,6 +124,10 @@ mod tests {
         EndpointId::from_uuid(Uuid::from_u128(7))
     }
 
+    fn account() -> AccountId {
+        AccountId::from_uuid(Uuid::from_u128(2))
+    }
+
     fn click(fixture: &str) -> Event {
         Event::of_click(&Click::decode(fixture.as_bytes()).unwrap(), Utc::now())
     }
@@ -134,7 +139,7 @@ mod tests {
     #[test]
     fn the_event_of_a_click_has_its_fields_without_the_visitor() {
         let event = click(include_str!("../../../schemas/fixtures/click.v1.json"));
-        let delivery = event.delivery(endpoint());
+        let delivery = event.delivery(endpoint(), account());
         let id = delivery_id(
             "AQGSbz58G3t-mlEvHTxLWmkBoMRQbHsJCQkJCQkJCQkJMvFk5fAerVRhyH4v",
             &endpoint().to_string(),
@@ -164,7 +169,7 @@ mod tests {
     #[test]
     fn missing_fields_of_a_click_are_null() {
         let event = click(include_str!("../../../schemas/fixtures/click.v1.bare.json"));
-        let data = &body(&event.delivery(endpoint()))["data"];
+        let data = &body(&event.delivery(endpoint(), account()))["data"];
         for field in ["country", "device_type", "utm_source", "utm_campaign"] {
             assert_eq!(data.get(field), Some(&Value::Null), "{field}");
         }
@@ -175,7 +180,7 @@ mod tests {
         let fixture = include_str!("../../../schemas/fixtures/link_event.v1.json");
         let message = LinkEvent::decode(fixture.as_bytes()).unwrap();
         let event = Event::of_link(&message, Utc::now());
-        let body = body(&event.delivery(endpoint()));
+        let body = body(&event.delivery(endpoint(), account()));
         assert_eq!(body["event"], "link.created");
         assert_eq!(body["data"], message.data);
     }
@@ -184,7 +189,7 @@ mod tests {
     fn a_delivery_always_has_the_same_bytes() {
         let fixture = include_str!("../../../schemas/fixtures/click.v1.json");
         let accepted_at = Utc::now();
-        let delivery = || Event { accepted_at, ..click(fixture) }.delivery(endpoint());
+        let delivery = || Event { accepted_at, ..click(fixture) }.delivery(endpoint(), account());
         assert_eq!(delivery(), delivery());
     }
 }

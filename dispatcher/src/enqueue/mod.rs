@@ -290,8 +290,11 @@ impl Enqueue {
                     if before > 0 && before + self.known.1.matching(&event).count() > MAX_DELIVERIES {
                         return (batch, count);
                     }
-                    let deliveries =
-                        self.known.1.matching(&event).map(|endpoint| event.delivery(endpoint.id));
+                    let deliveries = self
+                        .known
+                        .1
+                        .matching(&event)
+                        .map(|endpoint| event.delivery(endpoint.id, endpoint.account_id));
                     // A duplicate within one transaction would get a permit and never use it.
                     batch.deliveries.extend(deliveries.filter(|one| seen.insert(one.delivery_id)));
                 }
@@ -346,7 +349,7 @@ impl Enqueue {
             let Some(&epoch) = epochs.get(&one.delivery_id) else { continue };
             match lease {
                 Some(lease) if one.is_leased => claimed.push(to_send(one, epoch, lease)),
-                _ => _ = left.insert((one.endpoint_id, one.workspace_id)),
+                _ => _ = left.insert((one.endpoint_id, one.account_id)),
             }
         }
         if !(grants.is_empty() && left.is_empty()) {
@@ -366,7 +369,7 @@ impl Enqueue {
         }
         let mut wanted = HashMap::new();
         for one in &*deliveries {
-            *wanted.entry((one.endpoint_id, one.workspace_id)).or_insert(0) += 1;
+            *wanted.entry((one.endpoint_id, one.account_id)).or_insert(0) += 1;
         }
         let offer = self.handover.ask(wanted).await;
         let mut slots: HashMap<_, usize> =
@@ -401,6 +404,7 @@ fn to_send(delivery: NewDelivery, epoch: i64, lease: Lease) -> Claimed {
         delivery_id: delivery.delivery_id,
         endpoint_id: delivery.endpoint_id,
         workspace_id: delivery.workspace_id,
+        account_id: delivery.account_id,
         epoch,
         event: delivery.event.to_owned(),
         body: Bytes::from(delivery.body),

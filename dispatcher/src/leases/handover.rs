@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use schemas::id::{EndpointId, WorkspaceId};
+use schemas::id::{AccountId, EndpointId};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::attempt::Claimed;
@@ -18,7 +18,7 @@ pub(crate) enum Message {
     /// Deliveries to these endpoints will be stored.
     Ask {
         /// The number by endpoint.
-        wanted: HashMap<(EndpointId, WorkspaceId), usize>,
+        wanted: HashMap<(EndpointId, AccountId), usize>,
         /// The channel of the answer.
         reply: oneshot::Sender<Offer>,
     },
@@ -29,7 +29,7 @@ pub(crate) enum Message {
         /// The deliveries to send now.
         claimed: Vec<Claimed>,
         /// The endpoints of the other deliveries.
-        left: HashSet<(EndpointId, WorkspaceId)>,
+        left: HashSet<(EndpointId, AccountId)>,
     },
 }
 
@@ -56,7 +56,7 @@ impl Handover {
     }
 
     /// Requests which deliveries may be sent immediately. Granted permits must be returned by [`Self::stored`].
-    pub(crate) async fn ask(&self, wanted: HashMap<(EndpointId, WorkspaceId), usize>) -> Offer {
+    pub(crate) async fn ask(&self, wanted: HashMap<(EndpointId, AccountId), usize>) -> Offer {
         let (reply, answer) = oneshot::channel();
         // The receiver is gone while the process stops. The deliveries then wait in Postgres.
         let _ = self.messages.send(Message::Ask { wanted, reply }).await;
@@ -68,7 +68,7 @@ impl Handover {
         &self,
         grants: Vec<Grant>,
         claimed: Vec<Claimed>,
-        left: HashSet<(EndpointId, WorkspaceId)>,
+        left: HashSet<(EndpointId, AccountId)>,
     ) {
         let _ = self.messages.send(Message::Stored { grants, claimed, left }).await;
     }

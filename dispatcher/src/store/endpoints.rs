@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
-use schemas::id::{EndpointId, WorkspaceId};
+use schemas::id::{AccountId, EndpointId, WorkspaceId};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgPool, Row as _};
 use uuid::Uuid;
@@ -17,6 +17,8 @@ pub(crate) struct Endpoint {
     pub(crate) id: EndpointId,
     /// The workspace whose events it receives.
     pub(crate) workspace_id: WorkspaceId,
+    /// The workspace's account.
+    pub(crate) account_id: AccountId,
     /// The kinds of events that it subscribed to.
     pub(crate) events: Vec<String>,
     /// The classes of clicks that it subscribed to.
@@ -38,7 +40,7 @@ pub(crate) async fn version_and_full(pool: &PgPool) -> sqlx::Result<(i64, HashSe
 /// Returns the enabled endpoints of workspaces whose plan has webhooks.
 pub(crate) async fn enabled_endpoints(pool: &PgPool) -> sqlx::Result<Vec<Endpoint>> {
     let rows = sqlx::query(
-        "SELECT e.id, e.workspace_id, e.events, e.click_classes, e.enabled_from
+        "SELECT e.id, e.workspace_id, w.account_id, e.events, e.click_classes, e.enabled_from
          FROM webhook_endpoints e
          JOIN workspaces w ON w.id = e.workspace_id
          JOIN accounts a ON a.id = w.account_id
@@ -51,6 +53,7 @@ pub(crate) async fn enabled_endpoints(pool: &PgPool) -> sqlx::Result<Vec<Endpoin
             Ok(Endpoint {
                 id: EndpointId::from_uuid(row.try_get("id")?),
                 workspace_id: WorkspaceId::from_uuid(row.try_get("workspace_id")?),
+                account_id: AccountId::from_uuid(row.try_get("account_id")?),
                 events: row.try_get("events")?,
                 click_classes: row.try_get("click_classes")?,
                 enabled_from: row.try_get("enabled_from")?,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use schemas::id::{EndpointId, WorkspaceId};
+use schemas::id::{AccountId, EndpointId, WorkspaceId};
 use sqlx::{PgExecutor, PgPool, Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
@@ -59,6 +59,8 @@ pub(crate) struct NewDelivery {
     pub(crate) endpoint_id: EndpointId,
     /// The event's workspace.
     pub(crate) workspace_id: WorkspaceId,
+    /// The workspace's account.
+    pub(crate) account_id: AccountId,
     /// The event's kind.
     pub(crate) event: &'static str,
     /// The exact bytes to sign and send. Stored once, so that every attempt sends the same.

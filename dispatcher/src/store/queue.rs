@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use schemas::id::{EndpointId, WorkspaceId};
+use schemas::id::{AccountId, EndpointId, WorkspaceId};
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row as _};
 use tokio::time::Instant;
@@ -41,8 +41,8 @@ pub(crate) struct Grant {
 pub(crate) struct Waiting {
     /// The endpoint.
     pub(crate) endpoint_id: EndpointId,
-    /// Its workspace.
-    pub(crate) workspace_id: WorkspaceId,
+    /// Its account.
+    pub(crate) account_id: AccountId,
     /// How long its oldest retry has been due.
     pub(crate) retry: Option<Duration>,
     /// How long its oldest first attempt has been due.
@@ -60,7 +60,7 @@ pub(crate) async fn backlog(pool: &PgPool) -> sqlx::Result<Vec<Waiting>> {
                      ORDER BY endpoint_id LIMIT 1)
              FROM endpoint WHERE endpoint.id IS NOT NULL
          )
-         SELECT e.id, e.workspace_id, extract(epoch FROM now() - retry.due_at)::float8 AS retry,
+         SELECT e.id, a.id AS account_id, extract(epoch FROM now() - retry.due_at)::float8 AS retry,
                 extract(epoch FROM now() - first.due_at)::float8 AS first
          FROM endpoint
          JOIN webhook_endpoints e ON e.id = endpoint.id AND e.status = 'enabled'
@@ -88,7 +88,7 @@ pub(crate) async fn backlog(pool: &PgPool) -> sqlx::Result<Vec<Waiting>> {
         .map(|row| {
             Ok(Waiting {
                 endpoint_id: EndpointId::from_uuid(row.try_get("id")?),
-                workspace_id: WorkspaceId::from_uuid(row.try_get("workspace_id")?),
+                account_id: AccountId::from_uuid(row.try_get("account_id")?),
                 retry: waited(row, "retry")?,
                 first: waited(row, "first")?,
             })
@@ -136,7 +136,7 @@ pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx
          ))
          RETURNING d.*)
          SELECT delivery_id, endpoint_id, workspace_id, epoch, event, body, created_at, is_remembered, is_redelivery,
-                attempts
+                attempts, (SELECT w.account_id FROM workspaces w WHERE w.id = workspace_id) AS account_id
          FROM claimed ORDER BY is_retry DESC, due_at",
     )
     .bind(grants.iter().map(|grant| grant.endpoint_id.uuid()).collect::<Vec<_>>())
@@ -155,6 +155,10 @@ pub(crate) async fn claim(pool: &PgPool, grants: &[Grant], lease: Lease) -> sqlx
                 delivery_id: row.try_get("delivery_id")?,
                 endpoint_id: EndpointId::from_uuid(row.try_get("endpoint_id")?),
                 workspace_id: WorkspaceId::from_uuid(row.try_get("workspace_id")?),
+                // None after the account is deleted; then it is not sent.
+                account_id: AccountId::from_uuid(
+                    row.try_get::<Option<Uuid>, _>("account_id")?.unwrap_or_default(),
+                ),
                 epoch: row.try_get("epoch")?,
                 event: row.try_get("event")?,
                 body: Bytes::from(body),

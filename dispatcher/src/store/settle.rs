@@ -217,7 +217,7 @@ async fn remember(transaction: &mut Transaction<'_, Postgres>, applied: &[&Finis
 pub(super) mod tests {
     use bytes::Bytes;
     use chrono::Utc;
-    use schemas::id::WorkspaceId;
+    use schemas::id::{AccountId, WorkspaceId};
     use tokio::time::Instant;
 
     use super::*;
@@ -234,6 +234,7 @@ pub(super) mod tests {
             delivery_id: Uuid::now_v7(),
             endpoint_id: endpoint(),
             workspace_id: WorkspaceId::from_uuid(Uuid::from_u128(2)),
+            account_id: AccountId::from_uuid(Uuid::from_u128(3)),
             epoch: EPOCH,
             event: "click.created".to_owned(),
             body: Bytes::new(),

@@ -33,7 +33,7 @@ async fn endpoints_that_never_answer_do_not_delay_those_that_do() {
     // As few permits as with a thousand endpoints that never answer.
     let dispatcher = world
         .dispatcher_with(|config| {
-            config.tuning.per_workspace = 16;
+            config.tuning.per_account = 16;
             config.tuning.per_process = 32;
         })
         .await;
@@ -52,5 +52,55 @@ async fn endpoints_that_never_answer_do_not_delay_those_that_do() {
         .await;
     }
     assert!(receiver.requests_to("/hole").len() <= 16);
+    dispatcher.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_with_many_workspaces_gets_the_permits_of_one_account() {
+    let world = World::new().await;
+    let receiver =
+        Receiver::start(
+            |request, _| {
+                if request.path == "/alive" { Answer::Status(200) } else { Answer::Silence }
+            },
+        )
+        .await;
+    let (greedy, other) = (world.workspace("business").await, world.workspace("business").await);
+    let mut workspaces = vec![greedy];
+    for _ in 0..5 {
+        workspaces.push(world.another_workspace(greedy).await);
+    }
+    for workspace in &workspaces {
+        for _ in 0..5 {
+            world.endpoint(*workspace, &receiver.url("/hole"), &["click.created"]).await;
+        }
+    }
+    world.endpoint(other, &receiver.url("/alive"), &["click.created"]).await;
+    let dispatcher = world
+        .dispatcher_with(|config| {
+            config.tuning.per_account = 8;
+            config.tuning.per_process = 32;
+        })
+        .await;
+    for workspace in &workspaces {
+        world.click(*workspace, Class::Human).await;
+    }
+    eventually("the first requests hang", SOON, async || match receiver.requests_to("/hole").len() {
+        0 => Err(0),
+        _ => Ok(()),
+    })
+    .await;
+    for count in 1..=5 {
+        world.click(other, Class::Human).await;
+        eventually("the other account has it", AT_ONCE, async || {
+            match receiver.requests_to("/alive").len() {
+                arrived if arrived == count => Ok(()),
+                arrived => Err(arrived),
+            }
+        })
+        .await;
+    }
+    // Half of its permits at most: none of its endpoints has answered.
+    assert!(receiver.requests_to("/hole").len() <= 4, "{}", receiver.requests_to("/hole").len());
     dispatcher.kill().await;
 }

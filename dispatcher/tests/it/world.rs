@@ -66,6 +66,15 @@ impl World {
             .execute(&self.pool)
             .await
             .unwrap();
+        self.workspace_of(account, id).await
+    }
+
+    /// Creates another workspace of the same account.
+    pub(crate) async fn another_workspace(&self, of: Workspace) -> Workspace {
+        self.workspace_of(of.account, Uuid::now_v7()).await
+    }
+
+    async fn workspace_of(&self, account: Uuid, id: Uuid) -> Workspace {
         sqlx::query(
             "INSERT INTO workspaces (id, account_id, name, kind) VALUES ($1, $2, 'Test', 'personal')",
         )

@@ -8,7 +8,6 @@ mod breakdowns;
 mod conversions;
 mod counts;
 mod list;
-mod permits;
 pub(crate) mod pieces;
 mod query_pool;
 mod question;

@@ -8,8 +8,8 @@ use clickhouse::query::Query;
 use service::http::ApiError;
 use uuid::Uuid;
 
-use super::permits::Permits;
 use super::recent::Recent;
+use crate::store::permits::Permits;
 
 /// Concurrent requests of all workspaces in one pool of an instance.
 const ALL_PERMITS: usize = 32;

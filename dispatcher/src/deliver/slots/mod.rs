@@ -1,7 +1,7 @@
-//! Permits to send, limited per endpoint, workspace and process, and granted in turn.
+//! Permits to send, limited per endpoint, account and process, and granted in turn.
 //!
 //! Only as many deliveries are claimed as can be sent soon, so the backlog of a dead endpoint waits in Postgres.
-//! `gates` limits the requests in flight. Of the permits of a workspace and of the process, a quarter is reserved for
+//! `gates` limits the requests in flight. Of the permits of an account and of the process, a quarter is reserved for
 //! retries and half for endpoints with a recent success; failing endpoints get at most a quarter. So an endpoint that
 //! answers finds a permit, however many others never answer.
 
@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use pool::Pool;
-use schemas::id::{EndpointId, WorkspaceId};
+use schemas::id::{AccountId, EndpointId};
 use standing::AHEAD;
 pub(crate) use standing::Standing;
 use tokio::time::Instant;
@@ -42,8 +42,8 @@ const PERMITS_PER_GRANT: usize = 512;
 pub(crate) struct Limits {
     /// Maximum to one endpoint.
     pub(crate) per_endpoint: usize,
-    /// Maximum to the endpoints of one workspace.
-    pub(crate) per_workspace: usize,
+    /// Maximum to the endpoints of one account.
+    pub(crate) per_account: usize,
     /// Maximum in total.
     pub(crate) per_process: usize,
     /// Bytes of bodies in memory above which nothing more is claimed.
@@ -74,7 +74,7 @@ pub(crate) struct Permit {
 
 #[derive(Debug)]
 struct Endpoint {
-    workspace_id: WorkspaceId,
+    account_id: AccountId,
     in_flight: usize,
     standing: Standing,
     /// When the standing was last confirmed.
@@ -102,7 +102,7 @@ pub(crate) struct Slots {
     limits: Limits,
     process: Pool,
     bytes: usize,
-    workspaces: HashMap<WorkspaceId, Pool>,
+    accounts: HashMap<AccountId, Pool>,
     endpoints: HashMap<EndpointId, Endpoint>,
     /// Waiting endpoints by standing, in the order of their turns.
     waiting: HashMap<Standing, VecDeque<EndpointId>>,
@@ -116,7 +116,7 @@ impl Slots {
             limits,
             process: Pool::default(),
             bytes: 0,
-            workspaces: HashMap::new(),
+            accounts: HashMap::new(),
             endpoints: HashMap::new(),
             waiting: Standing::ALL.map(|standing| (standing, VecDeque::new())).into(),
         }
@@ -135,8 +135,8 @@ impl Slots {
     }
 
     /// Queues an endpoint that may have due deliveries, after those that wait already.
-    pub(crate) fn wake(&mut self, endpoint_id: EndpointId, workspace_id: WorkspaceId, has_retries: bool) {
-        let endpoint = self.endpoint(endpoint_id, workspace_id);
+    pub(crate) fn wake(&mut self, endpoint_id: EndpointId, account_id: AccountId, has_retries: bool) {
+        let endpoint = self.endpoint(endpoint_id, account_id);
         endpoint.has_retries |= has_retries;
         self.queue(endpoint_id);
     }
@@ -180,10 +180,10 @@ impl Slots {
     pub(crate) fn offer(
         &mut self,
         endpoint_id: EndpointId,
-        workspace_id: WorkspaceId,
+        account_id: AccountId,
         wanted: usize,
     ) -> Option<Grant> {
-        let endpoint = self.endpoint(endpoint_id, workspace_id);
+        let endpoint = self.endpoint(endpoint_id, account_id);
         if endpoint.queued || self.bytes >= self.limits.bytes {
             return None;
         }
@@ -245,13 +245,13 @@ impl Slots {
         }
     }
 
-    fn endpoint(&mut self, endpoint_id: EndpointId, workspace_id: WorkspaceId) -> &mut Endpoint {
+    fn endpoint(&mut self, endpoint_id: EndpointId, account_id: AccountId) -> &mut Endpoint {
         if self.endpoints.len() >= MAX_REMEMBERED {
             self.endpoints.retain(|_, endpoint| endpoint.queued || endpoint.in_flight > 0);
         }
         let now = Instant::now();
         let endpoint = self.endpoints.entry(endpoint_id).or_insert_with(|| Endpoint {
-            workspace_id,
+            account_id,
             in_flight: 0,
             standing: Standing::Unknown,
             seen: now,
@@ -293,8 +293,8 @@ impl Slots {
         if let Some(endpoint) = self.endpoints.get_mut(&grant.endpoint_id) {
             endpoint.in_flight += grant.slots;
             self.process.take(endpoint.standing, grant.slots, grant.firsts);
-            let workspace = self.workspaces.entry(endpoint.workspace_id).or_default();
-            workspace.take(endpoint.standing, grant.slots, grant.firsts);
+            let account = self.accounts.entry(endpoint.account_id).or_default();
+            account.take(endpoint.standing, grant.slots, grant.firsts);
         }
         grant
     }
@@ -303,10 +303,10 @@ impl Slots {
         let Some(endpoint) = self.endpoints.get_mut(&endpoint_id) else { return };
         endpoint.in_flight -= permits;
         self.process.give(endpoint.standing, permits, firsts);
-        if let Some(workspace) = self.workspaces.get_mut(&endpoint.workspace_id) {
-            workspace.give(endpoint.standing, permits, firsts);
-            if *workspace == Pool::default() {
-                self.workspaces.remove(&endpoint.workspace_id);
+        if let Some(account) = self.accounts.get_mut(&endpoint.account_id) {
+            account.give(endpoint.standing, permits, firsts);
+            if *account == Pool::default() {
+                self.accounts.remove(&endpoint.account_id);
             }
         }
     }
@@ -328,8 +328,8 @@ impl Slots {
             self.waiting.entry(standing).or_default().push_back(endpoint_id);
         }
         self.process.move_to(before, standing, endpoint.in_flight);
-        if let Some(workspace) = self.workspaces.get_mut(&endpoint.workspace_id) {
-            workspace.move_to(before, standing, endpoint.in_flight);
+        if let Some(account) = self.accounts.get_mut(&endpoint.account_id) {
+            account.move_to(before, standing, endpoint.in_flight);
         }
     }
 
@@ -339,16 +339,16 @@ impl Slots {
             Standing::Unknown => UNKNOWN_PERMITS.min(self.limits.per_endpoint),
             Standing::Failing => FAILING_PERMITS.min(self.limits.per_endpoint),
         };
-        let workspace = self.workspaces.get(&endpoint.workspace_id).copied().unwrap_or_default();
+        let account = self.accounts.get(&endpoint.account_id).copied().unwrap_or_default();
         own.saturating_sub(endpoint.in_flight)
-            .min(workspace.room(endpoint.standing, self.limits.per_workspace))
+            .min(account.room(endpoint.standing, self.limits.per_account))
             .min(self.process.room(endpoint.standing, self.limits.per_process))
     }
 
     fn room_for_firsts(&self, endpoint: &Endpoint) -> usize {
-        let workspace = self.workspaces.get(&endpoint.workspace_id).copied().unwrap_or_default();
-        workspace
-            .room_for_firsts(self.limits.per_workspace)
+        let account = self.accounts.get(&endpoint.account_id).copied().unwrap_or_default();
+        account
+            .room_for_firsts(self.limits.per_account)
             .min(self.process.room_for_firsts(self.limits.per_process))
     }
 }

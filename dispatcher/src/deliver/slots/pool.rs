@@ -1,4 +1,4 @@
-//! Permits in use of a process or a workspace, and how many remain for each standing.
+//! Permits in use of a process or an account, and how many remain for each standing.
 
 use super::standing::{AHEAD, Standing};
 

@@ -5,24 +5,24 @@ use uuid::Uuid;
 
 use super::*;
 
-const LIMITS: Limits = Limits { per_endpoint: 32, per_workspace: 128, per_process: 1024, bytes: 1 << 20 };
+const LIMITS: Limits = Limits { per_endpoint: 32, per_account: 128, per_process: 1024, bytes: 1 << 20 };
 
 fn endpoint(number: u128) -> EndpointId {
     EndpointId::from_uuid(Uuid::from_u128(number))
 }
 
-/// Twenty endpoints share a workspace.
-fn workspace(number: u128) -> WorkspaceId {
-    WorkspaceId::from_uuid(Uuid::from_u128(number / 20))
+/// Twenty endpoints share an account.
+fn account(number: u128) -> AccountId {
+    AccountId::from_uuid(Uuid::from_u128(number / 20))
 }
 
 fn wake(slots: &mut Slots, number: u128) {
-    slots.wake(endpoint(number), workspace(number), false);
+    slots.wake(endpoint(number), account(number), false);
 }
 
 /// Wakes an endpoint, and lets one of its attempts succeed.
 fn prove(slots: &mut Slots, number: u128) {
-    let grant = slots.offer(endpoint(number), workspace(number), 1).unwrap();
+    let grant = slots.offer(endpoint(number), account(number), 1).unwrap();
     slots.claimed(grant, Claim { firsts: 1, ..Claim::default() });
     end(slots, number, Some(Standing::Proven));
     // It used all it was granted, so it waits for more, but there is none.
@@ -70,7 +70,7 @@ async fn more_is_claimed_for_faster_endpoints() {
     let permit = Permit { endpoint_id: endpoint(1), is_first: true, bytes: 0 };
     for (took, ahead) in [(Duration::from_millis(1), AHEAD), (Duration::from_secs(5), 1)] {
         for _ in 0..40 {
-            let grant = slots.offer(endpoint(1), workspace(1), 2).unwrap();
+            let grant = slots.offer(endpoint(1), account(1), 2).unwrap();
             slots.claimed(grant, Claim { firsts: 1, ..Claim::default() });
             slots.ended(permit, Some(Standing::Proven), took);
         }
@@ -151,12 +151,12 @@ async fn a_slow_attempt_makes_its_endpoint_failing_unless_another_succeeded() {
 
 #[tokio::test]
 async fn first_attempts_leave_a_quarter_of_the_permits_to_retries() {
-    let mut slots = Slots::new(Limits { per_endpoint: 64, per_workspace: 8, per_process: 8, bytes: 1 });
+    let mut slots = Slots::new(Limits { per_endpoint: 64, per_account: 8, per_process: 8, bytes: 1 });
     prove(&mut slots, 1);
     wake(&mut slots, 1);
     assert_eq!(use_all(&mut slots)[&1], 48);
     assert_eq!(slots.grant(), []);
-    slots.wake(endpoint(1), workspace(1), true);
+    slots.wake(endpoint(1), account(1), true);
     let grants = slots.grant();
     assert_eq!(grants, [Grant { endpoint_id: endpoint(1), slots: 16, firsts: 0 }]);
     slots.claimed(grants[0], Claim { retries: 16, ..Claim::default() });
@@ -164,8 +164,8 @@ async fn first_attempts_leave_a_quarter_of_the_permits_to_retries() {
 }
 
 #[tokio::test]
-async fn a_workspace_cannot_take_the_permits_of_the_others() {
-    let mut slots = Slots::new(Limits { per_workspace: 128 / AHEAD, ..LIMITS });
+async fn a_account_cannot_take_the_permits_of_the_others() {
+    let mut slots = Slots::new(Limits { per_account: 128 / AHEAD, ..LIMITS });
     for number in 0..20 {
         prove(&mut slots, number);
     }
@@ -187,16 +187,16 @@ async fn nothing_more_is_claimed_while_too_many_bytes_are_in_memory() {
     slots.claimed(grants[0], Claim { firsts: 1, bytes: 1 << 20, ..Claim::default() });
     slots.claimed(grants[1], Claim { firsts: grants[1].firsts, ..Claim::default() });
     assert_eq!(slots.grant(), []);
-    assert_eq!(slots.offer(endpoint(41), workspace(41), 1), None);
+    assert_eq!(slots.offer(endpoint(41), account(41), 1), None);
     slots.ended(Permit { endpoint_id: endpoint(1), is_first: true, bytes: 1 << 20 }, None, SEND_WITHIN);
-    assert!(slots.offer(endpoint(41), workspace(41), 1).is_some());
+    assert!(slots.offer(endpoint(41), account(41), 1).is_some());
 }
 
 #[tokio::test]
 async fn new_deliveries_do_not_overtake_waiting_ones() {
     let mut slots = Slots::new(LIMITS);
     wake(&mut slots, 1);
-    assert_eq!(slots.offer(endpoint(1), workspace(1), 1), None);
+    assert_eq!(slots.offer(endpoint(1), account(1), 1), None);
 }
 
 proptest! {
@@ -204,12 +204,12 @@ proptest! {
     fn permits_are_never_lost_or_doubled(
         steps in prop::collection::vec((0..6_u8, 0..30_u128, 0..4_usize), 1..300)
     ) {
-        let bounds = Limits { per_endpoint: 8, per_workspace: 24, per_process: 40, bytes: 1 << 20 };
+        let bounds = Limits { per_endpoint: 8, per_account: 24, per_process: 40, bytes: 1 << 20 };
         let mut slots = Slots::new(bounds);
         let mut held: Vec<Permit> = Vec::new();
         for (step, number, amount) in steps {
             match step {
-                0 => slots.wake(endpoint(number), workspace(number), amount == 0),
+                0 => slots.wake(endpoint(number), account(number), amount == 0),
                 1 | 2 => for grant in slots.grant() {
                     let retries = amount.min(grant.slots);
                     let firsts = grant.firsts.min(grant.slots - retries);
@@ -218,7 +218,7 @@ proptest! {
                     held.extend((0..retries).map(|_| permit(false)));
                     held.extend((0..firsts).map(|_| permit(true)));
                 },
-                3 => if let Some(grant) = slots.offer(endpoint(number), workspace(number), amount) {
+                3 => if let Some(grant) = slots.offer(endpoint(number), account(number), amount) {
                     slots.unused(grant);
                 },
                 4 => slots.slow(endpoint(number), Instant::now()),
@@ -238,6 +238,6 @@ proptest! {
             slots.ended(permit, None, SEND_WITHIN);
         }
         prop_assert_eq!(slots.process, Pool::default());
-        prop_assert!(slots.workspaces.is_empty());
+        prop_assert!(slots.accounts.is_empty());
     }
 }

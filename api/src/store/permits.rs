@@ -1,4 +1,4 @@
-//! Permits for ClickHouse: a limit on concurrent requests of one workspace, and of all.
+//! Permits for costly statements: a limit on concurrent requests of one workspace, and of all.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 /// A request first waits for a permit of its workspace, then for one of all. So a workspace with many requests delays
 /// others by its few permits at most.
 #[derive(Debug, Clone)]
-pub(super) struct Permits(Arc<State>);
+pub(crate) struct Permits(Arc<State>);
 
 #[derive(Debug)]
 struct State {
@@ -24,7 +24,7 @@ struct State {
 
 /// A permit, returned when it is dropped.
 #[derive(Debug)]
-pub(super) struct Permit {
+pub(crate) struct Permit {
     _of_all: OwnedSemaphorePermit,
     _of_workspace: OwnedSemaphorePermit,
     // Dropped last: it checks whether the workspace has other permits.
@@ -33,7 +33,7 @@ pub(super) struct Permit {
 
 impl Permits {
     /// Lets each workspace have so many permits at a time, and all together so many.
-    pub(super) fn new(per_workspace: usize, all: usize) -> Self {
+    pub(crate) fn new(per_workspace: usize, all: usize) -> Self {
         Self(Arc::new(State {
             per_workspace,
             workspaces: Mutex::default(),
@@ -42,7 +42,7 @@ impl Permits {
     }
 
     /// Waits for a permit. `None` only if the semaphores were closed, which never happens.
-    pub(super) async fn take(&self, workspace: Uuid) -> Option<Permit> {
+    pub(crate) async fn take(&self, workspace: Uuid) -> Option<Permit> {
         let place = self.place(workspace);
         let of_workspace = Arc::clone(place.semaphore.as_ref()?).acquire_owned().await.ok()?;
         let of_all = Arc::clone(&self.0.all).acquire_owned().await.ok()?;
