@@ -2,7 +2,7 @@
 
 -- What an endpoint's queue could not take.
 ALTER TABLE webhook_health
-    -- Its queue has as many deliveries as may wait; checked every 2 seconds. Further ones are dropped.
+    -- Its queue has as many deliveries as may wait; counted every few seconds. Further ones are dropped.
     ADD COLUMN is_full boolean NOT NULL DEFAULT false,
     ADD COLUMN dropped bigint NOT NULL DEFAULT 0,
     ADD COLUMN first_dropped_at timestamptz,

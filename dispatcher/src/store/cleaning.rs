@@ -10,6 +10,10 @@ const MAX_ROWS: i64 = 5_000;
 /// The class of these advisory locks, different from all others in the database.
 const CLASS: i32 = 0x0d16;
 
+/// The locks of the two tasks.
+const CLEANING: i32 = 0;
+const FULL: i32 = 1;
+
 /// The longest time until a delivery can be due: a wait of 15 minutes that its receiver requested, plus a margin.
 const MAX_WAIT: Duration = Duration::from_secs(20 * 60);
 
@@ -22,17 +26,13 @@ pub(crate) struct Limits {
     pub(crate) failures: i64,
 }
 
-/// Removes deliveries that will not be sent, notes which queues are full, and, when `thorough`, removes rows that have
-/// expired, exceed the limits, or belong to deleted endpoints.
+/// Removes deliveries that will not be sent and, when `thorough`, rows that have expired, exceed the limits, or belong to
+/// deleted endpoints.
 ///
 /// One dispatcher at a time does it. Returns whether more rows remain.
 pub(crate) async fn clean(pool: &PgPool, limits: Limits, thorough: bool) -> sqlx::Result<bool> {
     let mut transaction = pool.begin().await?;
-    let mine: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1, 0)")
-        .bind(CLASS)
-        .fetch_one(&mut *transaction)
-        .await?;
-    if !mine {
+    if !try_lock(&mut transaction, CLEANING).await? {
         return Ok(false);
     }
     let mut most = purge(&mut transaction).await?;
@@ -48,9 +48,17 @@ pub(crate) async fn clean(pool: &PgPool, limits: Limits, thorough: bool) -> sqlx
         health_of_nobody(&mut transaction).await?;
         pull_forward(&mut transaction).await?;
     }
-    note_full(&mut transaction, limits.queue).await?;
     transaction.commit().await?;
     Ok(most >= MAX_ROWS as u64)
+}
+
+/// Takes a task for the transaction; false when another dispatcher has it.
+async fn try_lock(transaction: &mut Transaction<'_, Postgres>, task: i32) -> sqlx::Result<bool> {
+    sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1, $2)")
+        .bind(CLASS)
+        .bind(task)
+        .fetch_one(&mut **transaction)
+        .await
 }
 
 /// Removes deliveries to endpoints that are deleted or disabled, or whose plan has no webhooks.
@@ -84,10 +92,14 @@ async fn purge(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64>
     .map(|done| done.rows_affected())
 }
 
-/// Notes which queues are full, so that no event is added to them.
+/// Notes which queues are full, so that no event is added to them. One dispatcher at a time does it.
 ///
-/// Counting stops at the limit, so a round reads at most that many entries of the index for each endpoint.
-async fn note_full(transaction: &mut Transaction<'_, Postgres>, limit: i64) -> sqlx::Result<()> {
+/// Counting stops at the limit, so it reads at most that many entries of the index for each endpoint.
+pub(crate) async fn note_full(pool: &PgPool, limit: i64) -> sqlx::Result<()> {
+    let mut transaction = pool.begin().await?;
+    if !try_lock(&mut transaction, FULL).await? {
+        return Ok(());
+    }
     sqlx::query(
         "WITH RECURSIVE endpoint (id) AS (
              (SELECT endpoint_id FROM webhook_deliveries ORDER BY endpoint_id LIMIT 1)
@@ -108,9 +120,9 @@ async fn note_full(transaction: &mut Transaction<'_, Postgres>, limit: i64) -> s
          ON CONFLICT (endpoint_id) DO UPDATE SET is_full = true WHERE NOT h.is_full",
     )
     .bind(limit)
-    .execute(&mut **transaction)
-    .await
-    .map(drop)
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await
 }
 
 /// Removes the bodies of the answers to all failed attempts of an endpoint but the newest `limit`.

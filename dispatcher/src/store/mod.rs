@@ -13,7 +13,7 @@ mod queue;
 mod settle;
 mod streaks;
 
-pub(crate) use cleaning::{Limits, clean};
+pub(crate) use cleaning::{Limits, clean, note_full};
 pub(crate) use endpoints::{Endpoint, enabled_endpoints, targets, targets_of, version_and_full};
 pub(crate) use enqueue::{
     Fenced, Move, NewDelivery, Partition, Position, add_positions, insert, move_positions, positions,
