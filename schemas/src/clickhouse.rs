@@ -38,6 +38,11 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration::new(11, "stretches", include_str!("../clickhouse/0011_stretches.sql")),
     Migration::new(12, "breakdowns", include_str!("../clickhouse/0012_breakdowns.sql")),
     Migration::new(13, "slices", include_str!("../clickhouse/0013_slices.sql")),
+    Migration::new(
+        14,
+        "deleted_links_of_workspaces",
+        include_str!("../clickhouse/0014_deleted_links_of_workspaces.sql"),
+    ),
 ];
 
 const CLICKS: &str = include_str!("../clickhouse/0002_clicks.sql");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use schemas::id::LinkId;
+use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
 use schemas::topic;
 use serde::Serialize;
@@ -93,13 +93,14 @@ async fn publish_page(pool: &PgPool, after: Uuid) -> Result<(usize, Option<Uuid>
 async fn publish_deleted_page(pool: &PgPool, after: Uuid) -> Result<(usize, Option<Uuid>), ApiError> {
     let mut connection = pool.acquire().await.map_err(database)?;
     let links = links::deleted_page_by_id(&mut connection, after, PAGE).await.map_err(database)?;
-    let messages = links.iter().map(|(id, deleted_at)| {
-        let id = LinkId::from_uuid(*id);
-        let deleted = DeletedLink { version: Version, id, revision: AFTER_ALL, deleted_at: *deleted_at };
+    let messages = links.iter().map(|&(id, workspace, deleted_at)| {
+        let id = LinkId::from_uuid(id);
+        let workspace_id = Some(WorkspaceId::from_uuid(workspace));
+        let deleted = DeletedLink { version: Version, id, revision: AFTER_ALL, workspace_id, deleted_at };
         message(id, &LinkRecord::Deleted(deleted))
     });
     outbox::enqueue_all(&mut connection, messages).await.map_err(database)?;
-    Ok((links.len(), links.last().map(|(id, _)| *id)))
+    Ok((links.len(), links.last().map(|(id, ..)| *id)))
 }
 
 fn message(id: LinkId, record: &LinkRecord) -> Outgoing {

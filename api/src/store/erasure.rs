@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
+use schemas::id::WorkspaceId;
 use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -51,6 +52,7 @@ pub(crate) async fn delete_links(
             version: Version,
             id: row.link_id(),
             revision: row.revision.unsigned_abs() + 1,
+            workspace_id: Some(WorkspaceId::from_uuid(row.workspace_id)),
             deleted_at: now,
         });
         Outgoing { topic: schemas::topic::LINKS, key: row.link_id().to_string(), value: record.encode() }

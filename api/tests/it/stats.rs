@@ -11,6 +11,7 @@ use reqwest::Method;
 use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::message::Class;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::server::{Server, text};
 use crate::stats_model::{self, Asked, DAYS, DIMENSIONS, Model, Numbers, midnight, today};
@@ -248,6 +249,30 @@ async fn every_count_equals_counting_by_hand() {
 
     stats_model::close(&server, 1..35, 12).await;
     check(&server, &model, &mut random, 25).await;
+}
+
+#[tokio::test]
+async fn only_the_deleted_links_of_the_own_workspace_are_looked_at() {
+    let server = Server::start().await;
+    let mut random = StdRng::seed_from_u64(7);
+    let mut model = Model::create(&server, 7, 500).await;
+    let deleted = |workspace: Uuid| {
+        let values = format!("toUUID('{}'), now64(3), toUUID('{workspace}')", model.link_id(2).uuid());
+        format!("INSERT INTO deleted_links (link_id, deleted_at, workspace_id) SELECT {values}")
+    };
+    server.engines.clickhouse(&deleted(Uuid::now_v7())).await;
+    check(&server, &model, &mut random, 8).await;
+
+    // A former release stored no workspace.
+    server.engines.clickhouse(&deleted(Uuid::nil())).await;
+    let delete = format!("/api/links/{}", model.link_id(2));
+    assert_eq!(server.send(Method::DELETE, &delete, None).await.status, 204);
+    model.deleted.insert(2);
+    check(&server, &model, &mut random, 8).await;
+    let plan = "EXPLAIN indexes = 1, projections = 1 SELECT link_id FROM deleted_links \
+                WHERE workspace_id IN (toUUID('00000000-0000-0000-0000-000000000000'), generateUUIDv4())";
+    let plan = server.engines.clickhouse(plan).await;
+    assert!(plan.contains("of_workspaces"), "{plan}");
 }
 
 /// A link without clicks, and the path of its statistics.

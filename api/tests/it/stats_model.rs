@@ -6,7 +6,7 @@ use chrono::{DateTime, Days, NaiveDate, NaiveTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use schemas::clickhouse::rollup::{Run, Scope};
-use schemas::id::{ConversionId, LinkId};
+use schemas::id::{ConversionId, LinkId, WorkspaceId};
 use schemas::message::{Class, Click, Conversion, Message as _, Version};
 use schemas::row::{CONVERSION_COLUMNS, ClickRow, UPKEEP, write_conversion};
 use serde_json::json;
@@ -166,8 +166,9 @@ impl Model {
     pub(crate) async fn delete(&mut self, server: &Server, link: usize) {
         let path = format!("/api/links/{}", self.link_id(link));
         assert_eq!(server.send(reqwest::Method::DELETE, &path, None).await.status, 204);
-        let values = format!("toUUID('{}'), now64(3)", self.link_id(link).uuid());
-        let query = format!("INSERT INTO deleted_links (link_id, deleted_at) SELECT {values}");
+        let workspace = server.workspace.parse::<WorkspaceId>().unwrap().uuid();
+        let values = format!("toUUID('{}'), now64(3), toUUID('{workspace}')", self.link_id(link).uuid());
+        let query = format!("INSERT INTO deleted_links (link_id, deleted_at, workspace_id) SELECT {values}");
         server.engines.clickhouse(&query).await;
         self.deleted.insert(link);
     }

@@ -236,6 +236,7 @@ mod tests {
             version: Default::default(),
             id: id(number),
             revision,
+            workspace_id: None,
             deleted_at: DateTime::UNIX_EPOCH,
         })
         .encode()

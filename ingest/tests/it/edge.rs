@@ -229,6 +229,7 @@ pub(crate) fn deleted(link: &Link, revision: u64) -> LinkRecord {
         version: Default::default(),
         id: link.id,
         revision,
+        workspace_id: None,
         deleted_at: chrono::Utc::now(),
     })
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use clickhouse::{Client, Row};
-use schemas::id::LinkId;
+use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::DeletedLink;
 use schemas::row::CONVERSION_COLUMNS;
 use serde::Deserialize;
@@ -107,11 +107,12 @@ impl Store {
     pub async fn insert_deleted_links(&self, links: &[DeletedLink]) -> Result<(), StoreError> {
         let values = list(links.iter().map(|link| {
             let deleted_at = link.deleted_at.timestamp_millis();
-            format!("('{}', fromUnixTimestamp64Milli({deleted_at}, 'UTC'))", link.id.uuid())
+            let workspace = link.workspace_id.map_or(Uuid::nil(), WorkspaceId::uuid);
+            format!("('{}', fromUnixTimestamp64Milli({deleted_at}, 'UTC'), '{workspace}')", link.id.uuid())
         }));
         let insert = self
             .client
-            .query(&format!("INSERT INTO deleted_links (link_id, deleted_at) VALUES {values}"))
+            .query(&format!("INSERT INTO deleted_links (link_id, deleted_at, workspace_id) VALUES {values}"))
             .with_setting("async_insert", "0");
         in_time(insert.execute()).await
     }

@@ -184,7 +184,8 @@ pub(crate) async fn write(isolated: &Isolated, topic: Topic, key: &str, value: &
 
 /// Writes the deletion of a link to the topic of links.
 pub(crate) async fn delete_link(isolated: &Isolated, link: LinkId) {
-    let deleted = DeletedLink { version: Version, id: link, revision: 9, deleted_at: Utc::now() };
+    let deleted =
+        DeletedLink { version: Version, id: link, revision: 9, workspace_id: None, deleted_at: Utc::now() };
     write(isolated, topic::LINKS, &link.to_string(), &LinkRecord::Deleted(deleted).encode()).await;
 }
 

@@ -91,6 +91,9 @@ pub struct DeletedLink {
     pub id: LinkId,
     /// Higher than every revision of the live link.
     pub revision: u64,
+    /// The link's workspace; messages of earlier releases do not name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_id: Option<WorkspaceId>,
     /// When it was deleted.
     #[serde(with = "crate::time::millis")]
     pub deleted_at: DateTime<Utc>,

@@ -112,8 +112,12 @@ mod tests {
         golden::<EdgeToken>(include_str!("../../fixtures/edge_token.v1.json"));
         let live = golden::<LinkRecord>(include_str!("../../fixtures/link.v1.json"));
         assert!(matches!(live, LinkRecord::Live(_)));
-        let deleted = golden::<LinkRecord>(include_str!("../../fixtures/link.v1.deleted.json"));
-        assert!(matches!(deleted, LinkRecord::Deleted(_)));
+        for deleted in [
+            include_str!("../../fixtures/link.v1.deleted.json"),
+            include_str!("../../fixtures/link.v1.deleted.bare.json"),
+        ] {
+            assert!(matches!(golden::<LinkRecord>(deleted), LinkRecord::Deleted(_)));
+        }
     }
 
     #[test]

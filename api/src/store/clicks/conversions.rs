@@ -47,7 +47,11 @@ pub(crate) async fn conversions_by_link(
     if question.window.is_empty() {
         return Ok(HashMap::new());
     }
-    let of = format!("workspace_id = toUUID('{}') AND {}", question.workspace, question.of.of_raw());
+    let of = format!(
+        "workspace_id = toUUID('{}') AND {}",
+        question.workspace,
+        question.of.of_raw(question.workspace)
+    );
     let all = format!(
         "SELECT link_id AS link, uniqExact(click_id) AS count, toUnixTimestamp64Milli(min(occurred_at)) AS first,
                 toUnixTimestamp64Milli(max(occurred_at)) AS last

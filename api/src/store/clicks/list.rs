@@ -143,7 +143,7 @@ async fn read(
          ORDER BY occurred_at DESC, src DESC, koff DESC
          LIMIT {limit}",
         workspace = question.workspace,
-        of = question.of.of_raw(),
+        of = question.of.of_raw(question.workspace),
         class = question.classes.condition(),
         from = instant(from),
     );

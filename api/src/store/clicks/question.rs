@@ -12,8 +12,15 @@ use super::pieces::Range;
 /// The link id of the workspace's own rollups.
 const WHOLE_WORKSPACE: Uuid = Uuid::nil();
 
-/// Excludes clicks of deleted links, also before they are purged.
-pub(super) const NOT_DELETED: &str = "link_id NOT IN (SELECT link_id FROM deleted_links)";
+/// Returns the condition that excludes clicks of a workspace's deleted links, also before they are purged. Links that an
+/// earlier release deleted may be stored without their workspace.
+fn not_deleted(workspace: Uuid) -> String {
+    let zero = Uuid::nil();
+    format!(
+        "link_id NOT IN (SELECT link_id FROM deleted_links \
+         WHERE workspace_id IN (toUUID('{zero}'), toUUID('{workspace}')))"
+    )
+}
 
 /// Which classes of clicks count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,9 +71,9 @@ pub(crate) enum Of<'a> {
 
 impl Of<'_> {
     /// Returns the condition on column `link_id` of raw rows.
-    pub(super) fn of_raw(&self) -> String {
+    pub(super) fn of_raw(&self, workspace: Uuid) -> String {
         match self {
-            Self::Workspace | Self::EachLink => NOT_DELETED.to_owned(),
+            Self::Workspace | Self::EachLink => not_deleted(workspace),
             Self::Links(links) => one_of(links),
         }
     }
@@ -81,10 +88,12 @@ impl Of<'_> {
     }
 
     /// Returns the condition on column `link_id` of rollups.
-    pub(super) fn of_rollups(&self) -> String {
+    pub(super) fn of_rollups(&self, workspace: Uuid) -> String {
         match self {
             Self::Workspace => one_of(&[WHOLE_WORKSPACE]),
-            Self::EachLink => format!("link_id != toUUID('{WHOLE_WORKSPACE}') AND {NOT_DELETED}"),
+            Self::EachLink => {
+                format!("link_id != toUUID('{WHOLE_WORKSPACE}') AND {}", not_deleted(workspace))
+            }
             Self::Links(links) => one_of(links),
         }
     }

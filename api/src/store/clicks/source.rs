@@ -123,7 +123,7 @@ impl Question<'_> {
             visitors = if with_visitors { ", visitors AS v" } else { "" },
             table = rollup.table,
             workspace = self.workspace,
-            of = self.of.of_rollups(),
+            of = self.of.of_rollups(self.workspace),
             condition = rollup.condition,
             class = self.classes.condition(),
             first = day_of(self.window.start),
@@ -141,7 +141,7 @@ impl Question<'_> {
             key = key.of_raw,
             visitors = if with_visitors { &visitors } else { "" },
             workspace = self.workspace,
-            of = self.of.of_raw(),
+            of = self.of.of_raw(self.workspace),
             class = self.classes.condition(),
             only = key.condition(&key.of_raw),
         );

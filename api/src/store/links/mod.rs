@@ -339,6 +339,7 @@ pub(crate) async fn delete(
         version: Version,
         id: link.link_id(),
         revision: link.revision.unsigned_abs() + 1,
+        workspace_id: Some(WorkspaceId::from_uuid(link.workspace_id)),
         deleted_at,
     });
     tell(transaction, link, &record, told).await
@@ -440,17 +441,19 @@ pub(crate) async fn page_by_id(
         .await
 }
 
-/// Reads deleted links and when they were deleted, in the order of their ids after `after`.
+/// Reads deleted links, their workspaces, and when they were deleted, in the order of their ids after `after`.
 pub(crate) async fn deleted_page_by_id(
     connection: &mut PgConnection,
     after: Uuid,
     limit: i64,
-) -> sqlx::Result<Vec<(Uuid, DateTime<Utc>)>> {
-    sqlx::query_as("SELECT id, deleted_at FROM deleted_links WHERE id > $1 ORDER BY id LIMIT $2")
-        .bind(after)
-        .bind(limit)
-        .fetch_all(connection)
-        .await
+) -> sqlx::Result<Vec<(Uuid, Uuid, DateTime<Utc>)>> {
+    sqlx::query_as(
+        "SELECT id, workspace_id, deleted_at FROM deleted_links WHERE id > $1 ORDER BY id LIMIT $2",
+    )
+    .bind(after)
+    .bind(limit)
+    .fetch_all(connection)
+    .await
 }
 
 /// Reads links and their destinations in the order of their ids after `after`: id, destination, blocked host.
