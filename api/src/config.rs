@@ -17,6 +17,7 @@ use url::Url;
 use crate::admin::Admin;
 use crate::app::CountrySource;
 use crate::plan::Plans;
+use crate::store::grants::Engine;
 
 /// Hopline's management API: links, conversions, webhook endpoints, counts.
 ///
@@ -137,7 +138,18 @@ impl Config {
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Creates or updates the schemas of Postgres and ClickHouse and the topics; safe to run again.
-    Migrate,
+    ///
+    /// The Postgres roles hopline_api, hopline_dispatcher and hopline_ingest, where they exist, get exactly the rights
+    /// that they need.
+    #[command(after_help = "\
+Examples:
+  api migrate
+  api migrate --print-grants=clickhouse")]
+    Migrate {
+        /// Print the least privileges of each program's user instead, on one engine or on all.
+        #[arg(long, value_name = "ENGINE", num_args = 0..=1, require_equals = true)]
+        print_grants: Option<Option<Engine>>,
+    },
     /// Operators' commands: accounts, members, workspaces, keys, plans, webhook endpoints.
     #[command(
         override_usage = "api admin [OPTIONS] <COMMAND>",

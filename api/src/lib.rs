@@ -15,6 +15,7 @@ mod web;
 pub use app::CountrySource;
 pub use config::{Command, Config};
 pub use plan::{Plans, PlansFault};
+pub use store::grants::Engine;
 
 use anyhow::Context as _;
 use schemas::click_id::ClickIdKeys;
@@ -36,8 +37,8 @@ use crate::resources::links::destination::Destinations;
 use crate::resources::live::follow::follow;
 use crate::resources::live::hub::Hub;
 use crate::store::clicks::ClickStore;
-use crate::store::migrate;
 use crate::store::permits::Permits;
+use crate::store::{grants, migrate};
 use crate::web::limits::AddressLimits;
 use crate::web::middleware::Middleware;
 
@@ -123,6 +124,12 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
     let pool = service::postgres::command_pool(&config.postgres, "api");
     let clickhouse = service::clickhouse::client(&config.clickhouse);
     migrate::migrate(&pool, &clickhouse, &config.kafka).await
+}
+
+/// Returns the least privileges of each program's user on one engine or on all; `api migrate --print-grants`.
+#[must_use]
+pub fn grants(config: &Config, engine: Option<Engine>) -> String {
+    grants::print(engine, config.clickhouse.url.database(), &config.kafka.topic(""))
 }
 
 /// Runs an operator's command and returns what to print; `api admin …`.

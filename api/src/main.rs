@@ -14,7 +14,11 @@ fn main() -> ExitCode {
                 let operations = bind("HOPLINE_API_OPERATIONS_LISTEN", config.operations_listen).await?;
                 api::run(config, listener, operations, context.metrics, context.shutdown).await
             }
-            Some(Command::Migrate) => api::migrate(&config).await,
+            Some(Command::Migrate { print_grants: None }) => api::migrate(&config).await,
+            Some(Command::Migrate { print_grants: Some(engine) }) => {
+                write!(std::io::stdout(), "{}", api::grants(&config, engine))?;
+                Ok(())
+            }
             Some(Command::Admin(admin)) => {
                 let answer = api::administer(&config, admin).await?;
                 // Answers are for standard output, logs are not: scripts read the one and people the other.

@@ -4,6 +4,7 @@
 
 pub mod click_id;
 pub mod clickhouse;
+pub mod grants;
 pub mod id;
 pub mod message;
 pub mod referrer;

@@ -2,6 +2,7 @@
 
 use std::process::Output;
 
+use schemas::grants::User;
 use serde_json::Value;
 use tests::deployment::{Deployment, binary};
 use tests::engines::{http_client, isolated};
@@ -24,7 +25,7 @@ async fn run(program: &str, environment: &[(String, String)]) -> Output {
 async fn a_wrong_configuration_names_every_wrong_variable_and_exits_with_64() {
     let deployment = Deployment::prepare(isolated().await);
     for program in PROGRAMS {
-        let mut environment = deployment.environment().to_vec();
+        let mut environment = deployment.environment_of(User::Api);
         environment.retain(|(name, _)| name != "KAFKA_BROKERS");
         environment.push(("HOPLINE_DRAIN_SECONDS".to_owned(), "soon".to_owned()));
         environment.push(("HOPLINE_TOPIC_PREFFIX".to_owned(), "x".to_owned()));
@@ -58,7 +59,7 @@ async fn wrong_usage_exits_64_and_help_exits_0() {
     let deployment = Deployment::prepare(isolated().await);
     for program in PROGRAMS {
         for wrong in [&["--nonsense"][..], &["nonsense"], &["--log-format", "xml"], &["--drain-seconds"]] {
-            let (code, said) = run_with(program, wrong, deployment.environment()).await;
+            let (code, said) = run_with(program, wrong, &deployment.environment_of(User::Api)).await;
             assert_eq!(code, Some(64), "{program} {wrong:?}: {said}");
         }
         for right in ["--help", "--version"] {
@@ -76,7 +77,7 @@ async fn wrong_usage_exits_64_and_help_exits_0() {
         ("api", &["admin", "create-account", "--name", "", "--plan", "pro"]),
         ("api", &["admin", "show-account", "--account", "lnk_1"]),
     ] {
-        let (code, said) = run_with(program, wrong, deployment.environment()).await;
+        let (code, said) = run_with(program, wrong, &deployment.environment_of(User::Api)).await;
         assert_eq!(code, Some(64), "{program} {wrong:?}: {said}");
     }
 }
@@ -141,7 +142,7 @@ async fn a_wrong_secret_is_named_and_not_shown() {
         ("api", "HOPLINE_CLICK_ID_KEYS"),
         ("dispatcher", "HOPLINE_SECRET_KEYS"),
     ] {
-        let mut environment = deployment.environment().to_vec();
+        let mut environment = deployment.environment_of(User::Api);
         environment.retain(|(name, _)| name != variable);
         environment.push((variable.to_owned(), "hunter2hunter2".to_owned()));
         let output = run(program, &environment).await;

@@ -15,6 +15,7 @@ mod edge_kills;
 mod edge_limits;
 mod edge_outages;
 mod edge_privacy;
+mod encrypted;
 mod handovers;
 mod imports;
 mod kills;

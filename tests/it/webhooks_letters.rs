@@ -2,6 +2,7 @@
 
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
+use schemas::grants::User;
 use schemas::message::delivery_id;
 use schemas::topic;
 use tests::deployment::Deployment;
@@ -45,7 +46,7 @@ async fn the_webhook_of_a_resubmitted_dead_letter_arrives() {
 
     let resubmit = Command::new(deployment.program("processor"))
         .args(["dead-letters", "resubmit", "--all"])
-        .envs(deployment.environment().iter().map(|(name, value)| (name, value)))
+        .envs(deployment.environment_of(User::Processor))
         .output()
         .await
         .unwrap();

@@ -7,6 +7,7 @@ use devstack::process::Launch;
 use devstack::scratch::Scratch;
 use devstack::{Probe, Server};
 use reqwest::{Method, Response};
+use schemas::grants::User;
 use serde_json::{Value, json};
 
 use crate::engines::{Isolated, http_client, isolated};
@@ -54,7 +55,7 @@ impl Deployment {
     /// When one does not become ready.
     pub async fn start_on(engines: Isolated, variables: &[(&str, &str)]) -> Self {
         let mut deployment = Self::prepare_with(engines, variables);
-        run(&deployment.program("api"), &["migrate"], &deployment.environment).await;
+        run(&deployment.program("api"), &["migrate"], &deployment.environment_of(User::Migrate)).await;
         for server in deployment.services() {
             server.start().await.unwrap();
         }
@@ -75,12 +76,12 @@ impl Deployment {
         let address = || free_address().to_string();
         let (api, edge) = (address(), address());
         let operations = [address(), address(), address(), address()];
-        let mut environment = environment(&engines, &scratch, &api, &edge, &operations);
+        let mut environment = environment(&scratch, &api, &edge, &operations);
         environment.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         let service = |name: &str, place: usize| {
             let log = scratch.path().join(format!("{name}.log"));
             let mut launch = Launch::new(binary(name), log);
-            launch.environment = environment.clone();
+            launch.environment = [engines.variables_of(user_of(name)), environment.clone()].concat();
             let url = format!("http://{}", operations[place]);
             Server::new(name, &url, launch, Probe::Http { url: format!("{url}/readyz") })
         };
@@ -126,7 +127,7 @@ impl Deployment {
     fn another(&self, name: &str, operations: &str, changed: &[(&str, &str)]) -> Server {
         let log = self.scratch.path().join(format!("another-{name}.log"));
         let mut launch = Launch::new(binary(name), log);
-        launch.environment = self.environment.clone();
+        launch.environment = self.environment_of(user_of(name));
         for (name, value) in &mut launch.environment {
             if let Some((_, new)) = changed.iter().find(|(changed, _)| changed == name) {
                 *value = (*new).to_owned();
@@ -146,9 +147,9 @@ impl Deployment {
         binary(name)
     }
 
-    /// The variables that the programs run with.
-    pub fn environment(&self) -> &[(String, String)] {
-        &self.environment
+    /// Returns the variables with which a user of the engines runs a program.
+    pub fn environment_of(&self, user: User) -> Vec<(String, String)> {
+        [self.engines.variables_of(user), self.environment.clone()].concat()
     }
 
     /// The folder of the edge's spool.
@@ -188,7 +189,8 @@ impl Deployment {
     /// When it fails.
     pub async fn admin(&self, arguments: &[&str]) -> Value {
         let arguments = [&["admin", "--json"][..], arguments].concat();
-        serde_json::from_slice(&run(&self.program("api"), &arguments, &self.environment).await).unwrap()
+        let environment = self.environment_of(User::Api);
+        serde_json::from_slice(&run(&self.program("api"), &arguments, &environment).await).unwrap()
     }
 
     /// Creates an account on this plan, and returns a `read,write` key of its workspace.
@@ -338,19 +340,14 @@ pub fn binary(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{name} is not built beside {}: run ./dev test", running.display()))
 }
 
-fn environment(
-    engines: &Isolated,
-    scratch: &Scratch,
-    api: &str,
-    edge: &str,
-    operations: &[String; 4],
-) -> Vec<(String, String)> {
+/// Returns the user as which a service runs.
+fn user_of(service: &str) -> User {
+    User::ALL.into_iter().find(|user| user.name() == format!("hopline_{service}")).unwrap()
+}
+
+fn environment(scratch: &Scratch, api: &str, edge: &str, operations: &[String; 4]) -> Vec<(String, String)> {
     let key = |byte: &str| byte.repeat(32);
     [
-        ("KAFKA_BROKERS", engines.kafka_brokers.clone()),
-        ("CLICKHOUSE_URL", engines.clickhouse_url.clone()),
-        ("DATABASE_URL", engines.database_url.clone()),
-        ("HOPLINE_TOPIC_PREFIX", engines.topic_prefix.clone()),
         ("HOPLINE_API_LISTEN", api.to_owned()),
         ("HOPLINE_EDGE_LISTEN", edge.to_owned()),
         ("HOPLINE_INGEST_OPERATIONS_LISTEN", operations[0].clone()),

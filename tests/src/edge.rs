@@ -9,6 +9,7 @@ use std::time::Duration;
 use devstack::process::{Launch, Stopped, tail};
 use devstack::scratch::Scratch;
 use devstack::{Probe, Server};
+use schemas::grants::User;
 use serde_json::Value;
 
 use crate::deployment::{BROWSER, binary};
@@ -72,8 +73,6 @@ impl Edge {
         let (visitors, operators) = (free_address(), free_address());
         let mut launch = Launch::new(program, folder.path().join("log")).arguments(arguments);
         let own = [
-            ("KAFKA_BROKERS", engines.kafka_brokers.clone()),
-            ("HOPLINE_TOPIC_PREFIX", engines.topic_prefix.clone()),
             ("HOPLINE_EDGE_LISTEN", visitors.to_string()),
             ("HOPLINE_INGEST_OPERATIONS_LISTEN", operators.to_string()),
             ("HOPLINE_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()),
@@ -84,8 +83,8 @@ impl Edge {
             ("HOPLINE_SNAPSHOT_SECONDS", "1".to_owned()),
         ];
         let more = variables.iter().map(|(name, value)| (*name, (*value).to_owned()));
-        launch.environment =
-            own.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)).collect();
+        launch.environment = engines.variables_of(User::Ingest);
+        launch.environment.extend(own.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)));
         let url = format!("http://{operators}");
         let server = Server::new("ingest", &url, launch, Probe::Http { url: format!("{url}/readyz") });
         Self { server, address: visitors, folder }

@@ -3,12 +3,16 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use devstack::{Kind, clickhouse, kafka};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use reqwest::Url;
 use schemas::clickhouse::MIGRATIONS;
+use schemas::grants::{self, User};
 use schemas::topic;
 use sqlx::{Connection as _, Executor as _, PgConnection};
+
+use crate::acls;
 
 /// A topic prefix, a ClickHouse database and a Postgres database that no other test uses, with topics created and
 /// migrations applied.
@@ -24,15 +28,54 @@ pub struct Isolated {
     pub clickhouse_url: String,
     /// For `DATABASE_URL`: the test's own database.
     pub database_url: String,
+    /// Whether the engines have the users of [`schemas::grants`]: those that tests start, not an administrator's.
+    pub has_users: bool,
 }
 
 impl Isolated {
+    /// Returns the prefix without its dot.
+    fn name(&self) -> &str {
+        self.topic_prefix.trim_end_matches('.')
+    }
+
     /// Returns the topic's name with this test's prefix.
     pub fn topic(&self, topic: topic::Topic) -> String {
         format!("{}{}", self.topic_prefix, topic.name)
     }
 
-    /// Returns the configuration of a Kafka client.
+    /// Returns the variables with which a user of the programs reaches the engines. It has exactly the rights that
+    /// `api migrate --print-grants` prints.
+    pub fn variables_of(&self, user: User) -> Vec<(String, String)> {
+        let mut variables = vec![
+            ("KAFKA_BROKERS", self.kafka_brokers.clone()),
+            ("HOPLINE_TOPIC_PREFIX", self.topic_prefix.clone()),
+            ("CLICKHOUSE_URL", self.clickhouse_url_of(user)),
+            ("DATABASE_URL", self.database_url_of(user)),
+        ];
+        if self.has_users {
+            variables[0].1 = kafka::with_users(&self.kafka_brokers);
+            variables.extend([
+                ("KAFKA_CONFIG_SECURITY_PROTOCOL", "sasl_plaintext".to_owned()),
+                ("KAFKA_CONFIG_SASL_MECHANISM", "PLAIN".to_owned()),
+                ("KAFKA_CONFIG_SASL_USERNAME", user.name().to_owned()),
+                ("KAFKA_CONFIG_SASL_PASSWORD", PASSWORD.to_owned()),
+            ]);
+        }
+        variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// Returns the URL of ClickHouse for a user of the programs.
+    pub fn clickhouse_url_of(&self, user: User) -> String {
+        let of_database = || clickhouse::user_of(&database_of(&self.clickhouse_url), user);
+        with_user(&self.clickhouse_url, self.has_users.then(of_database))
+    }
+
+    /// Returns the URL of Postgres for a user of the programs.
+    pub fn database_url_of(&self, user: User) -> String {
+        with_user(&self.database_url, self.has_users.then(|| user.name().to_owned()))
+    }
+
+    /// Returns the configuration of a Kafka client of the administrator.
     pub fn kafka(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.kafka_brokers);
@@ -110,10 +153,10 @@ impl Isolated {
     /// When an engine rejects it.
     pub async fn remove(self) {
         self.remove_topics().await;
-        let database = self.topic_prefix.trim_end_matches('.');
-        accepted(&engine("CLICKHOUSE_URL"), &format!("DROP DATABASE {database}"), Vec::new()).await;
+        self.clickhouse(&format!("DROP DATABASE {}", database_of(&self.clickhouse_url))).await;
         let mut admin = PgConnection::connect(&engine("DATABASE_URL")).await.unwrap();
-        admin.execute(sqlx::AssertSqlSafe(format!("DROP DATABASE {database}"))).await.unwrap();
+        let drop = format!("DROP DATABASE {}", database_of(&self.database_url));
+        admin.execute(sqlx::AssertSqlSafe(drop)).await.unwrap();
     }
 }
 
@@ -131,17 +174,25 @@ pub async fn isolated() -> Isolated {
 /// # Panics
 /// When an engine refuses.
 pub async fn isolated_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &str) -> Isolated {
-    let name = name();
-    let isolated = Isolated {
-        kafka_brokers: kafka_brokers.to_owned(),
-        topic_prefix: format!("{name}."),
-        clickhouse_url: with_database(clickhouse_url, &name),
-        database_url: with_database(database_url, &name),
-    };
+    let isolated = empty_on(kafka_brokers, clickhouse_url, database_url).await;
     tokio::join!(
         create_topics(&isolated, topic::CLICKS.partitions),
-        create_clickhouse(&isolated, clickhouse_url, &name),
-        create_postgres(&isolated, database_url, &name)
+        migrate_clickhouse(&isolated),
+        migrate_postgres(&isolated)
+    );
+    isolated
+}
+
+/// Creates databases without tables and no topics: what `api migrate` starts from.
+///
+/// # Panics
+/// When an engine refuses.
+pub async fn empty_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &str) -> Isolated {
+    let mut isolated = named(kafka_brokers);
+    (isolated.clickhouse_url, isolated.database_url, ()) = tokio::join!(
+        create_clickhouse(clickhouse_url, &isolated),
+        create_postgres(database_url, &isolated),
+        add_acls(&isolated)
     );
     isolated
 }
@@ -151,13 +202,8 @@ pub async fn isolated_on(kafka_brokers: &str, clickhouse_url: &str, database_url
 /// # Panics
 /// When Kafka refuses.
 pub async fn topics_on(kafka_brokers: &str) -> Isolated {
-    let isolated = Isolated {
-        kafka_brokers: kafka_brokers.to_owned(),
-        topic_prefix: format!("{}.", name()),
-        clickhouse_url: String::new(),
-        database_url: String::new(),
-    };
-    create_topics(&isolated, topic::CLICKS.partitions).await;
+    let isolated = named(kafka_brokers);
+    tokio::join!(add_acls(&isolated), create_topics(&isolated, topic::CLICKS.partitions));
     isolated
 }
 
@@ -167,14 +213,10 @@ pub async fn topics_on(kafka_brokers: &str) -> Isolated {
 /// # Panics
 /// When an engine refuses.
 pub async fn counting_on(kafka_brokers: &str, clickhouse_url: &str, partitions: i32) -> Isolated {
-    let name = name();
-    let isolated = Isolated {
-        kafka_brokers: kafka_brokers.to_owned(),
-        topic_prefix: format!("{name}."),
-        clickhouse_url: with_database(clickhouse_url, &name),
-        database_url: String::new(),
-    };
-    tokio::join!(create_topics(&isolated, partitions), create_clickhouse(&isolated, clickhouse_url, &name));
+    let mut isolated = named(kafka_brokers);
+    isolated.clickhouse_url = create_clickhouse(clickhouse_url, &isolated).await;
+    let topics = create_topics(&isolated, partitions);
+    tokio::join!(add_acls(&isolated), topics, migrate_clickhouse(&isolated));
     isolated
 }
 
@@ -196,14 +238,39 @@ pub async fn topics() -> Isolated {
     topics_on(&engine("KAFKA_BROKERS")).await
 }
 
-fn name() -> String {
-    format!("t{}", uuid::Uuid::now_v7().simple())
+/// The password of every user of the engines that tests start.
+const PASSWORD: &str = "hopline";
+
+/// Returns a new prefix on this Kafka, without databases.
+fn named(kafka_brokers: &str) -> Isolated {
+    // `./dev test` sets the second variable for engines that it has started.
+    let is_external = Kind::Kafka.external_url().is_some_and(|external| external == kafka_brokers);
+    Isolated {
+        kafka_brokers: kafka_brokers.to_owned(),
+        topic_prefix: format!("t{}.", uuid::Uuid::now_v7().simple()),
+        clickhouse_url: String::new(),
+        database_url: String::new(),
+        has_users: !is_external || std::env::var_os(devstack::USERS_VARIABLE).is_some(),
+    }
+}
+
+/// Returns a URL for this user.
+fn with_user(url: &str, user: Option<String>) -> String {
+    let (Ok(mut with), Some(user)) = (Url::parse(url), user) else { return url.to_owned() };
+    // Neither fails on a URL with a host.
+    let _ = with.set_username(&user);
+    let _ = with.set_password(Some(PASSWORD));
+    with.into()
 }
 
 fn engine(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
         panic!("{variable} is not set: run the tests with ./dev test, which starts the engines")
     })
+}
+
+fn database_of(url: &str) -> String {
+    Url::parse(url).map_or_else(|_| String::new(), |url| url.path().trim_start_matches('/').to_owned())
 }
 
 fn with_database(url: &str, database: &str) -> String {
@@ -228,20 +295,58 @@ async fn create_topics(isolated: &Isolated, click_partitions: i32) {
     }
 }
 
-async fn create_clickhouse(isolated: &Isolated, url: &str, name: &str) {
-    accepted(url, &format!("CREATE DATABASE {name}"), Vec::new()).await;
-    for migration in MIGRATIONS {
-        for statement in migration.statements() {
-            isolated.clickhouse(&statement).await;
-        }
+async fn add_acls(isolated: &Isolated) {
+    if isolated.has_users {
+        let (client, prefix) = (isolated.kafka(), isolated.topic_prefix.clone());
+        let add = move || acls::add(&client.create().unwrap(), &grants::kafka(&prefix));
+        tokio::task::spawn_blocking(add).await.unwrap();
     }
 }
 
-async fn create_postgres(isolated: &Isolated, url: &str, name: &str) {
+/// Creates a database, and returns its URL.
+async fn create_clickhouse(url: &str, isolated: &Isolated) -> String {
+    if !isolated.has_users {
+        let name = isolated.name();
+        accepted(url, &format!("CREATE DATABASE {name}"), Vec::new()).await;
+        return with_database(url, name);
+    }
+    // One of those that have users of their own.
+    let names: Vec<String> = clickhouse::databases().collect();
+    // Other test programs draw too.
+    let drawn = u32::from_be_bytes(*uuid::Uuid::now_v7().as_bytes().last_chunk().unwrap());
+    let first = usize::try_from(drawn).unwrap() % names.len();
+    for name in names.iter().cycle().skip(first).take(names.len()) {
+        match clickhouse(url, &format!("CREATE DATABASE {name}"), Vec::new()).await {
+            Ok(_) => return with_database(url, name),
+            Err(error) => assert!(error.contains("DATABASE_ALREADY_EXISTS"), "{error}"),
+        }
+    }
+    panic!("all {} databases are in use", names.len());
+}
+
+async fn migrate_clickhouse(isolated: &Isolated) {
+    let url = isolated.clickhouse_url_of(User::Migrate);
+    for statement in MIGRATIONS.iter().flat_map(|migration| migration.statements()) {
+        accepted(&url, &statement, Vec::new()).await;
+    }
+}
+
+/// Creates a database, and returns its URL.
+async fn create_postgres(url: &str, isolated: &Isolated) -> String {
     let mut admin = PgConnection::connect(url).await.unwrap();
-    admin.execute(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
-    let mut own = isolated.postgres().await;
-    sqlx::migrate!("../schemas/postgres").run(&mut own).await.unwrap();
+    let owner = if isolated.has_users { format!(" OWNER {}", User::Migrate.name()) } else { String::new() };
+    let create = format!("CREATE DATABASE {}{owner}", isolated.name());
+    admin.execute(sqlx::AssertSqlSafe(create)).await.unwrap();
+    with_database(url, isolated.name())
+}
+
+async fn migrate_postgres(isolated: &Isolated) {
+    let mut owner = PgConnection::connect(&isolated.database_url_of(User::Migrate)).await.unwrap();
+    sqlx::migrate!("../schemas/postgres").run(&mut owner).await.unwrap();
+    if isolated.has_users {
+        let grants: Vec<String> = grants::postgres().into_iter().map(|(_, grant)| grant).collect();
+        owner.execute(sqlx::AssertSqlSafe(grants.join(";\n"))).await.unwrap();
+    }
 }
 
 /// Runs a ClickHouse statement at a URL with user and database, and returns its result as text.

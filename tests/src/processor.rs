@@ -7,6 +7,7 @@ use std::time::Duration;
 use devstack::process::{Launch, Memory, Stopped, tail};
 use devstack::scratch::Scratch;
 use devstack::{Probe, Server};
+use schemas::grants::User;
 use tokio::process::Command;
 
 use crate::deployment::binary;
@@ -19,17 +20,6 @@ const LOG_LINES: usize = 30;
 
 /// How long a replay may take to reach a step.
 const STEP: Duration = Duration::from_secs(90);
-
-/// Returns the environment of a processor on these engines.
-fn environment(engines: &Isolated) -> Vec<(String, String)> {
-    [
-        ("KAFKA_BROKERS", &engines.kafka_brokers),
-        ("CLICKHOUSE_URL", &engines.clickhouse_url),
-        ("HOPLINE_TOPIC_PREFIX", &engines.topic_prefix),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.clone()))
-    .to_vec()
-}
 
 /// A `processor` process. Dropping it kills it.
 #[derive(Debug)]
@@ -77,7 +67,7 @@ impl Processor {
     fn prepare_in(engines: &Isolated, folder: Scratch, more: Vec<(&str, String)>) -> Self {
         let operators = free_address().to_string();
         let mut launch = Launch::new(binary("processor"), folder.path().join("log"));
-        launch.environment = environment(engines);
+        launch.environment = engines.variables_of(User::Processor);
         launch.environment.extend(more.into_iter().map(|(name, value)| (name.to_owned(), value)));
         launch.environment.push(("HOPLINE_PROCESSOR_OPERATIONS_LISTEN".to_owned(), operators.clone()));
         let url = format!("http://{operators}");
@@ -137,7 +127,7 @@ impl Processor {
 /// Returns an operator's command on these engines, which is killed on drop.
 pub fn command(engines: &Isolated, arguments: &[&str]) -> Command {
     let mut command = Command::new(binary("processor"));
-    command.args(arguments).envs(environment(engines)).kill_on_drop(true);
+    command.args(arguments).envs(engines.variables_of(User::Processor)).kill_on_drop(true);
     command
 }
 

@@ -5,7 +5,7 @@ use clickhouse::Row;
 use schemas::clickhouse::{MIGRATIONS, Migration};
 use serde::Deserialize;
 use service::kafka::{KafkaConfig, TopicSpec, ensure_topics};
-use sqlx::PgPool;
+use sqlx::{AssertSqlSafe, PgPool};
 
 /// The migrations of Postgres, from the files of `schemas/postgres`.
 static POSTGRES: sqlx::migrate::Migrator = sqlx::migrate!("../schemas/postgres");
@@ -18,6 +18,7 @@ pub(crate) async fn migrate(
 ) -> anyhow::Result<()> {
     // sqlx holds an advisory lock, so two migrations wait for each other.
     POSTGRES.run(pool).await.context("migrating Postgres")?;
+    grant(pool).await.context("granting rights in Postgres")?;
     tracing::info!("Postgres is up to date");
     let applied = migrate_clickhouse(clickhouse).await.context("migrating ClickHouse")?;
     tracing::info!(applied, "ClickHouse is up to date");
@@ -29,6 +30,26 @@ pub(crate) async fn migrate(
     ensure_topics(kafka, &topics).await.context("creating topics")?;
     tracing::info!("topics are up to date");
     Ok(())
+}
+
+/// Gives those of the programs' users that exist their rights on the tables. An operator who uses other names grants
+/// them by hand.
+async fn grant(pool: &PgPool) -> sqlx::Result<()> {
+    let grants = schemas::grants::postgres();
+    let names: Vec<&str> = grants.iter().map(|(user, _)| user.name()).collect();
+    let existing: Vec<String> =
+        sqlx::query_scalar("SELECT rolname::text FROM pg_roles WHERE rolname = ANY($1)")
+            .bind(names)
+            .fetch_all(pool)
+            .await?;
+    // At once, because the programs run.
+    let mut transaction = pool.begin().await?;
+    for (user, statement) in grants {
+        if existing.iter().any(|name| name == user.name()) {
+            sqlx::query(AssertSqlSafe(statement)).execute(&mut *transaction).await?;
+        }
+    }
+    transaction.commit().await
 }
 
 #[derive(Row, Deserialize)]

@@ -12,6 +12,7 @@ pub(crate) mod edge_tokens;
 pub(crate) mod endpoints;
 pub(crate) mod erasure;
 pub(crate) mod former_slugs;
+pub(crate) mod grants;
 pub(crate) mod idempotency;
 pub(crate) mod imports;
 pub(crate) mod keys;

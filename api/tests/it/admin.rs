@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::process::{Output, Stdio};
 
 use reqwest::Method;
+use schemas::grants::User;
 use serde_json::{Value, json};
 use tests::engines::Isolated;
 use tokio::io::AsyncWriteExt as _;
@@ -22,11 +23,8 @@ pub(crate) async fn run(
     let hex = |byte: u8| format!("1:{}", format!("{byte:02x}").repeat(32));
     let mut child = Command::new(env!("CARGO_BIN_EXE_api"))
         .env_clear()
+        .envs(engines.variables_of(User::Api))
         .envs([
-            ("KAFKA_BROKERS", engines.kafka_brokers.as_str()),
-            ("HOPLINE_TOPIC_PREFIX", &engines.topic_prefix),
-            ("CLICKHOUSE_URL", &engines.clickhouse_url),
-            ("DATABASE_URL", &engines.database_url),
             ("HOPLINE_PUBLIC_URL", "https://go.example"),
             ("HOPLINE_CLICK_ID_KEYS", &hex(0x11)),
             ("HOPLINE_SECRET_KEYS", &hex(0x22)),

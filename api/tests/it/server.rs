@@ -6,6 +6,7 @@ use api::{Command, Config};
 use clap::Parser as _;
 use reqwest::{Method, StatusCode};
 use schemas::click_id::ClickIdKeys;
+use schemas::grants::User;
 use serde_json::Value;
 use service::Shutdown;
 use service::metrics::Metrics;
@@ -200,8 +201,8 @@ fn engine_arguments(engines: &Isolated) -> Vec<String> {
     [
         ("--kafka-brokers", engines.kafka_brokers.clone()),
         ("--topic-prefix", engines.topic_prefix.clone()),
-        ("--database-url", engines.database_url.clone()),
-        ("--clickhouse-url", engines.clickhouse_url.clone()),
+        ("--database-url", engines.database_url_of(User::Api)),
+        ("--clickhouse-url", engines.clickhouse_url_of(User::Api)),
         ("--public-url", "https://go.example".to_owned()),
         ("--click-id-keys", hex(0x11)),
         ("--secret-keys", hex(0x22)),

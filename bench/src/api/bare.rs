@@ -64,7 +64,7 @@ impl Bare {
         .bind(limit()?)
         .fetch_all(&mut postgres)
         .await?;
-        let config = ClickhouseConfig { url: engines.clickhouse_url.parse()? };
+        let config = ClickhouseConfig { url: engines.clickhouse_url.parse()?, ca: None };
         Ok(Self {
             postgres,
             clickhouse: service::clickhouse::client(&config),

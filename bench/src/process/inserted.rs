@@ -62,7 +62,7 @@ pub(super) fn encode(engines: &Isolated) -> anyhow::Result<Bodies> {
 pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Round> {
     stage.clear().await?;
     let url = ClickhouseUrl::from_str(&stage.engines.clickhouse_url)?;
-    let store = Store::new(client(&ClickhouseConfig { url }), "bench".to_owned());
+    let store = Store::new(client(&ClickhouseConfig { url, ca: None }), "bench".to_owned());
     let before = stage.read(None)?;
     let started = Instant::now();
     let mut partitions = JoinSet::new();

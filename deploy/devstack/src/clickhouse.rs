@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use schemas::grants::User;
+
 pub use crate::probe::query;
 use crate::process::Launch;
 use crate::readiness::until;
@@ -13,6 +15,9 @@ use crate::{Error, Options, Probe, Server, libchdb, ports, programs};
 
 /// The name of the user and of the database.
 const NAME: &str = "hopline";
+
+/// The number of databases with users: more than tests.
+const DATABASES: u32 = 1_000;
 
 /// The library's query: opens the ports, then waits for ever.
 const SERVE: &str = "SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP; \
@@ -29,7 +34,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     let port = ports::prefer(options.port)?;
     let native = ports::free()?;
     let users = folder.join("users.xml");
-    write(&users, &users_xml(&options.password)?)?;
+    write(&users, &users_xml(&options.password, options.users)?)?;
     let config = folder.join("config.xml");
     write(&config, &config_xml(folder, &users, port, native))?;
 
@@ -96,10 +101,12 @@ fn config_xml(folder: &Path, users: &Path, port: u16, native: u16) -> String {
 }
 
 /// Returns the users: ours with all rights, and `default`, which the library uses to open its ports and nothing else.
-fn users_xml(password: &str) -> Result<String, Error> {
+fn users_xml(password: &str, with_grants: bool) -> Result<String, Error> {
     if !password.chars().all(|character| character.is_ascii_alphanumeric()) {
         return Err(Error::Invalid("the ClickHouse password may contain letters and digits only".to_owned()));
     }
+    let users_of_databases: String =
+        if with_grants { databases().map(|name| users_of(&name, password)).collect() } else { String::new() };
     // http_receive_timeout: an insert whose client stops half-way fails after 5 s instead of 30 s.
     // async_insert: an acknowledged insert is in the table.
     Ok(format!(
@@ -121,6 +128,7 @@ fn users_xml(password: &str) -> Result<String, Error> {
             <access_management>1</access_management>
             <named_collection_control>1</named_collection_control>
         </{NAME}>
+        {users_of_databases}
         <default>
             <password/>
             <networks><ip>127.0.0.1</ip></networks>
@@ -137,6 +145,31 @@ fn users_xml(password: &str) -> Result<String, Error> {
     ))
 }
 
+/// Returns the names of the databases that have users of their own: the library cannot make users while it runs.
+pub fn databases() -> impl Iterator<Item = String> {
+    (0..DATABASES).map(|number| format!("t{number}"))
+}
+
+/// Returns the name of a database's user.
+pub fn user_of(database: &str, user: User) -> String {
+    format!("{database}_{}", user.name())
+}
+
+/// Returns the users of a database, with the rights of [`schemas::grants::clickhouse`].
+fn users_of(database: &str, password: &str) -> String {
+    let grants = schemas::grants::clickhouse(database);
+    let user = |user: User| {
+        let own = grants.iter().filter(|(of, _)| *of == user);
+        let queries: String = own.map(|(_, grant)| format!("<query>{grant}</query>")).collect();
+        let name = user_of(database, user);
+        format!(
+            "<{name}><password>{password}</password><networks><ip>127.0.0.1</ip></networks><profile>default</profile>\
+             <quota>default</quota><grants>{queries}</grants></{name}>\n"
+        )
+    };
+    [User::Migrate, User::Api, User::Processor].map(user).concat()
+}
+
 /// Writes a file that other users cannot read, because `users.xml` contains a password.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     fs::write(path, text).map_err(Error::file("write", path))?;
@@ -149,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_password_that_would_break_the_xml_is_rejected() {
-        assert!(users_xml("a<b").is_err());
-        assert!(users_xml("abc123").unwrap().contains("<password>abc123</password>"));
+        assert!(users_xml("a<b", false).is_err());
+        assert!(users_xml("abc123", false).unwrap().contains("<password>abc123</password>"));
     }
 }

@@ -9,6 +9,9 @@ use crate::{Cause, Error, Options, Probe, Server, clickhouse, kafka, postgres};
 /// How long an external engine may take to answer.
 const EXTERNAL_DEADLINE: Duration = Duration::from_secs(30);
 
+/// Set for the tests when the engines in the environment have the users of [`schemas::grants`].
+pub const USERS_VARIABLE: &str = "DEVSTACK_USERS";
+
 /// One of the three engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

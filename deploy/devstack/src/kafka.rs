@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use schemas::grants::User;
+
 use crate::process::{Launch, run};
 use crate::{Error, Options, Probe, Server, ports, programs, random};
 
@@ -26,9 +28,9 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     let classes = options.cache.kafka().await?.join("*");
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
-    let port = ports::prefer(options.port)?;
+    let port = if options.users { ports::free_in_a_row(2)? } else { ports::prefer(options.port)? };
     let config = folder.join("server.properties");
-    write(&config, &properties(&folder.join("data"), port, ports::free()?))?;
+    write(&config, &properties(&options, port, ports::free()?))?;
     let logging = folder.join("log4j2.properties");
     write(&logging, LOGGING)?;
 
@@ -56,6 +58,33 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     Server::start_engine("kafka", &brokers, launch, probe, options.scratch).await
 }
 
+/// Returns the address of the listener that asks for a user, by that of the one that does not.
+pub fn with_users(brokers: &str) -> String {
+    let next = |port: &str| Some(port.parse::<u16>().ok()? + 1);
+    let with_next = brokers.rsplit_once(':').and_then(|(host, port)| Some(format!("{host}:{}", next(port)?)));
+    with_next.unwrap_or_else(|| brokers.to_owned())
+}
+
+/// The second listener, at which the users of [`schemas::grants`] have no rights but those that the administrator adds.
+/// Who connects to the first one is the administrator.
+fn listener_of_users(options: &Options) -> String {
+    let users = User::ALL.map(|user| format!("user_{}=\"{}\"", user.name(), options.password)).join(" ");
+    let keys = options.tls.as_ref().map_or_else(String::new, |tls| {
+        format!(
+            "listener.name.users.ssl.keystore.type=PEM\nlistener.name.users.ssl.keystore.location={}\n",
+            tls.display()
+        )
+    });
+    format!(
+        "\
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+listener.name.users.sasl.enabled.mechanisms=PLAIN
+listener.name.users.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {users};
+{keys}"
+    )
+}
+
 /// Finds Java in `JAVA_HOME`, or else on the `PATH`.
 fn java() -> Result<PathBuf, Error> {
     std::env::var_os("JAVA_HOME")
@@ -81,7 +110,14 @@ fn cluster_id() -> Result<String, Error> {
     Ok(drawn.chain(['A']).collect())
 }
 
-fn properties(data: &Path, port: u16, controller: u16) -> String {
+fn properties(options: &Options, port: u16, controller: u16) -> String {
+    let [address, protocol, settings] = if options.users {
+        let security = if options.tls.is_some() { "SASL_SSL" } else { "SASL_PLAINTEXT" };
+        let address = with_users(&format!("127.0.0.1:{port}"));
+        [format!(",USERS://{address}"), format!(",USERS:{security}"), listener_of_users(options)]
+    } else {
+        Default::default()
+    };
     // A static voter: unlike a dynamic quorum it lets the controller's port change between runs.
     format!(
         "\
@@ -89,10 +125,10 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={data}
+listeners=PLAINTEXT://127.0.0.1:{port}{address},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{address}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT{protocol},CONTROLLER:PLAINTEXT
+{settings}log.dirs={data}
 
 # `api migrate` creates the topics; a typing error must not create one.
 auto.create.topics.enable=false
@@ -116,7 +152,7 @@ log.flush.scheduler.interval.ms=1000
 # The default of 128 MiB is a quarter of the heap.
 log.cleaner.dedupe.buffer.size=16777216
 ",
-        data = data.display(),
+        data = options.folder.join("data").display(),
     )
 }
 
@@ -126,7 +162,9 @@ mod tests {
 
     #[test]
     fn the_advertised_address_is_the_listener() {
-        let text = properties(Path::new("/data"), 1234, 5678);
+        let mut options = Options::throw_away("kafka").unwrap();
+        options.users = false;
+        let text = properties(&options, 1234, 5678);
         assert!(text.contains("\nadvertised.listeners=PLAINTEXT://127.0.0.1:1234\n"));
         assert!(text.contains("\nlisteners=PLAINTEXT://127.0.0.1:1234,CONTROLLER://127.0.0.1:5678\n"));
         assert!(text.contains("\ncontroller.quorum.voters=1@127.0.0.1:5678\n"));

@@ -34,7 +34,7 @@ mod server;
 pub mod usage;
 
 pub use account::Account;
-pub use engines::{Engine, Kind};
+pub use engines::{Engine, Kind, USERS_VARIABLE};
 pub use error::{Cause, Error};
 pub use options::Options;
 pub use probe::Probe;

@@ -15,19 +15,35 @@ pub struct Options {
     pub log: PathBuf,
     /// The preferred port; 0 for any.
     pub port: u16,
-    /// The password of its user; letters and digits. Kafka has none.
+    /// The password of its user; letters and digits. Kafka's first listener asks for none.
     pub password: String,
     /// Where downloaded engines are kept.
     pub cache: Cache,
     /// Whether data must survive a crash of the machine and the engine runs for long. Tests need neither.
     pub durable: bool,
+    /// Whether the engine also has the users of [`schemas::grants`], each with [`Options::password`], as the tests
+    /// expect: Kafka on a second listener ([`crate::kafka::with_users`]); Postgres without rights; ClickHouse for each
+    /// of the databases [`crate::clickhouse::databases`].
+    pub users: bool,
+    /// A file with a private key and its certificate in PEM: Kafka's listener of users and Postgres then want TLS.
+    pub tls: Option<PathBuf>,
     pub(crate) scratch: Option<Scratch>,
 }
 
 impl Options {
     /// Returns options for an engine that keeps its data in `folder`.
     pub fn in_folder(folder: PathBuf, log: PathBuf, port: u16, password: &str, cache: Cache) -> Self {
-        Self { folder, log, port, password: password.to_owned(), cache, durable: true, scratch: None }
+        Self {
+            folder,
+            log,
+            port,
+            password: password.to_owned(),
+            cache,
+            durable: true,
+            users: false,
+            tls: None,
+            scratch: None,
+        }
     }
 
     /// Returns options for an engine on any free port, in a temporary folder that is removed with the engine.
@@ -43,6 +59,8 @@ impl Options {
             password: "hopline".to_owned(),
             cache: Cache::shared(),
             durable: false,
+            users: true,
+            tls: None,
             scratch: Some(scratch),
         })
     }

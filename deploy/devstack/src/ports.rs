@@ -33,11 +33,22 @@ pub fn prefer(preferred: u16) -> Result<u16, Error> {
 /// # Errors
 /// [`Error::Missing`] when no free port was found.
 pub fn free() -> Result<u16, Error> {
+    free_in_a_row(1)
+}
+
+/// Reserves as many ports in a row, and returns the first.
+///
+/// # Errors
+/// [`Error::Missing`] when none were found.
+pub fn free_in_a_row(count: u16) -> Result<u16, Error> {
     for _ in 0..200 {
-        let port = FIRST + u16::from_ne_bytes(random::bytes()?) % COUNT;
-        if is_free(port) && reserve(port) {
-            return Ok(port);
+        let first = FIRST + u16::from_ne_bytes(random::bytes()?) % COUNT;
+        let reserved: Vec<u16> =
+            (first..first + count).take_while(|port| is_free(*port) && reserve(*port)).collect();
+        if reserved.len() == usize::from(count) {
+            return Ok(first);
         }
+        reserved.into_iter().for_each(release);
     }
     Err(Error::Missing { what: "a free TCP port".to_owned(), remedy: "stop some servers".to_owned() })
 }

@@ -1,11 +1,13 @@
 //! Postgres: the installed server, or else the one of an npm package.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sys::signal::Signal;
+use schemas::grants::User;
 
 use crate::process::{Launch, run, run_with_input};
 use crate::{Account, Error, Options, Probe, Server, install, ports, random};
@@ -45,8 +47,9 @@ pub async fn start_from(programs: PathBuf, options: Options) -> Result<Server, E
     }
     let data = folder.join("data");
     if !data.exists() {
-        create_data(&programs, account.as_ref(), folder, &options.password).await?;
+        create_data(&programs, account.as_ref(), folder, &options).await?;
     }
+    let tls = options.tls.as_ref().map(|file| own_copy(file, &data, account.as_ref())).transpose()?;
     let port = ports::prefer(options.port)?;
     let mut launch = Launch::new(programs.join("postgres"), options.log).arguments([
         "-D".into(),
@@ -58,6 +61,16 @@ pub async fn start_from(programs: PathBuf, options: Options) -> Result<Server, E
     launch = launch.arguments(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
     // Each service of each test has a connection pool.
     launch = launch.arguments(["-c", "max_connections=400"]);
+    if let Some(file) = tls {
+        let setting = |name: &str| format!("{name}={}", file.display());
+        launch = launch.arguments([
+            "-c".to_owned(),
+            "ssl=on".to_owned(),
+            "-c".to_owned(),
+            setting("ssl_cert_file"),
+        ]);
+        launch = launch.arguments(["-c".to_owned(), setting("ssl_key_file")]);
+    }
     if !options.durable {
         // Commits survive a killed server; only a crash of the machine loses them.
         launch = launch.arguments(["-c", "fsync=off", "-c", "full_page_writes=off"]);
@@ -86,13 +99,26 @@ pub fn folder_for(preferred: &Path) -> Result<PathBuf, Error> {
     }
 }
 
+/// Copies a private key into the data folder, because Postgres refuses one that others may read.
+fn own_copy(file: &Path, data: &Path, account: Option<&Account>) -> Result<PathBuf, Error> {
+    let copy = data.join("server.pem");
+    fs::copy(file, &copy).map_err(Error::file("copy", file))?;
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o600))
+        .map_err(Error::file("set the mode of", &copy))?;
+    if let Some(account) = account {
+        chown(&copy, Some(account.uid), Some(account.gid)).map_err(Error::file("set the owner of", &copy))?;
+    }
+    Ok(copy)
+}
+
 /// Creates `folder/data` with the user and the database; it gets this name when complete.
 async fn create_data(
     programs: &Path,
     account: Option<&Account>,
     folder: &Path,
-    password: &str,
+    options: &Options,
 ) -> Result<(), Error> {
+    let password = &options.password;
     if !password.chars().all(|character| character.is_ascii_alphanumeric()) {
         return Err(Error::Invalid("the Postgres password may contain letters and digits only".to_owned()));
     }
@@ -117,7 +143,13 @@ async fn create_data(
     // Single-user mode needs no port, no client program and no password.
     let mut single = command("postgres");
     single.args(["--single", "-j", "-D"]).arg(&partial).arg("postgres");
-    let statements = format!("ALTER ROLE {NAME} PASSWORD '{password}'\n;\n\nCREATE DATABASE {NAME}\n;\n\n");
+    let users = if options.users { &User::ALL[..] } else { &[] };
+    let users =
+        users.iter().map(|user| format!("CREATE ROLE {} LOGIN PASSWORD '{password}'\n;\n\n", user.name()));
+    let statements = format!(
+        "ALTER ROLE {NAME} PASSWORD '{password}'\n;\n\nCREATE DATABASE {NAME}\n;\n\n{}",
+        users.collect::<String>()
+    );
     run_with_input("creating Postgres' database", single, statements.into_bytes()).await?;
 
     let rules = partial.join("pg_hba.conf");

@@ -10,6 +10,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{Offset, TopicPartitionList};
+use schemas::grants::User;
 use schemas::id::{EndpointId, LinkId, WorkspaceId};
 use schemas::message::{Class, Click, LinkEvent, LinkEventKind, Message, Version};
 use schemas::topic;
@@ -191,7 +192,7 @@ impl World {
             "--topic-prefix",
             &self.isolated.topic_prefix,
             "--database-url",
-            &self.isolated.database_url,
+            &self.isolated.database_url_of(User::Dispatcher),
             "--secret-keys",
             SECRET_KEYS,
             "--public-url",

@@ -19,6 +19,9 @@ use uuid::Uuid;
 
 use crate::pipeline::decode::{Record, decode};
 
+/// How long librdkafka's reasons of a failure, which are logged, may take.
+const REASONS: Duration = Duration::from_millis(100);
+
 /// Timeout of one request to Kafka.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -193,9 +196,10 @@ impl Log {
     ) -> Result<T, LogError> {
         let (client, topic) = (Arc::clone(&self.client), Arc::clone(&self.topic));
         let answer = spawn_blocking(move || {
-            // Empties the queue of errors and log lines, because this client is not polled otherwise.
-            client.poll(Duration::ZERO);
             let answer = question(&client, &topic);
+            // Empties the queue of errors and log lines, because this client is not polled otherwise.
+            let wait = if answer.is_err() { REASONS } else { Duration::ZERO };
+            while client.poll(wait).is_some() {}
             if answer.as_ref().is_err_and(is_unknown_partition) {
                 // For up to five minutes, librdkafka does not know a partition that was added after its last refresh.
                 // Refreshing the metadata lets the next request succeed; this one still fails.

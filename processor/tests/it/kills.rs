@@ -2,6 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
+use schemas::grants::User;
 use tests::engines::{Isolated, isolated};
 use tests::eventually;
 
@@ -13,9 +14,7 @@ struct Program(Child);
 impl Program {
     fn start(isolated: &Isolated) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_processor"))
-            .env("KAFKA_BROKERS", &isolated.kafka_brokers)
-            .env("HOPLINE_TOPIC_PREFIX", &isolated.topic_prefix)
-            .env("CLICKHOUSE_URL", &isolated.clickhouse_url)
+            .envs(isolated.variables_of(User::Processor))
             .env("HOPLINE_PROCESSOR_OPERATIONS_LISTEN", "127.0.0.1:0")
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use processor::{Config, Program};
+use schemas::grants::User;
 use service::Shutdown;
 use service::metrics::Metrics;
 use tests::engines::{Isolated, http_client};
@@ -26,7 +27,8 @@ pub(crate) fn config(isolated: &Isolated) -> Config {
 }
 
 fn parse(isolated: &Isolated, command: &[&str]) -> Program {
-    let Isolated { kafka_brokers, topic_prefix, clickhouse_url, .. } = isolated;
+    let Isolated { kafka_brokers, topic_prefix, .. } = isolated;
+    let clickhouse_url = &isolated.clickhouse_url_of(User::Processor);
     let engines = [
         "processor",
         "--kafka-brokers",
@@ -51,9 +53,7 @@ pub(crate) fn program(isolated: &Isolated, command: &[&str]) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_processor"));
     program
         .args(command)
-        .env("KAFKA_BROKERS", &isolated.kafka_brokers)
-        .env("HOPLINE_TOPIC_PREFIX", &isolated.topic_prefix)
-        .env("CLICKHOUSE_URL", &isolated.clickhouse_url)
+        .envs(isolated.variables_of(User::Processor))
         .stderr(Stdio::null())
         .kill_on_drop(true);
     program

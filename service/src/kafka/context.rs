@@ -1,12 +1,18 @@
 //! Throttled logging of librdkafka's messages.
 
+use std::time::Duration;
+
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::{DeliveryResult, ProducerContext};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::metadata::Metadata;
+use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext};
 use rdkafka::{ClientContext, Statistics};
 
 use crate::KeyedLogLimit;
+
+/// How long the reasons of a failure may take.
+const REASONS: Duration = Duration::from_millis(100);
 
 /// A client context with throttled logs: while a broker is down, librdkafka writes 20 lines a second.
 ///
@@ -41,6 +47,16 @@ impl ClientContext for Context {
     fn stats(&self, _: Statistics) {
         // Ignored: a client that sets statistics.interval.ms has a different context.
     }
+}
+
+/// Fetches the metadata of every topic. When that fails, librdkafka's reasons are logged, such as a certificate that is
+/// not trusted; an `AdminClient` would keep them to itself. Blocks.
+pub(super) fn metadata(client: &BaseProducer<Context>, timeout: Duration) -> KafkaResult<Metadata> {
+    let metadata = client.client().fetch_metadata(None, timeout);
+    if metadata.is_err() {
+        client.poll(REASONS);
+    }
+    metadata
 }
 
 impl ConsumerContext for Context {}

@@ -1,7 +1,6 @@
 //! Creates topics and updates their settings.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::admin::{
@@ -9,8 +8,10 @@ use rdkafka::admin::{
     TopicReplication,
 };
 use rdkafka::error::KafkaError;
+use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaErrorCode;
 
+use super::context::metadata;
 use super::{Context, KafkaConfig};
 
 /// Timeout of one request to the brokers.
@@ -73,10 +74,10 @@ pub async fn ensure_topics(
 ) -> Result<Vec<EnsuredTopic>, EnsureError> {
     let admin: AdminClient<Context> =
         config.client_config("migrate").create_with_context(Context::default())?;
-    let admin = Arc::new(admin);
-    let client = Arc::clone(&admin);
+    let client: BaseProducer<Context> =
+        config.client_config("migrate").create_with_context(Context::default())?;
     let existing: BTreeMap<String, usize> = tokio::task::spawn_blocking(move || {
-        let metadata = client.inner().fetch_metadata(None, TIMEOUT)?;
+        let metadata = metadata(&client, TIMEOUT)?;
         let counts =
             metadata.topics().iter().map(|topic| (topic.name().to_owned(), topic.partitions().len()));
         Ok::<_, KafkaError>(counts.collect())

@@ -6,8 +6,10 @@ use std::time::Duration;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::metadata::Metadata;
+use rdkafka::producer::BaseProducer;
 use tokio::task::spawn_blocking;
 
+use super::context::metadata;
 use super::{Context, KafkaConfig};
 use crate::{Check, Shutdown, health};
 
@@ -24,8 +26,6 @@ const MAX_FLUSH_INTERVAL_MS: u64 = 10_000;
 const NOT_FLUSHED: &str = "ok, but a power loss would lose the latest records: topics have one replica, and the broker \
                            does not flush them itself. Set log.flush.scheduler.interval.ms=1000 on the broker";
 
-type Client = AdminClient<Context>;
-
 /// Probes Kafka until a shutdown is requested. Missing `topics` (full names) make the check unready.
 ///
 /// # Errors
@@ -36,8 +36,10 @@ pub async fn watch(
     check: Check,
     shutdown: Shutdown,
 ) -> Result<(), KafkaError> {
-    let client: Client = config.client_config("probe").create_with_context(Context::default())?;
-    let probe = Arc::new((client, topics));
+    let client: BaseProducer<Context> =
+        config.client_config("probe").create_with_context(Context::default())?;
+    let admin: AdminClient<Context> = config.client_config("probe").create_with_context(Context::default())?;
+    let probe = Arc::new((client, topics, admin));
     health::watch(check, shutdown, || {
         let probe = Arc::clone(&probe);
         async move {
@@ -46,7 +48,7 @@ pub async fn watch(
                 .await
                 .unwrap_or_else(|_| Err("the probe panicked".to_owned()))?;
             Ok::<_, String>(match single_replica {
-                Some(broker) if !is_flushed(&probe.0, broker).await => NOT_FLUSHED,
+                Some(broker) if !is_flushed(&probe.2, broker).await => NOT_FLUSHED,
                 _ => health::OK,
             })
         }
@@ -58,8 +60,8 @@ pub async fn watch(
 }
 
 /// Checks that the topics exist; returns a broker that has the only replica of one of them, if any.
-fn check_topics(client: &Client, topics: &[String]) -> Result<Option<i32>, String> {
-    let metadata = client.inner().fetch_metadata(None, TIMEOUT).map_err(|error| error.to_string())?;
+fn check_topics(client: &BaseProducer<Context>, topics: &[String]) -> Result<Option<i32>, String> {
+    let metadata = metadata(client, TIMEOUT).map_err(|error| error.to_string())?;
     let missing: Vec<&str> = topics
         .iter()
         .filter(|topic| !metadata.topics().iter().any(|found| found.name() == *topic))
@@ -81,10 +83,10 @@ fn single_replica_broker(metadata: &Metadata, topics: &[String]) -> Option<i32> 
 }
 
 /// Returns whether a broker flushes its logs itself; true when its settings cannot be read.
-async fn is_flushed(client: &Client, broker: i32) -> bool {
+async fn is_flushed(admin: &AdminClient<Context>, broker: i32) -> bool {
     let options = AdminOptions::new().request_timeout(Some(TIMEOUT));
     let interval = async {
-        let described = client.describe_configs([&ResourceSpecifier::Broker(broker)], &options).await?;
+        let described = admin.describe_configs([&ResourceSpecifier::Broker(broker)], &options).await?;
         let Some(Ok(found)) = described.into_iter().next() else { return KafkaResult::Ok(None) };
         Ok(found.get(FLUSH_INTERVAL).and_then(|entry| entry.value.clone()))
     };

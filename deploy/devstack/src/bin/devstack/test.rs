@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::ensure;
 use devstack::install::Cache;
 use devstack::process::run_attached;
-use devstack::{Engine, Kind, Options};
+use devstack::{Engine, Kind, Options, USERS_VARIABLE};
 
 use crate::compile::{cargo, exit_code};
 use crate::folder::Folder;
@@ -38,8 +38,9 @@ pub(crate) async fn run(folder: &Folder, arguments: Vec<OsString>) -> anyhow::Re
         (Kind::ClickHouse.variable(), clickhouse.url()),
         (Kind::Postgres.variable(), postgres.url()),
     ];
+    let have_users = [&kafka, &clickhouse, &postgres].iter().all(|engine| engine.server().is_some());
     tokio::select! {
-        code = cargo_test(folder, variables, arguments) => code,
+        code = cargo_test(folder, variables, have_users, arguments) => code,
         () = interrupts.next() => Ok(ExitCode::from(130)),
     }
 }
@@ -47,6 +48,7 @@ pub(crate) async fn run(folder: &Folder, arguments: Vec<OsString>) -> anyhow::Re
 async fn cargo_test(
     folder: &Folder,
     engines: [(&str, &str); 3],
+    have_users: bool,
     arguments: Vec<OsString>,
 ) -> anyhow::Result<ExitCode> {
     // The build may replace this program's file; afterwards its path cannot be found.
@@ -70,6 +72,9 @@ async fn cargo_test(
         test.env("RUST_TEST_THREADS", (2 * cores).to_string());
     }
     test.args(arguments).envs(engines);
+    if have_users {
+        test.env(USERS_VARIABLE, "1");
+    }
     test.env("DEVSTACK_ENGINES", folder.engines()).env("DEVSTACK_BIN", this_program);
     Ok(exit_code(run_attached(test).await?))
 }

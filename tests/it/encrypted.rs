@@ -1,0 +1,188 @@
+//! Every engine over TLS, with certificates of an own authority, from an empty installation on; and the printed rights.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use devstack::install::Cache;
+use devstack::scratch::Scratch;
+use devstack::{Kind, Options};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use reqwest::Url;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use schemas::grants::User;
+use serde_json::json;
+use sqlx::{Connection as _, PgConnection};
+use tests::deployment::{Deployment, binary};
+use tests::engines::{empty_on, isolated};
+use tests::eventually;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Command;
+use tokio_rustls::TlsAcceptor;
+
+use crate::traffic::LONG;
+
+/// A certificate authority, with a certificate of it for 127.0.0.1.
+struct Authority {
+    /// The authority's certificate.
+    ca: PathBuf,
+    /// The key and the certificate for 127.0.0.1.
+    server: PathBuf,
+    _folder: Scratch,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let folder = Scratch::new("certificates").unwrap();
+        let mut params = CertificateParams::new([]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "Hopline's tests");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let own_key = KeyPair::generate().unwrap();
+        let own = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        let own = own.signed_by(&own_key, &Issuer::new(params, key)).unwrap();
+        let (ca, server) = (folder.path().join("ca.pem"), folder.path().join("server.pem"));
+        std::fs::write(&ca, certificate.pem()).unwrap();
+        std::fs::write(&server, own_key.serialize_pem() + &own.pem()).unwrap();
+        Self { ca, server, _folder: folder }
+    }
+
+    /// Starts a server that decrypts and passes on to another one.
+    async fn in_front_of(&self, server: SocketAddr) -> SocketAddr {
+        let certificate = CertificateDer::from_pem_file(&self.server).unwrap();
+        let key = PrivateKeyDer::from_pem_file(&self.server).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key);
+        let acceptor = TlsAcceptor::from(Arc::new(config.unwrap()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let mut behind = TcpStream::connect(server).await?;
+                    tokio::io::copy_bidirectional(&mut acceptor.accept(client).await?, &mut behind).await
+                });
+            }
+        });
+        address
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let start = async |kind: Kind| {
+        let mut options = Options::throw_away(kind.name()).unwrap();
+        options.tls = Some(authority.server.clone());
+        kind.start(options).await.unwrap()
+    };
+    let (kafka, clickhouse, postgres) =
+        tokio::join!(start(Kind::Kafka), start(Kind::ClickHouse), start(Kind::Postgres));
+    let plain = empty_on(kafka.url(), clickhouse.url(), postgres.url()).await;
+    let front = Url::parse(clickhouse.url()).unwrap().socket_addrs(|| None).unwrap()[0];
+    let mut engines = plain.with_clickhouse_at(authority.in_front_of(front).await);
+    engines.clickhouse_url = engines.clickhouse_url.replacen("http:", "https:", 1);
+    let verified = |ca: &PathBuf| format!("?sslmode=verify-full&sslrootcert={}", ca.display());
+    engines.database_url.push_str(&verified(&authority.ca));
+    let ca = authority.ca.to_str().unwrap();
+    let variables = [
+        ("KAFKA_CONFIG_SECURITY_PROTOCOL", "sasl_ssl"),
+        ("KAFKA_CONFIG_SSL_CA_LOCATION", ca),
+        ("HOPLINE_CLICKHOUSE_CA_FILE", ca),
+    ];
+    let deployment = Deployment::start_on(engines, &variables).await;
+
+    let link = deployment.create_link().await;
+    let (id, slug) = (link["id"].as_str().unwrap(), link["slug"].as_str().unwrap());
+    eventually("the edge knows the link", LONG, async || {
+        match deployment.click(slug, "198.51.100.1").await {
+            Ok(answer) if answer.status() == 302 => Ok(()),
+            other => Err(other.map(|answer| answer.status())),
+        }
+    })
+    .await;
+    eventually("the click is counted", LONG, async || {
+        let shown = deployment.show_link(id).await;
+        if shown["total_clicks"] == json!(1) { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    let mut connection = PgConnection::connect(&plain.database_url).await.unwrap();
+    let encrypted: Vec<(String, bool)> = sqlx::query_as(
+        "SELECT DISTINCT usename::text, ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+         WHERE usename LIKE 'hopline_%' ORDER BY 1",
+    )
+    .fetch_all(&mut connection)
+    .await
+    .unwrap();
+    assert_eq!(encrypted, [("hopline_api".to_owned(), true), ("hopline_dispatcher".to_owned(), true)]);
+
+    // A certificate of another authority is refused.
+    let run = async |user: User, program: &str, arguments: &[&str], variable: (&str, &str)| {
+        let environment = deployment.environment_of(user);
+        let output = Command::new(binary(program))
+            .args(arguments)
+            .envs(environment)
+            .env(variable.0, variable.1)
+            .output()
+            .await
+            .unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let audit = &["audit"][..];
+    let accounts = &["admin", "list-accounts"][..];
+    let other = stranger.ca.to_str().unwrap();
+    let url = deployment.engines.database_url_of(User::Api).replace(ca, other);
+    for (user, program, arguments, variable) in [
+        (User::Processor, "processor", audit, ("HOPLINE_CLICKHOUSE_CA_FILE", other)),
+        (User::Processor, "processor", audit, ("KAFKA_CONFIG_SSL_CA_LOCATION", other)),
+        (User::Api, "api", accounts, ("DATABASE_URL", url.as_str())),
+    ] {
+        let (succeeded, said) = run(user, program, arguments, ("NO_COLOR", "1")).await;
+        assert!(succeeded, "{program} {arguments:?}: {said}");
+        let (succeeded, said) = run(user, program, arguments, variable).await;
+        assert!(!succeeded && said.contains("certificate"), "{variable:?}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kafkas_own_tool_takes_the_printed_rights() {
+    let deployment = Deployment::prepare(isolated().await);
+    let printed = Command::new(binary("api"))
+        .args(["migrate", "--print-grants=kafka"])
+        .envs(deployment.environment_of(User::Migrate))
+        .output()
+        .await
+        .unwrap();
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+
+    let folder = Scratch::new("acls").unwrap();
+    let classes = Cache::shared().kafka().await.unwrap().join("*");
+    let tool = format!(
+        "kafka-acls.sh() {{ java -Xmx128m -XX:TieredStopAtLevel=1 -cp '{}' org.apache.kafka.tools.AclCommand \"$@\"; }}",
+        classes.display()
+    );
+    std::fs::write(folder.path().join("admin.properties"), "").unwrap();
+    let script = format!("set -e\n{tool}\n{}", String::from_utf8(printed.stdout).unwrap());
+    let added = Command::new("bash")
+        .args(["-c", &script])
+        .env("BROKERS", &deployment.engines.kafka_brokers)
+        .current_dir(folder.path())
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&added.stdout);
+    assert!(added.status.success(), "{said}{}", String::from_utf8_lossy(&added.stderr));
+    let prefix = &deployment.engines.topic_prefix;
+    for expected in [
+        "principal=User:hopline_dispatcher, host=*, operation=READ, permissionType=ALLOW",
+        &format!("resourceType=TRANSACTIONAL_ID, name={prefix}outbox"),
+    ] {
+        assert!(said.contains(expected), "{said}");
+    }
+}
