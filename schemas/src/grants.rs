@@ -225,7 +225,13 @@ pub fn kafka(prefix: &str) -> Vec<Acl> {
         (
             Processor,
             &[Read],
-            [topics(&[CLICKS, LINKS, CONVERSIONS, DEAD_LETTERS]), group("hopline-processor")].concat(),
+            [
+                topics(&[CLICKS, LINKS, CONVERSIONS, DEAD_LETTERS]),
+                group("hopline-processor"),
+                // Its member that has topic `links` runs upkeep.
+                group("hopline-processor-upkeep"),
+            ]
+            .concat(),
         ),
         // It sends dead letters back to where they came from.
         (Processor, &[Write], topics(&[CLICKS, CONVERSIONS, LINK_EVENTS, DEAD_LETTERS])),

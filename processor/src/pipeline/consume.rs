@@ -184,7 +184,7 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
     Ok(())
 }
 
-fn log_error(limit: &LogLimit, error: &KafkaError) {
+pub(super) fn log_error(limit: &LogLimit, error: &KafkaError) {
     if limit.is_due() {
         tracing::warn!(%error, "an error of the Kafka consumer, from which it recovers by itself: {error}");
     }

@@ -18,14 +18,14 @@ use rdkafka::{ClientContext, Message as _, Offset, TopicPartitionList};
 use schemas::message::{Conversion, DeletedLink, EdgeToken, LinkRecord, Message as _};
 use schemas::row::write_conversion;
 use schemas::topic;
-use service::Shutdown;
 use service::kafka::{Context, DeadLetters, KafkaConfig};
+use service::{LogLimit, Shutdown};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::clickhouse::Store;
-use crate::pipeline::consume::settings;
+use crate::pipeline::consume::{log_error, settings};
 use crate::pipeline::dead_letter::{self, Unreadable};
 use crate::pipeline::decode::{Record, RecordError};
 use crate::pipeline::deleted_links::DeletedLinks;
@@ -73,6 +73,7 @@ pub async fn intake(
         settings(kafka, "processor-intake", group, &tunable).create_with_context(context)?;
     consumer.subscribe(&[&links, &conversions])?;
     let mut pending = Pending::new(links);
+    let limit = LogLimit::default();
     loop {
         let due = async {
             match pending.started {
@@ -91,7 +92,7 @@ pub async fn intake(
             received = consumer.recv(), if pending.records < RECORDS => match received {
                 Ok(message) => pending.add(&message),
                 Err(error) => {
-                    tracing::debug!(%error, "an error of the Kafka consumer, from which it recovers by itself: {error}");
+                    log_error(&limit, &error);
                     sleep(PAUSE).await;
                 }
             },
