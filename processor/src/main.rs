@@ -12,7 +12,6 @@ fn main() -> ExitCode {
     let answer_code = Arc::clone(&answered);
     let code = process::main(
         "processor",
-        env!("CARGO_PKG_VERSION"),
         |Program { command, config }: Program, Context { shutdown, metrics }| async move {
             let Some(command) = command else {
                 let operations =

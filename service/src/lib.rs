@@ -23,6 +23,7 @@ pub mod config;
 #[cfg(feature = "destination")]
 pub mod destination;
 pub mod health;
+mod healthcheck;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "kafka")]
@@ -41,3 +42,6 @@ pub mod telemetry;
 pub use health::{Check, Health};
 pub use log_limit::{KeyedLogLimit, LogLimit};
 pub use shutdown::Shutdown;
+
+/// The version of every program; all crates have that of the workspace.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

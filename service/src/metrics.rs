@@ -50,7 +50,7 @@ impl Metrics {
     ///
     /// # Errors
     /// When other code has installed a recorder, or no thread can be started.
-    pub fn install(service: &'static str, version: &'static str) -> anyhow::Result<Self> {
+    pub fn install(service: &'static str) -> anyhow::Result<Self> {
         let mut installed = INSTALLED.lock();
         if let Some(metrics) = &*installed {
             return Ok(metrics.clone());
@@ -75,7 +75,7 @@ impl Metrics {
             .context("cannot start the metrics thread")?;
         let process = metrics_process::Collector::default();
         process.describe();
-        metrics::gauge!("hopline_build_info", "service" => service, "version" => version).set(1.0);
+        metrics::gauge!("hopline_build_info", "service" => service, "version" => crate::VERSION).set(1.0);
         Ok(installed.insert(Self { recorder, process }).clone())
     }
 
@@ -99,12 +99,13 @@ mod tests {
 
     #[test]
     fn a_second_install_shares_the_recorder() {
-        let first = Metrics::install("test", "1.2.3").unwrap();
+        let first = Metrics::install("test").unwrap();
         metrics::histogram!("hopline_insert_seconds").record(0.002);
-        let second = Metrics::install("test", "1.2.3").unwrap();
+        let second = Metrics::install("test").unwrap();
         for text in [first.render(), second.render()] {
             assert!(text.contains(r#"hopline_insert_seconds_bucket{le="0.0025"} 1"#), "{text}");
-            assert!(text.contains(r#"hopline_build_info{service="test",version="1.2.3"} 1"#), "{text}");
+            let build = format!(r#"hopline_build_info{{service="test",version="{}"}} 1"#, crate::VERSION);
+            assert!(text.contains(&build), "{text}");
             assert!(text.contains("process_resident_memory_bytes"), "{text}");
         }
     }

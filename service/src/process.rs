@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use crate::config::{EXIT_CONFIGURATION, Faults};
 use crate::metrics::Metrics;
 use crate::telemetry::LogFormat;
-use crate::{Shutdown, config, telemetry};
+use crate::{Shutdown, VERSION, config, healthcheck, telemetry};
 
 /// Time from the shutdown deadline until a process that hangs at exit is ended.
 const HANG_TIMEOUT: Duration = Duration::from_secs(2);
@@ -50,21 +50,25 @@ pub struct Context {
     pub metrics: Metrics,
 }
 
-/// Runs a program: reads its configuration, starts logs and metrics, runs `run` and returns the exit code.
+/// Runs a program: reads its configuration, starts logs and metrics, runs `run` and returns the exit code. With the first
+/// argument `healthcheck` it asks the program that runs already instead.
 ///
 /// The exit code is 0 when `run` succeeds, 64 when the configuration is invalid or the error's chain contains
 /// [`Faults`], else 1. A process that has not finished at its shutdown deadline ends with 1.
 /// `name` is the service's name in logs and metrics.
-pub fn main<C, R, F>(name: &'static str, version: &'static str, run: R) -> ExitCode
+pub fn main<C, R, F>(name: &'static str, run: R) -> ExitCode
 where
     C: clap::Parser + AsRef<Settings>,
     R: FnOnce(C, Context) -> F,
     F: Future<Output = anyhow::Result<()>> + Send + 'static,
 {
+    if let Some(code) = healthcheck::run_if_requested::<C>(name) {
+        return code;
+    }
     let config: C = config::parse();
     let settings = config.as_ref().clone();
     install_crypto();
-    match start(name, version, &settings) {
+    match start(name, &settings) {
         Ok((runtime, context)) => {
             runtime.spawn(exit_if_hung(context.shutdown.clone()));
             finish(runtime, context.shutdown.clone(), || run(config, context))
@@ -87,19 +91,15 @@ pub async fn bind(variable: &'static str, address: SocketAddr) -> anyhow::Result
     TcpListener::bind(address).await.with_context(|| format!("{variable}: cannot listen on {address}"))
 }
 
-fn start(
-    name: &'static str,
-    version: &'static str,
-    settings: &Settings,
-) -> anyhow::Result<(Runtime, Context)> {
+fn start(name: &'static str, settings: &Settings) -> anyhow::Result<(Runtime, Context)> {
     telemetry::init(settings.log_format, &settings.log_filter)?;
     raise_open_files();
-    let metrics = Metrics::install(name, version)?;
+    let metrics = Metrics::install(name)?;
     let runtime = Runtime::new().context("cannot start the runtime")?;
     let shutdown = runtime
         .block_on(async { Shutdown::on_signals(settings.drain) })
         .context("cannot listen for signals")?;
-    tracing::info!(service = name, version, "starting {name} {version}");
+    tracing::info!(service = name, version = VERSION, "starting {name} {VERSION}");
     Ok((runtime, Context { shutdown, metrics }))
 }
 

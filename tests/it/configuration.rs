@@ -65,6 +65,8 @@ async fn wrong_usage_exits_64_and_help_exits_0() {
         for right in ["--help", "--version"] {
             assert_eq!(run_with(program, &[right], &[]).await.0, Some(0), "{program} {right}");
         }
+        assert_eq!(run_with(program, &["healthcheck", "--help"], &[]).await.0, Some(0), "{program}");
+        assert_eq!(run_with(program, &["healthcheck", "nonsense"], &[]).await.0, Some(64), "{program}");
     }
     for (program, wrong) in [
         ("ingest", &["spool", "--nonsense"][..]),
@@ -184,7 +186,16 @@ async fn programs_start_while_their_engines_are_down_and_name_them() {
             () = starting => panic!("{name} gave up"),
             () = looking => {}
         }
+        let listen = format!("HOPLINE_{}_OPERATIONS_LISTEN", name.to_uppercase());
+        let port = server.url().rsplit_once(':').unwrap().1;
+        // It listens on every address in a container.
+        let environment = [(listen, format!("0.0.0.0:{port}"))];
+        assert_eq!(run_with(name, &["healthcheck"], &environment).await, (Some(0), String::new()));
+        let (code, said) = run_with(name, &["healthcheck", "--ready"], &environment).await;
+        assert!(code == Some(1) && checks.iter().all(|check| said.contains(check)), "{said}");
         assert!(server.pid().is_some(), "{name} still runs");
         server.kill().await;
+        let (code, said) = run_with(name, &["healthcheck"], &environment).await;
+        assert!(code == Some(1) && said.contains(port), "{said}");
     }
 }

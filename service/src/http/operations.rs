@@ -12,13 +12,13 @@ use warp::reply::Response;
 use super::route::{any_of, json};
 use super::{Limits, Route, serve};
 use crate::metrics::Metrics;
-use crate::{Health, Shutdown};
+use crate::{Health, Shutdown, VERSION};
 
 /// Returns the routes `/healthz`, `/readyz` and `/metrics`.
 fn routes(health: &Health, metrics: &Metrics) -> Route {
     let healthz = warp::path!("healthz")
         .and(get_or_head())
-        .map(|| json(StatusCode::OK, &serde_json::json!({"alive": true})));
+        .map(|| json(StatusCode::OK, &serde_json::json!({"alive": true, "version": VERSION})));
 
     let health = health.clone();
     let readyz = warp::path!("readyz").and(get_or_head()).map(move || {
