@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use devstack::{Kind, clickhouse, kafka};
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use reqwest::Url;
 use schemas::clickhouse::MIGRATIONS;
 use schemas::grants::{self, User};
@@ -121,19 +121,6 @@ impl Isolated {
         PgConnection::connect(&self.database_url).await.unwrap()
     }
 
-    /// Configures the topic of clicks to keep the producers' times instead of the broker's, and records of any age.
-    ///
-    /// # Panics
-    /// When Kafka rejects it.
-    pub async fn keep_given_times(&self) {
-        let admin: AdminClient<_> = self.kafka().create().unwrap();
-        let clicks = self.topic(topic::CLICKS);
-        let change = AlterConfig::new(ResourceSpecifier::Topic(&clicks))
-            .set("message.timestamp.type", "CreateTime")
-            .set("retention.ms", "-1");
-        admin.alter_configs(&[change], &AdminOptions::new()).await.unwrap().remove(0).unwrap();
-    }
-
     /// Removes the topics, for a program whose Kafka keeps running.
     ///
     /// # Panics
@@ -169,6 +156,20 @@ pub async fn isolated() -> Isolated {
     isolated_on(&kafka, &clickhouse, &postgres).await
 }
 
+/// The same, with a topic of clicks that keeps the producers' times instead of the broker's, and records of any age.
+///
+/// # Panics
+/// As [`isolated`].
+pub async fn isolated_with_given_times() -> Isolated {
+    let [kafka, clickhouse, postgres] = ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(engine);
+    let isolated = empty_on(&kafka, &clickhouse, &postgres).await;
+    // Not changed later: a broker applies a change at some time after it confirmed it.
+    let given = [("message.timestamp.type", "CreateTime"), ("retention.ms", "-1")];
+    let topics = create_topics(&isolated, topic::CLICKS.partitions, &given);
+    tokio::join!(topics, migrate_clickhouse(&isolated), migrate_postgres(&isolated));
+    isolated
+}
+
 /// Creates isolated parts of engines that a test has started.
 ///
 /// # Panics
@@ -176,7 +177,7 @@ pub async fn isolated() -> Isolated {
 pub async fn isolated_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &str) -> Isolated {
     let isolated = empty_on(kafka_brokers, clickhouse_url, database_url).await;
     tokio::join!(
-        create_topics(&isolated, topic::CLICKS.partitions),
+        create_topics(&isolated, topic::CLICKS.partitions, &[]),
         migrate_clickhouse(&isolated),
         migrate_postgres(&isolated)
     );
@@ -203,7 +204,7 @@ pub async fn empty_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &
 /// When Kafka refuses.
 pub async fn topics_on(kafka_brokers: &str) -> Isolated {
     let isolated = named(kafka_brokers);
-    tokio::join!(add_acls(&isolated), create_topics(&isolated, topic::CLICKS.partitions));
+    tokio::join!(add_acls(&isolated), create_topics(&isolated, topic::CLICKS.partitions, &[]));
     isolated
 }
 
@@ -215,7 +216,7 @@ pub async fn topics_on(kafka_brokers: &str) -> Isolated {
 pub async fn counting_on(kafka_brokers: &str, clickhouse_url: &str, partitions: i32) -> Isolated {
     let mut isolated = named(kafka_brokers);
     isolated.clickhouse_url = create_clickhouse(clickhouse_url, &isolated).await;
-    let topics = create_topics(&isolated, partitions);
+    let topics = create_topics(&isolated, partitions, &[]);
     tokio::join!(add_acls(&isolated), topics, migrate_clickhouse(&isolated));
     isolated
 }
@@ -279,14 +280,20 @@ fn with_database(url: &str, database: &str) -> String {
     url.to_string()
 }
 
-async fn create_topics(isolated: &Isolated, click_partitions: i32) {
+/// Creates the topics, that of clicks with these partitions and these settings instead of its own.
+async fn create_topics(isolated: &Isolated, click_partitions: i32, click_settings: &[(&str, &str)]) {
     let admin: AdminClient<_> = isolated.kafka().create().unwrap();
     let names = topic::ALL.map(|topic| isolated.topic(topic));
     let topics: Vec<NewTopic<'_>> = std::iter::zip(topic::ALL, &names)
         .map(|(topic, name)| {
-            let partitions = if topic == topic::CLICKS { click_partitions } else { topic.partitions };
+            let (partitions, instead) = if topic == topic::CLICKS {
+                (click_partitions, click_settings)
+            } else {
+                (topic.partitions, &[][..])
+            };
+            let own = topic.config.iter().filter(|(key, _)| instead.iter().all(|(other, _)| other != key));
             let start = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-            topic.config.iter().fold(start, |new, (key, value)| new.set(key, value))
+            own.chain(instead).fold(start, |new, (key, value)| new.set(key, value))
         })
         .collect();
     let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));

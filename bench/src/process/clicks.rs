@@ -127,12 +127,10 @@ pub(super) fn producer_config(engines: &Isolated) -> ClientConfig {
 
 /// Writes so many clicks to the partitions of their topic in turns, and waits until Kafka has confirmed them.
 ///
-/// With `days`, their broker times are spread evenly over the last so many days before today.
+/// With `days`, their broker times are spread evenly over the last so many days before today; the engines must keep given
+/// times.
 pub(super) async fn write(engines: &Isolated, count: u64, days: Option<u32>) -> anyhow::Result<()> {
     let engines = engines.clone();
-    if days.is_some() {
-        engines.keep_given_times().await;
-    }
     spawn_blocking(move || {
         let midnight = Utc::now().date_naive().and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis();
         let clicks = Clicks::new()?;

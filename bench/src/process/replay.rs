@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use ::tests::deployment::Deployment;
-use ::tests::engines::{Isolated, isolated};
+use ::tests::engines::{Isolated, isolated_with_given_times};
 use ::tests::processor;
 use anyhow::{Context as _, ensure};
 use devstack::process::Memory;
@@ -62,7 +62,7 @@ pub(crate) struct Report {
 pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
     prepare(&ENGINES)?;
     let Options { clicks: count, rate } = options;
-    let stage = Stage::new(isolated().await, count)?;
+    let stage = Stage::new(isolated_with_given_times().await, count)?;
     let engines = &stage.engines;
     report_progress(&format!("writing {count} clicks to a topic"));
     clicks::write(engines, count, Some(DAYS)).await?;

@@ -12,7 +12,7 @@ use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::message::Message as _;
 use schemas::row::UPKEEP;
 use schemas::topic;
-use tests::engines::{Isolated, isolated};
+use tests::engines::{Isolated, isolated, isolated_with_given_times};
 use tests::eventually;
 use tokio_util::sync::CancellationToken;
 
@@ -254,8 +254,7 @@ async fn a_wrong_rollup_is_reported() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_click_older_than_every_plan_shows_is_expired() {
-    let isolated = isolated().await;
-    isolated.keep_given_times().await;
+    let isolated = isolated_with_given_times().await;
     let edge = Edge::new(&isolated);
     let old = Utc::now().checked_sub_days(Days::new(200)).unwrap();
     eventually("the given time is kept", SOON, async || {

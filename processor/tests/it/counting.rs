@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, TimeDelta, Utc};
 use rdkafka::Timestamp;
 use schemas::message::Message as _;
-use tests::engines::isolated;
+use tests::engines::{isolated, isolated_with_given_times};
 use tests::eventually;
 
 use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
@@ -113,9 +113,8 @@ async fn processors_that_join_and_leave_count_every_click_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_day_boundary_cuts_the_batch() {
-    let isolated = isolated().await;
+    let isolated = isolated_with_given_times().await;
     // The test sets the time that the broker normally sets.
-    isolated.keep_given_times().await;
     let edge = Edge::new(&isolated);
     let boundary: DateTime<Utc> = "2026-11-12T00:00:00Z".parse().unwrap();
     let (mut sent, mut before) = (0, 0);

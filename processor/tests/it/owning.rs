@@ -10,7 +10,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
 use schemas::message::Message as _;
 use schemas::topic;
-use tests::engines::{counting_on, isolated};
+use tests::engines::{counting_on, isolated, isolated_with_given_times};
 use tests::eventually;
 use tests::faults::own_kafka_and_folder;
 use tests::proxy::Proxy;
@@ -79,8 +79,7 @@ async fn without_the_epoch_check_two_processors_double_clicks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_whose_times_step_back_is_still_the_same_log() {
-    let isolated = isolated().await;
-    isolated.keep_given_times().await;
+    let isolated = isolated_with_given_times().await;
     let edge = Edge::new(&isolated);
     let now = Utc::now();
     let sent = std::cell::Cell::new(0);

@@ -9,7 +9,7 @@ use processor::operate::audit::audit;
 use processor::operate::audit::report::Kind;
 use schemas::message::Click;
 use serde_json::{Value, json};
-use tests::engines::{Isolated, isolated};
+use tests::engines::{Isolated, isolated_with_given_times};
 use tests::processor::{Step, kill_at};
 
 use crate::audit::assert_equal;
@@ -55,7 +55,6 @@ fn by(id: &str, user_agent: Option<&str>) -> Click {
 /// Stores 600 clicks of closed slices that the log no longer holds. Writes 300 clicks of two closed days to the log, from
 /// two browsers and without a User-Agent. The slices were closed two hours ago.
 async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
-    isolated.keep_given_times().await;
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     store(isolated, &random_clicks(first, 4, 600)).await;
     for number in 0..300 {
@@ -82,13 +81,12 @@ async fn classes(isolated: &Isolated, prefix: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recount_changes_classes_and_a_replay_keeps_them() {
-    let isolated = isolated().await;
+    let isolated = isolated_with_given_times().await;
     let lists = Lists::new(&isolated);
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
     let mut gone = by("gone", Some(FIREFOX));
     gone.link_id = link(5);
-    isolated.keep_given_times().await;
     edge.send_at(1, &gone, moment(two_days()[0], 0)).await;
     counted_clicks(&isolated, &edge).await;
     delete_link(&isolated, link(5)).await;
@@ -182,7 +180,7 @@ const REFERRERS: [(&str, &str); 8] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recount_drops_www_from_stored_referrers() {
-    let isolated = isolated().await;
+    let isolated = isolated_with_given_times().await;
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     store(&isolated, &random_clicks(first, 4, 600)).await;
     // Rows of older edges; current edges do not write such referrers.
@@ -227,7 +225,7 @@ async fn a_recount_drops_www_from_stored_referrers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_recount_can_be_run_again() {
-    let isolated = isolated().await;
+    let isolated = isolated_with_given_times().await;
     let lists = Lists::new(&isolated);
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;

@@ -2,7 +2,7 @@
 
 use chrono::{TimeDelta, Utc};
 use schemas::message::{Click, Message as _};
-use tests::engines::isolated;
+use tests::engines::{isolated, isolated_with_given_times};
 
 use crate::clicks::{Edge, again, click, counted, counted_exactly};
 use crate::processor::Processor;
@@ -49,8 +49,7 @@ async fn a_repeat_is_found_when_the_edge_clock_runs_ahead() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repeat_is_found_after_the_edge_clock_is_corrected() {
-    let isolated = isolated().await;
-    isolated.keep_given_times().await;
+    let isolated = isolated_with_given_times().await;
     let edge = Edge::new(&isolated);
     let first = Utc::now() - TimeDelta::days(9);
     let early = Click { occurred_at: first + TimeDelta::hours(25), ..click("from-the-future") };
