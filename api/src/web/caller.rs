@@ -192,8 +192,18 @@ async fn of_session(app: &App, head: &Head, workspace: &str) -> Result<Caller, A
 /// Finds the caller of a key. A missing, unknown, malformed, revoked or expired key gets the same answer.
 async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller, ApiError> {
     let digest = presented_key(headers).and_then(token::digest_of_api_key).ok_or_else(|| reject(visit))?;
+    let charged = visit.charge_unknown_key(&digest)?;
     let row = keys::find_and_count(&app.pool, &digest, &app.plans).await.map_err(database)?;
-    let row = row.ok_or_else(|| reject(visit))?;
+    let Some(row) = row else {
+        return Err(match charged {
+            Some(budget) => {
+                visit.counted(budget);
+                unauthorized()
+            }
+            None => reject(visit),
+        });
+    };
+    visit.accept_key(&digest);
     let limit = row.requests_per_minute;
     // Not counted under a limit: the limit is reached.
     let budget = Budget::of_account(limit, row.used.or(limit).unwrap_or_default(), row.window_end);
@@ -219,9 +229,11 @@ async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller,
 
 /// Counts a request without a valid key for its address, and returns its error.
 fn reject(visit: &Visit) -> ApiError {
-    let unauthorized =
-        || ApiError::unauthorized("A valid API key is required, as Authorization: Bearer or as X-API-Key.");
     visit.charge_address().err().unwrap_or_else(unauthorized)
+}
+
+fn unauthorized() -> ApiError {
+    ApiError::unauthorized("A valid API key is required, as Authorization: Bearer or as X-API-Key.")
 }
 
 /// Returns the key of either header; two different keys count as none.

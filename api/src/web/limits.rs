@@ -2,11 +2,13 @@
 //!
 //! A request with a valid key counts for its account, in Postgres, in the statement that finds the key (see
 //! [`crate::web::caller`]): a fixed window of one minute over all keys, workspaces and instances. A request of the
-//! dashboard counts for the member, any other for the client's address, in this instance's memory.
+//! dashboard counts for the member, any other for the client's address, in this instance's memory. So does a key that this
+//! instance does not know: the address's budget is asked before Postgres is, and guesses cost no statement beyond it.
 
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -75,6 +77,33 @@ struct Addresses {
     clock: DefaultClock,
     per_minute: NonZeroU32,
     trusted: Cidrs,
+    known_keys: KnownKeys,
+}
+
+/// Keys that this instance has accepted, so that failures of others at their address do not stop them. A place holds a part
+/// of the latest key's digest.
+struct KnownKeys(Box<[AtomicU64]>);
+
+impl KnownKeys {
+    fn new() -> Self {
+        Self((0..=u16::MAX).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Returns a key's place, and what that place holds when the key is known.
+    fn place(&self, digest: &[u8; 32]) -> (&AtomicU64, u64) {
+        let [first, second, part @ ..] = digest.first_chunk::<10>().unwrap_or(&[0; 10]);
+        (&self.0[usize::from(u16::from_be_bytes([*first, *second]))], u64::from_be_bytes(*part))
+    }
+
+    fn contains(&self, digest: &[u8; 32]) -> bool {
+        let (place, part) = self.place(digest);
+        place.load(Ordering::Relaxed) == part
+    }
+
+    fn insert(&self, digest: &[u8; 32]) {
+        let (place, part) = self.place(digest);
+        place.store(part, Ordering::Relaxed);
+    }
 }
 
 type Limiter = RateLimiter<
@@ -90,7 +119,8 @@ impl AddressLimits {
         let quota = Quota::per_minute(per_minute);
         let limiter = RateLimiter::keyed(quota).with_middleware::<StateInformationMiddleware>();
         let clock = DefaultClock::default();
-        Self(Arc::new(Addresses { limiter, buckets: Buckets::new(BUCKETS), clock, per_minute, trusted }))
+        let (buckets, known_keys) = (Buckets::new(BUCKETS), KnownKeys::new());
+        Self(Arc::new(Addresses { limiter, buckets, clock, per_minute, trusted, known_keys }))
     }
 
     /// Prepares to count a request.
@@ -166,6 +196,26 @@ impl Visit {
         let charged = self.0.limits.charge(self.0.address);
         self.counted(charged.unwrap_or_else(|left| left));
         charged.map(|_| ()).map_err(|left| left.exceeded())
+    }
+
+    /// Counts the request for its address if this instance has not accepted its key before; returns what is left.
+    ///
+    /// # Errors
+    /// 429 above the address's limit: such a key is not looked up.
+    pub(crate) fn charge_unknown_key(&self, digest: &[u8; 32]) -> Result<Option<Budget>, ApiError> {
+        let limits = &self.0.limits;
+        if limits.0.known_keys.contains(digest) {
+            return Ok(None);
+        }
+        limits.charge(self.0.address).map(Some).map_err(|left| {
+            self.counted(left);
+            left.exceeded()
+        })
+    }
+
+    /// Notes that a key is valid.
+    pub(crate) fn accept_key(&self, digest: &[u8; 32]) {
+        self.0.limits.0.known_keys.insert(digest);
     }
 
     /// Counts the request for a member, with the limit of an address. The account's budget is for its keys.
