@@ -200,7 +200,10 @@ async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller,
                 visit.counted(budget);
                 unauthorized()
             }
-            None => reject(visit),
+            None => {
+                visit.forget_key(&digest);
+                reject(visit)
+            }
         });
     };
     visit.accept_key(&digest);

@@ -104,6 +104,12 @@ impl KnownKeys {
         let (place, part) = self.place(digest);
         place.store(part, Ordering::Relaxed);
     }
+
+    fn remove(&self, digest: &[u8; 32]) {
+        let (place, part) = self.place(digest);
+        // Another key may have its place meanwhile.
+        let _ = place.compare_exchange(part, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
 }
 
 type Limiter = RateLimiter<
@@ -218,6 +224,11 @@ impl Visit {
         self.0.limits.0.known_keys.insert(digest);
     }
 
+    /// Notes that a key is not valid any more, so that it is not looked up for ever.
+    pub(crate) fn forget_key(&self, digest: &[u8; 32]) {
+        self.0.limits.0.known_keys.remove(digest);
+    }
+
     /// Counts the request for a member, with the limit of an address. The account's budget is for its keys.
     ///
     /// # Errors
@@ -262,6 +273,18 @@ mod tests {
         assert!(limits.charge("2001:db8::2".parse().unwrap()).is_err());
         assert!(limits.charge("198.51.100.7".parse().unwrap()).is_ok());
         assert!(limits.charge("::ffff:198.51.100.7".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_key_is_known_from_its_acceptance_until_its_end() {
+        let visit = limits(1).visit(&Request::new(()));
+        let key = [7; 32];
+        assert!(visit.charge_unknown_key(&key).unwrap().is_some());
+        assert!(visit.charge_unknown_key(&key).is_err(), "beyond the budget");
+        visit.accept_key(&key);
+        assert!(visit.charge_unknown_key(&key).unwrap().is_none());
+        visit.forget_key(&key);
+        assert!(visit.charge_unknown_key(&key).is_err());
     }
 
     #[test]
