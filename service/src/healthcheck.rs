@@ -1,51 +1,48 @@
 //! The command `healthcheck` of every program, for containers that have neither a shell nor curl.
 
-use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser as _};
+use clap::CommandFactory;
 
-use crate::config::EXIT_CONFIGURATION;
+use crate::config;
 
 /// How long the program may take to accept, and to send each part of its answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Asks the running program whether it works, at the address of its operations listener.
+/// The command line of a program when its first argument is `healthcheck`.
 ///
-/// Needs no other setting than that address.
+/// Separate from the program's configuration, of which it needs only the listener's address.
 #[derive(Debug, clap::Parser)]
-#[command(
-    name = "healthcheck",
-    version,
-    after_help = "Exit codes: 0 it works, 1 it does not answer or is not ready, 64 wrong usage."
-)]
-struct Healthcheck {
-    /// Asks /readyz, whether it can work, instead of /healthz, whether it is alive.
-    #[arg(long)]
-    ready: bool,
+#[command(version, disable_help_subcommand = true)]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Asks the running program whether it works, at the address of its operations listener.
+    #[command(after_help = "Exit codes: 0 it works, 1 it does not answer or is not ready, 64 wrong usage.")]
+    Healthcheck {
+        /// Asks /readyz, whether it can work, instead of /healthz, whether it is alive.
+        #[arg(long)]
+        ready: bool,
+    },
 }
 
 /// Runs the command if the first argument of this process names it; `C` has the listener's variable and its default.
 pub(crate) fn run_if_requested<C: CommandFactory>(program: &str) -> Option<ExitCode> {
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if arguments.first().is_none_or(|argument| argument != "healthcheck") {
+    if std::env::args_os().nth(1).is_none_or(|argument| argument != "healthcheck") {
         return None;
     }
-    let options = match Healthcheck::try_parse_from(arguments) {
-        Ok(options) => options,
-        Err(error) => {
-            // A closed terminal leaves nowhere to report to.
-            let _ = error.print();
-            let code = if error.use_stderr() { EXIT_CONFIGURATION } else { 0 };
-            return Some(code.into());
-        }
-    };
-    Some(match check::<C>(program, options.ready) {
+    let Program { command: Command::Healthcheck { ready } } = config::parse();
+    Some(match check::<C>(program, ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            // A failure to write to standard error cannot be reported.
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::FAILURE
         }

@@ -152,7 +152,7 @@ impl Isolated {
 /// # Panics
 /// When `KAFKA_BROKERS`, `CLICKHOUSE_URL` or `DATABASE_URL` is missing, or an engine rejects it.
 pub async fn isolated() -> Isolated {
-    let [kafka, clickhouse, postgres] = ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(engine);
+    let [kafka, clickhouse, postgres] = given();
     isolated_on(&kafka, &clickhouse, &postgres).await
 }
 
@@ -161,13 +161,8 @@ pub async fn isolated() -> Isolated {
 /// # Panics
 /// As [`isolated`].
 pub async fn isolated_with_given_times() -> Isolated {
-    let [kafka, clickhouse, postgres] = ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(engine);
-    let isolated = empty_on(&kafka, &clickhouse, &postgres).await;
     // Not changed later: a broker applies a change at some time after it confirmed it.
-    let given = [("message.timestamp.type", "CreateTime"), ("retention.ms", "-1")];
-    let topics = create_topics(&isolated, topic::CLICKS.partitions, &given);
-    tokio::join!(topics, migrate_clickhouse(&isolated), migrate_postgres(&isolated));
-    isolated
+    migrated(given(), &[("message.timestamp.type", "CreateTime"), ("retention.ms", "-1")]).await
 }
 
 /// Creates isolated parts of engines that a test has started.
@@ -175,13 +170,23 @@ pub async fn isolated_with_given_times() -> Isolated {
 /// # Panics
 /// When an engine refuses.
 pub async fn isolated_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &str) -> Isolated {
-    let isolated = empty_on(kafka_brokers, clickhouse_url, database_url).await;
+    migrated([kafka_brokers, clickhouse_url, database_url].map(str::to_owned), &[]).await
+}
+
+/// Creates topics, of which that of clicks has these settings instead of its own, and databases with tables.
+async fn migrated([kafka, clickhouse, postgres]: [String; 3], click_settings: &[(&str, &str)]) -> Isolated {
+    let isolated = empty_on(&kafka, &clickhouse, &postgres).await;
     tokio::join!(
-        create_topics(&isolated, topic::CLICKS.partitions, &[]),
+        create_topics(&isolated, topic::CLICKS.partitions, click_settings),
         migrate_clickhouse(&isolated),
         migrate_postgres(&isolated)
     );
     isolated
+}
+
+/// The engines that `./dev test` started or that the environment names.
+fn given() -> [String; 3] {
+    ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(engine)
 }
 
 /// Creates databases without tables and no topics: what `api migrate` starts from.
