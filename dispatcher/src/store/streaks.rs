@@ -146,9 +146,10 @@ pub(super) async fn store(
 }
 
 async fn tell(transaction: &mut Transaction<'_, Postgres>, notices: &[Notice]) -> sqlx::Result<()> {
+    // The transaction holds the locks of the endpoints now, and may have begun before that of an earlier notice.
     sqlx::query(
-        "INSERT INTO webhook_notices (id, endpoint_id, consecutive_exhausted)
-         SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::integer[])",
+        "INSERT INTO webhook_notices (id, endpoint_id, consecutive_exhausted, created_at)
+         SELECT *, clock_timestamp() FROM unnest($1::uuid[], $2::uuid[], $3::integer[])",
     )
     .bind(notices.iter().map(|_| Uuid::now_v7()).collect::<Vec<_>>())
     .bind(notices.iter().map(|notice| notice.endpoint_id.uuid()).collect::<Vec<_>>())
