@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::Config;
 use crate::clickhouse::Store;
+use crate::operate::audit::scheduled::audits;
 use crate::pipeline::consume::consume;
 use crate::pipeline::deleted_links::DeletedLinks;
 use crate::pipeline::intake;
@@ -73,6 +74,7 @@ pub async fn run(
     };
     let lanes = Arc::new(Lanes::new(tools, log.clone()));
     let (upkeep_held, held) = watch::channel(false);
+    let audits = audits(&config, held.clone(), shutdown.clone());
     let upkeep =
         upkeep(store.clone(), config.upkeep_store(), log.clone(), config.schedule(), held, shutdown.clone());
     let upkeep_group = format!("{group}-upkeep");
@@ -86,6 +88,7 @@ pub async fn run(
         intake.map_err(anyhow::Error::from),
         write_progress(&lanes, &log, &store, &partitions, &shutdown).map(Ok),
         upkeep.map(Ok),
+        audits.map(Ok),
     )?;
     Ok(())
 }

@@ -43,6 +43,7 @@ pub const MIGRATIONS: &[Migration] = &[
         "deleted_links_of_workspaces",
         include_str!("../clickhouse/0014_deleted_links_of_workspaces.sql"),
     ),
+    Migration::new(15, "audits", include_str!("../clickhouse/0015_audits.sql")),
 ];
 
 const CLICKS: &str = include_str!("../clickhouse/0002_clicks.sql");

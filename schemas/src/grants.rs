@@ -105,11 +105,12 @@ pub fn postgres() -> Vec<(User, String)> {
 }
 
 /// The tables of ClickHouse, with what the API and the processor may do.
-const CLICKHOUSE: [(&str, &str, &str); 14] = {
+const CLICKHOUSE: [(&str, &str, &str); 15] = {
     const READ: &str = "SELECT";
     const ADD: &str = "SELECT, INSERT";
     const ALL: &str = "SELECT, INSERT, ALTER DELETE";
     [
+        ("audits", READ, ADD),
         ("breakdowns", READ, ALL),
         ("clicks", READ, ALL),
         ("conversions", READ, ALL),

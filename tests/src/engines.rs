@@ -51,6 +51,8 @@ impl Isolated {
             ("HOPLINE_TOPIC_PREFIX", self.topic_prefix.clone()),
             ("CLICKHOUSE_URL", self.clickhouse_url_of(user)),
             ("DATABASE_URL", self.database_url_of(user)),
+            // Tests audit where they mean to.
+            ("HOPLINE_AUDIT_HOURS", "0".to_owned()),
         ];
         if self.has_users {
             variables[0].1 = kafka::with_users(&self.kafka_brokers);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use chrono::{Days, NaiveDate, Utc};
+use processor::Config;
 use processor::clickhouse::Store;
 use processor::operate::audit::audit;
 use processor::operate::audit::report::{Kind, Report};
@@ -330,4 +331,69 @@ async fn the_audit_prints_one_json_line_and_sets_the_exit_code() {
     // No server listens at this address.
     let lost = Isolated { clickhouse_url: "http://127.0.0.1:1/none".to_owned(), ..isolated.clone() };
     assert_eq!(run(&lost).await, (Some(2), String::new()));
+}
+
+/// Waits until the processor exports the result of an audit with so many differences.
+async fn exported(processor: &Processor, differences: u64) -> String {
+    let expected = format!("hopline_processor_audit_differences {differences}\n");
+    let mut metrics = String::new();
+    eventually("the result of an audit is exported", SOON, async || {
+        metrics = processor.metrics().await;
+        if metrics.contains(&expected) { Ok(()) } else { Err(metrics.clone()) }
+    })
+    .await;
+    let timestamp = metrics.lines().find(|line| line.starts_with("hopline_processor_audit_timestamp_seconds"));
+    timestamp.expect("it has a time").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_processor_audits_by_itself_when_the_newest_result_is_too_old() {
+    let isolated = isolated().await;
+    let results = "SELECT count() FROM audits";
+    let edge = Edge::new(&isolated);
+    let auditing = || Config { audit_hours: 1, ..config(&isolated) };
+    let processors = [Processor::start_with(auditing()).await, Processor::start_with(auditing()).await];
+    counted(&isolated, results, 1).await;
+    edge.send_many("click", 60).await;
+    counted_exactly(&isolated, 60).await;
+    for processor in processors {
+        processor.stop().await;
+    }
+    assert_eq!(isolated.clickhouse(results).await.trim(), "1");
+
+    // The newest result is two hours old, and a row was lost since.
+    isolated.clickhouse("DELETE FROM clicks WHERE src = 65537 AND koff = 7").await;
+    let aged = "INSERT INTO audits (ended_at, differences, report) SELECT now64(3) - 7200, 0, ''";
+    for statement in ["TRUNCATE TABLE audits", aged] {
+        isolated.clickhouse(statement).await;
+    }
+    let processor = Processor::start_with(auditing()).await;
+    let found = exported(&processor, 1).await;
+    assert_eq!(isolated.clickhouse(results).await.trim(), "2");
+    let report = "SELECT JSONExtractString(report, 'differences', 1, 'kind') FROM audits ORDER BY ended_at DESC LIMIT 1";
+    assert_eq!(isolated.clickhouse(report).await.trim(), "missing_row");
+    processor.stop().await;
+
+    // A processor that takes over exports the stored result and waits for the next one.
+    let processor = Processor::start_with(auditing()).await;
+    assert_eq!(exported(&processor, 1).await, found);
+    processor.stop().await;
+    assert_eq!(isolated.clickhouse(results).await.trim(), "2");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_audit_that_fails_runs_again_and_stores_no_result() {
+    let isolated = isolated().await;
+    isolated.clickhouse("RENAME TABLE recounts TO away").await;
+    let processor = Processor::start_with(Config { audit_hours: 1, ..config(&isolated) }).await;
+    eventually("an audit failed", SOON, async || {
+        let metrics = processor.metrics().await;
+        let failed = metrics.lines().any(|line| line.starts_with("hopline_processor_audit_failures_total"));
+        if failed { Ok(()) } else { Err(metrics) }
+    })
+    .await;
+    assert_eq!(isolated.clickhouse("SELECT count() FROM audits").await.trim(), "0");
+    isolated.clickhouse("RENAME TABLE away TO recounts").await;
+    counted(&isolated, "SELECT count() FROM audits", 1).await;
+    processor.stop().await;
 }

@@ -37,6 +37,8 @@ fn parse(isolated: &Isolated, command: &[&str]) -> Program {
         topic_prefix,
         "--clickhouse-url",
         clickhouse_url,
+        "--audit-hours",
+        "0",
     ];
     Program::try_parse_from(engines.iter().chain(command)).unwrap()
 }

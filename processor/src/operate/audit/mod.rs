@@ -15,6 +15,7 @@
 
 mod log;
 pub mod report;
+pub mod scheduled;
 mod store;
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Every statement of an audit. They only read.
+//! Every statement of an audit. All but the one that stores a result only read.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use schemas::id::{LinkId, WorkspaceId};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::report::{Difference, Former, Kind, Totals};
+use super::report::{Difference, Former, Kind, Report, Totals};
 use crate::clickhouse::StoreError;
 use crate::clickhouse::sources::Source as Log;
 use crate::clickhouse::statements::{Statements, in_time};
@@ -45,6 +45,16 @@ impl Stored {
         let [class, device_type, browser, os] = [kind, device, program, system].map(String::clone);
         Classification { class, device_type, browser, os }
     }
+}
+
+/// The result of an audit that ran by itself.
+#[derive(Debug, Row, Deserialize)]
+pub(super) struct Newest {
+    /// When it ended, in milliseconds since 1970.
+    pub(super) ended: i64,
+    /// How long ago that is by ClickHouse's clock, in milliseconds.
+    pub(super) age: i64,
+    pub(super) differences: u64,
 }
 
 /// A click that was looked for elsewhere.
@@ -105,6 +115,21 @@ pub(super) struct AuditStore {
 impl AuditStore {
     pub(super) fn new(client: Client) -> Self {
         Self { statements: Statements::new(client), awaiting_purge: Vec::new() }
+    }
+
+    /// Returns the newest result.
+    pub(super) async fn newest(&self) -> Result<Option<Newest>, StoreError> {
+        const SQL: &str = "SELECT toUnixTimestamp64Milli(ended_at) AS ended, \
+                    toUnixTimestamp64Milli(now64(3)) - ended AS age, differences \
+             FROM audits ORDER BY ended_at DESC LIMIT 1";
+        Ok(self.statements.fetch_all(SQL).await?.pop())
+    }
+
+    /// Stores the result of an audit that has just ended.
+    pub(super) async fn add(&self, report: &Report) -> anyhow::Result<()> {
+        let insert = "INSERT INTO audits (differences, report) VALUES (?, ?)";
+        let insert = self.statements.client.query(insert).bind(report.difference_count);
+        Ok(in_time(insert.bind(serde_json::to_string(report)?).execute()).await?)
     }
 
     pub(super) async fn fingerprint(&self) -> Result<Fingerprint, StoreError> {
