@@ -44,6 +44,7 @@ pub const MIGRATIONS: &[Migration] = &[
         include_str!("../clickhouse/0014_deleted_links_of_workspaces.sql"),
     ),
     Migration::new(15, "audits", include_str!("../clickhouse/0015_audits.sql")),
+    Migration::new(16, "intake_positions", include_str!("../clickhouse/0016_intake_positions.sql")),
 ];
 
 const CLICKS: &str = include_str!("../clickhouse/0002_clicks.sql");

@@ -105,7 +105,7 @@ pub fn postgres() -> Vec<(User, String)> {
 }
 
 /// The tables of ClickHouse, with what the API and the processor may do.
-const CLICKHOUSE: [(&str, &str, &str); 15] = {
+const CLICKHOUSE: [(&str, &str, &str); 16] = {
     const READ: &str = "SELECT";
     const ADD: &str = "SELECT, INSERT";
     const ALL: &str = "SELECT, INSERT, ALTER DELETE";
@@ -116,6 +116,7 @@ const CLICKHOUSE: [(&str, &str, &str); 15] = {
         ("conversions", READ, ALL),
         ("counts", READ, ALL),
         ("deleted_links", READ, ADD),
+        ("intake_positions", "", ADD),
         ("owners", "", ADD),
         ("progress", READ, ADD),
         ("purges", "", ADD),

@@ -7,6 +7,7 @@ mod rows;
 pub mod sources;
 pub(crate) mod statements;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
@@ -129,6 +130,25 @@ impl Store {
             insert.end().await
         })
         .await
+    }
+
+    /// Returns the offset that follows the stored records of each partition of the topics of links and conversions.
+    pub async fn intake_positions(&self) -> Result<HashMap<(String, i32), i64>, StoreError> {
+        let positions = "SELECT topic, partition, next FROM intake_positions FINAL";
+        let rows: Vec<(String, i32, i64)> = in_time(self.client.query(positions).fetch_all()).await?;
+        Ok(rows.into_iter().map(|(topic, partition, next)| ((topic, partition), next)).collect())
+    }
+
+    /// Stores the offsets that follow the stored records.
+    pub async fn insert_intake_positions(&self, positions: &[(String, i32, i64)]) -> Result<(), StoreError> {
+        let values = list(
+            positions.iter().map(|(topic, partition, next)| format!("('{topic}', {partition}, {next})")),
+        );
+        let insert = self
+            .client
+            .query(&format!("INSERT INTO intake_positions (topic, partition, next) VALUES {values}"))
+            .with_setting("async_insert", "0");
+        in_time(insert.execute()).await
     }
 }
 

@@ -1,8 +1,13 @@
 //! Stores deleted links and conversions from their topics in their tables, at least once. Writing a row again has no
 //! effect.
 //!
+//! Where a partition is read from is known by ClickHouse: of the position there and the offset committed to Kafka the lower
+//! one counts, so that a ClickHouse that was restored from a backup gets again what it lost.
+//!
 //! The process to which this group assigns the only partition of topic `links` also runs upkeep; see [`crate::upkeep`].
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,8 +17,9 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{
     BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance, StreamConsumer,
 };
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::BorrowedMessage;
+use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::{ClientContext, Message as _, Offset, TopicPartitionList};
 use schemas::message::{Conversion, DeletedLink, EdgeToken, LinkRecord, Message as _};
 use schemas::row::write_conversion;
@@ -36,6 +42,9 @@ const AGE: Duration = Duration::from_millis(500);
 
 /// Maximum records of one insert.
 const RECORDS: usize = 10_000;
+
+/// How long Kafka may take to answer where a partition starts.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// The pause after a polling error, from which librdkafka recovers by itself.
 ///
@@ -67,11 +76,14 @@ pub async fn intake(
     shutdown: &Shutdown,
 ) -> Result<(), KafkaError> {
     let (links, conversions) = (kafka.topic(topic::LINKS.name), kafka.topic(topic::CONVERSIONS.name));
-    let context = Assignments { links: links.clone(), upkeep, log: Context::default() };
+    let assigned = watch::Sender::new(TopicPartitionList::new());
+    let mut assignments = assigned.subscribe();
+    let context = Assignments { links: links.clone(), upkeep, assigned, log: Context::default() };
     let tunable = [("queued.max.messages.kbytes", "4096")];
     let consumer: StreamConsumer<Assignments> =
         settings(kafka, "processor-intake", group, &tunable).create_with_context(context)?;
     consumer.subscribe(&[&links, &conversions])?;
+    let consumer = Arc::new(consumer);
     let mut pending = Pending::new(links);
     let limit = LogLimit::default();
     loop {
@@ -84,12 +96,20 @@ pub async fn intake(
         tokio::select! {
             biased;
             () = shutdown.wait() => break,
+            _ = assignments.wait_for(|assigned| assigned.count() > 0) => {
+                let assigned = consumer.context().assigned.send_replace(TopicPartitionList::new());
+                if start(&consumer, assigned, &tools.store, shutdown).await.is_err() {
+                    break;
+                }
+            }
             () = due => {
                 if pending.store(tools, &consumer, shutdown).await.is_err() {
                     break;
                 }
             }
             received = consumer.recv(), if pending.records < RECORDS => match received {
+                // It belongs to partitions that were just assigned, which are read from elsewhere.
+                Ok(_) if consumer.context().assigned.borrow().count() > 0 => {}
                 Ok(message) => pending.add(&message),
                 Err(error) => {
                     log_error(&limit, &error);
@@ -100,6 +120,55 @@ pub async fn intake(
     }
     // Leaving the group blocks until its coordinator answers.
     let _ = spawn_blocking(move || drop(consumer)).await;
+    Ok(())
+}
+
+/// Lets the consumer start newly assigned partitions where ClickHouse's records of them end.
+async fn start(
+    consumer: &Arc<StreamConsumer<Assignments>>,
+    assigned: TopicPartitionList,
+    store: &Store,
+    shutdown: &Shutdown,
+) -> Result<(), Stopped> {
+    let stop = shutdown.token();
+    let positions =
+        until_done("read the positions of links and conversions", 0, &stop, || store.intake_positions())
+            .await?;
+    until_done("start reading links and conversions", 0, &stop, || {
+        let (consumer, assigned, positions) = (Arc::clone(consumer), assigned.clone(), positions.clone());
+        async move {
+            spawn_blocking(move || seek(&consumer, assigned, &positions))
+                .await
+                .unwrap_or(Err(KafkaError::Canceled))
+        }
+    })
+    .await
+}
+
+fn seek(
+    consumer: &StreamConsumer<Assignments>,
+    assigned: TopicPartitionList,
+    positions: &HashMap<(String, i32), i64>,
+) -> KafkaResult<()> {
+    let mut starts = TopicPartitionList::new();
+    let held = consumer.assignment()?;
+    for committed in consumer.committed_offsets(assigned, ANSWER)?.elements() {
+        let (topic, partition) = (committed.topic(), committed.partition());
+        if held.find_partition(topic, partition).is_none() {
+            continue;
+        }
+        let start = match (committed.offset(), positions.get(&(topic.to_owned(), partition))) {
+            (Offset::Offset(committed), Some(&stored)) => Offset::Offset(committed.min(stored)),
+            _ => Offset::Beginning,
+        };
+        if start != committed.offset() {
+            tracing::info!(partition, "reading partition {partition} of topic {topic} from {start:?}");
+        }
+        starts.add_partition_offset(topic, partition, start)?;
+    }
+    for started in consumer.seek_partitions(starts, ANSWER)?.elements() {
+        started.error()?;
+    }
     Ok(())
 }
 
@@ -195,6 +264,9 @@ impl Pending {
                 .await?;
             counter!("hopline_processor_conversions_total").increment(self.conversions.len() as u64);
         }
+        let positions: Vec<_> = self.next.elements().iter().filter_map(position).collect();
+        let insert = || tools.store.insert_intake_positions(&positions);
+        until_done("store the positions of links and conversions", 0, &stop, insert).await?;
         if let Err(error) = consumer.commit(&self.next, CommitMode::Async) {
             // Records that are not committed are stored again, which has no effect.
             tracing::debug!(%error, "cannot commit links and conversions: {error}");
@@ -209,14 +281,19 @@ impl Pending {
     }
 }
 
+fn position(next: &TopicPartitionListElem<'_>) -> Option<(String, i32, i64)> {
+    Some((next.topic().to_owned(), next.partition(), next.offset().to_raw()?))
+}
+
 fn is_early(time: &DateTime<Utc>) -> bool {
     *time < DateTime::UNIX_EPOCH
 }
 
-/// Tracks whether this process must run upkeep.
+/// Tracks which partitions were just assigned, and whether this process must run upkeep.
 struct Assignments {
     links: String,
     upkeep: watch::Sender<bool>,
+    assigned: watch::Sender<TopicPartitionList>,
     log: Context,
 }
 
@@ -244,8 +321,15 @@ impl ConsumerContext for Assignments {
     }
 
     fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        if matches!(rebalance, Rebalance::Assign(list) if self.has_links(list)) {
-            self.upkeep.send_replace(true);
+        if let Rebalance::Assign(list) = rebalance {
+            self.assigned.send_modify(|assigned| {
+                for element in list.elements() {
+                    assigned.add_partition(element.topic(), element.partition());
+                }
+            });
+            if self.has_links(list) {
+                self.upkeep.send_replace(true);
+            }
         }
     }
 }

@@ -342,7 +342,8 @@ async fn exported(processor: &Processor, differences: u64) -> String {
         if metrics.contains(&expected) { Ok(()) } else { Err(metrics.clone()) }
     })
     .await;
-    let timestamp = metrics.lines().find(|line| line.starts_with("hopline_processor_audit_timestamp_seconds"));
+    let timestamp =
+        metrics.lines().find(|line| line.starts_with("hopline_processor_audit_timestamp_seconds"));
     timestamp.expect("it has a time").to_owned()
 }
 

@@ -362,6 +362,38 @@ async fn rows_are_removed_a_month_after_their_plan_hides_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_clickhouse_gets_its_conversions_and_deleted_links_again() {
+    let isolated = isolated().await;
+    let rows = random_clicks(yesterday(), 1, 4);
+    let convert = async |row: &ClickRow| {
+        write(&isolated, topic::CONVERSIONS, "key", &conversion(row).encode()).await;
+    };
+    let processor = Processor::start(&isolated).await;
+    convert(&rows[0]).await;
+    counted(&isolated, "SELECT count() FROM conversions FINAL", 1).await;
+    counted(&isolated, "SELECT count() > 0 FROM intake_positions", 1).await;
+    let tables = ["conversions", "deleted_links", "intake_positions"];
+    for table in tables {
+        isolated.clickhouse(&format!("CREATE TABLE copy_of_{table} CLONE AS {table}")).await;
+    }
+    for row in &rows[1..] {
+        convert(row).await;
+    }
+    delete_link(&isolated, link(77)).await;
+    counted(&isolated, "SELECT count() FROM conversions FINAL", 4).await;
+    counted(&isolated, "SELECT count() FROM deleted_links", 1).await;
+    processor.stop().await;
+    for table in tables {
+        isolated.clickhouse(&format!("EXCHANGE TABLES {table} AND copy_of_{table}")).await;
+    }
+    // Nothing follows on the topics.
+    let processor = Processor::start(&isolated).await;
+    counted(&isolated, "SELECT count() FROM conversions FINAL", 4).await;
+    counted(&isolated, "SELECT count() FROM deleted_links", 1).await;
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_conversion_is_stored_once_or_becomes_a_dead_letter() {
     let isolated = isolated().await;
     let rows = random_clicks(yesterday(), 1, 3);
