@@ -11,7 +11,7 @@ use service::config::{Cidrs, KeyRing};
 use service::http::Limits;
 use service::kafka::KafkaConfig;
 use service::postgres::PostgresConfig;
-use service::process::Settings;
+use service::process::{Program, Settings};
 use url::Url;
 
 use crate::admin::Admin;
@@ -118,9 +118,13 @@ pub struct Config {
     pub webhook_allow: Cidrs,
 }
 
-impl AsRef<Settings> for Config {
-    fn as_ref(&self) -> &Settings {
+impl Program for Config {
+    fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    fn is_command(&self) -> bool {
+        self.command.is_some()
     }
 }
 

@@ -95,8 +95,8 @@ impl Default for Tuning {
     }
 }
 
-impl AsRef<process::Settings> for Config {
-    fn as_ref(&self) -> &process::Settings {
+impl process::Program for Config {
+    fn settings(&self) -> &process::Settings {
         &self.process
     }
 }

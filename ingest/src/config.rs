@@ -11,7 +11,7 @@ use service::config::{Cidrs, Key, KeyRing};
 use service::http::Limits;
 use service::kafka::KafkaConfig;
 use service::postgres::DatabaseUrl;
-use service::process::Settings;
+use service::process::{Program, Settings};
 
 use crate::spool;
 use crate::visitor::Rotation;
@@ -167,8 +167,8 @@ fn time(text: &str) -> Result<DateTime<Utc>, String> {
         .map_err(|_| "expected RFC 3339, such as 2026-11-21T08:00:00Z".to_owned())
 }
 
-impl AsRef<Settings> for Config {
-    fn as_ref(&self) -> &Settings {
+impl Program for Config {
+    fn settings(&self) -> &Settings {
         &self.process
     }
 }

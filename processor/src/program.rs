@@ -1,7 +1,7 @@
 //! The program's arguments.
 
 use clap::Parser;
-use service::process::Settings;
+use service::process::{self, Settings};
 
 use crate::config::Config;
 use crate::operate::Command;
@@ -21,9 +21,13 @@ pub struct Program {
     pub config: Config,
 }
 
-impl AsRef<Settings> for Program {
-    fn as_ref(&self) -> &Settings {
+impl process::Program for Program {
+    fn settings(&self) -> &Settings {
         &self.config.process
+    }
+
+    fn is_command(&self) -> bool {
+        self.command.is_some()
     }
 }
 

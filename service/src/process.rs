@@ -41,6 +41,17 @@ pub struct Settings {
     pub drain: Duration,
 }
 
+/// The command line of a program.
+pub trait Program: clap::Parser {
+    /// Returns the settings of every process.
+    fn settings(&self) -> &Settings;
+
+    /// Returns whether it runs a command, which answers and ends, instead of the service.
+    fn is_command(&self) -> bool {
+        false
+    }
+}
+
 /// What [`main`] passes to a service besides its configuration.
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -58,7 +69,7 @@ pub struct Context {
 /// `name` is the service's name in logs and metrics.
 pub fn main<C, R, F>(name: &'static str, run: R) -> ExitCode
 where
-    C: clap::Parser + AsRef<Settings>,
+    C: Program,
     R: FnOnce(C, Context) -> F,
     F: Future<Output = anyhow::Result<()>> + Send + 'static,
 {
@@ -66,12 +77,20 @@ where
         return code;
     }
     let config: C = config::parse();
-    let settings = config.as_ref().clone();
+    let (settings, is_command) = (config.settings().clone(), config.is_command());
     install_crypto();
     match start(name, &settings) {
         Ok((runtime, context)) => {
             runtime.spawn(exit_if_hung(context.shutdown.clone()));
-            finish(runtime, context.shutdown.clone(), || run(config, context))
+            // A command has only its answer to print.
+            if !is_command {
+                tracing::info!(service = name, version = VERSION, "starting {name} {VERSION}");
+            }
+            let code = finish(runtime, context.shutdown.clone(), || run(config, context));
+            if !is_command && code == ExitCode::SUCCESS {
+                tracing::info!("stopped");
+            }
+            code
         }
         Err(error) => exit_code(&error),
     }
@@ -99,7 +118,6 @@ fn start(name: &'static str, settings: &Settings) -> anyhow::Result<(Runtime, Co
     let shutdown = runtime
         .block_on(async { Shutdown::on_signals(settings.drain) })
         .context("cannot listen for signals")?;
-    tracing::info!(service = name, version = VERSION, "starting {name} {VERSION}");
     Ok((runtime, Context { shutdown, metrics }))
 }
 
@@ -130,10 +148,7 @@ where
         tokio::select! {
             biased;
             outcome = work => match outcome.context("the service panicked").flatten() {
-                Ok(()) => {
-                    tracing::info!("stopped");
-                    ExitCode::SUCCESS
-                }
+                Ok(()) => ExitCode::SUCCESS,
                 Err(error) => exit_code(&error),
             },
             () = shutdown.wait_deadline() => {

@@ -85,6 +85,20 @@ async fn wrong_usage_exits_64_and_help_exits_0() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_command_prints_nothing_but_its_answer() {
+    let engines = isolated().await;
+    let deployment = Deployment::prepare(engines);
+    for (program, user, command) in [
+        ("api", User::Api, &["admin", "--json", "create-account", "--name", "a", "--plan", "pro"][..]),
+        ("processor", User::Processor, &["lag", "--json"]),
+    ] {
+        let (code, said) = run_with(program, command, &deployment.environment_of(user)).await;
+        assert_eq!(code, Some(0), "{program}: {said}");
+        assert!(serde_json::from_str::<Value>(&said).is_ok(), "{program}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn values_listed_in_help_are_the_accepted_ones() {
     for program in PROGRAMS {
         let (_, help) = run_with(program, &["--help"], &[]).await;
