@@ -6,12 +6,14 @@ mod app;
 mod background;
 mod config;
 mod error;
+mod metrics;
 mod plan;
 mod resources;
 mod routes;
 mod store;
 mod web;
 
+pub use self::metrics::METRICS;
 pub use app::CountrySource;
 pub use config::{Command, Config};
 pub use plan::{Plans, PlansFault};

@@ -7,7 +7,7 @@ use api::{Command, Config};
 use service::process::{self, Context, bind};
 
 fn main() -> ExitCode {
-    process::main("api", |config: Config, context: Context| async move {
+    process::main("api", api::METRICS, |config: Config, context: Context| async move {
         match config.command.clone() {
             None => {
                 let listener = bind("HOPLINE_API_LISTEN", config.listen).await?;

@@ -32,7 +32,7 @@ pub(crate) struct Options {
 /// Serves until SIGTERM, with the services' logs and metrics.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     telemetry::init(LogFormat::Json, LOG_FILTER)?;
-    let metrics = Metrics::install("constant")?;
+    let metrics = Metrics::install("constant", &[])?;
     let shutdown = Shutdown::on_signals(Duration::from_secs(5))?;
     let health = Health::new(&shutdown);
     let listener = bind("--listen", options.listen).await?;

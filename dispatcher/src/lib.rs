@@ -18,8 +18,10 @@ mod config;
 mod deliver;
 mod enqueue;
 mod leases;
+mod metrics;
 mod store;
 
+pub use self::metrics::METRICS;
 pub use config::{Config, Tuning};
 
 use anyhow::Context as _;

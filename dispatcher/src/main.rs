@@ -6,7 +6,7 @@ use dispatcher::Config;
 use service::process;
 
 fn main() -> ExitCode {
-    process::main("dispatcher", |config: Config, context| async move {
+    process::main("dispatcher", dispatcher::METRICS, |config: Config, context| async move {
         let operations =
             process::bind("HOPLINE_DISPATCHER_OPERATIONS_LISTEN", config.operations_listen).await?;
         dispatcher::run(config, operations, context.metrics, context.shutdown).await

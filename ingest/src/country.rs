@@ -141,8 +141,6 @@ impl CountryFile {
     /// The check is ready even without a file, because redirects need no countries.
     pub fn new(path: PathBuf, check: Check) -> Self {
         let refused = counter!("hopline_country_file_refused_total");
-        // Creates the series before the first error, for alerts.
-        refused.increment(0);
         Self { path, countries: Countries::default(), check, seen: None, refused }
     }
 

@@ -69,9 +69,6 @@ impl Intake {
     /// Creates an intake. `check` is ready while clicks are stored.
     pub fn new(spool: Arc<Spool>, partitions: Arc<Partitions>, check: Check) -> Self {
         check.ready();
-        let dropped = counter!("hopline_clicks_dropped_total");
-        // Creates the series before the first drop, for alerts.
-        dropped.increment(0);
         Self {
             spool,
             partitions,
@@ -80,7 +77,7 @@ impl Intake {
             changing: Mutex::default(),
             drop_log: LogLimit::default(),
             sync_log: LogLimit::default(),
-            dropped,
+            dropped: counter!("hopline_clicks_dropped_total"),
             unlogged: AtomicU64::new(0),
         }
     }

@@ -11,6 +11,7 @@ pub mod destination;
 pub mod edge_clicks;
 pub mod intake;
 pub mod links;
+mod metrics;
 pub mod publish;
 pub mod redirect;
 pub mod spool;
@@ -34,6 +35,7 @@ use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
 pub use self::config::Config;
+pub use self::metrics::METRICS;
 use crate::click::Clicks;
 use crate::client_limit::ClientLimit;
 use crate::country::{Countries, CountryFile};

@@ -17,12 +17,14 @@
 
 pub mod clickhouse;
 pub mod config;
+mod metrics;
 pub mod operate;
 pub mod pipeline;
 mod program;
 mod run;
 pub mod upkeep;
 
+pub use self::metrics::METRICS;
 pub use config::Config;
 pub use operate::operate;
 pub use program::Program;

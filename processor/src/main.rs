@@ -12,6 +12,7 @@ fn main() -> ExitCode {
     let answer_code = Arc::clone(&answered);
     let code = process::main(
         "processor",
+        processor::METRICS,
         |Program { command, config }: Program, Context { shutdown, metrics }| async move {
             let Some(command) = command else {
                 let operations =

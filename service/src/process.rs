@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::config::{EXIT_CONFIGURATION, Faults};
-use crate::metrics::Metrics;
+use crate::metrics::{Metric, Metrics};
 use crate::telemetry::LogFormat;
 use crate::{Shutdown, VERSION, config, healthcheck, telemetry};
 
@@ -66,8 +66,8 @@ pub struct Context {
 ///
 /// The exit code is 0 when `run` succeeds, 64 when the configuration is invalid or the error's chain contains
 /// [`Faults`], else 1. A process that has not finished at its shutdown deadline ends with 1.
-/// `name` is the service's name in logs and metrics.
-pub fn main<C, R, F>(name: &'static str, run: R) -> ExitCode
+/// `name` is the service's name in logs and metrics, `table` the metrics of its crate.
+pub fn main<C, R, F>(name: &'static str, table: &[Metric], run: R) -> ExitCode
 where
     C: Program,
     R: FnOnce(C, Context) -> F,
@@ -79,7 +79,7 @@ where
     let config: C = config::parse();
     let (settings, is_command) = (config.settings().clone(), config.is_command());
     install_crypto();
-    match start(name, &settings) {
+    match start(name, table, &settings) {
         Ok((runtime, context)) => {
             runtime.spawn(exit_if_hung(context.shutdown.clone()));
             // A command has only its answer to print.
@@ -110,10 +110,10 @@ pub async fn bind(variable: &'static str, address: SocketAddr) -> anyhow::Result
     TcpListener::bind(address).await.with_context(|| format!("{variable}: cannot listen on {address}"))
 }
 
-fn start(name: &'static str, settings: &Settings) -> anyhow::Result<(Runtime, Context)> {
+fn start(name: &'static str, table: &[Metric], settings: &Settings) -> anyhow::Result<(Runtime, Context)> {
     telemetry::init(settings.log_format, &settings.log_filter)?;
     raise_open_files();
-    let metrics = Metrics::install(name)?;
+    let metrics = Metrics::install(name, table)?;
     let runtime = Runtime::new().context("cannot start the runtime")?;
     let shutdown = runtime
         .block_on(async { Shutdown::on_signals(settings.drain) })

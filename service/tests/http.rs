@@ -380,7 +380,7 @@ async fn readyz_reports_a_drain() {
     server.address = listener.local_addr().unwrap();
     let health = service::Health::new(&server.shutdown);
     let kafka = health.check("kafka");
-    let metrics = service::metrics::Metrics::install("test").unwrap();
+    let metrics = service::metrics::Metrics::install("test", &[]).unwrap();
     let operations = http::serve_operations(listener, &health, &metrics);
 
     let mut probe = server.connect().await;

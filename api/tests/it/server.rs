@@ -77,7 +77,7 @@ impl Server {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let operations_url = format!("http://{}", operations.local_addr().unwrap());
         let shutdown = Shutdown::new(Duration::from_secs(10));
-        let metrics = Metrics::install("api").unwrap();
+        let metrics = Metrics::install("api", api::METRICS).unwrap();
         let task = tokio::spawn(api::run(config, listener, operations, metrics, shutdown.clone()));
         Self {
             engines,

@@ -204,7 +204,7 @@ impl World {
         change(&mut config);
         let operations = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let operations_url = format!("http://{}", operations.local_addr().unwrap());
-        let metrics = Metrics::install("dispatcher").unwrap();
+        let metrics = Metrics::install("dispatcher", dispatcher::METRICS).unwrap();
         let shutdown = Shutdown::new(Duration::from_secs(20));
         let run = tokio::spawn(dispatcher::run(config, operations, metrics, shutdown.clone()));
         Dispatcher { run, shutdown, operations_url }

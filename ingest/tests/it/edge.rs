@@ -93,7 +93,7 @@ impl Edge {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let operations = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let shutdown = Shutdown::new(Duration::from_secs(20));
-        let metrics = Metrics::install("ingest").unwrap();
+        let metrics = Metrics::install("ingest", ingest::METRICS).unwrap();
         let (address, operations_address) =
             (listener.local_addr().unwrap(), operations.local_addr().unwrap());
         let task = tokio::spawn(ingest::run(config, listener, operations, metrics, shutdown.clone()));

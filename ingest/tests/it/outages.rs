@@ -187,7 +187,7 @@ async fn a_second_edge_on_the_same_spool_does_not_start() {
         config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path()),
         listener().await,
         listener().await,
-        Metrics::install("ingest").unwrap(),
+        Metrics::install("ingest", ingest::METRICS).unwrap(),
         Shutdown::new(DEADLINE),
     )
     .await

@@ -72,7 +72,7 @@ impl Processor {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let operations = listener.local_addr().unwrap();
         let shutdown = Shutdown::new(Duration::from_secs(20));
-        let metrics = Metrics::install("processor").unwrap();
+        let metrics = Metrics::install("processor", processor::METRICS).unwrap();
         let run = tokio::spawn(processor::run(config, listener, metrics, shutdown.clone()));
         Self { shutdown, operations, run }
     }
