@@ -7,7 +7,12 @@ pub const METRICS: &[Metric] = &[
     Metric::gauge(
         "hopline_processor_lag_offsets",
         &[("partition", &[])],
-        "Records of a partition that are not counted yet",
+        "Records of a partition that are not counted yet, from its owner",
+    ),
+    Metric::gauge(
+        "hopline_processor_counted_until_seconds",
+        &[("partition", &[])],
+        "Time up to which the clicks of a partition are counted, as a Unix time, from its owner",
     ),
     Metric::counter("hopline_processor_rows_inserted_total", &[], "Rows of clicks inserted"),
     Metric::counter("hopline_processor_batches_total", &[], "Batches inserted"),
@@ -46,7 +51,7 @@ pub const METRICS: &[Metric] = &[
     Metric::gauge(
         "hopline_processor_closed_until_seconds",
         &[],
-        "End of the last closed day, as a Unix time",
+        "Start of the first open day, as a Unix time, from the processor that runs upkeep",
     ),
     Metric::histogram("hopline_processor_rollup_seconds", SECONDS, &[], "Time to close days"),
     Metric::counter(

@@ -17,6 +17,9 @@ pub const SECONDS: &[f64] = &[
 pub const COUNTS: &[f64] =
     &[1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0, 100_000.0, 300_000.0];
 
+/// The value of a gauge that is not known, or not any more. [`Metrics::render`] leaves such a gauge out.
+pub const UNKNOWN: f64 = f64::NAN;
+
 /// The metrics that this crate records in every program. `.ci/reference.py` reads this table.
 pub const METRICS: &[Metric] = &[
     Metric::gauge("hopline_build_info", &[("service", &[]), ("version", &[])], "Always 1"),
@@ -161,7 +164,8 @@ impl Metrics {
     #[must_use]
     pub fn render(&self) -> String {
         self.process.collect();
-        self.recorder.render()
+        // The recorder cannot remove a gauge.
+        self.recorder.render().split_inclusive('\n').filter(|line| !line.ends_with(" NaN\n")).collect()
     }
 }
 
@@ -212,5 +216,19 @@ mod tests {
             assert!(text.contains(line), "{line}{text}");
         }
         assert!(!text.contains("hopline_operations_total"), "its values are not known: {text}");
+    }
+
+    #[test]
+    fn a_gauge_without_a_known_value_is_left_out() {
+        let metrics = install();
+        let lag = |partition: &'static str| metrics::gauge!("hopline_lag", "partition" => partition);
+        lag("0").set(5.0);
+        lag("1").set(7.0);
+        lag("1").set(UNKNOWN);
+        let text = metrics.render();
+        assert!(text.contains("# TYPE hopline_lag gauge\nhopline_lag{partition=\"0\"} 5\n"), "{text}");
+        assert!(!text.contains("partition=\"1\""), "{text}");
+        lag("1").set(9.0);
+        assert!(metrics.render().contains("hopline_lag{partition=\"1\"} 9\n"));
     }
 }

@@ -19,6 +19,7 @@ mod encrypted;
 mod handovers;
 mod imports;
 mod kills;
+mod metrics;
 mod pipeline;
 mod power_loss;
 mod stops;

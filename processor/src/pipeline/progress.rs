@@ -1,10 +1,12 @@
-//! Writes each second up to when clicks are counted, and updates the lag metric and the readiness check.
+//! Writes each second up to when clicks are counted, and updates the metrics of partitions and the readiness check.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use metrics::gauge;
 use schemas::time::to_millis;
+use service::metrics::UNKNOWN;
 use service::{Check, Shutdown};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -24,13 +26,14 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub async fn write_progress(lanes: &Lanes, log: &Log, store: &Store, check: &Check, shutdown: &Shutdown) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut clock = None;
+    let (mut clock, mut owned) = (None, BTreeSet::new());
     loop {
         tokio::select! {
             () = shutdown.wait() => return,
             _ = ticks.tick() => {}
         }
         let phases = lanes.phases();
+        owned = forget_moved(owned, &phases);
         // Uses the clock of the last round, because this round may take long while an engine is unreachable.
         update_check(&phases, clock, check);
         tokio::select! {
@@ -38,6 +41,27 @@ pub async fn write_progress(lanes: &Lanes, log: &Log, store: &Store, check: &Che
             read = round(&phases, lanes, log, store) => clock = read,
         }
     }
+}
+
+/// Removes the metrics of partitions that this process does not own any more, and returns those that it owns. Another
+/// process may own them now, and two values of a partition would contradict each other.
+fn forget_moved(before: BTreeSet<i32>, phases: &[(i32, Phase)]) -> BTreeSet<i32> {
+    let is_owned = |phase: &Phase| matches!(phase, Phase::Owned { .. });
+    let owned: BTreeSet<i32> =
+        phases.iter().filter(|(_, phase)| is_owned(phase)).map(|(partition, _)| *partition).collect();
+    for partition in before.difference(&owned) {
+        set_lag(*partition, UNKNOWN);
+        set_counted_until(*partition, UNKNOWN);
+    }
+    owned
+}
+
+fn set_lag(partition: i32, records: f64) {
+    gauge!("hopline_processor_lag_offsets", "partition" => partition.to_string()).set(records);
+}
+
+fn set_counted_until(partition: i32, seconds: f64) {
+    gauge!("hopline_processor_counted_until_seconds", "partition" => partition.to_string()).set(seconds);
 }
 
 /// Writes progress once, and returns the clocks. Writes nothing while Kafka or ClickHouse does not answer, which their
@@ -98,7 +122,9 @@ async fn write(counted: &[Counted], lanes: &Lanes, store: &Store) -> Result<(), 
     };
     store.write_progress(&known.iter().map(row).collect::<Vec<_>>()).await?;
     for Counted { partition, token, as_of, known } in known {
-        lanes.notify_counted(*partition, *token, known.map_or(*as_of, |known| known.max(*as_of)));
+        let counted = known.map_or(*as_of, |known| known.max(*as_of));
+        lanes.notify_counted(*partition, *token, counted);
+        set_counted_until(*partition, counted.timestamp_millis() as f64 / 1_000.0);
     }
     Ok(())
 }
@@ -145,7 +171,7 @@ async fn measure(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log, clock: Clock
         let caught_up = match log.extent(partition).await {
             Ok(extent) => {
                 let lag = extent.end.saturating_sub(*next);
-                gauge!("hopline_processor_lag_offsets", "partition" => partition.to_string()).set(lag as f64);
+                set_lag(partition, lag as f64);
                 if extent.end < *next {
                     // The log was truncated or replaced, and none of its new records is counted yet.
                     lanes.notify_lost(partition, token);

@@ -15,6 +15,7 @@ use chrono::NaiveDate;
 use metrics::counter;
 use schemas::row::UPKEEP;
 use service::Shutdown;
+use service::metrics::UNKNOWN;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use uuid::Uuid;
@@ -105,7 +106,10 @@ pub async fn upkeep(
         }
         tokio::select! {
             () = shutdown.wait() => return,
-            _ = held.wait_for(|held| !*held) => tracing::info!("upkeep moved to another processor"),
+            _ = held.wait_for(|held| !*held) => {
+                tracing::info!("upkeep moved to another processor");
+                Upkeep::set_closed_until(UNKNOWN);
+            }
             () = upkeep.work() => {}
         }
     }
@@ -148,6 +152,8 @@ impl Upkeep {
     }
 
     async fn round(&mut self) -> Result<(), UpkeepError> {
+        // First, so that a failure below does not hide for how long days have been open.
+        self.report_closed().await?;
         let now = Clock::read(&self.store).await?.agreed()?;
         while self.close_next(now).await? {}
         while self.close_again().await? {}

@@ -3,13 +3,26 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use chrono::{DateTime, Days, NaiveDate, Utc};
+use chrono::{DateTime, Days, NaiveDate, NaiveTime, Utc};
 use metrics::{counter, gauge, histogram};
 use schemas::clickhouse::rollup::{Run, Scope, last_day_of_month, may_be_read};
+use service::metrics::UNKNOWN;
 
 use super::{Upkeep, UpkeepError, UpkeepStore, raise_epoch};
 
 impl Upkeep {
+    /// Updates the metric of closed days, which exists only in the process that closes them.
+    pub(super) async fn report_closed(&self) -> Result<(), UpkeepError> {
+        let until =
+            self.tables.first_open_slice().await?.map(|slice| slice.and_time(NaiveTime::MIN).and_utc());
+        Self::set_closed_until(until.map_or(UNKNOWN, |until| until.timestamp() as f64));
+        Ok(())
+    }
+
+    pub(super) fn set_closed_until(seconds: f64) {
+        gauge!("hopline_processor_closed_until_seconds").set(seconds);
+    }
+
     /// Closes the next slice that can be closed, and the empty ones after it; returns whether there was one.
     pub(super) async fn close_next(&self, now: DateTime<Utc>) -> Result<bool, UpkeepError> {
         if self.next_slices(now).await?.is_empty() {
@@ -25,7 +38,6 @@ impl Upkeep {
         self.tables.close(version, slices).await?;
         let seconds = started.elapsed().as_secs_f64();
         histogram!("hopline_processor_rollup_seconds").record(seconds);
-        gauge!("hopline_processor_closed_until_seconds").set(end_of(last).timestamp() as f64);
         tracing::info!(%first, %last, version, seconds, "closed the slices from {first} to {last}");
         Ok(true)
     }
@@ -121,5 +133,5 @@ impl UpkeepStore {
 /// Returns when a slice ends.
 fn end_of(slice: NaiveDate) -> DateTime<Utc> {
     let next = slice.checked_add_days(Days::new(1)).unwrap_or(slice);
-    next.and_time(chrono::NaiveTime::MIN).and_utc()
+    next.and_time(NaiveTime::MIN).and_utc()
 }

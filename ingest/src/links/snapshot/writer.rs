@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use chrono::Utc;
 use metrics::{Counter, Gauge, counter, gauge};
+use service::metrics::UNKNOWN;
 
 use crate::links::Links;
 use crate::links::snapshot::format::{self, Origin};
@@ -49,13 +50,15 @@ impl Writer {
 /// When the thread cannot be started.
 pub fn start(links: Links, path: PathBuf, topic: String, interval: Duration) -> anyhow::Result<Writer> {
     let stop = Arc::new(OnceLock::new());
+    let written_at = gauge!("hopline_snapshot_written_timestamp_seconds");
+    written_at.set(UNKNOWN);
     let mut state = State {
         links,
         path,
         topic,
         written: None,
         stop: Arc::clone(&stop),
-        written_at: gauge!("hopline_snapshot_written_timestamp_seconds"),
+        written_at,
         errors: counter!("hopline_snapshot_errors_total"),
     };
     let thread = thread::Builder::new()
