@@ -21,11 +21,13 @@ pub use store::grants::Engine;
 
 use anyhow::Context as _;
 use schemas::click_id::ClickIdKeys;
+use schemas::topic;
 use service::destination::DestinationRules;
 use service::http::{Limits, serve_with_middleware};
+use service::kafka::{self, KafkaConfig};
 use service::metrics::Metrics;
 use service::slots::Slots;
-use service::{Health, Shutdown};
+use service::{Check, Health, Shutdown};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -64,10 +66,14 @@ pub async fn run(
     let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
     let clickhouse = service::clickhouse::client(&config.clickhouse);
     // Registered before the first /readyz: without checks it would be ready.
-    let (postgres, kafka) = (health.check("postgres"), health.check("kafka"));
+    let postgres = health.check("postgres");
+    // Without Kafka changes wait in the outbox, and without ClickHouse links are answered without counts.
+    let (kafka, clicks) = (health.informational("kafka"), health.informational("clickhouse"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     tokio::spawn(service::postgres::watch(pool.clone(), postgres, shutdown.clone()));
-    let outbox = tokio::spawn(outbox::publish(pool.clone(), config.kafka.clone(), kafka, shutdown.clone()));
+    tokio::spawn(service::clickhouse::watch(clickhouse.clone(), clicks, shutdown.clone()));
+    tokio::spawn(watch_kafka(config.kafka.clone(), kafka, shutdown.clone()));
+    let outbox = tokio::spawn(outbox::publish(pool.clone(), config.kafka.clone(), shutdown.clone()));
 
     let app = app(&config, pool.clone(), &clickhouse, &shutdown)?;
     follow(&config.kafka, app.live.clone(), shutdown.clone())?;
@@ -85,6 +91,15 @@ pub async fn run(
     outbox.await.context("the outbox publisher panicked")?;
     pool.close().await;
     Ok(())
+}
+
+/// Probes Kafka and the topics of this crate until shutdown.
+async fn watch_kafka(config: KafkaConfig, check: Check, shutdown: Shutdown) {
+    let topics = [topic::LINKS, topic::LINK_EVENTS, topic::CONVERSIONS, topic::CLICKS];
+    let topics = topics.map(|topic| config.topic(topic.name)).to_vec();
+    if let Err(error) = kafka::watch(&config, topics, check, shutdown).await {
+        tracing::error!("cannot probe Kafka: {error}");
+    }
 }
 
 /// Creates the state for requests and operators' commands.

@@ -70,8 +70,9 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let health = Health::new(&shutdown);
     // All checks exist before readiness is served: without checks the edge would be ready.
-    let (kafka_check, spool_check, links_check) =
-        (health.check("kafka"), health.check("spool"), health.check("links"));
+    let (spool_check, links_check) = (health.check("spool"), health.check("links"));
+    // Without Kafka the edge redirects and stores clicks.
+    let kafka_check = health.informational("kafka");
     let (agents_check, countries_check) = (health.check("agents"), health.check("countries"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
 

@@ -24,13 +24,15 @@ pub struct Health {
 #[derive(Debug, Clone, Serialize)]
 struct State {
     ready: bool,
+    /// Whether the process is ready only while this check is.
+    required: bool,
     detail: String,
 }
 
 /// The response of `/readyz`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Whether every check is ready and no shutdown was requested.
+    /// Whether every required check is ready and no shutdown was requested.
     pub ready: bool,
     checks: BTreeMap<&'static str, State>,
 }
@@ -42,14 +44,24 @@ impl Health {
         Self { checks: Arc::default(), shutdown: shutdown.clone() }
     }
 
-    /// Returns the check with that name; a new one is not ready.
+    /// Adds a check, which is not ready yet. The process is ready only while this check is.
     #[must_use]
     pub fn check(&self, name: &'static str) -> Check {
-        self.checks
-            .lock()
-            .entry(name)
-            .or_insert_with(|| State { ready: false, detail: NOT_CHECKED.to_owned() });
-        Check { health: self.clone(), name }
+        self.add(name, true)
+    }
+
+    /// Adds a check of something without which the process still answers requests. It is reported like the others, but
+    /// does not decide whether the process is ready.
+    #[must_use]
+    pub fn informational(&self, name: &'static str) -> Check {
+        self.add(name, false)
+    }
+
+    fn add(&self, name: &'static str, required: bool) -> Check {
+        let state = State { ready: false, required, detail: NOT_CHECKED.to_owned() };
+        self.checks.lock().insert(name, state);
+        set_gauge(name, false);
+        Check { health: self.clone(), name, required }
     }
 
     /// Returns the current state of all checks.
@@ -58,9 +70,9 @@ impl Health {
         let mut checks = self.checks.lock().clone();
         // Load balancers must send new work elsewhere before the listener closes.
         if self.shutdown.requested() {
-            checks.insert("process", State { ready: false, detail: "draining".to_owned() });
+            checks.insert("process", State { ready: false, required: true, detail: "draining".to_owned() });
         }
-        Report { ready: checks.values().all(|check| check.ready), checks }
+        Report { ready: checks.values().all(|check| check.ready || !check.required), checks }
     }
 }
 
@@ -69,6 +81,7 @@ impl Health {
 pub struct Check {
     health: Health,
     name: &'static str,
+    required: bool,
 }
 
 impl Check {
@@ -94,10 +107,10 @@ impl Check {
     }
 
     fn set(&self, ready: bool, detail: String) {
-        let name = self.name;
-        let state = State { ready, detail: detail.clone() };
+        let Self { name, required, .. } = *self;
+        let state = State { ready, required, detail: detail.clone() };
         let before = self.health.checks.lock().insert(name, state);
-        metrics::gauge!("hopline_check_ready", "check" => name).set(if ready { 1.0 } else { 0.0 });
+        set_gauge(name, ready);
         // Probes repeat; only changes are logged.
         let changed =
             before.is_none_or(|before| before.ready != ready || (!ready && before.detail == NOT_CHECKED));
@@ -107,6 +120,10 @@ impl Check {
             (false, _) => {}
         }
     }
+}
+
+fn set_gauge(check: &'static str, ready: bool) {
+    metrics::gauge!("hopline_check_ready", "check" => check).set(if ready { 1.0 } else { 0.0 });
 }
 
 /// The detail of a ready check without anything to report.
@@ -173,6 +190,24 @@ mod tests {
         assert!(!health.report().ready);
         assert!(!kafka.is_ready());
         assert!(postgres.is_ready());
+    }
+
+    #[test]
+    fn an_informational_check_is_reported_and_decides_nothing() {
+        let health = Health::new(&Shutdown::new(Duration::ZERO));
+        let (spool, kafka) = (health.check("spool"), health.informational("kafka"));
+        spool.ready();
+        kafka.unready("no broker answers");
+        let report = serde_json::to_value(health.report()).unwrap();
+        assert_eq!(
+            report,
+            serde_json::json!({"ready": true, "checks": {
+                "kafka": {"ready": false, "required": false, "detail": "no broker answers"},
+                "spool": {"ready": true, "required": true, "detail": "ok"},
+            }})
+        );
+        spool.unready("full");
+        assert!(!health.report().ready);
     }
 
     #[test]

@@ -388,7 +388,10 @@ async fn readyz_reports_a_drain() {
     kafka.ready();
     let ready = probe.get("/readyz").await;
     assert_eq!(ready.status(), 200);
-    assert_eq!(ready.body, r#"{"ready":true,"checks":{"kafka":{"ready":true,"detail":"ok"}}}"#);
+    assert_eq!(
+        ready.body,
+        r#"{"ready":true,"checks":{"kafka":{"ready":true,"required":true,"detail":"ok"}}}"#
+    );
     server.shutdown.request();
     let draining = probe.get("/readyz").await;
     assert_eq!(draining.status(), 503);

@@ -179,7 +179,7 @@ async fn programs_start_while_their_engines_are_down_and_name_them() {
     let expected: [(&str, &[&str]); 4] = [
         ("ingest", &["kafka"]),
         ("processor", &["kafka", "clickhouse"]),
-        ("api", &["kafka", "postgres"]),
+        ("api", &["kafka", "postgres", "clickhouse"]),
         ("dispatcher", &["kafka", "postgres"]),
     ];
     for (server, (name, checks)) in deployment.services().into_iter().zip(expected) {

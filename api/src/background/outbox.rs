@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaResult;
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
+use service::Shutdown;
 use service::kafka::KafkaConfig;
-use service::{Check, Shutdown};
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 
@@ -35,15 +35,14 @@ const SIGN: Duration = Duration::from_secs(2);
 /// load, one transaction publishes many changes, which costs far less than one for each.
 const GATHERING: Duration = Duration::from_millis(20);
 
-/// Publishes the outbox until shutdown; failures are logged, shown by `check`, and tried again.
-pub(crate) async fn publish(pool: PgPool, kafka: KafkaConfig, check: Check, shutdown: Shutdown) {
+/// Publishes the outbox until shutdown; failures are logged and tried again.
+pub(crate) async fn publish(pool: PgPool, kafka: KafkaConfig, shutdown: Shutdown) {
     while !shutdown.requested() {
         let outcome = tokio::select! {
-            outcome = publish_as_the_only_one(&pool, &kafka, &check, &shutdown) => outcome,
+            outcome = publish_as_the_only_one(&pool, &kafka, &shutdown) => outcome,
             () = shutdown.wait() => return,
         };
         if let Err(error) = outcome {
-            check.unready(format!("{error:#}"));
             tracing::warn!(error = format!("{error:#}"), "cannot publish the outbox; trying again");
         }
         tokio::select! {
@@ -57,20 +56,17 @@ pub(crate) async fn publish(pool: PgPool, kafka: KafkaConfig, check: Check, shut
 async fn publish_as_the_only_one(
     pool: &PgPool,
     kafka: &KafkaConfig,
-    check: &Check,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     let mut session = PublisherSession::begin(pool).await?;
     while !session.lock().await? {
         // Another instance publishes.
-        check.ready();
         tokio::time::sleep(PAUSE).await;
     }
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
     let producer = hold_until(&mut session, fenced_producer(kafka)).await?;
     tracing::info!("this instance publishes the outbox");
-    check.ready();
     while !shutdown.requested() {
         let began = Instant::now();
         match publish_batch(&mut session, &producer, kafka).await? {

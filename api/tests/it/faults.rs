@@ -1,10 +1,16 @@
 //! Engines that are down, and requests that make no sense.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 use tests::engines::{http_client, isolated};
+use tests::eventually;
 
 use crate::server::{Server, answer, config};
+
+/// How long a check may take on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn the_api_starts_without_engines_and_names_them() {
@@ -33,6 +39,33 @@ async fn the_api_starts_without_engines_and_names_them() {
         assert_eq!((refused.status.as_u16(), &refused.body["code"]), (401, &json!("UNAUTHORIZED")), "{key}");
     }
     server.stop().await;
+}
+
+#[tokio::test]
+async fn readyz_names_the_engine_that_is_down_and_requires_postgres_alone() {
+    let unreachable = "127.0.0.1:1";
+    let mut without_postgres = isolated().await;
+    without_postgres.database_url = format!("postgres://nobody@{unreachable}/none");
+    let mut without_kafka = isolated().await;
+    without_kafka.kafka_brokers = unreachable.to_owned();
+    let mut without_clickhouse = isolated().await;
+    without_clickhouse.clickhouse_url = format!("http://{unreachable}/none");
+    for (engines, down, status) in [
+        (without_postgres, "postgres", 503),
+        (without_kafka, "kafka", 200),
+        (without_clickhouse, "clickhouse", 200),
+    ] {
+        let config = config(&engines);
+        let server = Server::serve(engines, config).await;
+        eventually(&format!("{down} alone is not ready"), SOON, async || {
+            let answer = answer(http_client().get(format!("{}/readyz", server.operations))).await;
+            let checks = answer.body["checks"].as_object().unwrap();
+            let is_as_wanted = checks.iter().all(|(name, check)| check["ready"] == (name != down));
+            if is_as_wanted && answer.status == status { Ok(()) } else { Err(answer) }
+        })
+        .await;
+        server.stop().await;
+    }
 }
 
 /// A key that no database knows, with a right checksum.

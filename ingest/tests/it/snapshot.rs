@@ -51,9 +51,16 @@ async fn an_edge_without_kafka_serves_its_snapshot_and_stores_clicks() {
     let click_id = click_id(&answer);
     let links = links_check(&edge, "from a snapshot of ").await;
     assert_eq!(links["ready"], true);
+    eventually("readyz names kafka", DEADLINE, async || match edge.readyz().await {
+        (200, report) if report["checks"]["kafka"]["detail"] != "not checked yet" => {
+            assert_eq!(report["checks"]["kafka"]["ready"], false);
+            Ok(())
+        }
+        other => Err(other),
+    })
+    .await;
 
     broker.cluster.broker_up(1).unwrap();
-    edge.is_ready().await;
     assert_eq!(links_check(&edge, "ok").await["detail"], "ok");
     let arrived = clicks(&broker.isolated(), 1).await;
     assert_eq!(arrived[0].1.click_id, click_id);

@@ -195,8 +195,8 @@ containers:
       httpGet: {path: /healthz, port: operations}
       timeoutSeconds: 3
     {{- if $program.public }}
-    # /readyz fails while an engine is away, on every pod at once: edges redirect without Kafka, and nobody else would. So it decides
-    # when a pod starts to serve, and not whether it continues to.
+    # /readyz may fail on every pod at once: on edges whose spools are full, which still redirect, and on APIs without Postgres. So it
+    # decides when a pod begins to serve, and not whether it continues to.
     startupProbe:
       httpGet: {path: /readyz, port: operations}
       periodSeconds: 2
