@@ -74,6 +74,7 @@ pub async fn run(
     tokio::spawn(service::clickhouse::watch(clickhouse.clone(), clicks, shutdown.clone()));
     tokio::spawn(watch_kafka(config.kafka.clone(), kafka, shutdown.clone()));
     let outbox = tokio::spawn(outbox::publish(pool.clone(), config.kafka.clone(), shutdown.clone()));
+    tokio::spawn(outbox::measure(pool.clone(), shutdown.clone()));
 
     let app = app(&config, pool.clone(), &clickhouse, &shutdown)?;
     follow(&config.kafka, app.live.clone(), shutdown.clone())?;

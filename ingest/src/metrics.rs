@@ -2,12 +2,21 @@
 
 use service::metrics::Metric;
 
+/// Upper bounds of the buckets of a redirect. From memory it takes microseconds, with a lookup in Postgres milliseconds.
+const REDIRECT_SECONDS: &[f64] = &[0.000_1, 0.001, 0.01, 0.1, 1.0];
+
 /// The metrics of this crate. `.ci/reference.py` reads this table.
 pub const METRICS: &[Metric] = &[
     Metric::counter(
         "hopline_redirects_total",
         &[("status", &["301", "302", "307", "308", "404", "410"])],
         "Answered visits",
+    ),
+    Metric::histogram(
+        "hopline_redirect_seconds",
+        REDIRECT_SECONDS,
+        &[],
+        "Time from a visit to its answer, without the network",
     ),
     Metric::counter("hopline_clicks_total", &[("class", &["human", "bot", "preview"])], "Answered clicks"),
     Metric::counter(

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{NaiveTime, Utc};
 use devstack::Server;
 use tests::deployment::{Deployment, click_id};
-use tests::engines::{http_client, isolated};
+use tests::engines::{Isolated, http_client, isolated, topics_on};
 use tests::eventually;
+use tests::faults::own_kafka;
 use tests::processor::Processor;
 use tests::receiver::{Answer, Receiver};
+use tests::signals::{freeze, wake};
 
 use crate::traffic::LONG;
 
@@ -112,10 +114,14 @@ async fn no_counter_appears_after_the_start() {
         missing.map_or(Ok(pages), Err)
     })
     .await;
+    assert!(after[0].values["hopline_redirect_seconds_count"] >= 3.0);
     for ((before, page), server) in before.iter().zip(&after).zip(deployment.services()) {
         let new: Vec<String> = page.counted().difference(before).cloned().collect();
         assert!(new.is_empty(), "{}: {new:#?}", server.name());
     }
+    let created = r#"hopline_api_requests_total{operation="POST /links",status="2xx"}"#;
+    assert_eq!(after[2].values[created], 1.0);
+    assert_eq!(after[2].values["hopline_outbox_messages"], 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,4 +198,47 @@ async fn the_processor_that_runs_upkeep_reports_closed_days_from_its_start() {
     })
     .await;
     other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outbox_is_measured_while_kafka_hangs_and_edge_and_api_stay_ready() {
+    let kafka = own_kafka().await;
+    let Isolated { kafka_brokers, topic_prefix, .. } = topics_on(kafka.url()).await;
+    let engines = Isolated { kafka_brokers, topic_prefix, ..isolated().await };
+    let deployment = Deployment::start_on(engines, &[]).await;
+    eventually("the outbox is empty", LONG, async || {
+        let page = Page::of(&deployment.api).await;
+        let waiting = ["hopline_outbox_messages", "hopline_outbox_oldest_seconds"].map(|name| page.sum(name));
+        if waiting == [0.0, 0.0] { Ok(()) } else { Err(waiting) }
+    })
+    .await;
+
+    freeze(&kafka);
+    deployment.create_link().await;
+    // Longer than between two measurements.
+    eventually("the outbox is measured", LONG, async || {
+        let page = Page::of(&deployment.api).await;
+        let (messages, age) =
+            (page.sum("hopline_outbox_messages"), page.sum("hopline_outbox_oldest_seconds"));
+        if messages == 2.0 && age > 6.0 { Ok(()) } else { Err((messages, age)) }
+    })
+    .await;
+    for server in [&deployment.ingest, &deployment.api] {
+        eventually("Kafka is reported", LONG, async || {
+            let page = Page::of(server).await;
+            match page.values[r#"hopline_check_ready{check="kafka"}"#] {
+                0.0 => Ok(()),
+                ready => Err(ready),
+            }
+        })
+        .await;
+        let ready = http_client().get(format!("{}/readyz", server.url())).send().await.unwrap();
+        assert_eq!(ready.status(), 200, "{}: {}", server.name(), ready.text().await.unwrap());
+    }
+    wake(&kafka);
+    eventually("the outbox is empty", LONG, async || {
+        let messages = Page::of(&deployment.api).await.sum("hopline_outbox_messages");
+        if messages == 0.0 { Ok(()) } else { Err(messages) }
+    })
+    .await;
 }

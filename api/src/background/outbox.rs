@@ -14,10 +14,11 @@ use rdkafka::error::KafkaResult;
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use service::Shutdown;
 use service::kafka::KafkaConfig;
+use service::metrics::UNKNOWN;
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 
-use crate::store::outbox::{CHANNEL, OutboxRow, PublisherSession};
+use crate::store::outbox::{self, CHANNEL, OutboxRow, PublisherSession};
 
 /// Rows in one Kafka transaction.
 const BATCH: usize = 500;
@@ -34,6 +35,27 @@ const SIGN: Duration = Duration::from_secs(2);
 /// Least time between the beginnings of two Kafka transactions. A change after a pause is published at once; under
 /// load, one transaction publishes many changes, which costs far less than one for each.
 const GATHERING: Duration = Duration::from_millis(20);
+
+/// Time between two measurements of the outbox.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Measures how many messages wait, and since when, until shutdown. Every instance does, because the one that publishes may
+/// hang.
+pub(crate) async fn measure(pool: PgPool, shutdown: Shutdown) {
+    let measurements = async {
+        loop {
+            // Without Postgres neither is known; its check says so.
+            let (messages, age) = outbox::size_and_age(&pool).await.unwrap_or((UNKNOWN, UNKNOWN));
+            metrics::gauge!("hopline_outbox_messages").set(messages);
+            metrics::gauge!("hopline_outbox_oldest_seconds").set(age);
+            tokio::time::sleep(MEASURE_INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        () = shutdown.wait() => {}
+        () = measurements => {}
+    }
+}
 
 /// Publishes the outbox until shutdown; failures are logged and tried again.
 pub(crate) async fn publish(pool: PgPool, kafka: KafkaConfig, shutdown: Shutdown) {

@@ -70,6 +70,16 @@ pub(crate) async fn waiting(connection: &mut PgConnection, last: i64) -> sqlx::R
     sqlx::query_scalar("SELECT count(*) FROM outbox WHERE seq <= $1").bind(last).fetch_one(connection).await
 }
 
+/// Returns how many messages wait, and for how many seconds the oldest one has.
+pub(crate) async fn size_and_age(pool: &PgPool) -> sqlx::Result<(f64, f64)> {
+    // A message of a transaction that commits late is older than those before it.
+    sqlx::query_as(
+        "SELECT count(*)::float8, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 FROM outbox",
+    )
+    .fetch_one(pool)
+    .await
+}
+
 /// A session of Postgres that holds the publisher's lock, or waits for it.
 pub(crate) struct PublisherSession {
     /// The lock lives as long as this connection, which is therefore detached from the pool.

@@ -3,6 +3,7 @@
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::{Method, StatusCode};
+use metrics::{Counter, counter};
 use serde::Serialize;
 use service::http::{ApiError, json};
 use warp::reply::{Reply as _, Response};
@@ -17,8 +18,13 @@ pub(crate) struct Operation {
     pub(crate) access: Access,
     /// The status of a success.
     pub(crate) status: StatusCode,
+    /// Its requests by class of the answer's status, in the order of [`CLASSES`].
+    requests: [Counter; CLASSES.len()],
     run: Box<dyn Fn(Request, StatusCode) -> BoxFuture<'static, Response> + Send + Sync>,
 }
+
+/// The first digits of statuses, and their metric labels.
+const CLASSES: [(u16, &str); 4] = [(2, "2xx"), (3, "3xx"), (4, "4xx"), (5, "5xx")];
 
 /// Who may call an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,11 +147,25 @@ impl Operation {
                 .map(|answer| answer.unwrap_or_else(ApiError::into_response))
                 .boxed()
         };
-        Self { method, path, access: P::ACCESS, status, run: Box::new(run) }
+        let operation = format!("{method} /{path}");
+        let requests = CLASSES.map(|(_, class)| {
+            counter!("hopline_api_requests_total", "operation" => operation.clone(), "status" => class)
+        });
+        Self { method, path, access: P::ACCESS, status, requests, run: Box::new(run) }
     }
 
     /// Answers a request.
     pub(crate) fn call(&self, request: Request) -> BoxFuture<'static, Response> {
-        (self.run)(request, self.status)
+        let requests = self.requests.clone();
+        let answer = (self.run)(request, self.status);
+        async move {
+            let answer = answer.await;
+            let class = answer.status().as_u16() / 100;
+            if let Some(index) = CLASSES.iter().position(|(first, _)| *first == class) {
+                requests[index].increment(1);
+            }
+            answer
+        }
+        .boxed()
     }
 }

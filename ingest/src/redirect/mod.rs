@@ -4,11 +4,12 @@ mod pages;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use chrono::{DateTime, Utc};
 use http::header::{CACHE_CONTROL, LOCATION};
 use http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, StatusCode};
-use metrics::{Counter, counter};
+use metrics::{Counter, Histogram, counter, histogram};
 use schemas::click_id::ClickIdKeys;
 use schemas::message::Class;
 use service::agent;
@@ -58,6 +59,7 @@ pub struct Counts {
     redirected: [Counter; 4],
     not_found: Counter,
     gone: Counter,
+    seconds: Histogram,
 }
 
 impl Default for Counts {
@@ -72,6 +74,7 @@ impl Default for Counts {
             redirected: REDIRECTS.map(|(_, status)| redirects(status)),
             not_found: redirects("404"),
             gone: redirects("410"),
+            seconds: histogram!("hopline_redirect_seconds"),
         }
     }
 }
@@ -151,7 +154,9 @@ pub fn routes(edge: &Arc<Edge>) -> Route {
                         headers: &headers,
                         address: client_address(peer.0.ip(), &headers, &edge.trusted_proxies),
                     };
+                    let began = Instant::now();
                     let mut response = edge.answer(path.as_str(), &request).await;
+                    edge.counts.seconds.record(began.elapsed());
                     if came_over_tls(peer.0.ip(), &headers, &edge.trusted_proxies) {
                         require_tls(response.headers_mut());
                     }
