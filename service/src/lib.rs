@@ -12,6 +12,7 @@
 //! | `sealed` | [`sealed`]: encryption of stored webhook secrets |
 //! | `agent` | [`agent`]: classification of User-Agents |
 //! | `destination` | [`destination`]: checks of webhook URLs and addresses |
+//! | `traces` | [`traces`]: traces of single clicks and events, over OTLP |
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -38,6 +39,8 @@ pub mod sealed;
 pub mod shutdown;
 pub mod slots;
 pub mod telemetry;
+#[cfg(feature = "traces")]
+pub mod traces;
 
 pub use health::{Check, Health};
 pub use log_limit::{KeyedLogLimit, LogLimit};
