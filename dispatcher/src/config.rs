@@ -7,6 +7,7 @@ use service::config::{Cidrs, KeyRing};
 use service::kafka::KafkaConfig;
 use service::postgres::PostgresConfig;
 use service::process;
+use service::traces::TraceConfig;
 use url::Url;
 
 /// Fans events out to webhook endpoints, signs and delivers them.
@@ -16,6 +17,10 @@ pub struct Config {
     /// Logs and the drain deadline.
     #[command(flatten)]
     pub process: process::Settings,
+
+    /// Traces of deliveries.
+    #[command(flatten)]
+    pub traces: TraceConfig,
 
     /// Kafka, from which events are read.
     #[command(flatten)]

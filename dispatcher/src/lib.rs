@@ -7,6 +7,7 @@
 //! | sent when it is their turn, and tried again | `deliver` |
 //! | what is too old, removed | `cleaning` |
 //! | every statement | `store` |
+//! | spans | `trace` |
 //!
 //! Every event is delivered at least once, always with the same id and body: each step can be repeated from what the
 //! previous step stored. A receiver gets a repeat only if this process is killed, hangs, or loses Postgres after a
@@ -20,6 +21,7 @@ mod enqueue;
 mod leases;
 mod metrics;
 mod store;
+mod trace;
 
 pub use self::metrics::METRICS;
 pub use config::{Config, Tuning};
@@ -28,7 +30,7 @@ use anyhow::Context as _;
 use schemas::topic;
 use service::destination::DestinationRules;
 use service::metrics::Metrics;
-use service::{Health, Shutdown, process};
+use service::{Health, Shutdown, process, traces};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -67,7 +69,8 @@ pub async fn run(
     let rules = DestinationRules::new(config.webhook_allow, Some(&config.public_url))
         .with_denied_addresses(deliver::interface_addresses());
     let guard = Guard::new(rules).context("cannot set up the client of webhook endpoints")?;
-    let sender = Sender::new(guard, config.secret_keys, config.tuning.attempt_deadline);
+    let (tracer, exporter) = traces::start(&config.traces, "dispatcher")?;
+    let sender = Sender::new(guard, config.secret_keys, config.tuning.attempt_deadline, tracer.clone());
     let (handover, incoming) = Handover::new();
     let (numbered, number) = watch::channel(None);
 
@@ -86,7 +89,7 @@ pub async fn run(
     });
     let (kafka, into, stop) = (config.kafka, pool.clone(), shutdown.clone());
     tasks.spawn(async move {
-        enqueue::enqueue(kafka, into, handover, enqueueing, stop).await.context("cannot read events")
+        enqueue::enqueue(kafka, into, handover, enqueueing, tracer, stop).await.context("cannot read events")
     });
     let (present, options, stop) = (pool.clone(), config.postgres.url.options().clone(), shutdown.clone());
     tasks.spawn(async move {
@@ -100,12 +103,14 @@ pub async fn run(
         cleaning::clean(cleaned, limits, stop).await;
         Ok(())
     });
+    let stop = shutdown.clone();
     tasks.spawn(async move {
-        deliver::deliver(sender, config.tuning, pool, incoming, number, shutdown).await;
+        deliver::deliver(sender, config.tuning, pool, incoming, number, stop).await;
         Ok(())
     });
     while let Some(ended) = tasks.join_next().await {
         ended.context("a part of the dispatcher panicked")??;
     }
+    exporter.finish(&shutdown).await;
     Ok(())
 }

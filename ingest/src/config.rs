@@ -12,6 +12,7 @@ use service::http::Limits;
 use service::kafka::KafkaConfig;
 use service::postgres::DatabaseUrl;
 use service::process::{Program, Settings};
+use service::traces::TraceConfig;
 
 use crate::spool;
 use crate::visitor::Rotation;
@@ -154,6 +155,10 @@ pub struct Config {
     /// Limits of connections.
     #[command(flatten)]
     pub limits: Limits,
+
+    /// Traces of clicks.
+    #[command(flatten)]
+    pub traces: TraceConfig,
 
     /// Logging and shutdown.
     #[command(flatten)]

@@ -30,7 +30,7 @@ use service::config::{Fault, Faults};
 use service::http::Limits;
 use service::http::route::any_of;
 use service::metrics::Metrics;
-use service::{Check, Health, Shutdown};
+use service::{Check, Health, Shutdown, traces};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
@@ -101,8 +101,14 @@ pub async fn run(
     });
 
     let partitions = Arc::new(Partitions::default());
-    let publisher =
-        Publisher::start(&config.kafka, Arc::clone(&spool), Arc::clone(&partitions), kafka_check)?;
+    let (tracer, exporter) = traces::start(&config.traces, "ingest")?;
+    let publisher = Publisher::start(
+        &config.kafka,
+        Arc::clone(&spool),
+        Arc::clone(&partitions),
+        kafka_check,
+        tracer.clone(),
+    )?;
     let intake = Arc::new(Intake::new(spool, Arc::clone(&partitions), spool_check));
     let sync_thread = intake.start_sync(Duration::from_millis(config.spool_sync_milliseconds.into()))?;
     let links = Links::default();
@@ -138,6 +144,7 @@ pub async fn run(
         client_limit: ClientLimit::new(config.clicks_per_minute),
         trusted_proxies: config.trusted_proxies.clone(),
         counts: Counts::default(),
+        tracer,
     });
     let edge_clicks = Arc::new(EdgeClicks::new(&edge, config.click_id_key_since, &config.kafka, partitions)?);
     // Redirects first, because they must be fast.
@@ -160,6 +167,7 @@ pub async fn run(
     })
     .await
     .context("closing the spool panicked")?;
+    exporter.finish(&shutdown).await;
     kafka_watch.await.context("watching Kafka panicked")?.context("cannot use the Kafka settings")?;
     Ok(())
 }

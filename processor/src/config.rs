@@ -10,6 +10,7 @@ use schemas::topic;
 use service::clickhouse::{ClickhouseConfig, client};
 use service::kafka::KafkaConfig;
 use service::process::Settings;
+use service::traces::TraceConfig;
 
 use crate::clickhouse::Store;
 use crate::pipeline::batch::Limits;
@@ -75,6 +76,10 @@ pub struct Config {
     /// Where ClickHouse is.
     #[command(flatten)]
     pub clickhouse: ClickhouseConfig,
+
+    /// Traces of clicks.
+    #[command(flatten)]
+    pub traces: TraceConfig,
 
     /// Logs and the end of the process.
     #[command(flatten)]

@@ -9,7 +9,7 @@ use service::clickhouse::client;
 use service::http::serve_operations;
 use service::kafka::{self, DeadLetters};
 use service::metrics::Metrics;
-use service::{Health, Shutdown, clickhouse};
+use service::{Health, Shutdown, clickhouse, traces};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -66,7 +66,8 @@ pub async fn run(
     let deleted_links = DeletedLinks::default();
     tokio::spawn(deleted_links.clone().follow(store.clone(), shutdown.clone()));
     let (topic, limits) = (clicks.clone(), config.batch);
-    let tools = Tools { topic, store: store.clone(), dead_letters, deleted_links, limits };
+    let (tracer, exporter) = traces::start(&config.traces, "processor")?;
+    let tools = Tools { topic, store: store.clone(), dead_letters, deleted_links, limits, tracer };
     let intake_tools = intake::Tools {
         store: store.clone(),
         dead_letters: tools.dead_letters.clone(),
@@ -90,5 +91,6 @@ pub async fn run(
         upkeep.map(Ok),
         audits.map(Ok),
     )?;
+    exporter.finish(&shutdown).await;
     Ok(())
 }

@@ -23,6 +23,7 @@ mod metrics;
 mod pipeline;
 mod power_loss;
 mod stops;
+mod traces;
 mod traffic;
 mod webhooks_changes;
 mod webhooks_faults;

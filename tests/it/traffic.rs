@@ -65,6 +65,11 @@ impl Traffic {
         self.links.iter().map(|(_, slug)| slug.as_str())
     }
 
+    /// Returns the links' ids.
+    pub(crate) fn link_ids(&self) -> impl Iterator<Item = &str> {
+        self.links.iter().map(|(id, _)| id.as_str())
+    }
+
     /// Returns the number of answered clicks.
     pub(crate) fn answered(&self) -> usize {
         self.answered.values().map(BTreeMap::len).sum()

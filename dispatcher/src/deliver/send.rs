@@ -9,6 +9,7 @@ use schemas::id::EndpointId;
 use secrecy::{ExposeSecret as _, SecretString};
 use service::config::KeyRing;
 use service::destination::DestinationError;
+use service::traces::{Span, Tracer};
 use service::{KeyedLogLimit, sealed};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
@@ -16,6 +17,7 @@ use url::Url;
 use super::guard::{Guard, Unresolved};
 use super::{retry, sign};
 use crate::attempt::{Claimed, ErrorClass, Failure, Outcome, SealedSecret, Target};
+use crate::trace;
 
 /// Maximum bytes read of any response body.
 const MAX_READ: usize = 16 * 1024;
@@ -32,6 +34,7 @@ pub(crate) struct Sender {
     guard: Guard,
     keys: KeyRing,
     deadline: Duration,
+    tracer: Tracer,
     /// Of log lines about one endpoint's secret: a million deliveries may wait for one key.
     log_limit: KeyedLogLimit<EndpointId>,
 }
@@ -39,8 +42,8 @@ pub(crate) struct Sender {
 impl Sender {
     /// Creates a sender whose attempts take at most `deadline`.
     #[must_use]
-    pub(crate) fn new(guard: Guard, keys: KeyRing, deadline: Duration) -> Self {
-        Self { guard, keys, deadline, log_limit: KeyedLogLimit::default() }
+    pub(crate) fn new(guard: Guard, keys: KeyRing, deadline: Duration, tracer: Tracer) -> Self {
+        Self { guard, keys, deadline, tracer, log_limit: KeyedLogLimit::default() }
     }
 
     /// Makes one attempt, which ends by the deadline whatever the receiver does.
@@ -53,11 +56,18 @@ impl Sender {
             return Outcome::Unsendable;
         };
         let deadline = begun + self.deadline;
-        let sent = timeout_at(deadline, self.send(delivery, target, &secrets)).await;
-        match sent.unwrap_or(Err(ErrorClass::Timeout)) {
+        let span = trace::attempt(&self.tracer, delivery);
+        let sent = timeout_at(deadline, self.send(delivery, target, &secrets, span.as_ref())).await;
+        let sent = sent.unwrap_or(Err(ErrorClass::Timeout));
+        let answer = sent.as_ref().map(|response| response.status().as_u16()).map_err(|class| *class);
+        let outcome = match sent {
             Ok(response) => judge(response, begun, deadline).await,
             Err(class) => Outcome::Failed(Failure::without_answer(class, begun.elapsed())),
+        };
+        if let Some(span) = span {
+            trace::answered(span, answer);
         }
+        outcome
     }
 
     /// Decrypts the endpoint's secrets; `None` when the current one cannot be decrypted.
@@ -89,21 +99,23 @@ impl Sender {
         delivery: &Claimed,
         target: &Target,
         secrets: &[SecretString],
+        span: Option<&Span>,
     ) -> Result<Response, ErrorClass> {
         let url: Url = target.url.parse().map_err(|_| ErrorClass::Blocked)?;
         let client = self.guard.client(&url).map_err(|_| ErrorClass::Blocked)?;
         let secrets = secrets.iter().map(SecretString::expose_secret);
         let signature = sign::header(secrets, Utc::now().timestamp(), &delivery.body);
-        client
+        let mut request = client
             .post(url)
             .header(header::CONTENT_TYPE, "application/json")
             .header("x-service-event", &delivery.event)
             .header("x-service-delivery", delivery.delivery_id.to_string())
             .header("x-service-signature", signature)
-            .body(delivery.body.clone())
-            .send()
-            .await
-            .map_err(|error| class_of(&error))
+            .body(delivery.body.clone());
+        if let Some(span) = span {
+            request = request.header("traceparent", span.traceparent());
+        }
+        request.send().await.map_err(|error| class_of(&error))
     }
 }
 

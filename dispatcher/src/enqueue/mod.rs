@@ -26,6 +26,7 @@ use schemas::id::EndpointId;
 use schemas::message::{Click, DecodeError, LinkEvent, Message as _};
 use schemas::topic;
 use service::kafka::{DeadLetters, KafkaConfig};
+use service::traces::Tracer;
 use service::{Check, LogLimit, Shutdown};
 use sqlx::PgPool;
 use tokio::task::spawn_blocking;
@@ -40,8 +41,8 @@ use self::liveness::Liveness;
 use self::position::resume_at;
 use crate::attempt::Claimed;
 use crate::leases::handover::{Handover, Offer};
-use crate::store;
 use crate::store::{Fenced, Lease, Move, NewDelivery, Partition, Position};
+use crate::{store, trace};
 
 /// How long an event waits for more events to share its transaction.
 const LINGER: Duration = Duration::from_millis(5);
@@ -67,6 +68,7 @@ pub(crate) async fn enqueue(
     pool: PgPool,
     handover: Handover,
     check: Check,
+    tracer: Tracer,
     shutdown: Shutdown,
 ) -> KafkaResult<()> {
     let mut liveness = Liveness::new(check);
@@ -85,6 +87,7 @@ pub(crate) async fn enqueue(
         full: HashSet::new(),
         taken_over: None,
         positions: HashMap::new(),
+        tracer,
     };
     let log_limit = LogLimit::default();
     while !shutdown.requested() {
@@ -179,6 +182,7 @@ struct Enqueue {
     taken_over: Option<u64>,
     /// The partitions of this process and their positions in Postgres.
     positions: HashMap<Partition, Position>,
+    tracer: Tracer,
 }
 
 /// The content of one transaction.
@@ -347,6 +351,7 @@ impl Enqueue {
         let (mut claimed, mut left) = (Vec::new(), HashSet::new());
         for one in deliveries {
             let Some(&epoch) = epochs.get(&one.delivery_id) else { continue };
+            trace::enqueued(&self.tracer, &one);
             match lease {
                 Some(lease) if one.is_leased => claimed.push(to_send(one, epoch, lease)),
                 _ => _ = left.insert((one.endpoint_id, one.account_id)),

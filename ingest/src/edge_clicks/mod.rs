@@ -9,7 +9,7 @@ mod publish;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -157,7 +157,7 @@ impl EdgeClicks {
         if !self.edge.links.is_caught_up() {
             return Err(starting());
         }
-        let now = Utc::now();
+        let (now, traced_since) = (Utc::now(), self.edge.tracer.is_on().then(SystemTime::now));
         let mut clicks: HashMap<String, Click> = HashMap::with_capacity(items.len());
         let mut results = Vec::with_capacity(items.len());
         for (index, item) in items.into_iter().enumerate() {
@@ -184,6 +184,11 @@ impl EdgeClicks {
             .await
             .map_err(|_| busy("Kafka does not answer in time"))?
             .map_err(|error: PublishError| busy("Kafka does not take clicks").with_source(error))?;
+        if let Some(since) = traced_since {
+            for click in clicks.values() {
+                self.edge.trace("accept", since, click, StatusCode::ACCEPTED.as_u16());
+            }
+        }
         for result in &results {
             match &result.outcome {
                 Outcome::Accepted { .. } => self.counts.accepted.increment(1),

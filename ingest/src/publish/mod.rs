@@ -18,6 +18,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use service::Check;
 use service::kafka::KafkaConfig;
+use service::traces::Tracer;
 
 pub use self::partitions::Partitions;
 use crate::publish::shipper::Shipper;
@@ -31,7 +32,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Starts to publish the clicks in the spool. `kafka` is ready while Kafka answers.
+    /// Starts to publish the clicks in the spool. `kafka` is ready while Kafka answers; `tracer` gets the confirmed ones.
     ///
     /// # Errors
     /// When the producer's settings are invalid, or the thread cannot be started.
@@ -40,13 +41,14 @@ impl Publisher {
         spool: Arc<Spool>,
         partitions: Arc<Partitions>,
         kafka: Check,
+        tracer: Tracer,
     ) -> anyhow::Result<Self> {
         let client = producer::settings(config);
         // Invalid settings are reported here and not in the thread.
         client.create_native_config().context("cannot use the Kafka settings for publishing clicks")?;
         let stop = Arc::new(OnceLock::new());
         let topic = config.topic(schemas::topic::CLICKS.name);
-        let shipper = Shipper::new(client, topic, spool, partitions, kafka, Arc::clone(&stop));
+        let shipper = Shipper::new(client, topic, spool, partitions, kafka, Arc::clone(&stop), tracer);
         let thread = thread::Builder::new()
             .name("publish".to_owned())
             .spawn(move || shipper.run())

@@ -4,7 +4,9 @@ use parking_lot::Mutex;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
-use rdkafka::{ClientContext, Message as _};
+use rdkafka::{ClientContext, Message};
+use schemas::message::Click;
+use service::traces::{Kind, Tracer};
 
 /// A segment and a record in it, in the size of a pointer, which saves an allocation per record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +35,9 @@ impl RecordId {
 }
 
 /// A producer's context, which collects delivery reports.
-#[derive(Default)]
 pub(super) struct Reports {
     log: service::kafka::Context,
+    tracer: Tracer,
     collected: Mutex<Outcomes>,
 }
 
@@ -59,6 +61,10 @@ pub(super) struct FailedRecord {
 }
 
 impl Reports {
+    pub(super) fn new(tracer: Tracer) -> Self {
+        Self { log: service::kafka::Context::default(), tracer, collected: Mutex::default() }
+    }
+
     /// Returns the outcomes since the last call. Reuses the memory of `buffer` for the next ones.
     pub(super) fn take(&self, mut buffer: Outcomes) -> Outcomes {
         buffer.delivered.clear();
@@ -84,7 +90,12 @@ impl ProducerContext for Reports {
         let id = RecordId(opaque);
         let mut collected = self.collected.lock();
         match result {
-            Ok(_) => collected.delivered.push(id),
+            Ok(message) => {
+                collected.delivered.push(id);
+                if self.tracer.is_on() {
+                    trace(&self.tracer, message);
+                }
+            }
             Err((error, message)) => {
                 collected.failed.push(FailedRecord {
                     id,
@@ -97,6 +108,18 @@ impl ProducerContext for Reports {
             }
         }
     }
+}
+
+/// Traces a confirmed click, from its answer on.
+fn trace(tracer: &Tracer, message: &impl Message) {
+    let id = message.key().and_then(|key| str::from_utf8(key).ok());
+    let Some(trace) = id.and_then(|id| tracer.trace(id)) else { return };
+    let Ok(click) = Click::borrow(message.payload().unwrap_or_default()) else { return };
+    trace
+        .child("publish", Kind::Producer, click.occurred_at.into())
+        .number("messaging.kafka.offset", message.offset())
+        .number("messaging.destination.partition.id", message.partition())
+        .end();
 }
 
 #[cfg(test)]

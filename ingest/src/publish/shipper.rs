@@ -10,6 +10,7 @@ use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer as _;
 use schemas::message::mark_again;
+use service::traces::Tracer;
 use service::{Check, LogLimit};
 
 use crate::publish::metrics::Metrics;
@@ -74,6 +75,7 @@ pub(super) struct Shipper {
     read_log: LogLimit,
     write_log: LogLimit,
     metrics: Metrics,
+    tracer: Tracer,
 }
 
 /// A rejected record, and when to send it again.
@@ -106,6 +108,7 @@ impl Shipper {
         partitions: Arc<Partitions>,
         kafka: Check,
         stop: Arc<OnceLock<Instant>>,
+        tracer: Tracer,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -126,6 +129,7 @@ impl Shipper {
             next_partitions: now,
             read_log: LogLimit::default(),
             write_log: LogLimit::default(),
+            tracer,
         }
     }
 
@@ -163,7 +167,7 @@ impl Shipper {
 
     /// Publishes with one producer until it fails or a stop is requested.
     fn publish(&mut self) -> End {
-        let producer: Producer = match self.client.create_with_context(Reports::default()) {
+        let producer: Producer = match self.client.create_with_context(Reports::new(self.tracer.clone())) {
             Ok(producer) => producer,
             Err(error) => return End::Failed(error),
         };

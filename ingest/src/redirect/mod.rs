@@ -4,17 +4,18 @@ mod pages;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use chrono::{DateTime, Utc};
 use http::header::{CACHE_CONTROL, LOCATION};
 use http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, StatusCode};
 use metrics::{Counter, Histogram, counter, histogram};
 use schemas::click_id::ClickIdKeys;
-use schemas::message::Class;
+use schemas::message::{Class, Click};
 use service::agent;
 use service::config::Cidrs;
 use service::http::{Middleware, Peer, Route, came_over_tls, client_address, require_tls};
+use service::traces::{Kind, Tracer};
 use warp::Filter as _;
 use warp::reply::Response;
 
@@ -44,6 +45,8 @@ pub struct Edge {
     pub trusted_proxies: Cidrs,
     /// Counters of answers and clicks.
     pub counts: Counts,
+    /// Traces clicks.
+    pub tracer: Tracer,
 }
 
 /// The statuses that a link may redirect with, and their metric labels.
@@ -149,6 +152,7 @@ pub fn routes(edge: &Arc<Edge>) -> Route {
                 let edge = Arc::clone(&edge);
                 async move {
                     let request = Request {
+                        traced_since: edge.tracer.is_on().then(SystemTime::now),
                         is_counted: method != Method::HEAD,
                         query: query.as_deref(),
                         headers: &headers,
@@ -174,6 +178,8 @@ fn raw_query() -> impl warp::Filter<Extract = (Option<String>,), Error = std::co
 
 /// The parts of a request that a redirect needs.
 struct Request<'a> {
+    /// When the request arrived, if clicks are traced.
+    traced_since: Option<SystemTime>,
     is_counted: bool,
     query: Option<&'a str>,
     headers: &'a HeaderMap,
@@ -233,8 +239,23 @@ impl Edge {
             // Before the answer, so that an answered click survives a crash.
             self.intake.store(&click);
             self.counts.of(click.class).increment(1);
+            if let Some(since) = request.traced_since {
+                self.trace("redirect", since, &click, target.redirect_status);
+            }
         }
         redirect_to(target.redirect_status, &location)
+    }
+
+    /// Traces a click that is about to be answered.
+    pub(crate) fn trace(&self, name: &'static str, since: SystemTime, click: &Click, status: u16) {
+        let Some(trace) = self.tracer.trace(&click.click_id) else { return };
+        trace
+            .root(name, Kind::Server, since)
+            .text("hopline.link.id", click.link_id)
+            .text("hopline.workspace.id", click.workspace_id)
+            .text("hopline.click.class", click.class)
+            .number("http.response.status_code", status)
+            .end();
     }
 }
 

@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use metrics::{counter, histogram};
 use schemas::row::log_of;
 use service::kafka::DeadLetters;
+use service::traces::{Kind, Tracer};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -48,6 +49,8 @@ pub struct Tools {
     pub deleted_links: DeletedLinks,
     /// Limits of a batch.
     pub limits: Limits,
+    /// Traces clicks.
+    pub tracer: Tracer,
 }
 
 /// Why a lane stops working at its position.
@@ -355,6 +358,7 @@ impl Lane {
                         counter!("hopline_processor_rows_inserted_total").increment(insertion.rows as u64);
                         counter!("hopline_processor_batches_total").increment(1);
                         histogram!("hopline_processor_batch_rows").record(insertion.rows as f64);
+                        self.trace(batch, &dropped);
                     }
                     self.done(owned, batch, &dropped, insertion.as_ref());
                     if insertion.is_some() && owned.next > owned.stretch_begins {
@@ -379,6 +383,22 @@ impl Lane {
                     );
                 }
             }
+        }
+    }
+
+    /// Traces the rows that were just inserted, each from its record on.
+    fn trace(&self, batch: &Batch, dropped: &Dropped) {
+        let tracer = &self.tools.tracer;
+        if !tracer.is_on() {
+            return;
+        }
+        for row in dropped.kept(batch) {
+            let Some(trace) = tracer.trace(row.click_id()) else { continue };
+            trace
+                .child("insert", Kind::Consumer, row.broker_ts().into())
+                .number("messaging.kafka.offset", row.koff())
+                .number("messaging.destination.partition.id", self.partition)
+                .end();
         }
     }
 

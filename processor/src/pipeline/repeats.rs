@@ -115,13 +115,17 @@ impl Dropped {
 
     /// Returns the possible repeats that are stored. The first copy of one may still arrive.
     pub(crate) fn admitted<'a>(&'a self, batch: &'a Batch) -> impl Iterator<Item = BatchRow<'a>> {
+        self.kept(batch).filter(|row| row.is_possible_repeat())
+    }
+
+    /// Returns the rows that are stored.
+    pub(crate) fn kept<'a>(&'a self, batch: &'a Batch) -> impl Iterator<Item = BatchRow<'a>> {
         let mut dropped = self.indexes.iter().peekable();
         batch
             .rows()
             .enumerate()
             .filter(move |(index, _)| dropped.next_if(|next| *next == index).is_none())
             .map(|(_, row)| row)
-            .filter(|row| row.is_possible_repeat())
     }
 }
 
