@@ -183,8 +183,9 @@ impl State {
         if self.is_served() && self.links.is_caught_up() {
             return;
         }
-        if let Some(origin) = self.snapshot.as_ref().filter(|_| self.table.known() == 0) {
-            // Deleted links have a record too, so an empty topic has lost its records.
+        let has_lost_records = self.table.known() == 0 && self.links.table().known() > 0;
+        if let Some(origin) = self.snapshot.as_ref().filter(|_| has_lost_records) {
+            // Deleted links have a record too, so a topic that is empty now has lost its records.
             let age = snapshot::age(origin.written_at);
             self.check.unready(format!("topic links is empty; serving a snapshot of {age} ago"));
             return;

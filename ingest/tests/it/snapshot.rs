@@ -200,3 +200,15 @@ async fn an_empty_topic_removes_no_link() {
     edge.stop().await;
     assert_eq!(fs::read(snapshot(&spool)).unwrap(), bytes, "the snapshot is not overwritten");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edge_that_never_had_a_link_is_ready_after_a_restart() {
+    let (isolated, spool) = (isolated().await, SpoolDir::new());
+    write_snapshot(&isolated.kafka_brokers, &isolated.topic_prefix, &spool).await;
+
+    let edge = Edge::start_with(&isolated.kafka_brokers, &isolated.topic_prefix, &spool).await;
+    // Until the topic has been read, the snapshot is served and its age reported.
+    let links = links_check(&edge, "ok").await;
+    assert_eq!(links["ready"], true);
+    edge.stop().await;
+}
