@@ -65,4 +65,19 @@ pub const METRICS: &[Metric] = &[
         &[],
         "Failed runs of upkeep; they are tried again",
     ),
+    Metric::gauge(
+        "hopline_processor_audit_differences",
+        &[],
+        "Differences that the newest scheduled audit found, from the processor that runs upkeep",
+    ),
+    Metric::gauge(
+        "hopline_processor_audit_timestamp_seconds",
+        &[],
+        "When the newest scheduled audit ended, as a Unix time, from the processor that runs upkeep",
+    ),
+    Metric::counter(
+        "hopline_processor_audit_failures_total",
+        &[],
+        "Scheduled audits that could not be finished; they run again",
+    ),
 ];

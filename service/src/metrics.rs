@@ -30,6 +30,11 @@ pub const METRICS: &[Metric] = &[
         &[],
         "Connections of clients that had too many",
     ),
+    Metric::counter(
+        "hopline_trace_spans_total",
+        &[("outcome", &["sent", "dropped"])],
+        "Spans sent to the collector, and spans dropped because it did not take them or too many waited",
+    ),
 ];
 
 /// Time between two merges of recorded samples into buckets.

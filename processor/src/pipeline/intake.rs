@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use futures_util::FutureExt as _;
 use metrics::counter;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{
@@ -96,7 +97,7 @@ pub async fn intake(
         tokio::select! {
             biased;
             () = shutdown.wait() => break,
-            _ = assignments.wait_for(|assigned| assigned.count() > 0) => {
+            () = assignments.wait_for(|assigned| assigned.count() > 0).map(drop) => {
                 let assigned = consumer.context().assigned.send_replace(TopicPartitionList::new());
                 if start(&consumer, assigned, &tools.store, shutdown).await.is_err() {
                     break;

@@ -389,7 +389,9 @@ async fn an_audit_that_fails_runs_again_and_stores_no_result() {
     let processor = Processor::start_with(Config { audit_hours: 1, ..config(&isolated) }).await;
     eventually("an audit failed", SOON, async || {
         let metrics = processor.metrics().await;
-        let failed = metrics.lines().any(|line| line.starts_with("hopline_processor_audit_failures_total"));
+        let failures =
+            metrics.lines().find_map(|line| line.strip_prefix("hopline_processor_audit_failures_total "));
+        let failed = failures.is_some_and(|failures| failures != "0");
         if failed { Ok(()) } else { Err(metrics) }
     })
     .await;

@@ -253,7 +253,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_collector_delays_neither_a_span_nor_the_end() {
-        let metrics = Metrics::install("test").unwrap();
+        let metrics = Metrics::install("test", &[]).unwrap();
         // Connections wait in its backlog.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (tracer, exporter) = started_with(&listener);
