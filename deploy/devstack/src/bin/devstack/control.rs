@@ -5,6 +5,7 @@ use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use devstack::Server;
@@ -14,6 +15,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::sleep;
 
 use crate::folder::Folder;
 use crate::stack::Stack;
@@ -22,6 +24,9 @@ use crate::status::Status;
 use crate::terminal::print_line;
 
 const SOCKET: &str = "control.sock";
+
+/// Pause before another attempt to reach a stack that does not listen yet.
+const LISTENS_SOON: Duration = Duration::from_millis(20);
 
 /// A request to a running stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,9 +161,15 @@ pub(crate) async fn status(folder: &Folder) -> anyhow::Result<Status> {
 /// Sends a request to the running stack, prints its progress, and returns the result; null for `down`.
 pub(crate) async fn send(folder: &Folder, request: &Request) -> anyhow::Result<Value> {
     let socket = SocketFolder::open(folder)?;
-    let connection = UnixStream::connect(socket.path()).await;
-    let (reader, mut writer) =
-        connection.ok().context("the stack is not running; `./dev up` starts it")?.into_split();
+    let connection = loop {
+        match UnixStream::connect(socket.path()).await {
+            Ok(connection) => break connection,
+            // A stack that has just been started holds the lock and does not listen yet.
+            Err(_) if folder.is_running()? => sleep(LISTENS_SOON).await,
+            Err(_) => bail!("the stack is not running; `./dev up` starts it"),
+        }
+    };
+    let (reader, mut writer) = connection.into_split();
     write(&mut writer, request).await?;
     let mut answers = BufReader::new(reader).lines();
     while let Some(line) = answers.next_line().await? {
