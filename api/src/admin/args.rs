@@ -151,8 +151,13 @@ pub(super) enum Command {
     ///
     /// Waits until Kafka has them, which needs a running API. May be interrupted and run again at any time.
     ///
-    /// Example: api admin publish-links
-    PublishLinks,
+    /// Examples: api admin publish-links; api admin publish-links --restored
+    PublishLinks {
+        /// Postgres was restored from a backup: give each link a revision above those that were lost, so that edges take
+        /// what Postgres has instead of the later changes that they know.
+        #[arg(long)]
+        restored: bool,
+    },
     /// Enables a disabled webhook endpoint. It gets the events from now on.
     ///
     /// Example: api admin enable-endpoint --id whe_…

@@ -30,6 +30,9 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Least time between two lines about progress.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Added to the revision of each link after Postgres was restored: more changes than a link had since the backup.
+const LOST_CHANGES: i64 = 1_000_000;
+
 /// The revision of deleted links: above every revision a link can have, since its own is not stored.
 const AFTER_ALL: u64 = i64::MAX.unsigned_abs();
 
@@ -43,14 +46,15 @@ pub(super) struct Published {
 
 /// Publishes the record of every edge token, link and deleted link again, and returns when Kafka has them.
 ///
-/// Records carry the link's present revision, so readers that know it change nothing. A link is locked until its record
+/// Records carry the link's present revision, so readers that know it change nothing; after Postgres was restored they carry
+/// one above those that were lost, so that readers take them instead of later changes. A link is locked until its record
 /// is in the outbox; otherwise a newer record could come first, and compaction would keep the older one.
-pub(super) async fn publish_links(pool: &PgPool) -> Result<Published, ApiError> {
+pub(super) async fn publish_links(pool: &PgPool, restored: bool) -> Result<Published, ApiError> {
     let mut logged = Instant::now();
     let mut published = Published { edge_tokens: publish_edge_tokens(pool).await?, ..Published::default() };
     let mut after = Some(Uuid::nil());
     while let Some(last) = after {
-        let (count, next) = retry_deadlocks(|| publish_page(pool, last)).await?;
+        let (count, next) = retry_deadlocks(|| publish_page(pool, last, restored)).await?;
         published.links += count;
         after = next;
         drain(pool, WAITING, &mut logged, &published).await?;
@@ -80,9 +84,12 @@ async fn publish_edge_tokens(pool: &PgPool) -> Result<usize, ApiError> {
 }
 
 /// Queues the links after an id. Returns how many, and the last id.
-async fn publish_page(pool: &PgPool, after: Uuid) -> Result<(usize, Option<Uuid>), ApiError> {
+async fn publish_page(pool: &PgPool, after: Uuid, restored: bool) -> Result<(usize, Option<Uuid>), ApiError> {
     let mut transaction = pool.begin().await.map_err(database)?;
-    let links = links::page_by_id(&mut transaction, after, PAGE).await.map_err(database)?;
+    let mut links = links::page_by_id(&mut transaction, after, PAGE).await.map_err(database)?;
+    if restored {
+        links::raise_revisions(&mut transaction, &mut links, LOST_CHANGES).await.map_err(database)?;
+    }
     let messages = links.iter().map(|link| message(link.link_id(), &link.record()));
     outbox::enqueue_all(&mut transaction, messages).await.map_err(database)?;
     transaction.commit().await.map_err(database)?;

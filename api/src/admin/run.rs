@@ -94,7 +94,9 @@ async fn carry_out(command: Command, app: &App, clickhouse: &clickhouse::Client)
             anyhow::ensure!(revoked, "--edge-token-id: there is no edge token {edge_token_id}");
             Ok(json!({ "revoked": edge_token_id }))
         }
-        Command::PublishLinks => Ok(json!({ "published": publish_links(pool).await? })),
+        Command::PublishLinks { restored } => {
+            Ok(json!({ "published": publish_links(pool, restored).await? }))
+        }
         Command::EnableEndpoint { id } => {
             let changed = enable_endpoint(pool, id)
                 .await?

@@ -400,6 +400,34 @@ async fn publish_links_runs_beside_changes() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restore_published_links_replace_later_changes() {
+    let server = Server::start().await;
+    let admin = async |arguments: &[&str]| succeed(&server.engines, &[], arguments, "").await;
+    let body = json!({ "name": "a", "destination": "https://a.example/" });
+    let id = text(&server.send(Method::POST, "/api/links", Some(body)).await.body["id"]);
+    let patch = async |destination: &str| {
+        let body = json!({ "destination": destination });
+        let changed = server.send(Method::PATCH, &format!("/api/links/{id}"), Some(body)).await;
+        assert_eq!(changed.status, 200);
+    };
+    // Three changes, and Postgres comes back without them.
+    for lost in ["https://b.example/", "https://c.example/", "https://d.example/"] {
+        patch(lost).await;
+    }
+    server.all_published().await;
+    let restored = "UPDATE links SET revision = 1, destination = 'https://a.example/'";
+    sqlx::query(restored).execute(&mut server.engines.postgres().await).await.unwrap();
+
+    admin(&["publish-links", "--restored"]).await;
+    let (after, _) = latest(&server).await;
+    assert_eq!(after[&id]["destination"], "https://a.example/");
+    assert!(after[&id]["revision"].as_u64().unwrap() > 4, "{after:?}");
+    patch("https://e.example/").await;
+    let (changed, _) = latest(&server).await;
+    assert!(changed[&id]["revision"].as_u64() > after[&id]["revision"].as_u64());
+}
+
 /// The last record of each key of topic `links`, and how many records there are.
 async fn latest(server: &Server) -> (HashMap<String, Value>, usize) {
     server.all_published().await;

@@ -441,6 +441,24 @@ pub(crate) async fn page_by_id(
         .await
 }
 
+/// Adds to the revisions of links.
+pub(crate) async fn raise_revisions(
+    transaction: &mut PgConnection,
+    links: &mut [LinkRow],
+    by: i64,
+) -> sqlx::Result<()> {
+    let ids: Vec<Uuid> = links.iter().map(|link| link.id).collect();
+    sqlx::query("UPDATE links SET revision = revision + $2 WHERE id = ANY($1)")
+        .bind(ids)
+        .bind(by)
+        .execute(transaction)
+        .await?;
+    for link in links {
+        link.revision += by;
+    }
+    Ok(())
+}
+
 /// Reads deleted links, their workspaces, and when they were deleted, in the order of their ids after `after`.
 pub(crate) async fn deleted_page_by_id(
     connection: &mut PgConnection,
