@@ -4,6 +4,7 @@
 
 mod adopt_topic;
 mod audit;
+mod backup;
 mod clicks;
 mod counting;
 mod dead_letters;
