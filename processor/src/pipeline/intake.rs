@@ -77,9 +77,9 @@ pub async fn intake(
     shutdown: &Shutdown,
 ) -> Result<(), KafkaError> {
     let (links, conversions) = (kafka.topic(topic::LINKS.name), kafka.topic(topic::CONVERSIONS.name));
-    let assigned = watch::Sender::new(TopicPartitionList::new());
-    let mut assignments = assigned.subscribe();
-    let context = Assignments { links: links.clone(), upkeep, assigned, log: Context::default() };
+    let has_new = watch::Sender::new(false);
+    let mut new_partitions = has_new.subscribe();
+    let context = Assignments { links: links.clone(), upkeep, has_new, log: Context::default() };
     let tunable = [("queued.max.messages.kbytes", "4096")];
     let consumer: StreamConsumer<Assignments> =
         settings(kafka, "processor-intake", group, &tunable).create_with_context(context)?;
@@ -97,9 +97,9 @@ pub async fn intake(
         tokio::select! {
             biased;
             () = shutdown.wait() => break,
-            () = assignments.wait_for(|assigned| assigned.count() > 0).map(drop) => {
-                let assigned = consumer.context().assigned.send_replace(TopicPartitionList::new());
-                if start(&consumer, assigned, &tools.store, shutdown).await.is_err() {
+            () = new_partitions.wait_for(|has_new| *has_new).map(drop) => {
+                consumer.context().has_new.send_replace(false);
+                if start(&consumer, &tools.store, shutdown).await.is_err() {
                     break;
                 }
             }
@@ -109,8 +109,8 @@ pub async fn intake(
                 }
             }
             received = consumer.recv(), if pending.records < RECORDS => match received {
-                // It belongs to partitions that were just assigned, which are read from elsewhere.
-                Ok(_) if consumer.context().assigned.borrow().count() > 0 => {}
+                // It is read again, because every partition starts anew.
+                Ok(_) if *consumer.context().has_new.borrow() => {}
                 Ok(message) => pending.add(&message),
                 Err(error) => {
                     log_error(&limit, &error);
@@ -124,10 +124,10 @@ pub async fn intake(
     Ok(())
 }
 
-/// Lets the consumer start newly assigned partitions where ClickHouse's records of them end.
+/// Lets the consumer start its partitions where ClickHouse's records of them end. Those that it had before are included: a
+/// record that was received in between may be of one of them, and reading records again has no effect.
 async fn start(
     consumer: &Arc<StreamConsumer<Assignments>>,
-    assigned: TopicPartitionList,
     store: &Store,
     shutdown: &Shutdown,
 ) -> Result<(), Stopped> {
@@ -136,28 +136,22 @@ async fn start(
         until_done("read the positions of links and conversions", 0, &stop, || store.intake_positions())
             .await?;
     until_done("start reading links and conversions", 0, &stop, || {
-        let (consumer, assigned, positions) = (Arc::clone(consumer), assigned.clone(), positions.clone());
+        let (consumer, positions) = (Arc::clone(consumer), positions.clone());
         async move {
-            spawn_blocking(move || seek(&consumer, assigned, &positions))
-                .await
-                .unwrap_or(Err(KafkaError::Canceled))
+            spawn_blocking(move || seek(&consumer, &positions)).await.unwrap_or(Err(KafkaError::Canceled))
         }
     })
     .await
 }
 
-fn seek(
-    consumer: &StreamConsumer<Assignments>,
-    assigned: TopicPartitionList,
-    positions: &HashMap<(String, i32), i64>,
-) -> KafkaResult<()> {
+fn seek(consumer: &StreamConsumer<Assignments>, positions: &HashMap<(String, i32), i64>) -> KafkaResult<()> {
+    let assigned = consumer.assignment()?;
+    if assigned.count() == 0 {
+        return Ok(());
+    }
     let mut starts = TopicPartitionList::new();
-    let held = consumer.assignment()?;
     for committed in consumer.committed_offsets(assigned, ANSWER)?.elements() {
         let (topic, partition) = (committed.topic(), committed.partition());
-        if held.find_partition(topic, partition).is_none() {
-            continue;
-        }
         let start = match (committed.offset(), positions.get(&(topic.to_owned(), partition))) {
             (Offset::Offset(committed), Some(&stored)) => Offset::Offset(committed.min(stored)),
             _ => Offset::Beginning,
@@ -290,11 +284,11 @@ fn is_early(time: &DateTime<Utc>) -> bool {
     *time < DateTime::UNIX_EPOCH
 }
 
-/// Tracks which partitions were just assigned, and whether this process must run upkeep.
+/// Tracks whether partitions were just assigned, and whether this process must run upkeep.
 struct Assignments {
     links: String,
     upkeep: watch::Sender<bool>,
-    assigned: watch::Sender<TopicPartitionList>,
+    has_new: watch::Sender<bool>,
     log: Context,
 }
 
@@ -323,11 +317,9 @@ impl ConsumerContext for Assignments {
 
     fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Assign(list) = rebalance {
-            self.assigned.send_modify(|assigned| {
-                for element in list.elements() {
-                    assigned.add_partition(element.topic(), element.partition());
-                }
-            });
+            if list.count() > 0 {
+                self.has_new.send_replace(true);
+            }
             if self.has_links(list) {
                 self.upkeep.send_replace(true);
             }
