@@ -24,10 +24,10 @@ use schemas::click_id::ClickIdKeys;
 use schemas::topic;
 use service::destination::DestinationRules;
 use service::http::{Limits, serve_with_middleware};
-use service::kafka::{self, KafkaConfig};
+use service::kafka;
 use service::metrics::Metrics;
 use service::slots::Slots;
-use service::{Check, Health, Shutdown};
+use service::{Health, Shutdown};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -68,11 +68,13 @@ pub async fn run(
     // Registered before the first /readyz: without checks it would be ready.
     let postgres = health.check("postgres");
     // Without Kafka changes wait in the outbox, and without ClickHouse links are answered without counts.
-    let (kafka, clicks) = (health.informational("kafka"), health.informational("clickhouse"));
+    let (kafka_check, clicks) = (health.informational("kafka"), health.informational("clickhouse"));
     let _operations = service::http::serve_operations(operations, &health, &metrics);
     tokio::spawn(service::postgres::watch(pool.clone(), postgres, shutdown.clone()));
     tokio::spawn(service::clickhouse::watch(clickhouse.clone(), clicks, shutdown.clone()));
-    tokio::spawn(watch_kafka(config.kafka.clone(), kafka, shutdown.clone()));
+    let topics = [topic::LINKS, topic::LINK_EVENTS, topic::CONVERSIONS, topic::CLICKS];
+    let topics = topics.map(|topic| config.kafka.topic(topic.name)).to_vec();
+    kafka::spawn_watch(config.kafka.clone(), topics, kafka_check, shutdown.clone());
     let outbox = tokio::spawn(outbox::publish(pool.clone(), config.kafka.clone(), shutdown.clone()));
     tokio::spawn(outbox::measure(pool.clone(), shutdown.clone()));
 
@@ -92,15 +94,6 @@ pub async fn run(
     outbox.await.context("the outbox publisher panicked")?;
     pool.close().await;
     Ok(())
-}
-
-/// Probes Kafka and the topics of this crate until shutdown.
-async fn watch_kafka(config: KafkaConfig, check: Check, shutdown: Shutdown) {
-    let topics = [topic::LINKS, topic::LINK_EVENTS, topic::CONVERSIONS, topic::CLICKS];
-    let topics = topics.map(|topic| config.topic(topic.name)).to_vec();
-    if let Err(error) = kafka::watch(&config, topics, check, shutdown).await {
-        tracing::error!("cannot probe Kafka: {error}");
-    }
 }
 
 /// Creates the state for requests and operators' commands.

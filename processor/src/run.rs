@@ -23,7 +23,7 @@ use crate::pipeline::intake;
 use crate::pipeline::lane::Tools;
 use crate::pipeline::lanes::Lanes;
 use crate::pipeline::progress::write_progress;
-use crate::upkeep::upkeep;
+use crate::upkeep::{Turn, upkeep};
 
 /// Runs the processor until a stop is requested and the inserts in flight are finished.
 ///
@@ -49,14 +49,7 @@ pub async fn run(
     let topics = vec![clicks.clone(), letters.clone()];
     let client = client(&config.clickhouse);
     tokio::spawn(clickhouse::watch(client.clone(), clickhouse_check, shutdown.clone()));
-    tokio::spawn({
-        let (kafka, shutdown) = (config.kafka.clone(), shutdown.clone());
-        async move {
-            if let Err(error) = kafka::watch(&kafka, topics, kafka_check, shutdown).await {
-                tracing::error!(%error, "cannot probe Kafka: {error}");
-            }
-        }
-    });
+    kafka::spawn_watch(config.kafka.clone(), topics, kafka_check, shutdown.clone());
 
     let owner = format!("{} {}", std::process::id(), Uuid::now_v7());
     let store = Store::new(client, owner);
@@ -75,9 +68,9 @@ pub async fn run(
     };
     let lanes = Arc::new(Lanes::new(tools, log.clone()));
     let (upkeep_held, held) = watch::channel(false);
-    let audits = audits(&config, held.clone(), shutdown.clone());
-    let upkeep =
-        upkeep(store.clone(), config.upkeep_store(), log.clone(), config.schedule(), held, shutdown.clone());
+    let turn = Turn::new(held, shutdown.clone());
+    let audits = audits(&config, turn.clone());
+    let upkeep = upkeep(store.clone(), config.upkeep_store(), log.clone(), config.schedule(), turn);
     let upkeep_group = format!("{group}-upkeep");
     let intake = intake::intake(&config.kafka, &upkeep_group, &intake_tools, upkeep_held, &shutdown);
 

@@ -8,20 +8,20 @@ mod purge;
 mod retention;
 mod slices;
 mod store;
+mod turn;
 
 use std::time::Duration;
 
 use chrono::NaiveDate;
 use metrics::counter;
 use schemas::row::UPKEEP;
-use service::Shutdown;
 use service::metrics::UNKNOWN;
-use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use uuid::Uuid;
 
 pub(crate) use retention::first_kept;
 pub use store::UpkeepStore;
+pub use turn::Turn;
 
 use crate::clickhouse::clock::{Clock, ClocksDiffer};
 use crate::clickhouse::{InsertError, Store, StoreError};
@@ -88,29 +88,13 @@ pub enum UpkeepError {
     },
 }
 
-/// Runs upkeep while `held` is true, until a stop is requested.
-pub async fn upkeep(
-    store: Store,
-    tables: UpkeepStore,
-    log: Log,
-    schedule: Schedule,
-    mut held: watch::Receiver<bool>,
-    shutdown: Shutdown,
-) {
+/// Runs upkeep while it is this process's turn, until a stop is requested.
+pub async fn upkeep(store: Store, tables: UpkeepStore, log: Log, schedule: Schedule, mut turn: Turn) {
     let mut upkeep = Upkeep::new(store, tables, log, schedule);
-    loop {
-        tokio::select! {
-            () = shutdown.wait() => return,
-            // The sender lives as long as the intake does.
-            held = held.wait_for(|held| *held) => if held.is_err() { return },
-        }
-        tokio::select! {
-            () = shutdown.wait() => return,
-            _ = held.wait_for(|held| !*held) => {
-                tracing::info!("upkeep moved to another processor");
-                Upkeep::set_closed_until(UNKNOWN);
-            }
-            () = upkeep.work() => {}
+    while turn.begins().await {
+        if turn.ends_during(upkeep.work()).await {
+            tracing::info!("upkeep moved to another processor");
+            Upkeep::set_closed_until(UNKNOWN);
         }
     }
 }

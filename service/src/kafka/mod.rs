@@ -12,4 +12,4 @@ pub use dead_letters::DeadLetters;
 pub use settings::KafkaConfig;
 pub use topic_ids::topic_ids;
 pub use topics::{EnsureError, EnsuredTopic, TopicSpec, ensure_topics};
-pub use watch::watch;
+pub use watch::{spawn_watch, watch};

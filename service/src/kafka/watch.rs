@@ -26,6 +26,15 @@ const MAX_FLUSH_INTERVAL_MS: u64 = 10_000;
 const NOT_FLUSHED: &str = "ok, but a power loss would lose the latest records: topics have one replica, and the broker \
                            does not flush them itself. Set log.flush.scheduler.interval.ms=1000 on the broker";
 
+/// Probes Kafka beside a service, as [`watch`] does. Settings that librdkafka rejects are logged.
+pub fn spawn_watch(config: KafkaConfig, topics: Vec<String>, check: Check, shutdown: Shutdown) {
+    tokio::spawn(async move {
+        if let Err(error) = watch(&config, topics, check, shutdown).await {
+            tracing::error!(%error, "cannot probe Kafka: {error}");
+        }
+    });
+}
+
 /// Probes Kafka until a shutdown is requested. Missing `topics` (full names) make the check unready.
 ///
 /// # Errors

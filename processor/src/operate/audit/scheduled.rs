@@ -5,35 +5,34 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics::{counter, gauge};
-use service::Shutdown;
 use service::clickhouse::client;
-use tokio::sync::watch;
+use service::metrics::UNKNOWN;
 use tokio::time::sleep;
 
 use super::audit;
 use super::store::AuditStore;
 use crate::Config;
+use crate::upkeep::Turn;
 
 /// The pause after an audit that could not be finished.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
-/// Runs an audit whenever the newest result is older than the interval, while `held` is true and until a stop is requested.
-pub async fn audits(config: &Config, mut held: watch::Receiver<bool>, shutdown: Shutdown) {
+/// Runs an audit whenever the newest result is older than the interval, while it is this process's turn to run upkeep.
+pub async fn audits(config: &Config, mut turn: Turn) {
     if config.audit_hours == 0 {
         return;
     }
-    loop {
-        tokio::select! {
-            () = shutdown.wait() => return,
-            // The sender lives as long as the intake does.
-            held = held.wait_for(|held| *held) => if held.is_err() { return },
-        }
-        tokio::select! {
-            () = shutdown.wait() => return,
-            _ = held.wait_for(|held| !*held) => {}
-            () = work(config) => {}
+    while turn.begins().await {
+        if turn.ends_during(work(config)).await {
+            export(UNKNOWN, UNKNOWN);
         }
     }
+}
+
+/// Exports the differences of a result and when it ended, in seconds since 1970.
+fn export(differences: f64, ended: f64) {
+    gauge!("hopline_processor_audit_differences").set(differences);
+    gauge!("hopline_processor_audit_timestamp_seconds").set(ended);
 }
 
 /// Runs the audits that are due, forever.
@@ -54,8 +53,7 @@ async fn round(config: &Config) -> anyhow::Result<Duration> {
     let every = Duration::from_secs(3_600 * config.audit_hours);
     let tables = AuditStore::new(client(&config.clickhouse));
     if let Some(newest) = tables.newest().await.context("cannot read the results of audits")? {
-        gauge!("hopline_processor_audit_differences").set(newest.differences as f64);
-        gauge!("hopline_processor_audit_timestamp_seconds").set(newest.ended as f64 / 1e3);
+        export(newest.differences as f64, newest.ended as f64 / 1e3);
         // A clock that was set back: the next one comes an interval from now.
         let age = Duration::from_millis(u64::try_from(newest.age).unwrap_or(0));
         if let Some(pause) = every.checked_sub(age).filter(|pause| !pause.is_zero()) {
