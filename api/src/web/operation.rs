@@ -1,5 +1,7 @@
 //! Operations: the rows of the route table.
 
+use std::sync::Arc;
+
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::{Method, StatusCode};
@@ -18,8 +20,6 @@ pub(crate) struct Operation {
     pub(crate) access: Access,
     /// The status of a success.
     pub(crate) status: StatusCode,
-    /// Its requests by class of the answer's status, in the order of [`CLASSES`].
-    requests: [Counter; CLASSES.len()],
     run: Box<dyn Fn(Request, StatusCode) -> BoxFuture<'static, Response> + Send + Sync>,
 }
 
@@ -140,32 +140,32 @@ impl Operation {
         handler: impl Handler<P, Arguments>,
         status: StatusCode,
     ) -> Self {
+        let operation = format!("{method} /{path}");
+        let requests: Arc<[Counter]> = CLASSES
+            .map(|(_, class)| {
+                counter!("hopline_api_requests_total", "operation" => operation.clone(), "status" => class)
+            })
+            .into();
         let run = move |request, status| {
+            let requests = Arc::clone(&requests);
             handler
                 .clone()
                 .call(request, status)
-                .map(|answer| answer.unwrap_or_else(ApiError::into_response))
+                .map(move |answer| {
+                    let answer = answer.unwrap_or_else(ApiError::into_response);
+                    let class = answer.status().as_u16() / 100;
+                    if let Some(index) = CLASSES.iter().position(|(first, _)| *first == class) {
+                        requests[index].increment(1);
+                    }
+                    answer
+                })
                 .boxed()
         };
-        let operation = format!("{method} /{path}");
-        let requests = CLASSES.map(|(_, class)| {
-            counter!("hopline_api_requests_total", "operation" => operation.clone(), "status" => class)
-        });
-        Self { method, path, access: P::ACCESS, status, requests, run: Box::new(run) }
+        Self { method, path, access: P::ACCESS, status, run: Box::new(run) }
     }
 
     /// Answers a request.
     pub(crate) fn call(&self, request: Request) -> BoxFuture<'static, Response> {
-        let requests = self.requests.clone();
-        let answer = (self.run)(request, self.status);
-        async move {
-            let answer = answer.await;
-            let class = answer.status().as_u16() / 100;
-            if let Some(index) = CLASSES.iter().position(|(first, _)| *first == class) {
-                requests[index].increment(1);
-            }
-            answer
-        }
-        .boxed()
+        (self.run)(request, self.status)
     }
 }

@@ -88,14 +88,14 @@ impl ProducerContext for Reports {
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         let id = RecordId(opaque);
+        if let Ok(message) = result
+            && self.tracer.is_on()
+        {
+            trace(&self.tracer, message);
+        }
         let mut collected = self.collected.lock();
         match result {
-            Ok(message) => {
-                collected.delivered.push(id);
-                if self.tracer.is_on() {
-                    trace(&self.tracer, message);
-                }
-            }
+            Ok(_) => collected.delivered.push(id),
             Err((error, message)) => {
                 collected.failed.push(FailedRecord {
                     id,

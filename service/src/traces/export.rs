@@ -55,8 +55,6 @@ pub fn start(config: &TraceConfig, service: &'static str) -> anyhow::Result<(Tra
         .context("cannot create the client of the collector of traces")?;
     let outcome = |outcome| counter!("hopline_trace_spans_total", "outcome" => outcome);
     let (sent, dropped) = (outcome("sent"), outcome("dropped"));
-    // Creates the series before the first drop, for alerts.
-    dropped.increment(0);
     let (spans, queue) = channel(QUEUE);
     let collector = Collector {
         client,
