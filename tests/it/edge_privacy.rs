@@ -96,11 +96,7 @@ async fn no_address_of_a_visitor_is_stored_logged_or_sent() {
     deployment.create_endpoint(&receiver.url("/in"), &["click.created", "link.created"]).await;
     let link = deployment.create_link().await;
     let (id, slug) = (link["id"].as_str().unwrap(), link["slug"].as_str().unwrap());
-    eventually("the edge knows the link", LONG, async || match deployment.head(slug).await {
-        Ok(302) => Ok(()),
-        other => Err(other),
-    })
-    .await;
+    deployment.edge_knows(slug, LONG).await;
 
     let mut click_ids = redirected(&deployment, slug, &needles).await;
     // A click stays in its segment for at least 2 s, so this proves that the search finds clicks.

@@ -92,11 +92,7 @@ async fn no_counter_appears_after_the_start() {
     deployment.create_endpoint(&receiver.url("/"), &["click.created"]).await;
     let link = deployment.create_link().await;
     let slug = link["slug"].as_str().unwrap();
-    eventually("the edge knows the link", LONG, async || match deployment.head(slug).await {
-        Ok(302) => Ok(()),
-        other => Err(other),
-    })
-    .await;
+    deployment.edge_knows(slug, LONG).await;
     let redirect = deployment.click(slug, "198.51.100.1").await.unwrap();
     assert_eq!(deployment.convert(&click_id(&redirect)).await, 201);
     assert_eq!(deployment.head("no-such-slug").await.unwrap(), 404);

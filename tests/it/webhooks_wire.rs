@@ -37,11 +37,7 @@ async fn each_event_arrives_once_at_its_subscribers_as_documented() {
     let (status, link) = deployment.send(Method::POST, "/api/links", Some(&body)).await;
     assert_eq!(status, 201, "{link}");
     let (id, slug) = (link["id"].as_str().unwrap(), link["slug"].as_str().unwrap());
-    eventually("the edge knows the link", LONG, async || match deployment.head(slug).await {
-        Ok(302) => Ok(()),
-        other => Err(other),
-    })
-    .await;
+    deployment.edge_knows(slug, LONG).await;
     let clicked = http_client()
         .get(format!("{}/{slug}?utm_source=a%2Fb%22%3C%E2%98%95&utm_campaign=x", deployment.edge_url()))
         .header("user-agent", BROWSER)
@@ -107,11 +103,7 @@ async fn a_click_right_after_its_endpoint_was_created_is_delivered() {
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let link = deployment.create_link().await;
     let slug = link["slug"].as_str().unwrap();
-    eventually("the edge knows the link", LONG, async || match deployment.head(slug).await {
-        Ok(302) => Ok(()),
-        other => Err(other),
-    })
-    .await;
+    deployment.edge_knows(slug, LONG).await;
     let mut expected = BTreeSet::new();
     for number in 0..10 {
         let path = format!("/{number}");

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use devstack::process::Launch;
 use devstack::scratch::Scratch;
@@ -11,7 +12,7 @@ use schemas::grants::User;
 use serde_json::{Value, json};
 
 use crate::engines::{Isolated, http_client, isolated};
-use crate::free_address;
+use crate::{eventually, free_address};
 
 /// A browser's User-Agent: a click without one is a bot's.
 pub const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
@@ -285,6 +286,18 @@ impl Deployment {
     pub async fn head(&self, slug: &str) -> reqwest::Result<u16> {
         let request = self.client.head(format!("{}/{slug}", self.edge_url)).header("user-agent", BROWSER);
         Ok(request.send().await?.status().as_u16())
+    }
+
+    /// Waits until the edge redirects a link.
+    ///
+    /// # Panics
+    /// When it does not in this time.
+    pub async fn edge_knows(&self, slug: &str, within: Duration) {
+        eventually("the edge knows the link", within, async || match self.head(slug).await {
+            Ok(302) => Ok(()),
+            other => Err(other),
+        })
+        .await;
     }
 
     /// Registers a conversion and returns its status.

@@ -148,11 +148,7 @@ impl Stage {
 
 /// Waits until the edge knows a link.
 async fn knows(deployment: &Deployment, slug: &str) {
-    eventually("the edge knows the link", LEARNED, async || match deployment.head(slug).await {
-        Ok(302) => Ok(()),
-        other => Err(other),
-    })
-    .await;
+    deployment.edge_knows(slug, LEARNED).await;
 }
 
 /// Returns latencies from click to request: median, 99th percentile and maximum.
