@@ -328,7 +328,7 @@ export const last = {
     // A code of the step before is taken too, so the present one is still right when its step ends meanwhile.
     await theirs.getByLabel('Code').fill(totp(secret));
     await theirs.getByRole('button', { name: 'Switch on' }).click();
-    const codes = (await theirs.getByRole('textbox', { name: 'Recovery codes' }).inputValue()).split(' ');
+    const codes = (await theirs.getByRole('textbox', { name: 'Recovery codes' }).inputValue()).split('\n');
     assert.equal(codes.length, 10);
     await look(theirs, 'recovery-codes', { full: false });
     await theirs.getByRole('button', { name: 'Done' }).click();
