@@ -148,9 +148,13 @@ pub enum Command {
     /// that they need.
     #[command(after_help = "\
 Examples:
+  api migrate --plan
   api migrate
   api migrate --print-grants=clickhouse")]
     Migrate {
+        /// Print what would change instead.
+        #[arg(long, conflicts_with = "print_grants")]
+        plan: bool,
         /// Print the least privileges of each program's user instead, on one engine or on all.
         #[arg(long, value_name = "ENGINE", num_args = 0..=1, require_equals = true)]
         print_grants: Option<Option<Engine>>,

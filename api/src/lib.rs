@@ -132,9 +132,19 @@ fn app(
 /// # Errors
 /// When an engine cannot be reached or refuses a statement.
 pub async fn migrate(config: &Config) -> anyhow::Result<()> {
-    let pool = service::postgres::command_pool(&config.postgres, "api");
+    let pool = service::postgres::migration_pool(&config.postgres, "api");
     let clickhouse = service::clickhouse::client(&config.clickhouse);
     migrate::migrate(&pool, &clickhouse, &config.kafka).await
+}
+
+/// Returns what [`migrate`] would change; `api migrate --plan`.
+///
+/// # Errors
+/// When an engine cannot be reached.
+pub async fn plan_migration(config: &Config) -> anyhow::Result<String> {
+    let pool = service::postgres::command_pool(&config.postgres, "api");
+    let clickhouse = service::clickhouse::client(&config.clickhouse);
+    migrate::plan(&pool, &clickhouse, &config.kafka).await
 }
 
 /// Returns the least privileges of each program's user on one engine or on all; `api migrate --print-grants`.

@@ -14,8 +14,12 @@ fn main() -> ExitCode {
                 let operations = bind("HOPLINE_API_OPERATIONS_LISTEN", config.operations_listen).await?;
                 api::run(config, listener, operations, context.metrics, context.shutdown).await
             }
-            Some(Command::Migrate { print_grants: None }) => api::migrate(&config).await,
-            Some(Command::Migrate { print_grants: Some(engine) }) => {
+            Some(Command::Migrate { plan: true, .. }) => {
+                write!(std::io::stdout(), "{}", api::plan_migration(&config).await?)?;
+                Ok(())
+            }
+            Some(Command::Migrate { print_grants: None, .. }) => api::migrate(&config).await,
+            Some(Command::Migrate { print_grants: Some(engine), .. }) => {
                 write!(std::io::stdout(), "{}", api::grants(&config, engine))?;
                 Ok(())
             }

@@ -85,18 +85,30 @@ impl FromStr for DatabaseUrl {
 /// `name` is the application's name in `pg_stat_activity`.
 #[must_use]
 pub fn pool(config: &PostgresConfig, name: &str, max_connections: u32) -> PgPool {
-    lazy(config, name, max_connections, ACQUIRE_TIMEOUT)
+    lazy(config, name, max_connections, ACQUIRE_TIMEOUT, STATEMENT_TIMEOUT)
 }
 
 /// Returns the pool of an operator's command, which waits longer for a connection.
 #[must_use]
 pub fn command_pool(config: &PostgresConfig, name: &str) -> PgPool {
-    lazy(config, name, COMMAND_CONNECTIONS, COMMAND_ACQUIRE_TIMEOUT)
+    lazy(config, name, COMMAND_CONNECTIONS, COMMAND_ACQUIRE_TIMEOUT, STATEMENT_TIMEOUT)
 }
 
-fn lazy(config: &PostgresConfig, name: &str, max_connections: u32, acquire_timeout: Duration) -> PgPool {
+/// Returns the pool of a migration: its statements may take any time, because tables may be large.
+#[must_use]
+pub fn migration_pool(config: &PostgresConfig, name: &str) -> PgPool {
+    lazy(config, name, COMMAND_CONNECTIONS, COMMAND_ACQUIRE_TIMEOUT, "0")
+}
+
+fn lazy(
+    config: &PostgresConfig,
+    name: &str,
+    max_connections: u32,
+    acquire_timeout: Duration,
+    statement_timeout: &str,
+) -> PgPool {
     let options = config.url.options().clone().application_name(name).options([
-        ("statement_timeout", STATEMENT_TIMEOUT),
+        ("statement_timeout", statement_timeout),
         ("lock_timeout", LOCK_TIMEOUT),
         ("idle_in_transaction_session_timeout", IDLE_TRANSACTION_TIMEOUT),
     ]);

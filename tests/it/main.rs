@@ -20,6 +20,7 @@ mod handovers;
 mod imports;
 mod kills;
 mod metrics;
+mod migrations;
 mod pipeline;
 mod power_loss;
 mod stops;

@@ -1,10 +1,10 @@
 //! The four programs, as an operator runs them, on isolated parts of the real engines.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use devstack::process::Launch;
+use devstack::process::{Launch, Stopped};
 use devstack::scratch::Scratch;
 use devstack::{Probe, Server};
 use reqwest::{Method, Response};
@@ -55,8 +55,16 @@ impl Deployment {
     /// # Panics
     /// When one does not become ready.
     pub async fn start_on(engines: Isolated, variables: &[(&str, &str)]) -> Self {
-        let mut deployment = Self::prepare_with(engines, variables);
-        run(&deployment.program("api"), &["migrate"], &deployment.environment_of(User::Migrate)).await;
+        Self::start_release(engines, variables, &programs()).await
+    }
+
+    /// The same with the programs of this folder, such as those of an earlier release.
+    ///
+    /// # Panics
+    /// When one does not become ready.
+    pub async fn start_release(engines: Isolated, variables: &[(&str, &str)], programs: &Path) -> Self {
+        let mut deployment = Self::prepare_with(engines, variables, programs);
+        deployment.migrate(programs).await;
         for server in deployment.services() {
             server.start().await.unwrap();
         }
@@ -69,10 +77,10 @@ impl Deployment {
     /// # Panics
     /// When no port or no folder is available.
     pub fn prepare(engines: Isolated) -> Self {
-        Self::prepare_with(engines, &[])
+        Self::prepare_with(engines, &[], &programs())
     }
 
-    fn prepare_with(engines: Isolated, variables: &[(&str, &str)]) -> Self {
+    fn prepare_with(engines: Isolated, variables: &[(&str, &str)], programs: &Path) -> Self {
         let scratch = Scratch::new("deployment").unwrap();
         let address = || free_address().to_string();
         let (api, edge) = (address(), address());
@@ -81,10 +89,9 @@ impl Deployment {
         environment.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         let service = |name: &str, place: usize| {
             let log = scratch.path().join(format!("{name}.log"));
-            let mut launch = Launch::new(binary(name), log);
+            let mut launch = Launch::new(programs.join(name), log);
             launch.environment = [engines.variables_of(user_of(name)), environment.clone()].concat();
-            let url = format!("http://{}", operations[place]);
-            Server::new(name, &url, launch, Probe::Http { url: format!("{url}/readyz") })
+            server(name, &format!("http://{}", operations[place]), launch)
         };
         Self {
             ingest: service("ingest", 0),
@@ -134,8 +141,31 @@ impl Deployment {
                 *value = (*new).to_owned();
             }
         }
-        let url = format!("http://{operations}");
-        Server::new(name, &url, launch, Probe::Http { url: format!("{url}/readyz") })
+        server(name, &format!("http://{operations}"), launch)
+    }
+
+    /// Runs `api migrate` of this folder.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub async fn migrate(&self, programs: &Path) {
+        run(&programs.join("api"), &["migrate"], &self.environment_of(User::Migrate)).await;
+    }
+
+    /// Stops a program, and puts that of this folder in its place, with the same settings, without starting it.
+    ///
+    /// # Panics
+    /// When it does not end by itself with exit code 0.
+    pub async fn replace(&mut self, name: &str, programs: &Path) {
+        let services = [&mut self.ingest, &mut self.processor, &mut self.api, &mut self.dispatcher];
+        let former = services.into_iter().find(|service| service.name() == name).unwrap();
+        let stopped = former.stop().await;
+        assert!(
+            matches!(stopped, Some(Stopped::Ended(status)) if status.code() == Some(0)),
+            "{name}: {stopped:?}"
+        );
+        let launch = Launch { program: programs.join(name), ..former.launch().clone() };
+        *former = server(name, former.url(), launch);
     }
 
     /// The four programs.
@@ -341,16 +371,30 @@ async fn run(program: &PathBuf, arguments: &[&str], environment: &[(String, Stri
     output.stdout
 }
 
-/// Returns the path of a program of this workspace, built beside the running test.
+/// Describes a program that is ready when its operations listener says so.
+fn server(name: &str, url: &str, launch: Launch) -> Server {
+    Server::new(name, url, launch, Probe::Http { url: format!("{url}/readyz") })
+}
+
+/// Returns the folder of this workspace's programs, built beside the running test.
+///
+/// # Panics
+/// When they were not built.
+pub fn programs() -> PathBuf {
+    // From …/target/debug/deps/it-0123 or …/target/debug/soak to …/target/debug.
+    let running = std::env::current_exe().unwrap();
+    let found = running.ancestors().skip(1).take(2).find(|folder| folder.join("api").is_file());
+    found
+        .map(Path::to_owned)
+        .unwrap_or_else(|| panic!("the programs are not built beside {}: run ./dev test", running.display()))
+}
+
+/// Returns the path of a program of this workspace.
 ///
 /// # Panics
 /// When it was not built.
 pub fn binary(name: &str) -> PathBuf {
-    // From …/target/debug/deps/it-0123 or …/target/debug/soak to …/target/debug/api.
-    let running = std::env::current_exe().unwrap();
-    let folders = running.ancestors().skip(1).take(2);
-    let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
-    found.unwrap_or_else(|| panic!("{name} is not built beside {}: run ./dev test", running.display()))
+    programs().join(name)
 }
 
 /// Returns the user as which a service runs.

@@ -205,6 +205,15 @@ pub async fn empty_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &
     isolated
 }
 
+/// The same in the engines that `./dev test` started or that the environment names.
+///
+/// # Panics
+/// When a variable is missing, or an engine refuses.
+pub async fn empty() -> Isolated {
+    let [kafka, clickhouse, postgres] = given();
+    empty_on(&kafka, &clickhouse, &postgres).await
+}
+
 /// Creates topics and no databases, which is all that an edge needs.
 ///
 /// # Panics

@@ -1,35 +1,109 @@
 //! `api migrate`: the schemas of Postgres and ClickHouse, and the topics. Running it again changes nothing.
+//!
+//! A release only adds to the schema of the one before, so that the programs of both work on it. What nothing uses any
+//! more is removed by the release after.
 
 use anyhow::Context as _;
-use clickhouse::Row;
 use schemas::clickhouse::{MIGRATIONS, Migration};
-use serde::Deserialize;
-use service::kafka::{KafkaConfig, TopicSpec, ensure_topics};
-use sqlx::{AssertSqlSafe, PgPool};
+use service::kafka::{EnsuredTopic, KafkaConfig, TopicSpec, ensure_topics, plan_topics};
+use sqlx::migrate::Migrator;
+use sqlx::pool::PoolConnection;
+use sqlx::{AssertSqlSafe, PgPool, Postgres};
 
-/// The migrations of Postgres, from the files of `schemas/postgres`.
-static POSTGRES: sqlx::migrate::Migrator = sqlx::migrate!("../schemas/postgres");
+/// The advisory lock in Postgres of a whole migration, a number of our own.
+const LOCK: i64 = 0x686f_706c_696e_6501;
 
-/// Migrates Postgres and ClickHouse and creates topics.
+/// Returns the migrations of Postgres, from the files of `schemas/postgres`.
+fn postgres() -> Migrator {
+    let mut migrator = sqlx::migrate!("../schemas/postgres");
+    // Those of a later release, before which an operator has gone back.
+    migrator.set_ignore_missing(true);
+    migrator
+}
+
+/// The specifications of all topics.
+fn topics() -> [TopicSpec<'static>; schemas::topic::ALL.len()] {
+    schemas::topic::ALL.map(|topic| TopicSpec {
+        name: topic.name,
+        partitions: topic.partitions,
+        config: topic.config,
+    })
+}
+
+/// Migrates Postgres and ClickHouse and creates topics. Two of these wait for each other.
 pub(crate) async fn migrate(
     pool: &PgPool,
     clickhouse: &clickhouse::Client,
     kafka: &KafkaConfig,
 ) -> anyhow::Result<()> {
-    // sqlx holds an advisory lock, so two migrations wait for each other.
-    POSTGRES.run(pool).await.context("migrating Postgres")?;
+    let lock = lock(pool).await.context("waiting for another migration")?;
+    postgres().run(pool).await.context("migrating Postgres")?;
     grant(pool).await.context("granting rights in Postgres")?;
     tracing::info!("Postgres is up to date");
     let applied = migrate_clickhouse(clickhouse).await.context("migrating ClickHouse")?;
     tracing::info!(applied, "ClickHouse is up to date");
-    let topics = schemas::topic::ALL.map(|topic| TopicSpec {
-        name: topic.name,
-        partitions: topic.partitions,
-        config: topic.config,
-    });
-    ensure_topics(kafka, &topics).await.context("creating topics")?;
+    ensure_topics(kafka, &topics()).await.context("creating topics")?;
     tracing::info!("topics are up to date");
-    Ok(())
+    lock.close().await.context("disconnecting from Postgres")
+}
+
+/// Returns what [`migrate`] would do, a line for each change.
+pub(crate) async fn plan(
+    pool: &PgPool,
+    clickhouse: &clickhouse::Client,
+    kafka: &KafkaConfig,
+) -> anyhow::Result<String> {
+    let in_postgres = missing_in_postgres(pool).await.context("reading Postgres")?;
+    let in_clickhouse = missing_in_clickhouse(clickhouse).await.context("reading ClickHouse")?;
+    let in_clickhouse = in_clickhouse.iter().map(|one| (i64::from(one.version), one.name.to_owned()));
+    let migration = |(version, name): (i64, String)| format!("{version:04} {}", name.replace('_', " "));
+    let planned = plan_topics(kafka, &topics()).await.context("reading topics")?;
+    let parts = [
+        ("Postgres", in_postgres.into_iter().map(migration).collect()),
+        ("ClickHouse", in_clickhouse.map(migration).collect()),
+        ("Kafka", planned.iter().flat_map(changes).collect::<Vec<_>>()),
+    ];
+    Ok(parts.map(|(engine, lines)| section(engine, &lines)).concat())
+}
+
+fn section(engine: &str, lines: &[String]) -> String {
+    match lines {
+        [] => format!("{engine}: up to date\n"),
+        lines => format!("{engine}:\n  {}\n", lines.join("\n  ")),
+    }
+}
+
+/// Describes what would change in a topic.
+fn changes(planned: &EnsuredTopic) -> Vec<String> {
+    let EnsuredTopic { topic, created, altered, .. } = planned;
+    let settings = altered.iter().map(|(name, old, new)| format!("{topic}: {name} {old} -> {new}"));
+    created.then(|| format!("{topic}: create")).into_iter().chain(settings).collect()
+}
+
+/// Waits until no other migration runs, and keeps others away until the connection ends: ClickHouse has no locks.
+async fn lock(pool: &PgPool) -> sqlx::Result<PoolConnection<Postgres>> {
+    let mut connection = pool.acquire().await?;
+    let is_free = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)").bind(LOCK);
+    if !is_free.fetch_one(&mut *connection).await? {
+        tracing::info!("another migration runs; waiting for its end");
+        sqlx::query("SET lock_timeout = 0").execute(&mut *connection).await?;
+        sqlx::query("SELECT pg_advisory_lock($1)").bind(LOCK).execute(&mut *connection).await?;
+    }
+    Ok(connection)
+}
+
+/// Returns the migrations that Postgres does not have, as versions and names.
+async fn missing_in_postgres(pool: &PgPool) -> sqlx::Result<Vec<(i64, String)>> {
+    let is_migrated: bool =
+        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(pool).await?;
+    let applied: Vec<i64> = if is_migrated {
+        sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success").fetch_all(pool).await?
+    } else {
+        Vec::new()
+    };
+    let migrator = postgres();
+    let missing = migrator.iter().filter(|migration| !applied.contains(&migration.version));
+    Ok(missing.map(|migration| (migration.version, migration.description.to_string())).collect())
 }
 
 /// Gives those of the programs' users that exist their rights on the tables. An operator who uses other names grants
@@ -52,9 +126,16 @@ async fn grant(pool: &PgPool) -> sqlx::Result<()> {
     transaction.commit().await
 }
 
-#[derive(Row, Deserialize)]
-struct Applied {
-    version: u32,
+/// Returns the migrations that ClickHouse does not have.
+async fn missing_in_clickhouse(clickhouse: &clickhouse::Client) -> anyhow::Result<Vec<&'static Migration>> {
+    let tables =
+        "SELECT count() FROM system.tables WHERE database = currentDatabase() AND name = 'schema_migrations'";
+    let applied: Vec<u32> = if clickhouse.query(tables).fetch_one::<u64>().await? == 0 {
+        Vec::new()
+    } else {
+        clickhouse.query("SELECT DISTINCT version FROM schema_migrations").fetch_all().await?
+    };
+    Ok(MIGRATIONS.iter().filter(|migration| !applied.contains(&migration.version)).collect())
 }
 
 /// Runs the missing migrations and returns their number.
@@ -70,12 +151,7 @@ async fn migrate_clickhouse(clickhouse: &clickhouse::Client) -> anyhow::Result<u
         )
         .execute()
         .await?;
-    let applied =
-        clickhouse.query("SELECT DISTINCT version FROM schema_migrations").fetch_all::<Applied>().await?;
-    let missing: Vec<&Migration> = MIGRATIONS
-        .iter()
-        .filter(|migration| applied.iter().all(|Applied { version }| *version != migration.version))
-        .collect();
+    let missing = missing_in_clickhouse(clickhouse).await?;
     for migration in &missing {
         for statement in migration.statements() {
             // `?` would be a placeholder for a value.

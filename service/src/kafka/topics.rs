@@ -31,7 +31,7 @@ pub struct TopicSpec<'a> {
     pub config: &'a [(&'a str, &'a str)],
 }
 
-/// The outcome for one topic.
+/// The outcome for one topic, or the outcome to be expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnsuredTopic {
     /// The full name.
@@ -72,6 +72,25 @@ pub async fn ensure_topics(
     config: &KafkaConfig,
     specs: &[TopicSpec<'_>],
 ) -> Result<Vec<EnsuredTopic>, EnsureError> {
+    ensure(config, specs, true).await
+}
+
+/// Returns what [`ensure_topics`] would do, and changes nothing.
+///
+/// # Errors
+/// When Kafka does not answer.
+pub async fn plan_topics(
+    config: &KafkaConfig,
+    specs: &[TopicSpec<'_>],
+) -> Result<Vec<EnsuredTopic>, EnsureError> {
+    ensure(config, specs, false).await
+}
+
+async fn ensure(
+    config: &KafkaConfig,
+    specs: &[TopicSpec<'_>],
+    applies: bool,
+) -> Result<Vec<EnsuredTopic>, EnsureError> {
     let admin: AdminClient<Context> =
         config.client_config("migrate").create_with_context(Context::default())?;
     let client: BaseProducer<Context> =
@@ -87,8 +106,9 @@ pub async fn ensure_topics(
     let mut ensured = Vec::with_capacity(specs.len());
     for spec in specs {
         let topic = config.topic(spec.name);
-        let created = !existing.contains_key(&topic) && create(&admin, &topic, spec).await?;
-        let altered = if created { Vec::new() } else { alter(&admin, &topic, spec).await? };
+        let is_missing = !existing.contains_key(&topic);
+        let created = is_missing && (!applies || create(&admin, &topic, spec).await?);
+        let altered = if created { Vec::new() } else { alter(&admin, &topic, spec, applies).await? };
         let differing_partitions =
             existing.get(&topic).copied().filter(|count| usize::try_from(spec.partitions) != Ok(*count));
         ensured.push(EnsuredTopic { topic, created, altered, differing_partitions });
@@ -116,11 +136,12 @@ async fn create(
     Ok(true)
 }
 
-/// Applies the specified settings to a topic; returns those that were different.
+/// Applies the specified settings to a topic, or only compares them; returns those that were different.
 async fn alter(
     admin: &AdminClient<Context>,
     topic: &str,
     spec: &TopicSpec<'_>,
+    applies: bool,
 ) -> Result<Vec<(String, String, String)>, EnsureError> {
     let rejected = |source| EnsureError::Rejected { topic: topic.to_owned(), source };
     let resource = ResourceSpecifier::Topic(topic);
@@ -128,7 +149,8 @@ async fn alter(
     for described in admin.describe_configs([&resource], &options()).await? {
         let found = described.map_err(rejected)?;
         let differences = differences(&found, spec);
-        if differences.is_empty() {
+        if differences.is_empty() || !applies {
+            altered.extend(differences);
             continue;
         }
         // AlterConfigs resets every setting that it does not name, so repeat the topic's existing ones.

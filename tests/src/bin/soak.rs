@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use ::tests::faults::counts::{
     counts_processor_kills, counts_stops, counts_throughput,
 };
 use ::tests::faults::{
-    EdgeKills, ImportKill, KafkaKills, KafkaOutage, OwnEngines, WebhookFlood, WebhookHoles, WebhookKills,
-    WebhookOutages, WebhookVerify, edge_kills, import_kill, kafka_kills, kafka_outage, progress,
-    webhook_flood, webhook_holes, webhook_kills, webhook_outages, webhook_verify,
+    EdgeKills, ImportKill, KafkaKills, KafkaOutage, OwnEngines, Upgrade, WebhookFlood, WebhookHoles,
+    WebhookKills, WebhookOutages, WebhookVerify, edge_kills, import_kill, kafka_kills, kafka_outage,
+    progress, upgrade, webhook_flood, webhook_holes, webhook_kills, webhook_outages, webhook_verify,
 };
 use ::tests::tally::Tally;
 use clap::{Parser, Subcommand};
@@ -145,6 +146,19 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "20000", value_parser = clap::value_parser!(u32).range(1_000..))]
         clicks: u32,
     },
+    /// Programs of another release replaced by those of this build, and back; `.ci/upgrade` builds the last release's
+    #[command(after_help = "Examples:\n  ./dev soak upgrade --former ~/hopline-0.1.0-linux-amd64")]
+    Upgrade {
+        /// The folder with the other release's programs
+        #[arg(long, value_name = "FOLDER")]
+        former: PathBuf,
+        /// Connections that click
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        connections: u32,
+        /// Clicks per second, all connections together; each is one delivery
+        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
     /// kill -9 of the processor at random moments, every third while it starts
     #[command(after_help = "Examples:\n  ./dev soak counts-processor-kills --kills 20")]
     CountsProcessorKills {
@@ -221,6 +235,7 @@ enum Command {
 const ON_TOPIC: &str = "every answered click is on the topic";
 const DELIVERED: &str = "every answered click was delivered";
 const COUNTED: &str = "every click of the topic is a row once";
+const UPGRADED: &str = "every answered click is a row once and was delivered";
 const IMPORTED: &str = "every row of the file is a link once, or told as refused";
 
 #[tokio::main]
@@ -286,6 +301,12 @@ async fn run(command: Command) -> (String, &'static str) {
             let flooded = webhook_flood(own.isolated().await, flood).await;
             flooded.is_contained();
             (format!("{beside}\n{flooded}"), DELIVERED)
+        }
+        Command::Upgrade { former, connections, rate } => {
+            let own = OwnEngines::start().await;
+            let upgraded = upgrade(own.empty().await, &Upgrade { former, connections, rate }).await;
+            upgraded.is_complete();
+            (upgraded.to_string(), UPGRADED)
         }
         // Each of these panics unless every click is exactly one row.
         Command::CountsProcessorKills { kills, rate } => {

@@ -9,6 +9,7 @@ mod holes;
 mod kills;
 mod outages;
 mod stops;
+mod upgrade;
 mod verify;
 
 use std::collections::HashMap;
@@ -23,11 +24,12 @@ pub use holes::{Beside, WebhookHoles, webhook_holes};
 pub use kills::{WebhookKills, webhook_kills};
 pub use outages::{WebhookOutages, webhook_outages};
 pub use stops::{WebhookStops, webhook_stops};
+pub use upgrade::{Upgrade, Upgraded, upgrade};
 pub use verify::{Verified, WebhookVerify, webhook_verify};
 
 use crate::arrivals::{Arrivals, Interruption, expected};
 use crate::deployment::Deployment;
-use crate::engines::{Isolated, isolated_on};
+use crate::engines::{Isolated, empty_on, isolated_on};
 use crate::eventually;
 use crate::load::{Load, Log};
 use crate::receiver::{Answer, Receiver, Request};
@@ -77,6 +79,14 @@ impl OwnEngines {
     pub async fn isolated(&self) -> Isolated {
         isolated_on(self.kafka.url(), self.clickhouse.url(), self.postgres.url()).await
     }
+
+    /// Creates isolated parts of them without tables and topics.
+    ///
+    /// # Panics
+    /// When an engine rejects it.
+    pub async fn empty(&self) -> Isolated {
+        empty_on(self.kafka.url(), self.clickhouse.url(), self.postgres.url()).await
+    }
 }
 
 /// A deployment with an endpoint, and links that the edge knows.
@@ -90,7 +100,11 @@ struct Stage {
 impl Stage {
     /// Starts the programs on these engines, with an endpoint at this URL for these events.
     async fn new(engines: Isolated, url: &str, events: &[&str]) -> Self {
-        let deployment = Deployment::start_on(engines, &[]).await;
+        Self::on(Deployment::start_on(engines, &[]).await, url, events).await
+    }
+
+    /// The same on programs that run.
+    async fn on(deployment: Deployment, url: &str, events: &[&str]) -> Self {
         let endpoint = deployment.create_endpoint(url, events).await;
         let text = |field: &str| endpoint[field].as_str().unwrap().to_owned();
         let mut slugs = Vec::new();
