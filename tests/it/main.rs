@@ -10,6 +10,7 @@ mod counts_faults;
 mod counts_log;
 mod counts_moments;
 mod counts_replay;
+mod disaster;
 mod edge_full;
 mod edge_kills;
 mod edge_limits;

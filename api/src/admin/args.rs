@@ -158,6 +158,16 @@ pub(super) enum Command {
         #[arg(long)]
         restored: bool,
     },
+    /// Publishes conversions again from Postgres, after Kafka and ClickHouse have lost them. Each counts once.
+    ///
+    /// Waits until Kafka has them, which needs a running API. May be interrupted and run again at any time.
+    ///
+    /// Example: api admin publish-conversions --since 2026-11-20T00:00:00Z
+    PublishConversions {
+        /// Only those that were registered since this time.
+        #[arg(long, value_name = "TIME", default_value = "1970-01-01T00:00:00Z")]
+        since: DateTime<Utc>,
+    },
     /// Enables a disabled webhook endpoint. It gets the events from now on.
     ///
     /// Example: api admin enable-endpoint --id whe_…

@@ -7,7 +7,7 @@ mod checks;
 mod delete_account;
 mod export_account;
 mod keys;
-mod publish_links;
+mod publish;
 mod reseal;
 mod run;
 mod trail;

@@ -14,7 +14,7 @@ use super::checks::{checked_name, hashed_password, wrong};
 use super::delete_account::delete_account;
 use super::export_account::export_account;
 use super::keys::{create_edge_token, create_key, revoke_edge_token, revoke_key};
-use super::publish_links::publish_links;
+use super::publish::{publish_conversions, publish_links};
 use super::reseal::reseal;
 use super::trail::record;
 use crate::account::members::check_email;
@@ -96,6 +96,9 @@ async fn carry_out(command: Command, app: &App, clickhouse: &clickhouse::Client)
         }
         Command::PublishLinks { restored } => {
             Ok(json!({ "published": publish_links(pool, restored).await? }))
+        }
+        Command::PublishConversions { since } => {
+            Ok(json!({ "published": publish_conversions(pool, since).await? }))
         }
         Command::EnableEndpoint { id } => {
             let changed = enable_endpoint(pool, id)

@@ -108,20 +108,63 @@ pub(crate) async fn insert(pool: &PgPool, row: &ConversionRow) -> sqlx::Result<O
         Err(error) if violates(&error, "conversions_click") => return Ok(Outcome::Exists),
         Err(error) => return Err(error),
     }
-    let message = Conversion {
-        version: Version,
-        conversion_id: ConversionId::from_uuid(row.id),
+    let told = Told {
+        id: row.id,
         click_id: row.click_id.clone(),
-        link_id: row.link,
-        workspace_id: WorkspaceId::from_uuid(workspace),
+        link_id: row.link.uuid(),
+        workspace_id: workspace,
         clicked_at: row.clicked_at,
-        converted_at: row.created_at,
+        created_at: row.created_at,
     };
-    let told =
-        Outgoing { topic: schemas::topic::CONVERSIONS, key: row.click_id.clone(), value: message.encode() };
-    outbox::enqueue_all(&mut transaction, [told]).await?;
+    outbox::enqueue_all(&mut transaction, [told.message()]).await?;
     transaction.commit().await?;
     Ok(Outcome::Registered)
+}
+
+/// What is told of a conversion.
+#[derive(sqlx::FromRow)]
+struct Told {
+    id: Uuid,
+    click_id: String,
+    link_id: Uuid,
+    workspace_id: Uuid,
+    clicked_at: DateTime<Utc>,
+    created_at: DateTime<Utc>,
+}
+
+impl Told {
+    fn message(self) -> Outgoing {
+        let message = Conversion {
+            version: Version,
+            conversion_id: ConversionId::from_uuid(self.id),
+            click_id: self.click_id.clone(),
+            link_id: LinkId::from_uuid(self.link_id),
+            workspace_id: WorkspaceId::from_uuid(self.workspace_id),
+            clicked_at: self.clicked_at,
+            converted_at: self.created_at,
+        };
+        Outgoing { topic: schemas::topic::CONVERSIONS, key: self.click_id, value: message.encode() }
+    }
+}
+
+/// Reads the messages of the conversions after an id, of those that were registered since a time and still have their
+/// click.
+pub(crate) async fn page_by_id(
+    connection: &mut PgConnection,
+    after: Uuid,
+    since: DateTime<Utc>,
+    limit: i64,
+) -> sqlx::Result<Vec<(Uuid, Outgoing)>> {
+    let rows: Vec<Told> = sqlx::query_as(
+        "SELECT id, click_id, link_id, workspace_id, clicked_at, created_at FROM conversions
+         WHERE id > $1 AND created_at >= $2 AND click_id IS NOT NULL ORDER BY id LIMIT $3",
+    )
+    .bind(after)
+    .bind(since)
+    .bind(limit)
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.message())).collect())
 }
 
 /// A conversion of a list.

@@ -1,7 +1,8 @@
-//! Publishes all links again, after the topic has lost them.
+//! Publishes links and conversions again, after their topics have lost them.
 
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
 use schemas::topic;
@@ -16,10 +17,13 @@ use crate::error::{database, retry_deadlocks};
 use crate::store::audit::Of;
 use crate::store::edge_tokens::EdgeTokenRow;
 use crate::store::outbox::Outgoing;
-use crate::store::{edge_tokens, links, outbox};
+use crate::store::{conversions, edge_tokens, links, outbox};
 
 /// Links of one transaction, which locks them.
 const PAGE: i64 = 500;
+
+/// Conversions of one statement.
+const CONVERSIONS: i64 = 2_000;
 
 /// Messages that may wait in the outbox before more are put there.
 const WAITING: i64 = 10_000;
@@ -50,23 +54,23 @@ pub(super) struct Published {
 /// one above those that were lost, so that readers take them instead of later changes. A link is locked until its record
 /// is in the outbox; otherwise a newer record could come first, and compaction would keep the older one.
 pub(super) async fn publish_links(pool: &PgPool, restored: bool) -> Result<Published, ApiError> {
-    let mut logged = Instant::now();
+    let mut outbox = Outbox { pool, logged: Instant::now() };
     let mut published = Published { edge_tokens: publish_edge_tokens(pool).await?, ..Published::default() };
     let mut after = Some(Uuid::nil());
     while let Some(last) = after {
         let (count, next) = retry_deadlocks(|| publish_page(pool, last, restored)).await?;
         published.links += count;
         after = next;
-        drain(pool, WAITING, &mut logged, &published).await?;
+        outbox.drain(WAITING, || links_line(&published)).await?;
     }
     let mut after = Some(Uuid::nil());
     while let Some(last) = after {
         let (count, next) = publish_deleted_page(pool, last).await?;
         published.deleted_links += count;
         after = next;
-        drain(pool, WAITING, &mut logged, &published).await?;
+        outbox.drain(WAITING, || links_line(&published)).await?;
     }
-    drain(pool, 0, &mut logged, &published).await?;
+    outbox.drain(0, || links_line(&published)).await?;
     let mut connection = pool.acquire().await.map_err(database)?;
     record(&mut connection, "publish-links", "links", Of::Nobody, json!(published))
         .await
@@ -114,30 +118,57 @@ fn message(id: LinkId, record: &LinkRecord) -> Outgoing {
     Outgoing { topic: topic::LINKS, key: id.to_string(), value: record.encode() }
 }
 
-/// Waits until at most `most` of the messages now in the outbox are left.
-async fn drain(
-    pool: &PgPool,
-    most: i64,
-    logged: &mut Instant,
-    published: &Published,
-) -> Result<(), ApiError> {
+fn links_line(Published { links, deleted_links, .. }: &Published) -> String {
+    format!("{links} links and {deleted_links} deleted ones")
+}
+
+/// Publishes again each conversion that was registered since a time and whose click its plan still keeps, and returns
+/// how many when Kafka has them. They are stored once, however often they are published.
+pub(super) async fn publish_conversions(pool: &PgPool, since: DateTime<Utc>) -> Result<usize, ApiError> {
+    let mut outbox = Outbox { pool, logged: Instant::now() };
+    let (mut count, mut after) = (0, Some(Uuid::nil()));
+    while let Some(last) = after {
+        let mut connection = pool.acquire().await.map_err(database)?;
+        let page =
+            conversions::page_by_id(&mut connection, last, since, CONVERSIONS).await.map_err(database)?;
+        after = page.last().map(|(id, _)| *id);
+        count += page.len();
+        let messages = page.into_iter().map(|(_, message)| message);
+        outbox::enqueue_all(&mut connection, messages).await.map_err(database)?;
+        drop(connection);
+        outbox.drain(WAITING, || format!("{count} conversions")).await?;
+    }
+    outbox.drain(0, || format!("{count} conversions")).await?;
     let mut connection = pool.acquire().await.map_err(database)?;
-    let last = outbox::last(&mut connection).await.map_err(database)?;
-    loop {
-        let waiting = outbox::waiting(&mut connection, last).await.map_err(database)?;
-        if logged.elapsed() > LOG_INTERVAL {
-            *logged = Instant::now();
-            let Published { links, deleted_links, .. } = published;
-            tracing::info!(
-                links,
-                deleted_links,
-                waiting,
-                "{links} links and {deleted_links} deleted ones; {waiting} messages wait for an API that runs"
-            );
+    let details = json!({ "conversions": count, "since": since });
+    record(&mut connection, "publish-conversions", "conversions", Of::Nobody, details)
+        .await
+        .map_err(database)?;
+    Ok(count)
+}
+
+/// The outbox, which an API that runs empties.
+struct Outbox<'a> {
+    pool: &'a PgPool,
+    /// When progress was logged last.
+    logged: Instant,
+}
+
+impl Outbox<'_> {
+    /// Waits until at most `most` of the messages now in the outbox are left. `published` says what was put there.
+    async fn drain(&mut self, most: i64, published: impl Fn() -> String) -> Result<(), ApiError> {
+        let mut connection = self.pool.acquire().await.map_err(database)?;
+        let last = outbox::last(&mut connection).await.map_err(database)?;
+        loop {
+            let waiting = outbox::waiting(&mut connection, last).await.map_err(database)?;
+            if self.logged.elapsed() > LOG_INTERVAL {
+                self.logged = Instant::now();
+                tracing::info!(waiting, "{}; {waiting} messages wait for an API that runs", published());
+            }
+            if waiting <= most {
+                return Ok(());
+            }
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
-        if waiting <= most {
-            return Ok(());
-        }
-        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
