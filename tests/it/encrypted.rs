@@ -20,6 +20,7 @@ use tests::engines::{empty_on, isolated};
 use tests::eventually;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::traffic::LONG;
@@ -145,7 +146,8 @@ async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges(
     ] {
         let (succeeded, said) = run(user, program, arguments, ("NO_COLOR", "1")).await;
         assert!(succeeded, "{program} {arguments:?}: {said}");
-        let (succeeded, said) = run(user, program, arguments, variable).await;
+        let rejected = timeout(LONG, run(user, program, arguments, variable)).await;
+        let (succeeded, said) = rejected.expect("a wrong certificate is an error soon");
         assert!(!succeeded && said.contains("certificate"), "{variable:?}: {said}");
     }
 }

@@ -199,7 +199,9 @@ impl Log {
             let answer = question(&client, &topic);
             // Empties the queue of errors and log lines, because this client is not polled otherwise.
             let wait = if answer.is_err() { REASONS } else { Duration::ZERO };
-            while client.poll(wait).is_some() {}
+            // Not for as long as reasons come: a broker whose certificate is wrong gives one at each connection.
+            let until = Instant::now() + wait;
+            while client.poll(until.saturating_duration_since(Instant::now())).is_some() {}
             if answer.as_ref().is_err_and(is_unknown_partition) {
                 // For up to five minutes, librdkafka does not know a partition that was added after its last refresh.
                 // Refreshing the metadata lets the next request succeed; this one still fails.
