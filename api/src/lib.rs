@@ -132,7 +132,7 @@ fn app(
 /// # Errors
 /// When an engine cannot be reached or refuses a statement.
 pub async fn migrate(config: &Config) -> anyhow::Result<()> {
-    let pool = service::postgres::migration_pool(&config.postgres, "api");
+    let pool = service::postgres::migration_pool(&config.postgres, "api").await;
     let clickhouse = service::clickhouse::client(&config.clickhouse);
     migrate::migrate(&pool, &clickhouse, &config.kafka).await
 }
@@ -142,7 +142,7 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
 /// # Errors
 /// When an engine cannot be reached.
 pub async fn plan_migration(config: &Config) -> anyhow::Result<String> {
-    let pool = service::postgres::command_pool(&config.postgres, "api");
+    let pool = service::postgres::command_pool(&config.postgres, "api").await;
     let clickhouse = service::clickhouse::client(&config.clickhouse);
     migrate::plan(&pool, &clickhouse, &config.kafka).await
 }
@@ -158,7 +158,7 @@ pub fn grants(config: &Config, engine: Option<Engine>) -> String {
 /// # Errors
 /// When Postgres cannot be reached, or the command names something that does not exist.
 pub async fn administer(config: &Config, admin: Admin) -> anyhow::Result<String> {
-    let pool = service::postgres::command_pool(&config.postgres, "api");
+    let pool = service::postgres::command_pool(&config.postgres, "api").await;
     let clickhouse = service::clickhouse::client(&config.clickhouse);
     // A command ends by itself.
     let shutdown = Shutdown::new(std::time::Duration::ZERO);

@@ -91,9 +91,9 @@ pub async fn run(
     tasks.spawn(async move {
         enqueue::enqueue(kafka, into, handover, enqueueing, tracer, stop).await.context("cannot read events")
     });
-    let (present, options, stop) = (pool.clone(), config.postgres.url.options().clone(), shutdown.clone());
+    let (present, stop) = (pool.clone(), shutdown.clone());
     tasks.spawn(async move {
-        leases::watch_over(present, options, numbered, stop).await;
+        leases::watch_over(present, numbered, stop).await;
         Ok(())
     });
     let (cleaned, stop) = (pool.clone(), shutdown.clone());

@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Connection as _, PgPool};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
+use tokio::time::{sleep, timeout};
 
 use crate::{Check, Shutdown, health};
 
@@ -17,6 +18,12 @@ const COMMAND_ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Maximum number of connections of an operator's command.
 const COMMAND_CONNECTIONS: u32 = 2;
+
+/// How often the hosts are asked which of them accepts writes.
+const PRIMARY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long one of them may take to answer.
+const PRIMARY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Idle time up to which a connection is used without a ping.
 const PING_AFTER_IDLE: Duration = Duration::from_secs(1);
@@ -34,7 +41,7 @@ const IDLE_TRANSACTION_TIMEOUT: &str = "30s";
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Postgres")]
 pub struct PostgresConfig {
-    /// Postgres, as postgres://user:password@host:port/database.
+    /// Postgres, as postgres://user:password@host:port[,host:port…]/database; of several hosts, the one that accepts writes.
     #[arg(
         id = "database_url",
         long = "database-url",
@@ -45,38 +52,64 @@ pub struct PostgresConfig {
     pub url: DatabaseUrl,
 }
 
-/// A connection string; Debug shows host, port and database only.
+/// A connection string, in the form of libpq's URIs with one or several hosts; Debug shows hosts and database only.
 #[derive(Clone)]
-pub struct DatabaseUrl(PgConnectOptions);
-
-impl DatabaseUrl {
-    /// Returns the options of a connection, without the timeouts that [`pool`] sets.
-    #[must_use]
-    pub fn options(&self) -> &PgConnectOptions {
-        &self.0
-    }
+pub struct DatabaseUrl {
+    /// The options for the first host, without the timeouts that [`pool`] sets.
+    options: PgConnectOptions,
+    hosts: Vec<(String, u16)>,
 }
 
 impl fmt::Debug for DatabaseUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (host, port, database) = (self.0.get_host(), self.0.get_port(), self.0.get_database());
-        write!(formatter, "DatabaseUrl({host}:{port}/{})", database.unwrap_or_default())
+        let hosts: Vec<String> = self.hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        write!(
+            formatter,
+            "DatabaseUrl({}/{})",
+            hosts.join(","),
+            self.options.get_database().unwrap_or_default()
+        )
     }
 }
 
 /// The error for a malformed connection string; it does not contain the text, which may have a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected postgres://user:password@host:port/database")]
+#[error(
+    "expected postgres://user:password@host:port[,host:port…]/database; target_session_attrs, if any, must be read-write \
+     or primary"
+)]
 pub struct DatabaseUrlFault;
 
 impl FromStr for DatabaseUrl {
     type Err = DatabaseUrlFault;
 
     fn from_str(text: &str) -> Result<Self, DatabaseUrlFault> {
-        if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+        let (scheme, rest) = text.split_once("://").ok_or(DatabaseUrlFault)?;
+        if !matches!(scheme, "postgres" | "postgresql") {
             return Err(DatabaseUrlFault);
         }
-        text.parse().map(Self).map_err(|_| DatabaseUrlFault)
+        let (before, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = before.split_at(before.find('/').unwrap_or(before.len()));
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (format!("{user}@"), hosts),
+            None => (String::new(), authority),
+        };
+        let mut kept = Vec::new();
+        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+            match parameter.split_once('=') {
+                Some(("target_session_attrs", "read-write" | "primary")) => {}
+                Some(("target_session_attrs", _)) => return Err(DatabaseUrlFault),
+                _ => kept.push(parameter),
+            }
+        }
+        let parameters = kept.join("&");
+        let of_host = |host: &str| -> Result<PgConnectOptions, DatabaseUrlFault> {
+            format!("{scheme}://{user}{host}{path}?{parameters}").parse().map_err(|_| DatabaseUrlFault)
+        };
+        let every: Vec<PgConnectOptions> = hosts.split(',').map(of_host).collect::<Result<_, _>>()?;
+        let hosts = every.iter().map(|options| (options.get_host().to_owned(), options.get_port())).collect();
+        let options = every.into_iter().next().ok_or(DatabaseUrlFault)?;
+        Ok(Self { options, hosts })
     }
 }
 
@@ -89,15 +122,13 @@ pub fn pool(config: &PostgresConfig, name: &str, max_connections: u32) -> PgPool
 }
 
 /// Returns the pool of an operator's command, which waits longer for a connection.
-#[must_use]
-pub fn command_pool(config: &PostgresConfig, name: &str) -> PgPool {
-    lazy(config, name, COMMAND_CONNECTIONS, COMMAND_ACQUIRE_TIMEOUT, STATEMENT_TIMEOUT)
+pub async fn command_pool(config: &PostgresConfig, name: &str) -> PgPool {
+    lazy(&at_primary(config).await, name, COMMAND_CONNECTIONS, COMMAND_ACQUIRE_TIMEOUT, STATEMENT_TIMEOUT)
 }
 
 /// Returns the pool of a migration: its statements may take any time, because tables may be large.
-#[must_use]
-pub fn migration_pool(config: &PostgresConfig, name: &str) -> PgPool {
-    lazy(config, name, COMMAND_CONNECTIONS, COMMAND_ACQUIRE_TIMEOUT, "0")
+pub async fn migration_pool(config: &PostgresConfig, name: &str) -> PgPool {
+    lazy(&at_primary(config).await, name, COMMAND_CONNECTIONS, COMMAND_ACQUIRE_TIMEOUT, "0")
 }
 
 fn lazy(
@@ -107,12 +138,14 @@ fn lazy(
     acquire_timeout: Duration,
     statement_timeout: &str,
 ) -> PgPool {
-    let options = config.url.options().clone().application_name(name).options([
+    let DatabaseUrl { options, hosts } = config.url.clone();
+    let options = options.application_name(name).options([
         ("statement_timeout", statement_timeout),
         ("lock_timeout", LOCK_TIMEOUT),
         ("idle_in_transaction_session_timeout", IDLE_TRANSACTION_TIMEOUT),
     ]);
-    PgPoolOptions::new()
+    let has_standbys = hosts.len() > 1;
+    let pool = PgPoolOptions::new()
         .max_connections(max_connections)
         .acquire_timeout(acquire_timeout)
         // A ping before each use would take a tenth of a request's time.
@@ -125,7 +158,81 @@ fn lazy(
                 Ok(true)
             })
         })
-        .connect_lazy_with(options)
+        .after_connect(move |connection, _| {
+            Box::pin(async move {
+                if has_standbys && !accepts_writes(connection).await? {
+                    // The pool tries again, until its options name the primary.
+                    return Err(sqlx::Error::Configuration("this host is a standby".into()));
+                }
+                Ok(())
+            })
+        })
+        .connect_lazy_with(options);
+    if has_standbys {
+        tokio::spawn(follow_primary(pool.clone(), hosts));
+    }
+    pool
+}
+
+/// Returns whether a server accepts writes, as libpq asks for `target_session_attrs=read-write`.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn accepts_writes(connection: &mut PgConnection) -> sqlx::Result<bool> {
+    let is_read_only: String = sqlx::query_scalar("SHOW transaction_read_only").fetch_one(connection).await?;
+    Ok(is_read_only == "off")
+}
+
+/// Returns whether the server that options name accepts writes.
+async fn is_primary(options: PgConnectOptions) -> bool {
+    let asked = async {
+        let mut connection = options.connect().await?;
+        let answer = accepts_writes(&mut connection).await;
+        connection.close().await?;
+        answer
+    };
+    matches!(timeout(PRIMARY_TIMEOUT, asked).await, Ok(Ok(true)))
+}
+
+/// Returns the configuration for the host that accepts writes, if one does now: an operator's command has no time to wait
+/// for the others.
+async fn at_primary(config: &PostgresConfig) -> PostgresConfig {
+    let DatabaseUrl { options, hosts } = &config.url;
+    if hosts.len() > 1 {
+        for (host, port) in hosts {
+            let options = options.clone().host(host).port(*port);
+            if is_primary(options.clone()).await {
+                return PostgresConfig { url: DatabaseUrl { options, hosts: vec![(host.clone(), *port)] } };
+            }
+        }
+    }
+    config.clone()
+}
+
+/// Lets new connections of a pool go to the host that accepts writes, also after another one was promoted. Connections to a
+/// former primary end with it.
+async fn follow_primary(pool: PgPool, hosts: Vec<(String, u16)>) {
+    let options = |place: usize| {
+        let (host, port) = &hosts[place];
+        pool.connect_options().as_ref().clone().host(host).port(*port)
+    };
+    let (mut current, mut failures) = (0, 0);
+    while !pool.is_closed() {
+        failures = if is_primary(options(current)).await { 0 } else { failures + 1 };
+        // One lost answer is no promotion.
+        if failures > 1 {
+            for place in (0..hosts.len()).filter(|place| *place != current) {
+                if is_primary(options(place)).await {
+                    let (host, port) = &hosts[place];
+                    tracing::warn!("Postgres at {host}:{port} accepts writes now");
+                    pool.set_connect_options(options(place));
+                    (current, failures) = (place, 0);
+                    break;
+                }
+            }
+        }
+        sleep(PRIMARY_INTERVAL).await;
+    }
 }
 
 /// Probes Postgres until a shutdown is requested.
@@ -145,6 +252,17 @@ mod tests {
         for invalid in ["mysql://hopline:hunter2@db/links", "hunter2", "postgres://u:hunter2@db:port/x"] {
             let fault = invalid.parse::<DatabaseUrl>().unwrap_err().to_string();
             assert!(!fault.contains("hunter2"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn several_hosts_are_those_of_one_database() {
+        let text = "postgresql://u:p%40s,w@a,b:5433,[::1]:5434/links?sslmode=disable&target_session_attrs=read-write";
+        let url: DatabaseUrl = text.parse().unwrap();
+        assert_eq!(format!("{url:?}"), "DatabaseUrl(a:5432,b:5433,[::1]:5434/links)");
+        assert_eq!(url.options.get_username(), "u");
+        for invalid in ["postgres://u@a,b/links?target_session_attrs=standby", "postgres://u@a,,b:x/links"] {
+            assert!(invalid.parse::<DatabaseUrl>().is_err(), "{invalid}");
         }
     }
 

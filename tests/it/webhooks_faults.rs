@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tests::engines::isolated;
 use tests::faults::{
-    WebhookFreezes, WebhookKills, WebhookOutages, WebhookStops, WebhookVerify, progress, webhook_freezes,
-    webhook_kills, webhook_outages, webhook_stops, webhook_verify,
+    Promotion, WebhookFreezes, WebhookKills, WebhookOutages, WebhookStops, WebhookVerify, progress,
+    promotion, webhook_freezes, webhook_kills, webhook_outages, webhook_stops, webhook_verify,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -31,6 +31,13 @@ async fn every_event_is_delivered_after_kafka_and_then_postgres_were_stopped() {
     let down = Duration::from_secs(15);
     let arrivals = webhook_outages(WebhookOutages { down, connections: 8, rate: 50 }).await;
     progress(&format!("Kafka and Postgres stopped for {down:?} each: {arrivals}"));
+    arrivals.are_complete();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_event_is_delivered_and_no_link_lost_when_a_standby_of_postgres_is_promoted() {
+    let arrivals = promotion(Promotion { connections: 8, rate: 50 }).await;
+    progress(&format!("a standby promoted: {arrivals}"));
     arrivals.are_complete();
 }
 

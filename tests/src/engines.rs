@@ -28,6 +28,8 @@ pub struct Isolated {
     pub clickhouse_url: String,
     /// For `DATABASE_URL`: the test's own database.
     pub database_url: String,
+    /// Another host of Postgres, as `host:port`, which the programs are given before that of the URL.
+    pub other_postgres: Option<String>,
     /// Whether the engines have the users of [`schemas::grants`]: those that tests start, not an administrator's.
     pub has_users: bool,
 }
@@ -74,7 +76,11 @@ impl Isolated {
 
     /// Returns the URL of Postgres for a user of the programs.
     pub fn database_url_of(&self, user: User) -> String {
-        with_user(&self.database_url, self.has_users.then(|| user.name().to_owned()))
+        let url = with_user(&self.database_url, self.has_users.then(|| user.name().to_owned()));
+        match &self.other_postgres {
+            Some(other) => url.replacen('@', &format!("@{other},"), 1),
+            None => url,
+        }
     }
 
     /// Returns the configuration of a Kafka client of the administrator.
@@ -267,6 +273,7 @@ fn named(kafka_brokers: &str) -> Isolated {
         topic_prefix: format!("t{}.", uuid::Uuid::now_v7().simple()),
         clickhouse_url: String::new(),
         database_url: String::new(),
+        other_postgres: None,
         has_users: !is_external || std::env::var_os(devstack::USERS_VARIABLE).is_some(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
 use schemas::topic;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 use service::http::ApiError;
 use sqlx::PgPool;
-use uuid::Uuid;
+use uuid::{Builder, Uuid};
 
 use super::trail::record;
 use crate::error::{database, retry_deadlocks};
@@ -21,6 +21,9 @@ use crate::store::{conversions, edge_tokens, links, outbox};
 
 /// Links of one transaction, which locks them.
 const PAGE: i64 = 500;
+
+/// How far the clock of an API may have been behind.
+const CLOCKS: TimeDelta = TimeDelta::hours(1);
 
 /// Conversions of one statement.
 const CONVERSIONS: i64 = 2_000;
@@ -126,7 +129,10 @@ fn links_line(Published { links, deleted_links, .. }: &Published) -> String {
 /// how many when Kafka has them. They are stored once, however often they are published.
 pub(super) async fn publish_conversions(pool: &PgPool, since: DateTime<Utc>) -> Result<usize, ApiError> {
     let mut outbox = Outbox { pool, logged: Instant::now() };
-    let (mut count, mut after) = (0, Some(Uuid::nil()));
+    // An id begins with the time of its creation, so a recent time needs no look at older conversions.
+    let earliest = (since.timestamp_millis() - CLOCKS.num_milliseconds()).try_into().unwrap_or(0);
+    let (mut count, mut after) =
+        (0, Some(Builder::from_unix_timestamp_millis(earliest, &[0; 10]).into_uuid()));
     while let Some(last) = after {
         let mut connection = pool.acquire().await.map_err(database)?;
         let page =

@@ -108,7 +108,7 @@ pub(crate) async fn insert(pool: &PgPool, row: &ConversionRow) -> sqlx::Result<O
         Err(error) if violates(&error, "conversions_click") => return Ok(Outcome::Exists),
         Err(error) => return Err(error),
     }
-    let told = Told {
+    let published = PublishedRow {
         id: row.id,
         click_id: row.click_id.clone(),
         link_id: row.link.uuid(),
@@ -116,14 +116,14 @@ pub(crate) async fn insert(pool: &PgPool, row: &ConversionRow) -> sqlx::Result<O
         clicked_at: row.clicked_at,
         created_at: row.created_at,
     };
-    outbox::enqueue_all(&mut transaction, [told.message()]).await?;
+    outbox::enqueue_all(&mut transaction, [published.message()]).await?;
     transaction.commit().await?;
     Ok(Outcome::Registered)
 }
 
-/// What is told of a conversion.
+/// A conversion, as topic `conversions` has it.
 #[derive(sqlx::FromRow)]
-struct Told {
+struct PublishedRow {
     id: Uuid,
     click_id: String,
     link_id: Uuid,
@@ -132,7 +132,7 @@ struct Told {
     created_at: DateTime<Utc>,
 }
 
-impl Told {
+impl PublishedRow {
     fn message(self) -> Outgoing {
         let message = Conversion {
             version: Version,
@@ -155,7 +155,7 @@ pub(crate) async fn page_by_id(
     since: DateTime<Utc>,
     limit: i64,
 ) -> sqlx::Result<Vec<(Uuid, Outgoing)>> {
-    let rows: Vec<Told> = sqlx::query_as(
+    let rows: Vec<PublishedRow> = sqlx::query_as(
         "SELECT id, click_id, link_id, workspace_id, clicked_at, created_at FROM conversions
          WHERE id > $1 AND created_at >= $2 AND click_id IS NOT NULL ORDER BY id LIMIT $3",
     )

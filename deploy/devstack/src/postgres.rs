@@ -1,5 +1,7 @@
 //! Postgres: the installed server, or else the one of an npm package.
 
+mod standby;
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
@@ -11,6 +13,8 @@ use schemas::grants::User;
 
 use crate::process::{Launch, run, run_with_input};
 use crate::{Account, Error, Options, Probe, Server, install, ports, random};
+
+pub use standby::start_standby;
 
 /// The name of the superuser and of the database.
 const NAME: &str = "hopline";
@@ -33,18 +37,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
 pub async fn start_from(programs: PathBuf, options: Options) -> Result<Server, Error> {
     let account = Account::unprivileged()?;
     let folder = &options.folder;
-    match &account {
-        Some(account) => {
-            if !account.reaches(folder) {
-                let (name, folder) = (&account.name, folder.display());
-                return Err(Error::Invalid(format!(
-                    "Postgres runs as the user {name}, who has no access to {folder}"
-                )));
-            }
-            account.create_folder(folder)?;
-        }
-        None => fs::create_dir_all(folder).map_err(Error::file("create", folder))?,
-    }
+    create_folder(folder, account.as_ref())?;
     let data = folder.join("data");
     if !data.exists() {
         create_data(&programs, account.as_ref(), folder, &options).await?;
@@ -96,6 +89,18 @@ pub fn folder_for(preferred: &Path) -> Result<PathBuf, Error> {
             Ok(Path::new(install::REACHABLE).join(format!("postgres-{}", random::hex::<8>()?)))
         }
         _ => Ok(preferred.to_path_buf()),
+    }
+}
+
+/// Creates the folder of a server, which Postgres's account must be able to enter.
+fn create_folder(folder: &Path, account: Option<&Account>) -> Result<(), Error> {
+    match account {
+        Some(account) if !account.reaches(folder) => {
+            let (name, folder) = (&account.name, folder.display());
+            Err(Error::Invalid(format!("Postgres runs as the user {name}, who has no access to {folder}")))
+        }
+        Some(account) => account.create_folder(folder),
+        None => fs::create_dir_all(folder).map_err(Error::file("create", folder)),
     }
 }
 
@@ -154,7 +159,8 @@ async fn create_data(
 
     let rules = partial.join("pg_hba.conf");
     let rule = "# Without a password any user of this machine could connect.\n\
-                host all all 127.0.0.1/32 scram-sha-256\n";
+                host all all 127.0.0.1/32 scram-sha-256\n\
+                host replication all 127.0.0.1/32 scram-sha-256\n";
     fs::write(&rules, rule).map_err(Error::file("write", &rules))?;
     fs::rename(&partial, folder.join("data")).map_err(Error::file("rename", &partial))
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use service::postgres::accepts_writes;
 use service::{LogLimit, Shutdown};
-use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection, PgPool};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -24,18 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Registers this dispatcher and releases the leases of dead ones, until a stop is requested.
 ///
 /// `number` is this dispatcher's number in leases; `None` before the first registration.
-pub(crate) async fn watch_over(
-    pool: PgPool,
-    options: PgConnectOptions,
-    number: watch::Sender<Option<i32>>,
-    shutdown: Shutdown,
-) {
-    // Keep-alives let Postgres notice a machine that vanished without closing its connection.
-    let options = options.application_name("dispatcher-presence").options([
-        ("tcp_keepalives_idle", "5"),
-        ("tcp_keepalives_interval", "2"),
-        ("tcp_keepalives_count", "3"),
-    ]);
+pub(crate) async fn watch_over(pool: PgPool, number: watch::Sender<Option<i32>>, shutdown: Shutdown) {
     let mut connection: Option<PgConnection> = None;
     let log_limit = LogLimit::default();
     let mut suspects: HashMap<i32, u32> = HashMap::new();
@@ -46,7 +35,7 @@ pub(crate) async fn watch_over(
             _ = checks.tick() => {}
             () = shutdown.wait() => break,
         }
-        match within(check(&options, &mut connection, &number)).await {
+        match within(check(&pool, &mut connection, &number)).await {
             Ok(dead) => {
                 let checks = |other: &i32| suspects.get(other).copied().unwrap_or_default() + 1;
                 suspects = dead.iter().map(|other| (*other, checks(other))).collect();
@@ -78,13 +67,26 @@ async fn within<T>(answer: impl Future<Output = sqlx::Result<T>>) -> Result<T, S
 
 /// Ensures that this dispatcher is registered, and returns those that are no longer running.
 async fn check(
-    options: &PgConnectOptions,
+    pool: &PgPool,
     connection: &mut Option<PgConnection>,
     number: &watch::Sender<Option<i32>>,
 ) -> sqlx::Result<Vec<i32>> {
     let connection = match connection {
         Some(connection) => connection,
-        None => connection.insert(options.connect().await?),
+        None => {
+            // Keep-alives let Postgres notice a machine that vanished without closing its connection.
+            let options = pool.connect_options().as_ref().clone().application_name("dispatcher-presence");
+            let options = options.options([
+                ("tcp_keepalives_idle", "5"),
+                ("tcp_keepalives_interval", "2"),
+                ("tcp_keepalives_count", "3"),
+            ]);
+            let mut opened = options.connect().await?;
+            if !accepts_writes(&mut opened).await? {
+                return Err(sqlx::Error::Configuration("this host is a standby".into()));
+            }
+            connection.insert(opened)
+        }
     };
     let known = *number.borrow();
     let own = store::register(connection, known).await?;

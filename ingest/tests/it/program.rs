@@ -47,6 +47,7 @@ impl Broker {
             topic_prefix: String::new(),
             clickhouse_url: String::new(),
             database_url: String::new(),
+            other_postgres: None,
             has_users: false,
         }
     }

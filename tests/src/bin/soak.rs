@@ -13,9 +13,10 @@ use ::tests::faults::counts::{
     counts_processor_kills, counts_stops, counts_throughput,
 };
 use ::tests::faults::{
-    EdgeKills, ImportKill, KafkaKills, KafkaOutage, OwnEngines, Upgrade, WebhookFlood, WebhookHoles,
-    WebhookKills, WebhookOutages, WebhookVerify, edge_kills, import_kill, kafka_kills, kafka_outage,
-    progress, upgrade, webhook_flood, webhook_holes, webhook_kills, webhook_outages, webhook_verify,
+    EdgeKills, ImportKill, KafkaKills, KafkaOutage, OwnEngines, Promotion, Upgrade, WebhookFlood,
+    WebhookHoles, WebhookKills, WebhookOutages, WebhookVerify, edge_kills, import_kill, kafka_kills,
+    kafka_outage, progress, promotion, upgrade, webhook_flood, webhook_holes, webhook_kills, webhook_outages,
+    webhook_verify,
 };
 use ::tests::tally::Tally;
 use clap::{Parser, Subcommand};
@@ -103,6 +104,16 @@ enum Command {
         /// For how long each
         #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(1..))]
         seconds: u32,
+        /// Connections that click
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        connections: u32,
+        /// Clicks per second, all connections together; each is one delivery
+        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
+    /// kill -9 of the primary of Postgres, and promotion of its standby
+    #[command(after_help = "Examples:\n  ./dev soak postgres-promotion --rate 200")]
+    PostgresPromotion {
         /// Connections that click
         #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
         connections: u32,
@@ -278,6 +289,9 @@ async fn run(command: Command) -> (String, &'static str) {
         Command::WebhooksOutages { seconds, connections, rate } => {
             let down = Duration::from_secs(seconds.into());
             (complete(&webhook_outages(WebhookOutages { down, connections, rate }).await), DELIVERED)
+        }
+        Command::PostgresPromotion { connections, rate } => {
+            (complete(&promotion(Promotion { connections, rate }).await), DELIVERED)
         }
         Command::WebhooksVerify { events, connections, rate } => {
             let own = OwnEngines::start().await;

@@ -21,9 +21,10 @@ pub use import::{ImportKill, Imported, import_kill};
 pub use kafka_kills::{KafkaKills, kafka_kills};
 pub use kafka_outage::{KafkaOutage, Outage, kafka_outage};
 pub use webhooks::{
-    Beside, Flooded, OwnEngines, Upgrade, Upgraded, Verified, WebhookFlood, WebhookFreezes, WebhookHoles,
-    WebhookKills, WebhookOutages, WebhookStops, WebhookVerify, upgrade, webhook_flood, webhook_freezes,
-    webhook_holes, webhook_kills, webhook_outages, webhook_stops, webhook_verify,
+    Beside, Flooded, OwnEngines, Promotion, Upgrade, Upgraded, Verified, WebhookFlood, WebhookFreezes,
+    WebhookHoles, WebhookKills, WebhookOutages, WebhookStops, WebhookVerify, promotion, upgrade,
+    webhook_flood, webhook_freezes, webhook_holes, webhook_kills, webhook_outages, webhook_stops,
+    webhook_verify,
 };
 
 use crate::edge::Edge;

@@ -1,0 +1,116 @@
+//! A primary of Postgres that is lost, and its standby that is promoted.
+
+use devstack::{Kind, Options, Server, postgres};
+use reqwest::Method;
+use serde_json::json;
+use sqlx::{Connection as _, Executor as _, PgConnection};
+
+use super::super::progress;
+use super::{ARRIVED, OwnEngines, SOME, Stage, delivering, receiver};
+use crate::arrivals::{Arrivals, Interruption};
+use crate::deployment::Deployment;
+use crate::eventually;
+
+/// The load.
+#[derive(Debug, Clone, Copy)]
+pub struct Promotion {
+    /// Visitors.
+    pub connections: u32,
+    /// Clicks per second of all visitors together.
+    pub rate: u32,
+}
+
+/// Kills the primary of Postgres under load and promotes its synchronous standby, without restarting a program. Links are
+/// created all the time.
+///
+/// # Panics
+/// When a program ends, a click is not answered, a delivery never arrives, or a link that was answered is lost.
+pub async fn promotion(plan: Promotion) -> Arrivals {
+    let options = Options::throw_away(Kind::Postgres.name()).unwrap();
+    let folder = options.folder.clone();
+    let (kafka, clickhouse, primary) = {
+        let own = async |kind: Kind| kind.start(Options::throw_away(kind.name()).unwrap()).await.unwrap();
+        tokio::join!(own(Kind::Kafka), own(Kind::ClickHouse), async {
+            postgres::start(options).await.unwrap()
+        })
+    };
+    let standby = Options::throw_away(Kind::Postgres.name()).unwrap();
+    let standby = postgres::start_standby(&primary, &folder, standby).await.unwrap();
+    is_synchronous(&primary).await;
+    let own = OwnEngines { kafka, clickhouse, postgres: primary };
+    let mut engines = own.isolated().await;
+    let address = |server: &Server| server.url().split(['@', '/']).nth(3).unwrap().to_owned();
+    engines.other_postgres = Some(address(&standby));
+
+    let receiver = receiver().await;
+    let deployment = Deployment::start_on(engines, &[]).await;
+    let mut stage = Stage::on(deployment, &receiver.url("/in"), &["click.created"]).await;
+    let before = stage.deployment.services().map(Server::pid);
+    let load = stage.load(plan.connections, plan.rate);
+    let some = u64::from(plan.rate) * 5;
+    load.answers(some).await;
+    delivering(&receiver, SOME).await;
+    let mut created = Vec::new();
+    while created.len() < SOME {
+        created.extend(create(&stage.deployment).await);
+    }
+    let interruption = Interruption::of(async {
+        // Links are created until the very moment at which the primary is gone.
+        let mut killed = std::pin::pin!(own.postgres.kill());
+        loop {
+            tokio::select! {
+                () = &mut killed => break,
+                link = create(&stage.deployment) => created.extend(link),
+            }
+        }
+        let mut connection = PgConnection::connect(standby.url()).await.unwrap();
+        connection.execute("SELECT pg_promote()").await.unwrap();
+        progress(&format!("promoted: {} clicks answered, {} links created", load.answered(), created.len()));
+        let slug = eventually("the API writes again", ARRIVED, async || {
+            create(&stage.deployment).await.ok_or("no link")
+        })
+        .await;
+        stage.deployment.edge_knows(&slug, ARRIVED).await;
+        created.push(slug);
+    })
+    .await;
+    load.answers(some).await;
+    delivering(&receiver, SOME).await;
+    let log = load.stop().await;
+    log.is_complete();
+    for slug in &created {
+        stage.deployment.edge_knows(slug, ARRIVED).await;
+    }
+    let (gone, present) = (address(&own.postgres), address(&standby));
+    stage.deployment.engines.database_url = stage.deployment.engines.database_url.replace(&gone, &present);
+    let stored: i64 = sqlx::query_scalar("SELECT count(*) FROM links WHERE slug = ANY($1)")
+        .bind(&created)
+        .fetch_one(&mut stage.deployment.engines.postgres().await)
+        .await
+        .unwrap();
+    assert_eq!(stored, created.len() as i64, "links that were answered are lost");
+    let arrivals = stage.arrivals(&log, &receiver, &[interruption]).await;
+    assert_eq!(before, stage.deployment.services().map(Server::pid), "a program was started again");
+    arrivals
+}
+
+/// Lets the primary answer a commit when its standby has it, which is when a promotion loses nothing.
+async fn is_synchronous(primary: &Server) {
+    let mut connection = PgConnection::connect(primary.url()).await.unwrap();
+    connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'").await.unwrap();
+    connection.execute("SELECT pg_reload_conf()").await.unwrap();
+    eventually("the standby is synchronous", ARRIVED, async || {
+        let state = "SELECT sync_state FROM pg_stat_replication";
+        let mut connection = PgConnection::connect(primary.url()).await.unwrap();
+        let found: Option<String> = sqlx::query_scalar(state).fetch_optional(&mut connection).await.unwrap();
+        if found.as_deref() == Some("sync") { Ok(()) } else { Err(found) }
+    })
+    .await;
+}
+
+/// Creates a link and returns its slug, unless the API cannot write.
+async fn create(deployment: &Deployment) -> Option<String> {
+    let body = json!({ "name": "A link", "destination": "https://example.com/" });
+    let (status, link) = deployment.send(Method::POST, "/api/links", Some(&body)).await;
+    (status == 201).then(|| link["slug"].as_str().unwrap().to_owned())
+}
