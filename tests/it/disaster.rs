@@ -8,7 +8,7 @@ use reqwest::Method;
 use schemas::grants::User;
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-use tests::deployment::{Deployment, binary, click_id, programs};
+use tests::deployment::{Deployment, click_id, programs};
 use tests::eventually;
 use tests::faults::OwnEngines;
 use tokio::process::Command;
@@ -51,26 +51,13 @@ impl Clicked {
 /// Runs a script of `deploy` on one engine, as the owner of its tables.
 async fn script(deployment: &Deployment, name: &str, folder: &Path, engine: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(name);
-    let output = Command::new(path)
-        .arg(folder)
-        .arg(engine)
-        .envs(deployment.environment_of(User::Migrate))
-        .output()
-        .await
-        .unwrap();
-    assert!(output.status.success(), "{name} {engine}: {}", String::from_utf8_lossy(&output.stderr));
+    deployment.run(User::Migrate, &path, &[folder.to_str().unwrap(), engine]).await;
 }
 
 /// Runs a command of the processor and returns its answer.
 async fn processor(deployment: &Deployment, arguments: &[&str]) -> Value {
-    let output = Command::new(binary("processor"))
-        .args(arguments)
-        .envs(deployment.environment_of(User::Processor))
-        .output()
-        .await
-        .unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    let answer = deployment.run(User::Processor, &deployment.program("processor"), arguments).await;
+    serde_json::from_slice(&answer).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

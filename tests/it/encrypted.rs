@@ -155,13 +155,8 @@ async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges(
 #[tokio::test(flavor = "multi_thread")]
 async fn kafkas_own_tool_takes_the_printed_rights() {
     let deployment = Deployment::prepare(isolated().await);
-    let printed = Command::new(binary("api"))
-        .args(["migrate", "--print-grants=kafka"])
-        .envs(deployment.environment_of(User::Migrate))
-        .output()
-        .await
-        .unwrap();
-    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    let arguments = ["migrate", "--print-grants=kafka"];
+    let printed = deployment.run(User::Migrate, &deployment.program("api"), &arguments).await;
 
     let folder = Scratch::new("acls").unwrap();
     let classes = Cache::shared().kafka().await.unwrap().join("*");
@@ -170,7 +165,7 @@ async fn kafkas_own_tool_takes_the_printed_rights() {
         classes.display()
     );
     std::fs::write(folder.path().join("admin.properties"), "").unwrap();
-    let script = format!("set -e\n{tool}\n{}", String::from_utf8(printed.stdout).unwrap());
+    let script = format!("set -e\n{tool}\n{}", String::from_utf8(printed).unwrap());
     let added = Command::new("bash")
         .args(["-c", &script])
         .env("BROKERS", &deployment.engines.kafka_brokers)

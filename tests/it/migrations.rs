@@ -5,10 +5,9 @@ use std::path::Path;
 
 use schemas::clickhouse::MIGRATIONS;
 use schemas::grants::User;
-use tests::deployment::{Deployment, binary, programs};
+use tests::deployment::{Deployment, programs};
 use tests::engines::empty;
 use tests::eventually;
-use tokio::process::Command;
 
 use crate::traffic::LONG;
 
@@ -16,14 +15,8 @@ const UP_TO_DATE: &str = "Postgres: up to date\nClickHouse: up to date\nKafka: u
 
 /// Returns what `api migrate --plan` prints.
 async fn plan(deployment: &Deployment) -> String {
-    let output = Command::new(binary("api"))
-        .args(["migrate", "--plan"])
-        .envs(deployment.environment_of(User::Migrate))
-        .output()
-        .await
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    let output = deployment.run(User::Migrate, &deployment.program("api"), &["migrate", "--plan"]).await;
+    String::from_utf8(output).unwrap()
 }
 
 /// Waits until nothing is planned any more: a broker lists new topics a moment after it created them.

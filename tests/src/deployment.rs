@@ -149,7 +149,7 @@ impl Deployment {
     /// # Panics
     /// When it fails.
     pub async fn migrate(&self, programs: &Path) {
-        run(&programs.join("api"), &["migrate"], &self.environment_of(User::Migrate)).await;
+        self.run(User::Migrate, &programs.join("api"), &["migrate"]).await;
     }
 
     /// Stops a program, and puts that of this folder in its place, with the same settings, without starting it.
@@ -214,14 +214,34 @@ impl Deployment {
         std::fs::read_to_string(self.scratch.path().join(format!("{name}.log"))).unwrap()
     }
 
+    /// Runs a program to its end as a user of the engines, and returns its output.
+    ///
+    /// # Panics
+    /// When it fails; the message contains its log.
+    pub async fn run(&self, user: User, program: &Path, arguments: &[&str]) -> Vec<u8> {
+        let output = tokio::process::Command::new(program)
+            .args(arguments)
+            .envs(self.environment_of(user))
+            .output()
+            .await
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{} {}: {}",
+            program.display(),
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        output.stdout
+    }
+
     /// Runs `api admin … --json` and returns its answer.
     ///
     /// # Panics
     /// When it fails.
     pub async fn admin(&self, arguments: &[&str]) -> Value {
         let arguments = [&["admin", "--json"][..], arguments].concat();
-        let environment = self.environment_of(User::Api);
-        serde_json::from_slice(&run(&self.program("api"), &arguments, &environment).await).unwrap()
+        serde_json::from_slice(&self.run(User::Api, &self.program("api"), &arguments).await).unwrap()
     }
 
     /// Creates an account on this plan, and returns a `read,write` key of its workspace.
@@ -269,10 +289,18 @@ impl Deployment {
     /// # Panics
     /// When the API rejects it.
     pub async fn create_link(&self) -> Value {
-        let body = json!({ "name": "A link", "destination": "https://example.com/" });
-        let (status, link) = self.send(Method::POST, "/api/links", Some(&body)).await;
+        let (status, link) = self.try_create_link().await;
         assert_eq!(status, 201, "{link}");
         link
+    }
+
+    /// The same, for an API that may reject it: returns the status and the answer.
+    ///
+    /// # Panics
+    /// As [`Deployment::send`].
+    pub async fn try_create_link(&self) -> (u16, Value) {
+        let body = json!({ "name": "A link", "destination": "https://example.com/" });
+        self.send(Method::POST, "/api/links", Some(&body)).await
     }
 
     /// Returns a link with its counts.
@@ -348,27 +376,6 @@ pub fn click_id(redirect: &Response) -> String {
     let location = redirect.headers()["location"].to_str().unwrap();
     let url = reqwest::Url::parse(location).unwrap();
     url.query_pairs().find(|(name, _)| name == "click_id").unwrap().1.into_owned()
-}
-
-/// Runs a program to its end and returns its output.
-///
-/// # Panics
-/// When it fails; the message contains its log.
-async fn run(program: &PathBuf, arguments: &[&str], environment: &[(String, String)]) -> Vec<u8> {
-    let output = tokio::process::Command::new(program)
-        .args(arguments)
-        .envs(environment.iter().map(|(name, value)| (name, value)))
-        .output()
-        .await
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{} {}: {}",
-        program.display(),
-        arguments.join(" "),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output.stdout
 }
 
 /// Describes a program that is ready when its operations listener says so.

@@ -1,8 +1,6 @@
 //! A primary of Postgres that is lost, and its standby that is promoted.
 
 use devstack::{Kind, Options, Server, postgres};
-use reqwest::Method;
-use serde_json::json;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use super::super::progress;
@@ -110,7 +108,6 @@ async fn is_synchronous(primary: &Server) {
 
 /// Creates a link and returns its slug, unless the API cannot write.
 async fn create(deployment: &Deployment) -> Option<String> {
-    let body = json!({ "name": "A link", "destination": "https://example.com/" });
-    let (status, link) = deployment.send(Method::POST, "/api/links", Some(&body)).await;
+    let (status, link) = deployment.try_create_link().await;
     (status == 201).then(|| link["slug"].as_str().unwrap().to_owned())
 }

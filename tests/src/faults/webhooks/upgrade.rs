@@ -127,7 +127,7 @@ impl Changing {
         let services = self.stage.deployment.services();
         let server = services.into_iter().find(|server| server.name() == name).unwrap();
         server.start().await.unwrap();
-        self.works(&format!("{}", server.launch().program.display())).await;
+        self.works(&server.launch().program.display().to_string()).await;
     }
 
     /// Creates a link, clicks it, registers a conversion, and waits until the API shows them.
