@@ -1,5 +1,7 @@
 //! ClickHouse: the installed `clickhouse` program, or else the library of an npm package.
 
+mod cluster;
+
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,6 +10,8 @@ use std::time::Duration;
 
 use schemas::grants::User;
 
+use self::cluster::Place;
+pub use self::cluster::{CLUSTER, Cluster, start_cluster};
 pub use crate::probe::query;
 use crate::process::Launch;
 use crate::readiness::until;
@@ -29,14 +33,23 @@ const SERVE: &str = "SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP; \
 /// # Errors
 /// The reason why it cannot be installed or started.
 pub async fn start(options: Options) -> Result<Server, Error> {
+    start_at(options, None).await
+}
+
+/// Like [`start`], at a place in a cluster.
+async fn start_at(options: Options, place: Option<&Place>) -> Result<Server, Error> {
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
     let port = ports::prefer(options.port)?;
-    let native = ports::free()?;
+    let native = place.map_or_else(ports::free, |place| Ok(place.native()))?;
     let users = folder.join("users.xml");
     write(&users, &users_xml(&options.password, options.users)?)?;
     let config = folder.join("config.xml");
-    write(&config, &config_xml(folder, &users, port, native))?;
+    let in_cluster = match place {
+        Some(place) => place.settings(&options.password, ports::free()?),
+        None => String::new(),
+    };
+    write(&config, &config_xml(folder, &users, port, native, &in_cluster))?;
 
     let launch = match programs::on_path("clickhouse") {
         Some(program) => Launch::new(program, options.log).arguments([
@@ -46,13 +59,19 @@ pub async fn start(options: Options) -> Result<Server, Error> {
         ]),
         None => {
             let library = options.cache.clickhouse().await?;
-            Launch::new(libchdb::devstack_program()?, options.log)
-                .arguments(library_arguments(library, folder, &config, port, native))
+            Launch::new(libchdb::devstack_program()?, options.log).arguments(library_arguments(
+                library,
+                folder,
+                &config,
+                (port, native),
+                place,
+            ))
         }
     };
     let url = format!("http://{NAME}:{}@127.0.0.1:{port}/{NAME}", options.password);
     let probe = Probe::ClickHouse { url: url.clone() };
-    let server = Server::start_engine("clickhouse", &url, launch, probe, options.scratch).await?;
+    let name = place.map_or_else(|| "clickhouse".to_owned(), Place::name);
+    let server = Server::start_engine(&name, &url, launch, probe, options.scratch).await?;
     let create = format!("CREATE DATABASE IF NOT EXISTS {NAME}");
     until("ClickHouse's database", Duration::from_secs(20), || query(&url, &create)).await?;
     Ok(server)
@@ -62,16 +81,19 @@ fn library_arguments(
     library: PathBuf,
     folder: &Path,
     config: &Path,
-    port: u16,
-    native: u16,
+    (port, native): (u16, u16),
+    place: Option<&Place>,
 ) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = vec![libchdb::SUBCOMMAND.into(), library.into()];
+    let mut arguments: Vec<OsString> = vec![libchdb::SUBCOMMAND.into()];
+    if place.is_some() {
+        arguments.push(format!("--replicates-at={}", Place::for_replicas(port)).into());
+    }
+    arguments.push(library.into());
     let options = [
         "--multiquery".to_owned(),
         format!("--path={}", folder.join("data").display()),
         format!("--http_port={port}"),
         format!("--tcp_port={native}"),
-        "--listen_host=127.0.0.1".to_owned(),
         format!("--config-file={}", config.display()),
         // The level of the configuration file does not apply to the console.
         "--log-level=warning".to_owned(),
@@ -81,8 +103,8 @@ fn library_arguments(
     arguments
 }
 
-/// Returns the server's settings. The program reads all of them, the library only the users' file.
-fn config_xml(folder: &Path, users: &Path, port: u16, native: u16) -> String {
+/// Returns the server's settings. The library takes the folder and the ports from its arguments instead.
+fn config_xml(folder: &Path, users: &Path, port: u16, native: u16, in_cluster: &str) -> String {
     format!(
         "\
 <clickhouse>
@@ -92,7 +114,7 @@ fn config_xml(folder: &Path, users: &Path, port: u16, native: u16) -> String {
     <http_port>{port}</http_port>
     <tcp_port>{native}</tcp_port>
     <listen_host>127.0.0.1</listen_host>
-    <user_directories><users_xml><path>{users}</path></users_xml></user_directories>
+{in_cluster}    <user_directories><users_xml><path>{users}</path></users_xml></user_directories>
 </clickhouse>
 ",
         data = folder.join("data").display(),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use package::{CLICKHOUSE, DATA, KAFKA, POSTGRES, POSTGRES_FILES, Package};
+use package::{CLICKHOUSE, DATA, KAFKA, POSTGRES, POSTGRES_FILES, Package, ZOOKEEPER};
 
 use crate::programs::installed_postgres;
 use crate::{Account, Error};
@@ -58,6 +58,14 @@ impl Cache {
     /// [`Error::Missing`] without Maven, [`Error::Failed`] when the download fails.
     pub async fn kafka(&self) -> Result<PathBuf, Error> {
         Ok(self.ensure(&KAFKA).await?.join("jars"))
+    }
+
+    /// Returns the folder of ZooKeeper's jars, downloading them first when they are missing.
+    ///
+    /// # Errors
+    /// As [`Cache::kafka`].
+    pub async fn zookeeper(&self) -> Result<PathBuf, Error> {
+        Ok(self.ensure(&ZOOKEEPER).await?.join("jars"))
     }
 
     /// Returns ClickHouse's shared library, downloading it first when it is missing.

@@ -1,7 +1,7 @@
 //! Apache Kafka as one KRaft node, from its jars.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use schemas::grants::User;
@@ -24,7 +24,7 @@ appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX} %-5p %c{1}: %
 /// # Errors
 /// The reason why it cannot be installed, formatted or started.
 pub async fn start(options: Options) -> Result<Server, Error> {
-    let java = java()?;
+    let java = programs::java()?;
     let classes = options.cache.kafka().await?.join("*");
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
@@ -83,17 +83,6 @@ listener.name.users.sasl.enabled.mechanisms=PLAIN
 listener.name.users.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {users};
 {keys}"
     )
-}
-
-/// Finds Java in `JAVA_HOME`, or else on the `PATH`.
-fn java() -> Result<PathBuf, Error> {
-    std::env::var_os("JAVA_HOME")
-        .map(|home| Path::new(&home).join("bin/java"))
-        .filter(|java| java.is_file())
-        .map_or_else(
-            || programs::program("java", "install Java 17 or later (Debian: default-jre-headless)"),
-            Ok,
-        )
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {

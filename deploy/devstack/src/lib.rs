@@ -32,6 +32,7 @@ pub mod readiness;
 pub mod scratch;
 mod server;
 pub mod usage;
+pub mod zookeeper;
 
 pub use account::Account;
 pub use engines::{Engine, Kind, USERS_VARIABLE};

@@ -3,7 +3,10 @@
 //! One function of the library runs the whole server. It runs in a child process, a mode of the `devstack` program,
 //! because it installs signal handlers and starts threads, and because it must be possible to kill it.
 
+mod replication;
+
 use std::ffi::{CString, OsString, c_char, c_int, c_void};
+use std::net::SocketAddrV4;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
@@ -17,11 +20,16 @@ pub const SUBCOMMAND: &str = "run-libchdb";
 /// The library's entry point: takes the arguments of a command line; the result is not used.
 type Entry = unsafe extern "C" fn(c_int, *mut *mut c_char) -> *mut c_void;
 
-/// Runs the ClickHouse server in this process; returns when it has stopped.
+/// Runs the ClickHouse server in this process; returns when it has stopped. With an address, its second one for HTTP,
+/// its tables replicate.
 ///
 /// # Errors
-/// The reason why the library cannot be loaded.
-pub fn run(library: &Path, arguments: impl IntoIterator<Item = OsString>) -> Result<(), Cause> {
+/// The reason why the library cannot be loaded, or cannot replicate.
+pub fn run(
+    library: &Path,
+    replicates_at: Option<SocketAddrV4>,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<(), Cause> {
     let mut texts = vec![CString::from(c"clickhouse")];
     for argument in arguments {
         texts.push(CString::new(argument.into_vec())?);
@@ -34,11 +42,24 @@ pub fn run(library: &Path, arguments: impl IntoIterator<Item = OsString>) -> Res
     // symbol has this signature at the pinned version; the strings outlive the call.
     #[allow(unsafe_code)]
     unsafe {
-        let library = Library::new(library)?;
+        let file = library;
+        let library = Library::new(file)?;
+        if let Some(address) = replicates_at {
+            replication::enable(base_of(file)?, address)?;
+        }
         let entry: Symbol<'_, Entry> = library.get(c"query_stable_v2")?;
         entry(count, pointers.as_mut_ptr());
     }
     Ok(())
+}
+
+/// Returns where a library is loaded.
+fn base_of(library: &Path) -> Result<*mut u8, Cause> {
+    let library = library.canonicalize()?;
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let of_library = maps.lines().find(|line| line.ends_with(&*library.to_string_lossy()));
+    let begin = of_library.and_then(|line| line.split('-').next()).ok_or("the library is not loaded")?;
+    Ok(std::ptr::with_exposed_provenance_mut(usize::from_str_radix(begin, 16)?))
 }
 
 /// Finds the `devstack` program: `DEVSTACK_BIN`, or else beside the running program or, for tests, one folder up.

@@ -31,6 +31,11 @@ pub enum Probe {
         /// `postgres://user:password@host:port/database`.
         url: String,
     },
+    /// ZooKeeper answers `ruok`.
+    ZooKeeper {
+        /// `host:port`.
+        address: String,
+    },
     /// A GET returns a 2xx status.
     Http {
         /// The address of the page.
@@ -49,6 +54,7 @@ impl Probe {
                 Self::Kafka { brokers } => check_kafka(brokers).await,
                 Self::ClickHouse { url } => check_clickhouse(url).await,
                 Self::Postgres { url } => check_postgres(url).await,
+                Self::ZooKeeper { address } => check_zookeeper(address).await,
                 Self::Http { url } => page(url).await,
             }
         };
@@ -107,6 +113,14 @@ fn without_credentials(url: &Url) -> Url {
     let _ = plain.set_username("");
     let _ = plain.set_password(None);
     plain
+}
+
+async fn check_zookeeper(address: &str) -> Result<(), Cause> {
+    let mut connection = TcpStream::connect(address).await?;
+    connection.write_all(b"ruok").await?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await?;
+    if answer == "imok" { Ok(()) } else { Err(format!("it answers {answer:?}").into()) }
 }
 
 /// Sends a start-up message and reads the server's first answer: a request for the password once the server accepts

@@ -1,7 +1,7 @@
 //! Finds installed programs.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::Error;
 
@@ -34,4 +34,12 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
 pub(crate) fn program(name: &str, remedy: &str) -> Result<PathBuf, Error> {
     on_path(name)
         .ok_or_else(|| Error::Missing { what: format!("the program {name}"), remedy: remedy.to_owned() })
+}
+
+/// Finds Java in `JAVA_HOME`, or else on the `PATH`.
+pub(crate) fn java() -> Result<PathBuf, Error> {
+    std::env::var_os("JAVA_HOME")
+        .map(|home| Path::new(&home).join("bin/java"))
+        .filter(|java| java.is_file())
+        .map_or_else(|| program("java", "install Java 17 or later (Debian: default-jre-headless)"), Ok)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use devstack::clickhouse::query;
+use devstack::clickhouse::{query, start_cluster};
 use devstack::process::{descendants, is_alive};
 use devstack::{Kind, Options, Server, readiness};
 use rdkafka::ClientConfig;
@@ -107,6 +107,27 @@ async fn clickhouse_keeps_rows_over_a_kill() {
     clickhouse.stop().await;
     drop(clickhouse);
     assert_removed(&processes, &folder);
+}
+
+#[tokio::test]
+async fn replicas_of_clickhouse_get_each_others_rows_also_after_a_kill() {
+    let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
+    let [first, second] = &cluster.shards[0][..] else { panic!("{cluster:?}") };
+    for replica in [first, second] {
+        let sql = "CREATE TABLE hopline.notes (text String) \
+                   ENGINE = ReplicatedMergeTree('/test/{shard}/notes', '{replica}') ORDER BY text";
+        query(replica.url(), sql).await.unwrap();
+    }
+    query(first.url(), "INSERT INTO hopline.notes VALUES ('one')").await.unwrap();
+    query(second.url(), "SYSTEM SYNC REPLICA hopline.notes").await.unwrap();
+    second.kill().await;
+    query(first.url(), "INSERT INTO hopline.notes VALUES ('two')").await.unwrap();
+    second.start().await.unwrap();
+    // It is read-only until it has its session with ZooKeeper again.
+    let sync = || query(second.url(), "SYSTEM SYNC REPLICA hopline.notes");
+    readiness::until("the replica", DEADLINE, sync).await.unwrap();
+    let notes = "SELECT groupArray(text) FROM (SELECT text FROM hopline.notes ORDER BY text)";
+    assert_eq!(query(second.url(), notes).await.unwrap().trim(), "['one','two']");
 }
 
 #[tokio::test]

@@ -33,6 +33,13 @@ pub(super) const KAFKA: Package = Package {
     pins: &[("pom.xml", include_str!("../../packages/kafka/pom.xml"))],
 };
 
+pub(super) const ZOOKEEPER: Package = Package {
+    name: "ZooKeeper 3.9.5 (about 13 MB, by Maven)",
+    installer: Installer::Maven,
+    folder: "zookeeper-3.9.5",
+    pins: &[("pom.xml", include_str!("../../packages/zookeeper/pom.xml"))],
+};
+
 pub(super) const CLICKHOUSE: Package = Package {
     name: "ClickHouse 26.7.3 (about 550 MB unpacked, by npm)",
     installer: Installer::Npm,

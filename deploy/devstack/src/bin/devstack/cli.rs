@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -122,6 +123,9 @@ pub(crate) enum Command {
     #[command(name = devstack::libchdb::SUBCOMMAND, hide = true)]
     RunLibchdb {
         library: PathBuf,
+        /// The second address that it listens on for HTTP, which it then uses for replication
+        #[arg(long)]
+        replicates_at: Option<SocketAddrV4>,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },

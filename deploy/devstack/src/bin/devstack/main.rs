@@ -32,9 +32,9 @@ use terminal::{print_error, print_line};
 
 fn main() -> ExitCode {
     let cli: Cli = devstack::usage::parse();
-    if let Command::RunLibchdb { library, arguments } = cli.command {
+    if let Command::RunLibchdb { library, replicates_at, arguments } = cli.command {
         // ClickHouse's process has no async runtime and no other threads.
-        return match devstack::libchdb::run(&library, arguments) {
+        return match devstack::libchdb::run(&library, replicates_at, arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&anyhow::anyhow!(error)),
         };

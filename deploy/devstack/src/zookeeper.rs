@@ -1,0 +1,42 @@
+//! ZooKeeper as one node, from its jars: what replicas of ClickHouse agree by.
+
+use std::fs;
+
+use crate::process::Launch;
+use crate::{Error, Options, Probe, Server, ports, programs};
+
+/// Starts a server and waits until it answers; its URL is `host:port`.
+///
+/// # Errors
+/// The reason why it cannot be installed or started.
+pub async fn start(options: Options) -> Result<Server, Error> {
+    let java = programs::java()?;
+    let classes = options.cache.zookeeper().await?.join("*");
+    let folder = &options.folder;
+    fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
+    let port = ports::prefer(options.port)?;
+    let config = folder.join("zoo.cfg");
+    fs::write(&config, settings(&options, port)).map_err(Error::file("write", &config))?;
+    let launch = Launch::new(java, options.log)
+        .arguments(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"])
+        .arguments([classes.into_os_string()])
+        .arguments(["org.apache.zookeeper.server.ZooKeeperServerMain".into(), config.into_os_string()]);
+    let address = format!("127.0.0.1:{port}");
+    let probe = Probe::ZooKeeper { address: address.clone() };
+    Server::start_engine("zookeeper", &address, launch, probe, options.scratch).await
+}
+
+fn settings(options: &Options, port: u16) -> String {
+    // Clients may ask for sessions of up to 20 ticks.
+    format!(
+        "\
+tickTime=2000
+dataDir={}
+clientPort={port}
+clientPortAddress=127.0.0.1
+admin.enableServer=false
+4lw.commands.whitelist=ruok
+",
+        options.folder.join("data").display()
+    )
+}
