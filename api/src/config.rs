@@ -150,7 +150,9 @@ pub enum Command {
 Examples:
   api migrate --plan
   api migrate
-  api migrate --print-grants=clickhouse")]
+  api migrate --print-grants=clickhouse
+  api migrate --partitions 12
+  api migrate --replace-replica ch2.example.com:8443")]
     Migrate {
         /// Print what would change instead.
         #[arg(long, conflicts_with = "print_grants")]
@@ -158,6 +160,12 @@ Examples:
         /// Print the least privileges of each program's user instead, on one engine or on all.
         #[arg(long, value_name = "ENGINE", num_args = 0..=1, require_equals = true)]
         print_grants: Option<Option<Engine>>,
+        /// Increase the partitions of topic `clicks` to this number, so that more processors can share its clicks.
+        #[arg(long, value_name = "COUNT", conflicts_with_all = ["plan", "print_grants"])]
+        partitions: Option<u16>,
+        /// Make a replica of ClickHouse anew that has lost its data, named as in CLICKHOUSE_URL.
+        #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["plan", "print_grants"])]
+        replace_replica: Option<String>,
     },
     /// Operators' commands: accounts, members, workspaces, keys, plans, webhook endpoints.
     #[command(

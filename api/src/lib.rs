@@ -22,6 +22,7 @@ pub use store::grants::Engine;
 use anyhow::Context as _;
 use schemas::click_id::ClickIdKeys;
 use schemas::topic;
+use service::clickhouse::Clickhouse;
 use service::destination::DestinationRules;
 use service::http::{Limits, serve_with_middleware};
 use service::kafka;
@@ -40,7 +41,7 @@ use crate::resources::imports::schedule;
 use crate::resources::links::destination::Destinations;
 use crate::resources::live::follow::follow;
 use crate::resources::live::hub::Hub;
-use crate::store::clicks::ClickStore;
+use crate::store::clicks::{ClickStore, follow_replicas};
 use crate::store::permits::Permits;
 use crate::store::{grants, migrate};
 use crate::web::limits::AddressLimits;
@@ -64,7 +65,7 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let health = Health::new(&shutdown);
     let pool = service::postgres::pool(&config.postgres, "api", POOL_CONNECTIONS);
-    let clickhouse = service::clickhouse::client(&config.clickhouse);
+    let clickhouse = Clickhouse::new(&config.clickhouse);
     // Registered before the first /readyz: without checks it would be ready.
     let postgres = health.check("postgres");
     // Without Kafka changes wait in the outbox, and without ClickHouse links are answered without counts.
@@ -84,6 +85,7 @@ pub async fn run(
     tokio::spawn(daily);
     tokio::spawn(blocked_hosts::follow(app.clone(), shutdown.clone()));
     tokio::spawn(sweep::sweep(app.clone()));
+    tokio::spawn(follow_replicas(app.clone(), shutdown.clone()));
     tokio::spawn(schedule::run_imports(app.clone()));
     tokio::spawn(setup::announce(app.clone(), shutdown.clone()));
     let limits = Limits { proxies: config.trusted_proxies.clone(), ..config.limits };
@@ -97,12 +99,7 @@ pub async fn run(
 }
 
 /// Creates the state for requests and operators' commands.
-fn app(
-    config: &Config,
-    pool: PgPool,
-    clickhouse: &clickhouse::Client,
-    shutdown: &Shutdown,
-) -> anyhow::Result<App> {
+fn app(config: &Config, pool: PgPool, clickhouse: &Clickhouse, shutdown: &Shutdown) -> anyhow::Result<App> {
     let plans = match &config.plans {
         Some(plans) => plans.clone(),
         None => Plans::built_in()?,
@@ -127,14 +124,15 @@ fn app(
     }))
 }
 
-/// Creates or updates the schemas and topics that this build needs; `api migrate`.
+/// Creates or updates the schemas and topics that this build needs; `api migrate`. Makes a replica of ClickHouse anew,
+/// by its host and port, and increases the partitions of topic `clicks`, when asked to.
 ///
 /// # Errors
 /// When an engine cannot be reached or refuses a statement.
-pub async fn migrate(config: &Config) -> anyhow::Result<()> {
+pub async fn migrate(config: &Config, partitions: Option<u16>, replaced: Option<&str>) -> anyhow::Result<()> {
     let pool = service::postgres::migration_pool(&config.postgres, "api").await;
-    let clickhouse = service::clickhouse::client(&config.clickhouse);
-    migrate::migrate(&pool, &clickhouse, &config.kafka).await
+    let clickhouse = Clickhouse::new(&config.clickhouse);
+    migrate::migrate(&pool, &clickhouse, &config.kafka, partitions, replaced).await
 }
 
 /// Returns what [`migrate`] would change; `api migrate --plan`.
@@ -143,7 +141,7 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
 /// When an engine cannot be reached.
 pub async fn plan_migration(config: &Config) -> anyhow::Result<String> {
     let pool = service::postgres::command_pool(&config.postgres, "api").await;
-    let clickhouse = service::clickhouse::client(&config.clickhouse);
+    let clickhouse = Clickhouse::new(&config.clickhouse);
     migrate::plan(&pool, &clickhouse, &config.kafka).await
 }
 
@@ -159,7 +157,8 @@ pub fn grants(config: &Config, engine: Option<Engine>) -> String {
 /// When Postgres cannot be reached, or the command names something that does not exist.
 pub async fn administer(config: &Config, admin: Admin) -> anyhow::Result<String> {
     let pool = service::postgres::command_pool(&config.postgres, "api").await;
-    let clickhouse = service::clickhouse::client(&config.clickhouse);
+    let clickhouse = Clickhouse::new(&config.clickhouse);
+    clickhouse.choose_working().await;
     // A command ends by itself.
     let shutdown = Shutdown::new(std::time::Duration::ZERO);
     admin::run(admin, &app(config, pool, &clickhouse, &shutdown)?, &clickhouse).await

@@ -18,7 +18,9 @@ fn main() -> ExitCode {
                 write!(std::io::stdout(), "{}", api::plan_migration(&config).await?)?;
                 Ok(())
             }
-            Some(Command::Migrate { print_grants: None, .. }) => api::migrate(&config).await,
+            Some(Command::Migrate { print_grants: None, partitions, replace_replica, .. }) => {
+                api::migrate(&config, partitions, replace_replica.as_deref()).await
+            }
             Some(Command::Migrate { print_grants: Some(engine), .. }) => {
                 write!(std::io::stdout(), "{}", api::grants(&config, engine))?;
                 Ok(())

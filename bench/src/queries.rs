@@ -12,7 +12,7 @@ use schemas::clickhouse::rollup::{Run, Scope};
 use schemas::row::UPKEEP;
 use serde::Serialize;
 use serde_json::Value;
-use service::clickhouse::{ClickhouseConfig, client};
+use service::clickhouse::{Clickhouse, ClickhouseConfig};
 use uuid::Uuid;
 
 use crate::api::stage::{Stage, link};
@@ -129,7 +129,7 @@ async fn measure(options: &Options, clicks: u64, engines: &Isolated) -> anyhow::
 
 /// Measures `SELECT 1`, on a connection that stays open as the API's do.
 async fn select_1(engines: &Isolated, repeats: u32) -> anyhow::Result<Asked> {
-    let client = client(&ClickhouseConfig { url: engines.clickhouse_url.parse()?, ca: None });
+    let client = Clickhouse::new(&ClickhouseConfig::of(engines.clickhouse_url.parse()?));
     let taken = ask(repeats, async || {
         client.query("SELECT 1").fetch_bytes("TSV")?.collect().await?;
         Ok(())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rdkafka::error::KafkaError;
 use schemas::topic;
-use service::clickhouse::{ClickhouseConfig, client};
+use service::clickhouse::{Clickhouse, ClickhouseConfig};
 use service::kafka::KafkaConfig;
 use service::process::Settings;
 use service::traces::TraceConfig;
@@ -108,11 +108,11 @@ impl Config {
 
     /// Creates a client for the tables of clicks; `name` identifies this process among their owners.
     pub(crate) fn store(&self, name: &str) -> Store {
-        Store::new(client(&self.clickhouse), format!("{name} {}", process::id()))
+        Store::new(Clickhouse::new(&self.clickhouse), format!("{name} {}", process::id()))
     }
 
     /// Creates a client for the tables of upkeep.
     pub(crate) fn upkeep_store(&self) -> UpkeepStore {
-        UpkeepStore::new(client(&self.clickhouse))
+        UpkeepStore::new(Clickhouse::new(&self.clickhouse))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use futures_util::{FutureExt as _, TryFutureExt as _};
 use schemas::topic;
-use service::clickhouse::client;
+use service::clickhouse::Clickhouse;
 use service::http::serve_operations;
 use service::kafka::{self, DeadLetters};
 use service::metrics::Metrics;
@@ -47,7 +47,7 @@ pub async fn run(
     let group = config.kafka.topic(config.group);
     let letters = config.kafka.topic(topic::DEAD_LETTERS.name);
     let topics = vec![clicks.clone(), letters.clone()];
-    let client = client(&config.clickhouse);
+    let client = Clickhouse::new(&config.clickhouse);
     tokio::spawn(clickhouse::watch(client.clone(), clickhouse_check, shutdown.clone()));
     kafka::spawn_watch(config.kafka.clone(), topics, kafka_check, shutdown.clone());
 

@@ -17,9 +17,14 @@ impl Migration {
         Self { version, name, sql }
     }
 
-    /// Returns the statements without comments.
-    pub fn statements(&self) -> Vec<String> {
-        statements(&self.sql.replace("{precision}", &PRECISION.to_string()))
+    /// Returns the statements without comments, for tables of one server or of a cluster's replicas.
+    pub fn statements(&self, is_replicated: bool) -> Vec<String> {
+        let statements = statements(&self.sql.replace("{precision}", &PRECISION.to_string()));
+        if is_replicated {
+            statements.iter().map(|statement| replicated(statement)).collect()
+        } else {
+            statements
+        }
     }
 }
 
@@ -45,6 +50,7 @@ pub const MIGRATIONS: &[Migration] = &[
     ),
     Migration::new(15, "audits", include_str!("../clickhouse/0015_audits.sql")),
     Migration::new(16, "intake_positions", include_str!("../clickhouse/0016_intake_positions.sql")),
+    Migration::new(17, "rows_before_stretches", include_str!("../clickhouse/0017_rows_before_stretches.sql")),
 ];
 
 const CLICKS: &str = include_str!("../clickhouse/0002_clicks.sql");
@@ -54,6 +60,43 @@ pub const PRECISION: u8 = 17;
 
 /// Number of distinct visitors below which a state of this precision is exact, because it is a plain set.
 pub const EXACT_VISITORS: u64 = 1 << (PRECISION - 5);
+
+/// The tables whose rows are divided among the shards; every shard has all rows of the others.
+const SHARDED: [&str; 3] = ["clicks", "counts", "breakdowns"];
+
+/// The settings of replicated tables: for how long an insert's token is remembered, and that a row which a replica got
+/// from another one is on its disk before it counts as there.
+const REPLICATED_SETTINGS: &str = "replicated_deduplication_window = 100000, \
+     replicated_deduplication_window_seconds = 86400, min_compressed_bytes_to_fsync_after_fetch = 1";
+
+/// Returns a statement that creates a replicated table instead of the same table of a single server.
+///
+/// ClickHouse replaces the names in braces: `shard` and `replica` are macros of its configuration.
+pub fn replicated(statement: &str) -> String {
+    const CREATE: &str = "CREATE TABLE IF NOT EXISTS ";
+    let Some(table) = statement.strip_prefix(CREATE).and_then(|rest| rest.split_whitespace().next()) else {
+        return statement.to_owned();
+    };
+    let (shard, replica) =
+        if SHARDED.contains(&table) { ("{shard}", "{replica}") } else { ("all", "{shard}-{replica}") };
+    let place = format!("'/hopline/{{database}}/{shard}/{table}', '{replica}'");
+    let Some((columns, engine)) = statement.split_once("ENGINE = ") else { return statement.to_owned() };
+    let end = engine.find(|c: char| !c.is_alphanumeric()).unwrap_or(engine.len());
+    let (name, rest) = engine.split_at(end);
+    let (arguments, rest) = match rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+        Some((arguments, rest)) => (format!("{place}, {arguments}"), rest),
+        None => (place, rest),
+    };
+    let separator = if rest.contains("SETTINGS ") { "," } else { "\nSETTINGS" };
+    format!("{columns}ENGINE = Replicated{name}({arguments}){rest}{separator} {REPLICATED_SETTINGS}")
+}
+
+/// Returns the statement that creates a table of one server beside table `clicks`, with the same columns and partitions.
+pub fn staging(table: &str) -> String {
+    let clicks = without_comments(CLICKS);
+    let engine = clicks.find("ENGINE = ").map_or("", |at| &clicks[at..]);
+    format!("CREATE TABLE {table} AS clicks {}", engine.trim_end_matches(';'))
+}
 
 /// Returns a condition that makes a statement fail unless `epoch` is the source's highest.
 pub fn epoch_guard(src: u32, epoch: u64) -> String {
@@ -78,10 +121,31 @@ mod tests {
     fn versions_have_no_gaps_and_every_file_has_a_statement() {
         for (index, migration) in MIGRATIONS.iter().enumerate() {
             assert_eq!(migration.version as usize, index + 1);
-            let statements = migration.statements();
+            let statements = migration.statements(false);
             assert!(!statements.is_empty(), "{}", migration.name);
             assert!(statements.iter().all(|statement| !statement.contains('{')), "{statements:?}");
         }
+    }
+
+    #[test]
+    fn a_replicated_table_differs_in_engine_and_settings() {
+        let of = |version: usize| MIGRATIONS[version - 1].statements(true).remove(0);
+        let clicks = of(2);
+        assert!(
+            clicks.contains(
+                "ENGINE = ReplicatedMergeTree('/hopline/{database}/{shard}/clicks', '{replica}')\n"
+            ),
+            "{clicks}"
+        );
+        let settings = "fsync_part_directory = 1, replicated_deduplication_window = 100000, ";
+        assert!(clicks.contains(settings) && clicks.contains("ORDER BY (workspace_id, "), "{clicks}");
+        let progress = of(4);
+        let engine =
+            "ReplicatedReplacingMergeTree('/hopline/{database}/all/progress', '{shard}-{replica}', as_of)\n";
+        assert!(progress.contains(engine), "{progress}");
+        assert!(progress.contains("ORDER BY src\nSETTINGS replicated_deduplication_window = "), "{progress}");
+        let altered = MIGRATIONS[13].statements(true);
+        assert_eq!(altered, MIGRATIONS[13].statements(false));
     }
 
     #[test]

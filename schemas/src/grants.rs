@@ -135,7 +135,13 @@ pub const STAGING: &str = "clicks_staging_";
 /// Returns the rights of each user in ClickHouse, as `GRANT … ON …`; the tables need not exist yet.
 pub fn clickhouse(database: &str) -> Vec<(User, String)> {
     let mut grants = vec![(User::Migrate, format!("GRANT ALL ON `{database}`.*"))];
-    for engine in ["MergeTree", "ReplacingMergeTree"] {
+    for engine in [
+        "MergeTree",
+        "ReplacingMergeTree",
+        // In a cluster.
+        "ReplicatedMergeTree",
+        "ReplicatedReplacingMergeTree",
+    ] {
         grants.push((User::Migrate, format!("GRANT TABLE ENGINE ON {engine}")));
     }
     for (table, of_api, of_processor) in CLICKHOUSE {
@@ -145,12 +151,18 @@ pub fn clickhouse(database: &str) -> Vec<(User, String)> {
             }
         }
     }
+    // In a cluster, reading begins when the replica has all rows, and `/readyz` names one that is read-only.
+    for user in [User::Api, User::Processor] {
+        grants.push((user, format!("GRANT SYSTEM SYNC REPLICA ON `{database}`.*")));
+        grants.push((user, "GRANT SELECT ON system.replicas".to_owned()));
+        grants.push((user, "GRANT SELECT ON system.parts".to_owned()));
+    }
     // A day is rebuilt in a table of its own. Statements of a former owner of a source are stopped.
     let staging =
         format!("GRANT CREATE TABLE, DROP TABLE, TRUNCATE, SELECT, INSERT ON `{database}`.{STAGING}*");
     grants.push((User::Processor, staging));
     grants.push((User::Processor, "GRANT TABLE ENGINE ON MergeTree".to_owned()));
-    for table in ["parts", "processes", "tables"] {
+    for table in ["processes", "tables"] {
         grants.push((User::Processor, format!("GRANT SELECT ON system.{table}")));
     }
     grants
@@ -282,7 +294,7 @@ mod tests {
         let listed: BTreeSet<&str> = POSTGRES.iter().map(|(table, ..)| *table).collect();
         assert_eq!(listed, created);
 
-        let sql: String = MIGRATIONS.iter().flat_map(|migration| migration.statements()).collect();
+        let sql: String = MIGRATIONS.iter().flat_map(|migration| migration.statements(false)).collect();
         let created: BTreeSet<&str> = words_after(&sql, "CREATE TABLE IF NOT EXISTS ").collect();
         assert_eq!(CLICKHOUSE.iter().map(|(table, ..)| *table).collect::<BTreeSet<_>>(), created);
     }

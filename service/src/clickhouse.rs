@@ -1,8 +1,10 @@
-//! The ClickHouse client.
+//! The ClickHouse client: of one server, or of the replicas of a cluster.
 
-use std::fmt;
-use std::str::FromStr;
+mod replicas;
+mod url;
+
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use clickhouse::Client;
@@ -12,10 +14,10 @@ use hyper_util::rt::TokioExecutor;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use secrecy::{ExposeSecret as _, SecretString};
-use url::Url;
+use secrecy::ExposeSecret as _;
 
-use crate::{Check, Shutdown, health};
+pub use self::replicas::{Clickhouse, watch};
+pub use self::url::{ClickhouseUrl, ClickhouseUrlFault};
 
 /// How long a connection is idle before TCP asks whether the server is there, as in the library's own client.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
@@ -27,7 +29,7 @@ const POOL_IDLE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "ClickHouse")]
 pub struct ClickhouseConfig {
-    /// ClickHouse, as https://user:password@host:port/database.
+    /// ClickHouse, as https://user:password@host:port/database; of a cluster, all replicas: host:port,host:port,….
     #[arg(
         id = "clickhouse_url",
         long = "clickhouse-url",
@@ -36,6 +38,15 @@ pub struct ClickhouseConfig {
         hide_env_values = true
     )]
     pub url: ClickhouseUrl,
+
+    /// The name of ClickHouse's cluster, as in system.clusters, whose replicas the URL lists; without it, one server.
+    #[arg(
+        id = "clickhouse_cluster",
+        long = "clickhouse-cluster",
+        value_name = "NAME",
+        env = "HOPLINE_CLICKHOUSE_CLUSTER"
+    )]
+    pub cluster: Option<String>,
 
     /// Certificates in PEM, one of which signed that of ClickHouse; without it, the machine's own list applies.
     #[arg(
@@ -46,6 +57,10 @@ pub struct ClickhouseConfig {
         value_parser = read_certificates
     )]
     pub ca: Option<Arc<RootCertStore>>,
+
+    /// The index of the replica that statements use: one for the whole process.
+    #[arg(skip)]
+    chosen: Arc<AtomicUsize>,
 }
 
 /// Reads the certificates of a file.
@@ -61,92 +76,19 @@ fn read_certificates(path: &str) -> Result<Arc<RootCertStore>, String> {
     Ok(Arc::new(store))
 }
 
-/// The parts of a ClickHouse URL; Debug does not show the password.
-#[derive(Clone)]
-pub struct ClickhouseUrl {
-    /// The server, without credentials and path.
-    server: String,
-    user: Option<String>,
-    password: Option<SecretString>,
-    database: Option<String>,
-}
-
-impl ClickhouseUrl {
-    /// Returns the database.
+impl ClickhouseConfig {
+    /// Returns a configuration of a server without certificates of its own.
     #[must_use]
-    pub fn database(&self) -> &str {
-        self.database.as_deref().unwrap_or("default")
+    pub fn of(url: ClickhouseUrl) -> Self {
+        Self { url, cluster: None, ca: None, chosen: Arc::default() }
     }
 }
 
-/// The error for an unusable URL; it does not contain the text, which may have a password.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ClickhouseUrlFault {
-    /// Not a URL, or neither http nor https.
-    #[error("expected http://user:password@host:port/database or https://…")]
-    NotHttp,
-    /// The path has more than one segment.
-    #[error("the path must be one database name")]
-    Path,
-    /// The URL has query parameters or a fragment.
-    #[error("query parameters are not supported")]
-    Query,
-}
-
-impl FromStr for ClickhouseUrl {
-    type Err = ClickhouseUrlFault;
-
-    fn from_str(text: &str) -> Result<Self, ClickhouseUrlFault> {
-        let mut url = Url::parse(text).map_err(|_| ClickhouseUrlFault::NotHttp)?;
-        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-            return Err(ClickhouseUrlFault::NotHttp);
-        }
-        if url.query().is_some() || url.fragment().is_some() {
-            return Err(ClickhouseUrlFault::Query);
-        }
-        let database = decode(url.path().trim_matches('/'));
-        if database.contains('/') {
-            return Err(ClickhouseUrlFault::Path);
-        }
-        let user = decode(url.username());
-        let password = url.password().map(decode);
-        url.set_path("");
-        // Both succeed on a URL that has a host.
-        let _ = url.set_username("");
-        let _ = url.set_password(None);
-        Ok(Self {
-            server: url.to_string(),
-            user: Some(user).filter(|user| !user.is_empty()),
-            password: password.map(SecretString::from),
-            database: Some(database).filter(|database| !database.is_empty()),
-        })
-    }
-}
-
-/// Decodes percent-encoding, as in passwords.
-fn decode(text: &str) -> String {
-    // Escaped, because a form decoder gives + & = a special meaning.
-    let text = text.replace('+', "%2B").replace('&', "%26").replace('=', "%3D");
-    url::form_urlencoded::parse(text.as_bytes())
-        .next()
-        .map(|(decoded, _)| decoded.into_owned())
-        .unwrap_or_default()
-}
-
-impl fmt::Debug for ClickhouseUrl {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "ClickhouseUrl({}{})", self.server, self.database())
-    }
-}
-
-/// Returns a client, without connecting, so that a process starts while ClickHouse is down.
-///
-/// It has no timeouts; callers set their own.
-#[must_use]
-pub fn client(config: &ClickhouseConfig) -> Client {
-    let ClickhouseUrl { server, user, password, database } = &config.url;
-    let client = if server.starts_with("https:") { encrypted(config.ca.clone()) } else { Client::default() };
-    let mut client = client.with_url(server);
+/// Returns a client of each server.
+fn clients(config: &ClickhouseConfig) -> Vec<Client> {
+    let ClickhouseUrl { servers, user, password, database } = &config.url;
+    let is_encrypted = servers.iter().any(|server| server.starts_with("https:"));
+    let mut client = if is_encrypted { encrypted(config.ca.clone()) } else { Client::default() };
     if let Some(user) = user {
         client = client.with_user(user);
     }
@@ -156,7 +98,7 @@ pub fn client(config: &ClickhouseConfig) -> Client {
     if let Some(database) = database {
         client = client.with_database(database);
     }
-    client
+    servers.iter().map(|server| client.clone().with_url(server)).collect()
 }
 
 /// Returns a client that speaks TLS and trusts these certificates.
@@ -184,40 +126,4 @@ fn encrypted(ca: Option<Arc<RootCertStore>>) -> Client {
     let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
     let client = { client }.pool_idle_timeout(POOL_IDLE).build(connector.wrap_connector(tcp));
     Client::with_http_client(client)
-}
-
-/// Probes ClickHouse until a shutdown is requested.
-pub async fn watch(client: Client, check: Check, shutdown: Shutdown) {
-    let probe = || async { client.query("SELECT 1").execute().await.map(|()| health::OK) };
-    health::watch(check, shutdown, probe).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_url_has_user_password_and_database() {
-        let url: ClickhouseUrl = "http://hop:a%2Fb+c%26d=@ch:8123/clicks".parse().unwrap();
-        assert_eq!(url.server, "http://ch:8123/");
-        assert_eq!(url.user.as_deref(), Some("hop"));
-        assert_eq!(url.password.as_ref().map(|password| password.expose_secret()), Some("a/b+c&d="));
-        assert_eq!(url.database.as_deref(), Some("clicks"));
-        assert_eq!(format!("{url:?}"), "ClickhouseUrl(http://ch:8123/clicks)");
-
-        let bare: ClickhouseUrl = "http://ch:8123".parse().unwrap();
-        assert!(bare.user.is_none() && bare.password.is_none() && bare.database.is_none());
-    }
-
-    #[test]
-    fn unsupported_urls_are_rejected() {
-        for (text, fault) in [
-            ("tcp://ch:9000", ClickhouseUrlFault::NotHttp),
-            ("ch:8123", ClickhouseUrlFault::NotHttp),
-            ("http://ch/a/b", ClickhouseUrlFault::Path),
-            ("http://ch/a?async_insert=1", ClickhouseUrlFault::Query),
-        ] {
-            assert_eq!(text.parse::<ClickhouseUrl>().map(drop), Err(fault), "{text}");
-        }
-    }
 }

@@ -132,7 +132,7 @@ pub(crate) const OK: &str = "ok";
 const NOT_CHECKED: &str = "not checked yet";
 
 /// Pause after a successful probe.
-const READY_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const READY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Pause after a failed probe.
 const UNREADY_INTERVAL: Duration = Duration::from_secs(1);
@@ -142,8 +142,22 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Probes a dependency until a shutdown is requested, and reports each result to its check.
 ///
 /// `probe` returns the detail of the check or the error, both without secrets.
-pub async fn watch<F, T, E>(check: Check, shutdown: Shutdown, mut probe: impl FnMut() -> F)
+pub async fn watch<F, T, E>(check: Check, shutdown: Shutdown, probe: impl FnMut() -> F)
 where
+    F: Future<Output = Result<T, E>>,
+    T: Into<String>,
+    E: Display,
+{
+    watch_every(READY_INTERVAL, check, shutdown, probe).await;
+}
+
+/// Like [`watch`], with another pause after a successful probe.
+pub(crate) async fn watch_every<F, T, E>(
+    interval: Duration,
+    check: Check,
+    shutdown: Shutdown,
+    mut probe: impl FnMut() -> F,
+) where
     F: Future<Output = Result<T, E>>,
     T: Into<String>,
     E: Display,
@@ -153,7 +167,7 @@ where
             let pause = match timeout(PROBE_TIMEOUT, probe()).await {
                 Ok(Ok(detail)) => {
                     check.ready_with(detail);
-                    READY_INTERVAL
+                    interval
                 }
                 Ok(Err(error)) => {
                     check.unready(error.to_string());

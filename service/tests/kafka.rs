@@ -34,6 +34,7 @@ fn unchanged() -> EnsuredTopic {
         created: false,
         altered: Vec::new(),
         differing_partitions: None,
+        missing_replicas: None,
     }
 }
 
@@ -136,6 +137,54 @@ async fn the_probe_follows_topics_and_brokers() {
     until(&check, false).await;
     server.start().await.unwrap();
     until(&check, true).await;
+
+    shutdown.request();
+    watching.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn topics_have_the_configured_replicas_and_the_probe_names_what_is_missing() {
+    let brokers = devstack::kafka::start_cluster(3, Options::throw_away).await.unwrap();
+    let addresses: Vec<&str> = brokers.iter().map(Server::url).collect();
+    let mut config = KafkaConfig::new(addresses.join(","), "test.");
+    // Like a topic of a deployment that has grown.
+    config.topic_replicas = Some(1);
+    let former = TopicSpec { name: "former", ..CLICKS };
+    ensure_topics(&config, &[former]).await.unwrap();
+    config.topic_replicas = Some(3);
+    let ensured = ensure_topics(&config, &[CLICKS, former]).await.unwrap();
+    assert!(ensured[0].created && ensured[1].missing_replicas == Some(1), "{ensured:?}");
+    assert_eq!(ensured[1].altered, [], "with one replica, two could never have a record");
+    let admin: AdminClient<Context> =
+        config.client_config("operator").create_with_context(Context::default()).unwrap();
+    let described = admin
+        .describe_configs([&ResourceSpecifier::Topic("test.clicks")], &AdminOptions::new())
+        .await
+        .unwrap();
+    let in_sync = described[0].as_ref().unwrap().get("min.insync.replicas").unwrap().value.clone();
+    assert_eq!(in_sync.as_deref(), Some("2"));
+
+    let shutdown = Shutdown::new(Duration::ZERO);
+    let health = Health::new(&shutdown);
+    let check = health.check("kafka");
+    let watching = tokio::spawn({
+        let (config, check, shutdown) = (config.clone(), check.clone(), shutdown.clone());
+        let topics = ["test.clicks", "test.former"].map(str::to_owned).to_vec();
+        async move { watch(&config, topics, check, shutdown).await }
+    });
+    let detail = async |expected: &str| {
+        timeout(PATIENCE, async {
+            while !serde_json::to_string(&health.report()).unwrap().contains(expected) {
+                sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await
+        .unwrap_or_else(|_| panic!("no {expected}: {:?}", health.report()));
+    };
+    detail("ok, but topic test.former has 1 of 3 replicas").await;
+    brokers[2].kill().await;
+    detail("broker 3 lacks records").await;
+    assert!(check.is_ready());
 
     shutdown.request();
     watching.await.unwrap().unwrap();

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tests::faults::counts::{
-    ClickhouseKills, ClickhouseOutage, CountsKafkaKills, Members, ProcessorKills, Stops,
+    ClickhouseKills, ClickhouseOutage, CountsKafkaKills, Members, ProcessorKills, ReplicaFaults, Stops,
     counts_clickhouse_kills, counts_clickhouse_outage, counts_kafka_kills, counts_members,
-    counts_processor_kills, counts_stops,
+    counts_processor_kills, counts_replica_faults, counts_stops,
 };
 use tests::faults::progress;
 
@@ -49,4 +49,10 @@ async fn each_click_is_a_row_once_while_processors_and_partitions_change() {
     let pause = Duration::from_secs(3);
     let exact = counts_members(Members { changes: 8, pause, rate: 500 }).await;
     progress(&format!("processors came and went: {exact}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_click_is_a_row_once_on_replicas_that_are_killed_frozen_and_behind() {
+    let exact = counts_replica_faults(ReplicaFaults { replicas: 2, rounds: 1, rate: 500 }).await;
+    progress(&format!("replicas broken: {exact}"));
 }

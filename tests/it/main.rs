@@ -24,6 +24,7 @@ mod metrics;
 mod migrations;
 mod pipeline;
 mod power_loss;
+mod replicas;
 mod stops;
 mod traces;
 mod traffic;

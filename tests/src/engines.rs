@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use devstack::clickhouse_cluster::Cluster;
 use devstack::{Kind, clickhouse, kafka};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -26,6 +27,8 @@ pub struct Isolated {
     pub topic_prefix: String,
     /// For `CLICKHOUSE_URL`: with the test's own database.
     pub clickhouse_url: String,
+    /// The other replicas of ClickHouse, as `host:port`, which the programs are given after that of the URL.
+    pub other_clickhouse: Vec<String>,
     /// For `DATABASE_URL`: the test's own database.
     pub database_url: String,
     /// Another host of Postgres, as `host:port`, which the programs are given before that of the URL.
@@ -56,6 +59,9 @@ impl Isolated {
             // Tests audit where they mean to.
             ("HOPLINE_AUDIT_HOURS", "0".to_owned()),
         ];
+        if !self.other_clickhouse.is_empty() {
+            variables.push(("HOPLINE_CLICKHOUSE_CLUSTER", clickhouse::CLUSTER.to_owned()));
+        }
         if self.has_users {
             variables[0].1 = kafka::with_users(&self.kafka_brokers);
             variables.extend([
@@ -71,7 +77,19 @@ impl Isolated {
     /// Returns the URL of ClickHouse for a user of the programs.
     pub fn clickhouse_url_of(&self, user: User) -> String {
         let of_database = || clickhouse::user_of(&database_of(&self.clickhouse_url), user);
-        with_user(&self.clickhouse_url, self.has_users.then(of_database))
+        let url = with_user(&self.clickhouse_url, self.has_users.then(of_database));
+        let hosts = [vec![self.clickhouse_host()], self.other_clickhouse.clone()].concat().join(",");
+        url.replacen(&self.clickhouse_host(), &hosts, 1)
+    }
+
+    /// Returns the URL of a replica of ClickHouse.
+    pub fn clickhouse_of(&self, replica: usize) -> String {
+        match replica.checked_sub(1) {
+            Some(other) => {
+                self.clickhouse_url.replacen(&self.clickhouse_host(), &self.other_clickhouse[other], 1)
+            }
+            None => self.clickhouse_url.clone(),
+        }
     }
 
     /// Returns the URL of Postgres for a user of the programs.
@@ -92,8 +110,7 @@ impl Isolated {
 
     /// Returns host and port of ClickHouse.
     pub(crate) fn clickhouse_host(&self) -> String {
-        let url = Url::parse(&self.clickhouse_url).unwrap();
-        format!("{}:{}", url.host_str().unwrap(), url.port_or_known_default().unwrap())
+        host_of(&self.clickhouse_url)
     }
 
     /// Returns the same engines, with ClickHouse at another address.
@@ -243,6 +260,57 @@ pub async fn counting_on(kafka_brokers: &str, clickhouse_url: &str, partitions: 
     isolated
 }
 
+/// The same on the replicas of the only shard of a cluster.
+///
+/// # Panics
+/// When an engine refuses.
+pub async fn counting_on_cluster(kafka_brokers: &str, cluster: &Cluster, partitions: i32) -> Isolated {
+    let mut isolated = named(kafka_brokers);
+    create_on_replicas(&mut isolated, cluster).await;
+    let topics = create_topics(&isolated, partitions, &[]);
+    tokio::join!(add_acls(&isolated), topics, migrate_replicas(&isolated));
+    isolated
+}
+
+/// Creates databases without tables and no topics, with ClickHouse's on each replica of the only shard of a cluster.
+///
+/// # Panics
+/// When an engine refuses.
+pub async fn empty_on_cluster(cluster: &Cluster) -> Isolated {
+    let [kafka, _, postgres] = given();
+    let mut isolated = named(&kafka);
+    create_on_replicas(&mut isolated, cluster).await;
+    isolated.database_url = create_postgres(&postgres, &isolated).await;
+    add_acls(&isolated).await;
+    isolated
+}
+
+/// Creates a database of ClickHouse on each replica.
+async fn create_on_replicas(isolated: &mut Isolated, cluster: &Cluster) {
+    let [first, others @ ..] = &cluster.shards[0][..] else { panic!("a cluster without replicas") };
+    isolated.clickhouse_url = create_clickhouse(first.url(), isolated).await;
+    for other in others {
+        let create = format!("CREATE DATABASE {}", database_of(&isolated.clickhouse_url));
+        accepted(other.url(), &create, Vec::new()).await;
+        isolated.other_clickhouse.push(host_of(other.url()));
+    }
+}
+
+/// Creates the tables of the first replica, and those that it has then on the others.
+async fn migrate_replicas(isolated: &Isolated) {
+    for statement in MIGRATIONS.iter().flat_map(|migration| migration.statements(true)) {
+        isolated.clickhouse(&statement).await;
+    }
+    let tables =
+        "SELECT create_table_query FROM system.tables WHERE database = currentDatabase() FORMAT TSVRaw";
+    for create in isolated.clickhouse(tables).await.split("\nCREATE ") {
+        let create = create.trim_start_matches("CREATE ");
+        for replica in 1..=isolated.other_clickhouse.len() {
+            accepted(&isolated.clickhouse_of(replica), &format!("CREATE {create}"), Vec::new()).await;
+        }
+    }
+}
+
 /// The same in the engines that `./dev test` started or that the environment names, with the default number of
 /// partitions.
 ///
@@ -272,6 +340,7 @@ fn named(kafka_brokers: &str) -> Isolated {
         kafka_brokers: kafka_brokers.to_owned(),
         topic_prefix: format!("t{}.", uuid::Uuid::now_v7().simple()),
         clickhouse_url: String::new(),
+        other_clickhouse: Vec::new(),
         database_url: String::new(),
         other_postgres: None,
         has_users: !is_external || std::env::var_os(devstack::USERS_VARIABLE).is_some(),
@@ -291,6 +360,11 @@ fn engine(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
         panic!("{variable} is not set: run the tests with ./dev test, which starts the engines")
     })
+}
+
+fn host_of(url: &str) -> String {
+    let url = Url::parse(url).unwrap();
+    format!("{}:{}", url.host_str().unwrap(), url.port_or_known_default().unwrap())
 }
 
 fn database_of(url: &str) -> String {
@@ -356,7 +430,7 @@ async fn create_clickhouse(url: &str, isolated: &Isolated) -> String {
 
 async fn migrate_clickhouse(isolated: &Isolated) {
     let url = isolated.clickhouse_url_of(User::Migrate);
-    for statement in MIGRATIONS.iter().flat_map(|migration| migration.statements()) {
+    for statement in MIGRATIONS.iter().flat_map(|migration| migration.statements(false)) {
         accepted(&url, &statement, Vec::new()).await;
     }
 }

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use futures_util::TryStreamExt as _;
 use schemas::id::AccountId;
 use serde_json::{Map, Value, json};
+use service::clickhouse::Clickhouse;
 use tokio::fs::File;
 use tokio::io::{AsyncWriteExt as _, BufWriter};
 
@@ -20,7 +21,7 @@ use crate::store::{accounts, portable};
 /// comes last.
 pub(super) async fn export_account(
     app: &App,
-    clickhouse: &clickhouse::Client,
+    clickhouse: &Clickhouse,
     account: AccountId,
     to: &Path,
 ) -> anyhow::Result<Option<Value>> {

@@ -2,6 +2,7 @@
 
 use schemas::id::{AccountId, EndpointId, WorkspaceId};
 use serde_json::{Value, json};
+use service::clickhouse::Clickhouse;
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -29,7 +30,7 @@ use crate::store::role::Role;
 use crate::store::{directory, endpoints};
 
 /// Carries out a command and returns what to print.
-pub(crate) async fn run(admin: Admin, app: &App, clickhouse: &clickhouse::Client) -> anyhow::Result<String> {
+pub(crate) async fn run(admin: Admin, app: &App, clickhouse: &Clickhouse) -> anyhow::Result<String> {
     let answer = carry_out(admin.command, app, clickhouse).await?;
     if admin.json {
         return Ok(answer.to_string());
@@ -37,7 +38,7 @@ pub(crate) async fn run(admin: Admin, app: &App, clickhouse: &clickhouse::Client
     Ok(lines(&answer, 0))
 }
 
-async fn carry_out(command: Command, app: &App, clickhouse: &clickhouse::Client) -> anyhow::Result<Value> {
+async fn carry_out(command: Command, app: &App, clickhouse: &Clickhouse) -> anyhow::Result<Value> {
     let pool = &app.pool;
     match command {
         Command::CreateAccount { name, plan } => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use chrono::{NaiveTime, Utc};
 use service::Shutdown;
+use service::clickhouse::Clickhouse;
 use sqlx::{Connection as _, PgConnection, PgPool};
 
 use crate::plan::{Plan, Plans};
@@ -16,12 +17,7 @@ use crate::store::workspaces;
 const PAUSE: Duration = Duration::from_secs(300);
 
 /// Writes the retention of all workspaces on each day (UTC) until shutdown. Failures are logged and tried again.
-pub(crate) async fn write_daily(
-    pool: PgPool,
-    clickhouse: clickhouse::Client,
-    plans: Plans,
-    shutdown: Shutdown,
-) {
+pub(crate) async fn write_daily(pool: PgPool, clickhouse: Clickhouse, plans: Plans, shutdown: Shutdown) {
     while !shutdown.requested() {
         let outcome = tokio::select! {
             outcome = write_once_a_day(&pool, &clickhouse, &plans) => outcome,
@@ -44,11 +40,7 @@ pub(crate) async fn write_daily(
 
 /// Writes the retention unless it was written today or another instance is writing it. Returns the number of
 /// workspaces.
-async fn write_once_a_day(
-    pool: &PgPool,
-    clickhouse: &clickhouse::Client,
-    plans: &Plans,
-) -> anyhow::Result<usize> {
+async fn write_once_a_day(pool: &PgPool, clickhouse: &Clickhouse, plans: &Plans) -> anyhow::Result<usize> {
     // A separate connection: the lock ends with it in any case.
     let mut connection = pool.acquire().await?.detach();
     let is_free = retention::try_lock(&mut connection).await?;
@@ -59,7 +51,7 @@ async fn write_once_a_day(
 
 async fn write(
     connection: &mut PgConnection,
-    clickhouse: &clickhouse::Client,
+    clickhouse: &Clickhouse,
     plans: &Plans,
 ) -> anyhow::Result<usize> {
     let now = schemas::time::to_millis(Utc::now());

@@ -3,9 +3,11 @@
 //! A release only adds to the schema of the one before, so that the programs of both work on it. What nothing uses any
 //! more is removed by the release after.
 
-use anyhow::Context as _;
-use schemas::clickhouse::{MIGRATIONS, Migration};
-use service::kafka::{EnsuredTopic, KafkaConfig, TopicSpec, ensure_topics, plan_topics};
+use anyhow::{Context as _, ensure};
+use schemas::clickhouse::{MIGRATIONS, Migration, replicated};
+use schemas::topic;
+use service::clickhouse::Clickhouse;
+use service::kafka::{EnsuredTopic, KafkaConfig, TopicSpec, add_partitions, ensure_topics, plan_topics};
 use sqlx::migrate::Migrator;
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, PgPool, Postgres};
@@ -22,27 +24,48 @@ fn postgres() -> Migrator {
 }
 
 /// The specifications of all topics.
-fn topics() -> [TopicSpec<'static>; schemas::topic::ALL.len()] {
-    schemas::topic::ALL.map(|topic| TopicSpec {
-        name: topic.name,
-        partitions: topic.partitions,
-        config: topic.config,
-    })
+fn topics() -> [TopicSpec<'static>; topic::ALL.len()] {
+    topic::ALL.map(|topic| TopicSpec { name: topic.name, partitions: topic.partitions, config: topic.config })
 }
 
 /// Migrates Postgres and ClickHouse and creates topics. Two of these wait for each other.
 pub(crate) async fn migrate(
     pool: &PgPool,
-    clickhouse: &clickhouse::Client,
+    clickhouse: &Clickhouse,
     kafka: &KafkaConfig,
+    partitions: Option<u16>,
+    replaced: Option<&str>,
 ) -> anyhow::Result<()> {
     let lock = lock(pool).await.context("waiting for another migration")?;
     postgres().run(pool).await.context("migrating Postgres")?;
     grant(pool).await.context("granting rights in Postgres")?;
     tracing::info!("Postgres is up to date");
+    if let Some(name) = replaced {
+        forget_replica(clickhouse, name).await.with_context(|| format!("replacing {name}"))?;
+    }
     let applied = migrate_clickhouse(clickhouse).await.context("migrating ClickHouse")?;
+    copy_tables(clickhouse).await.context("creating the tables of ClickHouse's other replicas")?;
     tracing::info!(applied, "ClickHouse is up to date");
-    ensure_topics(kafka, &topics()).await.context("creating topics")?;
+    let ensured = ensure_topics(kafka, &topics()).await.context("creating topics")?;
+    for EnsuredTopic { topic, missing_replicas, .. } in &ensured {
+        if let Some(replicas) = missing_replicas {
+            tracing::warn!(
+                topic,
+                replicas,
+                "topic {topic} has {replicas} replicas, less than configured: add them with kafka-reassign-partitions"
+            );
+        }
+    }
+    if let Some(partitions) = partitions {
+        let clicks = ensured.iter().find(|ensured| ensured.topic == kafka.topic(topic::CLICKS.name));
+        let differing =
+            clicks.and_then(|clicks| clicks.differing_partitions).and_then(|count| u16::try_from(count).ok());
+        let present = differing.unwrap_or(topic::CLICKS.partitions.unsigned_abs() as u16);
+        ensure!(partitions >= present, "topic clicks has {present} partitions, which cannot become fewer");
+        if partitions > present {
+            add_partitions(kafka, topic::CLICKS.name, partitions).await.context("adding partitions")?;
+        }
+    }
     tracing::info!("topics are up to date");
     lock.close().await.context("disconnecting from Postgres")
 }
@@ -50,7 +73,7 @@ pub(crate) async fn migrate(
 /// Returns what [`migrate`] would do, a line for each change.
 pub(crate) async fn plan(
     pool: &PgPool,
-    clickhouse: &clickhouse::Client,
+    clickhouse: &Clickhouse,
     kafka: &KafkaConfig,
 ) -> anyhow::Result<String> {
     let in_postgres = missing_in_postgres(pool).await.context("reading Postgres")?;
@@ -75,9 +98,11 @@ fn section(engine: &str, lines: &[String]) -> String {
 
 /// Describes what would change in a topic.
 fn changes(planned: &EnsuredTopic) -> Vec<String> {
-    let EnsuredTopic { topic, created, altered, .. } = planned;
+    let EnsuredTopic { topic, created, altered, missing_replicas, .. } = planned;
     let settings = altered.iter().map(|(name, old, new)| format!("{topic}: {name} {old} -> {new}"));
-    created.then(|| format!("{topic}: create")).into_iter().chain(settings).collect()
+    let missing = missing_replicas
+        .map(|replicas| format!("{topic}: has {replicas} replicas; add them with kafka-reassign-partitions"));
+    created.then(|| format!("{topic}: create")).into_iter().chain(settings).chain(missing).collect()
 }
 
 /// Waits until no other migration runs, and keeps others away until the connection ends: ClickHouse has no locks.
@@ -127,7 +152,7 @@ async fn grant(pool: &PgPool) -> sqlx::Result<()> {
 }
 
 /// Returns the migrations that ClickHouse does not have.
-async fn missing_in_clickhouse(clickhouse: &clickhouse::Client) -> anyhow::Result<Vec<&'static Migration>> {
+async fn missing_in_clickhouse(clickhouse: &Clickhouse) -> anyhow::Result<Vec<&'static Migration>> {
     let tables =
         "SELECT count() FROM system.tables WHERE database = currentDatabase() AND name = 'schema_migrations'";
     let applied: Vec<u32> = if clickhouse.query(tables).fetch_one::<u64>().await? == 0 {
@@ -142,21 +167,18 @@ async fn missing_in_clickhouse(clickhouse: &clickhouse::Client) -> anyhow::Resul
 ///
 /// ClickHouse has no transactions over DDL. A migration is recorded after its last statement, so each statement must be
 /// repeatable (`IF NOT EXISTS`) after a crash.
-async fn migrate_clickhouse(clickhouse: &clickhouse::Client) -> anyhow::Result<usize> {
-    clickhouse
-        .query(
-            "CREATE TABLE IF NOT EXISTS schema_migrations
-             (version UInt32, name String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3))
-             ENGINE = MergeTree ORDER BY version",
-        )
-        .execute()
-        .await?;
+async fn migrate_clickhouse(clickhouse: &Clickhouse) -> anyhow::Result<usize> {
+    let is_replicated = clickhouse.is_replicated();
+    let create = "CREATE TABLE IF NOT EXISTS schema_migrations
+                  (version UInt32, name String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3))
+                  ENGINE = MergeTree ORDER BY version";
+    let create = if is_replicated { replicated(create) } else { create.to_owned() };
+    clickhouse.query_raw(&create).execute().await?;
     let missing = missing_in_clickhouse(clickhouse).await?;
     for migration in &missing {
-        for statement in migration.statements() {
-            // `?` would be a placeholder for a value.
+        for statement in migration.statements(is_replicated) {
             clickhouse
-                .query(&statement.replace('?', "??"))
+                .query_raw(&statement)
                 .execute()
                 .await
                 .with_context(|| format!("migration {} ({})", migration.version, migration.name))?;
@@ -170,4 +192,56 @@ async fn migrate_clickhouse(clickhouse: &clickhouse::Client) -> anyhow::Result<u
         tracing::info!(version = migration.version, name = migration.name, "migrated ClickHouse");
     }
     Ok(missing.len())
+}
+
+/// Creates the tables of the first replica on the others, which then get their rows from it.
+///
+/// A table's columns must be those that it has now, so the migrations cannot run there one after another.
+async fn copy_tables(clickhouse: &Clickhouse) -> anyhow::Result<()> {
+    const TABLES: &str = "SELECT name, create_table_query FROM system.tables \
+                          WHERE database = currentDatabase() AND startsWith(engine, 'Replicated')";
+    if !clickhouse.is_replicated() {
+        return Ok(());
+    }
+    let tables: Vec<(String, String)> = clickhouse.query_raw(TABLES).fetch_all().await?;
+    for (replica, name) in clickhouse.names().enumerate().skip(1) {
+        for (table, create) in &tables {
+            let create = create.replacen("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1);
+            let created = clickhouse.at(replica).query_raw(&create).execute().await;
+            created.with_context(|| format!("table {table} on {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the other replicas forget one that has lost its data, so that it can be made anew under its name.
+async fn forget_replica(clickhouse: &Clickhouse, name: &str) -> anyhow::Result<()> {
+    let Some(replica) = clickhouse.names().position(|known| known == name) else {
+        let known: Vec<&str> = clickhouse.names().collect();
+        anyhow::bail!("CLICKHOUSE_URL does not name it, but {}", known.join(", "));
+    };
+    let replaced = clickhouse.at(replica);
+    let tables: u64 = replaced
+        .query_raw("SELECT count() FROM system.tables WHERE database = currentDatabase()")
+        .fetch_one()
+        .await?;
+    ensure!(tables == 0, "it has {tables} tables: remove its data first");
+    let other = (0..clickhouse.names().len()).find(|other| *other != replica);
+    let other = clickhouse.at(other.context("there is no other replica to copy from")?);
+    // The names by which tables know it; see `schemas::clickhouse::replicated`.
+    let (shard, own): (String, String) =
+        replaced.query_raw("SELECT getMacro('shard'), getMacro('replica')").fetch_one().await?;
+    let of_all = format!("{shard}-{own}");
+    let known: Vec<(String, String)> = other
+        .query_raw(
+            "SELECT table, zookeeper_path FROM system.replicas WHERE database = currentDatabase() ORDER BY table",
+        )
+        .fetch_all()
+        .await?;
+    for (table, place) in known {
+        let own = if place.contains("/all/") { &of_all } else { &own };
+        let forget = format!("SYSTEM DROP REPLICA '{own}' FROM TABLE {table}");
+        other.query_raw(&forget).execute().await.with_context(|| format!("table {table}"))?;
+    }
+    Ok(())
 }

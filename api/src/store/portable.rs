@@ -3,6 +3,7 @@
 use clickhouse::query::BytesCursor;
 use futures_util::stream::BoxStream;
 use serde_json::Value;
+use service::clickhouse::Clickhouse;
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -48,7 +49,7 @@ pub(crate) fn rows<'a>(
 /// When Postgres or ClickHouse cannot be read.
 pub(crate) async fn clicks(
     pool: &PgPool,
-    clickhouse: &clickhouse::Client,
+    clickhouse: &Clickhouse,
     account: Uuid,
 ) -> anyhow::Result<BytesCursor> {
     let workspaces: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM workspaces WHERE account_id = $1")

@@ -64,10 +64,10 @@ impl Bare {
         .bind(limit()?)
         .fetch_all(&mut postgres)
         .await?;
-        let config = ClickhouseConfig { url: engines.clickhouse_url.parse()?, ca: None };
+        let config = ClickhouseConfig::of(engines.clickhouse_url.parse()?);
         Ok(Self {
             postgres,
-            clickhouse: service::clickhouse::client(&config),
+            clickhouse: service::clickhouse::Clickhouse::new(&config).client().clone(),
             workspace: stage.workspace,
             user: stage.user,
             newest: newest.iter().map(Uuid::to_string).collect(),

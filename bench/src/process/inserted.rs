@@ -14,7 +14,7 @@ use processor::pipeline::batch::{Batcher, Limits};
 use schemas::message::{Click, Message as _};
 use schemas::row::ClickRow;
 use schemas::topic;
-use service::clickhouse::{ClickhouseConfig, ClickhouseUrl, client};
+use service::clickhouse::{Clickhouse, ClickhouseConfig, ClickhouseUrl};
 use tokio::task::JoinSet;
 
 use super::stage::{Round, Stage};
@@ -62,7 +62,7 @@ pub(super) fn encode(engines: &Isolated) -> anyhow::Result<Bodies> {
 pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Round> {
     stage.clear().await?;
     let url = ClickhouseUrl::from_str(&stage.engines.clickhouse_url)?;
-    let store = Store::new(client(&ClickhouseConfig { url, ca: None }), "bench".to_owned());
+    let store = Store::new(Clickhouse::new(&ClickhouseConfig::of(url)), "bench".to_owned());
     let before = stage.read(None)?;
     let started = Instant::now();
     let mut partitions = JoinSet::new();

@@ -1,6 +1,6 @@
 //! ClickHouse: the installed `clickhouse` program, or else the library of an npm package.
 
-mod cluster;
+mod place;
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use schemas::grants::User;
 
-use self::cluster::Place;
-pub use self::cluster::{CLUSTER, Cluster, start_cluster};
+pub use self::place::CLUSTER;
+pub(crate) use self::place::Place;
 pub use crate::probe::query;
 use crate::process::Launch;
 use crate::readiness::until;
@@ -37,7 +37,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
 }
 
 /// Like [`start`], at a place in a cluster.
-async fn start_at(options: Options, place: Option<&Place>) -> Result<Server, Error> {
+pub(crate) async fn start_at(options: Options, place: Option<&Place>) -> Result<Server, Error> {
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
     let port = ports::prefer(options.port)?;
@@ -46,7 +46,7 @@ async fn start_at(options: Options, place: Option<&Place>) -> Result<Server, Err
     write(&users, &users_xml(&options.password, options.users)?)?;
     let config = folder.join("config.xml");
     let in_cluster = match place {
-        Some(place) => place.settings(&options.password, ports::free()?),
+        Some(place) => place.settings(NAME, &options.password, ports::free()?),
         None => String::new(),
     };
     write(&config, &config_xml(folder, &users, port, native, &in_cluster))?;

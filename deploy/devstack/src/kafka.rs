@@ -1,9 +1,10 @@
-//! Apache Kafka as one KRaft node, from its jars.
+//! Apache Kafka as one KRaft node or several, from its jars.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use futures_util::future::join_all;
 use schemas::grants::User;
 
 use crate::process::{Launch, run};
@@ -24,13 +25,83 @@ appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX} %-5p %c{1}: %
 /// # Errors
 /// The reason why it cannot be installed, formatted or started.
 pub async fn start(options: Options) -> Result<Server, Error> {
+    let node = Node { id: 1, controllers: vec![ports::free()?], cluster: cluster_id()? };
+    start_node(options, &node).await
+}
+
+/// Starts several brokers, which keep each topic on three of them. `options` are those of a broker, by its name, such as
+/// `kafka-1`.
+///
+/// # Errors
+/// As [`start`].
+pub async fn start_cluster(
+    brokers: usize,
+    options: impl Fn(&str) -> Result<Options, Error>,
+) -> Result<Vec<Server>, Error> {
+    let controllers = (0..brokers).map(|_| ports::free()).collect::<Result<Vec<_>, _>>()?;
+    let cluster = cluster_id()?;
+    let node = |index| Node { id: index + 1, controllers: controllers.clone(), cluster: cluster.clone() };
+    let nodes: Vec<Node> = (0..brokers).map(node).collect();
+    // None is ready before most of them run.
+    let start = async |node: &Node| start_node(options(&node.name())?, node).await;
+    join_all(nodes.iter().map(start)).await.into_iter().collect()
+}
+
+/// A broker's place in its cluster.
+struct Node {
+    /// From 1 on.
+    id: usize,
+    /// The ports of all brokers' controllers.
+    controllers: Vec<u16>,
+    /// The cluster's id.
+    cluster: String,
+}
+
+impl Node {
+    fn name(&self) -> String {
+        if self.controllers.len() == 1 { "kafka".to_owned() } else { format!("kafka-{}", self.id) }
+    }
+
+    fn controller(&self) -> u16 {
+        self.controllers[self.id - 1]
+    }
+
+    /// Returns the settings that depend on how many brokers there are.
+    fn settings(&self) -> String {
+        let voters: Vec<String> = self
+            .controllers
+            .iter()
+            .enumerate()
+            .map(|(index, port)| format!("{}@127.0.0.1:{port}", index + 1))
+            .collect();
+        let replicas = self.controllers.len().min(3);
+        // A static voter: unlike a dynamic quorum it lets the controller's port change between runs.
+        format!(
+            "\
+node.id={id}
+controller.quorum.voters={voters}
+default.replication.factor={replicas}
+offsets.topic.replication.factor={replicas}
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={in_sync}
+share.coordinator.state.topic.replication.factor={replicas}
+share.coordinator.state.topic.min.isr={in_sync}
+",
+            id = self.id,
+            voters = voters.join(","),
+            in_sync = replicas.saturating_sub(1).max(1),
+        )
+    }
+}
+
+async fn start_node(options: Options, node: &Node) -> Result<Server, Error> {
     let java = programs::java()?;
     let classes = options.cache.kafka().await?.join("*");
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
     let port = if options.users { ports::free_in_a_row(2)? } else { ports::prefer(options.port)? };
     let config = folder.join("server.properties");
-    write(&config, &properties(&options, port, ports::free()?))?;
+    write(&config, &properties(&options, port, node))?;
     let logging = folder.join("log4j2.properties");
     write(&logging, LOGGING)?;
 
@@ -39,7 +110,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
         let mut format = Command::new(&java);
         format.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp"]).arg(&classes);
         // --ignore-formatted: repeats a format that was killed half-way.
-        format.args(["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", &cluster_id()?, "-c"]);
+        format.args(["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", &node.cluster, "-c"]);
         format.arg(&config);
         run("formatting Kafka's data folder", format).await?;
         write(&formatted, "")?;
@@ -55,7 +126,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     launch = launch.arguments(["-XX:+ExitOnOutOfMemoryError".to_owned(), logging, "-cp".to_owned()]);
     launch = launch.arguments([classes.into_os_string(), "kafka.Kafka".into(), config.into_os_string()]);
     let probe = Probe::Kafka { brokers: brokers.clone() };
-    Server::start_engine("kafka", &brokers, launch, probe, options.scratch).await
+    Server::start_engine(&node.name(), &brokers, launch, probe, options.scratch).await
 }
 
 /// Returns the address of the listener that asks for a user, by that of the one that does not.
@@ -99,7 +170,8 @@ fn cluster_id() -> Result<String, Error> {
     Ok(drawn.chain(['A']).collect())
 }
 
-fn properties(options: &Options, port: u16, controller: u16) -> String {
+fn properties(options: &Options, port: u16, node: &Node) -> String {
+    let (controller, of_cluster) = (node.controller(), node.settings());
     let [address, protocol, settings] = if options.users {
         let security = if options.tls.is_some() { "SASL_SSL" } else { "SASL_PLAINTEXT" };
         let address = with_users(&format!("127.0.0.1:{port}"));
@@ -107,12 +179,10 @@ fn properties(options: &Options, port: u16, controller: u16) -> String {
     } else {
         Default::default()
     };
-    // A static voter: unlike a dynamic quorum it lets the controller's port change between runs.
     format!(
         "\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+{of_cluster}\
 controller.listener.names=CONTROLLER
 listeners=PLAINTEXT://127.0.0.1:{port}{address},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}{address}
@@ -124,18 +194,12 @@ auto.create.topics.enable=false
 # A consumer that joins an empty group reads at once.
 group.initial.rebalance.delay.ms=0
 
-# There is one node.
-offsets.topic.replication.factor=1
 offsets.topic.num.partitions=8
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=8
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
 # A killed broker can register again once its former session has ended, after 9 s by default.
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
-# With one node, a power cut loses what is not on the disk: at most this many milliseconds. A topic's `flush.ms`
+# On one node, a power cut loses what is not on the disk: at most this many milliseconds. A topic's `flush.ms`
 # has no effect without it.
 log.flush.scheduler.interval.ms=1000
 # The default of 128 MiB is a quarter of the heap.
@@ -153,7 +217,8 @@ mod tests {
     fn the_advertised_address_is_the_listener() {
         let mut options = Options::throw_away("kafka").unwrap();
         options.users = false;
-        let text = properties(&options, 1234, 5678);
+        let node = Node { id: 1, controllers: vec![5678], cluster: cluster_id().unwrap() };
+        let text = properties(&options, 1234, &node);
         assert!(text.contains("\nadvertised.listeners=PLAINTEXT://127.0.0.1:1234\n"));
         assert!(text.contains("\nlisteners=PLAINTEXT://127.0.0.1:1234,CONTROLLER://127.0.0.1:5678\n"));
         assert!(text.contains("\ncontroller.quorum.voters=1@127.0.0.1:5678\n"));

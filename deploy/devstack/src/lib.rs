@@ -15,6 +15,7 @@
 
 mod account;
 pub mod clickhouse;
+pub mod clickhouse_cluster;
 mod engines;
 mod error;
 pub mod http;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use devstack::clickhouse::{query, start_cluster};
+use devstack::clickhouse::query;
+use devstack::clickhouse_cluster::start_cluster;
 use devstack::process::{descendants, is_alive};
 use devstack::{Kind, Options, Server, readiness};
 use rdkafka::ClientConfig;

@@ -46,6 +46,7 @@ impl Broker {
             kafka_brokers: self.address(),
             topic_prefix: String::new(),
             clickhouse_url: String::new(),
+            other_clickhouse: Vec::new(),
             database_url: String::new(),
             other_postgres: None,
             has_users: false,

@@ -6,7 +6,7 @@ use schemas::clickhouse::epoch_guard;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::{Store, StoreError, in_time};
+use super::{Store, StoreError, in_time, once};
 
 /// How often a takeover checks whether older inserts are still running.
 pub(crate) const OLDER_INSERTS_INTERVAL: Duration = Duration::from_millis(100);
@@ -36,7 +36,10 @@ impl Store {
     /// Raises the epoch of a source and returns the new one. From now on, inserts under any other epoch are rejected.
     ///
     /// The upper half of an epoch is a counter. The lower half is random, so that two processors that take over at the
-    /// same time do not write the same number.
+    /// same time do not write the same number. On replicas, each epoch can be followed by one other epoch only.
+    ///
+    /// # Errors
+    /// [`StoreError::Preceded`] when another processor raised it at the same time.
     pub async fn raise_epoch(&self, src: u32) -> Result<u64, StoreError> {
         let highest: u64 =
             in_time(self.client.query("SELECT max(epoch) FROM owners WHERE src = ?").bind(src).fetch_one())
@@ -50,7 +53,13 @@ impl Store {
             .bind(epoch)
             .bind(&self.owner)
             .with_setting("async_insert", "0");
-        in_time(insert.execute()).await?;
+        in_time(once(insert, format!("owner-{src}-{highest}")).execute()).await?;
+        if self.client.is_replicated() {
+            let query = self.client.query("SELECT max(epoch) FROM owners WHERE src = ?").bind(src);
+            if in_time(query.fetch_one::<u64>()).await? != epoch {
+                return Err(StoreError::Preceded);
+            }
+        }
         Ok(epoch)
     }
 

@@ -14,11 +14,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use clickhouse::{Client, Row};
+use clickhouse::Row;
+use clickhouse::query::Query;
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::DeletedLink;
 use schemas::row::CONVERSION_COLUMNS;
 use serde::Deserialize;
+use service::clickhouse::Clickhouse;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -39,6 +41,9 @@ pub enum StoreError {
     /// ClickHouse returned an error, was unreachable, or closed the connection.
     #[error(transparent)]
     Clickhouse(#[from] clickhouse::error::Error),
+    /// Another processor's statement came first.
+    #[error("another processor was first")]
+    Preceded,
     /// No answer arrived in time.
     #[error("no answer from ClickHouse within {} s", .0.as_secs())]
     Timeout(Duration),
@@ -65,7 +70,7 @@ struct AddedLink {
 /// Access to the tables of clicks.
 #[derive(Clone)]
 pub struct Store {
-    client: Client,
+    client: Clickhouse,
     /// Identifies this process in the table of owners, for people.
     owner: String,
 }
@@ -78,7 +83,7 @@ impl fmt::Debug for Store {
 
 impl Store {
     /// Creates a store; `owner` identifies this process in the table of owners.
-    pub fn new(client: Client, owner: String) -> Self {
+    pub fn new(client: Clickhouse, owner: String) -> Self {
         Self { client, owner }
     }
 
@@ -87,6 +92,14 @@ impl Store {
         let millis: i64 =
             in_time(self.client.query("SELECT toUnixTimestamp64Milli(now64(3))").fetch_one()).await?;
         Ok(DateTime::from_timestamp_millis(millis).unwrap_or_default())
+    }
+
+    /// Waits until the replica that is used has what other processors stored in some tables.
+    ///
+    /// # Errors
+    /// When it does not get it in time, for example because a replica stopped that alone has some rows.
+    pub(crate) async fn sync(&self, tables: &[&str]) -> Result<(), StoreError> {
+        in_time(self.client.sync(tables)).await
     }
 
     /// Returns the deleted links added since a time, in milliseconds of ClickHouse's clock, each with its own time.
@@ -163,6 +176,12 @@ pub(crate) fn outcome_of(outcome: Result<(), StoreError>) -> Result<(), InsertEr
         }
         Err(error) => Err(InsertError::InDoubt(error)),
     }
+}
+
+/// Makes replicas ignore an insert if one with this token was stored before, on any of them. A single server ignores the
+/// token.
+fn once(insert: Query, token: String) -> Query {
+    insert.with_setting("insert_deduplicate", "1").with_setting("insert_deduplication_token", token)
 }
 
 fn list(items: impl Iterator<Item = impl fmt::Display>) -> String {

@@ -11,7 +11,7 @@ use clickhouse::Row;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{FencingToken, InsertError, Store, StoreError, in_time, list, outcome_of};
+use super::{FencingToken, InsertError, Store, StoreError, in_time, list, once, outcome_of};
 use crate::clickhouse::sources::{Source, Sources};
 
 /// A stored row, with the click id that identifies its record.
@@ -41,6 +41,8 @@ pub struct Stretch {
     pub next: u64,
     /// The broker's time of the record before `next`, if it had one.
     pub broker_ts: Option<DateTime<Utc>>,
+    /// The offset after the last row before `next`, also when that row has been removed since; 0 when there was none.
+    pub rows_end: u64,
 }
 
 /// How far a source is processed.
@@ -50,6 +52,8 @@ pub struct Position {
     pub next: u64,
     /// The last stored row.
     pub last_row: Option<StoredRow>,
+    /// The offset of the last row that was ever stored, also when it has been removed since.
+    pub last_koff: Option<u64>,
     /// The stretch without rows that ends at `next`, if any.
     pub stretch: Option<Stretch>,
 }
@@ -67,7 +71,9 @@ impl Position {
                 last = Some(*stretch);
             }
         }
-        Self { next, last_row, stretch: last }
+        let removed = stretches.iter().filter_map(|stretch| stretch.rows_end.checked_sub(1)).max();
+        let last_koff = last_row.as_ref().map(|row| row.koff).max(removed);
+        Self { next, last_row, last_koff, stretch: last }
     }
 
     /// Returns the first offset of a stretch without rows that continues at `next`.
@@ -135,7 +141,7 @@ impl Store {
             .bind(reason)
             .with_setting("query_id", token.statement_id())
             .with_setting("async_insert", "0");
-        outcome_of(in_time(insert.execute()).await)
+        outcome_of(in_time(once(insert, format!("source-{}", source.src)).execute()).await)
     }
 
     /// Returns the position of a source.
@@ -144,14 +150,14 @@ impl Store {
         let query = self
             .client
             .query(
-                "SELECT first, max(next), toUnixTimestamp64Milli(argMax(broker_ts, next)) FROM stretches \
-                 WHERE src = ? GROUP BY first ORDER BY first",
+                "SELECT first, max(next), toUnixTimestamp64Milli(argMax(broker_ts, next)), max(rows_end) \
+                 FROM stretches WHERE src = ? GROUP BY first ORDER BY first",
             )
             .bind(source.src);
-        let stretches: Vec<(u64, u64, i64)> = in_time(query.fetch_all()).await?;
-        let stretch = |(first, next, millis): (u64, u64, i64)| {
+        let stretches: Vec<(u64, u64, i64, u64)> = in_time(query.fetch_all()).await?;
+        let stretch = |(first, next, millis, rows_end): (u64, u64, i64, u64)| {
             let broker_ts = DateTime::from_timestamp_millis(millis).filter(|_| millis > 0);
-            Stretch { first, next, broker_ts }
+            Stretch { first, next, broker_ts, rows_end }
         };
         let stretches: Vec<Stretch> = stretches.into_iter().map(stretch).collect();
         Ok(Position::of(source, last_row, &stretches))
@@ -221,14 +227,15 @@ impl Store {
         let insert = self
             .client
             .query(&format!(
-                "INSERT INTO stretches (src, first, next, broker_ts) \
-                 SELECT ?, ?, ?, fromUnixTimestamp64Milli(?, 'UTC') WHERE {}",
+                "INSERT INTO stretches (src, first, next, broker_ts, rows_end) \
+                 SELECT ?, ?, ?, fromUnixTimestamp64Milli(?, 'UTC'), ? WHERE {}",
                 token.guard()
             ))
             .bind(token.src)
             .bind(stretch.first)
             .bind(stretch.next)
             .bind(stretch.broker_ts.map_or(0, |at| at.timestamp_millis()))
+            .bind(stretch.rows_end)
             .with_setting("query_id", token.statement_id())
             .with_setting("async_insert", "0");
         outcome_of(in_time(insert.execute()).await)
@@ -274,7 +281,7 @@ mod tests {
     fn a_source_continues_after_its_last_row_and_the_following_stretches() {
         let source = Source { src: 65_536, topic_id: Uuid::nil(), first_offset: 5 };
         let row = |koff| Some(StoredRow { koff, click_id: String::new(), millis: 0 });
-        let stretch = |first, next| Stretch { first, next, broker_ts: None };
+        let stretch = |first, next| Stretch { first, next, broker_ts: None, rows_end: 0 };
         for (last_row, stretches, next, begins) in [
             (None, vec![], 5, 5),
             (None, vec![stretch(5, 9)], 9, 5),
@@ -293,5 +300,17 @@ mod tests {
                 "{last_row:?} {stretches:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_removed_row_stays_the_last_one() {
+        let source = Source { src: 65_536, topic_id: Uuid::nil(), first_offset: 0 };
+        let row = Some(StoredRow { koff: 9, click_id: String::new(), millis: 0 });
+        let removed = Stretch { first: 10, next: 20, broker_ts: None, rows_end: 20 };
+        let dropped = Stretch { first: 20, next: 30, broker_ts: None, rows_end: 20 };
+        let position = Position::of(source, row.clone(), &[removed, dropped]);
+        assert_eq!((position.next, position.last_koff), (30, Some(19)));
+        assert_eq!(Position::of(source, row, &[]).last_koff, Some(9));
+        assert_eq!(Position::of(source, None, &[]).last_koff, None);
     }
 }

@@ -37,9 +37,9 @@ pub struct After {
 }
 
 impl After {
-    /// The `insert_deduplication_token` with which a replicated table accepts only one insert after a row.
+    /// The `insert_deduplication_token` with which replicas accept only one insert after a row, whoever sends it.
     ///
-    /// A table of a single server ignores it; there the guard and waiting for older inserts have the same effect.
+    /// A single server ignores it; there the guard and waiting for older inserts have the same effect.
     fn deduplication_token(self, src: u32) -> String {
         self.koff.map_or_else(|| format!("clicks-{src}-none"), |koff| format!("clicks-{src}-{koff}"))
     }
@@ -168,20 +168,38 @@ impl Store {
     /// Inserts rows of one source and one table partition after the stored rows: all of them, or none.
     ///
     /// # Errors
-    /// [`InsertError::Fenced`] when another process owns the source, or ClickHouse was replaced by an older copy: no
-    /// row was stored. After [`InsertError::InDoubt`], read the rows back.
+    /// [`InsertError::Fenced`] when another process owns the source or stored rows after the same one, or ClickHouse
+    /// was replaced by an older copy: no row was stored. After [`InsertError::InDoubt`], read the rows back.
     pub async fn insert(
         &self,
         token: FencingToken,
         after: After,
         insertion: &Insertion,
     ) -> Result<(), InsertError> {
+        // What was inserted is read from the same replica.
+        let store = Self { client: self.client.pinned(), owner: self.owner.clone() };
         let condition = token.guard() + &after.is_there(token.src);
-        let insert = self
+        let insert = store
             .insert_into("clicks", &condition)
             .with_setting("query_id", token.statement_id())
+            .with_setting("max_execution_time", INSERT_SECONDS)
+            .with_setting("insert_deduplicate", "1")
             .with_setting("insert_deduplication_token", after.deduplication_token(token.src));
-        outcome_of(send(insert, insertion).await)
+        outcome_of(send(insert, insertion).await)?;
+        // Replicas answer alike when another insert after that row was first.
+        if store.client.is_replicated()
+            && store.last_offset(token.src, after.koff).await? != insertion.last_koff
+        {
+            return Err(InsertError::Fenced);
+        }
+        Ok(())
+    }
+
+    /// Returns the offset of the last row of a source, from one offset on; 0 without rows.
+    async fn last_offset(&self, src: u32, from: Option<u64>) -> Result<u64, InsertError> {
+        let query = self.client.query("SELECT max(koff) FROM clicks WHERE src = ? AND koff >= ?");
+        let last = query.bind(src).bind(from.unwrap_or_default()).fetch_one();
+        in_time(last).await.map_err(InsertError::InDoubt)
     }
 
     /// Inserts missing rows of a source: all of them, or none.
@@ -226,6 +244,9 @@ async fn send(mut insert: InsertFormatted, insertion: &Insertion) -> Result<(), 
     })
     .await
 }
+
+/// How long an insert may run: on replicas, its token must still be remembered when it ends.
+const INSERT_SECONDS: &str = "60";
 
 /// Above the limits of any batch; see [`crate::pipeline::batch::Limits`].
 const BLOCK_ROWS: &str = "1048576";

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clickhouse::error::Error;
 use clickhouse::query::{Query, RowCursor};
-use clickhouse::{Client, RowOwned, RowRead};
+use clickhouse::{RowOwned, RowRead};
+use service::clickhouse::Clickhouse;
 
 use super::{StoreError, within};
 
@@ -18,7 +19,7 @@ const RECENT_PERIOD: &str = "268435456";
 /// Runs statements that are complete text, without placeholders.
 #[derive(Clone)]
 pub(crate) struct Statements {
-    pub(crate) client: Client,
+    pub(crate) client: Clickhouse,
 }
 
 impl fmt::Debug for Statements {
@@ -29,7 +30,7 @@ impl fmt::Debug for Statements {
 
 impl Statements {
     /// Adds the settings of long statements to a client.
-    pub(crate) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Clickhouse) -> Self {
         let client = client
             .with_setting("async_insert", "0")
             .with_setting("max_execution_time", LIMIT.as_secs().to_string())
@@ -37,8 +38,8 @@ impl Statements {
             .with_setting("max_insert_threads", "1")
             .with_setting("max_bytes_before_external_group_by", RECENT_PERIOD)
             .with_setting("max_bytes_before_external_sort", RECENT_PERIOD)
-            .with_setting("mutations_sync", "1")
-            .with_setting("lightweight_deletes_sync", "1");
+            .with_setting("mutations_sync", "2")
+            .with_setting("lightweight_deletes_sync", "2");
         Self { client }
     }
 

@@ -10,11 +10,13 @@ pub mod lag;
 pub mod reading;
 pub(crate) mod rebuild;
 pub mod recount;
+mod release_source;
 pub mod replay;
 
 use anyhow::Context as _;
 use chrono::NaiveDate;
 use clap::Subcommand;
+use service::clickhouse::Clickhouse;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
@@ -88,6 +90,13 @@ pub enum Command {
     ///
     /// Example: processor adopt-topic --dry-run
     AdoptTopic(adopt_topic::AdoptTopic),
+    /// Continues a source of clicks whose last rows were lost for ever with a replica of ClickHouse.
+    ///
+    /// Until then its partition is not counted further; the processor's log names the source. The lost clicks are counted
+    /// again from Kafka. Run `api migrate --replace-replica` before it. Processors may keep running.
+    ///
+    /// Example: processor release-source --src 65536
+    ReleaseSource(release_source::ReleaseSource),
 }
 
 /// Runs an operator's command.
@@ -102,6 +111,7 @@ pub async fn operate(config: Config, command: Command) -> anyhow::Result<Answer>
 }
 
 async fn dispatch(config: &Config, command: Command) -> anyhow::Result<Answer> {
+    Clickhouse::new(&config.clickhouse).choose_working().await;
     match command {
         Command::Audit { json } => match audit::audit(config).await {
             Ok(report) => {
@@ -123,6 +133,9 @@ async fn dispatch(config: &Config, command: Command) -> anyhow::Result<Answer> {
         }
         Command::AdoptTopic(command) => {
             Answer::new(&adopt_topic::adopt_topic(config, &command).await?, command.json)
+        }
+        Command::ReleaseSource(command) => {
+            Answer::new(&release_source::release_source(config, &command).await?, command.json)
         }
     }
 }

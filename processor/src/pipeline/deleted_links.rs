@@ -51,12 +51,16 @@ impl DeletedLinks {
     /// # Errors
     /// When ClickHouse does not answer.
     pub async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
+        // A replica that lacks links may get older ones later.
+        let is_complete = store.sync(&["deleted_links"]).await.is_ok();
         let newest = self.known.read().newest;
         let added = store.deleted_links(newest - OUT_OF_ORDER).await?;
         let mut known = self.known.write();
         for (link, added_at) in added {
             known.links.insert(link);
-            known.newest = known.newest.max(added_at);
+            if is_complete {
+                known.newest = known.newest.max(added_at);
+            }
         }
         Ok(())
     }

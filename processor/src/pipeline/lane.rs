@@ -102,7 +102,7 @@ struct Owned {
     next: u64,
     /// The first offset of the stretch without rows that ends at `next`.
     stretch_begins: u64,
-    /// The offset of the last stored row.
+    /// The offset of the last row that was ever stored.
     last_koff: Option<u64>,
     /// The broker's time of the last stored row.
     stored_until: Option<DateTime<Utc>>,
@@ -120,7 +120,7 @@ impl From<Ownership> for Owned {
             topic_id,
             next: position.next,
             stretch_begins: position.stretch_begins(),
-            last_koff: last_row.map(|row| row.koff),
+            last_koff: position.last_koff,
             stored_until: last_row.and_then(StoredRow::broker_ts),
             as_of,
             recent_ids,
@@ -135,7 +135,12 @@ impl Owned {
 
     /// Returns the stretch without rows that ends with a batch.
     fn stretch_to_end(&self, batch: &Batch) -> Stretch {
-        Stretch { first: self.stretch_begins, next: batch.next(), broker_ts: batch.last_broker_ts() }
+        Stretch {
+            first: self.stretch_begins,
+            next: batch.next(),
+            broker_ts: batch.last_broker_ts(),
+            rows_end: self.last_koff.map_or(0, |koff| koff + 1),
+        }
     }
 }
 
@@ -294,8 +299,12 @@ impl Lane {
     /// Takes the partition over.
     async fn take_over(&mut self) -> Result<Owned, Interrupted> {
         self.enter_taking_over();
-        // Without the deleted links, the lane would store clicks of purged links again.
         let Tools { store, deleted_links, .. } = &*self.tools;
+        // A replica that lacks rows costs only more attempts: what it accepts does not depend on it.
+        if let Err(error) = store.sync(&["owners", "sources", "stretches", "clicks"]).await {
+            tracing::debug!(partition = self.partition, %error, "the replica may lack rows: {error}");
+        }
+        // Without the deleted links, the lane would store clicks of purged links again.
         until_done("read the deleted links", self.partition, &self.stop, || deleted_links.refresh(store))
             .await?;
         let owned = Owned::from(self.claim.take_over().await?);

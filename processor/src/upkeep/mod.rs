@@ -103,7 +103,9 @@ pub async fn upkeep(store: Store, tables: UpkeepStore, log: Log, schedule: Sched
 #[derive(Debug)]
 pub struct Upkeep {
     store: Store,
+    /// Those of the replica that this round stays with.
     tables: UpkeepStore,
+    of_any_replica: UpkeepStore,
     log: Log,
     schedule: Schedule,
     purged: Option<Instant>,
@@ -114,7 +116,17 @@ pub struct Upkeep {
 
 impl Upkeep {
     fn new(store: Store, tables: UpkeepStore, log: Log, schedule: Schedule) -> Self {
-        Self { store, tables, log, schedule, purged: None, expired: None, orphans_since: None }
+        let of_any_replica = tables.clone();
+        Self {
+            store,
+            tables,
+            of_any_replica,
+            log,
+            schedule,
+            purged: None,
+            expired: None,
+            orphans_since: None,
+        }
     }
 
     /// Runs what is due, forever.
@@ -136,6 +148,9 @@ impl Upkeep {
     }
 
     async fn round(&mut self) -> Result<(), UpkeepError> {
+        // What one statement of a round finds, the next ones find too.
+        self.tables = self.of_any_replica.pinned();
+        self.tables.sync().await?;
         // First, so that a failure below does not hide for how long days have been open.
         self.report_closed().await?;
         let now = Clock::read(&self.store).await?.agreed()?;

@@ -109,6 +109,7 @@ impl UpkeepStore {
         version: u64,
         slices: impl IntoIterator<Item = NaiveDate>,
     ) -> Result<(), UpkeepError> {
+        self.sync().await?;
         // Read before computing, so that clicks that arrive from now on are noticed.
         let blocks = self.last_blocks().await?;
         let block = |slice| (slice, blocks.get(&slice).copied().unwrap_or(-1));

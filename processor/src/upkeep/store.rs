@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, NaiveDate};
+use clickhouse::Row;
 use clickhouse::error::Error;
-use clickhouse::{Client, Row};
 use schemas::clickhouse::rollup::{DIMENSIONS, Run, Scope, last_day_of_month};
 use schemas::id::WorkspaceId;
 use schemas::row::UPKEEP;
 use serde::Deserialize;
+use service::clickhouse::Clickhouse;
 use uuid::Uuid;
 
 use crate::clickhouse::statements::{Statements, in_time};
@@ -60,10 +61,21 @@ pub struct UpkeepStore {
 
 impl UpkeepStore {
     /// Creates the access to the tables.
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: Clickhouse) -> Self {
         // A run may write to any number of partitions.
         let client = client.with_setting("max_partitions_per_insert_block", "0");
         Self { statements: Statements::new(client) }
+    }
+
+    /// Returns one that stays with the replica that is used now.
+    pub(super) fn pinned(&self) -> Self {
+        Self { statements: Statements { client: self.statements.client.pinned() } }
+    }
+
+    /// Waits until the replica that is used has all clicks and what decides which of them count.
+    pub(super) async fn sync(&self) -> Result<(), StoreError> {
+        const TABLES: [&str; 6] = ["clicks", "counts", "breakdowns", "deleted_links", "slices", "owners"];
+        in_time(self.statements.client.sync(&TABLES)).await
     }
 
     /// Runs a guarded insert under an epoch.
@@ -98,8 +110,9 @@ impl UpkeepStore {
     /// Stores the positions of sources whose last raw clicks are about to be removed, so that they continue after them.
     pub(crate) async fn keep_positions(&self, condition: &str) -> Result<(), StoreError> {
         let sql = format!(
-            "INSERT INTO stretches (src, first, next, broker_ts) \
-             SELECT src, if(countIf(stays) = 0, 0, maxIf(koff, stays) + 1), max(koff) + 1, argMax(broker_ts, koff) \
+            "INSERT INTO stretches (src, first, next, broker_ts, rows_end) \
+             SELECT src, if(countIf(stays) = 0, 0, maxIf(koff, stays) + 1), max(koff) + 1 AS end, \
+                    argMax(broker_ts, koff), end \
              FROM (SELECT src, koff, broker_ts, NOT ({condition}) AS stays FROM clicks \
                    WHERE src IN (SELECT src FROM clicks WHERE {condition})) \
              GROUP BY src HAVING NOT argMax(stays, koff)"

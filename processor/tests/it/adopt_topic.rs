@@ -191,7 +191,8 @@ async fn one_partition_is_adopted_without_the_others() {
 async fn an_insert_under_a_former_source_is_rejected() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
-    let store = Store::new(service::clickhouse::client(&config(&isolated).clickhouse), "former".to_owned());
+    let store =
+        Store::new(service::clickhouse::Clickhouse::new(&config(&isolated).clickhouse), "former".to_owned());
     let src = source(1, 0);
     isolated.clickhouse(FORMER).await;
     let token = FencingToken { src, epoch: store.raise_epoch(src).await.unwrap() };

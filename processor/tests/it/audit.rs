@@ -25,7 +25,7 @@ use crate::upkeep::{delete_link, eager};
 /// Claims a partition without counting any of its clicks.
 async fn begin_log(isolated: &Isolated, partition: i32) {
     let config = config(isolated);
-    let store = Store::new(service::clickhouse::client(&config.clickhouse), "test".to_owned());
+    let store = Store::new(service::clickhouse::Clickhouse::new(&config.clickhouse), "test".to_owned());
     let log = Log::new(&config.kafka, &isolated.topic(topic::CLICKS), "test").unwrap();
     Claim::new(partition, store, log, CancellationToken::new()).take_over().await.unwrap();
 }
@@ -51,7 +51,8 @@ async fn differences(isolated: &Isolated) -> Report {
 
 /// Closes slices as upkeep does.
 async fn close(isolated: &Isolated, slices: &[NaiveDate]) {
-    let store = Store::new(service::clickhouse::client(&config(isolated).clickhouse), "test".to_owned());
+    let store =
+        Store::new(service::clickhouse::Clickhouse::new(&config(isolated).clickhouse), "test".to_owned());
     let version = store.raise_epoch(UPKEEP).await.unwrap();
     let run = Run { scope: Scope::All, version, slices: slices.iter().map(|slice| (*slice, -1)).collect() };
     for statement in run.statements() {

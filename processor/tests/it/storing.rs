@@ -12,7 +12,7 @@ use crate::clicks::click;
 use crate::processor::config;
 
 fn store(isolated: &Isolated, owner: &str) -> Store {
-    Store::new(service::clickhouse::client(&config(isolated).clickhouse), owner.to_owned())
+    Store::new(service::clickhouse::Clickhouse::new(&config(isolated).clickhouse), owner.to_owned())
 }
 
 pub(crate) fn insertion(src: u32, offsets: std::ops::Range<u64>) -> Insertion {
@@ -129,7 +129,7 @@ async fn a_source_continues_after_dropped_and_removed_rows() {
     assert_eq!(next().await, 7);
     insert(&store, src, token.epoch, &insertion(src, 7..10)).await.unwrap();
     assert_eq!(next().await, 10);
-    let stretch = |first, next| Stretch { first, next, broker_ts: None };
+    let stretch = |first, next| Stretch { first, next, broker_ts: None, rows_end: 0 };
     for (stretch, reached) in [(stretch(10, 15), 15), (stretch(10, 18), 18), (stretch(30, 40), 18)] {
         store.insert_stretch(token, stretch).await.unwrap();
         assert_eq!(next().await, reached);

@@ -52,13 +52,13 @@ pub(crate) async fn all_closed(isolated: &Isolated) -> NaiveDate {
 }
 
 fn processors_store(isolated: &Isolated) -> Store {
-    Store::new(service::clickhouse::client(&config(isolated).clickhouse), "test".to_owned())
+    Store::new(service::clickhouse::Clickhouse::new(&config(isolated).clickhouse), "test".to_owned())
 }
 
 /// Runs the first statements of a run under its own epoch, as a process does that is killed after them.
 async fn interrupted(isolated: &Isolated, scope: Scope, slices: &[NaiveDate], statements: usize) -> usize {
     let version = processors_store(isolated).raise_epoch(UPKEEP).await.unwrap();
-    let blocks = UpkeepStore::new(service::clickhouse::client(&config(isolated).clickhouse))
+    let blocks = UpkeepStore::new(service::clickhouse::Clickhouse::new(&config(isolated).clickhouse))
         .last_blocks()
         .await
         .unwrap();

@@ -11,5 +11,5 @@ pub use context::Context;
 pub use dead_letters::DeadLetters;
 pub use settings::KafkaConfig;
 pub use topic_ids::topic_ids;
-pub use topics::{EnsureError, EnsuredTopic, TopicSpec, ensure_topics, plan_topics};
+pub use topics::{EnsureError, EnsuredTopic, TopicSpec, add_partitions, ensure_topics, plan_topics};
 pub use watch::{spawn_watch, watch};

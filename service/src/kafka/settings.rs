@@ -22,6 +22,11 @@ pub struct KafkaConfig {
     #[arg(long, value_name = "PREFIX", env = "HOPLINE_TOPIC_PREFIX", default_value = "", value_parser = prefix)]
     topic_prefix: String,
 
+    /// Replicas of each topic, of which all but one have a record before it is acknowledged; without it, what the
+    /// brokers do by default.
+    #[arg(long, value_name = "COUNT", env = "HOPLINE_TOPIC_REPLICAS", value_parser = clap::value_parser!(u16).range(1..=10))]
+    pub topic_replicas: Option<u16>,
+
     #[arg(skip = properties(std::env::vars_os()))]
     properties: BTreeMap<String, String>,
 }
@@ -29,7 +34,8 @@ pub struct KafkaConfig {
 impl KafkaConfig {
     /// Returns a configuration without additional properties, for tests.
     pub fn new(brokers: impl Into<String>, topic_prefix: impl Into<String>) -> Self {
-        Self { brokers: brokers.into(), topic_prefix: topic_prefix.into(), properties: BTreeMap::new() }
+        let (brokers, topic_prefix) = (brokers.into(), topic_prefix.into());
+        Self { brokers, topic_prefix, topic_replicas: None, properties: BTreeMap::new() }
     }
 
     /// Returns the settings of a client; `client_id` is its name in the brokers' logs, metrics and quotas.
@@ -43,7 +49,9 @@ impl KafkaConfig {
             // Brokers close idle connections routinely.
             .set("log.connection.close", "false")
             .set("socket.keepalive.enable", "true")
-            .set("reconnect.backoff.max.ms", "2000");
+            .set("reconnect.backoff.max.ms", "2000")
+            // Partitions that were added are used after that time.
+            .set("topic.metadata.refresh.interval.ms", "30000");
         for (name, value) in &self.properties {
             config.set(name, value);
         }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdkafka::admin::{
-    AdminClient, AdminOptions, AlterConfig, ConfigResource, ConfigSource, NewTopic, ResourceSpecifier,
-    TopicReplication,
+    AdminClient, AdminOptions, AlterConfig, ConfigResource, ConfigSource, NewPartitions, NewTopic,
+    ResourceSpecifier, TopicReplication,
 };
 use rdkafka::error::KafkaError;
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaErrorCode;
 
@@ -31,6 +32,14 @@ pub struct TopicSpec<'a> {
     pub config: &'a [(&'a str, &'a str)],
 }
 
+/// A topic that exists.
+#[derive(Debug, Clone, Copy)]
+struct Existing {
+    partitions: usize,
+    /// The fewest replicas of a partition.
+    replicas: usize,
+}
+
 /// The outcome for one topic, or the outcome to be expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnsuredTopic {
@@ -43,6 +52,9 @@ pub struct EnsuredTopic {
     /// The actual number of partitions if it differs from the specification. Only an operator adds partitions, because
     /// that moves keys to other partitions.
     pub differing_partitions: Option<usize>,
+    /// The actual number of replicas if it is less than [`KafkaConfig`] wants. Only an operator adds replicas, with Kafka's
+    /// own tool.
+    pub missing_replicas: Option<usize>,
 }
 
 /// Why topics could not be created or updated.
@@ -95,25 +107,65 @@ async fn ensure(
         config.client_config("migrate").create_with_context(Context::default())?;
     let client: BaseProducer<Context> =
         config.client_config("migrate").create_with_context(Context::default())?;
-    let existing: BTreeMap<String, usize> = tokio::task::spawn_blocking(move || {
+    let existing: BTreeMap<String, Existing> = tokio::task::spawn_blocking(move || {
         let metadata = metadata(&client, TIMEOUT)?;
-        let counts =
-            metadata.topics().iter().map(|topic| (topic.name().to_owned(), topic.partitions().len()));
-        Ok::<_, KafkaError>(counts.collect())
+        let existing = |topic: &MetadataTopic| Existing {
+            partitions: topic.partitions().len(),
+            replicas: fewest_replicas(topic),
+        };
+        let topics = metadata.topics().iter().map(|topic| (topic.name().to_owned(), existing(topic)));
+        Ok::<_, KafkaError>(topics.collect())
     })
     .await??;
+    let wanted = config.topic_replicas.map(usize::from);
 
     let mut ensured = Vec::with_capacity(specs.len());
     for spec in specs {
         let topic = config.topic(spec.name);
-        let is_missing = !existing.contains_key(&topic);
-        let created = is_missing && (!applies || create(&admin, &topic, spec).await?);
-        let altered = if created { Vec::new() } else { alter(&admin, &topic, spec, applies).await? };
-        let differing_partitions =
-            existing.get(&topic).copied().filter(|count| usize::try_from(spec.partitions) != Ok(*count));
-        ensured.push(EnsuredTopic { topic, created, altered, differing_partitions });
+        let found = existing.get(&topic).copied();
+        let replicas = found.map(|found| found.replicas);
+        let missing_replicas = replicas.filter(|replicas| wanted.is_some_and(|wanted| *replicas < wanted));
+        // With fewer replicas, Kafka would take no more records.
+        let in_sync = wanted.filter(|_| missing_replicas.is_none()).map(in_sync);
+        let settings: Vec<(&str, &str)> =
+            spec.config.iter().copied().chain(in_sync.as_deref().map(|count| (IN_SYNC, count))).collect();
+        let with_replicas = TopicSpec { config: &settings, ..*spec };
+        let created = found.is_none() && (!applies || create(&admin, &topic, &with_replicas, wanted).await?);
+        let altered =
+            if created { Vec::new() } else { alter(&admin, &topic, &with_replicas, applies).await? };
+        let partitions = found.map(|found| found.partitions);
+        let differing_partitions = partitions.filter(|count| usize::try_from(spec.partitions) != Ok(*count));
+        ensured.push(EnsuredTopic { topic, created, altered, differing_partitions, missing_replicas });
     }
     Ok(ensured)
+}
+
+/// Increases the partitions of a topic, by its name without prefix.
+///
+/// # Errors
+/// When Kafka rejects the change: the topic has as many already, or more.
+pub async fn add_partitions(config: &KafkaConfig, name: &str, partitions: u16) -> Result<(), EnsureError> {
+    let admin: AdminClient<Context> =
+        config.client_config("migrate").create_with_context(Context::default())?;
+    let topic = config.topic(name);
+    let more = NewPartitions::new(&topic, usize::from(partitions));
+    for outcome in admin.create_partitions([&more], &options()).await? {
+        outcome.map_err(|(topic, source)| EnsureError::Rejected { topic, source })?;
+    }
+    Ok(())
+}
+
+/// The setting for how many replicas must have a record before it is acknowledged.
+const IN_SYNC: &str = "min.insync.replicas";
+
+/// Returns how many of a topic's replicas must have a record before it is acknowledged: one may be away.
+fn in_sync(replicas: usize) -> String {
+    replicas.saturating_sub(1).max(1).to_string()
+}
+
+/// Returns the fewest replicas of a partition.
+pub(super) fn fewest_replicas(topic: &MetadataTopic) -> usize {
+    topic.partitions().iter().map(|partition| partition.replicas().len()).min().unwrap_or_default()
 }
 
 /// Creates a topic; returns false when it was created concurrently.
@@ -121,8 +173,10 @@ async fn create(
     admin: &AdminClient<Context>,
     topic: &str,
     spec: &TopicSpec<'_>,
+    replicas: Option<usize>,
 ) -> Result<bool, EnsureError> {
-    let mut new = NewTopic::new(topic, spec.partitions, TopicReplication::Fixed(BROKER_DEFAULT));
+    let replicas = replicas.and_then(|replicas| i32::try_from(replicas).ok()).unwrap_or(BROKER_DEFAULT);
+    let mut new = NewTopic::new(topic, spec.partitions, TopicReplication::Fixed(replicas));
     for (name, value) in spec.config {
         new = new.set(name, value);
     }

@@ -1,15 +1,17 @@
 //! The readiness probe of Kafka and of the topics that a process needs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::metadata::Metadata;
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::BaseProducer;
 use tokio::task::spawn_blocking;
 
 use super::context::metadata;
+use super::topics::fewest_replicas;
 use super::{Context, KafkaConfig};
 use crate::{Check, Shutdown, health};
 
@@ -48,17 +50,23 @@ pub async fn watch(
     let client: BaseProducer<Context> =
         config.client_config("probe").create_with_context(Context::default())?;
     let admin: AdminClient<Context> = config.client_config("probe").create_with_context(Context::default())?;
+    let replicas = config.topic_replicas.map_or(0, usize::from);
     let probe = Arc::new((client, topics, admin));
     health::watch(check, shutdown, || {
         let probe = Arc::clone(&probe);
         async move {
             let blocking = Arc::clone(&probe);
-            let single_replica = spawn_blocking(move || check_topics(&blocking.0, &blocking.1))
+            let topics = spawn_blocking(move || check_topics(&blocking.0, &blocking.1, replicas))
                 .await
                 .unwrap_or_else(|_| Err("the probe panicked".to_owned()))?;
-            Ok::<_, String>(match single_replica {
-                Some(broker) if !is_flushed(&probe.2, broker).await => NOT_FLUSHED,
-                _ => health::OK,
+            Ok::<_, String>(match topics {
+                Topics { weaknesses, .. } if !weaknesses.is_empty() => {
+                    format!("ok, but {}", weaknesses.join("; "))
+                }
+                Topics { single_replica: Some(broker), .. } if !is_flushed(&probe.2, broker).await => {
+                    NOT_FLUSHED.to_owned()
+                }
+                _ => health::OK.to_owned(),
             })
         }
     })
@@ -68,27 +76,49 @@ pub async fn watch(
     Ok(())
 }
 
-/// Checks that the topics exist; returns a broker that has the only replica of one of them, if any.
-fn check_topics(client: &BaseProducer<Context>, topics: &[String]) -> Result<Option<i32>, String> {
+/// What is wrong with topics that exist.
+struct Topics {
+    /// A broker that has the only replica of a partition.
+    single_replica: Option<i32>,
+    /// Topics that have fewer replicas than configured, and brokers that lack records.
+    weaknesses: Vec<String>,
+}
+
+/// Checks that the topics exist, each with this many replicas that have all records.
+fn check_topics(
+    client: &BaseProducer<Context>,
+    topics: &[String],
+    replicas: usize,
+) -> Result<Topics, String> {
     let metadata = metadata(client, TIMEOUT).map_err(|error| error.to_string())?;
     let missing: Vec<&str> = topics
         .iter()
         .filter(|topic| !metadata.topics().iter().any(|found| found.name() == *topic))
         .map(String::as_str)
         .collect();
-    if missing.is_empty() {
-        Ok(single_replica_broker(&metadata, topics))
-    } else {
-        Err(format!("missing topics: {}; run api migrate", missing.join(", ")))
+    if !missing.is_empty() {
+        return Err(format!("missing topics: {}; run api migrate", missing.join(", ")));
     }
-}
-
-fn single_replica_broker(metadata: &Metadata, topics: &[String]) -> Option<i32> {
-    let ours = metadata.topics().iter().filter(|topic| topics.iter().any(|name| name == topic.name()));
-    ours.flat_map(|topic| topic.partitions()).find_map(|partition| match partition.replicas() {
+    let ours: Vec<&MetadataTopic> =
+        metadata.topics().iter().filter(|topic| topics.iter().any(|name| name == topic.name())).collect();
+    let partitions = || ours.iter().flat_map(|topic| topic.partitions());
+    let single_replica = partitions().find_map(|partition| match partition.replicas() {
         [broker] => Some(*broker),
         _ => None,
-    })
+    });
+    let weaker = |topic: &&MetadataTopic| match fewest_replicas(topic) {
+        fewer if fewer < replicas => {
+            Some(format!("topic {} has {fewer} of {replicas} replicas", topic.name()))
+        }
+        _ => None,
+    };
+    let lacking: BTreeSet<i32> = partitions()
+        .flat_map(|partition| partition.replicas().iter().filter(|broker| !partition.isr().contains(broker)))
+        .copied()
+        .collect();
+    let lacking = lacking.iter().map(|broker| format!("broker {broker} lacks records"));
+    let weaknesses = ours.iter().filter_map(weaker).chain(lacking).collect();
+    Ok(Topics { single_replica, weaknesses })
 }
 
 /// Returns whether a broker flushes its logs itself; true when its settings cannot be read.

@@ -12,6 +12,7 @@ pub(crate) mod pieces;
 mod query_pool;
 mod question;
 mod recent;
+mod replicas;
 pub(crate) mod retention;
 mod snapshot;
 mod source;
@@ -22,9 +23,15 @@ pub(crate) use counts::{Count, by_link, by_link_and_day, series, totals_of_all};
 pub(crate) use list::{ClickRow, NewestFirst, Position};
 pub(crate) use query_pool::{QueryPool, known};
 pub(crate) use question::{Classes, Of, Question};
+pub(crate) use replicas::follow_replicas;
 pub(crate) use snapshot::Snapshot;
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use self::recent::Recent;
+
+use service::clickhouse::Clickhouse;
 
 /// Memory of one query for the counters of links, in bytes.
 const COUNTERS_MEMORY: u64 = 512 << 20;
@@ -41,15 +48,20 @@ pub(crate) struct ClickStore {
     pub(crate) counters: QueryPool,
     /// For statistics, clicks and exports.
     pub(crate) reports: QueryPool,
+    /// Without the pools' limits, of the replica that both use.
+    client: Clickhouse,
 }
 
 impl ClickStore {
     /// Creates both pools. Each allows a workspace `per_workspace` concurrent requests; a report takes at most
     /// `reports_bound`.
-    pub(crate) fn new(client: &clickhouse::Client, per_workspace: usize, reports_bound: Duration) -> Self {
-        Self {
-            counters: QueryPool::new(client, per_workspace, COUNTERS_BOUND, COUNTERS_MEMORY),
-            reports: QueryPool::new(client, per_workspace, reports_bound, REPORTS_MEMORY),
-        }
+    pub(crate) fn new(client: &Clickhouse, per_workspace: usize, reports_bound: Duration) -> Self {
+        // Both read the replica whose state is known, which changes with that state.
+        let client = client.pinned();
+        let recent = Arc::new(Recent::default());
+        let pool = |bound, memory| QueryPool::new(&client, &recent, per_workspace, bound, memory);
+        let (counters, reports) =
+            (pool(COUNTERS_BOUND, COUNTERS_MEMORY), pool(reports_bound, REPORTS_MEMORY));
+        Self { counters, reports, client }
     }
 }

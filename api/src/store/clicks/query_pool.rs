@@ -1,10 +1,11 @@
 //! A pool for queries, with limits on concurrency, time, memory and threads.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use clickhouse::Client;
 use clickhouse::error::{Error, Result};
 use clickhouse::query::Query;
+use service::clickhouse::Clickhouse;
 use service::http::ApiError;
 use uuid::Uuid;
 
@@ -22,10 +23,10 @@ const QUERY_SIZE: u64 = 4 << 20;
 
 /// Queries to ClickHouse within limits.
 pub(crate) struct QueryPool {
-    client: Client,
+    pub(super) client: Clickhouse,
     permits: Permits,
     bound: Duration,
-    pub(super) recent: Recent,
+    pub(super) recent: Arc<Recent>,
 }
 
 /// A query without an answer.
@@ -56,7 +57,13 @@ impl From<QueryError> for ApiError {
 }
 
 impl QueryPool {
-    pub(super) fn new(client: &Client, per_workspace: usize, bound: Duration, memory: u64) -> Self {
+    pub(super) fn new(
+        client: &Clickhouse,
+        recent: &Arc<Recent>,
+        per_workspace: usize,
+        bound: Duration,
+        memory: u64,
+    ) -> Self {
         let settings = [
             ("max_execution_time", bound.as_secs().max(1)),
             ("max_memory_usage", memory),
@@ -70,7 +77,8 @@ impl QueryPool {
         let client = settings
             .into_iter()
             .fold(client.clone(), |client, (name, value)| client.with_setting(name, value.to_string()));
-        Self { client, permits: Permits::new(per_workspace, ALL_PERMITS), bound, recent: Recent::default() }
+        let permits = Permits::new(per_workspace, ALL_PERMITS);
+        Self { client, permits, bound, recent: Arc::clone(recent) }
     }
 
     /// Runs the queries of a request once the workspace has a permit.

@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 
 /// A row of one of three tables; the meaning of `number`, `value` and `closes` depends on `of`.
-#[derive(Row, Deserialize)]
+#[derive(Clone, Row, Deserialize)]
 pub(super) struct StateRow {
-    /// One of [`SOURCE`], [`SLICE`], [`LOG`].
+    /// One of [`SOURCE`], [`SLICE`], [`LOG`], [`NEWEST`].
     pub(super) of: u8,
     pub(super) number: u32,
     pub(super) value: i64,
@@ -23,10 +23,8 @@ pub(super) const SOURCE: u8 = 1;
 pub(super) const SLICE: u8 = 2;
 /// `number` is the source of a partition's present log.
 pub(super) const LOG: u8 = 3;
-
-/// How long a state is reused. Its promises are never revoked, and newer clicks are counted anyway; only `as_of` and
-/// newly closed slices wait for the next read.
-const RECENT: Duration = Duration::from_millis(100);
+/// `value` is the newest version of any slice.
+pub(super) const NEWEST: u8 = 4;
 
 /// The last state that holds for every workspace, so that a busy instance does not read it for each request.
 #[derive(Default)]
@@ -39,9 +37,10 @@ struct State {
 }
 
 impl Recent {
-    pub(super) fn last(&self) -> Option<Arc<[StateRow]>> {
+    /// Returns the state if it was read at most `age` ago.
+    pub(super) fn last(&self, age: Duration) -> Option<Arc<[StateRow]>> {
         let last = self.0.lock();
-        last.as_ref().filter(|state| state.asked_at.elapsed() < RECENT).map(|state| Arc::clone(&state.rows))
+        last.as_ref().filter(|state| state.asked_at.elapsed() < age).map(|state| Arc::clone(&state.rows))
     }
 
     pub(super) fn keep(&self, asked_at: Instant, rows: Arc<[StateRow]>) {

@@ -1,9 +1,10 @@
 //! The retention of all workspaces, for the processor that removes old rows.
 
 use chrono::{DateTime, Utc};
+use clickhouse::Row;
 use clickhouse::error::Result;
-use clickhouse::{Client, Row};
 use serde::{Deserialize, Serialize};
+use service::clickhouse::Clickhouse;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -26,7 +27,7 @@ struct WrittenRow {
 }
 
 /// Returns whether the retention was written since an instant.
-pub(crate) async fn is_written_since(client: &Client, instant: DateTime<Utc>) -> Result<bool> {
+pub(crate) async fn is_written_since(client: &Clickhouse, instant: DateTime<Utc>) -> Result<bool> {
     let sql = format!(
         "SELECT count() > 0 AS written FROM retention WHERE at >= {}",
         super::source::instant(instant.timestamp_millis())
@@ -35,14 +36,14 @@ pub(crate) async fn is_written_since(client: &Client, instant: DateTime<Utc>) ->
 }
 
 /// Writes the retention of all workspaces as one part: all or nothing.
-pub(crate) async fn write(client: &Client, kept: &[Kept]) -> Result<()> {
+pub(crate) async fn write(client: &Clickhouse, kept: &[Kept]) -> Result<()> {
     let client = client
         .clone()
         .with_setting("async_insert", "0")
         .with_setting("max_insert_block_size", "100000000")
         .with_setting("min_insert_block_size_rows", "100000000")
         .with_setting("min_insert_block_size_bytes", "0");
-    let mut insert = client.insert::<Kept>("retention").await?;
+    let mut insert = client.client().insert::<Kept>("retention").await?;
     for row in kept {
         insert.write(row).await?;
     }

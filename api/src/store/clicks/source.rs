@@ -83,9 +83,12 @@ impl Question<'_> {
             instant(closed.max(self.window.start)),
             any_of(&[self.window], "occurred_at", instant)
         );
+        // Writing into a String cannot fail.
         if let Some(until) = self.taken_until {
-            // Writing into a String cannot fail.
             let _ = write!(open, " AND broker_ts <= {}", instant(until));
+        }
+        if let Some(until) = snapshot.raw_until {
+            let _ = write!(open, " AND broker_ts < {}", instant(until));
         }
         branches.push(raw(open));
         Some(branches.join("\nUNION ALL\n"))

@@ -90,6 +90,10 @@ migrate: {engines: [kafka, postgres, clickhouse]}
 {{- if has "clickhouse" $program.engines }}
 {{- $clickhouse := include "hopline.engine" (merge (dict "engine" "clickhouse") .) | fromYaml }}
 {{- include "hopline.url" (dict "variable" "CLICKHOUSE_URL" "password" "CLICKHOUSE_PASSWORD" "value" $clickhouse "path" "clickhouse") }}
+{{- if $clickhouse.cluster -}}
+- name: HOPLINE_CLICKHOUSE_CLUSTER
+  value: {{ $clickhouse.cluster | quote }}
+{{ end }}
 {{- if $clickhouse.ca.secret -}}
 - name: HOPLINE_CLICKHOUSE_CA_FILE
   value: /etc/hopline/clickhouse/ca.crt

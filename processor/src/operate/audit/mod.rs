@@ -14,6 +14,7 @@
 //! Processors may keep running. When they change the tables during an audit, a difference is checked again.
 
 mod log;
+mod replicas;
 pub mod report;
 pub mod scheduled;
 mod store;
@@ -26,7 +27,7 @@ use anyhow::{Context as _, bail};
 use chrono::{NaiveDate, Utc};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use schemas::topic;
-use service::clickhouse::client;
+use service::clickhouse::Clickhouse;
 use uuid::Uuid;
 
 use self::log::{Compare, Kept, Letters, letters};
@@ -59,11 +60,11 @@ pub async fn audit(config: &Config) -> anyhow::Result<Report> {
     let store = config.store("audit");
     let mut attempt = 1;
     loop {
-        let tables = AuditStore::new(client(&config.clickhouse));
+        let tables = AuditStore::new(Clickhouse::new(&config.clickhouse));
         let before = tables.fingerprint().await.context("cannot read the tables")?;
         let mut report = Audit { config, store: &store, tables }.run().await?;
         report.equal = report.difference_count == 0;
-        let tables = AuditStore::new(client(&config.clickhouse));
+        let tables = AuditStore::new(Clickhouse::new(&config.clickhouse));
         let is_one_state = tables.fingerprint().await.context("cannot read the tables")? == before;
         // A purge may have been running when the audit started, so a difference is checked at least twice.
         if report.equal || attempt >= ATTEMPTS || (attempt > 1 && is_one_state) {
@@ -98,7 +99,10 @@ impl Audit<'_> {
             tables.workspaces_awaiting_purge().await.context("cannot read the deleted links")?;
         report.awaiting_purge = tables.awaiting_purge.len();
         self.compare_rows(compared, report).await.context("cannot read the raw rows")?;
-        self.compare_rollups(report).await.context("cannot read the rollups")
+        self.compare_rollups(report).await.context("cannot read the rollups")?;
+        let unequal = self.tables.unequal_replicas(compared).await.context("cannot compare the replicas")?;
+        unequal.into_iter().for_each(|difference| report.differs(difference));
+        Ok(())
     }
 
     /// Compares the log with the raw rows, and returns the compared ranges.

@@ -105,6 +105,8 @@ pub enum Kind {
     Rollup,
     /// The sum that queries return differs from the raw rows.
     Total,
+    /// A replica has other rows than the one that everything else is compared with.
+    Replica,
 }
 
 impl fmt::Display for Kind {
@@ -118,6 +120,7 @@ impl fmt::Display for Kind {
             Self::MissingDeadLetter => "missing dead letter",
             Self::Rollup => "wrong rollup",
             Self::Total => "wrong total",
+            Self::Replica => "unequal replica",
         })
     }
 }

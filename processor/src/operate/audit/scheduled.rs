@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics::{counter, gauge};
-use service::clickhouse::client;
+use service::clickhouse::Clickhouse;
 use service::metrics::UNKNOWN;
 use tokio::time::sleep;
 
@@ -51,7 +51,7 @@ async fn work(config: &Config) {
 /// Exports the newest result, or runs an audit if it is too old. Returns how long to pause after it.
 async fn round(config: &Config) -> anyhow::Result<Duration> {
     let every = Duration::from_secs(3_600 * config.audit_hours);
-    let tables = AuditStore::new(client(&config.clickhouse));
+    let tables = AuditStore::new(Clickhouse::new(&config.clickhouse));
     if let Some(newest) = tables.newest().await.context("cannot read the results of audits")? {
         export(newest.differences as f64, newest.ended as f64 / 1e3);
         // A clock that was set back: the next one comes an interval from now.

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use chrono::{DateTime, NaiveDate};
+use clickhouse::Row;
 use clickhouse::query::RowCursor;
-use clickhouse::{Client, Row};
 use schemas::clickhouse::rollup::{DIMENSIONS, is_active};
 use schemas::clickhouse::{EXACT_VISITORS, PRECISION};
 use schemas::id::{LinkId, WorkspaceId};
 use serde::Deserialize;
+use service::clickhouse::Clickhouse;
 use uuid::Uuid;
 
 use super::report::{Difference, Former, Kind, Report, Totals};
@@ -104,6 +105,9 @@ pub(super) struct Fingerprint {
     deleted: u64,
 }
 
+/// A table, a source, or 0 for all, the number of rows and a sum over them.
+pub(super) type Content = (String, u32, u64, u64);
+
 /// Reads the tables.
 #[derive(Clone)]
 pub(super) struct AuditStore {
@@ -113,8 +117,36 @@ pub(super) struct AuditStore {
 }
 
 impl AuditStore {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(client: Clickhouse) -> Self {
         Self { statements: Statements::new(client), awaiting_purge: Vec::new() }
+    }
+
+    /// Returns one that reads a replica of ClickHouse, by its index.
+    pub(super) fn of_replica(&self, replica: usize) -> Self {
+        let client = self.statements.client.at(replica);
+        Self { statements: Statements { client }, awaiting_purge: Vec::new() }
+    }
+
+    /// Returns what must be equal in each replica.
+    pub(super) async fn content(&self, compared: &[(u32, u64, u64)]) -> Result<Vec<Content>, StoreError> {
+        let within: Vec<String> = compared
+            .iter()
+            .map(|(src, from, to)| format!("(src = {src} AND koff >= {from} AND koff < {to})"))
+            .collect();
+        let within = if within.is_empty() { "0".to_owned() } else { within.join(" OR ") };
+        let active = is_active();
+        let rollup = |table: &str| {
+            format!(
+                "SELECT '{table}', toUInt32(0), count(), sum(clicks) FROM {table} WHERE {active} HAVING count() > 0"
+            )
+        };
+        let sql = format!(
+            "SELECT 'clicks', src, count(), sum(cityHash64(*)) FROM clicks WHERE {within} GROUP BY src \
+             UNION ALL {} UNION ALL {}",
+            rollup("counts"),
+            rollup("breakdowns"),
+        );
+        self.statements.fetch_all(&sql).await
     }
 
     /// Returns the newest result.

@@ -17,7 +17,7 @@ use std::fmt;
 
 use chrono::NaiveDate;
 use serde::Serialize;
-use service::clickhouse::client;
+use service::clickhouse::Clickhouse;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
@@ -99,7 +99,7 @@ pub(crate) struct Rebuild<'a> {
 impl<'a> Rebuild<'a> {
     /// Starts a rebuild and stops any other one.
     pub(crate) async fn begin(config: &'a Config, store: Store, log: Log) -> Result<Self, RebuildError> {
-        let staging = Staging::new(client(&config.clickhouse)).await?;
+        let staging = Staging::new(Clickhouse::new(&config.clickhouse)).await?;
         Ok(Self { config, store, upkeep: config.upkeep_store(), log, staging, recounts: OnceCell::new() })
     }
 

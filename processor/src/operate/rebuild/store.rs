@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use chrono::{DateTime, NaiveDate, Utc};
-use clickhouse::{Client, Row};
+use clickhouse::Row;
 use schemas::referrer::WITHOUT_WWW;
 use serde::{Deserialize, Serialize};
+use service::clickhouse::Clickhouse;
 use uuid::Uuid;
 
 use crate::clickhouse::StoreError;
@@ -39,8 +40,9 @@ pub(super) struct Staging {
 
 impl Staging {
     /// Creates a staging table and drops all others, which stops the rebuilds that use them.
-    pub(super) async fn new(client: Client) -> Result<Self, StoreError> {
-        let statements = Statements::new(client);
+    pub(super) async fn new(client: Clickhouse) -> Result<Self, StoreError> {
+        // The staging table is on one replica.
+        let statements = Statements::new(client.pinned());
         let staging = Self { statements, table: format!("{PREFIX}{}", Uuid::now_v7().simple()) };
         let others = format!(
             "SELECT name FROM system.tables WHERE database = currentDatabase() AND startsWith(name, '{PREFIX}')"
@@ -50,7 +52,7 @@ impl Staging {
             tracing::warn!("dropping {table}, which another replay or recount left behind or still uses");
             staging.statements.execute(&format!("DROP TABLE IF EXISTS {table} SYNC")).await?;
         }
-        staging.statements.execute(&format!("CREATE TABLE {} AS clicks", staging.table)).await?;
+        staging.statements.execute(&schemas::clickhouse::staging(&staging.table)).await?;
         Ok(staging)
     }
 

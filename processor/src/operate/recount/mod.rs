@@ -22,7 +22,7 @@ use clap::Args;
 use schemas::id::{LinkId, WorkspaceId};
 use serde::Serialize;
 use service::agent::{Agents, Class};
-use service::clickhouse::client;
+use service::clickhouse::Clickhouse;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -122,7 +122,7 @@ impl fmt::Display for Outcome {
 /// When no rules can be read, another rebuild has started, or an engine fails. Finished days stay finished.
 pub(super) async fn recount(config: &Config, command: &Recount) -> anyhow::Result<Outcome> {
     let agents = rules(config, command)?;
-    let tables = RecountStore::new(client(&config.clickhouse));
+    let tables = RecountStore::new(Clickhouse::new(&config.clickhouse));
     let upkeep = config.upkeep_store();
     let settled = upkeep.days().await.context("cannot read the closed slices")?;
     let blocks = upkeep.last_blocks().await;

@@ -1,10 +1,11 @@
 //! The statements of a recount.
 
 use bytes::Bytes;
+use clickhouse::Row;
 use clickhouse::query::RowCursor;
-use clickhouse::{Client, Row};
 use schemas::referrer::WITHOUT_WWW;
 use serde::{Deserialize, Serialize};
+use service::clickhouse::Clickhouse;
 use uuid::Uuid;
 
 use crate::clickhouse::StoreError;
@@ -50,7 +51,7 @@ pub(super) struct RecountStore {
 }
 
 impl RecountStore {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(client: Clickhouse) -> Self {
         Self { statements: Statements::new(client) }
     }
 

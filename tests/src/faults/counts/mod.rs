@@ -8,6 +8,7 @@ mod clickhouse_outage;
 mod kafka_kills;
 mod members;
 mod processor_kills;
+mod replicas;
 mod stops;
 mod throughput;
 
@@ -24,6 +25,7 @@ pub use clickhouse_outage::{ClickhouseOutage, counts_clickhouse_outage};
 pub use kafka_kills::{CountsKafkaKills, counts_kafka_kills};
 pub use members::{Members, counts_members};
 pub use processor_kills::{ProcessorKills, counts_processor_kills};
+pub use replicas::{ReplicaFaults, counts_replica_faults};
 pub use stops::{Stops, counts_stops};
 pub use throughput::{Throughput, counts_throughput};
 

@@ -1,0 +1,167 @@
+//! The replica that queries read.
+//!
+//! A query must not count less than an earlier one. So it counts what a state promises, which one task reads each second
+//! for all queries: the closed slices, and the raw rows before `as_of`. It reads a replica that had the rows of all
+//! replicas after that state was read. When that replica fails, and another one lacks rows that only the failed one has,
+//! the other one is read if it has all rows that the state was read with; `as_of` then stays where it is.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clickhouse::error::Result;
+use service::Shutdown;
+use service::clickhouse::Clickhouse;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::recent::{LOG, Recent, StateRow};
+use super::snapshot::{EVERYONES, Snapshot};
+use crate::app::App;
+
+/// How often the state is read.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a replica may take until the next one is tried.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// The tables whose rows queries count.
+const COUNTED: [&str; 5] = ["clicks", "counts", "breakdowns", "deleted_links", "conversions"];
+
+/// Keeps the state of a replica that has all rows, until a shutdown is requested. A single server has them always.
+pub(crate) async fn follow_replicas(app: App, shutdown: Shutdown) {
+    let (clickhouse, recent) = (&app.clicks.client, &app.clicks.reports.recent);
+    if !clickhouse.is_replicated() {
+        return;
+    }
+    let mut known: Option<Blocks> = None;
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = shutdown.wait() => return,
+            _ = ticks.tick() => {}
+        }
+        if let Some(blocks) = read_state(clickhouse, recent).await {
+            known = Some(blocks);
+        } else if let Some(known) = &known {
+            keep_state(clickhouse, known).await;
+        }
+    }
+}
+
+/// Reads the state of the first replica that has the rows of all, which is read from then on; returns its blocks.
+async fn read_state(clickhouse: &Clickhouse, recent: &Recent) -> Option<Blocks> {
+    let (present, last) = (clickhouse.chosen(), recent.last(Duration::MAX));
+    for replica in from_the_present_one(clickhouse) {
+        let asked_at = Instant::now();
+        match timeout(LIMIT, complete_state(&clickhouse.at(replica))).await {
+            // The tables of the state itself may be behind there.
+            Ok(Ok((rows, _)))
+                if last.as_ref().is_some_and(|last| is_behind(&rows, last, replica == present)) =>
+            {
+                tracing::debug!(replica, "the state of a replica is older");
+            }
+            Ok(Ok((rows, blocks))) => {
+                recent.keep(asked_at, rows);
+                clickhouse.choose(replica);
+                return Some(blocks);
+            }
+            Ok(Err(error)) => tracing::debug!(replica, %error, "a replica is not complete: {error}"),
+            Err(_) => tracing::debug!(replica, "a replica is not complete after {} s", LIMIT.as_secs()),
+        }
+    }
+    None
+}
+
+/// Reads a replica that has at least the rows of the last state.
+async fn keep_state(clickhouse: &Clickhouse, known: &Blocks) {
+    for replica in from_the_present_one(clickhouse) {
+        if let Ok(Ok(blocks)) = timeout(LIMIT, Blocks::of(&clickhouse.at(replica))).await
+            && blocks.cover(known)
+        {
+            return clickhouse.choose(replica);
+        }
+    }
+    tracing::debug!("no replica has the rows of the last state");
+}
+
+/// Returns whether a state is older than the last one in any source or slice. The states of one replica do not go back,
+/// except when an operator restores a backup; but while a partition is new, its progress is not known.
+fn is_behind(rows: &[StateRow], last: &[StateRow], are_of_one_replica: bool) -> bool {
+    let as_of = |rows| Snapshot::of_rows(rows, 0).as_of;
+    if are_of_one_replica {
+        return as_of(rows).is_none() && as_of(last).is_some();
+    }
+    last.iter().filter(|last| last.of != LOG).any(|last| {
+        let is_as_new =
+            |row: &StateRow| row.of == last.of && row.number == last.number && row.value >= last.value;
+        !rows.iter().any(is_as_new)
+    })
+}
+
+fn from_the_present_one(clickhouse: &Clickhouse) -> impl Iterator<Item = usize> {
+    let (present, count) = (clickhouse.chosen(), clickhouse.names().len());
+    (present..count).chain(0..present)
+}
+
+/// Reads the state of a replica, and waits until it has the rows that the state promises, and all others.
+async fn complete_state(replica: &Clickhouse) -> Result<(Arc<[StateRow]>, Blocks)> {
+    let rows = replica.query_raw(&EVERYONES).fetch_all::<StateRow>().await?;
+    replica.sync(&COUNTED).await?;
+    Ok((rows.into(), Blocks::of(replica).await?))
+}
+
+/// The blocks of rows that a replica has, by table and partition. All replicas have the same numbers.
+#[derive(Debug, Default)]
+struct Blocks(BTreeMap<(String, String), Vec<RangeInclusive<i64>>>);
+
+impl Blocks {
+    async fn of(replica: &Clickhouse) -> Result<Self> {
+        let tables: Vec<String> = COUNTED.iter().map(|table| format!("'{table}'")).collect();
+        let sql = format!(
+            "SELECT table, partition_id, min_block_number, max_block_number FROM system.parts \
+             WHERE database = currentDatabase() AND active AND table IN ({}) \
+             ORDER BY table, partition_id, min_block_number",
+            tables.join(", ")
+        );
+        let rows: Vec<(String, String, i64, i64)> = replica.query_raw(&sql).fetch_all().await?;
+        let mut blocks = Self::default();
+        for (table, partition, first, last) in rows {
+            let ranges = blocks.0.entry((table, partition)).or_default();
+            // Parts are merged at different times on each replica, so adjacent ones count as one.
+            match ranges.last_mut() {
+                Some(range) if first <= range.end() + 1 => *range = *range.start()..=last.max(*range.end()),
+                _ => ranges.push(first..=last),
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Returns whether these are at least the others.
+    fn cover(&self, others: &Self) -> bool {
+        others.0.iter().all(|(place, ranges)| {
+            let own = self.0.get(place).map_or(&[][..], Vec::as_slice);
+            ranges.iter().all(|other| {
+                own.iter().any(|range| range.start() <= other.start() && other.end() <= range.end())
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(ranges: &[RangeInclusive<i64>]) -> Blocks {
+        Blocks([(("clicks".to_owned(), "20261125".to_owned()), ranges.to_vec())].into())
+    }
+
+    #[test]
+    fn a_replica_covers_the_blocks_that_it_has_however_they_are_merged() {
+        assert!(blocks(&[0..=9]).cover(&blocks(&[0..=3, 5..=9])));
+        assert!(!blocks(&[0..=3, 5..=9]).cover(&blocks(&[0..=9])));
+        assert!(blocks(&[0..=3]).cover(&Blocks::default()));
+        assert!(!Blocks::default().cover(&blocks(&[0..=0])));
+    }
+}

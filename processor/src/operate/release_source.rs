@@ -1,0 +1,89 @@
+//! `processor release-source`: continues a source whose last rows were lost together with a replica of ClickHouse.
+//!
+//! On replicas each row can be followed by one insert only. When the insert that followed the last remaining row is lost,
+//! its place stays taken, and no processor can continue. A new source at the same position has a place of its own, and
+//! the log has the lost clicks.
+
+use std::fmt;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use schemas::row::partition_of;
+use serde::Serialize;
+
+use crate::Config;
+use crate::clickhouse::InsertError;
+use crate::clickhouse::sources::Source;
+
+/// Attempts while a processor takes the partition over.
+const ATTEMPTS: usize = 20;
+
+/// Arguments of `release-source`.
+#[derive(Debug, Clone, Args)]
+pub struct ReleaseSource {
+    /// The source, as the processor's log names it.
+    #[arg(long, value_name = "NUMBER")]
+    src: u32,
+    /// Print the answer as one line of JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// How a partition continues.
+#[derive(Debug, Serialize)]
+pub(super) struct Released {
+    partition: i32,
+    src: u32,
+    new_src: u32,
+    /// The offset from which clicks are counted under the new source.
+    first_offset: u64,
+}
+
+impl fmt::Display for Released {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { partition, src, new_src, first_offset } = self;
+        writeln!(
+            f,
+            "partition {partition} continues at offset {first_offset} as source {new_src}; the rows of source {src} stay \
+             counted"
+        )
+    }
+}
+
+/// Gives the partition of a source its next source, which begins where the stored rows end.
+///
+/// # Errors
+/// When the source is not the present one of its partition, a replica that is away may still have its rows, or
+/// ClickHouse fails.
+pub(super) async fn release_source(config: &Config, command: &ReleaseSource) -> anyhow::Result<Released> {
+    let (store, src) = (config.store("release-source"), command.src);
+    let partition = i32::from(partition_of(src));
+    for _ in 0..ATTEMPTS {
+        let tables = ["clicks", "stretches", "sources", "owners"];
+        store.sync(&tables).await.context(
+            "a replica that is away may still have rows of this source. Start it again; if it is lost for ever, run \
+             `api migrate --replace-replica` first",
+        )?;
+        let token = store.fence(src).await.context("cannot fence the source")?;
+        let sources = store.sources().await.context("cannot read the sources")?;
+        let Some(known) = sources.last(partition).filter(|known| known.src == src) else {
+            bail!(
+                "source {src} is not the present one of partition {partition}, which is {}",
+                sources.of(partition)
+            );
+        };
+        let first_offset = store.position(known).await.context("cannot read the position")?.next;
+        let Some(new_src) = known.next_src() else {
+            bail!("partition {partition} has had the maximum number of sources");
+        };
+        let next = Source { src: new_src, first_offset, ..known };
+        match store.begin(token, next, "released: rows were lost with a replica").await {
+            Ok(()) => return Ok(Released { partition, src, new_src, first_offset }),
+            Err(InsertError::Fenced) => tracing::info!("a processor took the partition over, trying again"),
+            Err(InsertError::InDoubt(error)) => {
+                tracing::warn!("cannot begin the source, trying again: {error}");
+            }
+        }
+    }
+    bail!("processors took partition {partition} over during each of {ATTEMPTS} attempts; run it again")
+}

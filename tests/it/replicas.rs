@@ -1,0 +1,164 @@
+//! Reports from replicas of ClickHouse, of which some are behind, frozen or dead.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use devstack::clickhouse_cluster::{Cluster, start_cluster};
+use devstack::{Options, Server};
+use tests::deployment::Deployment;
+use tests::engines::{clickhouse, empty_on_cluster};
+use tests::eventually;
+use tests::faults::progress;
+use tests::signals::{freeze, wake};
+use tokio::time::sleep;
+
+/// How soon counts must be readable again after a replica was lost.
+const READABLE: Duration = Duration::from_secs(15);
+
+/// How soon everything must be counted after the last member is back.
+const WHOLE: Duration = Duration::from_secs(120);
+
+/// The counts that a visitor of the dashboard sees, one after another.
+struct Watched<'a> {
+    deployment: &'a Deployment,
+    link: String,
+    slug: String,
+    answered: Cell<u64>,
+    shown: Cell<u64>,
+    /// When counts were last shown.
+    shown_at: Cell<Instant>,
+    /// The longest time without counts.
+    longest: Cell<Duration>,
+}
+
+impl Watched<'_> {
+    /// Clicks without a pause.
+    async fn click(&self) -> ! {
+        loop {
+            let from = format!("198.51.100.{}", self.answered.get() % 250);
+            if self.deployment.click(&self.slug, &from).await.is_ok_and(|answer| answer.status() == 302) {
+                self.answered.set(self.answered.get() + 1);
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Reads the counts, which must never be lower than before.
+    async fn read(&self) -> ! {
+        loop {
+            let link = self.deployment.show_link(&self.link).await;
+            if let Some(total) = link["total_clicks"].as_u64() {
+                assert!(total >= self.shown.get(), "{total} clicks, and {} before", self.shown.get());
+                assert!(total <= self.answered.get() + 1, "{total} clicks of {}", self.answered.get());
+                self.shown.set(total);
+                self.longest.set(self.longest.get().max(self.shown_at.get().elapsed()));
+                self.shown_at.set(Instant::now());
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until counts are shown that were read from now on.
+    async fn is_readable(&self, within: Duration) {
+        let now = Instant::now();
+        eventually("counts are shown", within, async || {
+            if self.shown_at.get() > now { Ok(()) } else { Err(self.shown.get()) }
+        })
+        .await;
+    }
+
+    /// Waits until more clicks are counted.
+    async fn counts_more(&self) {
+        let before = self.answered.get() + 1;
+        let since = Instant::now();
+        eventually("later clicks are counted", WHOLE, async || {
+            if self.shown.get() >= before { Ok(()) } else { Err((self.shown.get(), before)) }
+        })
+        .await;
+        progress(&format!("{} clicks answered, counted after {:.1?}", self.answered.get(), since.elapsed()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_never_get_lower_while_replicas_are_behind_frozen_or_dead() {
+    let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
+    let deployment = Deployment::start_on(empty_on_cluster(&cluster).await, &[]).await;
+    let link = deployment.create_link().await;
+    let text = |name: &str| link[name].as_str().unwrap().to_owned();
+    let watched = Watched {
+        deployment: &deployment,
+        link: text("id"),
+        slug: text("slug"),
+        answered: Cell::new(0),
+        shown: Cell::new(0),
+        shown_at: Cell::new(Instant::now()),
+        longest: Cell::new(Duration::ZERO),
+    };
+    deployment.edge_knows(&watched.slug, WHOLE).await;
+    tokio::select! {
+        never = watched.click() => never,
+        never = watched.read() => never,
+        () = break_replicas(&watched, &cluster) => {}
+    }
+    let answered = watched.answered.get();
+    eventually("every click is counted", WHOLE, async || {
+        match deployment.show_link(&watched.link).await["total_clicks"].as_u64() {
+            Some(total) if total >= answered => Ok(()),
+            total => Err(total),
+        }
+    })
+    .await;
+    let audit = deployment.program("processor");
+    deployment.run(schemas::grants::User::Processor, &audit, &["audit"]).await;
+    progress(&format!(
+        "{answered} clicks answered and counted; the longest time without counts was {:.1?}",
+        watched.longest.get()
+    ));
+}
+
+async fn break_replicas(watched: &Watched<'_>, cluster: &Cluster) {
+    let [first, second] = &cluster.shards[0][..] else { panic!("{cluster:?}") };
+    watched.counts_more().await;
+
+    progress("the first replica is killed");
+    first.kill().await;
+    watched.is_readable(READABLE).await;
+    first.start().await.unwrap();
+    watched.counts_more().await;
+
+    progress("the first replica is behind, and the second one, which is read, is killed");
+    run(watched, 0, "SYSTEM STOP FETCHES clicks").await;
+    watched.counts_more().await;
+    second.kill().await;
+    // The input of this test: long enough to be noticed. The first one lacks rows, so no counts are shown.
+    sleep(Duration::from_secs(3)).await;
+    second.start().await.unwrap();
+    watched.is_readable(WHOLE).await;
+    run(watched, 0, "SYSTEM START FETCHES clicks").await;
+    watched.counts_more().await;
+
+    for replica in [first, second] {
+        progress("a replica is frozen");
+        frozen(watched, replica).await;
+        watched.counts_more().await;
+    }
+
+    progress("ZooKeeper is killed");
+    cluster.zookeeper.kill().await;
+    // The input of this test: the state is older than a second, and still used.
+    sleep(Duration::from_secs(3)).await;
+    watched.is_readable(READABLE).await;
+    cluster.zookeeper.start().await.unwrap();
+    watched.counts_more().await;
+}
+
+async fn frozen(watched: &Watched<'_>, replica: &Server) {
+    freeze(replica);
+    watched.is_readable(READABLE).await;
+    wake(replica);
+}
+
+/// Runs a statement on a replica.
+async fn run(watched: &Watched<'_>, replica: usize, sql: &str) {
+    clickhouse(&watched.deployment.engines.clickhouse_of(replica), sql, Vec::new()).await.unwrap();
+}

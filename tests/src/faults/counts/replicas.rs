@@ -1,0 +1,192 @@
+//! Faults of ClickHouse's replicas and of ZooKeeper while clicks are inserted.
+
+use std::time::{Duration, Instant};
+
+use devstack::clickhouse_cluster::{Cluster, start_cluster};
+use devstack::{Engine, Kind, Options, Server};
+use schemas::topic;
+use tokio::time::sleep;
+
+use super::super::{at_random, progress};
+use super::SOON;
+use crate::clicks::{Clicks, Plan};
+use crate::counted::{Exact, all_counted, is_exact};
+use crate::engines::{Isolated, clickhouse, counting_on_cluster};
+use crate::eventually;
+use crate::processor::Processor;
+use crate::signals::{freeze, wake};
+
+/// How many replicas, and how often all faults come.
+#[derive(Debug, Clone, Copy)]
+pub struct ReplicaFaults {
+    /// The replicas of the only shard.
+    pub replicas: usize,
+    /// How often each fault comes.
+    pub rounds: u32,
+    /// Clicks per second.
+    pub rate: u32,
+}
+
+/// A fault of one replica or of ZooKeeper.
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    /// kill -9 of the replica.
+    Kill,
+    /// SIGSTOP of the replica until its session has ended, then SIGCONT.
+    Freeze,
+    /// The replica gets no rows of the others, and the one before it is killed.
+    Lag,
+    /// kill -9 of ZooKeeper.
+    KillZookeeper,
+    /// SIGSTOP of ZooKeeper until the sessions have ended, then SIGCONT.
+    FreezeZookeeper,
+    /// kill -9 of a processor.
+    KillProcessor,
+}
+
+const FAULTS: [Fault; 6] = [
+    Fault::Kill,
+    Fault::Freeze,
+    Fault::Lag,
+    Fault::KillZookeeper,
+    Fault::FreezeZookeeper,
+    Fault::KillProcessor,
+];
+
+/// The longest time for which something is killed.
+const DOWN: Duration = Duration::from_secs(3);
+
+/// Longer than a session with ZooKeeper.
+const FROZEN: Duration = Duration::from_secs(13);
+
+/// How long replicas may take to have the same rows in the end.
+const EQUAL: Duration = Duration::from_secs(60);
+
+/// Breaks replicas and ZooKeeper in turn, while two processors insert.
+///
+/// # Panics
+/// When a click is lost or doubled, or a replica has other rows than the first.
+pub async fn counts_replica_faults(plan: ReplicaFaults) -> Exact {
+    let stage = Stage::start(plan.replicas).await;
+    let clicks = Clicks::start(&stage.engines, Plan::at(plan.rate));
+    let processors = [Processor::start(&stage.engines).await, Processor::start(&stage.engines).await];
+    for round in 0..plan.rounds as usize {
+        for fault in FAULTS {
+            stage.more_rows().await;
+            let began = Instant::now();
+            stage.inject(fault, round, &processors[round % 2]).await;
+            let repaired = Instant::now();
+            let rows = stage.more_rows().await;
+            progress(&format!(
+                "round {} of {}: {fault:?} for {:.1?}, more rows {:.1?} after it ended: {} clicks written, {rows} rows",
+                round + 1,
+                plan.rounds,
+                repaired - began,
+                repaired.elapsed(),
+                clicks.confirmed()
+            ));
+        }
+    }
+    let ledger = clicks.stop().await;
+    all_counted(&stage.engines, &ledger).await;
+    for processor in &processors {
+        processor.stop().await;
+    }
+    stage.equal().await;
+    is_exact(&stage.engines, &ledger).await
+}
+
+struct Stage {
+    engines: Isolated,
+    cluster: Cluster,
+    _kafka: Engine,
+}
+
+impl Stage {
+    async fn start(replicas: usize) -> Self {
+        let kafka = Engine::from_env_or_start(Kind::Kafka, |kind| Options::throw_away(kind.name()));
+        let cluster = start_cluster(1, replicas, Options::throw_away);
+        let (kafka, cluster) = tokio::join!(kafka, cluster);
+        let (kafka, cluster) = (kafka.unwrap(), cluster.unwrap());
+        let engines = counting_on_cluster(kafka.url(), &cluster, topic::CLICKS.partitions).await;
+        Self { engines, cluster, _kafka: kafka }
+    }
+
+    fn replicas(&self) -> &[Server] {
+        &self.cluster.shards[0]
+    }
+
+    async fn inject(&self, fault: Fault, round: usize, processor: &Processor) {
+        let replicas = self.replicas();
+        let place = round % replicas.len();
+        let replica = &replicas[place];
+        match fault {
+            Fault::Kill => killed(replica).await,
+            Fault::Freeze => frozen(replica).await,
+            Fault::Lag => {
+                self.run(place, "SYSTEM STOP FETCHES clicks").await;
+                self.run(place, "SYSTEM STOP FETCHES owners").await;
+                killed(&replicas[(place + 1) % replicas.len()]).await;
+                self.run(place, "SYSTEM START FETCHES clicks").await;
+                self.run(place, "SYSTEM START FETCHES owners").await;
+            }
+            Fault::KillZookeeper => killed(&self.cluster.zookeeper).await,
+            Fault::FreezeZookeeper => frozen(&self.cluster.zookeeper).await,
+            Fault::KillProcessor => killed(&processor.server).await,
+        }
+    }
+
+    /// Runs a statement on a replica.
+    async fn run(&self, place: usize, sql: &str) -> String {
+        let url = self.engines.clickhouse_of(place);
+        eventually(sql, SOON, async || clickhouse(&url, sql, Vec::new()).await).await
+    }
+
+    /// Waits until there are more rows than now on some replica, and returns how many.
+    async fn more_rows(&self) -> u64 {
+        let before = self.rows().await;
+        eventually("more rows", SOON, async || match self.rows().await {
+            rows if rows > before => Ok(rows),
+            rows => Err(rows),
+        })
+        .await
+    }
+
+    /// Returns the highest number of rows of a replica that answers.
+    async fn rows(&self) -> u64 {
+        let mut most = 0;
+        for place in 0..self.replicas().len() {
+            let url = self.engines.clickhouse_of(place);
+            let answer = clickhouse(&url, "SELECT count() FROM clicks", Vec::new()).await;
+            most = most.max(answer.ok().and_then(|rows| rows.trim().parse().ok()).unwrap_or_default());
+        }
+        most
+    }
+
+    /// Waits until all replicas have the same rows.
+    async fn equal(&self) {
+        const CONTENT: &str = "SELECT count(), sum(cityHash64(*)) FROM clicks";
+        let first = self.run(0, CONTENT).await;
+        for place in 1..self.replicas().len() {
+            eventually("the replicas are equal", EQUAL, async || match self.run(place, CONTENT).await {
+                same if same == first => Ok(()),
+                other => Err((first.clone(), other)),
+            })
+            .await;
+        }
+    }
+}
+
+async fn killed(server: &Server) {
+    server.kill().await;
+    // The time is the input of this test.
+    sleep(at_random(DOWN)).await;
+    server.start().await.unwrap();
+}
+
+async fn frozen(server: &Server) {
+    freeze(server);
+    // The time is the input of this test.
+    sleep(FROZEN).await;
+    wake(server);
+}
