@@ -49,8 +49,11 @@ impl FromStr for ClickhouseUrl {
             Some((credentials, hosts)) => (format!("{credentials}@"), hosts),
             None => (String::new(), &text[begin..end]),
         };
-        let one =
-            |host: &str| Self::of_one_host(&format!("{}{credentials}{host}{}", &text[..begin], &text[end..]));
+        let one = |host: &str| match host {
+            // The parser would take the path for the host.
+            "" => Err(ClickhouseUrlFault::NotHttp),
+            _ => Self::of_one_host(&format!("{}{credentials}{host}{}", &text[..begin], &text[end..])),
+        };
         let mut hosts = hosts.split(',').map(one);
         // A split has at least one part.
         let mut first = hosts.next().unwrap_or(Err(ClickhouseUrlFault::NotHttp))?;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use ::tests::arrivals::Arrivals;
 use ::tests::faults::counts::{
-    ClickhouseKills, ClickhouseOutage, CountsKafkaKills, Members, ProcessorKills, Stops, Throughput,
-    counts_clickhouse_kills, counts_clickhouse_outage, counts_kafka_kills, counts_members,
-    counts_processor_kills, counts_stops, counts_throughput,
+    ClickhouseKills, ClickhouseOutage, CountsKafkaKills, Members, ProcessorKills, ReplicaFaults, Stops,
+    Throughput, counts_clickhouse_kills, counts_clickhouse_outage, counts_kafka_kills, counts_members,
+    counts_processor_kills, counts_replica_faults, counts_stops, counts_throughput,
 };
 use ::tests::faults::{
     EdgeKills, ImportKill, KafkaKills, KafkaOutage, OwnEngines, Promotion, Upgrade, WebhookFlood,
@@ -233,6 +233,21 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
         rate: u32,
     },
+    /// kill -9, SIGSTOP and lag of ClickHouse's replicas, ZooKeeper and processors, one after another
+    #[command(
+        after_help = "Examples:\n  ./dev soak counts-replicas --rounds 5\n  ./dev soak counts-replicas --replicas 3"
+    )]
+    CountsReplicas {
+        /// Replicas of ClickHouse
+        #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u8).range(2..=5))]
+        replicas: u8,
+        /// How often each of the six faults comes
+        #[arg(long, value_name = "COUNT", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Clicks per second
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+    },
     /// Rows per second of one, two and four processors that work off a backlog, most of it on one link
     #[command(after_help = "Examples:\n  ./dev soak --release counts-throughput --clicks 3000000")]
     CountsThroughput {
@@ -325,6 +340,10 @@ async fn run(command: Command) -> (String, &'static str) {
         // Each of these panics unless every click is exactly one row.
         Command::CountsProcessorKills { kills, rate } => {
             (counts_processor_kills(ProcessorKills { kills, rate }).await.to_string(), COUNTED)
+        }
+        Command::CountsReplicas { replicas, rounds, rate } => {
+            let plan = ReplicaFaults { replicas: replicas.into(), rounds, rate };
+            (counts_replica_faults(plan).await.to_string(), COUNTED)
         }
         Command::CountsClickhouseKills { kills, rate } => {
             (counts_clickhouse_kills(ClickhouseKills { kills, rate }).await.to_string(), COUNTED)
