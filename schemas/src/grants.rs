@@ -154,8 +154,10 @@ pub fn clickhouse(database: &str) -> Vec<(User, String)> {
     // In a cluster, reading begins when the replica has all rows, and `/readyz` names one that is read-only.
     for user in [User::Api, User::Processor] {
         grants.push((user, format!("GRANT SYSTEM SYNC REPLICA ON `{database}`.*")));
-        grants.push((user, "GRANT SELECT ON system.replicas".to_owned()));
         grants.push((user, "GRANT SELECT ON system.parts".to_owned()));
+    }
+    for user in [User::Api, User::Processor, User::Migrate] {
+        grants.push((user, "GRANT SELECT ON system.replicas".to_owned()));
     }
     // A day is rebuilt in a table of its own. Statements of a former owner of a source are stopped.
     let staging =

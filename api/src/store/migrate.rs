@@ -3,7 +3,10 @@
 //! A release only adds to the schema of the one before, so that the programs of both work on it. What nothing uses any
 //! more is removed by the release after.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context as _, ensure};
+use clickhouse::error::Error;
 use schemas::clickhouse::{MIGRATIONS, Migration, replicated};
 use schemas::topic;
 use service::clickhouse::Clickhouse;
@@ -11,6 +14,10 @@ use service::kafka::{EnsuredTopic, KafkaConfig, TopicSpec, add_partitions, ensur
 use sqlx::migrate::Migrator;
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, PgPool, Postgres};
+use tokio::time::sleep;
+
+/// How long a server that died counts as active: the longest session with ZooKeeper or Keeper.
+const SESSION: Duration = Duration::from_secs(120);
 
 /// The advisory lock in Postgres of a whole migration, a number of our own.
 const LOCK: i64 = 0x686f_706c_696e_6501;
@@ -43,6 +50,7 @@ pub(crate) async fn migrate(
     if let Some(name) = replaced {
         forget_replica(clickhouse, name).await.with_context(|| format!("replacing {name}"))?;
     }
+    let clickhouse = &with_tables(clickhouse).await.context("asking ClickHouse for its tables")?;
     let applied = migrate_clickhouse(clickhouse).await.context("migrating ClickHouse")?;
     copy_tables(clickhouse).await.context("creating the tables of ClickHouse's other replicas")?;
     tracing::info!(applied, "ClickHouse is up to date");
@@ -77,6 +85,7 @@ pub(crate) async fn plan(
     kafka: &KafkaConfig,
 ) -> anyhow::Result<String> {
     let in_postgres = missing_in_postgres(pool).await.context("reading Postgres")?;
+    let clickhouse = &with_tables(clickhouse).await.context("reading ClickHouse")?;
     let in_clickhouse = missing_in_clickhouse(clickhouse).await.context("reading ClickHouse")?;
     let in_clickhouse = in_clickhouse.iter().map(|one| (i64::from(one.version), one.name.to_owned()));
     let migration = |(version, name): (i64, String)| format!("{version:04} {}", name.replace('_', " "));
@@ -151,11 +160,26 @@ async fn grant(pool: &PgPool) -> sqlx::Result<()> {
     transaction.commit().await
 }
 
-/// Returns the migrations that ClickHouse does not have.
-async fn missing_in_clickhouse(clickhouse: &Clickhouse) -> anyhow::Result<Vec<&'static Migration>> {
+/// Returns the first replica that was migrated before, or else the first one: another one may have been made anew.
+async fn with_tables(clickhouse: &Clickhouse) -> anyhow::Result<Clickhouse> {
+    for replica in 0..clickhouse.names().len() {
+        let replica = clickhouse.at(replica);
+        if is_migrated(&replica).await? {
+            return Ok(replica);
+        }
+    }
+    Ok(clickhouse.at(0))
+}
+
+async fn is_migrated(clickhouse: &Clickhouse) -> anyhow::Result<bool> {
     let tables =
         "SELECT count() FROM system.tables WHERE database = currentDatabase() AND name = 'schema_migrations'";
-    let applied: Vec<u32> = if clickhouse.query(tables).fetch_one::<u64>().await? == 0 {
+    Ok(clickhouse.query_raw(tables).fetch_one::<u64>().await? > 0)
+}
+
+/// Returns the migrations that ClickHouse does not have.
+async fn missing_in_clickhouse(clickhouse: &Clickhouse) -> anyhow::Result<Vec<&'static Migration>> {
+    let applied: Vec<u32> = if !is_migrated(clickhouse).await? {
         Vec::new()
     } else {
         clickhouse.query("SELECT DISTINCT version FROM schema_migrations").fetch_all().await?
@@ -194,7 +218,7 @@ async fn migrate_clickhouse(clickhouse: &Clickhouse) -> anyhow::Result<usize> {
     Ok(missing.len())
 }
 
-/// Creates the tables of the first replica on the others, which then get their rows from it.
+/// Creates the tables of the replica that is used on the others, which then get their rows from it.
 ///
 /// A table's columns must be those that it has now, so the migrations cannot run there one after another.
 async fn copy_tables(clickhouse: &Clickhouse) -> anyhow::Result<()> {
@@ -204,7 +228,7 @@ async fn copy_tables(clickhouse: &Clickhouse) -> anyhow::Result<()> {
         return Ok(());
     }
     let tables: Vec<(String, String)> = clickhouse.query_raw(TABLES).fetch_all().await?;
-    for (replica, name) in clickhouse.names().enumerate().skip(1) {
+    for (replica, name) in clickhouse.names().enumerate() {
         for (table, create) in &tables {
             let create = create.replacen("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1);
             let created = clickhouse.at(replica).query_raw(&create).execute().await;
@@ -241,7 +265,17 @@ async fn forget_replica(clickhouse: &Clickhouse, name: &str) -> anyhow::Result<(
     for (table, place) in known {
         let own = if place.contains("/all/") { &of_all } else { &own };
         let forget = format!("SYSTEM DROP REPLICA '{own}' FROM TABLE {table}");
-        other.query_raw(&forget).execute().await.with_context(|| format!("table {table}"))?;
+        let began = Instant::now();
+        loop {
+            match other.query_raw(&forget).execute().await {
+                Ok(()) => break,
+                // The session of the former one has not ended yet.
+                Err(Error::BadResponse(text)) if text.contains("active") && began.elapsed() < SESSION => {
+                    sleep(Duration::from_secs(1)).await;
+                }
+                Err(error) => return Err(error).with_context(|| format!("table {table}")),
+            }
+        }
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use schemas::clickhouse::epoch_guard;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::{Store, StoreError, in_time, once};
+use super::{Store, StoreError, in_time};
 
 /// How often a takeover checks whether older inserts are still running.
 pub(crate) const OLDER_INSERTS_INTERVAL: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ impl Store {
             .bind(epoch)
             .bind(&self.owner)
             .with_setting("async_insert", "0");
-        in_time(once(insert, format!("owner-{src}-{highest}")).execute()).await?;
+        in_time(self.once(insert, &format!("owner-{src}-{highest}")).execute()).await?;
         if self.client.is_replicated() {
             let query = self.client.query("SELECT max(epoch) FROM owners WHERE src = ?").bind(src);
             if in_time(query.fetch_one::<u64>()).await? != epoch {

@@ -73,6 +73,8 @@ pub struct Store {
     client: Clickhouse,
     /// Identifies this process in the table of owners, for people.
     owner: String,
+    /// Added to the tokens of inserts that replicas take once; see [`Store::forgetting_what_is_lost`].
+    salt: String,
 }
 
 impl fmt::Debug for Store {
@@ -84,7 +86,13 @@ impl fmt::Debug for Store {
 impl Store {
     /// Creates a store; `owner` identifies this process in the table of owners.
     pub fn new(client: Clickhouse, owner: String) -> Self {
-        Self { client, owner }
+        Self { client, owner, salt: String::new() }
+    }
+
+    /// Returns a store for which inserts that were lost with a replica have left their places free: an epoch and a source
+    /// are raised and begun once again. Only for rows that no replica can bring back.
+    pub(crate) fn forgetting_what_is_lost(self) -> Self {
+        Self { salt: format!("-{}", Uuid::now_v7().simple()), ..self }
     }
 
     /// Returns the time by ClickHouse's clock.
@@ -94,11 +102,18 @@ impl Store {
         Ok(DateTime::from_timestamp_millis(millis).unwrap_or_default())
     }
 
+    /// Makes replicas ignore an insert if one with this token was stored before, on any of them. A single server ignores
+    /// the token.
+    fn once(&self, insert: Query, token: &str) -> Query {
+        let token = format!("{token}{}", self.salt);
+        insert.with_setting("insert_deduplicate", "1").with_setting("insert_deduplication_token", token)
+    }
+
     /// Waits until the replica that is used has what other processors stored in some tables.
     ///
     /// # Errors
     /// When it does not get it in time, for example because a replica stopped that alone has some rows.
-    pub(crate) async fn sync(&self, tables: &[&str]) -> Result<(), StoreError> {
+    pub async fn sync(&self, tables: &[&str]) -> Result<(), StoreError> {
         in_time(self.client.sync(tables)).await
     }
 
@@ -176,12 +191,6 @@ pub(crate) fn outcome_of(outcome: Result<(), StoreError>) -> Result<(), InsertEr
         }
         Err(error) => Err(InsertError::InDoubt(error)),
     }
-}
-
-/// Makes replicas ignore an insert if one with this token was stored before, on any of them. A single server ignores the
-/// token.
-fn once(insert: Query, token: String) -> Query {
-    insert.with_setting("insert_deduplicate", "1").with_setting("insert_deduplication_token", token)
 }
 
 fn list(items: impl Iterator<Item = impl fmt::Display>) -> String {

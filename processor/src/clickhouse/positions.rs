@@ -11,7 +11,7 @@ use clickhouse::Row;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{FencingToken, InsertError, Store, StoreError, in_time, list, once, outcome_of};
+use super::{FencingToken, InsertError, Store, StoreError, in_time, list, outcome_of};
 use crate::clickhouse::sources::{Source, Sources};
 
 /// A stored row, with the click id that identifies its record.
@@ -141,7 +141,7 @@ impl Store {
             .bind(reason)
             .with_setting("query_id", token.statement_id())
             .with_setting("async_insert", "0");
-        outcome_of(in_time(once(insert, format!("source-{}", source.src)).execute()).await)
+        outcome_of(in_time(self.once(insert, &format!("source-{}", source.src)).execute()).await)
     }
 
     /// Returns the position of a source.

@@ -177,7 +177,7 @@ impl Store {
         insertion: &Insertion,
     ) -> Result<(), InsertError> {
         // What was inserted is read from the same replica.
-        let store = Self { client: self.client.pinned(), owner: self.owner.clone() };
+        let store = Self { client: self.client.pinned(), ..self.clone() };
         let condition = token.guard() + &after.is_there(token.src);
         let insert = store
             .insert_into("clicks", &condition)

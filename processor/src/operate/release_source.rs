@@ -56,8 +56,8 @@ impl fmt::Display for Released {
 /// When the source is not the present one of its partition, a replica that is away may still have its rows, or
 /// ClickHouse fails.
 pub(super) async fn release_source(config: &Config, command: &ReleaseSource) -> anyhow::Result<Released> {
-    let (store, src) = (config.store("release-source"), command.src);
-    let partition = i32::from(partition_of(src));
+    let (store, src) = (config.store("release-source").forgetting_what_is_lost(), command.src);
+    let (log, partition) = (config.log()?, i32::from(partition_of(src)));
     for _ in 0..ATTEMPTS {
         let tables = ["clicks", "stretches", "sources", "owners"];
         store.sync(&tables).await.context(
@@ -66,19 +66,33 @@ pub(super) async fn release_source(config: &Config, command: &ReleaseSource) -> 
         )?;
         let token = store.fence(src).await.context("cannot fence the source")?;
         let sources = store.sources().await.context("cannot read the sources")?;
-        let Some(known) = sources.last(partition).filter(|known| known.src == src) else {
-            bail!(
-                "source {src} is not the present one of partition {partition}, which is {}",
-                sources.of(partition)
-            );
+        let present = sources.of(partition);
+        if present != src {
+            bail!("source {src} is not the present one of partition {partition}, which is {present}");
+        }
+        let (next, reason) = match sources.last(partition) {
+            Some(known) => {
+                let position = store.position(known).await.context("cannot read the position")?;
+                let Some(next) = known.next_src() else {
+                    bail!("partition {partition} has had the maximum number of sources");
+                };
+                let next = Source { src: next, first_offset: position.next, ..known };
+                (next, "released: rows were lost with a replica")
+            }
+            None => {
+                let topic_id = log.topic_id().await.context("cannot ask Kafka for the topic's id")?;
+                let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
+                let first = Source { src, topic_id, first_offset: extent.start };
+                (first, "released: its beginning was lost with a replica")
+            }
         };
-        let first_offset = store.position(known).await.context("cannot read the position")?.next;
-        let Some(new_src) = known.next_src() else {
-            bail!("partition {partition} has had the maximum number of sources");
-        };
-        let next = Source { src: new_src, first_offset, ..known };
-        match store.begin(token, next, "released: rows were lost with a replica").await {
-            Ok(()) => return Ok(Released { partition, src, new_src, first_offset }),
+        match store.begin(token, next, reason).await {
+            // Its rows may be lost as well.
+            Ok(()) if next.src == src => {}
+            Ok(()) => {
+                let Source { src: new_src, first_offset, .. } = next;
+                return Ok(Released { partition, src, new_src, first_offset });
+            }
             Err(InsertError::Fenced) => tracing::info!("a processor took the partition over, trying again"),
             Err(InsertError::InDoubt(error)) => {
                 tracing::warn!("cannot begin the source, trying again: {error}");

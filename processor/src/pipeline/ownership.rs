@@ -92,7 +92,7 @@ impl Claim {
     pub async fn take_over(&self) -> Result<Ownership, TakeoverError> {
         let Self { partition, store, log, stop } = self;
         let partition = *partition;
-        let mut was_missing_before = false;
+        let (mut was_missing_before, mut has_begun) = (false, false);
         loop {
             let topic_id = until_done("ask for the topic's id", partition, stop, || log.topic_id()).await?;
             let source = self.sources().await?.last(partition);
@@ -108,6 +108,15 @@ impl Claim {
                 continue;
             }
             let Some(source) = source else {
+                // Only the beginning was lost with a replica; an operator releases it.
+                if std::mem::replace(&mut has_begun, true) {
+                    tracing::warn!(
+                        partition,
+                        src,
+                        "source {src} of partition {partition} cannot begin, trying again"
+                    );
+                    pause(RECHECK_DELAY, stop).await?;
+                }
                 let extent = self.extent().await?;
                 let first = Source { src, topic_id, first_offset: extent.start };
                 self.begin(token, first, "the first log").await?;

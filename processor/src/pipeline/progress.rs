@@ -11,6 +11,7 @@ use service::{Check, Shutdown};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clickhouse::clock::Clock;
+use crate::clickhouse::sources::Sources;
 use crate::clickhouse::{FencingToken, Progress, Store, StoreError};
 use crate::pipeline::lane_state::Phase;
 use crate::pipeline::lanes::Lanes;
@@ -71,8 +72,18 @@ async fn round(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log, store: &Store)
         // Read before the log's ends: every record accepted by then is below them.
         let clock = Clock::read(store).await?;
         let counted = measure(phases, lanes, log, clock).await;
-        if !counted.is_empty() && is_every_partition_taken_over(log, store).await? {
-            write(&counted, lanes, store).await?;
+        if counted.is_empty() {
+            return Ok(clock);
+        }
+        let sources = store.sources().await?;
+        let (present, replaced): (Vec<Counted>, Vec<Counted>) =
+            counted.into_iter().partition(|counted| sources.of(counted.partition) == counted.token.src);
+        for Counted { partition, token, .. } in replaced {
+            // An operator's command began another source. A lane without clicks would not notice.
+            lanes.notify_lost(partition, token);
+        }
+        if !present.is_empty() && is_every_partition_taken_over(log, &sources).await? {
+            write(&present, lanes, store).await?;
         }
         Ok::<_, ProgressError>(clock)
     };
@@ -90,8 +101,8 @@ enum ProgressError {
 
 /// Returns whether every partition of the topic was taken over at least once. While one was not, its clicks may be
 /// waiting there uncounted, so no progress is written at all.
-async fn is_every_partition_taken_over(log: &Log, store: &Store) -> Result<bool, ProgressError> {
-    let (partitions, sources) = (log.partitions().await?, store.sources().await?);
+async fn is_every_partition_taken_over(log: &Log, sources: &Sources) -> Result<bool, ProgressError> {
+    let partitions = log.partitions().await?;
     let not_taken_over = (0..partitions).find(|partition| sources.last(*partition).is_none());
     if let Some(partition) = not_taken_over {
         tracing::debug!(partition, "partition {partition} was not taken over yet");

@@ -15,6 +15,7 @@ mod processor;
 mod recount;
 mod repeats;
 mod replay;
+mod replicas;
 mod rollups;
 mod storing;
 mod upkeep;

@@ -1,0 +1,129 @@
+//! Guarantees of the statements on replicas.
+
+use std::time::Duration;
+
+use devstack::Options;
+use devstack::clickhouse_cluster::start_cluster;
+use processor::clickhouse::sources::Source;
+use processor::clickhouse::{After, FencingToken, InsertError, Store};
+use schemas::row::source;
+use service::clickhouse::Clickhouse;
+use tests::engines::{Isolated, clickhouse, counting_on_cluster};
+use tests::eventually;
+use uuid::Uuid;
+
+use crate::processor::config;
+use crate::storing::insertion;
+
+/// The rows that two owners insert together, and the most of one insert.
+const ROWS: u64 = 300_000;
+const MOST: u64 = 2_000;
+
+/// How long a replica may take to get the rows of the other.
+const EQUAL: Duration = Duration::from_secs(30);
+
+async fn on_two_replicas() -> (devstack::clickhouse_cluster::Cluster, Isolated) {
+    let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
+    let kafka = std::env::var("KAFKA_BROKERS").unwrap();
+    let isolated = counting_on_cluster(&kafka, &cluster, 1).await;
+    (cluster, isolated)
+}
+
+/// Returns a store that stays with one replica.
+fn store(isolated: &Isolated, replica: usize) -> Store {
+    Store::new(Clickhouse::new(&config(isolated).clickhouse).at(replica), format!("of replica {replica}"))
+}
+
+async fn on(isolated: &Isolated, replica: usize, sql: &str) -> String {
+    clickhouse(&isolated.clickhouse_of(replica), sql, Vec::new()).await.unwrap().trim().to_owned()
+}
+
+/// Inserts batches after what its own replica has, until all rows are there; returns how many of its inserts were refused.
+async fn fight(store: &Store, log: Source, token: FencingToken, lengths: impl Fn(u64) -> u64) -> u32 {
+    let mut refused = 0;
+    loop {
+        let position = store.position(log).await.unwrap();
+        if position.next >= ROWS {
+            return refused;
+        }
+        let last = (position.next + lengths(position.next)).min(ROWS);
+        let after = After { koff: position.last_koff, as_of: None };
+        match store.insert(token, after, &insertion(log.src, position.next..last)).await {
+            Ok(()) => {}
+            Err(InsertError::Fenced) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_owners_that_know_nothing_of_each_other_store_each_row_once() {
+    let (_cluster, isolated) = on_two_replicas().await;
+    let (first, second) = (store(&isolated, 0), store(&isolated, 1));
+    let log = Source { src: source(1, 0), topic_id: Uuid::nil(), first_offset: 0 };
+    // Both have the highest epoch, so nothing but the tokens tells them apart.
+    let token = FencingToken { src: log.src, epoch: first.raise_epoch(log.src).await.unwrap() };
+    eventually("the other replica knows the epoch", EQUAL, async || {
+        match on(&isolated, 1, "SELECT count() FROM owners").await.as_str() {
+            "1" => Ok(()),
+            other => Err(other.to_owned()),
+        }
+    })
+    .await;
+    let refused = tokio::join!(
+        fight(&first, log, token, |next| 1 + next * 7919 % MOST),
+        fight(&second, log, token, |next| 1 + next * 104_729 % MOST),
+    );
+    assert!(refused.0 + refused.1 > 0, "they never met");
+    let expected = format!("{ROWS}\t{ROWS}\t{}", ROWS - 1);
+    for replica in 0..2 {
+        let rows = "SELECT count(), uniqExact(koff), max(koff) FROM clicks";
+        eventually("each row is there once", EQUAL, async || match on(&isolated, replica, rows).await {
+            same if same == expected => Ok(()),
+            other => Err(other),
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_is_followed_once_also_after_later_rows_were_purged() {
+    let (_cluster, isolated) = on_two_replicas().await;
+    let store = store(&isolated, 0);
+    let log = Source { src: source(1, 0), topic_id: Uuid::nil(), first_offset: 0 };
+    let token = FencingToken { src: log.src, epoch: store.raise_epoch(log.src).await.unwrap() };
+    let after = async || After { koff: store.position(log).await.unwrap().last_koff, as_of: None };
+    store.insert(token, after().await, &insertion(log.src, 0..10)).await.unwrap();
+    let at_nine = after().await;
+    store.insert(token, at_nine, &insertion(log.src, 10..20)).await.unwrap();
+    let purged = store.position(log).await.unwrap();
+    // As a purge does.
+    let removed = processor::clickhouse::Stretch { first: 10, next: 20, broker_ts: None, rows_end: 20 };
+    store.insert_stretch(token, removed).await.unwrap();
+    on(&isolated, 0, "DELETE FROM clicks WHERE koff >= 10 SETTINGS lightweight_deletes_sync = 2").await;
+    let position = store.position(log).await.unwrap();
+    assert_eq!((position.next, position.last_koff), (purged.next, Some(19)));
+    // A former owner that still is at nine, and the present one.
+    let late = store.insert(token, at_nine, &insertion(log.src, 10..30)).await.unwrap_err();
+    assert!(matches!(late, InsertError::Fenced), "{late}");
+    store.insert(token, after().await, &insertion(log.src, 20..25)).await.unwrap();
+    assert_eq!(on(&isolated, 0, "SELECT count(), max(koff) FROM clicks").await, "15\t24");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_that_raise_an_epoch_at_once_one_has_it() {
+    let (_cluster, isolated) = on_two_replicas().await;
+    let (first, second) = (store(&isolated, 0), store(&isolated, 1));
+    let src = source(1, 0);
+    for round in 1..=20 {
+        let raised = tokio::join!(first.raise_epoch(src), second.raise_epoch(src));
+        let won = [&raised.0, &raised.1].iter().filter(|raised| raised.is_ok()).count();
+        assert!(won > 0, "round {round}: {raised:?}");
+        for store in [&first, &second] {
+            store.sync(&["owners"]).await.unwrap();
+        }
+    }
+    let same_counter =
+        "SELECT max(times) FROM (SELECT count() AS times FROM owners GROUP BY intDiv(epoch, 4294967296))";
+    assert_eq!(on(&isolated, 0, same_counter).await, "1", "epochs follow each other");
+}
