@@ -167,7 +167,7 @@ async fn run(watched: &Watched<'_>, replica: usize, sql: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_from_kafka() {
     let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
-    let [first, second] = &cluster.shards[0][..] else { panic!("{cluster:?}") };
+    let first = &cluster.shards[0][0];
     let deployment = Deployment::start_on(empty_on_cluster(&cluster).await, &[]).await;
     let link = deployment.create_link().await;
     let (id, slug) = (link["id"].as_str().unwrap(), link["slug"].as_str().unwrap());
@@ -178,18 +178,21 @@ async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_fr
             assert_eq!(deployment.click(slug, &from).await.unwrap().status(), 302);
         }
     };
-    let counted = async |clicks: u64| {
-        eventually("the clicks are counted", WHOLE, async || {
-            match deployment.show_link(id).await["total_clicks"].as_u64() {
-                Some(total) if total == clicks => Ok(()),
-                total => Err(total),
-            }
-        })
-        .await;
-    };
     let on = async |replica: usize, sql: &str| {
         let url = deployment.engines.clickhouse_of(replica);
         clickhouse(&url, sql, Vec::new()).await.map(|answer| answer.trim().to_owned())
+    };
+    let counted = async |clicks: u64| {
+        const ROWS: &str = "SELECT groupArray((src, rows, first, last)) FROM ( \
+            SELECT src, count() AS rows, min(koff) AS first, max(koff) AS last FROM clicks GROUP BY src ORDER BY src)";
+        eventually("the clicks are counted", WHOLE, async || {
+            let link = deployment.show_link(id).await;
+            match link["total_clicks"].as_u64() {
+                Some(total) if total == clicks => Ok(()),
+                total => Err((total, link["as_of"].clone(), on(0, ROWS).await, on(1, ROWS).await)),
+            }
+        })
+        .await;
     };
     click(50).await;
     counted(50).await;
@@ -232,5 +235,46 @@ async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_fr
     counted(150).await;
     click(10).await;
     counted(160).await;
+    deployment.run(User::Processor, &processor, &["audit"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_a_link_that_is_deleted_while_a_replica_is_away_are_gone_from_all() {
+    let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
+    let second = &cluster.shards[0][1];
+    let engines = empty_on_cluster(&cluster).await;
+    let deployment = Deployment::start_on(engines, &[("HOPLINE_PURGE_SECONDS", "1")]).await;
+    let links = [deployment.create_link().await, deployment.create_link().await];
+    let rows = async |replica: usize| {
+        let url = deployment.engines.clickhouse_of(replica);
+        let sql = "SELECT count(), uniqExact(link_id) FROM clicks";
+        clickhouse(&url, sql, Vec::new()).await.map(|rows| rows.trim().to_owned())
+    };
+    let has = async |replica: usize, expected: &str| {
+        eventually("its rows", WHOLE, async || match rows(replica).await {
+            Ok(rows) if rows == expected => Ok(()),
+            other => Err(other),
+        })
+        .await;
+    };
+    for link in &links {
+        let slug = link["slug"].as_str().unwrap();
+        deployment.edge_knows(slug, WHOLE).await;
+        for number in 0..20 {
+            let answer = deployment.click(slug, &format!("198.51.100.{number}")).await.unwrap();
+            assert_eq!(answer.status(), 302);
+        }
+    }
+    for replica in 0..2 {
+        has(replica, "40\t2").await;
+    }
+    second.kill().await;
+    let path = format!("/api/links/{}", links[0]["id"].as_str().unwrap());
+    let (status, answer) = deployment.send(reqwest::Method::DELETE, &path, None).await;
+    assert!(status < 300, "{status} {answer}");
+    has(0, "20\t1").await;
+    second.start().await.unwrap();
+    has(1, "20\t1").await;
+    let processor = deployment.program("processor");
     deployment.run(User::Processor, &processor, &["audit"]).await;
 }

@@ -88,6 +88,23 @@ impl Store {
         Ok(FencingToken { src, epoch })
     }
 
+    /// Like [`Store::fence`], for a source whose rows are about to continue elsewhere: every replica knows the new epoch,
+    /// and has the rows that were stored under older ones.
+    ///
+    /// # Errors
+    /// Also when a replica does not answer.
+    pub(crate) async fn fence_on_all(&self, src: u32) -> Result<FencingToken, StoreError> {
+        let token = self.fence(src).await?;
+        for wait_for in [&["owners"][..], &["clicks", "stretches", "sources"]] {
+            for replica in 0..self.client.names().len() {
+                let replica = Self { client: self.client.at(replica), ..self.clone() };
+                replica.sync(wait_for).await?;
+                replica.wait_for_older_inserts(src, token.epoch).await?;
+            }
+        }
+        Ok(token)
+    }
+
     /// Waits until no statement runs under an epoch below `epoch`.
     pub(crate) async fn wait_for_older_inserts(&self, src: u32, epoch: u64) -> Result<(), StoreError> {
         while self.older_inserts(src, epoch).await? > 0 {

@@ -112,6 +112,10 @@ pub async fn operate(config: Config, command: Command) -> anyhow::Result<Answer>
 
 async fn dispatch(config: &Config, command: Command) -> anyhow::Result<Answer> {
     Clickhouse::new(&config.clickhouse).choose_working().await;
+    // A day must not be replaced by less than it has.
+    if matches!(command, Command::Replay(_) | Command::Recount(_) | Command::CloseAgain { .. }) {
+        config.upkeep_store().sync().await.context("a replica of ClickHouse lacks rows of another one")?;
+    }
     match command {
         Command::Audit { json } => match audit::audit(config).await {
             Ok(report) => {

@@ -59,12 +59,11 @@ pub(super) async fn release_source(config: &Config, command: &ReleaseSource) -> 
     let (store, src) = (config.store("release-source").forgetting_what_is_lost(), command.src);
     let (log, partition) = (config.log()?, i32::from(partition_of(src)));
     for _ in 0..ATTEMPTS {
-        let tables = ["clicks", "stretches", "sources", "owners"];
-        store.sync(&tables).await.context(
+        // No insert after the position that is read below.
+        let token = store.fence_on_all(src).await.context(
             "a replica that is away may still have rows of this source. Start it again; if it is lost for ever, run \
              `api migrate --replace-replica` first",
         )?;
-        let token = store.fence(src).await.context("cannot fence the source")?;
         let sources = store.sources().await.context("cannot read the sources")?;
         let present = sources.of(partition);
         if present != src {

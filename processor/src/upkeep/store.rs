@@ -73,7 +73,7 @@ impl UpkeepStore {
     }
 
     /// Waits until the replica that is used has all clicks and what decides which of them count.
-    pub(super) async fn sync(&self) -> Result<(), StoreError> {
+    pub(crate) async fn sync(&self) -> Result<(), StoreError> {
         const TABLES: [&str; 6] = ["clicks", "counts", "breakdowns", "deleted_links", "slices", "owners"];
         in_time(self.statements.client.sync(&TABLES)).await
     }

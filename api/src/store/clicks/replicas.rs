@@ -2,8 +2,8 @@
 //!
 //! A query must not count less than an earlier one. So it counts what a state promises, which one task reads each second
 //! for all queries: the closed slices, and the raw rows before `as_of`. It reads a replica that had the rows of all
-//! replicas after that state was read. When that replica fails, and another one lacks rows that only the failed one has,
-//! the other one is read if it has all rows that the state was read with; `as_of` then stays where it is.
+//! replicas after that state was read, and a second one should have them too before the state is used. When the first one
+//! fails, the second one is read; if it lacks later rows that only the failed one has, `as_of` stays where it is.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -28,13 +28,25 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// The tables whose rows queries count.
 const COUNTED: [&str; 5] = ["clicks", "counts", "breakdowns", "deleted_links", "conversions"];
 
+/// How long a state waits until another replica has its rows too.
+const UNSHARED: Duration = Duration::from_secs(5);
+
+/// A state, and the blocks that it was read with.
+struct State {
+    asked_at: Instant,
+    rows: Arc<[StateRow]>,
+    blocks: Blocks,
+}
+
 /// Keeps the state of a replica that has all rows, until a shutdown is requested. A single server has them always.
+///
+/// A new state is used when a second replica has its rows: then that one can be read when the first one fails.
 pub(crate) async fn follow_replicas(app: App, shutdown: Shutdown) {
     let (clickhouse, recent) = (&app.clicks.client, &app.clicks.reports.recent);
     if !clickhouse.is_replicated() {
         return;
     }
-    let mut known: Option<Blocks> = None;
+    let (mut used, mut next): (Option<Blocks>, Option<State>) = (None, None);
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -42,16 +54,29 @@ pub(crate) async fn follow_replicas(app: App, shutdown: Shutdown) {
             () = shutdown.wait() => return,
             _ = ticks.tick() => {}
         }
-        if let Some(blocks) = read_state(clickhouse, recent).await {
-            known = Some(blocks);
-        } else if let Some(known) = &known {
-            keep_state(clickhouse, known).await;
+        if next.is_none() {
+            next = read_state(clickhouse, recent).await;
+        }
+        match next.take() {
+            Some(state) if is_shared(clickhouse, &state).await => {
+                // Queries must not find the state before the replica that has its rows.
+                if choose_with(clickhouse, &state.blocks).await {
+                    recent.keep(state.asked_at, state.rows);
+                    used = Some(state.blocks);
+                }
+            }
+            waiting => {
+                next = waiting;
+                if let Some(used) = &used {
+                    choose_with(clickhouse, used).await;
+                }
+            }
         }
     }
 }
 
-/// Reads the state of the first replica that has the rows of all, which is read from then on; returns its blocks.
-async fn read_state(clickhouse: &Clickhouse, recent: &Recent) -> Option<Blocks> {
+/// Reads the state of the first replica that has the rows of all.
+async fn read_state(clickhouse: &Clickhouse, recent: &Recent) -> Option<State> {
     let (present, last) = (clickhouse.chosen(), recent.last(Duration::MAX));
     for replica in from_the_present_one(clickhouse) {
         let asked_at = Instant::now();
@@ -63,9 +88,7 @@ async fn read_state(clickhouse: &Clickhouse, recent: &Recent) -> Option<Blocks> 
                 tracing::debug!(replica, "the state of a replica is older");
             }
             Ok(Ok((rows, blocks))) => {
-                recent.keep(asked_at, rows);
-                clickhouse.choose(replica);
-                return Some(blocks);
+                return Some(State { asked_at, rows, blocks });
             }
             Ok(Err(error)) => tracing::debug!(replica, %error, "a replica is not complete: {error}"),
             Err(_) => tracing::debug!(replica, "a replica is not complete after {} s", LIMIT.as_secs()),
@@ -74,16 +97,30 @@ async fn read_state(clickhouse: &Clickhouse, recent: &Recent) -> Option<Blocks> 
     None
 }
 
-/// Reads a replica that has at least the rows of the last state.
-async fn keep_state(clickhouse: &Clickhouse, known: &Blocks) {
+/// Returns whether two replicas have the rows of a state, or it has waited long enough for that.
+async fn is_shared(clickhouse: &Clickhouse, state: &State) -> bool {
+    let count = clickhouse.names().len();
+    let mut with_rows = 0;
+    for replica in 0..count {
+        if let Ok(Ok(blocks)) = timeout(LIMIT, Blocks::of(&clickhouse.at(replica))).await {
+            with_rows += usize::from(blocks.cover(&state.blocks));
+        }
+    }
+    with_rows >= count.min(2) || state.asked_at.elapsed() > UNSHARED
+}
+
+/// Changes to a replica that has at least these blocks, if the present one has not; returns whether there is one.
+async fn choose_with(clickhouse: &Clickhouse, known: &Blocks) -> bool {
     for replica in from_the_present_one(clickhouse) {
         if let Ok(Ok(blocks)) = timeout(LIMIT, Blocks::of(&clickhouse.at(replica))).await
             && blocks.cover(known)
         {
-            return clickhouse.choose(replica);
+            clickhouse.choose(replica);
+            return true;
         }
     }
-    tracing::debug!("no replica has the rows of the last state");
+    tracing::debug!("no replica has the rows of the state");
+    false
 }
 
 /// Returns whether a state is older than the last one in any source or slice. The states of one replica do not go back,

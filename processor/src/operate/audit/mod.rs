@@ -60,6 +60,7 @@ pub async fn audit(config: &Config) -> anyhow::Result<Report> {
     let store = config.store("audit");
     let mut attempt = 1;
     loop {
+        config.upkeep_store().sync().await.context("a replica of ClickHouse lacks rows of another one")?;
         let tables = AuditStore::new(Clickhouse::new(&config.clickhouse));
         let before = tables.fingerprint().await.context("cannot read the tables")?;
         let mut report = Audit { config, store: &store, tables }.run().await?;

@@ -159,6 +159,7 @@ impl<'a> Rebuild<'a> {
     }
 
     async fn last_block(&self, day: NaiveDate) -> Result<Option<i64>, StoreError> {
+        self.upkeep.sync().await?;
         Ok(self.upkeep.last_blocks().await?.get(&day).copied())
     }
 
