@@ -61,8 +61,8 @@ pub(super) async fn release_source(config: &Config, command: &ReleaseSource) -> 
     for _ in 0..ATTEMPTS {
         // No insert after the position that is read below.
         let token = store.fence_on_all(src).await.context(
-            "a replica that is away may still have rows of this source. Start it again; if it is lost for ever, run \
-             `api migrate --replace-replica` first",
+            "a replica waits for rows of another one. If that one is away, start it; if it is lost for ever, run \
+             `api migrate --replace-replica`, and this command again after a minute",
         )?;
         let sources = store.sources().await.context("cannot read the sources")?;
         let present = sources.of(partition);
