@@ -78,8 +78,12 @@ impl Isolated {
     pub fn clickhouse_url_of(&self, user: User) -> String {
         let of_database = || clickhouse::user_of(&database_of(&self.clickhouse_url), user);
         let url = with_user(&self.clickhouse_url, self.has_users.then(of_database));
-        let hosts = [vec![self.clickhouse_host()], self.other_clickhouse.clone()].concat().join(",");
-        url.replacen(&self.clickhouse_host(), &hosts, 1)
+        if self.other_clickhouse.is_empty() {
+            return url;
+        }
+        let first = self.clickhouse_host();
+        let hosts = [vec![first.clone()], self.other_clickhouse.clone()].concat().join(",");
+        url.replacen(&first, &hosts, 1)
     }
 
     /// Returns the URL of a replica of ClickHouse.

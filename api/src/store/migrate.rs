@@ -53,6 +53,11 @@ pub(crate) async fn migrate(
     let clickhouse = &with_tables(clickhouse).await.context("asking ClickHouse for its tables")?;
     let applied = migrate_clickhouse(clickhouse).await.context("migrating ClickHouse")?;
     copy_tables(clickhouse).await.context("creating the tables of ClickHouse's other replicas")?;
+    if replaced.is_some() {
+        // Links and conversions that were lost are read again.
+        let forget = clickhouse.query_raw("TRUNCATE TABLE intake_positions").execute().await;
+        forget.context("forgetting the positions of links and conversions")?;
+    }
     tracing::info!(applied, "ClickHouse is up to date");
     let ensured = ensure_topics(kafka, &topics()).await.context("creating topics")?;
     for EnsuredTopic { topic, missing_replicas, .. } in &ensured {
@@ -228,6 +233,7 @@ async fn copy_tables(clickhouse: &Clickhouse) -> anyhow::Result<()> {
         return Ok(());
     }
     let tables: Vec<(String, String)> = clickhouse.query_raw(TABLES).fetch_all().await?;
+    ensure!(!tables.is_empty(), "the tables of this database are those of a single server");
     for (replica, name) in clickhouse.names().enumerate() {
         for (table, create) in &tables {
             let create = create.replacen("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1);
@@ -263,7 +269,7 @@ async fn forget_replica(clickhouse: &Clickhouse, name: &str) -> anyhow::Result<(
         .fetch_all()
         .await?;
     for (table, place) in known {
-        let own = if place.contains("/all/") { &of_all } else { &own };
+        let own = if place.split('/').rev().nth(1) == Some("all") { &of_all } else { &own };
         let forget = format!("SYSTEM DROP REPLICA '{own}' FROM TABLE {table}");
         let began = Instant::now();
         loop {

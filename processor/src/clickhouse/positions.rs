@@ -71,7 +71,9 @@ impl Position {
                 last = Some(*stretch);
             }
         }
-        let removed = stretches.iter().filter_map(|stretch| stretch.rows_end.checked_sub(1)).max();
+        // Rows beyond `next` are missing here, so what follows them is not known either.
+        let ends = stretches.iter().map(|stretch| stretch.rows_end).filter(|end| *end <= next);
+        let removed = ends.max().and_then(|end| end.checked_sub(1));
         let last_koff = last_row.as_ref().map(|row| row.koff).max(removed);
         Self { next, last_row, last_koff, stretch: last }
     }
@@ -310,6 +312,9 @@ mod tests {
         let dropped = Stretch { first: 20, next: 30, broker_ts: None, rows_end: 20 };
         let position = Position::of(source, row.clone(), &[removed, dropped]);
         assert_eq!((position.next, position.last_koff), (30, Some(19)));
+        // The rows before the stretch have not arrived at this replica.
+        let position = Position::of(source, row.clone(), &[dropped]);
+        assert_eq!((position.next, position.last_koff), (10, Some(9)));
         assert_eq!(Position::of(source, row, &[]).last_koff, Some(9));
         assert_eq!(Position::of(source, None, &[]).last_koff, None);
     }

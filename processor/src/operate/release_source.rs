@@ -8,7 +8,7 @@ use std::fmt;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use schemas::row::partition_of;
+use schemas::row::{UPKEEP, partition_of};
 use serde::Serialize;
 
 use crate::Config;
@@ -17,6 +17,10 @@ use crate::clickhouse::sources::Source;
 
 /// Attempts while a processor takes the partition over.
 const ATTEMPTS: usize = 20;
+
+/// Why a source cannot be released while a replica lacks rows.
+const AWAY: &str = "a replica waits for rows of another one. If that one is away, start it; if it is lost for ever, run \
+                    `api migrate --replace-replica`, and this command again after a minute";
 
 /// Arguments of `release-source`.
 #[derive(Debug, Clone, Args)]
@@ -58,12 +62,11 @@ impl fmt::Display for Released {
 pub(super) async fn release_source(config: &Config, command: &ReleaseSource) -> anyhow::Result<Released> {
     let (store, src) = (config.store("release-source").forgetting_what_is_lost(), command.src);
     let (log, partition) = (config.log()?, i32::from(partition_of(src)));
+    // An epoch of upkeep may be lost as well. Whoever runs upkeep raises it again.
+    store.fence_on_all(UPKEEP).await.context(AWAY)?;
     for _ in 0..ATTEMPTS {
         // No insert after the position that is read below.
-        let token = store.fence_on_all(src).await.context(
-            "a replica waits for rows of another one. If that one is away, start it; if it is lost for ever, run \
-             `api migrate --replace-replica`, and this command again after a minute",
-        )?;
+        let token = store.fence_on_all(src).await.context(AWAY)?;
         let sources = store.sources().await.context("cannot read the sources")?;
         let present = sources.of(partition);
         if present != src {

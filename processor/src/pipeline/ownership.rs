@@ -108,15 +108,7 @@ impl Claim {
                 continue;
             }
             let Some(source) = source else {
-                // Only the beginning was lost with a replica; an operator releases it.
-                if std::mem::replace(&mut has_begun, true) {
-                    tracing::warn!(
-                        partition,
-                        src,
-                        "source {src} of partition {partition} cannot begin, trying again"
-                    );
-                    pause(RECHECK_DELAY, stop).await?;
-                }
+                self.pause_if_again(&mut has_begun, src).await?;
                 let extent = self.extent().await?;
                 let first = Source { src, topic_id, first_offset: extent.start };
                 self.begin(token, first, "the first log").await?;
@@ -134,6 +126,7 @@ impl Claim {
                     pause(RECHECK_DELAY, stop).await?;
                     continue;
                 }
+                self.pause_if_again(&mut has_begun, src).await?;
                 let first_offset = self.agreed_end(&sources, extent).await?;
                 self.replace(token, source, first_offset, &position).await?;
                 continue;
@@ -145,6 +138,18 @@ impl Claim {
             let as_of = progress.get(&src).copied();
             return Ok(Ownership { token, topic_id, position, as_of, recent_ids });
         }
+    }
+
+    /// Pauses when a source could not begin: its beginning was lost with a replica, until an operator releases it.
+    async fn pause_if_again(&self, has_begun: &mut bool, src: u32) -> Result<(), Stopped> {
+        if std::mem::replace(has_begun, true) {
+            tracing::warn!(
+                src,
+                "another source cannot begin after source {src}; `processor release-source` may help"
+            );
+            pause(RECHECK_DELAY, &self.stop).await?;
+        }
+        Ok(())
     }
 
     /// Returns the first offset of the log.

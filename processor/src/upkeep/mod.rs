@@ -216,7 +216,8 @@ pub(crate) async fn close_again(
         if when == When::Changed && !tables.changed_slices().await?.contains(&slice) {
             return Ok(());
         }
-        match tables.close_again(raise_epoch(store).await?, slice).await {
+        let closed = async { tables.close_again(raise_epoch(store).await?, slice).await };
+        match closed.await {
             // A processor, which pauses after it was fenced, or another command has taken over. The random pause keeps two
             // commands from fencing each other forever.
             Err(UpkeepError::Fenced) => {
@@ -230,8 +231,11 @@ pub(crate) async fn close_again(
 }
 
 /// Raises the epoch of upkeep and returns it once no statement runs under an older one.
-async fn raise_epoch(store: &Store) -> Result<u64, StoreError> {
-    Ok(store.fence(UPKEEP).await?.epoch)
+async fn raise_epoch(store: &Store) -> Result<u64, UpkeepError> {
+    match store.fence(UPKEEP).await {
+        Err(StoreError::Preceded) => Err(UpkeepError::Fenced),
+        fenced => Ok(fenced?.epoch),
+    }
 }
 
 fn is_due(done: Option<Instant>, every: Duration) -> bool {

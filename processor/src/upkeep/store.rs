@@ -74,7 +74,9 @@ impl UpkeepStore {
 
     /// Waits until the replica that is used has all clicks and what decides which of them count.
     pub(crate) async fn sync(&self) -> Result<(), StoreError> {
-        const TABLES: [&str; 6] = ["clicks", "counts", "breakdowns", "deleted_links", "slices", "owners"];
+        // Those of the API's states: upkeep does not remove what a state names that cannot be replaced by a newer one.
+        const TABLES: [&str; 7] =
+            ["clicks", "counts", "breakdowns", "slices", "deleted_links", "conversions", "owners"];
         in_time(self.statements.client.sync(&TABLES)).await
     }
 

@@ -15,7 +15,7 @@ use service::Shutdown;
 use service::clickhouse::Clickhouse;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::recent::{LOG, Recent, StateRow};
+use super::recent::{LOG, Recent, SOURCE, StateRow};
 use super::snapshot::{EVERYONES, Snapshot};
 use crate::app::App;
 
@@ -26,13 +26,14 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// The tables whose rows queries count.
-const COUNTED: [&str; 5] = ["clicks", "counts", "breakdowns", "deleted_links", "conversions"];
+const COUNTED: [&str; 6] = ["clicks", "counts", "breakdowns", "slices", "deleted_links", "conversions"];
 
 /// How long a state waits until another replica has its rows too.
 const UNSHARED: Duration = Duration::from_secs(5);
 
-/// A state, and the blocks that it was read with.
+/// A state, the replica that it was read from, and the blocks that this one had.
 struct State {
+    replica: usize,
     asked_at: Instant,
     rows: Arc<[StateRow]>,
     blocks: Blocks,
@@ -46,7 +47,7 @@ pub(crate) async fn follow_replicas(app: App, shutdown: Shutdown) {
     if !clickhouse.is_replicated() {
         return;
     }
-    let (mut used, mut next): (Option<Blocks>, Option<State>) = (None, None);
+    let (mut used, mut next): (Option<(usize, Blocks)>, Option<State>) = (None, None);
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -55,41 +56,44 @@ pub(crate) async fn follow_replicas(app: App, shutdown: Shutdown) {
             _ = ticks.tick() => {}
         }
         if next.is_none() {
-            next = read_state(clickhouse, recent).await;
+            next = read_state(clickhouse, recent, used.as_ref().map(|(replica, _)| *replica)).await;
         }
         match next.take() {
             Some(state) if is_shared(clickhouse, &state).await => {
                 // Queries must not find the state before the replica that has its rows.
                 if choose_with(clickhouse, &state.blocks).await {
                     recent.keep(state.asked_at, state.rows);
-                    used = Some(state.blocks);
+                    used = Some((state.replica, state.blocks));
                 }
             }
             waiting => {
                 next = waiting;
-                if let Some(used) = &used {
-                    choose_with(clickhouse, used).await;
+                if let Some((_, blocks)) = &used {
+                    choose_with(clickhouse, blocks).await;
                 }
             }
         }
     }
 }
 
-/// Reads the state of the first replica that has the rows of all.
-async fn read_state(clickhouse: &Clickhouse, recent: &Recent) -> Option<State> {
-    let (present, last) = (clickhouse.chosen(), recent.last(Duration::MAX));
+/// Reads the state of the first replica that has the rows of all. The last one was read from `former`.
+async fn read_state(clickhouse: &Clickhouse, recent: &Recent, former: Option<usize>) -> Option<State> {
+    let last = recent.last(Duration::MAX);
     for replica in from_the_present_one(clickhouse) {
         let asked_at = Instant::now();
         match timeout(LIMIT, complete_state(&clickhouse.at(replica))).await {
-            // The tables of the state itself may be behind there.
+            // While a partition is new, its progress is not known.
+            Ok(Ok((rows, _))) if lacks_progress(&rows) => {
+                tracing::debug!(replica, "a partition has no progress yet");
+            }
+            // The tables of the state itself may be behind there. Those of one replica do not go back, except when an
+            // operator restores a backup.
             Ok(Ok((rows, _)))
-                if last.as_ref().is_some_and(|last| is_behind(&rows, last, replica == present)) =>
+                if former != Some(replica) && last.as_ref().is_some_and(|last| is_behind(&rows, last)) =>
             {
                 tracing::debug!(replica, "the state of a replica is older");
             }
-            Ok(Ok((rows, blocks))) => {
-                return Some(State { asked_at, rows, blocks });
-            }
+            Ok(Ok((rows, blocks))) => return Some(State { replica, asked_at, rows, blocks }),
             Ok(Err(error)) => tracing::debug!(replica, %error, "a replica is not complete: {error}"),
             Err(_) => tracing::debug!(replica, "a replica is not complete after {} s", LIMIT.as_secs()),
         }
@@ -123,13 +127,13 @@ async fn choose_with(clickhouse: &Clickhouse, known: &Blocks) -> bool {
     false
 }
 
-/// Returns whether a state is older than the last one in any source or slice. The states of one replica do not go back,
-/// except when an operator restores a backup; but while a partition is new, its progress is not known.
-fn is_behind(rows: &[StateRow], last: &[StateRow], are_of_one_replica: bool) -> bool {
-    let as_of = |rows| Snapshot::of_rows(rows, 0).as_of;
-    if are_of_one_replica {
-        return as_of(rows).is_none() && as_of(last).is_some();
-    }
+/// Returns whether it is unknown up to when all clicks are counted, although those of some sources are.
+fn lacks_progress(rows: &[StateRow]) -> bool {
+    rows.iter().any(|row| row.of == SOURCE) && Snapshot::of_rows(rows, 0).as_of.is_none()
+}
+
+/// Returns whether a state is older than the last one in any source or slice.
+fn is_behind(rows: &[StateRow], last: &[StateRow]) -> bool {
     last.iter().filter(|last| last.of != LOG).any(|last| {
         let is_as_new =
             |row: &StateRow| row.of == last.of && row.number == last.number && row.value >= last.value;

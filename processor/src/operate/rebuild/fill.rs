@@ -212,7 +212,7 @@ impl Adding<'_> {
         let store = &self.rebuild.store;
         for _ in 0..ATTEMPTS {
             // Fenced: nothing is inserted meanwhile. The partition's owner takes over again at its next insert.
-            let token = store.fence(src).await?;
+            let token = store.fence_on_all(src).await?;
             let dropped = self.not_missing(&batch).await?;
             let Some(insertion) = batch.insertion(&dropped.indexes) else { return Ok(()) };
             match store.insert_missing(token, &insertion).await {
