@@ -108,10 +108,10 @@ impl Claim {
                 continue;
             }
             let Some(source) = source else {
-                self.pause_if_again(&mut has_begun, src).await?;
+                self.pause_if_lost(has_begun, src).await?;
                 let extent = self.extent().await?;
                 let first = Source { src, topic_id, first_offset: extent.start };
-                self.begin(token, first, "the first log").await?;
+                has_begun = self.begin(token, first, "the first log").await?;
                 continue;
             };
             if source.topic_id != topic_id {
@@ -126,9 +126,9 @@ impl Claim {
                     pause(RECHECK_DELAY, stop).await?;
                     continue;
                 }
-                self.pause_if_again(&mut has_begun, src).await?;
+                self.pause_if_lost(has_begun, src).await?;
                 let first_offset = self.agreed_end(&sources, extent).await?;
-                self.replace(token, source, first_offset, &position).await?;
+                has_begun = self.replace(token, source, first_offset, &position).await?;
                 continue;
             }
             let progress = until_done("read the progress", partition, stop, || store.progress()).await?;
@@ -140,9 +140,10 @@ impl Claim {
         }
     }
 
-    /// Pauses when a source could not begin: its beginning was lost with a replica, until an operator releases it.
-    async fn pause_if_again(&self, has_begun: &mut bool, src: u32) -> Result<(), Stopped> {
-        if std::mem::replace(has_begun, true) {
+    /// Pauses when a source has begun and is not there: its beginning was lost with a replica, until an operator releases
+    /// it.
+    async fn pause_if_lost(&self, has_begun: bool, src: u32) -> Result<(), Stopped> {
+        if has_begun {
             tracing::warn!(
                 src,
                 "another source cannot begin after source {src}; `processor release-source` may help"
@@ -277,7 +278,7 @@ impl Claim {
         source: Source,
         first_offset: u64,
         position: &Position,
-    ) -> Result<(), Stopped> {
+    ) -> Result<bool, Stopped> {
         let partition = self.partition;
         let lost = position.next - first_offset.min(position.next);
         let reason = format!(
@@ -301,12 +302,13 @@ impl Claim {
         self.begin(token, Source { src, first_offset, ..source }, &reason).await
     }
 
-    /// Begins a source; the next iteration reads whether that succeeded.
-    async fn begin(&self, token: FencingToken, source: Source, reason: &str) -> Result<(), Stopped> {
+    /// Begins a source; returns false when another process has taken over since.
+    async fn begin(&self, token: FencingToken, source: Source, reason: &str) -> Result<bool, Stopped> {
         let Self { partition, store, stop, .. } = self;
         until_done("begin a source", *partition, stop, || async {
             match store.begin(token, source, reason).await {
-                Ok(()) | Err(InsertError::Fenced) => Ok(()),
+                Ok(()) => Ok(true),
+                Err(InsertError::Fenced) => Ok(false),
                 Err(InsertError::InDoubt(error)) => Err(error),
             }
         })

@@ -17,7 +17,7 @@ use crate::storing::insertion;
 
 /// The rows that two owners insert together, and the most of one insert.
 const ROWS: u64 = 300_000;
-const MOST: u64 = 2_000;
+const MOST: u64 = 6_000;
 
 /// How long a replica may take to get the rows of the other.
 const EQUAL: Duration = Duration::from_secs(30);
