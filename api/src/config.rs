@@ -163,7 +163,7 @@ Examples:
         /// Increase the partitions of topic `clicks` to this number, so that more processors can share its clicks.
         #[arg(long, value_name = "COUNT", conflicts_with_all = ["plan", "print_grants"])]
         partitions: Option<u16>,
-        /// Make a replica of ClickHouse anew that has lost its data, named as in CLICKHOUSE_URL.
+        /// Recreate a replica of ClickHouse that has lost its data, named as in CLICKHOUSE_URL.
         #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["plan", "print_grants"])]
         replace_replica: Option<String>,
     },

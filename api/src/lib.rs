@@ -124,7 +124,7 @@ fn app(config: &Config, pool: PgPool, clickhouse: &Clickhouse, shutdown: &Shutdo
     }))
 }
 
-/// Creates or updates the schemas and topics that this build needs; `api migrate`. Makes a replica of ClickHouse anew,
+/// Creates or updates the schemas and topics that this build needs; `api migrate`. Recreates a replica of ClickHouse,
 /// by its host and port, and increases the partitions of topic `clicks`, when asked to.
 ///
 /// # Errors

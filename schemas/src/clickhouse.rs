@@ -61,6 +61,9 @@ pub const PRECISION: u8 = 17;
 /// Number of distinct visitors below which a state of this precision is exact, because it is a plain set.
 pub const EXACT_VISITORS: u64 = 1 << (PRECISION - 5);
 
+/// The tables whose rows are counts, or decide which of them are active. A replica can be read when it has all of these.
+pub const COUNTED: [&str; 6] = ["clicks", "counts", "breakdowns", "slices", "deleted_links", "conversions"];
+
 /// The tables whose rows are divided among the shards; every shard has all rows of the others.
 const SHARDED: [&str; 3] = ["clicks", "counts", "breakdowns"];
 

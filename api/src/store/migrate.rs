@@ -65,7 +65,7 @@ pub(crate) async fn migrate(
             tracing::warn!(
                 topic,
                 replicas,
-                "topic {topic} has {replicas} replicas, less than configured: add them with kafka-reassign-partitions"
+                "topic {topic} has fewer replicas than configured ({replicas}): add them with kafka-reassign-partitions"
             );
         }
     }
@@ -114,8 +114,11 @@ fn section(engine: &str, lines: &[String]) -> String {
 fn changes(planned: &EnsuredTopic) -> Vec<String> {
     let EnsuredTopic { topic, created, altered, missing_replicas, .. } = planned;
     let settings = altered.iter().map(|(name, old, new)| format!("{topic}: {name} {old} -> {new}"));
-    let missing = missing_replicas
-        .map(|replicas| format!("{topic}: has {replicas} replicas; add them with kafka-reassign-partitions"));
+    let missing = missing_replicas.map(|replicas| {
+        format!(
+            "{topic}: fewer replicas than configured ({replicas}); add them with kafka-reassign-partitions"
+        )
+    });
     created.then(|| format!("{topic}: create")).into_iter().chain(settings).chain(missing).collect()
 }
 
@@ -165,7 +168,7 @@ async fn grant(pool: &PgPool) -> sqlx::Result<()> {
     transaction.commit().await
 }
 
-/// Returns the first replica that was migrated before, or else the first one: another one may have been made anew.
+/// Returns the first replica that was migrated before, or else the first one: another one may have been recreated.
 async fn with_tables(clickhouse: &Clickhouse) -> anyhow::Result<Clickhouse> {
     for replica in 0..clickhouse.names().len() {
         let replica = clickhouse.at(replica);
@@ -244,7 +247,7 @@ async fn copy_tables(clickhouse: &Clickhouse) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the other replicas forget one that has lost its data, so that it can be made anew under its name.
+/// Makes the other replicas forget one that has lost its data, so that it can be recreated under its name.
 async fn forget_replica(clickhouse: &Clickhouse, name: &str) -> anyhow::Result<()> {
     let Some(replica) = clickhouse.names().position(|known| known == name) else {
         let known: Vec<&str> = clickhouse.names().collect();

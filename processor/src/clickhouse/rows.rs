@@ -37,7 +37,7 @@ pub struct After {
 }
 
 impl After {
-    /// The `insert_deduplication_token` with which replicas accept only one insert after a row, whoever sends it.
+    /// The `insert_deduplication_token` with which replicas accept only one insert after a row, from any sender.
     ///
     /// A single server ignores it; there the guard and waiting for older inserts have the same effect.
     fn deduplication_token(self, src: u32) -> String {

@@ -62,7 +62,7 @@ impl fmt::Display for Released {
 pub(super) async fn release_source(config: &Config, command: &ReleaseSource) -> anyhow::Result<Released> {
     let (store, src) = (config.store("release-source").forgetting_what_is_lost(), command.src);
     let (log, partition) = (config.log()?, i32::from(partition_of(src)));
-    // An epoch of upkeep may be lost as well. Whoever runs upkeep raises it again.
+    // An epoch of upkeep may be lost as well. The owner of upkeep raises it again.
     store.fence_on_all(UPKEEP).await.context(AWAY)?;
     for _ in 0..ATTEMPTS {
         // No insert after the position that is read below.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, NaiveDate};
 use clickhouse::Row;
 use clickhouse::error::Error;
+use schemas::clickhouse::COUNTED;
 use schemas::clickhouse::rollup::{DIMENSIONS, Run, Scope, last_day_of_month};
 use schemas::id::WorkspaceId;
 use schemas::row::UPKEEP;
@@ -74,10 +75,8 @@ impl UpkeepStore {
 
     /// Waits until the replica that is used has all clicks and what decides which of them count.
     pub(crate) async fn sync(&self) -> Result<(), StoreError> {
-        // Those of the API's states: upkeep does not remove what a state names that cannot be replaced by a newer one.
-        const TABLES: [&str; 7] =
-            ["clicks", "counts", "breakdowns", "slices", "deleted_links", "conversions", "owners"];
-        in_time(self.statements.client.sync(&TABLES)).await
+        // As the API does: upkeep does not remove what a state names that cannot be replaced by a newer one.
+        in_time(self.statements.client.sync(&[&COUNTED[..], &["owners"]].concat())).await
     }
 
     /// Runs a guarded insert under an epoch.

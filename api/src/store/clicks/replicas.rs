@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clickhouse::error::Result;
+use futures_util::future::join_all;
+use schemas::clickhouse::COUNTED;
 use service::Shutdown;
 use service::clickhouse::Clickhouse;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -24,9 +26,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a replica may take until the next one is tried.
 const LIMIT: Duration = Duration::from_secs(2);
-
-/// The tables whose rows queries count.
-const COUNTED: [&str; 6] = ["clicks", "counts", "breakdowns", "slices", "deleted_links", "conversions"];
 
 /// How long a state waits until another replica has its rows too.
 const UNSHARED: Duration = Duration::from_secs(5);
@@ -58,20 +57,24 @@ pub(crate) async fn follow_replicas(app: App, shutdown: Shutdown) {
         if next.is_none() {
             next = read_state(clickhouse, recent, used.as_ref().map(|(replica, _)| *replica)).await;
         }
-        match next.take() {
-            Some(state) if is_shared(clickhouse, &state).await => {
-                // Queries must not find the state before the replica that has its rows.
-                if choose_with(clickhouse, &state.blocks).await {
+        if let Some(state) = next.take() {
+            let with_rows = replicas_with(clickhouse, &state.blocks).await;
+            let is_shared = with_rows.len() >= clickhouse.names().len().min(2);
+            if is_shared || state.asked_at.elapsed() > UNSHARED {
+                if let Some(replica) = with_rows.first() {
+                    // Queries must not find the state before the replica that has its rows.
+                    clickhouse.choose(*replica);
                     recent.keep(state.asked_at, state.rows);
                     used = Some((state.replica, state.blocks));
                 }
+                continue;
             }
-            waiting => {
-                next = waiting;
-                if let Some((_, blocks)) = &used {
-                    choose_with(clickhouse, blocks).await;
-                }
-            }
+            next = Some(state);
+        }
+        if let Some((_, blocks)) = &used
+            && let Some(replica) = replicas_with(clickhouse, blocks).await.first()
+        {
+            clickhouse.choose(*replica);
         }
     }
 }
@@ -101,30 +104,13 @@ async fn read_state(clickhouse: &Clickhouse, recent: &Recent, former: Option<usi
     None
 }
 
-/// Returns whether two replicas have the rows of a state, or it has waited long enough for that.
-async fn is_shared(clickhouse: &Clickhouse, state: &State) -> bool {
-    let count = clickhouse.names().len();
-    let mut with_rows = 0;
-    for replica in 0..count {
-        if let Ok(Ok(blocks)) = timeout(LIMIT, Blocks::of(&clickhouse.at(replica))).await {
-            with_rows += usize::from(blocks.cover(&state.blocks));
-        }
-    }
-    with_rows >= count.min(2) || state.asked_at.elapsed() > UNSHARED
-}
-
-/// Changes to a replica that has at least these blocks, if the present one has not; returns whether there is one.
-async fn choose_with(clickhouse: &Clickhouse, known: &Blocks) -> bool {
-    for replica in from_the_present_one(clickhouse) {
-        if let Ok(Ok(blocks)) = timeout(LIMIT, Blocks::of(&clickhouse.at(replica))).await
-            && blocks.cover(known)
-        {
-            clickhouse.choose(replica);
-            return true;
-        }
-    }
-    tracing::debug!("no replica has the rows of the state");
-    false
+/// Returns the replicas that have at least these blocks, the present one first.
+async fn replicas_with(clickhouse: &Clickhouse, blocks: &Blocks) -> Vec<usize> {
+    let asked = from_the_present_one(clickhouse).map(async |replica| {
+        let found = timeout(LIMIT, Blocks::of(&clickhouse.at(replica))).await;
+        matches!(found, Ok(Ok(found)) if found.cover(blocks)).then_some(replica)
+    });
+    join_all(asked).await.into_iter().flatten().collect()
 }
 
 /// Returns whether it is unknown up to when all clicks are counted, although those of some sources are.
