@@ -109,6 +109,14 @@ impl Store {
         insert.with_setting("insert_deduplicate", "1").with_setting("insert_deduplication_token", token)
     }
 
+    /// Changes to a replica that has what other processors stored in some tables, if the present one does not get it.
+    ///
+    /// # Errors
+    /// When no replica gets it in time, for example because one stopped that alone has some rows.
+    pub async fn choose_complete(&self, tables: &[&str]) -> Result<(), StoreError> {
+        Ok(self.client.choose_complete(tables).await?)
+    }
+
     /// Waits until the replica that is used has what other processors stored in some tables.
     ///
     /// # Errors

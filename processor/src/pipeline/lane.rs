@@ -301,8 +301,8 @@ impl Lane {
         self.enter_taking_over();
         let Tools { store, deleted_links, .. } = &*self.tools;
         // A replica that lacks rows costs only more attempts: what it accepts does not depend on it.
-        if let Err(error) = store.sync(&["owners", "sources", "stretches", "clicks"]).await {
-            tracing::debug!(partition = self.partition, %error, "the replica may lack rows: {error}");
+        if let Err(error) = store.choose_complete(&["owners", "sources", "stretches", "clicks"]).await {
+            tracing::debug!(partition = self.partition, %error, "no replica is known to have all rows: {error}");
         }
         // Without the deleted links, the lane would store clicks of purged links again.
         until_done("read the deleted links", self.partition, &self.stop, || deleted_links.refresh(store))

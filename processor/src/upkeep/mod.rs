@@ -150,7 +150,7 @@ impl Upkeep {
     async fn round(&mut self) -> Result<(), UpkeepError> {
         // What one statement of a round finds, the next ones find too.
         self.tables = self.of_any_replica.pinned();
-        self.tables.sync().await?;
+        self.tables.choose_complete().await?;
         // First, so that a failure below does not hide for how long days have been open.
         self.report_closed().await?;
         let now = Clock::read(&self.store).await?.agreed()?;

@@ -28,10 +28,10 @@ impl Upkeep {
             }
             let condition = format!("link_id IN ({})", list(&links));
             let mut rows = 0;
-            self.tables.keep_positions(&condition).await?;
-            for table in ["counts", "breakdowns", "conversions", "clicks"] {
+            for table in ["counts", "breakdowns", "conversions"] {
                 rows += self.tables.delete(table, &condition).await?;
             }
+            rows += self.tables.delete_clicks(&condition).await?;
             self.tables.insert_purges(&links).await?;
             counter!("hopline_processor_purged_links_total").increment(links.len() as u64);
             tracing::info!(links = links.len(), rows, "removed the rows of {} deleted links", links.len());

@@ -40,9 +40,11 @@ impl Upkeep {
                     self.remove(table, &format!("{of_these} AND {time} < '{kept}'")).await?;
                 }
                 // Last: the other tables can be computed again from the raw rows.
-                let old = format!("{of_these} AND toDate(broker_ts) < '{kept}'");
-                self.tables.keep_positions(&old).await?;
-                self.remove("clicks", &old).await?;
+                let rows = self
+                    .tables
+                    .delete_clicks(&format!("{of_these} AND toDate(broker_ts) < '{kept}'"))
+                    .await?;
+                log_removed("clicks", rows);
             }
         }
         Ok(())
@@ -57,11 +59,14 @@ impl Upkeep {
     }
 
     async fn remove(&self, table: &str, old: &str) -> Result<(), UpkeepError> {
-        let rows = self.tables.delete(table, old).await?;
-        if rows > 0 {
-            tracing::info!(table, rows, "removed {rows} rows that no plan shows any more");
-        }
+        log_removed(table, self.tables.delete(table, old).await?);
         Ok(())
+    }
+}
+
+fn log_removed(table: &str, rows: u64) {
+    if rows > 0 {
+        tracing::info!(table, rows, "removed {rows} rows that no plan shows any more");
     }
 }
 

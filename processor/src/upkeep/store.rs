@@ -75,8 +75,17 @@ impl UpkeepStore {
 
     /// Waits until the replica that is used has all clicks and what decides which of them count.
     pub(crate) async fn sync(&self) -> Result<(), StoreError> {
-        // As the API does: upkeep does not remove what a state names that cannot be replaced by a newer one.
-        in_time(self.statements.client.sync(&[&COUNTED[..], &["owners"]].concat())).await
+        Ok(self.statements.client.sync(&Self::all()).await?)
+    }
+
+    /// Changes to a replica that has all of that, if the present one does not get it.
+    pub(crate) async fn choose_complete(&self) -> Result<(), StoreError> {
+        Ok(self.statements.client.choose_complete(&Self::all()).await?)
+    }
+
+    /// As the API does: upkeep does not remove what a state names that cannot be replaced by a newer one.
+    fn all() -> Vec<&'static str> {
+        [&COUNTED[..], &["owners"]].concat()
     }
 
     /// Runs a guarded insert under an epoch.
@@ -106,6 +115,23 @@ impl UpkeepStore {
             self.statements.execute(&delete).await?;
         }
         Ok(rows)
+    }
+
+    /// Deletes raw clicks that are there now and returns how many; the sources that end with them keep their positions.
+    ///
+    /// Clicks that are stored meanwhile stay: a processor may not know of a deleted link yet, and their positions are not
+    /// kept.
+    pub(super) async fn delete_clicks(&self, condition: &str) -> Result<u64, StoreError> {
+        let last = format!("SELECT src, max(koff) FROM clicks WHERE {condition} GROUP BY src");
+        let last: Vec<(u32, u64)> = self.statements.fetch_all(&last).await?;
+        if last.is_empty() {
+            return Ok(0);
+        }
+        let until: Vec<String> =
+            last.iter().map(|(src, koff)| format!("src = {src} AND koff <= {koff}")).collect();
+        let condition = format!("{condition} AND ({})", until.join(" OR "));
+        self.keep_positions(&condition).await?;
+        self.delete("clicks", &condition).await
     }
 
     /// Stores the positions of sources whose last raw clicks are about to be removed, so that they continue after them.

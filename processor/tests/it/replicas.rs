@@ -23,7 +23,11 @@ const MOST: u64 = 6_000;
 const EQUAL: Duration = Duration::from_secs(30);
 
 async fn on_two_replicas() -> (devstack::clickhouse_cluster::Cluster, Isolated) {
-    let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
+    on_replicas(2).await
+}
+
+async fn on_replicas(replicas: usize) -> (devstack::clickhouse_cluster::Cluster, Isolated) {
+    let cluster = start_cluster(1, replicas, Options::throw_away).await.unwrap();
     let kafka = std::env::var("KAFKA_BROKERS").unwrap();
     let isolated = counting_on_cluster(&kafka, &cluster, 1).await;
     (cluster, isolated)
@@ -126,4 +130,27 @@ async fn of_two_that_raise_an_epoch_at_once_one_has_it() {
     let same_counter =
         "SELECT max(times) FROM (SELECT count() AS times FROM owners GROUP BY intDiv(epoch, 4294967296))";
     assert_eq!(on(&isolated, 0, same_counter).await, "1", "epochs follow each other");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_lacks_rows_is_left_for_one_that_has_them() {
+    let (cluster, isolated) = on_replicas(3).await;
+    let clickhouse = Clickhouse::new(&config(&isolated).clickhouse);
+    let [present, writing] =
+        [clickhouse.clone(), clickhouse.at(1)].map(|of| Store::new(of, "test".to_owned()));
+    on(&isolated, 0, "SYSTEM STOP FETCHES clicks").await;
+    let log = Source { src: source(1, 0), topic_id: Uuid::nil(), first_offset: 0 };
+    let token = FencingToken { src: log.src, epoch: writing.raise_epoch(log.src).await.unwrap() };
+    writing.insert(token, After::default(), &insertion(log.src, 0..10)).await.unwrap();
+    present.choose_complete(&["clicks"]).await.unwrap();
+    assert_eq!((clickhouse.chosen(), present.rows(log.src).await.unwrap()), (1, 10));
+    // The others know of rows that they cannot get.
+    on(&isolated, 2, "SYSTEM STOP FETCHES clicks").await;
+    let position = writing.position(log).await.unwrap();
+    let after = After { koff: position.last_koff, as_of: None };
+    let alone = clickhouse.at(1).with_setting("insert_quorum", "0");
+    Store::new(alone, "test".to_owned()).insert(token, after, &insertion(log.src, 10..20)).await.unwrap();
+    cluster.shards[0][1].kill().await;
+    present.choose_complete(&["clicks"]).await.unwrap_err();
+    assert_eq!(clickhouse.chosen(), 1, "it stays, because no other one is better");
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clickhouse::Client;
-use clickhouse::error::Result;
+use clickhouse::error::{Error, Result};
 use clickhouse::insert_formatted::InsertFormatted;
 use clickhouse::query::Query;
 use futures_util::future::join_all;
@@ -24,8 +24,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a cluster's replicas are probed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a replica may take to get the rows of the others, in seconds.
-const SYNC_SECONDS: &str = "5";
+/// How long a replica may take to get the rows of the others.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// From this number of replicas on, an insert is confirmed by most of them: then the loss of one loses nothing, and the
 /// others go on at once. Two could not store anything while one is away.
@@ -129,6 +129,12 @@ impl Clickhouse {
         }
     }
 
+    /// Returns the indexes of all replicas, the one that is used now first.
+    pub fn from_chosen(&self) -> impl Iterator<Item = usize> {
+        let (chosen, count) = (self.chosen(), self.replicas.len());
+        (chosen..count).chain(0..chosen)
+    }
+
     /// Returns the replicas' names, as host and port.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.replicas.iter().map(|replica| &*replica.name)
@@ -173,9 +179,34 @@ impl Clickhouse {
         let client = self.client();
         let sync = |table: &&str| {
             let sql = format!("SYSTEM SYNC REPLICA {table} LIGHTWEIGHT");
-            client.query_raw(&sql).with_setting("receive_timeout", SYNC_SECONDS).execute()
+            client
+                .query_raw(&sql)
+                .with_setting("receive_timeout", SYNC_TIMEOUT.as_secs().to_string())
+                .execute()
         };
-        join_all(tables.iter().map(sync)).await.into_iter().collect()
+        let synced = join_all(tables.iter().map(sync));
+        // A replica that is frozen does not answer at all.
+        timeout(SYNC_TIMEOUT + PROBE_TIMEOUT, synced)
+            .await
+            .map_err(|_| Error::TimedOut)?
+            .into_iter()
+            .collect()
+    }
+
+    /// Changes to the first replica, from the present one on, that gets all rows of these tables; see [`Clickhouse::sync`].
+    ///
+    /// # Errors
+    /// When none does: the present one stays.
+    pub async fn choose_complete(&self, tables: &[&str]) -> Result<()> {
+        let mut outcome = Ok(());
+        for replica in self.from_chosen() {
+            outcome = self.at(replica).sync(tables).await;
+            if outcome.is_ok() {
+                self.choose(replica);
+                break;
+            }
+        }
+        outcome
     }
 
     /// Changes to another replica if the present one does not work, and returns the detail of a check: which ones do not.

@@ -30,13 +30,17 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// How long a state waits until another replica has its rows too.
 const UNSHARED: Duration = Duration::from_secs(5);
 
-/// A state, the replica that it was read from, and the blocks that this one had.
+/// A state, the replica that it was read from, and the replicas that have its rows.
 struct State {
     replica: usize,
     asked_at: Instant,
     rows: Arc<[StateRow]>,
-    blocks: Blocks,
+    complete: Complete,
 }
+
+/// Replicas that had all rows, each with the blocks that it had then: replicas merge over numbers of blocks without rows at
+/// different times, so their blocks are compared with their own. Another one is complete with the blocks of any of them.
+type Complete = BTreeMap<usize, Blocks>;
 
 /// Keeps the state of a replica that has all rows, until a shutdown is requested. A single server has them always.
 ///
@@ -46,7 +50,7 @@ pub(crate) async fn follow_replicas(app: App, shutdown: Shutdown) {
     if !clickhouse.is_replicated() {
         return;
     }
-    let (mut used, mut next): (Option<(usize, Blocks)>, Option<State>) = (None, None);
+    let (mut used, mut next): (Option<(usize, Complete)>, Option<State>) = (None, None);
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -57,24 +61,24 @@ pub(crate) async fn follow_replicas(app: App, shutdown: Shutdown) {
         if next.is_none() {
             next = read_state(clickhouse, recent, used.as_ref().map(|(replica, _)| *replica)).await;
         }
-        if let Some(state) = next.take() {
-            let with_rows = replicas_with(clickhouse, &state.blocks).await;
-            let is_shared = with_rows.len() >= clickhouse.names().len().min(2);
+        if let Some(mut state) = next.take() {
+            complete(clickhouse, &mut state.complete).await;
+            let is_shared = state.complete.len() >= clickhouse.names().len().min(2);
             if is_shared || state.asked_at.elapsed() > UNSHARED {
-                if let Some(replica) = with_rows.first() {
+                if let Some(replica) = replica_with(clickhouse, &state.complete).await {
                     // Queries must not find the state before the replica that has its rows.
-                    clickhouse.choose(*replica);
+                    clickhouse.choose(replica);
                     recent.keep(state.asked_at, state.rows);
-                    used = Some((state.replica, state.blocks));
+                    used = Some((state.replica, state.complete));
                 }
                 continue;
             }
             next = Some(state);
         }
-        if let Some((_, blocks)) = &used
-            && let Some(replica) = replicas_with(clickhouse, blocks).await.first()
+        if let Some((_, complete)) = &used
+            && let Some(replica) = replica_with(clickhouse, complete).await
         {
-            clickhouse.choose(*replica);
+            clickhouse.choose(replica);
         }
     }
 }
@@ -82,7 +86,7 @@ pub(crate) async fn follow_replicas(app: App, shutdown: Shutdown) {
 /// Reads the state of the first replica that has the rows of all. The last one was read from `former`.
 async fn read_state(clickhouse: &Clickhouse, recent: &Recent, former: Option<usize>) -> Option<State> {
     let last = recent.last(Duration::MAX);
-    for replica in from_the_present_one(clickhouse) {
+    for replica in clickhouse.from_chosen() {
         let asked_at = Instant::now();
         match timeout(LIMIT, complete_state(&clickhouse.at(replica))).await {
             // While a partition is new, its progress is not known.
@@ -96,7 +100,9 @@ async fn read_state(clickhouse: &Clickhouse, recent: &Recent, former: Option<usi
             {
                 tracing::debug!(replica, "the state of a replica is older");
             }
-            Ok(Ok((rows, blocks))) => return Some(State { replica, asked_at, rows, blocks }),
+            Ok(Ok((rows, blocks))) => {
+                return Some(State { replica, asked_at, rows, complete: [(replica, blocks)].into() });
+            }
             Ok(Err(error)) => tracing::debug!(replica, %error, "a replica is not complete: {error}"),
             Err(_) => tracing::debug!(replica, "a replica is not complete after {} s", LIMIT.as_secs()),
         }
@@ -104,13 +110,28 @@ async fn read_state(clickhouse: &Clickhouse, recent: &Recent, former: Option<usi
     None
 }
 
-/// Returns the replicas that have at least these blocks, the present one first.
-async fn replicas_with(clickhouse: &Clickhouse, blocks: &Blocks) -> Vec<usize> {
-    let asked = from_the_present_one(clickhouse).map(async |replica| {
-        let found = timeout(LIMIT, Blocks::of(&clickhouse.at(replica))).await;
-        matches!(found, Ok(Ok(found)) if found.cover(blocks)).then_some(replica)
+/// Adds the other replicas that have all rows now.
+async fn complete(clickhouse: &Clickhouse, known: &mut Complete) {
+    let others = clickhouse.from_chosen().filter(|replica| !known.contains_key(replica));
+    let asked = others.map(async |replica| {
+        let blocks = timeout(LIMIT, all_blocks(&clickhouse.at(replica))).await;
+        Some((replica, blocks.ok()?.ok()?))
     });
-    join_all(asked).await.into_iter().flatten().collect()
+    let found = join_all(asked).await;
+    known.extend(found.into_iter().flatten());
+}
+
+/// Returns the first replica, from the present one on, that still has its blocks, or those of one that is complete.
+async fn replica_with(clickhouse: &Clickhouse, complete: &Complete) -> Option<usize> {
+    let asked = clickhouse.from_chosen().map(async |replica| {
+        let found = timeout(LIMIT, Blocks::of(&clickhouse.at(replica))).await.ok()?.ok()?;
+        let has_rows = match complete.get(&replica) {
+            Some(own) => found.cover(own),
+            None => complete.values().any(|others| found.cover(others)),
+        };
+        has_rows.then_some(replica)
+    });
+    join_all(asked).await.into_iter().flatten().next()
 }
 
 /// Returns whether it is unknown up to when all clicks are counted, although those of some sources are.
@@ -127,19 +148,19 @@ fn is_behind(rows: &[StateRow], last: &[StateRow]) -> bool {
     })
 }
 
-fn from_the_present_one(clickhouse: &Clickhouse) -> impl Iterator<Item = usize> {
-    let (present, count) = (clickhouse.chosen(), clickhouse.names().len());
-    (present..count).chain(0..present)
-}
-
 /// Reads the state of a replica, and waits until it has the rows that the state promises, and all others.
 async fn complete_state(replica: &Clickhouse) -> Result<(Arc<[StateRow]>, Blocks)> {
     let rows = replica.query_raw(&EVERYONES).fetch_all::<StateRow>().await?;
-    replica.sync(&COUNTED).await?;
-    Ok((rows.into(), Blocks::of(replica).await?))
+    Ok((rows.into(), all_blocks(replica).await?))
 }
 
-/// The blocks of rows that a replica has, by table and partition. All replicas have the same numbers.
+/// Waits until a replica has all rows, and returns its blocks.
+async fn all_blocks(replica: &Clickhouse) -> Result<Blocks> {
+    replica.sync(&COUNTED).await?;
+    Blocks::of(replica).await
+}
+
+/// The blocks of rows that a replica has, by table and partition. A block has the same number on all replicas.
 #[derive(Debug, Default)]
 struct Blocks(BTreeMap<(String, String), Vec<RangeInclusive<i64>>>);
 
