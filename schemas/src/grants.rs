@@ -158,6 +158,11 @@ pub fn clickhouse(database: &str) -> Vec<(User, String)> {
     }
     for user in [User::Api, User::Processor, User::Migrate] {
         grants.push((user, "GRANT SELECT ON system.replicas".to_owned()));
+        grants.push((user, "GRANT SELECT ON system.clusters".to_owned()));
+    }
+    // Of several shards, one reads the tables of all.
+    for user in [User::Api, User::Processor] {
+        grants.push((user, "GRANT CREATE TEMPORARY TABLE, REMOTE ON *.*".to_owned()));
     }
     // A day is rebuilt in a table of its own. Statements of a former owner of a source are stopped.
     let staging =

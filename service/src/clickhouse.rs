@@ -1,10 +1,10 @@
 //! The ClickHouse client: of one server, or of the replicas of a cluster.
 
+mod places;
 mod replicas;
 mod url;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use clickhouse::Client;
@@ -16,6 +16,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use secrecy::ExposeSecret as _;
 
+use self::places::Known;
 pub use self::replicas::{Clickhouse, watch};
 pub use self::url::{ClickhouseUrl, ClickhouseUrlFault};
 
@@ -29,7 +30,7 @@ const POOL_IDLE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "ClickHouse")]
 pub struct ClickhouseConfig {
-    /// ClickHouse, as https://user:password@host:port/database; of a cluster, all replicas: host:port,host:port,….
+    /// ClickHouse, as https://user:password@host:port/database; of a cluster, all replicas of all shards: host:port,….
     #[arg(
         id = "clickhouse_url",
         long = "clickhouse-url",
@@ -39,7 +40,7 @@ pub struct ClickhouseConfig {
     )]
     pub url: ClickhouseUrl,
 
-    /// The name of ClickHouse's cluster, as in system.clusters, whose replicas the URL lists; without it, one server.
+    /// The name of ClickHouse's cluster, as in system.clusters, whose replicas the URL lists; without it, a single server.
     #[arg(
         id = "clickhouse_cluster",
         long = "clickhouse-cluster",
@@ -58,9 +59,9 @@ pub struct ClickhouseConfig {
     )]
     pub ca: Option<Arc<RootCertStore>>,
 
-    /// The index of the replica that statements use: one for the whole process.
+    /// What the whole process knows of the replicas.
     #[arg(skip)]
-    chosen: Arc<AtomicUsize>,
+    known: Known,
 }
 
 /// Reads the certificates of a file.
@@ -80,7 +81,7 @@ impl ClickhouseConfig {
     /// Returns a configuration of a server without certificates of its own.
     #[must_use]
     pub fn of(url: ClickhouseUrl) -> Self {
-        Self { url, cluster: None, ca: None, chosen: Arc::default() }
+        Self { url, cluster: None, ca: None, known: Known::default() }
     }
 }
 

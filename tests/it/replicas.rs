@@ -82,7 +82,7 @@ impl Watched<'_> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_never_get_lower_while_replicas_are_behind_frozen_or_dead() {
-    let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
+    let cluster = start_cluster(2, 2, Options::throw_away).await.unwrap();
     let deployment = Deployment::start_on(empty_on_cluster(&cluster).await, &[]).await;
     let link = deployment.create_link().await;
     let text = |name: &str| link[name].as_str().unwrap().to_owned();

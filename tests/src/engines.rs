@@ -190,9 +190,12 @@ pub async fn isolated() -> Isolated {
 /// # Panics
 /// As [`isolated`].
 pub async fn isolated_with_given_times() -> Isolated {
-    // Not changed later: a broker applies a change at some time after it confirmed it.
-    migrated(given(), &[("message.timestamp.type", "CreateTime"), ("retention.ms", "-1")]).await
+    migrated(given(), &GIVEN_TIMES).await
 }
+
+/// The settings of a topic whose records have their producer's times. Not changed later: a broker applies a change at some
+/// time after it confirmed it.
+const GIVEN_TIMES: [(&str, &str); 2] = [("message.timestamp.type", "CreateTime"), ("retention.ms", "-1")];
 
 /// Creates isolated parts of engines that a test has started.
 ///
@@ -264,19 +267,36 @@ pub async fn counting_on(kafka_brokers: &str, clickhouse_url: &str, partitions: 
     isolated
 }
 
-/// The same on the replicas of the only shard of a cluster.
+/// The same on the replicas of a cluster.
 ///
 /// # Panics
 /// When an engine refuses.
 pub async fn counting_on_cluster(kafka_brokers: &str, cluster: &Cluster, partitions: i32) -> Isolated {
+    counting_with(kafka_brokers, cluster, partitions, &[]).await
+}
+
+/// The same, with a topic of clicks whose records have their producer's times.
+///
+/// # Panics
+/// When an engine refuses.
+pub async fn given_times_on_cluster(kafka_brokers: &str, cluster: &Cluster, partitions: i32) -> Isolated {
+    counting_with(kafka_brokers, cluster, partitions, &GIVEN_TIMES).await
+}
+
+async fn counting_with(
+    kafka_brokers: &str,
+    cluster: &Cluster,
+    partitions: i32,
+    click_settings: &[(&str, &str)],
+) -> Isolated {
     let mut isolated = named(kafka_brokers);
     create_on_replicas(&mut isolated, cluster).await;
-    let topics = create_topics(&isolated, partitions, &[]);
+    let topics = create_topics(&isolated, partitions, click_settings);
     tokio::join!(add_acls(&isolated), topics, migrate_replicas(&isolated));
     isolated
 }
 
-/// Creates databases without tables and no topics, with ClickHouse's on each replica of the only shard of a cluster.
+/// Creates databases without tables and no topics, with ClickHouse's on each replica of a cluster.
 ///
 /// # Panics
 /// When an engine refuses.
@@ -291,9 +311,10 @@ pub async fn empty_on_cluster(cluster: &Cluster) -> Isolated {
 
 /// Creates a database of ClickHouse on each replica.
 async fn create_on_replicas(isolated: &mut Isolated, cluster: &Cluster) {
-    let [first, others @ ..] = &cluster.shards[0][..] else { panic!("a cluster without replicas") };
+    let mut servers = cluster.shards.iter().flatten();
+    let first = servers.next().expect("a cluster has replicas");
     isolated.clickhouse_url = create_clickhouse(first.url(), isolated).await;
-    for other in others {
+    for other in servers {
         let create = format!("CREATE DATABASE {}", database_of(&isolated.clickhouse_url));
         accepted(other.url(), &create, Vec::new()).await;
         isolated.other_clickhouse.push(host_of(other.url()));

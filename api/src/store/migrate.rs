@@ -51,6 +51,10 @@ pub(crate) async fn migrate(
         forget_replica(clickhouse, name).await.with_context(|| format!("replacing {name}"))?;
     }
     let clickhouse = &with_tables(clickhouse).await.context("asking ClickHouse for its tables")?;
+    if is_migrated(clickhouse).await? {
+        // Another shard may be new.
+        copy_tables(clickhouse).await.context("creating the tables of ClickHouse's other replicas")?;
+    }
     let applied = migrate_clickhouse(clickhouse).await.context("migrating ClickHouse")?;
     copy_tables(clickhouse).await.context("creating the tables of ClickHouse's other replicas")?;
     if replaced.is_some() {
@@ -209,11 +213,10 @@ async fn migrate_clickhouse(clickhouse: &Clickhouse) -> anyhow::Result<usize> {
     let missing = missing_in_clickhouse(clickhouse).await?;
     for migration in &missing {
         for statement in migration.statements(is_replicated) {
-            clickhouse
-                .query_raw(&statement)
-                .execute()
-                .await
-                .with_context(|| format!("migration {} ({})", migration.version, migration.name))?;
+            for shard in clickhouse.each_shard().await? {
+                let done = shard.query_raw(&statement).execute().await;
+                done.with_context(|| format!("migration {} ({})", migration.version, migration.name))?;
+            }
         }
         clickhouse
             .query("INSERT INTO schema_migrations (version, name) VALUES (?, ?)")
@@ -259,11 +262,12 @@ async fn forget_replica(clickhouse: &Clickhouse, name: &str) -> anyhow::Result<(
         .fetch_one()
         .await?;
     ensure!(tables == 0, "it has {tables} tables: remove its data first");
-    let other = (0..clickhouse.names().len()).find(|other| *other != replica);
-    let other = clickhouse.at(other.context("there is no other replica to copy from")?);
     // The names by which tables know it; see `schemas::clickhouse::replicated`.
     let (shard, own): (String, String) =
         replaced.query_raw("SELECT getMacro('shard'), getMacro('replica')").fetch_one().await?;
+    let of_shard = clickhouse.of_shard(shard.parse().context("macro `shard` is not a number")?).await?;
+    let other = of_shard.from_chosen().find(|other| *other != replica);
+    let other = clickhouse.at(other.context("there is no other replica of its shard to copy from")?);
     let of_all = format!("{shard}-{own}");
     let known: Vec<(String, String)> = other
         .query_raw(

@@ -57,14 +57,12 @@ pub(crate) async fn clicks(
         .fetch_all(pool)
         .await?;
     let workspaces: Vec<String> = workspaces.iter().map(Uuid::to_string).collect();
-    let cursor = clickhouse
-        .query(
-            "SELECT * EXCEPT (visitor, again, src, koff, broker_ts) FROM clicks
-             WHERE has(arrayMap(id -> toUUID(id), ?), workspace_id)
-             ORDER BY workspace_id, link_id, toStartOfHour(occurred_at)
-             SETTINGS output_format_json_quote_64bit_integers = 1",
-        )
-        .bind(workspaces)
-        .fetch_bytes("JSONEachRow")?;
-    Ok(cursor)
+    let sql = format!(
+        "SELECT * EXCEPT (visitor, again, src, koff, broker_ts) FROM {}
+         WHERE has(arrayMap(id -> toUUID(id), ?), workspace_id)
+         ORDER BY workspace_id, link_id, toStartOfHour(occurred_at)
+         SETTINGS output_format_json_quote_64bit_integers = 1",
+        clickhouse.everywhere("clicks").await?.replace('?', "??")
+    );
+    Ok(clickhouse.query(&sql).bind(workspaces).fetch_bytes("JSONEachRow")?)
 }

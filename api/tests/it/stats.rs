@@ -413,7 +413,10 @@ async fn a_new_click_is_in_the_last_point_and_as_of_is_broker_time() {
     let logs = current.iter().chain(&former).map(|(src, _)| (*src, 0)).chain([((2 << 16) + 3, u64::MAX)]);
     for (src, first_offset) in logs {
         let log = format!("SELECT {src}, generateUUIDv4(), {first_offset}, now64(3), ''");
-        server.engines.clickhouse(&format!("INSERT INTO sources {log}")).await;
+        server
+            .engines
+            .clickhouse(&format!("INSERT INTO sources (src, topic_id, first_offset, at, reason) {log}"))
+            .await;
     }
     for (src, seconds) in current.into_iter().chain(former) {
         let at = (ahead - TimeDelta::seconds(seconds)).timestamp_millis();
@@ -434,7 +437,10 @@ async fn a_new_click_is_in_the_last_point_and_as_of_is_broker_time() {
     }
     // A partition that was taken, and of which nobody has said anything yet, may have many clicks.
     let log = format!("SELECT {}, generateUUIDv4(), 0, now64(3), ''", (1 << 16) + 4);
-    server.engines.clickhouse(&format!("INSERT INTO sources {log}")).await;
+    server
+        .engines
+        .clickhouse(&format!("INSERT INTO sources (src, topic_id, first_offset, at, reason) {log}"))
+        .await;
     tests::eventually("it is waited for", Duration::from_secs(30), async || {
         let shown = get(&server, "/api/stats?class=all").await["as_of"].clone();
         if shown.is_null() { Ok(()) } else { Err(shown) }

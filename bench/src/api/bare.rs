@@ -67,7 +67,7 @@ impl Bare {
         let config = ClickhouseConfig::of(engines.clickhouse_url.parse()?);
         Ok(Self {
             postgres,
-            clickhouse: service::clickhouse::Clickhouse::new(&config).client().clone(),
+            clickhouse: service::clickhouse::Clickhouse::new(&config).client(),
             workspace: stage.workspace,
             user: stage.user,
             newest: newest.iter().map(Uuid::to_string).collect(),

@@ -95,6 +95,29 @@ impl Store {
         Self { salt: format!("-{}", Uuid::now_v7().simple()), ..self }
     }
 
+    /// Returns a store whose statements use the replicas of a shard.
+    pub(crate) async fn of_shard(&self, shard: u16) -> Result<Self, StoreError> {
+        Ok(Self { client: self.client.of_shard(shard).await?, ..self.clone() })
+    }
+
+    /// Returns a store for each shard, which stays with one replica.
+    pub(crate) async fn each_shard(&self) -> Result<Vec<Self>, StoreError> {
+        let of_each = self.client.pinned().each_shard().await?;
+        Ok(of_each.into_iter().map(|client| Self { client, ..self.clone() }).collect())
+    }
+
+    /// Returns the client.
+    pub(crate) fn client(&self) -> &Clickhouse {
+        &self.client
+    }
+
+    /// Returns the shard of a partition that has no source yet: each gets as many partitions as the others.
+    pub(crate) async fn shard_of_new(&self, partition: i32) -> Result<u16, StoreError> {
+        let shards = self.client.shards().await?;
+        let next = usize::try_from(partition).unwrap_or_default() % shards.len().max(1);
+        Ok(shards.get(next).copied().unwrap_or_default())
+    }
+
     /// Returns the time by ClickHouse's clock.
     pub(crate) async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
         let millis: i64 =

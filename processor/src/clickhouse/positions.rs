@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use clickhouse::Row;
 use serde::Deserialize;
+use service::clickhouse::Clickhouse;
 use uuid::Uuid;
 
 use super::{FencingToken, InsertError, Store, StoreError, in_time, list, outcome_of};
@@ -101,6 +102,7 @@ struct SourceRow {
     #[serde(with = "clickhouse::serde::uuid")]
     topic_id: Uuid,
     first_offset: u64,
+    shard: u16,
 }
 
 impl Store {
@@ -109,9 +111,10 @@ impl Store {
     /// A source begins under a raised epoch of the previous one, and a takeover waits for that statement as it waits
     /// for inserts. So the holder of the highest epoch reads a result that cannot change.
     pub async fn sources(&self) -> Result<Sources, StoreError> {
-        let query = self.client.query("SELECT src, topic_id, first_offset FROM sources");
+        let query = self.client.query("SELECT src, topic_id, first_offset, shard FROM sources");
         let rows: Vec<SourceRow> = in_time(query.fetch_all()).await?;
-        let source = |SourceRow { src, topic_id, first_offset }| Source { src, topic_id, first_offset };
+        let source =
+            |SourceRow { src, topic_id, first_offset, shard }| Source { src, topic_id, first_offset, shard };
         Ok(rows.into_iter().map(source).collect())
     }
 
@@ -133,13 +136,14 @@ impl Store {
         let insert = self
             .client
             .query(&format!(
-                "INSERT INTO sources (src, topic_id, first_offset, at, reason) \
-                 SELECT ?, toUUID(?), ?, now64(3), ? WHERE {}",
+                "INSERT INTO sources (src, topic_id, first_offset, shard, at, reason) \
+                 SELECT ?, toUUID(?), ?, ?, now64(3), ? WHERE {}",
                 token.guard()
             ))
             .bind(source.src)
             .bind(source.topic_id.to_string())
             .bind(source.first_offset)
+            .bind(source.shard)
             .bind(reason)
             .with_setting("query_id", token.statement_id())
             .with_setting("async_insert", "0");
@@ -148,9 +152,9 @@ impl Store {
 
     /// Returns the position of a source.
     pub async fn position(&self, source: Source) -> Result<Position, StoreError> {
-        let last_row = self.last_row(source.src).await?;
-        let query = self
-            .client
+        let client = self.client.of_shard(source.shard).await?;
+        let last_row = last_row(&client, source.src).await?;
+        let query = client
             .query(
                 "SELECT first, max(next), toUnixTimestamp64Milli(argMax(broker_ts, next)), max(rows_end) \
                  FROM stretches WHERE src = ? GROUP BY first ORDER BY first",
@@ -175,26 +179,6 @@ impl Store {
             Some(source) => self.position(source).await.map(Some),
             None => Ok(None),
         }
-    }
-
-    /// Finds the last row of a source.
-    async fn last_row(&self, src: u32) -> Result<Option<StoredRow>, StoreError> {
-        // Searches the last days first, which suffices for an active source. A row of the first of these days is no
-        // proof: the row after it may be from the day before, by another broker's clock.
-        let lately = "broker_ts >= now64(3) - INTERVAL 3 DAY";
-        let proves = "broker_ts >= now64(3) - INTERVAL 2 DAY";
-        for (among, proof) in [(lately, proves), ("1", "1")] {
-            let sql = format!(
-                "SELECT koff, click_id, toUnixTimestamp64Milli(broker_ts) AS millis FROM ( \
-                     SELECT koff, click_id, broker_ts FROM clicks WHERE src = ? AND {among} ORDER BY koff DESC LIMIT 1 \
-                 ) WHERE {proof}"
-            );
-            let row = in_time(self.client.query(&sql).bind(src).fetch_optional()).await?;
-            if row.is_some() {
-                return Ok(row);
-            }
-        }
-        Ok(None)
     }
 
     /// Finds a row of a source between two offsets, both exclusive: the last one up to `near`, or else the first one
@@ -275,13 +259,33 @@ impl Store {
     }
 }
 
+/// Finds the last row of a source.
+async fn last_row(client: &Clickhouse, src: u32) -> Result<Option<StoredRow>, StoreError> {
+    // Searches the last days first, which suffices for an active source. A row of the first of these days is no
+    // proof: the row after it may be from the day before, by another broker's clock.
+    let lately = "broker_ts >= now64(3) - INTERVAL 3 DAY";
+    let proves = "broker_ts >= now64(3) - INTERVAL 2 DAY";
+    for (among, proof) in [(lately, proves), ("1", "1")] {
+        let sql = format!(
+            "SELECT koff, click_id, toUnixTimestamp64Milli(broker_ts) AS millis FROM ( \
+                 SELECT koff, click_id, broker_ts FROM clicks WHERE src = ? AND {among} ORDER BY koff DESC LIMIT 1 \
+             ) WHERE {proof}"
+        );
+        let row = in_time(client.query(&sql).bind(src).fetch_optional()).await?;
+        if row.is_some() {
+            return Ok(row);
+        }
+    }
+    Ok(None)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_source_continues_after_its_last_row_and_the_following_stretches() {
-        let source = Source { src: 65_536, topic_id: Uuid::nil(), first_offset: 5 };
+        let source = Source { src: 65_536, topic_id: Uuid::nil(), first_offset: 5, shard: 0 };
         let row = |koff| Some(StoredRow { koff, click_id: String::new(), millis: 0 });
         let stretch = |first, next| Stretch { first, next, broker_ts: None, rows_end: 0 };
         for (last_row, stretches, next, begins) in [
@@ -306,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_removed_row_stays_the_last_one() {
-        let source = Source { src: 65_536, topic_id: Uuid::nil(), first_offset: 0 };
+        let source = Source { src: 65_536, topic_id: Uuid::nil(), first_offset: 0, shard: 0 };
         let row = Some(StoredRow { koff: 9, click_id: String::new(), millis: 0 });
         let removed = Stretch { first: 10, next: 20, broker_ts: None, rows_end: 20 };
         let dropped = Stretch { first: 20, next: 30, broker_ts: None, rows_end: 20 };

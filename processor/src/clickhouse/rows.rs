@@ -92,7 +92,9 @@ pub struct Insertion {
 impl Store {
     /// Counts the rows of a source.
     pub async fn rows(&self, src: u32) -> Result<u64, StoreError> {
-        in_time(self.client.query("SELECT count() FROM clicks WHERE src = ?").bind(src).fetch_one()).await
+        let clicks = self.client.everywhere("clicks").await?;
+        let rows = format!("SELECT count() FROM {clicks} WHERE src = {src}");
+        in_time(self.client.query_raw(&rows).fetch_one()).await
     }
 
     /// Returns the newest possible repeats of a partition that were stored since `since`, at most `limit`, oldest
@@ -122,7 +124,16 @@ impl Store {
 
     /// Returns which of these possible repeats are stored, in any partition and of any age.
     pub async fn stored(&self, clicks: &[PossibleRepeat<'_>]) -> Result<HashSet<String>, StoreError> {
-        self.stored_in("clicks", "1", clicks).await
+        self.stored_where("1", clicks).await
+    }
+
+    /// Returns which of these possible repeats are stored and match a condition.
+    pub(crate) async fn stored_where(
+        &self,
+        condition: &str,
+        clicks: &[PossibleRepeat<'_>],
+    ) -> Result<HashSet<String>, StoreError> {
+        self.stored_in(&self.client.everywhere("clicks").await?, condition, clicks).await
     }
 
     /// Returns which of these possible repeats are rows of a table that match a condition.
@@ -152,11 +163,13 @@ impl Store {
             // The row has the edge's time, or the broker's if that was earlier. The long id is read last, and
             // only where one of the two holds.
             let sql = format!(
-                "SELECT click_id FROM {table} \
+                "SELECT click_id FROM {} \
                  PREWHERE (workspace_id, link_id) IN ({links}) \
                  AND occurred_at BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC') \
                  AND (occurred_at = broker_ts OR toUnixTimestamp64Milli(occurred_at) IN ({times})) \
                  WHERE {condition} AND click_id IN ?",
+                // The password of another shard may have a question mark.
+                table.replace('?', "??"),
                 times = list(millis.iter()),
             );
             let query = self.client.query(&sql).bind(first).bind(last).bind(ids);

@@ -21,6 +21,8 @@ pub struct Source {
     pub topic_id: Uuid,
     /// The first offset that belongs to this source; [`NO_LOG`] when the topic no longer has the partition.
     pub first_offset: u64,
+    /// The shard of ClickHouse that has its rows, the same for all sources of a partition; 0 on a single server.
+    pub shard: u16,
 }
 
 impl Source {
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
 
     fn log(number: u16, partition: u16, topic: u128, first_offset: u64) -> Source {
-        Source { src: source(number, partition), topic_id: Uuid::from_u128(topic), first_offset }
+        Source { src: source(number, partition), topic_id: Uuid::from_u128(topic), first_offset, shard: 0 }
     }
 
     #[test]

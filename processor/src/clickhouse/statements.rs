@@ -43,6 +43,12 @@ impl Statements {
         Self { client }
     }
 
+    /// Returns those for the tables of each shard; of a single server, its own.
+    pub(crate) async fn each_shard(&self) -> Result<Vec<Self>, StoreError> {
+        let of_each = self.client.each_shard().await?;
+        Ok(of_each.into_iter().map(|client| Self { client }).collect())
+    }
+
     /// Prepares a statement.
     pub(crate) fn query(&self, sql: &str) -> Query {
         self.client.query(&sql.replace('?', "??"))

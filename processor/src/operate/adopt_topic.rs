@@ -209,7 +209,7 @@ impl Adoption {
         let partition = known.partition();
         let src = src.with_context(|| format!("partition {partition} has had the maximum number of logs"))?;
         let first_offset = if partition < self.count { 0 } else { NO_LOG };
-        Ok(Source { src, topic_id: self.topic_id, first_offset })
+        Ok(Source { src, topic_id: self.topic_id, first_offset, ..known })
     }
 
     /// Gives a partition its next source, if its topic is another one.

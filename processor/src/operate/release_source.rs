@@ -84,7 +84,8 @@ pub(super) async fn release_source(config: &Config, command: &ReleaseSource) -> 
             None => {
                 let topic_id = log.topic_id().await.context("cannot ask Kafka for the topic's id")?;
                 let extent = log.extent(partition).await.context("cannot ask Kafka for the log's ends")?;
-                let first = Source { src, topic_id, first_offset: extent.start };
+                let shard = store.shard_of_new(partition).await.context("cannot choose a shard")?;
+                let first = Source { src, topic_id, first_offset: extent.start, shard };
                 (first, "released: its beginning was lost with a replica")
             }
         };

@@ -204,10 +204,10 @@ impl Planning<'_> {
             let done = position.map_or(0, |position| position.next);
             for (from, to) in self.requested(command, &sources, partition, extent).await? {
                 let to = to.min(done).min(extent.end);
-                for (Source { src, .. }, own) in sources.of_topic(partition) {
+                for (Source { src, shard, .. }, own) in sources.of_topic(partition) {
                     let (from, to) = (from.max(own.start), to.min(own.end));
                     if from < to {
-                        ranges.push(Range { partition, src, from, to });
+                        ranges.push(Range { partition, src, shard, from, to });
                     }
                 }
             }
@@ -298,7 +298,7 @@ impl Planning<'_> {
     async fn touched(&self, ranges: &[Range]) -> anyhow::Result<BTreeSet<NaiveDate>> {
         let mut touched = BTreeSet::new();
         let tables = self.config.upkeep_store();
-        for Range { partition, src, from, to } in ranges {
+        for Range { partition, src, from, to, .. } in ranges {
             let rows = format!("src = {src} AND koff >= {from} AND koff < {to}");
             touched.extend(tables.days_with(&rows).await.context("cannot read the raw rows")?);
             let first = self.time_of(*partition, *from, *to).await?;

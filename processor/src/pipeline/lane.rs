@@ -96,6 +96,7 @@ pub struct Lane {
 /// A partition that a lane owns, and its position.
 #[derive(Debug)]
 struct Owned {
+    store: Store,
     token: FencingToken,
     topic_id: Uuid,
     /// Every record below this offset is stored, dropped, or a dead letter.
@@ -113,9 +114,10 @@ struct Owned {
 
 impl From<Ownership> for Owned {
     fn from(ownership: Ownership) -> Self {
-        let Ownership { token, topic_id, position, as_of, recent_ids } = ownership;
+        let Ownership { store, token, topic_id, position, as_of, recent_ids } = ownership;
         let last_row = position.last_row.as_ref();
         Self {
+            store,
             token,
             topic_id,
             next: position.next,
@@ -300,10 +302,6 @@ impl Lane {
     async fn take_over(&mut self) -> Result<Owned, Interrupted> {
         self.enter_taking_over();
         let Tools { store, deleted_links, .. } = &*self.tools;
-        // A replica that lacks rows costs only more attempts: what it accepts does not depend on it.
-        if let Err(error) = store.choose_complete(&["owners", "sources", "stretches", "clicks"]).await {
-            tracing::debug!(partition = self.partition, %error, "no replica is known to have all rows: {error}");
-        }
         // Without the deleted links, the lane would store clicks of purged links again.
         until_done("read the deleted links", self.partition, &self.stop, || deleted_links.refresh(store))
             .await?;
@@ -354,10 +352,10 @@ impl Lane {
                 Some(insertion) => {
                     let as_of = self.notices.borrow().as_of(owned.token).max(owned.as_of);
                     let after = After { koff: owned.last_koff, as_of };
-                    self.tools.store.insert(owned.token, after, insertion).await
+                    owned.store.insert(owned.token, after, insertion).await
                 }
                 None if batch.next() <= owned.next => Ok(()),
-                None => self.tools.store.insert_stretch(owned.token, owned.stretch_to_end(batch)).await,
+                None => owned.store.insert_stretch(owned.token, owned.stretch_to_end(batch)).await,
             };
             match outcome {
                 Ok(()) => {
@@ -415,7 +413,7 @@ impl Lane {
     /// (for example write the dead letters again).
     async fn note_end(&self, owned: &Owned, batch: &Batch) {
         let stretch = owned.stretch_to_end(batch);
-        if let Err(error) = self.tools.store.insert_stretch(owned.token, stretch).await {
+        if let Err(error) = owned.store.insert_stretch(owned.token, stretch).await {
             // Only a takeover reads it, and would repeat the work.
             tracing::debug!(partition = self.partition, %error, "cannot store the end of a batch: {error}");
         }
@@ -424,7 +422,7 @@ impl Lane {
     /// Finds the rows that must not be stored: clicks of deleted links, and repeats.
     async fn find_dropped(&self, owned: &Owned, batch: &Batch) -> Result<Dropped, StoreError> {
         let asked = repeats::to_look_up(batch, &owned.recent_ids);
-        let stored = self.tools.store.stored(&asked).await?;
+        let stored = owned.store.stored(&asked).await?;
         let repeats = repeats::find(batch, &owned.recent_ids, &stored);
         Ok(Dropped::new(batch, &repeats, &self.tools.deleted_links))
     }

@@ -33,6 +33,8 @@ const RECHECK_DELAY: Duration = Duration::from_secs(5);
 /// The right to insert rows of a source, and the position to continue at.
 #[derive(Debug)]
 pub struct Ownership {
+    /// The tables, on a replica of the shard that has the source's clicks.
+    pub store: Store,
     /// The token that each insert carries.
     pub token: FencingToken,
     /// Kafka's id of the topic.
@@ -89,13 +91,14 @@ impl Claim {
     ///
     /// # Errors
     /// [`TakeoverError::WrongLog`] when the topic was recreated or replaced.
-    pub async fn take_over(&self) -> Result<Ownership, TakeoverError> {
-        let Self { partition, store, log, stop } = self;
-        let partition = *partition;
+    pub async fn take_over(&mut self) -> Result<Ownership, TakeoverError> {
         let (mut was_missing_before, mut has_begun) = (false, false);
         loop {
+            let source = self.sources().await?.last(self.partition);
+            self.choose_replica(source).await?;
+            let Self { partition, store, log, stop } = &*self;
+            let partition = *partition;
             let topic_id = until_done("ask for the topic's id", partition, stop, || log.topic_id()).await?;
-            let source = self.sources().await?.last(partition);
             let src = source.map_or_else(|| first_source(partition), |source| source.src);
             let epoch =
                 until_done("take the partition over", partition, stop, || store.raise_epoch(src)).await?;
@@ -109,8 +112,10 @@ impl Claim {
             }
             let Some(source) = source else {
                 self.pause_if_lost(has_begun, src).await?;
-                let extent = self.extent().await?;
-                let first = Source { src, topic_id, first_offset: extent.start };
+                let first_offset = self.extent().await?.start;
+                let shard =
+                    until_done("choose a shard", partition, stop, || store.shard_of_new(partition)).await?;
+                let first = Source { src, topic_id, first_offset, shard };
                 has_begun = self.begin(token, first, "the first log").await?;
                 continue;
             };
@@ -136,8 +141,22 @@ impl Claim {
             let next = position.next;
             tracing::info!(partition, src, epoch, next, "took partition {partition} over at offset {next}");
             let as_of = progress.get(&src).copied();
-            return Ok(Ownership { token, topic_id, position, as_of, recent_ids });
+            return Ok(Ownership { store: store.clone(), token, topic_id, position, as_of, recent_ids });
         }
+    }
+
+    /// Changes to a replica that has all rows, of the shard that has those of a source.
+    async fn choose_replica(&mut self, source: Option<Source>) -> Result<(), Stopped> {
+        let Self { partition, store, stop, .. } = &*self;
+        if let Some(Source { shard, .. }) = source {
+            self.store = until_done("find the shard", *partition, stop, || store.of_shard(shard)).await?;
+        }
+        // A replica that lacks rows costs only more attempts: what it accepts does not depend on it.
+        if let Err(error) = self.store.choose_complete(&["owners", "sources", "stretches", "clicks"]).await {
+            let partition = self.partition;
+            tracing::debug!(partition, %error, "no replica is known to have all rows: {error}");
+        }
+        Ok(())
     }
 
     /// Pauses when a source has begun and is not there: its beginning was lost with a replica, until an operator releases

@@ -7,8 +7,10 @@ use chrono::{DateTime, Days, NaiveDate, NaiveTime, Utc};
 use metrics::{counter, gauge, histogram};
 use schemas::clickhouse::rollup::{Run, Scope, last_day_of_month, may_be_read};
 use service::metrics::UNKNOWN;
+use uuid::Uuid;
 
 use super::{Upkeep, UpkeepError, UpkeepStore, raise_epoch};
+use crate::clickhouse::StoreError;
 
 impl Upkeep {
     /// Updates the metric of closed days, which exists only in the process that closes them.
@@ -60,8 +62,9 @@ impl Upkeep {
     pub(super) async fn remove_orphaned_rows(&self) -> Result<(), UpkeepError> {
         let epoch = raise_epoch(&self.store).await?;
         let orphaned = format!("NOT {} AND version < {epoch}", may_be_read(self.schedule.read_on));
+        let key = format!("workspace_id, slice, version, link_id = toUUID('{}')", Uuid::nil());
         for table in ["counts", "breakdowns"] {
-            let rows = self.tables.delete(table, &orphaned).await?;
+            let rows = self.tables.delete_by(table, &key, &orphaned).await?;
             if rows > 0 {
                 tracing::info!(table, rows, "removed {rows} rows of inactive versions from {table}");
             }
@@ -119,15 +122,19 @@ impl UpkeepStore {
 
     /// Computes rollups, and activates them if they match the raw rows exactly.
     pub(super) async fn run(&self, run: &Run) -> Result<(), UpkeepError> {
-        let statements = run.statements();
+        let (statements, version) = (run.statements(), run.version);
         let Some((activate, computing)) = statements.split_last() else { return Ok(()) };
-        for statement in computing {
-            self.insert(statement, run.version).await?;
+        for shard in self.statements.each_shard().await? {
+            // The version is an epoch, which its replica must know.
+            shard.client.sync(&["owners"]).await.map_err(StoreError::from)?;
+            for statement in computing {
+                Self::insert(&shard, statement, version).await?;
+            }
+            if let Some(found) = Self::difference(&shard, run).await? {
+                return Err(UpkeepError::Unequal { version, found });
+            }
         }
-        if let Some(found) = self.difference(run).await? {
-            return Err(UpkeepError::Unequal { version: run.version, found });
-        }
-        Ok(self.insert(activate, run.version).await?)
+        Ok(Self::insert(&self.statements, activate, version).await?)
     }
 }
 

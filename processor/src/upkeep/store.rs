@@ -29,6 +29,9 @@ const WINDOW_HISTORY_DAYS: u32 = 30;
 /// Maximum links of one purge; keeps the statement well below `max_query_size`.
 pub(super) const MAX_LINKS: usize = 1_000;
 
+/// Maximum keys of one statement that deletes; keeps it below `max_query_size`.
+const MAX_KEYS: usize = 1_000;
+
 /// ClickHouse's code of `QUERY_WAS_CANCELLED`.
 const CANCELLED: &str = "Code: 394.";
 
@@ -73,14 +76,20 @@ impl UpkeepStore {
         Self { statements: Statements { client: self.statements.client.pinned() } }
     }
 
-    /// Waits until the replica that is used has all clicks and what decides which of them count.
+    /// Waits until the replica that is used of each shard has all clicks and what decides which of them count.
     pub(crate) async fn sync(&self) -> Result<(), StoreError> {
-        Ok(self.statements.client.sync(&Self::all()).await?)
+        for shard in self.statements.client.each_shard().await? {
+            shard.sync(&Self::all()).await?;
+        }
+        Ok(())
     }
 
-    /// Changes to a replica that has all of that, if the present one does not get it.
+    /// Changes to replicas that have all of that, if the present ones do not get it.
     pub(crate) async fn choose_complete(&self) -> Result<(), StoreError> {
-        Ok(self.statements.client.choose_complete(&Self::all()).await?)
+        for shard in self.statements.client.each_shard().await? {
+            shard.choose_complete(&Self::all()).await?;
+        }
+        Ok(())
     }
 
     /// As the API does: upkeep does not remove what a state names that cannot be replaced by a newer one.
@@ -88,10 +97,10 @@ impl UpkeepStore {
         [&COUNTED[..], &["owners"]].concat()
     }
 
-    /// Runs a guarded insert under an epoch.
-    pub(super) async fn insert(&self, sql: &str, epoch: u64) -> Result<(), InsertError> {
+    /// Runs a guarded insert under an epoch, into the tables of the shard that the statements are for.
+    pub(super) async fn insert(statements: &Statements, sql: &str, epoch: u64) -> Result<(), InsertError> {
         let id = FencingToken { src: UPKEEP, epoch }.statement_id();
-        let insert = self.statements.query(sql).with_setting("query_id", id);
+        let insert = statements.query(sql).with_setting("query_id", id);
         let outcome = in_time(insert.with_setting("wait_end_of_query", "1").execute()).await;
         match outcome_of(outcome) {
             // A takeover kills running statements. Their rows are not active, so whether it finished does not matter.
@@ -108,11 +117,30 @@ impl UpkeepStore {
     ///
     /// This is a lightweight delete: rewriting parts of many gigabytes for each purge would cost too much.
     pub(super) async fn delete(&self, table: &str, condition: &str) -> Result<u64, StoreError> {
-        let count = format!("SELECT count() FROM {table} WHERE {condition}");
-        let rows: u64 = self.statements.fetch_one(&count).await?;
-        if rows > 0 {
-            let delete = format!("DELETE FROM {table} WHERE {condition}");
-            self.statements.execute(&delete).await?;
+        let mut deleted = 0;
+        for shard in self.statements.each_shard().await? {
+            let count = format!("SELECT count() FROM {table} WHERE {condition}");
+            let rows: u64 = shard.fetch_one(&count).await?;
+            if rows > 0 {
+                shard.execute(&format!("DELETE FROM {table} WHERE {condition}")).await?;
+            }
+            deleted += rows;
+        }
+        Ok(deleted)
+    }
+
+    /// Deletes the rows whose key a row has for which the condition holds, and returns how many.
+    ///
+    /// Of a condition with subqueries: replicas delete each for itself, and must not decide by what each knows then.
+    pub(super) async fn delete_by(&self, table: &str, key: &str, condition: &str) -> Result<u64, StoreError> {
+        let found = format!("SELECT DISTINCT toString(tuple({key})) FROM {table} WHERE {condition}");
+        let mut keys: BTreeSet<String> = BTreeSet::new();
+        for shard in self.statements.each_shard().await? {
+            keys.extend(shard.fetch_all::<String>(&found).await?);
+        }
+        let (keys, mut rows): (Vec<String>, u64) = (keys.into_iter().collect(), 0);
+        for keys in keys.chunks(MAX_KEYS) {
+            rows += self.delete(table, &format!("tuple({key}) IN ({})", keys.join(", "))).await?;
         }
         Ok(rows)
     }
@@ -122,7 +150,8 @@ impl UpkeepStore {
     /// Clicks that are stored meanwhile stay: a processor may not know of a deleted link yet, and their positions are not
     /// kept.
     pub(super) async fn delete_clicks(&self, condition: &str) -> Result<u64, StoreError> {
-        let last = format!("SELECT src, max(koff) FROM clicks WHERE {condition} GROUP BY src");
+        let clicks = self.clicks().await?;
+        let last = format!("SELECT src, max(koff) FROM {clicks} WHERE {condition} GROUP BY src");
         let last: Vec<(u32, u64)> = self.statements.fetch_all(&last).await?;
         if last.is_empty() {
             return Ok(0);
@@ -144,7 +173,19 @@ impl UpkeepStore {
                    WHERE src IN (SELECT src FROM clicks WHERE {condition})) \
              GROUP BY src HAVING NOT argMax(stays, koff)"
         );
-        self.statements.execute(&sql).await
+        self.execute_on_each_shard(&sql).await
+    }
+
+    async fn execute_on_each_shard(&self, sql: &str) -> Result<(), StoreError> {
+        for shard in self.statements.each_shard().await? {
+            shard.execute(sql).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the expression for the clicks of all shards.
+    async fn clicks(&self) -> Result<String, StoreError> {
+        Ok(self.statements.client.everywhere("clicks").await?)
     }
 
     /// Removes a table's deleted rows from the disk.
@@ -153,14 +194,16 @@ impl UpkeepStore {
             "SELECT count() FROM system.parts WHERE database = currentDatabase() AND table = '{table}' AND active \
              AND has_lightweight_delete"
         );
-        let masked: u64 = self.statements.fetch_one(&masked).await?;
-        if masked > 0 {
-            tracing::info!(
-                table,
-                parts = masked,
-                "rewriting {masked} parts of {table} without their deleted rows"
-            );
-            self.statements.execute(&format!("ALTER TABLE {table} APPLY DELETED MASK")).await?;
+        for shard in self.statements.each_shard().await? {
+            let masked: u64 = shard.fetch_one(&masked).await?;
+            if masked > 0 {
+                tracing::info!(
+                    table,
+                    parts = masked,
+                    "rewriting {masked} parts of {table} without their deleted rows"
+                );
+                shard.execute(&format!("ALTER TABLE {table} APPLY DELETED MASK")).await?;
+            }
         }
         Ok(())
     }
@@ -178,7 +221,11 @@ impl UpkeepStore {
     pub(super) async fn first_open_slice(&self) -> Result<Option<NaiveDate>, StoreError> {
         match self.last_closed_slice().await? {
             Some(last) => Ok(last.succ_opt()),
-            None => self.day("SELECT toString(minOrNull(toDate(broker_ts))) FROM clicks").await,
+            None => {
+                let first =
+                    format!("SELECT toString(minOrNull(toDate(broker_ts))) FROM {}", self.clicks().await?);
+                self.day(&first).await
+            }
         }
     }
 
@@ -188,7 +235,8 @@ impl UpkeepStore {
         slice: NaiveDate,
     ) -> Result<Option<NaiveDate>, StoreError> {
         self.day(&format!(
-            "SELECT toString(minOrNull(toDate(broker_ts))) FROM clicks WHERE toDate(broker_ts) > '{slice}'"
+            "SELECT toString(minOrNull(toDate(broker_ts))) FROM {} WHERE toDate(broker_ts) > '{slice}'",
+            self.clicks().await?
         ))
         .await
     }
@@ -206,7 +254,8 @@ impl UpkeepStore {
 
     /// Returns the days with raw rows for which a condition holds.
     pub(crate) async fn days_with(&self, condition: &str) -> Result<BTreeSet<NaiveDate>, StoreError> {
-        self.days_of(&format!("SELECT DISTINCT toString(toDate(broker_ts)) FROM clicks WHERE {condition}"))
+        let clicks = self.clicks().await?;
+        self.days_of(&format!("SELECT DISTINCT toString(toDate(broker_ts)) FROM {clicks} WHERE {condition}"))
             .await
     }
 
@@ -221,11 +270,18 @@ impl UpkeepStore {
     }
 
     /// Returns the number of the last block of clicks of each day that has any. Each insert and each replacement of rows
-    /// gets a higher number.
+    /// gets a higher number. Those of several shards are added up.
     pub async fn last_blocks(&self) -> Result<BTreeMap<NaiveDate, i64>, StoreError> {
         const SQL: &str = "SELECT partition, max(max_block_number) FROM system.parts \
                            WHERE database = currentDatabase() AND table = 'clicks' AND active GROUP BY partition";
-        self.blocks(SQL).await
+        let mut all = BTreeMap::new();
+        for shard in self.statements.each_shard().await? {
+            for (day, block) in blocks(&shard, SQL).await? {
+                // Also the first block of another shard, 0, makes it higher.
+                all.entry(day).and_modify(|sum| *sum += block + 1).or_insert(block);
+            }
+        }
+        Ok(all)
     }
 
     /// Returns the closed slices whose last block of clicks has changed since they were closed.
@@ -235,7 +291,7 @@ impl UpkeepStore {
             "SELECT toString(slice), argMax(last_block, version) FROM slices WHERE workspace_id = toUUID('{zero}') \
              GROUP BY slice"
         );
-        let (closed, blocks) = (self.blocks(&closed).await?, self.last_blocks().await?);
+        let (closed, blocks) = (blocks(&self.statements, &closed).await?, self.last_blocks().await?);
         // A day without blocks was removed by retention.
         let has_changed = |slice: &NaiveDate, closed| blocks.get(slice).is_some_and(|block| *block != closed);
         Ok(closed
@@ -245,13 +301,8 @@ impl UpkeepStore {
             .collect())
     }
 
-    async fn blocks(&self, sql: &str) -> Result<BTreeMap<NaiveDate, i64>, StoreError> {
-        let rows: Vec<(String, i64)> = self.statements.fetch_all(sql).await?;
-        Ok(rows.into_iter().filter_map(|(day, block)| Some((day.parse().ok()?, block))).collect())
-    }
-
-    /// Compares the raw rows of a run's slices with the computed rollups; describes the difference, if any.
-    pub(super) async fn difference(&self, run: &Run) -> Result<Option<String>, StoreError> {
+    /// Compares the raw rows of a run's slices with the rollups computed on the same shard; describes the difference, if any.
+    pub(super) async fn difference(shard: &Statements, run: &Run) -> Result<Option<String>, StoreError> {
         let zero = Uuid::nil();
         let days: Vec<String> = run.slices.keys().map(|slice| format!("'{slice}'")).collect();
         let days = days.join(", ");
@@ -273,7 +324,7 @@ impl UpkeepStore {
                      WHERE slice IN ({days}) AND {own} AND version = {version} AND unit = 'day' \
                      GROUP BY dimension, link_id = toUUID('{zero}'))) AS broken_down"
         );
-        let Compared { raw, counted, broken_down } = self.statements.fetch_one(&sql).await?;
+        let Compared { raw, counted, broken_down } = shard.fetch_one(&sql).await?;
         let expected = if raw == 0 { 0 } else { breakdowns };
         let equal = raw == counted
             && broken_down.len() == expected
@@ -289,12 +340,13 @@ impl UpkeepStore {
             "SELECT DISTINCT toString(link_id) FROM \
              (SELECT link_id FROM deleted_links \
               WHERE link_id NOT IN (SELECT link_id FROM purges) LIMIT {MAX_LINKS} \
-              UNION ALL SELECT link_id FROM clicks \
+              UNION ALL SELECT link_id FROM {clicks} \
               WHERE (toDate(broker_ts) >= '{recent}' \
                      OR toDate(broker_ts) IN (SELECT day FROM rebuilds WHERE at > now() - INTERVAL {RECENT_REBUILD_DAYS} DAY)) \
                 AND link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id \
               UNION ALL SELECT link_id FROM conversions \
               WHERE link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id) LIMIT {MAX_LINKS}",
+            clicks = self.clicks().await?,
             recent = recent.unwrap_or(DateTime::UNIX_EPOCH.date_naive()),
         );
         let links: Vec<String> = self.statements.fetch_all(&sql).await?;
@@ -308,7 +360,8 @@ impl UpkeepStore {
     ) -> Result<BTreeMap<WorkspaceId, BTreeSet<NaiveDate>>, StoreError> {
         let sql = format!(
             "SELECT toString(workspace_id), toString(toDate(broker_ts) AS slice), toString(toDate(occurred_at) AS day) \
-             FROM clicks WHERE link_id IN ({}) GROUP BY workspace_id, slice, day",
+             FROM {} WHERE link_id IN ({}) GROUP BY workspace_id, slice, day",
+            self.clicks().await?,
             list(links),
         );
         let rows: Vec<(String, String, String)> = self.statements.fetch_all(&sql).await?;
@@ -355,18 +408,26 @@ impl UpkeepStore {
         &self,
         table: &str,
         day: NaiveDate,
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Result<BTreeSet<String>, StoreError> {
         let sql = format!(
             "SELECT DISTINCT partition FROM system.parts WHERE database = currentDatabase() AND active \
-             AND table = '{table}' AND partition < '{day}' ORDER BY partition"
+             AND table = '{table}' AND partition < '{day}'"
         );
-        self.statements.fetch_all(&sql).await
+        let mut partitions: BTreeSet<String> = BTreeSet::new();
+        for shard in self.statements.each_shard().await? {
+            partitions.extend(shard.fetch_all::<String>(&sql).await?);
+        }
+        Ok(partitions)
     }
 
     pub(super) async fn drop_partition(&self, table: &str, partition: &str) -> Result<(), StoreError> {
-        let sql = format!("ALTER TABLE {table} DROP PARTITION '{partition}'");
-        self.statements.execute(&sql).await
+        self.execute_on_each_shard(&format!("ALTER TABLE {table} DROP PARTITION '{partition}'")).await
     }
+}
+
+async fn blocks(statements: &Statements, sql: &str) -> Result<BTreeMap<NaiveDate, i64>, StoreError> {
+    let rows: Vec<(String, i64)> = statements.fetch_all(sql).await?;
+    Ok(rows.into_iter().filter_map(|(day, block)| Some((day.parse().ok()?, block))).collect())
 }
 
 /// Returns links as a list of SQL.

@@ -40,8 +40,8 @@ async fn wipe(isolated: &Isolated) {
 }
 
 /// Makes the clicks of partition 0 belong to another topic.
-pub(crate) const FORMER: &str =
-    "INSERT INTO sources SELECT 65536, generateUUIDv4(), 0, now64(3), 'test' SETTINGS async_insert = 0";
+pub(crate) const FORMER: &str = "INSERT INTO sources (src, topic_id, at, reason) \
+     SELECT 65536, generateUUIDv4(), now64(3), 'test' SETTINGS async_insert = 0";
 
 /// Waits until the processor's readiness of partitions contains this text.
 async fn wait_for_readiness(processor: &Processor, status: u16, text: &str) {
@@ -206,7 +206,7 @@ async fn an_insert_under_a_former_source_is_rejected() {
     let config = config(&isolated);
     let topic = isolated.topic(topic::CLICKS);
     let log = Log::new(&config.kafka, &topic, "former").unwrap();
-    let claim = Claim::new(0, store, log, CancellationToken::new());
+    let mut claim = Claim::new(0, store, log, CancellationToken::new());
     let ownership = claim.take_over().await.unwrap();
     assert_eq!((ownership.token.src, ownership.position.next), (source(2, 0), 0));
 }

@@ -17,5 +17,6 @@ mod repeats;
 mod replay;
 mod replicas;
 mod rollups;
+mod shards;
 mod storing;
 mod upkeep;

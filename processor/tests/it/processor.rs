@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use clap::Parser as _;
+use devstack::clickhouse::CLUSTER;
 use processor::{Config, Program};
 use schemas::grants::User;
 use service::Shutdown;
@@ -40,7 +41,9 @@ fn parse(isolated: &Isolated, command: &[&str]) -> Program {
         "--audit-hours",
         "0",
     ];
-    Program::try_parse_from(engines.iter().chain(command)).unwrap()
+    let cluster: &[&str] =
+        if isolated.other_clickhouse.is_empty() { &[] } else { &["--clickhouse-cluster", CLUSTER] };
+    Program::try_parse_from(engines.iter().chain(cluster).chain(command)).unwrap()
 }
 
 /// Runs an operator's command and returns its answer.

@@ -72,7 +72,7 @@ async fn an_insert_under_an_old_epoch_stores_nothing() {
     // The other source has its own epoch.
     insert(&former, other, elsewhere, &insertion(other, 0..1)).await.unwrap();
     assert_eq!(rows(&isolated).await, "21");
-    let log = Source { src, topic_id: uuid::Uuid::nil(), first_offset: 0 };
+    let log = Source { src, topic_id: uuid::Uuid::nil(), first_offset: 0, shard: 0 };
     let position = current.position(log).await.unwrap();
     assert_eq!((position.next, position.last_row.map(|row| row.koff)), (20, Some(19)));
 }
@@ -124,7 +124,7 @@ async fn a_source_continues_after_dropped_and_removed_rows() {
     let store = store(&isolated, "one");
     let src = source(1, 0);
     let token = FencingToken { src, epoch: store.raise_epoch(src).await.unwrap() };
-    let log = Source { src, topic_id: uuid::Uuid::nil(), first_offset: 7 };
+    let log = Source { src, topic_id: uuid::Uuid::nil(), first_offset: 7, shard: 0 };
     let next = async || store.position(log).await.unwrap().next;
     assert_eq!(next().await, 7);
     insert(&store, src, token.epoch, &insertion(src, 7..10)).await.unwrap();

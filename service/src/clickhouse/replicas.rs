@@ -1,11 +1,10 @@
 //! The replicas of ClickHouse, of which statements use one at a time.
 //!
-//! All replicas have the same rows, some a moment later than others. A program stays with one of them while it works,
-//! and changes to another one when it fails.
+//! All replicas of a shard have the same rows, some a moment later than others. A program stays with one of them while it
+//! works, and changes to another one when it fails. Of most tables every shard has all rows.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clickhouse::Client;
@@ -15,7 +14,8 @@ use clickhouse::query::Query;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use super::{ClickhouseConfig, clients};
+use super::places::{Known, Place};
+use super::{ClickhouseConfig, ClickhouseUrl, clients};
 use crate::{Check, Shutdown, health};
 
 /// How long a replica may take to answer before it counts as failed.
@@ -27,16 +27,15 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a replica may take to get the rows of the others.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// From this number of replicas on, an insert is confirmed by most of them: then the loss of one loses nothing, and the
-/// others go on at once. Two could not store anything while one is away.
-const REPLICAS_OF_QUORUM: usize = 3;
-
-/// ClickHouse. All that were made of one configuration use the same replica; see [`Clickhouse::pinned`].
+/// ClickHouse. All that were made of one configuration use the same replica of each shard; see [`Clickhouse::pinned`].
 #[derive(Clone)]
 pub struct Clickhouse {
     replicas: Arc<[Replica]>,
-    /// The index of the replica that statements use.
-    chosen: Arc<AtomicUsize>,
+    known: Known,
+    /// Statements use a replica of this shard; without one, of any.
+    shard: Option<u16>,
+    cluster: Option<Arc<str>>,
+    url: Arc<ClickhouseUrl>,
     is_replicated: bool,
 }
 
@@ -66,17 +65,22 @@ impl Clickhouse {
         let replica = |(server, client)| Replica { name: name(server), client };
         let replicas: Arc<[Replica]> = config.url.servers.iter().zip(clients(config)).map(replica).collect();
         let is_replicated = config.cluster.is_some() || replicas.len() > 1;
-        let quorum = if replicas.len() >= REPLICAS_OF_QUORUM { "auto" } else { "0" };
-        let clickhouse = Self { replicas, chosen: Arc::clone(&config.chosen), is_replicated };
+        let known = config.known.clone();
+        known.begin_with(replicas.len());
+        let cluster = config.cluster.as_deref().map(Arc::from);
+        let url = Arc::new(config.url.clone());
+        let clickhouse = Self { replicas, known, shard: None, cluster, url, is_replicated };
         if !is_replicated {
             return clickhouse;
         }
         [
             // Two inserts of equal rows are two inserts, unless they name what they follow.
             ("insert_deduplicate", "0"),
-            ("insert_quorum", quorum),
+            ("insert_quorum", "0"),
             ("insert_quorum_parallel", "1"),
             ("insert_quorum_timeout", "20000"),
+            // A statement on several shards reads a table of all shards in a subquery once.
+            ("distributed_product_mode", "global"),
             // A statement that changes rows ends when all replicas have done it.
             ("mutations_sync", "2"),
             ("lightweight_deletes_sync", "2"),
@@ -97,27 +101,35 @@ impl Clickhouse {
         Self { replicas: self.replicas.iter().map(with_setting).collect(), ..self }
     }
 
-    /// Returns one that stays with the replica that is used now.
+    /// Returns the shard whose replicas its statements use; `None` when they use any.
+    #[must_use]
+    pub fn shard(&self) -> Option<u16> {
+        self.shard
+    }
+
+    /// Returns one that stays with the replicas that are used now.
     #[must_use]
     pub fn pinned(&self) -> Self {
-        self.at(self.chosen())
+        Self { known: self.known.pinned(), ..self.clone() }
     }
 
     /// Returns one that stays with a replica, by its index.
     #[must_use]
     pub fn at(&self, replica: usize) -> Self {
-        Self { chosen: Arc::new(AtomicUsize::new(replica)), ..self.clone() }
+        let known = self.known.pinned();
+        known.choose(replica);
+        Self { known, shard: None, ..self.clone() }
     }
 
     /// Returns the index of the replica that is used now.
     #[must_use]
     pub fn chosen(&self) -> usize {
-        self.chosen.load(Ordering::Relaxed)
+        self.known.order(self.shard)[0]
     }
 
-    /// Changes to another replica.
+    /// Changes to another replica of its shard.
     pub fn choose(&self, replica: usize) {
-        if self.chosen.swap(replica, Ordering::Relaxed) != replica {
+        if self.known.choose(replica) {
             tracing::warn!(replica = self.replicas[replica].name, "using another replica of ClickHouse now");
         }
     }
@@ -129,15 +141,80 @@ impl Clickhouse {
         }
     }
 
-    /// Returns the indexes of all replicas, the one that is used now first.
+    /// Returns the indexes of all replicas, or of all of its shard, the one that is used now first.
     pub fn from_chosen(&self) -> impl Iterator<Item = usize> {
-        let (chosen, count) = (self.chosen(), self.replicas.len());
-        (chosen..count).chain(0..chosen)
+        self.known.order(self.shard).into_iter()
+    }
+
+    /// Returns one whose statements use the replicas of a shard, by the number that is macro `shard` of its servers.
+    ///
+    /// # Errors
+    /// When none of them has answered yet.
+    pub async fn of_shard(&self, shard: u16) -> Result<Self> {
+        if self.shards().await?.len() <= 1 {
+            return Ok(self.clone());
+        }
+        match self.known.order(Some(shard))[..] {
+            [] => Err(Error::Custom(format!("CLICKHOUSE_URL names no replica of shard {shard}"))),
+            _ => Ok(Self { shard: Some(shard), ..self.clone() }),
+        }
+    }
+
+    /// Returns the numbers of all shards, ascending; none for a single server.
+    ///
+    /// # Errors
+    /// When no replica of a shard has answered yet.
+    pub async fn shards(&self) -> Result<Vec<u16>> {
+        if !self.is_replicated {
+            return Ok(Vec::new());
+        }
+        if let Some(shards) = self.known.shards() {
+            return Ok(shards);
+        }
+        let asked = self.replicas.iter().enumerate().map(|(index, replica)| self.look_at(index, replica));
+        let answers = join_all(asked).await;
+        self.known.shards().ok_or_else(|| {
+            let faults: Vec<String> = answers.into_iter().filter_map(std::result::Result::err).collect();
+            Error::Custom(format!("not every shard of ClickHouse has answered yet: {}", faults.join("; ")))
+        })
+    }
+
+    /// Returns one for each shard, whose statements use the replicas of that shard; one for a single server.
+    ///
+    /// # Errors
+    /// As those of [`Clickhouse::shards`].
+    pub async fn each_shard(&self) -> Result<Vec<Self>> {
+        let shards = self.shards().await?;
+        if shards.len() <= 1 {
+            return Ok(vec![self.clone()]);
+        }
+        Ok(shards.into_iter().map(|shard| Self { shard: Some(shard), ..self.clone() }).collect())
+    }
+
+    /// Returns the expression with which a statement reads a table of all shards instead of its own.
+    ///
+    /// # Errors
+    /// As those of [`Clickhouse::shards`].
+    pub async fn everywhere(&self, table: &str) -> Result<String> {
+        let shards = self.shards().await?;
+        if shards.len() <= 1 {
+            return Ok(table.to_owned());
+        }
+        let used =
+            shards.iter().filter_map(|shard| self.known.address(*self.known.order(Some(*shard)).first()?));
+        let used: Vec<String> = used.collect();
+        Ok(self.url.remote(&used.join(","), table))
     }
 
     /// Returns the replicas' names, as host and port.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.replicas.iter().map(|replica| &*replica.name)
+    }
+
+    /// Returns a replica's name, as host and port.
+    #[must_use]
+    pub fn name(&self, replica: usize) -> &str {
+        &self.replicas[replica].name
     }
 
     /// Returns whether the tables are replicated.
@@ -148,8 +225,9 @@ impl Clickhouse {
 
     /// Returns the client of the replica that is used now.
     #[must_use]
-    pub fn client(&self) -> &Client {
-        &self.replicas[self.chosen()].client
+    pub fn client(&self) -> Client {
+        let client = self.replicas[self.chosen()].client.clone();
+        if self.known.confirm_inserts() { client.with_setting("insert_quorum", "auto") } else { client }
     }
 
     /// Begins a statement; see [`Client::query`].
@@ -209,39 +287,49 @@ impl Clickhouse {
         outcome
     }
 
-    /// Changes to another replica if the present one does not work, and returns the detail of a check: which ones do not.
+    /// Changes to other replicas if the present ones do not work, and returns the detail of a check: which ones do not.
     async fn probe(&self) -> std::result::Result<String, String> {
-        let answers = join_all(self.replicas.iter().map(|replica| async {
-            let probe = probe(&replica.client, self.is_replicated);
-            // There is nothing to change to from a single server, however slow it is.
-            let answer = match self.replicas.len() {
-                1 => Ok(probe.await),
-                _ => timeout(PROBE_TIMEOUT, probe).await,
-            };
-            let fault = answer.unwrap_or_else(|_| Err("no answer within 2 seconds".to_owned())).err()?;
+        let answers = join_all(self.replicas.iter().enumerate().map(|(index, replica)| async move {
+            let fault = self.look_at(index, replica).await.err()?;
             Some(if self.replicas.len() == 1 { fault } else { format!("{}: {fault}", replica.name) })
         }))
         .await;
         let faults: Vec<&str> = answers.iter().flatten().map(String::as_str).collect();
-        if answers[self.chosen()].is_some() {
-            match answers.iter().position(Option::is_none) {
-                Some(working) => self.choose(working),
+        // Those of each shard, and of any.
+        let shards = self.known.shards().unwrap_or_default().into_iter().map(Some);
+        for shard in shards.chain([None]) {
+            let order = self.known.order(shard);
+            match order.iter().find(|replica| answers[**replica].is_none()) {
+                Some(working) if *working != order[0] => self.choose(*working),
+                Some(_) => {}
                 None => return Err(faults.join("; ")),
             }
         }
         Ok(if faults.is_empty() { health::OK.to_owned() } else { faults.join("; ") })
     }
-}
 
-/// Asks a replica whether it works; returns what is wrong with it.
-async fn probe(client: &Client, is_replicated: bool) -> std::result::Result<(), String> {
-    const READ_ONLY: &str =
-        "SELECT count() FROM system.replicas WHERE database = currentDatabase() AND is_readonly";
-    let sql = if is_replicated { READ_ONLY } else { "SELECT toUInt64(0)" };
-    match client.query_raw(sql).fetch_one::<u64>().await {
-        Ok(0) => Ok(()),
-        Ok(_) => Err("its tables are read-only, it does not reach ZooKeeper or Keeper".to_owned()),
-        Err(error) => Err(error.to_string()),
+    /// Asks a replica whether it works, and for its place; returns what is wrong with it.
+    async fn look_at(&self, index: usize, replica: &Replica) -> std::result::Result<(), String> {
+        let probe = async {
+            if !self.is_replicated {
+                return replica.client.query_raw("SELECT toUInt64(0)").fetch_one::<u64>().await.map(|_| None);
+            }
+            let place = Place::asked_for(self.cluster.as_deref().unwrap_or_default());
+            replica.client.query_raw(&place).fetch_one::<Place>().await.map(Some)
+        };
+        // There is nothing to change to from a single server, however slow it is.
+        let answer = match self.replicas.len() {
+            1 => Ok(probe.await),
+            _ => timeout(PROBE_TIMEOUT, probe).await,
+        };
+        match answer {
+            Ok(Ok(place)) => match place.map(|place| self.known.learn(index, place)) {
+                Some(Err(fault)) => Err(fault.to_owned()),
+                Some(Ok(())) | None => Ok(()),
+            },
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("no answer within 2 seconds".to_owned()),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
 /// The parts of a ClickHouse URL; Debug does not show the password.
@@ -21,6 +21,20 @@ impl ClickhouseUrl {
     #[must_use]
     pub fn database(&self) -> &str {
         self.database.as_deref().unwrap_or("default")
+    }
+
+    /// Returns the expression with which a statement on one server reads a table of others, by their addresses, as the same
+    /// user.
+    pub(super) fn remote(&self, addresses: &str, table: &str) -> String {
+        let function = if self.servers.iter().any(|server| server.starts_with("https:")) {
+            "remoteSecure"
+        } else {
+            "remote"
+        };
+        let user = self.user.as_deref().unwrap_or("default");
+        let password = self.password.as_ref().map_or("", |password| password.expose_secret());
+        let [database, user, password] = [self.database(), user, password].map(quoted);
+        format!("{function}('{addresses}', {database}, '{table}', {user}, {password})")
     }
 }
 
@@ -92,6 +106,11 @@ impl ClickhouseUrl {
     }
 }
 
+/// Returns a text as a literal of ClickHouse.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\\', r"\\").replace('\'', r"\'"))
+}
+
 /// Decodes percent-encoding, as in passwords.
 fn decode(text: &str) -> String {
     // Escaped, because a form decoder gives + & = a special meaning.
@@ -110,8 +129,6 @@ impl fmt::Debug for ClickhouseUrl {
 
 #[cfg(test)]
 mod tests {
-    use secrecy::ExposeSecret as _;
-
     use super::*;
 
     #[test]

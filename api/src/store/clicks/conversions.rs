@@ -67,10 +67,11 @@ pub(crate) async fn conversions_by_link(
     let within = any_of(&[Range { start, end: last + 1 }], "occurred_at", instant);
     // Time and class first: few rows are left when the wide column of ids is read.
     let looked_up = format!(
-        "SELECT link_id AS link, uniqExact(click_id) AS count FROM clicks
+        "SELECT link_id AS link, uniqExact(click_id) AS count FROM {clicks}
          PREWHERE {of} AND {within} AND broker_ts >= {start} AND {condition}
               AND occurred_at IN (SELECT occurred_at FROM conversions WHERE {of} AND {within})
          WHERE click_id IN (SELECT click_id FROM conversions WHERE {of} AND {within}) GROUP BY link",
+        clicks = queries.client.everywhere("clicks").await?,
         start = instant(start),
     );
     let looked_up = queries.query(&looked_up).fetch_all::<LinkRow>().await?;
@@ -121,10 +122,11 @@ pub(crate) async fn are_of_class(
     let LookedUp { condition, are_of_class } = LookedUp::of(class);
     let list = |literals: BTreeSet<String>| Vec::from_iter(literals).join(", ");
     let sql = format!(
-        "SELECT DISTINCT click_id FROM clicks
+        "SELECT DISTINCT click_id FROM {clicks}
          PREWHERE workspace_id = toUUID('{workspace}') AND link_id IN ({links}) AND occurred_at IN ({times})
               AND broker_ts >= {first} AND {condition}
          WHERE click_id IN ({ids})",
+        clicks = queries.client.everywhere("clicks").await?,
         links = list(clicks.iter().map(|click| format!("toUUID('{}')", click.link)).collect()),
         times = list(clicks.iter().map(|click| instant(click.at)).collect()),
         first = instant(first),

@@ -137,11 +137,12 @@ async fn read(
                 toString(class) AS class, toString(country) AS country, toString(device_type) AS device_type,
                 toString(browser) AS browser, toString(os) AS os, referrer, utm_source, utm_medium,
                 utm_campaign, utm_term, utm_content, external_click_id
-         FROM clicks
+         FROM {clicks}
          WHERE workspace_id = toUUID('{workspace}') AND {of} AND {class} AND occurred_at >= {from} AND {before}
            AND broker_ts >= {from}
          ORDER BY occurred_at DESC, src DESC, koff DESC
          LIMIT {limit}",
+        clicks = queries.client.everywhere("clicks").await?,
         workspace = question.workspace,
         of = question.of.of_raw(question.workspace),
         class = question.classes.condition(),

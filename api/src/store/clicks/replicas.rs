@@ -63,22 +63,19 @@ pub(crate) async fn follow_replicas(app: App, shutdown: Shutdown) {
         }
         if let Some(mut state) = next.take() {
             complete(clickhouse, &mut state.complete).await;
-            let is_shared = state.complete.len() >= clickhouse.names().len().min(2);
-            if is_shared || state.asked_at.elapsed() > UNSHARED {
-                if let Some(replica) = replica_with(clickhouse, &state.complete).await {
-                    // Queries must not find the state before the replica that has its rows.
-                    clickhouse.choose(replica);
+            let is_late = state.asked_at.elapsed() > UNSHARED;
+            if are_complete(clickhouse, &state.complete, if is_late { 1 } else { 2 }).await {
+                // Queries must not find the state before the replicas that have its rows.
+                if choose(clickhouse, &state.complete).await {
                     recent.keep(state.asked_at, state.rows);
                     used = Some((state.replica, state.complete));
                 }
                 continue;
             }
-            next = Some(state);
+            next = Some(state).filter(|_| !is_late);
         }
-        if let Some((_, complete)) = &used
-            && let Some(replica) = replica_with(clickhouse, complete).await
-        {
-            clickhouse.choose(replica);
+        if let Some((_, complete)) = &used {
+            choose(clickhouse, complete).await;
         }
     }
 }
@@ -121,13 +118,33 @@ async fn complete(clickhouse: &Clickhouse, known: &mut Complete) {
     known.extend(found.into_iter().flatten());
 }
 
-/// Returns the first replica, from the present one on, that still has its blocks, or those of one that is complete.
-async fn replica_with(clickhouse: &Clickhouse, complete: &Complete) -> Option<usize> {
-    let asked = clickhouse.from_chosen().map(async |replica| {
-        let found = timeout(LIMIT, Blocks::of(&clickhouse.at(replica))).await.ok()?.ok()?;
+/// Returns whether this number of replicas of each shard is complete, or all.
+async fn are_complete(clickhouse: &Clickhouse, complete: &Complete, wanted: usize) -> bool {
+    let is_complete = |shard: &Clickhouse| {
+        let found = shard.from_chosen().filter(|replica| complete.contains_key(replica)).count();
+        found >= shard.from_chosen().count().min(wanted)
+    };
+    clickhouse.each_shard().await.is_ok_and(|shards| shards.iter().all(is_complete))
+}
+
+/// Changes to the first replica of each shard, from the present one on, that still has its blocks, or those of one that is
+/// complete; returns whether each shard has one.
+async fn choose(clickhouse: &Clickhouse, complete: &Complete) -> bool {
+    let Ok(shards) = clickhouse.each_shard().await else { return false };
+    let chosen = join_all(shards.iter().map(|shard| replica_with(shard, complete))).await;
+    for replica in chosen.iter().flatten() {
+        clickhouse.choose(*replica);
+    }
+    chosen.iter().all(Option::is_some)
+}
+
+/// Returns the first replica of a shard that can be chosen.
+async fn replica_with(shard: &Clickhouse, complete: &Complete) -> Option<usize> {
+    let asked = shard.from_chosen().map(async |replica| {
+        let found = timeout(LIMIT, Blocks::of(&shard.at(replica))).await.ok()?.ok()?;
         let has_rows = match complete.get(&replica) {
             Some(own) => found.cover(own),
-            None => complete.values().any(|others| found.cover(others)),
+            None => shard.from_chosen().filter_map(|other| complete.get(&other)).any(|own| found.cover(own)),
         };
         has_rows.then_some(replica)
     });

@@ -11,6 +11,7 @@ use super::pieces::DAY;
 use super::query_pool::QueryPool;
 use super::question::Question;
 use super::recent::{LOG, NEWEST, SLICE, SOURCE, StateRow};
+use super::tables::Tables;
 
 /// How far the rollups reach, and up to when every click is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(crate) struct Snapshot {
     pub(crate) as_of: Option<DateTime<Utc>>,
     /// Later raw rows do not count, in milliseconds since 1970: other replicas may not have them yet.
     pub(super) raw_until: Option<i64>,
+    /// Where the rows are.
+    pub(super) tables: Tables,
 }
 
 /// How long a state of a single server is reused. Its promises are never revoked, and newer clicks are counted anyway;
@@ -54,15 +57,18 @@ impl Snapshot {
             let Some(everyones) = queries.recent.last(Duration::MAX) else {
                 return Err(Error::Custom("no replica has all clicks".to_owned()));
             };
+            let tables = Tables::everywhere(queries).await?;
+            let of_rows =
+                |rows: &[StateRow]| Self { tables, ..Self::of_rows(rows, first_day).before_as_of() };
             if is_everyones {
-                return Ok(Self::of_rows(&everyones, first_day).before_as_of());
+                return Ok(of_rows(&everyones));
             }
             // The replica has the rows of the versions up to then.
             let newest =
                 everyones.iter().find(|row| row.of == NEWEST).map_or(0, |row| row.value.unsigned_abs());
             let mut rows = read(&slices(&of_slices, newest)).await?;
             rows.extend(everyones.iter().filter(|row| row.of != SLICE).cloned());
-            return Ok(Self::of_rows(&rows, first_day).before_as_of());
+            return Ok(of_rows(&rows));
         }
         if is_everyones && let Some(rows) = queries.recent.last(RECENT) {
             return Ok(Self::of_rows(&rows, first_day));
@@ -95,7 +101,7 @@ impl Snapshot {
             .collect();
         versions.sort_unstable();
         let as_of = as_of.and_then(DateTime::from_timestamp_millis);
-        Self { closed_until, versions, as_of, raw_until: None }
+        Self { closed_until, versions, as_of, raw_until: None, tables: Tables::default() }
     }
 
     /// Limits raw rows to those that are certain to be there.

@@ -69,7 +69,7 @@ impl Question<'_> {
         let mut branches = Vec::new();
         let closed_slices = self.of_rollup(snapshot, closed_until, rollup, key, &pieces, with_visitors);
         branches.extend(closed_slices);
-        let raw = |when: String| self.of_raw(key, &when, with_visitors);
+        let raw = |when: String| self.of_raw(snapshot, key, &when, with_visitors);
         if let Some(first) = pieces.edges.first() {
             branches.push(raw(format!(
                 "broker_ts >= {} AND broker_ts < {} AND {}",
@@ -124,7 +124,7 @@ impl Question<'_> {
                AND slice >= toDate({first}) AND slice < toDate({closed_until}) AND {active}{only}",
             key = key_of_row,
             visitors = if with_visitors { ", visitors AS v" } else { "" },
-            table = rollup.table,
+            table = snapshot.tables.of(rollup.table),
             workspace = self.workspace,
             of = self.of.of_rollups(self.workspace),
             condition = rollup.condition,
@@ -136,13 +136,14 @@ impl Question<'_> {
     }
 
     /// Returns the raw rows of some ranges.
-    fn of_raw(&self, key: &Key, when: &str, with_visitors: bool) -> String {
+    fn of_raw(&self, snapshot: &Snapshot, key: &Key, when: &str, with_visitors: bool) -> String {
         let visitors = format!(", uniqCombined64State({PRECISION})(visitor) AS v");
         let rows = format!(
-            "SELECT {key} AS k, count() AS n{visitors} FROM clicks
+            "SELECT {key} AS k, count() AS n{visitors} FROM {clicks}
              WHERE workspace_id = toUUID('{workspace}') AND {of} AND {class} AND {when}{only} GROUP BY k",
             key = key.of_raw,
             visitors = if with_visitors { &visitors } else { "" },
+            clicks = snapshot.tables.of("clicks"),
             workspace = self.workspace,
             of = self.of.of_raw(self.workspace),
             class = self.classes.condition(),

@@ -3,7 +3,8 @@
 //! The library was built as a console, which has no address for other servers and opens no port for them, so its
 //! replicated tables stay read-only. Three of its functions return that address, its protocol and its password; they
 //! are replaced by functions that return constants. The second address that the library listens on for HTTP gets the
-//! handler of other servers, which the library contains, instead of the one of queries.
+//! handler of other servers, which the library contains, instead of the one of queries. And a connection that another server
+//! breaks off, because it was killed, does not end this one.
 //!
 //! All of it holds for one version, at addresses within the library that were found by reading its code. The bytes there
 //! are compared first, so any other version is an error.
@@ -47,6 +48,9 @@ const FACTORY: Function = Function {
         0x55, 0x41, 0x57, 0x41, 0x56, 0x41, 0x55, 0x41, 0x54, 0x53, 0x48, 0x81, 0xec, 0x98, 0, 0, 0,
     ],
 };
+/// `KillingErrorHandler::exception`: ends the process.
+const FAULT: Function =
+    Function { offset: 0x0f11_3480, begins_with: &[0x50, 0xe8, 0xfa, 0x66, 0xe2, 0x11, 0xcc] };
 
 const HANDLER: &str = "InterserverIOHTTPHandler-factory";
 
@@ -67,7 +71,7 @@ const SHORT: usize = 22;
 pub(super) unsafe fn enable(base: *mut u8, address: SocketAddrV4) -> Result<(), Cause> {
     // SAFETY: as for this function.
     unsafe {
-        for function in [&ADDRESS, &SCHEME, &CREDENTIALS, &FACTORY] {
+        for function in [&ADDRESS, &SCHEME, &CREDENTIALS, &FACTORY, &FAULT] {
             let found = std::slice::from_raw_parts(base.add(function.offset), function.begins_with.len());
             if found != function.begins_with {
                 return Err(
@@ -119,6 +123,8 @@ pub(super) unsafe fn enable(base: *mut u8, address: SocketAddrV4) -> Result<(), 
         replace(base, &SCHEME, &get_scheme)?;
         replace(base, &CREDENTIALS, &get_credentials)?;
         replace(base, &FACTORY, &jump(factory))?;
+        // ret: the connection's thread goes on with another connection, as in a server.
+        replace(base, &FAULT, &[0xc3])?;
     }
     Ok(())
 }

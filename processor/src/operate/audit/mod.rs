@@ -61,11 +61,13 @@ pub async fn audit(config: &Config) -> anyhow::Result<Report> {
     let mut attempt = 1;
     loop {
         config.upkeep_store().sync().await.context("a replica of ClickHouse lacks rows of another one")?;
-        let tables = AuditStore::new(Clickhouse::new(&config.clickhouse));
+        let tables =
+            AuditStore::new(&Clickhouse::new(&config.clickhouse)).await.context("cannot reach ClickHouse")?;
         let before = tables.fingerprint().await.context("cannot read the tables")?;
         let mut report = Audit { config, store: &store, tables }.run().await?;
         report.equal = report.difference_count == 0;
-        let tables = AuditStore::new(Clickhouse::new(&config.clickhouse));
+        let tables =
+            AuditStore::new(&Clickhouse::new(&config.clickhouse)).await.context("cannot reach ClickHouse")?;
         let is_one_state = tables.fingerprint().await.context("cannot read the tables")? == before;
         // A purge may have been running when the audit started, so a difference is checked at least twice.
         if report.equal || attempt >= ATTEMPTS || (attempt > 1 && is_one_state) {

@@ -11,29 +11,28 @@ impl AuditStore {
         &self,
         compared: &[(u32, u64, u64)],
     ) -> Result<Vec<Difference>, StoreError> {
-        let clickhouse = &self.statements.client;
-        let (own, mut unequal) = (self.content(compared).await?, Vec::new());
-        for (replica, name) in clickhouse.names().enumerate() {
-            if replica == clickhouse.chosen() {
-                continue;
+        let mut unequal = Vec::new();
+        for shard in self.statements.client.each_shard().await? {
+            let own = Self::content(shard.clone(), compared).await?;
+            for replica in shard.from_chosen().skip(1) {
+                let (name, other) = (shard.name(replica), shard.at(replica));
+                other.sync(&["clicks", "counts", "breakdowns", "slices", "deleted_links"]).await?;
+                let content = Self::content(other, compared).await?;
+                let differs = |(table, src, rows, sum): &Content| {
+                    let detail =
+                        format!("{name} has {rows} rows of {table}, source {src}, whose sum is {sum}");
+                    Difference::new(Kind::Replica, detail)
+                };
+                unequal.extend(content.iter().filter(|part| !own.contains(part)).map(differs));
+                let lacks = |(table, src, ..): &&Content| {
+                    !content.iter().any(|(other, of, ..)| (other, of) == (table, src))
+                };
+                let missing = |(table, src, rows, _): &Content| {
+                    let detail = format!("{name} has none of the {rows} rows of {table}, source {src}");
+                    Difference::new(Kind::Replica, detail)
+                };
+                unequal.extend(own.iter().filter(lacks).map(missing));
             }
-            let other = self.of_replica(replica);
-            let tables = ["clicks", "counts", "breakdowns", "slices", "deleted_links"];
-            clickhouse.at(replica).sync(&tables).await?;
-            let content = other.content(compared).await?;
-            let differs = |(table, src, rows, sum): &Content| {
-                let detail = format!("{name} has {rows} rows of {table}, source {src}, whose sum is {sum}");
-                Difference::new(Kind::Replica, detail)
-            };
-            unequal.extend(content.iter().filter(|part| !own.contains(part)).map(differs));
-            let lacks = |(table, src, ..): &&Content| {
-                !content.iter().any(|(other, of, ..)| (other, of) == (table, src))
-            };
-            let missing = |(table, src, rows, _): &Content| {
-                let detail = format!("{name} has none of the {rows} rows of {table}, source {src}");
-                Difference::new(Kind::Replica, detail)
-            };
-            unequal.extend(own.iter().filter(lacks).map(missing));
         }
         Ok(unequal)
     }

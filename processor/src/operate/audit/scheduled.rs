@@ -51,7 +51,8 @@ async fn work(config: &Config) {
 /// Exports the newest result, or runs an audit if it is too old. Returns how long to pause after it.
 async fn round(config: &Config) -> anyhow::Result<Duration> {
     let every = Duration::from_secs(3_600 * config.audit_hours);
-    let tables = AuditStore::new(Clickhouse::new(&config.clickhouse));
+    let tables =
+        AuditStore::new(&Clickhouse::new(&config.clickhouse)).await.context("cannot reach ClickHouse")?;
     if let Some(newest) = tables.newest().await.context("cannot read the results of audits")? {
         export(newest.differences as f64, newest.ended as f64 / 1e3);
         // A clock that was set back: the next one comes an interval from now.

@@ -112,23 +112,32 @@ pub(super) type Content = (String, u32, u64, u64);
 #[derive(Clone)]
 pub(super) struct AuditStore {
     pub(super) statements: Statements,
+    /// The tables of all shards.
+    clicks: String,
+    counts: String,
+    breakdowns: String,
     /// The workspaces whose own rollups still have clicks that their raw rows are not counted for.
     pub(super) awaiting_purge: Vec<Uuid>,
 }
 
 impl AuditStore {
-    pub(super) fn new(client: Clickhouse) -> Self {
-        Self { statements: Statements::new(client), awaiting_purge: Vec::new() }
+    /// Creates one that stays with the replicas that are used now.
+    pub(super) async fn new(client: &Clickhouse) -> Result<Self, StoreError> {
+        let client = client.pinned();
+        let [clicks, counts, breakdowns] = [
+            client.everywhere("clicks").await?,
+            client.everywhere("counts").await?,
+            client.everywhere("breakdowns").await?,
+        ];
+        let statements = Statements::new(client);
+        Ok(Self { statements, clicks, counts, breakdowns, awaiting_purge: Vec::new() })
     }
 
-    /// Returns one that reads a replica of ClickHouse, by its index.
-    pub(super) fn of_replica(&self, replica: usize) -> Self {
-        let client = self.statements.client.at(replica);
-        Self { statements: Statements { client }, awaiting_purge: Vec::new() }
-    }
-
-    /// Returns what must be equal in each replica.
-    pub(super) async fn content(&self, compared: &[(u32, u64, u64)]) -> Result<Vec<Content>, StoreError> {
+    /// Returns what must be equal in each replica of a shard.
+    pub(super) async fn content(
+        replica: Clickhouse,
+        compared: &[(u32, u64, u64)],
+    ) -> Result<Vec<Content>, StoreError> {
         let within: Vec<String> = compared
             .iter()
             .map(|(src, from, to)| format!("(src = {src} AND koff >= {from} AND koff < {to})"))
@@ -146,7 +155,7 @@ impl AuditStore {
             rollup("counts"),
             rollup("breakdowns"),
         );
-        self.statements.fetch_all(&sql).await
+        Statements::new(replica).fetch_all(&sql).await
     }
 
     /// Returns the newest result.
@@ -178,7 +187,8 @@ impl AuditStore {
             "SELECT koff, workspace_id, link_id, toUnixTimestamp64Milli(occurred_at) AS millis, visitor, \
                     toString(class) AS kind, toString(device_type) AS device, toString(browser) AS program, \
                     toString(os) AS system, click_id \
-             FROM clicks WHERE src = {src} AND koff >= {from} AND koff < {to} ORDER BY koff"
+             FROM {clicks} WHERE src = {src} AND koff >= {from} AND koff < {to} ORDER BY koff",
+            clicks = self.clicks
         );
         self.statements.fetch(&sql)
     }
@@ -189,8 +199,10 @@ impl AuditStore {
         for (Log { src, .. }, Range { end, .. }) in logs {
             condition += &format!(" AND NOT (src = {src} AND koff < {end})");
         }
-        let sql =
-            format!("SELECT src, min(koff), count() FROM clicks WHERE {condition} GROUP BY src ORDER BY src");
+        let clicks = &self.clicks;
+        let sql = format!(
+            "SELECT src, min(koff), count() FROM {clicks} WHERE {condition} GROUP BY src ORDER BY src"
+        );
         let rows: Vec<(u32, u64, u64)> = self.statements.fetch_all(&sql).await?;
         Ok(rows.into_iter().map(|(src, from, rows)| Former { src, from, rows }).collect())
     }
@@ -206,8 +218,9 @@ impl AuditStore {
             .map(|(workspace, link)| format!("(toUUID('{workspace}'), toUUID('{link}'))"))
             .collect();
         let sql = format!(
-            "SELECT click_id AS id, max(again) AS is_possible_repeat FROM clicks PREWHERE (workspace_id, link_id) IN ({}) \
+            "SELECT click_id AS id, max(again) AS is_possible_repeat FROM {} PREWHERE (workspace_id, link_id) IN ({}) \
              WHERE click_id IN ? GROUP BY click_id",
+            self.clicks.replace('?', "??"),
             links.join(", "),
         );
         in_time(self.statements.client.query(&sql).bind(ids).fetch_all()).await
@@ -225,7 +238,8 @@ impl AuditStore {
         let sql = format!(
             "SELECT src AS source, koff AS offset, any(workspace_id) AS workspace, any(link_id) AS link, \
                     toString(toDate(any(broker_ts))) AS day, count() AS copies, any(click_id) AS id \
-             FROM clicks WHERE {outside} GROUP BY src, koff HAVING copies > 1 ORDER BY src, koff LIMIT {LIMIT}"
+             FROM {clicks} WHERE {outside} GROUP BY src, koff HAVING copies > 1 ORDER BY src, koff LIMIT {LIMIT}",
+            clicks = self.clicks
         );
         self.doubled(&sql, Kind::DoubledRow).await
     }
@@ -235,10 +249,11 @@ impl AuditStore {
         let sql = format!(
             "SELECT max(src) AS source, argMax(koff, src) AS offset, workspace_id AS workspace, link_id AS link, \
                     toString(toDate(max(broker_ts))) AS day, count() AS copies, any(click_id) AS id \
-             FROM clicks \
-             WHERE (workspace_id, link_id) IN (SELECT workspace_id, link_id FROM clicks WHERE again) \
+             FROM {clicks} \
+             WHERE (workspace_id, link_id) IN (SELECT workspace_id, link_id FROM {clicks} WHERE again) \
              GROUP BY workspace_id, link_id, sipHash128(click_id) HAVING copies > 1 AND max(again) \
-               AND uniqExact(src, koff) > 1 LIMIT {LIMIT}"
+               AND uniqExact(src, koff) > 1 LIMIT {LIMIT}",
+            clicks = self.clicks
         );
         self.doubled(&sql, Kind::DoubledClick).await
     }
@@ -258,9 +273,11 @@ impl AuditStore {
 
     /// Returns the workspaces that have rows of deleted links.
     pub(super) async fn workspaces_awaiting_purge(&self) -> Result<Vec<Uuid>, StoreError> {
-        const SQL: &str = "SELECT DISTINCT toString(workspace_id) FROM clicks \
-                           WHERE link_id IN (SELECT link_id FROM deleted_links)";
-        let workspaces: Vec<String> = self.statements.fetch_all(SQL).await?;
+        let sql = format!(
+            "SELECT DISTINCT toString(workspace_id) FROM {} WHERE link_id IN (SELECT link_id FROM deleted_links)",
+            self.clicks
+        );
+        let workspaces: Vec<String> = self.statements.fetch_all(&sql).await?;
         Ok(workspaces.iter().filter_map(|workspace| workspace.parse().ok()).collect())
     }
 
@@ -268,9 +285,11 @@ impl AuditStore {
     pub(super) async fn slices(&self, until: NaiveDate) -> Result<BTreeMap<NaiveDate, u64>, StoreError> {
         let sql = format!(
             "SELECT toString(day), sum(n) FROM (\
-               SELECT toDate(broker_ts) AS day, count() AS n FROM clicks WHERE toDate(broker_ts) < '{until}' \
+               SELECT toDate(broker_ts) AS day, count() AS n FROM {clicks} WHERE toDate(broker_ts) < '{until}' \
                GROUP BY day UNION ALL \
-               SELECT DISTINCT slice AS day, toUInt64(0) AS n FROM counts WHERE slice < '{until}') GROUP BY day",
+               SELECT DISTINCT slice AS day, toUInt64(0) AS n FROM {counts} WHERE slice < '{until}') GROUP BY day",
+            clicks = self.clicks,
+            counts = self.counts,
         );
         let rows: Vec<(String, u64)> = self.statements.fetch_all(&sql).await?;
         Ok(rows.into_iter().filter_map(|(day, rows)| Some((day.parse().ok()?, rows))).collect())
@@ -281,13 +300,14 @@ impl AuditStore {
         let zero = Uuid::nil();
         let days: Vec<String> = slices.iter().map(|slice| format!("'{slice}'")).collect();
         let (days, active) = (days.join(", "), is_active());
+        let Self { clicks, counts: table, breakdowns: broken_down, .. } = self;
         let raw = |value: &str, keys: &str| {
             format!(
                 "SELECT toUInt8(0) AS side, '' AS dim, val, key.1 AS per, day, workspace_id AS workspace, key.2 AS link, \
                         kind, key.3 AS since, n, v \
                  FROM (SELECT workspace_id, link_id, toString(class) AS kind, toStartOfHour(occurred_at) AS hour, \
                               toDate(broker_ts) AS day, {value} AS val, count() AS n, uniqCombined64State({PRECISION})(visitor) AS v \
-                       FROM clicks WHERE toDate(broker_ts) IN ({days}) AND {NOT_DELETED} \
+                       FROM {clicks} WHERE toDate(broker_ts) IN ({days}) AND {NOT_DELETED} \
                        GROUP BY workspace_id, link_id, kind, hour, day, val) \
                  ARRAY JOIN arrayFlatten(arrayMap(of -> [{keys}], [link_id, toUUID('{zero}')])) AS key",
             )
@@ -295,7 +315,7 @@ impl AuditStore {
         let counts = format!(
             "{} UNION ALL SELECT toUInt8(1), '', '', toString(unit), slice, workspace_id, link_id, toString(class), \
                     start, clicks, visitors \
-             FROM counts WHERE unit IN ('hour', 'day') AND slice IN ({days}) AND {active} AND {NOT_DELETED}",
+             FROM {table} WHERE unit IN ('hour', 'day') AND slice IN ({days}) AND {active} AND {NOT_DELETED}",
             raw("''", "('hour', of, hour), ('day', of, toStartOfDay(hour))"),
         );
         let mut unequal = self.unequal(&counts).await?;
@@ -303,7 +323,7 @@ impl AuditStore {
             let breakdowns = format!(
                 "{} UNION ALL SELECT toUInt8(1), '', value, 'day', slice, workspace_id, link_id, toString(class), \
                         toDateTime(start, 'UTC'), clicks, visitors \
-                 FROM breakdowns WHERE dimension = '{dimension}' AND unit = 'day' AND slice IN ({days}) AND {active} \
+                 FROM {broken_down} WHERE dimension = '{dimension}' AND unit = 'day' AND slice IN ({days}) AND {active} \
                    AND {NOT_DELETED}",
                 raw(&format!("toString({dimension})"), "('day', of, toStartOfDay(hour))"),
             );
@@ -329,8 +349,8 @@ impl AuditStore {
                    AND slice < '{until}' AND {active} AND {NOT_DELETED}"
             )
         };
-        let mut unequal = self.unequal(&of("counts", "''", "''")).await?;
-        let breakdowns = of("breakdowns", "value", "toString(dimension)");
+        let mut unequal = self.unequal(&of(&self.counts, "''", "''")).await?;
+        let breakdowns = of(&self.breakdowns, "value", "toString(dimension)");
         unequal.extend(self.unequal(&breakdowns).await?);
         Ok(unequal)
     }
@@ -369,10 +389,12 @@ impl AuditStore {
         let sql = format!(
             "SELECT kind, sum(raw), sum(rolled) FROM (\
                SELECT toString(class) AS kind, count() AS raw, countIf(toDate(broker_ts) >= '{until}') AS rolled \
-               FROM clicks WHERE {NOT_DELETED} AND {settled} GROUP BY kind UNION ALL \
-               SELECT toString(class) AS kind, toUInt64(0), sum(clicks) FROM counts \
+               FROM {clicks} WHERE {NOT_DELETED} AND {settled} GROUP BY kind UNION ALL \
+               SELECT toString(class) AS kind, toUInt64(0), sum(clicks) FROM {counts} \
                WHERE link_id = toUUID('{zero}') AND slice < '{until}' AND {active} AND {settled} \
                  AND unit = if(toLastDayOfMonth(start) < '{until}', 'month', 'day') GROUP BY kind) GROUP BY kind",
+            clicks = self.clicks,
+            counts = self.counts,
             active = is_active(),
             settled = format!("NOT has(CAST([{}], 'Array(UUID)'), workspace_id)", waiting.join(", ")),
         );

@@ -8,6 +8,7 @@ use rdkafka::message::BorrowedMessage;
 use schemas::row::ClickRow;
 use tokio::sync::mpsc::Receiver;
 
+use super::store::Staging;
 use super::{Range, Rebuild, RebuildError};
 use crate::clickhouse::InsertError;
 use crate::operate::applied_recounts::AppliedRecounts;
@@ -25,23 +26,27 @@ const ATTEMPTS: usize = 20;
 
 impl Rebuild<'_> {
     /// Reads the clicks of a day among a range into the staging table.
-    pub(super) async fn fill(&self, day: NaiveDate, range: &Range) -> Result<(), RebuildError> {
+    pub(super) async fn fill(
+        &self,
+        staging: &Staging,
+        day: NaiveDate,
+        range: &Range,
+    ) -> Result<(), RebuildError> {
         let Range { partition, src, from, .. } = *range;
         let mut filling = Filling {
-            rebuild: self,
+            staging,
             day,
             recent_ids: RecentIds::default(),
             kept: HashSet::new(),
             deleted_links: DeletedLinks::default(),
         };
-        for (of, koff, click_id, broker_ts) in self.staging.possible_repeats(day, partition).await? {
+        for (of, koff, click_id, broker_ts) in staging.possible_repeats(day, partition).await? {
             if (of, koff) < (src, from) {
                 filling.recent_ids.admit(&click_id, broker_ts);
             }
             filling.kept.insert(click_id);
         }
-        let recounts =
-            self.recounts.get_or_try_init(|| AppliedRecounts::read(&self.staging.statements)).await?;
+        let recounts = self.recounts.get_or_try_init(|| AppliedRecounts::read(&staging.statements)).await?;
         let mut batcher = Batcher::new(self.config.batch);
         let mut log = self.open(range).await?;
         while let Some(clicks) = log.next().await? {
@@ -67,9 +72,13 @@ impl Rebuild<'_> {
         except: &BTreeSet<NaiveDate>,
         first_day: NaiveDate,
     ) -> Result<(usize, BTreeSet<NaiveDate>), RebuildError> {
-        let possible_repeats = self.staging.possible_repeats_since(first_day, range.partition).await?;
+        // A range is on one of them.
+        let Some(staging) = self.stagings.iter().find(|staging| staging.has(range)) else {
+            return Ok((0, BTreeSet::new()));
+        };
+        let possible_repeats = staging.possible_repeats_since(first_day, range.partition).await?;
         let mut adding = Adding {
-            rebuild: self,
+            staging,
             range,
             possible_repeats: possible_repeats.into_iter().collect(),
             deleted_links: DeletedLinks::default(),
@@ -97,7 +106,7 @@ impl Rebuild<'_> {
     /// Starts reading a range of the log.
     async fn open(&self, range: &Range) -> Result<Clicks, RebuildError> {
         self.check_log(range).await?;
-        let Range { partition, src, from, to } = *range;
+        let Range { partition, src, from, to, .. } = *range;
         let part = Part { topic: self.log.topic().into(), partition, offsets: from..to };
         // Invalid records already have dead letters.
         let take = move |message: &BorrowedMessage<'_>| decode(src, &Record::of(message)).ok();
@@ -161,7 +170,7 @@ impl Clicks {
 
 /// Fills the staging table with a day's clicks.
 struct Filling<'a> {
-    rebuild: &'a Rebuild<'a>,
+    staging: &'a Staging,
     day: NaiveDate,
     recent_ids: RecentIds,
     /// Possible repeats that stay stored; each may count in place of a lost first copy.
@@ -172,11 +181,12 @@ struct Filling<'a> {
 impl Filling<'_> {
     async fn store(&mut self, batch: Option<Batch>) -> Result<(), RebuildError> {
         let Some(batch) = batch else { return Ok(()) };
-        let Rebuild { store, staging, .. } = self.rebuild;
+        let staging = self.staging;
+        let store = &staging.store;
         self.deleted_links.refresh(store).await?;
         let asked = repeats::to_look_up(&batch, &self.recent_ids);
         let other_days = format!("toDate(broker_ts) != '{}'", self.day);
-        let mut stored = store.stored_in("clicks", &other_days, &asked).await?;
+        let mut stored = store.stored_where(&other_days, &asked).await?;
         stored.extend(store.stored_in(staging.table(), "1", &asked).await?);
         let repeats = repeats::find(&batch, &self.recent_ids, &stored);
         let repeats = with_all(&batch, repeats, |row| self.kept.contains(row.click_id()));
@@ -193,7 +203,7 @@ impl Filling<'_> {
 
 /// Inserts missing rows of open and recently closed days.
 struct Adding<'a> {
-    rebuild: &'a Rebuild<'a>,
+    staging: &'a Staging,
     range: &'a Range,
     /// The stored clicks that are possible repeats.
     possible_repeats: HashSet<String>,
@@ -209,7 +219,7 @@ impl Adding<'_> {
             return Ok(());
         }
         let (src, partition) = (self.range.src, self.range.partition);
-        let store = &self.rebuild.store;
+        let store = &self.staging.store;
         for _ in 0..ATTEMPTS {
             // Fenced: nothing is inserted meanwhile. The partition's owner takes over again at its next insert.
             let token = store.fence_on_all(src).await?;
@@ -239,7 +249,8 @@ impl Adding<'_> {
 
     /// Returns the rows of a batch that are stored already or must not be stored.
     async fn not_missing(&self, batch: &Batch) -> Result<Dropped, RebuildError> {
-        let Rebuild { store, staging, .. } = self.rebuild;
+        let staging = self.staging;
+        let store = &staging.store;
         self.deleted_links.refresh(store).await?;
         let none = RecentIds::default();
         let asked = repeats::to_look_up(batch, &none);

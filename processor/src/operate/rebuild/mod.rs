@@ -17,12 +17,11 @@ use std::fmt;
 
 use chrono::NaiveDate;
 use serde::Serialize;
-use service::clickhouse::Clickhouse;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 pub(crate) use self::store::Range;
-use self::store::Staging;
+use self::store::{Content, Staging};
 use super::applied_recounts::AppliedRecounts;
 use super::reading::ReadError;
 use crate::Config;
@@ -91,7 +90,8 @@ pub(crate) struct Rebuild<'a> {
     store: Store,
     upkeep: UpkeepStore,
     log: Log,
-    staging: Staging,
+    /// Of each shard.
+    stagings: Vec<Staging>,
     /// Set when the log is first read.
     recounts: OnceCell<AppliedRecounts>,
 }
@@ -99,13 +99,19 @@ pub(crate) struct Rebuild<'a> {
 impl<'a> Rebuild<'a> {
     /// Starts a rebuild and stops any other one.
     pub(crate) async fn begin(config: &'a Config, store: Store, log: Log) -> Result<Self, RebuildError> {
-        let staging = Staging::new(Clickhouse::new(&config.clickhouse)).await?;
-        Ok(Self { config, store, upkeep: config.upkeep_store(), log, staging, recounts: OnceCell::new() })
+        let mut stagings = Vec::new();
+        for store in store.each_shard().await? {
+            stagings.push(Staging::new(store).await?);
+        }
+        Ok(Self { config, store, upkeep: config.upkeep_store(), log, stagings, recounts: OnceCell::new() })
     }
 
-    /// Removes the staging table.
+    /// Removes the staging tables.
     pub(crate) async fn end(self) -> Result<(), RebuildError> {
-        Ok(self.staging.drop().await?)
+        for staging in self.stagings {
+            staging.drop().await?;
+        }
+        Ok(())
     }
 
     /// Rebuilds a day: the ranges from the log, all other rows from the table with the changes of a recount.
@@ -118,24 +124,36 @@ impl<'a> Rebuild<'a> {
     ) -> Result<Rebuilt, RebuildError> {
         for _ in 0..ATTEMPTS {
             let block = self.last_block(day).await?;
-            self.staging.keep(day, ranges, recount).await?;
-            for range in ranges {
-                self.fill(day, range).await?;
+            let (mut staged, mut stored, mut behind) =
+                (Content::default(), Content::default(), format!("toDate(broker_ts) = '{day}'"));
+            for staging in &self.stagings {
+                staging.keep(day, ranges, recount).await?;
+                for range in ranges.iter().filter(|range| staging.has(range)) {
+                    self.fill(staging, day, range).await?;
+                }
+                let (others, doubled) = staging.unexpected_rows(day).await?;
+                if others + doubled > 0 {
+                    return Err(RebuildError::Unequal { day, others, doubled });
+                }
+                let (there, before) = staging.contents(day).await?;
+                (staged, stored) = (staged.and(there), stored.and(before));
+                for (src, koff) in staging.ends().await? {
+                    behind += &format!(" AND NOT (src = {src} AND koff <= {koff})");
+                }
             }
-            let (others, doubled) = self.staging.unexpected_rows(day).await?;
-            if others + doubled > 0 {
-                return Err(RebuildError::Unequal { day, others, doubled });
-            }
-            let (staged, stored) = self.staging.contents(day).await?;
             let rebuilt = Rebuilt { day, before: stored.rows, after: staged.rows, changed: staged != stored };
             if rebuilt.changed {
-                self.staging.note(day, reason, recount).await?;
-                self.upkeep.keep_positions(&self.staging.is_behind(day).await?).await?;
+                for staging in &self.stagings {
+                    staging.note(day, reason, recount).await?;
+                }
+                self.upkeep.keep_positions(&behind).await?;
                 if self.last_block(day).await? != block {
                     tracing::info!(%day, "{day} got new clicks meanwhile, rebuilding it once more");
                     continue;
                 }
-                self.staging.replace(day).await?;
+                for staging in &self.stagings {
+                    staging.replace(day).await?;
+                }
             }
             self.close_again(day).await?;
             tracing::info!(%day, "rebuilt {rebuilt}");

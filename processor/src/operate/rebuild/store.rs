@@ -6,44 +6,57 @@ use chrono::{DateTime, NaiveDate, Utc};
 use clickhouse::Row;
 use schemas::referrer::WITHOUT_WWW;
 use serde::{Deserialize, Serialize};
-use service::clickhouse::Clickhouse;
 use uuid::Uuid;
 
-use crate::clickhouse::StoreError;
 use crate::clickhouse::statements::Statements;
+use crate::clickhouse::{Store, StoreError};
 
 /// A range of a partition's offsets that is read from the log again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Range {
     pub(crate) partition: i32,
     pub(crate) src: u32,
+    /// The shard that has the source's rows.
+    #[serde(skip)]
+    pub(crate) shard: u16,
     pub(crate) from: u64,
     pub(crate) to: u64,
 }
 
+/// Links of one statement that deletes; keeps it below `max_query_size`.
+const LINKS_PER_DELETE: usize = 1_000;
+
 /// What the names of staging tables begin with.
 const PREFIX: &str = "clicks_staging_";
 
-/// The clicks of a day, in one table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Row, Deserialize)]
+/// The clicks of a day, in one table or several.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Row, Deserialize)]
 pub(super) struct Content {
     pub(super) rows: u64,
     /// The sum of the hashes of all rows.
     hash: u64,
 }
 
-/// The staging table of one attempt, and the tables around it.
+impl Content {
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { rows: self.rows + other.rows, hash: self.hash.wrapping_add(other.hash) }
+    }
+}
+
+/// The staging table of one attempt on a shard, and the tables around it.
 pub(super) struct Staging {
+    /// Stays with the replica that has the staging table.
+    pub(super) store: Store,
     pub(super) statements: Statements,
     table: String,
 }
 
 impl Staging {
-    /// Creates a staging table and drops all others, which stops the rebuilds that use them.
-    pub(super) async fn new(client: Clickhouse) -> Result<Self, StoreError> {
-        // The staging table is on one replica.
-        let statements = Statements::new(client.pinned());
-        let staging = Self { statements, table: format!("{PREFIX}{}", Uuid::now_v7().simple()) };
+    /// Creates a staging table and drops all others there, which stops the rebuilds that use them. `store` stays with a
+    /// replica.
+    pub(super) async fn new(store: Store) -> Result<Self, StoreError> {
+        let statements = Statements::new(store.client().clone());
+        let staging = Self { store, statements, table: format!("{PREFIX}{}", Uuid::now_v7().simple()) };
         let others = format!(
             "SELECT name FROM system.tables WHERE database = currentDatabase() AND startsWith(name, '{PREFIX}')"
         );
@@ -54,6 +67,11 @@ impl Staging {
         }
         staging.statements.execute(&schemas::clickhouse::staging(&staging.table)).await?;
         Ok(staging)
+    }
+
+    /// Returns whether the rows of a range are on this shard.
+    pub(super) fn has(&self, range: &Range) -> bool {
+        self.store.client().shard().is_none_or(|shard| shard == range.shard)
     }
 
     /// Returns the table's name.
@@ -78,6 +96,7 @@ impl Staging {
             rows += &format!(" AND NOT (src = {src} AND koff >= {from} AND koff < {to})");
         }
         if let Some(recount) = recount {
+            self.statements.client.sync(&["recounts"]).await?;
             rows = recounted(&rows, recount);
         }
         self.statements.execute(&format!("TRUNCATE TABLE {}", self.table)).await?;
@@ -124,15 +143,9 @@ impl Staging {
         self.statements.execute(&sql).await
     }
 
-    /// Returns the condition for the day's rows whose offsets are higher than the table's last one of their source.
-    pub(super) async fn is_behind(&self, day: NaiveDate) -> Result<String, StoreError> {
-        let sql = format!("SELECT src, max(koff) FROM {} GROUP BY src", self.table);
-        let last: Vec<(u32, u64)> = self.statements.fetch_all(&sql).await?;
-        let mut condition = format!("toDate(broker_ts) = '{day}'");
-        for (src, koff) in last {
-            condition += &format!(" AND NOT (src = {src} AND koff <= {koff})");
-        }
-        Ok(condition)
+    /// Returns the table's last offset of each source.
+    pub(super) async fn ends(&self) -> Result<Vec<(u32, u64)>, StoreError> {
+        self.statements.fetch_all(&format!("SELECT src, max(koff) FROM {} GROUP BY src", self.table)).await
     }
 
     /// Replaces the day's rows by the table's; then deletes those of links that were deleted meanwhile.
@@ -140,11 +153,17 @@ impl Staging {
         self.statements
             .execute(&format!("ALTER TABLE clicks REPLACE PARTITION '{day}' FROM {}", self.table))
             .await?;
-        self.statements
-            .execute(&format!(
-                "DELETE FROM clicks IN PARTITION '{day}' WHERE link_id IN (SELECT link_id FROM deleted_links)"
-            ))
-            .await
+        // By their ids: replicas delete each for itself, and must not decide by what each knows then.
+        let deleted = format!(
+            "SELECT DISTINCT toString(link_id) FROM clicks WHERE toDate(broker_ts) = '{day}' AND NOT {NOT_DELETED}"
+        );
+        let deleted: Vec<String> = self.statements.fetch_all(&deleted).await?;
+        for links in deleted.chunks(LINKS_PER_DELETE) {
+            let links = links.join("', '");
+            let delete = format!("DELETE FROM clicks IN PARTITION '{day}' WHERE link_id IN ('{links}')");
+            self.statements.execute(&delete).await?;
+        }
+        Ok(())
     }
 
     /// Returns the possible repeats of a partition with their positions, oldest first: those in the table, and those of

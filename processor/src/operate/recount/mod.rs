@@ -248,7 +248,7 @@ async fn scan(tables: &RecountStore, days: &BTreeSet<NaiveDate>, agents: &Agents
         tables.referrers_with_www(&condition).await.context("cannot read the referrers of the raw rows")?;
     found.referrers = referrers.iter().map(|(_, clicks)| clicks).sum();
     found.add_days(referrers.iter().map(|(day, _)| *day));
-    let mut rows = tables.scan(&condition)?;
+    let mut rows = tables.scan(&condition).await?;
     let (mut clicks, mut logged_at) = (0_u64, Instant::now());
     while let Some(scanned) = next(&mut rows).await.context("cannot read the raw rows")? {
         clicks += scanned.clicks;

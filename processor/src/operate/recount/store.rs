@@ -56,14 +56,15 @@ impl RecountStore {
     }
 
     /// Returns what the clicks for which a condition holds say, by link; those without a User-Agent say nothing.
-    pub(super) fn scan(&self, condition: &str) -> Result<RowCursor<Scanned>, StoreError> {
+    pub(super) async fn scan(&self, condition: &str) -> Result<RowCursor<Scanned>, StoreError> {
         let sql = format!(
             "SELECT workspace_id AS workspace, link_id AS link, user_agent, toString(purpose) AS why, \
                     toString(class) AS kind, toString(device_type) AS device, toString(browser) AS program, \
                     toString(os) AS system, groupUniqArray(toUInt16(toDate(broker_ts))) AS days, count() AS clicks \
-             FROM clicks WHERE user_agent != '' AND {condition} \
+             FROM {clicks} WHERE user_agent != '' AND {condition} \
                AND link_id NOT IN (SELECT link_id FROM deleted_links) \
-             GROUP BY workspace, link, user_agent, why, kind, device, program, system"
+             GROUP BY workspace, link, user_agent, why, kind, device, program, system",
+            clicks = self.statements.client.everywhere("clicks").await?
         );
         self.statements.fetch(&sql)
     }
@@ -72,9 +73,10 @@ impl RecountStore {
     /// since 1970.
     pub(super) async fn referrers_with_www(&self, condition: &str) -> Result<Vec<(u16, u64)>, StoreError> {
         let sql = format!(
-            "SELECT toUInt16(toDate(broker_ts)) AS day, count() FROM clicks \
+            "SELECT toUInt16(toDate(broker_ts)) AS day, count() FROM {clicks} \
              WHERE referrer != {WITHOUT_WWW} AND {condition} AND link_id NOT IN (SELECT link_id FROM deleted_links) \
-             GROUP BY day"
+             GROUP BY day",
+            clicks = self.statements.client.everywhere("clicks").await?
         );
         self.statements.fetch_all(&sql).await
     }
