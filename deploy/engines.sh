@@ -46,6 +46,7 @@ ask() {
     local url rest
     url=$(setting CLICKHOUSE_URL)
     [[ $url =~ ^(https?://)(([^:/@]+)(:([^@]*))?@)?([^/]+)/([A-Za-z0-9_]+)$ ]] || fail 'CLICKHOUSE_URL is not http(s)://user:password@host:port/database'
+    [[ ${BASH_REMATCH[6]} != *,* ]] || fail 'CLICKHOUSE_URL names several servers: a cluster is saved by its own statement, BACKUP'
     rest=${*: -1}
     {
         printf 'url = "%s%s/?database=%s%s"\n' "${BASH_REMATCH[1]}" "${BASH_REMATCH[6]}" "${BASH_REMATCH[7]}" "$rest"

@@ -148,7 +148,8 @@ pub async fn plan_migration(config: &Config) -> anyhow::Result<String> {
 /// Returns the least privileges of each program's user on one engine or on all; `api migrate --print-grants`.
 #[must_use]
 pub fn grants(config: &Config, engine: Option<Engine>) -> String {
-    grants::print(engine, config.clickhouse.url.database(), &config.kafka.topic(""))
+    let clickhouse = &config.clickhouse;
+    grants::print(engine, clickhouse.url.database(), clickhouse.cluster.is_some(), &config.kafka.topic(""))
 }
 
 /// Runs an operator's command and returns what to print; `api admin …`.

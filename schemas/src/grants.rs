@@ -132,8 +132,9 @@ const CLICKHOUSE: [(&str, &str, &str); 16] = {
 /// Prefix of the tables in which the processor rebuilds a day.
 pub const STAGING: &str = "clicks_staging_";
 
-/// Returns the rights of each user in ClickHouse, as `GRANT … ON …`; the tables need not exist yet.
-pub fn clickhouse(database: &str) -> Vec<(User, String)> {
+/// Returns the rights of each user in ClickHouse, as `GRANT … ON …`, on a single server or in a cluster; the tables need not
+/// exist yet.
+pub fn clickhouse(database: &str, in_cluster: bool) -> Vec<(User, String)> {
     let mut grants = vec![(User::Migrate, format!("GRANT ALL ON `{database}`.*"))];
     for engine in [
         "MergeTree",
@@ -158,10 +159,12 @@ pub fn clickhouse(database: &str) -> Vec<(User, String)> {
     }
     for user in [User::Api, User::Processor, User::Migrate] {
         grants.push((user, "GRANT SELECT ON system.replicas".to_owned()));
-        grants.push((user, "GRANT SELECT ON system.clusters".to_owned()));
+        if in_cluster {
+            grants.push((user, "GRANT SELECT ON system.clusters".to_owned()));
+        }
     }
     // Of several shards, one reads the tables of all.
-    for user in [User::Api, User::Processor] {
+    for user in [User::Api, User::Processor].into_iter().filter(|_| in_cluster) {
         grants.push((user, "GRANT CREATE TEMPORARY TABLE, REMOTE ON *.*".to_owned()));
     }
     // A day is rebuilt in a table of its own. Statements of a former owner of a source are stopped.

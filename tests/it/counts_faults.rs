@@ -53,6 +53,6 @@ async fn each_click_is_a_row_once_while_processors_and_partitions_change() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_click_is_a_row_once_on_replicas_that_are_killed_frozen_and_behind() {
-    let exact = counts_replica_faults(ReplicaFaults { replicas: 2, rounds: 1, rate: 500 }).await;
+    let exact = counts_replica_faults(ReplicaFaults { shards: 1, replicas: 2, rounds: 1, rate: 500 }).await;
     progress(&format!("replicas broken: {exact}"));
 }

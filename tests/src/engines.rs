@@ -86,6 +86,14 @@ impl Isolated {
         url.replacen(&first, &hosts, 1)
     }
 
+    /// Returns the expression with which the administrator reads the clicks of all shards.
+    pub fn clicks(&self) -> String {
+        match self.other_clickhouse[..] {
+            [] => "clicks".to_owned(),
+            _ => format!("cluster('{}', currentDatabase(), 'clicks')", clickhouse::CLUSTER),
+        }
+    }
+
     /// Returns the URL of a replica of ClickHouse.
     pub fn clickhouse_of(&self, replica: usize) -> String {
         match replica.checked_sub(1) {

@@ -17,13 +17,18 @@ pub enum Engine {
 
 /// Returns the rights on one engine or on all: SQL for Postgres and ClickHouse, commands for Kafka. Names of topics,
 /// groups and ids start with `prefix`.
-pub(crate) fn print(engine: Option<Engine>, clickhouse_database: &str, prefix: &str) -> String {
+pub(crate) fn print(
+    engine: Option<Engine>,
+    clickhouse_database: &str,
+    in_cluster: bool,
+    prefix: &str,
+) -> String {
     let engines = engine.map_or_else(|| Engine::value_variants().to_vec(), |engine| vec![engine]);
     let texts: Vec<String> = engines
         .into_iter()
         .map(|engine| match engine {
             Engine::Postgres => postgres(),
-            Engine::ClickHouse => clickhouse(clickhouse_database),
+            Engine::ClickHouse => clickhouse(clickhouse_database, in_cluster),
             Engine::Kafka => kafka(prefix),
         })
         .collect();
@@ -50,7 +55,7 @@ fn postgres() -> String {
     text
 }
 
-fn clickhouse(database: &str) -> String {
+fn clickhouse(database: &str, in_cluster: bool) -> String {
     let mut text = "\
 -- ClickHouse: create the users and grant their rights before the first `api migrate`, and again after each upgrade:
 "
@@ -58,7 +63,7 @@ fn clickhouse(database: &str) -> String {
     for user in [User::Migrate, User::Api, User::Processor] {
         let _ = writeln!(text, "--   CREATE USER {} IDENTIFIED BY '…';", user.name());
     }
-    for (user, grant) in grants::clickhouse(database) {
+    for (user, grant) in grants::clickhouse(database, in_cluster) {
         let _ = writeln!(text, "{grant} TO {};", user.name());
     }
     text
@@ -85,8 +90,8 @@ mod tests {
 
     #[test]
     fn one_engine_or_all_are_printed() {
-        let all = print(None, "hop", "eu.");
-        let one = print(Some(Engine::ClickHouse), "hop", "eu.");
+        let all = print(None, "hop", false, "eu.");
+        let one = print(Some(Engine::ClickHouse), "hop", false, "eu.");
         assert!(all.contains(&one));
         for expected in [
             "GRANT SELECT, INSERT, UPDATE, DELETE ON links TO hopline_api;\n",
@@ -95,5 +100,6 @@ mod tests {
         ] {
             assert_eq!((all.contains(expected), one.contains(expected)), (true, expected.contains("hop`")));
         }
+        assert!(!all.contains("REMOTE") && print(None, "hop", true, "eu.").contains("REMOTE"));
     }
 }

@@ -57,6 +57,7 @@ pub(crate) async fn migrate(
     }
     let applied = migrate_clickhouse(clickhouse).await.context("migrating ClickHouse")?;
     copy_tables(clickhouse).await.context("creating the tables of ClickHouse's other replicas")?;
+    name_shards(clickhouse).await.context("writing the shard of each source")?;
     if replaced.is_some() {
         // Links and conversions that were lost are read again.
         let forget = clickhouse.query_raw("TRUNCATE TABLE intake_positions").execute().await;
@@ -229,6 +230,17 @@ async fn migrate_clickhouse(clickhouse: &Clickhouse) -> anyhow::Result<usize> {
     Ok(missing.len())
 }
 
+/// Writes the only shard to sources that a release without shards began, before there is another shard.
+async fn name_shards(clickhouse: &Clickhouse) -> anyhow::Result<()> {
+    let [shard] = clickhouse.shards().await?[..] else { return Ok(()) };
+    let nameless = clickhouse.query_raw("SELECT count() FROM sources WHERE shard = 0").fetch_one::<u64>();
+    if shard > 0 && nameless.await? > 0 {
+        let update = format!("ALTER TABLE sources UPDATE shard = {shard} WHERE shard = 0");
+        clickhouse.query_raw(&update).execute().await?;
+    }
+    Ok(())
+}
+
 /// Creates the tables of the replica that is used on the others, which then get their rows from it.
 ///
 /// A table's columns must be those that it has now, so the migrations cannot run there one after another.
@@ -265,7 +277,7 @@ async fn forget_replica(clickhouse: &Clickhouse, name: &str) -> anyhow::Result<(
     // The names by which tables know it; see `schemas::clickhouse::replicated`.
     let (shard, own): (String, String) =
         replaced.query_raw("SELECT getMacro('shard'), getMacro('replica')").fetch_one().await?;
-    let of_shard = clickhouse.of_shard(shard.parse().context("macro `shard` is not a number")?).await?;
+    let of_shard = clickhouse.of_shard(shard.parse().unwrap_or_default()).await?;
     let other = of_shard.from_chosen().find(|other| *other != replica);
     let other = clickhouse.at(other.context("there is no other replica of its shard to copy from")?);
     let of_all = format!("{shard}-{own}");

@@ -43,7 +43,7 @@ pub(crate) async fn start_at(options: Options, place: Option<&Place>) -> Result<
     let port = ports::prefer(options.port)?;
     let native = place.map_or_else(ports::free, |place| Ok(place.native()))?;
     let users = folder.join("users.xml");
-    write(&users, &users_xml(&options.password, options.users)?)?;
+    write(&users, &users_xml(&options.password, options.users, place.is_some())?)?;
     let config = folder.join("config.xml");
     let in_cluster = match place {
         Some(place) => place.settings(NAME, &options.password, ports::free()?),
@@ -123,12 +123,15 @@ fn config_xml(folder: &Path, users: &Path, port: u16, native: u16, in_cluster: &
 }
 
 /// Returns the users: ours with all rights, and `default`, which the library uses to open its ports and nothing else.
-fn users_xml(password: &str, with_grants: bool) -> Result<String, Error> {
+fn users_xml(password: &str, with_grants: bool, in_cluster: bool) -> Result<String, Error> {
     if !password.chars().all(|character| character.is_ascii_alphanumeric()) {
         return Err(Error::Invalid("the ClickHouse password may contain letters and digits only".to_owned()));
     }
-    let users_of_databases: String =
-        if with_grants { databases().map(|name| users_of(&name, password)).collect() } else { String::new() };
+    let users_of_databases: String = if with_grants {
+        databases().map(|name| users_of(&name, password, in_cluster)).collect()
+    } else {
+        String::new()
+    };
     // http_receive_timeout: an insert whose client stops half-way fails after 5 s instead of 30 s.
     // async_insert: an acknowledged insert is in the table.
     Ok(format!(
@@ -178,8 +181,8 @@ pub fn user_of(database: &str, user: User) -> String {
 }
 
 /// Returns the users of a database, with the rights of [`schemas::grants::clickhouse`].
-fn users_of(database: &str, password: &str) -> String {
-    let grants = schemas::grants::clickhouse(database);
+fn users_of(database: &str, password: &str, in_cluster: bool) -> String {
+    let grants = schemas::grants::clickhouse(database, in_cluster);
     let user = |user: User| {
         let own = grants.iter().filter(|(of, _)| *of == user);
         let queries: String = own.map(|(_, grant)| format!("<query>{grant}</query>")).collect();
@@ -204,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_password_that_would_break_the_xml_is_rejected() {
-        assert!(users_xml("a<b", false).is_err());
-        assert!(users_xml("abc123", false).unwrap().contains("<password>abc123</password>"));
+        assert!(users_xml("a<b", false, false).is_err());
+        assert!(users_xml("abc123", false, false).unwrap().contains("<password>abc123</password>"));
     }
 }

@@ -1,6 +1,6 @@
 //! Writes each second up to when clicks are counted, and updates the metrics of partitions and the readiness check.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -83,7 +83,15 @@ async fn round(phases: &[(i32, Phase)], lanes: &Lanes, log: &Log, store: &Store)
             lanes.notify_lost(partition, token);
         }
         if !present.is_empty() && is_every_partition_taken_over(log, &sources).await? {
-            write(&present, lanes, store).await?;
+            // On the replica on which each lane's inserts check it.
+            let mut of_shards: BTreeMap<u16, Vec<Counted>> = BTreeMap::new();
+            for counted in present {
+                let shard = sources.last(counted.partition).map_or(0, |source| source.shard);
+                of_shards.entry(shard).or_default().push(counted);
+            }
+            for (shard, counted) in of_shards {
+                write(&counted, lanes, &store.of_shard(shard).await?).await?;
+            }
         }
         Ok::<_, ProgressError>(clock)
     };

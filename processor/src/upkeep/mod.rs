@@ -162,8 +162,8 @@ impl Upkeep {
         }
         // Queries that started before another version became active still read the former one.
         if self.orphans_since.is_some_and(|since| since.elapsed() > self.schedule.read_on) {
-            self.remove_orphaned_rows().await?;
-            self.orphans_since = None;
+            let are_removed = self.remove_orphaned_rows().await?;
+            self.orphans_since = (!are_removed).then(Instant::now);
         }
         if is_due(self.expired, self.schedule.retention) {
             self.expire(now.date_naive()).await?;

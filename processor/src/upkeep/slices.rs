@@ -6,6 +6,7 @@ use std::time::Instant;
 use chrono::{DateTime, Days, NaiveDate, NaiveTime, Utc};
 use metrics::{counter, gauge, histogram};
 use schemas::clickhouse::rollup::{Run, Scope, last_day_of_month, may_be_read};
+use schemas::row::UPKEEP;
 use service::metrics::UNKNOWN;
 use uuid::Uuid;
 
@@ -58,18 +59,35 @@ impl Upkeep {
 
     /// Removes rows of versions that no query reads: another version replaced them a while ago, or they were never active.
     ///
-    /// They cannot become active any more: a version is an epoch, and a higher one was raised.
-    pub(super) async fn remove_orphaned_rows(&self) -> Result<(), UpkeepError> {
-        let epoch = raise_epoch(&self.store).await?;
+    /// They cannot become active any more: a version is an epoch, and every replica knows a higher one. Returns false, and
+    /// removes nothing, while one does not answer.
+    pub(super) async fn remove_orphaned_rows(&self) -> Result<bool, UpkeepError> {
+        let known = async {
+            let token = self.store.fence_on_all(UPKEEP).await?;
+            self.tables.sync().await?;
+            Ok::<_, StoreError>(token.epoch)
+        };
+        let epoch = match known.await {
+            Ok(epoch) => epoch,
+            Err(error) => {
+                tracing::debug!(%error, "former rollups stay until every replica answers: {error}");
+                return Ok(false);
+            }
+        };
         let orphaned = format!("NOT {} AND version < {epoch}", may_be_read(self.schedule.read_on));
-        let key = format!("workspace_id, slice, version, link_id = toUUID('{}')", Uuid::nil());
+        // Rows of links are of the version of the slice, those of a workspace may have one of their own.
+        let of_workspace = format!("link_id = toUUID('{}')", Uuid::nil());
+        let key = format!(
+            "if({of_workspace}, workspace_id, toUUID('{}')), slice, version, {of_workspace}",
+            Uuid::nil()
+        );
         for table in ["counts", "breakdowns"] {
             let rows = self.tables.delete_by(table, &key, &orphaned).await?;
             if rows > 0 {
                 tracing::info!(table, rows, "removed {rows} rows of inactive versions from {table}");
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Returns the slices to close in one run: one with rows and the empty ones after it, as far as every partition and
@@ -125,8 +143,8 @@ impl UpkeepStore {
         let (statements, version) = (run.statements(), run.version);
         let Some((activate, computing)) = statements.split_last() else { return Ok(()) };
         for shard in self.statements.each_shard().await? {
-            // The version is an epoch, which its replica must know.
-            shard.client.sync(&["owners"]).await.map_err(StoreError::from)?;
+            // The version is an epoch, which its replica must know, and what decides which rows count.
+            shard.client.sync(&["owners", "slices", "deleted_links"]).await.map_err(StoreError::from)?;
             for statement in computing {
                 Self::insert(&shard, statement, version).await?;
             }

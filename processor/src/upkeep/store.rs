@@ -133,6 +133,9 @@ impl UpkeepStore {
     ///
     /// Of a condition with subqueries: replicas delete each for itself, and must not decide by what each knows then.
     pub(super) async fn delete_by(&self, table: &str, key: &str, condition: &str) -> Result<u64, StoreError> {
+        if !self.statements.client.is_replicated() {
+            return self.delete(table, condition).await;
+        }
         let found = format!("SELECT DISTINCT toString(tuple({key})) FROM {table} WHERE {condition}");
         let mut keys: BTreeSet<String> = BTreeSet::new();
         for shard in self.statements.each_shard().await? {

@@ -31,7 +31,7 @@ impl Place {
     pub(super) fn asked_for(cluster: &str) -> String {
         let cluster = cluster.replace('\\', r"\\").replace('\'', r"\'");
         format!(
-            "SELECT toUInt16(getMacro('shard')) AS shard, \
+            "SELECT toUInt16OrZero(getMacro('shard')) AS shard, \
                     assumeNotNull((SELECT anyIf(concat(host_name, ':', toString(port)), is_local) \
                                    FROM system.clusters WHERE cluster = '{cluster}')) AS address, \
                     assumeNotNull((SELECT uniqExact(shard_num) FROM system.clusters \
@@ -75,36 +75,35 @@ impl Known {
         self.order.lock().iter().copied().filter(is_of_it).collect()
     }
 
-    /// Makes a replica the first one; returns whether another one of its shard was used before.
-    pub(super) fn choose(&self, replica: usize) -> bool {
-        let shard = self.places.lock().get(&replica).map(|place| place.shard);
-        let before = self.order(shard);
+    /// Makes a replica the first one of all, or of `shard`, whose others it must not move; returns whether another one was.
+    pub(super) fn choose(&self, replica: usize, shard: Option<u16>) -> bool {
+        let Some(present) = self.order(shard).first().copied().filter(|present| *present != replica) else {
+            return false;
+        };
         let mut order = self.order.lock();
         order.retain(|other| *other != replica);
-        order.insert(0, replica);
-        before.first() != Some(&replica)
+        let place = order.iter().position(|other| *other == present).unwrap_or_default();
+        order.insert(place, replica);
+        true
     }
 
     /// Remembers what a replica says; returns what is wrong with it.
     pub(super) fn learn(&self, replica: usize, place: Place) -> Result<(), &'static str> {
-        let fault = match place {
-            Place { shards: 0, .. } => Some("it knows no cluster of the name HOPLINE_CLICKHOUSE_CLUSTER"),
-            Place { shards: 2.., ref address, .. } if address.is_empty() => {
-                Some("it does not find itself among the servers of its cluster")
-            }
-            Place { read_only: 1.., .. } => {
-                Some("its tables are read-only, it does not reach ZooKeeper or Keeper")
-            }
-            Place { .. } => None,
-        };
-        if place.shards > 0 {
-            let shard = place.shard;
-            // A process keeps what it knew first: rows of a shard are nowhere else.
-            if self.places.lock().entry(replica).or_insert(place).shard != shard {
-                return Err("it is of another shard than before");
-            }
+        if place.shards == 0 {
+            return Err("it knows no cluster of the name HOPLINE_CLICKHOUSE_CLUSTER");
         }
-        fault.map_or(Ok(()), Err)
+        if place.shards > 1 && place.address.is_empty() {
+            return Err("it does not find itself among the servers of its cluster");
+        }
+        let (shard, is_read_only) = (place.shard, place.read_only > 0);
+        // A process keeps what it knew first: the rows of a shard are nowhere else.
+        if self.places.lock().entry(replica).or_insert(place).shard != shard {
+            return Err("it is of another shard than before");
+        }
+        if is_read_only {
+            return Err("its tables are read-only, it does not reach ZooKeeper or Keeper");
+        }
+        Ok(())
     }
 
     /// Returns the numbers of all shards, ascending, once a replica of each has said which one it is of.
@@ -120,9 +119,11 @@ impl Known {
         self.places.lock().values().any(|place| place.replicas >= REPLICAS_OF_QUORUM)
     }
 
-    /// Returns the address of a replica for the other servers.
-    pub(super) fn address(&self, replica: usize) -> Option<String> {
-        self.places.lock().get(&replica).map(|place| place.address.clone())
+    /// Returns the address, for the other servers, of the replica that is used of a shard.
+    pub(super) fn address(&self, shard: u16) -> Option<String> {
+        let used = *self.order(Some(shard)).first()?;
+        let address = self.places.lock().get(&used)?.address.clone();
+        Some(address).filter(|address| !address.is_empty())
     }
 }
 
@@ -143,12 +144,18 @@ mod tests {
             known.learn(replica, place(shard)).unwrap();
         }
         assert_eq!(known.shards(), Some(vec![1, 2]));
-        assert!(!known.choose(2), "it was used");
-        assert!(known.choose(3));
+        assert!(!known.choose(2, Some(2)), "it was used");
+        assert!(known.choose(3, Some(2)));
         let pinned = known.pinned();
-        assert!(known.choose(1));
+        assert!(known.choose(1, Some(1)));
         assert_eq!((known.order(Some(1)), known.order(Some(2))), (vec![1, 0], vec![3, 2]));
         assert_eq!(pinned.order(Some(1)), [0, 1]);
+        // Of one shard, a replica is changed without a change of the one that is used of any.
+        assert!(known.choose(2, Some(2)));
+        assert_eq!(known.order(None), [1, 0, 2, 3]);
+        assert!(known.choose(2, None));
+        assert_eq!(known.order(None), [2, 1, 0, 3]);
+        assert_eq!(known.address(2).as_deref(), Some("host-2:9000"));
     }
 
     #[test]

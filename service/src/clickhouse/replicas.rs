@@ -117,7 +117,7 @@ impl Clickhouse {
     #[must_use]
     pub fn at(&self, replica: usize) -> Self {
         let known = self.known.pinned();
-        known.choose(replica);
+        known.choose(replica, None);
         Self { known, shard: None, ..self.clone() }
     }
 
@@ -127,9 +127,13 @@ impl Clickhouse {
         self.known.order(self.shard)[0]
     }
 
-    /// Changes to another replica of its shard.
+    /// Changes to another replica: of its shard, if its statements use one, or else of any.
     pub fn choose(&self, replica: usize) {
-        if self.known.choose(replica) {
+        self.choose_of(self.shard, replica);
+    }
+
+    fn choose_of(&self, shard: Option<u16>, replica: usize) {
+        if self.known.choose(replica, shard) {
             tracing::warn!(replica = self.replicas[replica].name, "using another replica of ClickHouse now");
         }
     }
@@ -200,9 +204,9 @@ impl Clickhouse {
         if shards.len() <= 1 {
             return Ok(table.to_owned());
         }
-        let used =
-            shards.iter().filter_map(|shard| self.known.address(*self.known.order(Some(*shard)).first()?));
-        let used: Vec<String> = used.collect();
+        let used: Option<Vec<String>> = shards.into_iter().map(|shard| self.known.address(shard)).collect();
+        let used = used
+            .ok_or_else(|| Error::Custom("a server of the cluster does not find itself in it".to_owned()))?;
         Ok(self.url.remote(&used.join(","), table))
     }
 
@@ -297,13 +301,15 @@ impl Clickhouse {
         let faults: Vec<&str> = answers.iter().flatten().map(String::as_str).collect();
         // Those of each shard, and of any.
         let shards = self.known.shards().unwrap_or_default().into_iter().map(Some);
+        let mut has_each = true;
         for shard in shards.chain([None]) {
-            let order = self.known.order(shard);
-            match order.iter().find(|replica| answers[**replica].is_none()) {
-                Some(working) if *working != order[0] => self.choose(*working),
-                Some(_) => {}
-                None => return Err(faults.join("; ")),
+            match self.known.order(shard).into_iter().find(|replica| answers[*replica].is_none()) {
+                Some(working) => self.choose_of(shard, working),
+                None => has_each = false,
             }
+        }
+        if !has_each {
+            return Err(faults.join("; "));
         }
         Ok(if faults.is_empty() { health::OK.to_owned() } else { faults.join("; ") })
     }

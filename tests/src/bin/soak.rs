@@ -235,10 +235,13 @@ enum Command {
     },
     /// kill -9, SIGSTOP and lag of ClickHouse's replicas, ZooKeeper and processors, one after another
     #[command(
-        after_help = "Examples:\n  ./dev soak counts-replicas --rounds 5\n  ./dev soak counts-replicas --replicas 3"
+        after_help = "Examples:\n  ./dev soak counts-replicas --rounds 5\n  ./dev soak counts-replicas --replicas 3\n  ./dev soak counts-replicas --shards 2 --rounds 4"
     )]
     CountsReplicas {
-        /// Replicas of ClickHouse
+        /// Shards of ClickHouse
+        #[arg(long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u8).range(1..=3))]
+        shards: u8,
+        /// Replicas of each shard
         #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u8).range(2..=5))]
         replicas: u8,
         /// How often each of the six faults comes
@@ -341,8 +344,8 @@ async fn run(command: Command) -> (String, &'static str) {
         Command::CountsProcessorKills { kills, rate } => {
             (counts_processor_kills(ProcessorKills { kills, rate }).await.to_string(), COUNTED)
         }
-        Command::CountsReplicas { replicas, rounds, rate } => {
-            let plan = ReplicaFaults { replicas: replicas.into(), rounds, rate };
+        Command::CountsReplicas { shards, replicas, rounds, rate } => {
+            let plan = ReplicaFaults { shards: shards.into(), replicas: replicas.into(), rounds, rate };
             (counts_replica_faults(plan).await.to_string(), COUNTED)
         }
         Command::CountsClickhouseKills { kills, rate } => {

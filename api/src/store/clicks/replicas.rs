@@ -132,8 +132,8 @@ async fn are_complete(clickhouse: &Clickhouse, complete: &Complete, wanted: usiz
 async fn choose(clickhouse: &Clickhouse, complete: &Complete) -> bool {
     let Ok(shards) = clickhouse.each_shard().await else { return false };
     let chosen = join_all(shards.iter().map(|shard| replica_with(shard, complete))).await;
-    for replica in chosen.iter().flatten() {
-        clickhouse.choose(*replica);
+    for (shard, replica) in shards.iter().zip(&chosen) {
+        replica.iter().for_each(|replica| shard.choose(*replica));
     }
     chosen.iter().all(Option::is_some)
 }

@@ -34,6 +34,7 @@ impl Rebuild<'_> {
     ) -> Result<(), RebuildError> {
         let Range { partition, src, from, .. } = *range;
         let mut filling = Filling {
+            stagings: &self.stagings,
             staging,
             day,
             recent_ids: RecentIds::default(),
@@ -72,10 +73,7 @@ impl Rebuild<'_> {
         except: &BTreeSet<NaiveDate>,
         first_day: NaiveDate,
     ) -> Result<(usize, BTreeSet<NaiveDate>), RebuildError> {
-        // A range is on one of them.
-        let Some(staging) = self.stagings.iter().find(|staging| staging.has(range)) else {
-            return Ok((0, BTreeSet::new()));
-        };
+        let staging = self.staging_of(range)?;
         let possible_repeats = staging.possible_repeats_since(first_day, range.partition).await?;
         let mut adding = Adding {
             staging,
@@ -168,8 +166,10 @@ impl Clicks {
     }
 }
 
-/// Fills the staging table with a day's clicks.
+/// Fills the staging table of a shard with a day's clicks.
 struct Filling<'a> {
+    /// Of all shards.
+    stagings: &'a [Staging],
     staging: &'a Staging,
     day: NaiveDate,
     recent_ids: RecentIds,
@@ -187,7 +187,9 @@ impl Filling<'_> {
         let asked = repeats::to_look_up(&batch, &self.recent_ids);
         let other_days = format!("toDate(broker_ts) != '{}'", self.day);
         let mut stored = store.stored_where(&other_days, &asked).await?;
-        stored.extend(store.stored_in(staging.table(), "1", &asked).await?);
+        for other in self.stagings {
+            stored.extend(other.store.stored_in(other.table(), "1", &asked).await?);
+        }
         let repeats = repeats::find(&batch, &self.recent_ids, &stored);
         let repeats = with_all(&batch, repeats, |row| self.kept.contains(row.click_id()));
         let dropped = Dropped::new(&batch, &repeats, &self.deleted_links);

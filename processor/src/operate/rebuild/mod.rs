@@ -54,6 +54,8 @@ pub(crate) enum RebuildError {
          with several rows"
     )]
     Unequal { day: NaiveDate, others: u64, doubled: u64 },
+    #[error("CLICKHOUSE_URL names no replica of shard {shard}, which has the rows of source {src}")]
+    NoShard { src: u32, shard: u16 },
     #[error("{day} got new clicks during each of {ATTEMPTS} attempts; run it again")]
     Changed { day: NaiveDate },
     #[error(
@@ -126,11 +128,14 @@ impl<'a> Rebuild<'a> {
             let block = self.last_block(day).await?;
             let (mut staged, mut stored, mut behind) =
                 (Content::default(), Content::default(), format!("toDate(broker_ts) = '{day}'"));
+            // All first: a range may have repeats of clicks of another shard.
             for staging in &self.stagings {
                 staging.keep(day, ranges, recount).await?;
-                for range in ranges.iter().filter(|range| staging.has(range)) {
-                    self.fill(staging, day, range).await?;
-                }
+            }
+            for range in ranges {
+                self.fill(self.staging_of(range)?, day, range).await?;
+            }
+            for staging in &self.stagings {
                 let (others, doubled) = staging.unexpected_rows(day).await?;
                 if others + doubled > 0 {
                     return Err(RebuildError::Unequal { day, others, doubled });
@@ -154,6 +159,9 @@ impl<'a> Rebuild<'a> {
                 for staging in &self.stagings {
                     staging.replace(day).await?;
                 }
+                for staging in &self.stagings {
+                    staging.remove_deleted(day).await?;
+                }
             }
             self.close_again(day).await?;
             tracing::info!(%day, "rebuilt {rebuilt}");
@@ -174,6 +182,13 @@ impl<'a> Rebuild<'a> {
             self.close_again(day).await?;
         }
         Ok(rows)
+    }
+
+    /// Returns the staging table for the rows of a range.
+    fn staging_of(&self, range: &Range) -> Result<&Staging, RebuildError> {
+        let (src, shard) = (range.src, range.shard);
+        let staging = self.stagings.iter().find(|staging| staging.has(range));
+        staging.ok_or(RebuildError::NoShard { src, shard })
     }
 
     async fn last_block(&self, day: NaiveDate) -> Result<Option<i64>, StoreError> {

@@ -148,11 +148,15 @@ impl Staging {
         self.statements.fetch_all(&format!("SELECT src, max(koff) FROM {} GROUP BY src", self.table)).await
     }
 
-    /// Replaces the day's rows by the table's; then deletes those of links that were deleted meanwhile.
+    /// Replaces the day's rows by the table's.
     pub(super) async fn replace(&self, day: NaiveDate) -> Result<(), StoreError> {
         self.statements
             .execute(&format!("ALTER TABLE clicks REPLACE PARTITION '{day}' FROM {}", self.table))
-            .await?;
+            .await
+    }
+
+    /// Deletes the day's rows of links that were deleted meanwhile.
+    pub(super) async fn remove_deleted(&self, day: NaiveDate) -> Result<(), StoreError> {
         // By their ids: replicas delete each for itself, and must not decide by what each knows then.
         let deleted = format!(
             "SELECT DISTINCT toString(link_id) FROM clicks WHERE toDate(broker_ts) = '{day}' AND NOT {NOT_DELETED}"

@@ -1,5 +1,6 @@
 //! Faults of ClickHouse's replicas and of ZooKeeper while clicks are inserted.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use devstack::clickhouse_cluster::{Cluster, start_cluster};
@@ -16,10 +17,12 @@ use crate::eventually;
 use crate::processor::Processor;
 use crate::signals::{freeze, wake};
 
-/// How many replicas, and how often all faults come.
+/// How many shards and replicas, and how often all faults come.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplicaFaults {
-    /// The replicas of the only shard.
+    /// The shards.
+    pub shards: usize,
+    /// The replicas of each shard.
     pub replicas: usize,
     /// How often each fault comes.
     pub rounds: u32,
@@ -34,7 +37,7 @@ enum Fault {
     Kill,
     /// SIGSTOP of the replica until its session has ended, then SIGCONT.
     Freeze,
-    /// The replica gets no rows of the others, and the one before it is killed.
+    /// The replica gets no rows of the others, and another one of its shard is killed.
     Lag,
     /// kill -9 of ZooKeeper.
     KillZookeeper,
@@ -67,7 +70,7 @@ const EQUAL: Duration = Duration::from_secs(60);
 /// # Panics
 /// When a click is lost or doubled, or a replica has other rows than the first.
 pub async fn counts_replica_faults(plan: ReplicaFaults) -> Exact {
-    let stage = Stage::start(plan.replicas).await;
+    let stage = Stage::start(plan.shards, plan.replicas).await;
     let clicks = Clicks::start(&stage.engines, Plan::at(plan.rate));
     let processors = [Processor::start(&stage.engines).await, Processor::start(&stage.engines).await];
     for round in 0..plan.rounds as usize {
@@ -103,30 +106,34 @@ struct Stage {
 }
 
 impl Stage {
-    async fn start(replicas: usize) -> Self {
+    async fn start(shards: usize, replicas: usize) -> Self {
         let kafka = Engine::from_env_or_start(Kind::Kafka, |kind| Options::throw_away(kind.name()));
-        let cluster = start_cluster(1, replicas, Options::throw_away);
+        let cluster = start_cluster(shards, replicas, Options::throw_away);
         let (kafka, cluster) = tokio::join!(kafka, cluster);
         let (kafka, cluster) = (kafka.unwrap(), cluster.unwrap());
         let engines = counting_on_cluster(kafka.url(), &cluster, topic::CLICKS.partitions).await;
         Self { engines, cluster, _kafka: kafka }
     }
 
-    fn replicas(&self) -> &[Server] {
-        &self.cluster.shards[0]
+    /// Returns the places of the replicas of each shard, which are numbered on from shard to shard.
+    fn shards(&self) -> Vec<Range<usize>> {
+        let replicas = self.cluster.shards[0].len();
+        (0..self.cluster.shards.len()).map(|shard| shard * replicas..(shard + 1) * replicas).collect()
     }
 
     async fn inject(&self, fault: Fault, round: usize, processor: &Processor) {
-        let replicas = self.replicas();
-        let place = round % replicas.len();
-        let replica = &replicas[place];
+        let shards = self.shards();
+        let shard = shards[round % shards.len()].clone();
+        let replicas = &self.cluster.shards[round % shards.len()];
+        let number = round / shards.len() % replicas.len();
+        let (place, replica) = (shard.start + number, &replicas[number]);
         match fault {
             Fault::Kill => killed(replica).await,
             Fault::Freeze => frozen(replica).await,
             Fault::Lag => {
                 self.run(place, "SYSTEM STOP FETCHES clicks").await;
                 self.run(place, "SYSTEM STOP FETCHES owners").await;
-                killed(&replicas[(place + 1) % replicas.len()]).await;
+                killed(&replicas[(number + 1) % replicas.len()]).await;
                 self.run(place, "SYSTEM START FETCHES clicks").await;
                 self.run(place, "SYSTEM START FETCHES owners").await;
             }
@@ -142,7 +149,7 @@ impl Stage {
         eventually(sql, SOON, async || clickhouse(&url, sql, Vec::new()).await).await
     }
 
-    /// Waits until there are more rows than now on some replica, and returns how many.
+    /// Waits until there are more rows than now, and returns how many.
     async fn more_rows(&self) -> u64 {
         let before = self.rows().await;
         eventually("more rows", SOON, async || match self.rows().await {
@@ -152,27 +159,33 @@ impl Stage {
         .await
     }
 
-    /// Returns the highest number of rows of a replica that answers.
+    /// Returns the highest number of rows of a replica that answers, of each shard, added up.
     async fn rows(&self) -> u64 {
-        let mut most = 0;
-        for place in 0..self.replicas().len() {
-            let url = self.engines.clickhouse_of(place);
-            let answer = clickhouse(&url, "SELECT count() FROM clicks", Vec::new()).await;
-            most = most.max(answer.ok().and_then(|rows| rows.trim().parse().ok()).unwrap_or_default());
+        let mut rows = 0;
+        for shard in self.shards() {
+            let mut most = 0;
+            for place in shard {
+                let url = self.engines.clickhouse_of(place);
+                let answer = clickhouse(&url, "SELECT count() FROM clicks", Vec::new()).await;
+                most = most.max(answer.ok().and_then(|rows| rows.trim().parse().ok()).unwrap_or_default());
+            }
+            rows += most;
         }
-        most
+        rows
     }
 
-    /// Waits until all replicas have the same rows.
+    /// Waits until all replicas of each shard have the same rows.
     async fn equal(&self) {
         const CONTENT: &str = "SELECT count(), sum(cityHash64(*)) FROM clicks";
-        let first = self.run(0, CONTENT).await;
-        for place in 1..self.replicas().len() {
-            eventually("the replicas are equal", EQUAL, async || match self.run(place, CONTENT).await {
-                same if same == first => Ok(()),
-                other => Err((first.clone(), other)),
-            })
-            .await;
+        for shard in self.shards() {
+            let first = self.run(shard.start, CONTENT).await;
+            for place in shard.skip(1) {
+                eventually("the replicas are equal", EQUAL, async || match self.run(place, CONTENT).await {
+                    same if same == first => Ok(()),
+                    other => Err((first.clone(), other)),
+                })
+                .await;
+            }
         }
     }
 }
