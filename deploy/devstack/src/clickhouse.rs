@@ -46,7 +46,7 @@ pub(crate) async fn start_at(options: Options, place: Option<&Place>) -> Result<
     write(&users, &users_xml(&options.password, options.users, place.is_some())?)?;
     let config = folder.join("config.xml");
     let in_cluster = match place {
-        Some(place) => place.settings(NAME, &options.password, ports::free()?),
+        Some(place) => place.settings(NAME, &options, ports::free()?),
         None => String::new(),
     };
     write(&config, &config_xml(folder, &users, port, native, &in_cluster))?;
@@ -70,8 +70,7 @@ pub(crate) async fn start_at(options: Options, place: Option<&Place>) -> Result<
     };
     let url = format!("http://{NAME}:{}@127.0.0.1:{port}/{NAME}", options.password);
     let probe = Probe::ClickHouse { url: url.clone() };
-    let name = place.map_or_else(|| "clickhouse".to_owned(), Place::name);
-    let server = Server::start_engine(&name, &url, launch, probe, options.scratch).await?;
+    let server = Server::start_engine(&options.name, &url, launch, probe, options.scratch).await?;
     let create = format!("CREATE DATABASE IF NOT EXISTS {NAME}");
     until("ClickHouse's database", Duration::from_secs(20), || query(&url, &create)).await?;
     Ok(server)

@@ -12,7 +12,7 @@ pub struct Cluster {
     pub shards: Vec<Vec<Server>>,
 }
 
-/// Starts as many shards with as many replicas each. `options` are those of a server, by its name: `zookeeper`, or
+/// Starts as many shards with as many replicas each. `options` are those of a server, by its name: `zookeeper-1`, or
 /// `clickhouse-1-2` for the second replica of the first shard.
 ///
 /// # Errors
@@ -22,7 +22,7 @@ pub async fn start_cluster(
     replicas: usize,
     options: impl Fn(&str) -> Result<Options, Error>,
 ) -> Result<Cluster, Error> {
-    let zookeeper = zookeeper::start(options("zookeeper")?).await?;
+    let zookeeper = zookeeper::start(options("zookeeper-1")?).await?;
     let native_ports = || (0..replicas).map(|_| ports::free()).collect::<Result<Vec<_>, _>>();
     let native = (0..shards).map(|_| native_ports()).collect::<Result<Vec<_>, _>>()?;
     let mut servers = Vec::new();

@@ -96,13 +96,22 @@ impl Engine {
         kind: Kind,
         options: impl FnOnce(Kind) -> Result<Options, Error>,
     ) -> Result<Self, Error> {
-        let Some(url) = kind.external_url() else {
-            return Ok(Self::Started(Arc::new(kind.start(options(kind)?).await?)));
-        };
+        match Self::external(kind).await? {
+            Some(external) => Ok(external),
+            None => Ok(Self::Started(Arc::new(kind.start(options(kind)?).await?))),
+        }
+    }
+
+    /// Returns the external engine once it answers; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`Error::NotReady`] with the variable's name when it does not answer within 30 s.
+    pub async fn external(kind: Kind) -> Result<Option<Self>, Error> {
+        let Some(url) = kind.external_url() else { return Ok(None) };
         let probe = kind.probe(&url);
         let what = format!("{} ({})", kind.name(), kind.variable());
         until(&what, EXTERNAL_DEADLINE, || probe.check()).await?;
-        Ok(Self::External { kind, url })
+        Ok(Some(Self::External { kind, url }))
     }
 
     /// The address for clients.

@@ -1,7 +1,7 @@
 //! Apache Kafka as one KRaft node or several, from its jars.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use futures_util::future::join_all;
@@ -25,8 +25,8 @@ appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX} %-5p %c{1}: %
 /// # Errors
 /// The reason why it cannot be installed, formatted or started.
 pub async fn start(options: Options) -> Result<Server, Error> {
-    let node = Node { id: 1, controllers: vec![ports::free()?], cluster: cluster_id()? };
-    start_node(options, &node).await
+    let cluster = cluster_of([&options])?;
+    start_node(options, &Node { id: 1, controllers: vec![ports::free()?], cluster }).await
 }
 
 /// Starts several brokers, which keep each topic on three of them. `options` are those of a broker, by its name, such as
@@ -39,12 +39,28 @@ pub async fn start_cluster(
     options: impl Fn(&str) -> Result<Options, Error>,
 ) -> Result<Vec<Server>, Error> {
     let controllers = (0..brokers).map(|_| ports::free()).collect::<Result<Vec<_>, _>>()?;
-    let cluster = cluster_id()?;
-    let node = |index| Node { id: index + 1, controllers: controllers.clone(), cluster: cluster.clone() };
-    let nodes: Vec<Node> = (0..brokers).map(node).collect();
+    let name = |id| if brokers == 1 { "kafka".to_owned() } else { format!("kafka-{id}") };
+    let options = (1..=brokers).map(|id| options(&name(id))).collect::<Result<Vec<_>, _>>()?;
+    let cluster = cluster_of(&options)?;
     // None is ready before most of them run.
-    let start = async |node: &Node| start_node(options(&node.name())?, node).await;
-    join_all(nodes.iter().map(start)).await.into_iter().collect()
+    let start = async |(index, options)| {
+        let node = Node { id: index + 1, controllers: controllers.clone(), cluster: cluster.clone() };
+        start_node(options, &node).await
+    };
+    join_all(options.into_iter().enumerate().map(start)).await.into_iter().collect()
+}
+
+/// Returns the id of the cluster that one of these brokers is in already, or else a new one.
+fn cluster_of<'a>(brokers: impl IntoIterator<Item = &'a Options>) -> Result<String, Error> {
+    let known = |options: &Options| {
+        let properties = fs::read_to_string(data_of(options).join("meta.properties")).ok()?;
+        properties.lines().find_map(|line| line.strip_prefix("cluster.id=").map(str::to_owned))
+    };
+    brokers.into_iter().find_map(known).map_or_else(cluster_id, Ok)
+}
+
+fn data_of(options: &Options) -> PathBuf {
+    options.folder.join("data")
 }
 
 /// A broker's place in its cluster.
@@ -58,10 +74,6 @@ struct Node {
 }
 
 impl Node {
-    fn name(&self) -> String {
-        if self.controllers.len() == 1 { "kafka".to_owned() } else { format!("kafka-{}", self.id) }
-    }
-
     fn controller(&self) -> u16 {
         self.controllers[self.id - 1]
     }
@@ -126,7 +138,7 @@ async fn start_node(options: Options, node: &Node) -> Result<Server, Error> {
     launch = launch.arguments(["-XX:+ExitOnOutOfMemoryError".to_owned(), logging, "-cp".to_owned()]);
     launch = launch.arguments([classes.into_os_string(), "kafka.Kafka".into(), config.into_os_string()]);
     let probe = Probe::Kafka { brokers: brokers.clone() };
-    Server::start_engine(&node.name(), &brokers, launch, probe, options.scratch).await
+    Server::start_engine(&options.name, &brokers, launch, probe, options.scratch).await
 }
 
 /// Returns the address of the listener that asks for a user, by that of the one that does not.
@@ -205,7 +217,7 @@ log.flush.scheduler.interval.ms=1000
 # The default of 128 MiB is a quarter of the heap.
 log.cleaner.dedupe.buffer.size=16777216
 ",
-        data = options.folder.join("data").display(),
+        data = data_of(options).display(),
     )
 }
 
@@ -222,6 +234,15 @@ mod tests {
         assert!(text.contains("\nadvertised.listeners=PLAINTEXT://127.0.0.1:1234\n"));
         assert!(text.contains("\nlisteners=PLAINTEXT://127.0.0.1:1234,CONTROLLER://127.0.0.1:5678\n"));
         assert!(text.contains("\ncontroller.quorum.voters=1@127.0.0.1:5678\n"));
+    }
+
+    #[test]
+    fn a_broker_without_data_joins_the_cluster_of_the_others() {
+        let [first, second] = ["kafka-1", "kafka-2"].map(|name| Options::throw_away(name).unwrap());
+        fs::create_dir_all(data_of(&second)).unwrap();
+        let properties = "#\ncluster.id=Kw4dmV3sTB6pXqQb7Jz0AA\nnode.id=2\n";
+        fs::write(data_of(&second).join("meta.properties"), properties).unwrap();
+        assert_eq!(cluster_of([&first, &second]).unwrap(), "Kw4dmV3sTB6pXqQb7Jz0AA");
     }
 
     #[test]

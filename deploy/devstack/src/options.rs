@@ -9,6 +9,8 @@ use crate::scratch::Scratch;
 /// The folder, port and other settings of an engine.
 #[derive(Debug)]
 pub struct Options {
+    /// Its name in reports and errors.
+    pub name: String,
     /// Where it keeps its configuration and data.
     pub folder: PathBuf,
     /// The log file.
@@ -32,8 +34,16 @@ pub struct Options {
 
 impl Options {
     /// Returns options for an engine that keeps its data in `folder`.
-    pub fn in_folder(folder: PathBuf, log: PathBuf, port: u16, password: &str, cache: Cache) -> Self {
+    pub fn in_folder(
+        name: &str,
+        folder: PathBuf,
+        log: PathBuf,
+        port: u16,
+        password: &str,
+        cache: Cache,
+    ) -> Self {
         Self {
+            name: name.to_owned(),
             folder,
             log,
             port,
@@ -53,6 +63,7 @@ impl Options {
     pub fn throw_away(name: &str) -> Result<Self, Error> {
         let scratch = Scratch::new(name)?;
         Ok(Self {
+            name: name.to_owned(),
             folder: scratch.path().join(name),
             log: scratch.path().join(format!("{name}.log")),
             port: 0,

@@ -14,7 +14,7 @@ use schemas::grants::User;
 use crate::process::{Launch, run, run_with_input};
 use crate::{Account, Error, Options, Probe, Server, install, ports, random};
 
-pub use standby::start_standby;
+pub use standby::{copy_data, promote, set_synchronous, start_standby};
 
 /// The name of the superuser and of the database.
 const NAME: &str = "hopline";
@@ -75,7 +75,7 @@ pub async fn start_from(programs: PathBuf, options: Options) -> Result<Server, E
     launch.orphan_signal = Signal::SIGQUIT;
     let url = format!("postgres://{NAME}:{}@127.0.0.1:{port}/{NAME}", options.password);
     let probe = Probe::Postgres { url: url.clone() };
-    Server::start_engine("postgres", &url, launch, probe, options.scratch).await
+    Server::start_engine(&options.name, &url, launch, probe, options.scratch).await
 }
 
 /// Returns `preferred` when Postgres's account can enter it, or else a new name under `/var/lib`.

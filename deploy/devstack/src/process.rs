@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use family::{Member, kill_family, pid_of};
+use family::{Member, kill_family, pause_family, pid_of, resume_family};
 use nix::sys::signal::{Signal, kill};
 use parking_lot::Mutex;
 use program::await_end;
 use spawn::spawn;
 use tokio::sync::watch;
 
-pub use self::family::{descendants, is_alive};
+pub use self::family::{descendants, is_alive, is_paused};
 pub use self::memory::Memory;
 pub use self::program::{run, run_attached, run_with_input};
 pub use self::spawn::detach;
@@ -32,6 +32,9 @@ use crate::{Account, Error};
 
 /// How long a killed process and its children may take to end; the kernel needs milliseconds.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long a process and its children may take to pause; one that waits for the disk pauses afterwards.
+const PAUSE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// How to start a program, and how to stop it.
 #[derive(Debug, Clone)]
@@ -162,9 +165,32 @@ impl Process {
         matches!(child.try_wait(), Ok(None)) && kill(pid_of(self.pid), signal).is_ok()
     }
 
-    /// Sends the stop signal, and kills the process after its deadline.
+    /// Pauses it and all its descendants (SIGSTOP), and waits until all are; nothing changes when they were.
+    ///
+    /// # Errors
+    /// [`Error::NotReady`] when one still runs after 10 s.
+    pub async fn pause(&self) -> Result<(), Error> {
+        let paused = || async {
+            let mut child = self.child.lock();
+            let has_ended = !matches!(child.try_wait(), Ok(None));
+            // Again until none is found running: a child may have been started meanwhile.
+            if has_ended || pause_family(self.pid) { Ok(()) } else { Err("it still runs".into()) }
+        };
+        until("a pause", PAUSE_DEADLINE, paused).await
+    }
+
+    /// Lets it and all its descendants continue (SIGCONT), also when they were not paused.
+    pub fn resume(&self) {
+        let mut child = self.child.lock();
+        if matches!(child.try_wait(), Ok(None)) {
+            resume_family(self.pid);
+        }
+    }
+
+    /// Sends the stop signal, also to a paused process, and kills it after its deadline.
     pub async fn stop(&self) -> Stopped {
         self.signal(self.launch.stop_signal);
+        self.resume();
         match tokio::time::timeout(self.launch.stop_deadline, self.ended()).await {
             Ok(Some(status)) => Stopped::Ended(status),
             _ => {
@@ -259,6 +285,30 @@ mod tests {
         drop(process);
         assert!(!is_alive(pid));
         assert!(children.into_iter().all(|child| !is_alive(child)));
+    }
+
+    #[tokio::test]
+    async fn a_paused_process_rests_with_its_descendants_until_it_is_resumed_or_stopped() {
+        let scratch = Scratch::new("paused").unwrap();
+        let script = "setsid sleep 600 & trap 'kill $!; exit 0' TERM; echo up; while :; do sleep 0.01; done";
+        let process = Process::spawn(shell(script, &scratch)).unwrap();
+        await_output(&process, "up").await;
+        let all = |paused: bool| {
+            let family = || descendants(process.pid()).into_iter().chain([process.pid()]);
+            family().all(|pid| is_paused(pid) == paused)
+        };
+        process.pause().await.unwrap();
+        process.pause().await.unwrap();
+        assert!(all(true));
+        process.resume();
+        until("all run", Duration::from_secs(10), || async {
+            if all(false) { Ok(()) } else { Err("one is paused".into()) }
+        })
+        .await
+        .unwrap();
+        process.pause().await.unwrap();
+        let stopped = process.stop().await;
+        assert!(matches!(stopped, Stopped::Ended(status) if status.success()), "{stopped:?}");
     }
 
     #[tokio::test]

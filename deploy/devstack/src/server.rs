@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::process::{Launch, Process, Stopped, tail};
+use crate::process::{Launch, Process, Stopped, is_paused, tail};
 use crate::readiness::until;
 use crate::scratch::Scratch;
 use crate::{Cause, Error, Probe};
@@ -89,7 +89,7 @@ impl Server {
             .map(|process| process.pid())
     }
 
-    /// Starts the process unless it runs already, and waits until the server is ready.
+    /// Starts the process unless it runs already, lets a paused one continue, and waits until the server is ready.
     ///
     /// # Errors
     /// [`Error::Ended`] with the end of the log when the process ends first. [`Error::NotReady`] after 60 s, or 240 s
@@ -114,6 +114,7 @@ impl Server {
     fn spawn(&self) -> Result<Arc<Process>, Error> {
         let mut slot = self.process.lock();
         if let Some(process) = slot.as_ref().filter(|process| process.exit_status().is_none()) {
+            process.resume();
             return Ok(Arc::clone(process));
         }
         let process = Arc::new(Process::spawn(self.launch.clone())?);
@@ -127,8 +128,10 @@ impl Server {
     /// # Errors
     /// The reason why it is not.
     pub async fn check(&self) -> Result<(), Cause> {
-        if self.pid().is_none() {
-            return Err("not running".into());
+        match self.pid() {
+            None => return Err("not running".into()),
+            Some(pid) if is_paused(pid) => return Err("paused".into()),
+            Some(_) => {}
         }
         self.probe.check().await
     }
@@ -145,6 +148,35 @@ impl Server {
         if let Some(process) = self.take_running() {
             process.kill().await;
         }
+    }
+
+    /// Pauses it and all its descendants until [`Server::resume`], [`Server::start`] or [`Server::stop`].
+    ///
+    /// # Errors
+    /// When it is not running, or does not pause within 10 s.
+    pub async fn pause(&self) -> Result<(), Error> {
+        let _transition = self.transition.lock().await;
+        self.running()?.pause().await
+    }
+
+    /// Lets it and all its descendants continue.
+    ///
+    /// # Errors
+    /// When it is not running.
+    pub async fn resume(&self) -> Result<(), Error> {
+        let _transition = self.transition.lock().await;
+        self.running()?.resume();
+        Ok(())
+    }
+
+    /// Returns whether it runs and is not paused.
+    pub fn is_active(&self) -> bool {
+        self.pid().is_some_and(|pid| !is_paused(pid))
+    }
+
+    fn running(&self) -> Result<Arc<Process>, Error> {
+        let process = self.process.lock().clone().filter(|process| process.exit_status().is_none());
+        process.ok_or_else(|| Error::Invalid(format!("{} is not running", self.name)))
     }
 
     /// Takes the process, so that [`Server::died`] does not report its end.

@@ -23,7 +23,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
         .arguments(["org.apache.zookeeper.server.ZooKeeperServerMain".into(), config.into_os_string()]);
     let address = format!("127.0.0.1:{port}");
     let probe = Probe::ZooKeeper { address: address.clone() };
-    Server::start_engine("zookeeper", &address, launch, probe, options.scratch).await
+    Server::start_engine(&options.name, &address, launch, probe, options.scratch).await
 }
 
 fn settings(options: &Options, port: u16) -> String {

@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use crate::Options;
+
 /// The name of the cluster in the servers' configuration.
 pub const CLUSTER: &str = "hopline";
 
@@ -37,7 +39,10 @@ impl Place {
 
     /// Returns the server's settings beyond those of a single one. `interserver` is its port for other servers, which
     /// the library takes from a patch instead.
-    pub(crate) fn settings(&self, user: &str, password: &str, interserver: u16) -> String {
+    pub(crate) fn settings(&self, user: &str, options: &Options, interserver: u16) -> String {
+        let password = &options.password;
+        // A replica that died stops others for as long: tests have no time for the usual 30 s.
+        let session = if options.durable { 30_000 } else { 10_000 };
         let (host, port) = self.zookeeper.rsplit_once(':').unwrap_or_default();
         let replica = |native: &u16| {
             format!(
@@ -60,7 +65,7 @@ impl Place {
     <remote_servers><{CLUSTER}>{shards}</{CLUSTER}></remote_servers>
     <zookeeper>
         <node><host>{host}</host><port>{port}</port></node>
-        <session_timeout_ms>10000</session_timeout_ms>
+        <session_timeout_ms>{session}</session_timeout_ms>
         <operation_timeout_ms>5000</operation_timeout_ms>
         <sessions_path>/clickhouse/sessions/{name}</sessions_path>
     </zookeeper>

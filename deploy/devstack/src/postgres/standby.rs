@@ -1,21 +1,30 @@
 //! A standby: a copy of a running server that gets every change from it, until it is promoted.
 
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, PgConnection};
 
 use super::{create_folder, start_from};
 use crate::process::run;
-use crate::{Account, Error, Options, Server};
+use crate::readiness::until;
+use crate::{Account, Cause, Error, Options, Server};
 
-/// Starts a standby of a running server that keeps its data in `primary_folder`, and waits until it answers.
-///
-/// The statement `SELECT pg_promote()` makes it a primary.
+/// How long a copy may take: files that the primary removes meanwhile make it begin again.
+const COPY_DEADLINE: Duration = Duration::from_secs(120);
+
+/// How long a running server may take to change its settings.
+const SETTING_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How long a standby may take to have all changes, or to become a primary.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Starts a standby of a running server that keeps its data in `primary_folder`, and waits until it answers. It begins
+/// with a copy, whatever its folder contained.
 ///
 /// # Errors
 /// As [`super::start`], and when the primary cannot be copied.
@@ -24,17 +33,29 @@ pub async fn start_standby(
     primary_folder: &Path,
     options: Options,
 ) -> Result<Server, Error> {
-    let account = Account::unprivileged()?;
-    create_folder(&options.folder, account.as_ref())?;
-    let data = options.folder.join("data");
-    copy(primary, &primary_folder.join("data"), &data, account.as_ref()).await?;
+    copy_data(primary, primary_folder, &options.folder).await?;
     let programs = options.cache.postgres().await?;
     start_from(programs, options).await
+}
+
+/// Replaces the data of a server that does not run by those of a running one, whose standby it becomes.
+///
+/// # Errors
+/// When the primary cannot be copied.
+pub async fn copy_data(primary: &Server, primary_folder: &Path, folder: &Path) -> Result<(), Error> {
+    let account = Account::unprivileged()?;
+    create_folder(folder, account.as_ref())?;
+    let (from, to) = (primary_folder.join("data"), folder.join("data"));
+    let copied = || async { Ok(copy(primary, &from, &to, account.as_ref()).await?) };
+    until("a copy of Postgres' data", COPY_DEADLINE, copied).await
 }
 
 /// Copies the data of a running server, as Postgres' documentation describes it for a base backup.
 async fn copy(primary: &Server, from: &Path, to: &Path, account: Option<&Account>) -> Result<(), Error> {
     let failed = |error: sqlx::Error| Error::Invalid(format!("Postgres cannot be copied: {error}"));
+    if to.exists() {
+        fs::remove_dir_all(to).map_err(Error::file("remove", to))?;
+    }
     let of: PgConnectOptions = primary.url().parse().map_err(failed)?;
     // The backup ends with the session that began it.
     let mut session = of.connect().await.map_err(failed)?;
@@ -52,9 +73,7 @@ async fn copy(primary: &Server, from: &Path, to: &Path, account: Option<&Account
     let settings = format!("primary_conninfo = 'host={host} port={port} user={user} password={password}'\n");
     let own = |name: &str, text: &str| {
         let file = to.join(name);
-        let opened = fs::OpenOptions::new().create(true).append(true).open(&file);
-        opened
-            .and_then(|mut opened| opened.write_all(text.as_bytes()))
+        fs::write(&file, text)
             .and_then(|()| match account {
                 Some(account) => chown(&file, Some(account.uid), Some(account.gid)),
                 None => Ok(()),
@@ -62,8 +81,68 @@ async fn copy(primary: &Server, from: &Path, to: &Path, account: Option<&Account
             .map_err(Error::file("write", &file))
     };
     own("backup_label", &label)?;
+    // Instead of the primary's settings: once it is promoted, the standby has none that it could wait for.
     own("postgresql.auto.conf", &settings)?;
     own("standby.signal", "")?;
     let pid = to.join("postmaster.pid");
     fs::remove_file(&pid).map_err(Error::file("remove", &pid))
+}
+
+/// Lets a primary confirm a commit only when its standby has it, or without a standby. Waits until the standby has
+/// everything that was confirmed before.
+///
+/// # Errors
+/// [`Error::NotReady`] when the primary does not answer, or the standby does not follow within 60 s; the primary
+/// then confirms commits without it.
+pub async fn set_synchronous(primary: &Server, is_synchronous: bool) -> Result<(), Error> {
+    let url = primary.url();
+    let set = async |sql: &'static str| {
+        let set = || async {
+            let mut session = PgConnection::connect(url).await?;
+            session.execute(sql).await?;
+            session.execute("SELECT pg_reload_conf()").await?;
+            Ok(())
+        };
+        until("a setting of Postgres", SETTING_DEADLINE, set).await
+    };
+    let follows = async |sql: &'static str| {
+        let follows = || async {
+            let mut session = PgConnection::connect(url).await?;
+            let follows: bool = sqlx::query_scalar(sql).fetch_one(&mut session).await?;
+            if follows { Ok(()) } else { Err(Cause::from("it does not follow yet")) }
+        };
+        until("the standby", CHANGE_DEADLINE, follows).await
+    };
+    let without = "ALTER SYSTEM SET synchronous_standby_names = ''";
+    if !is_synchronous {
+        return set(without).await;
+    }
+    let together = async {
+        follows("SELECT EXISTS (SELECT FROM pg_stat_replication WHERE state = 'streaming')").await?;
+        set("ALTER SYSTEM SET synchronous_standby_names = '*'").await?;
+        follows("SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')").await
+    };
+    match together.await {
+        Ok(()) => Ok(()),
+        Err(error) => set(without).await.and(Err(error)),
+    }
+}
+
+/// Makes a standby a primary, and waits until it accepts writes; nothing changes when it is one.
+///
+/// # Errors
+/// [`Error::NotReady`] when it does not within 60 s.
+pub async fn promote(standby: &Server) -> Result<(), Error> {
+    let promoted = || async {
+        let mut session = PgConnection::connect(standby.url()).await?;
+        let is_standby: bool =
+            sqlx::query_scalar("SELECT pg_is_in_recovery()").fetch_one(&mut session).await?;
+        if is_standby {
+            // Returns at once: the next round looks again.
+            session.execute("SELECT pg_promote(wait => false)").await?;
+            return Err(Cause::from("it is still a standby"));
+        }
+        Ok(())
+    };
+    until("a promotion of Postgres", CHANGE_DEADLINE, promoted).await
 }

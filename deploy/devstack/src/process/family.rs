@@ -22,6 +22,7 @@ pub(super) struct Member {
     pid: u32,
     parent: u32,
     started: u64,
+    is_paused: bool,
 }
 
 impl Member {
@@ -31,10 +32,11 @@ impl Member {
         // The name, in brackets, may itself contain spaces and brackets.
         let fields: Vec<&str> = stat.get(stat.rfind(')')? + 2..)?.split(' ').collect();
         // proc(5): field 3 is the state, 4 the parent, 22 the start time.
-        match fields.first()? {
-            &"Z" | &"X" => None,
-            _ => Some(Self {
+        match *fields.first()? {
+            "Z" | "X" => None,
+            state => Some(Self {
                 pid,
+                is_paused: state == "T",
                 parent: fields.get(1)?.parse().ok()?,
                 started: fields.get(19)?.parse().ok()?,
             }),
@@ -61,6 +63,29 @@ fn family(pid: u32) -> Vec<Member> {
         next += 1;
     }
     family
+}
+
+/// Pauses those of a process and its descendants that still run; returns whether none did.
+pub(super) fn pause_family(pid: u32) -> bool {
+    let running: Vec<Member> = family(pid).into_iter().filter(|member| !member.is_paused).collect();
+    for member in &running {
+        // Fails when it has ended.
+        let _ = kill(pid_of(member.pid), Signal::SIGSTOP);
+    }
+    running.is_empty()
+}
+
+/// Lets a process and its descendants continue.
+pub(super) fn resume_family(pid: u32) {
+    for member in family(pid) {
+        // Fails when it has ended.
+        let _ = kill(pid_of(member.pid), Signal::SIGCONT);
+    }
+}
+
+/// Returns whether a process with this id is paused.
+pub fn is_paused(pid: u32) -> bool {
+    Member::read(pid).is_some_and(|process| process.is_paused)
 }
 
 /// Returns the ids of all descendants of a process.

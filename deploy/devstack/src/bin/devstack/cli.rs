@@ -30,9 +30,11 @@ pub(crate) enum Command {
     /// Start everything; Ctrl-C stops it
     ///
     /// Downloads the engines if they are missing, builds the services, starts everything and waits until it is ready.
-    /// The first start creates a demo account; later ones keep the data.
+    /// The first start creates a demo account; later ones keep the data. With --cluster any one server may be stopped,
+    /// killed or paused.
     #[command(
-        after_help = "Examples:\n  ./dev up\n  ./dev up --detach && ./dev status\n  KAFKA_BROKERS=broker:9092 ./dev up\n\n\
+        after_help = "Examples:\n  ./dev up\n  ./dev up --detach && ./dev status\n  ./dev up --cluster\n  \
+        KAFKA_BROKERS=broker:9092 ./dev up\n\n\
         Exit codes: 0 after it was stopped, 1 if it could not start or is already running.\n\
         With --detach: 0 once everything is ready, also if it already was; 1 otherwise."
     )]
@@ -53,7 +55,8 @@ pub(crate) enum Command {
     /// Show the logs
     #[command(
         after_help = "Examples:\n  ./dev logs\n  ./dev logs api --lines 200\n  ./dev logs processor -f\n\n\
-        Services: ingest, processor, api, dispatcher, kafka, clickhouse, postgres, devstack."
+        Services: ingest, processor, api, dispatcher, kafka, clickhouse, postgres, devstack. In a cluster also the name of \
+        one server, such as ingest-2."
     )]
     Logs(Logs),
     /// Delete all data, keys and the demo account; downloaded engines stay
@@ -92,14 +95,40 @@ pub(crate) enum Command {
     )]
     Topic(Topic),
     /// Start a service or an engine that is not running
-    #[command(after_help = "Examples:\n  ./dev start processor")]
-    Start(ServiceName),
+    ///
+    /// A standby of Postgres begins with a copy of the primary.
+    #[command(after_help = "Examples:\n  ./dev start processor\n  ./dev start kafka-2")]
+    Start(ServerName),
     /// Stop a service or an engine until it is started again
-    #[command(after_help = "Examples:\n  ./dev stop clickhouse")]
-    Stop(ServiceName),
+    #[command(after_help = "Examples:\n  ./dev stop clickhouse\n  ./dev stop clickhouse-1-2")]
+    Stop(ServerName),
     /// Restart a service or an engine on the same port
-    #[command(after_help = "Examples:\n  cargo build -p api && ./dev restart api")]
-    Restart(ServiceName),
+    #[command(after_help = "Examples:\n  cargo build -p api && ./dev restart api\n  ./dev restart api-2")]
+    Restart(ServerName),
+    /// End a service or an engine at once (SIGKILL); it stays away until it is started again
+    #[command(after_help = "Examples:\n  ./dev kill ingest\n  ./dev kill kafka-1 && ./dev start kafka-1")]
+    Kill(ServerName),
+    /// Freeze a service or an engine with all its processes (SIGSTOP) until it is resumed
+    ///
+    /// A second pause changes nothing. `start`, `stop` and `restart` work on a paused one, too.
+    #[command(
+        after_help = "Examples:\n  ./dev pause processor-1\n  ./dev pause postgres && ./dev resume postgres"
+    )]
+    Pause(ServerName),
+    /// Let a paused service or engine continue (SIGCONT)
+    #[command(after_help = "Examples:\n  ./dev resume processor-1")]
+    Resume(ServerName),
+    /// Stop Postgres' primary and make its standby the primary, in a cluster
+    ///
+    /// Nothing that was confirmed is lost. `./dev start` brings the former primary back as the standby.
+    #[command(
+        after_help = "Examples:\n  ./dev promote postgres-2 && ./dev start postgres-1\n  ./dev promote postgres-1\n\n\
+        Exit code 0 once the new primary accepts writes; `./dev status` shows which one it is."
+    )]
+    Promote {
+        /// The standby, such as postgres-2
+        name: String,
+    },
     /// Run all tests on separate engines
     ///
     /// Starts engines in temporary folders on free ports, so a stack may be running. The exit code is cargo's.
@@ -151,6 +180,11 @@ pub(crate) struct Up {
     /// Start in the background and return once everything is ready
     #[arg(long)]
     pub(crate) detach: bool,
+    /// Start three brokers of Kafka, two replicas of ClickHouse, two servers of Postgres and two of each service
+    ///
+    /// Its data is separate from that of a stack without --cluster. Only one of the two can run at a time.
+    #[arg(long)]
+    pub(crate) cluster: bool,
     /// Run as the process in the background
     #[arg(long, hide = true)]
     pub(crate) in_background: bool,
@@ -163,9 +197,9 @@ pub(crate) struct Up {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ServiceName {
-    /// ingest, processor, api, dispatcher, kafka, clickhouse or postgres
-    pub(crate) service: String,
+pub(crate) struct ServerName {
+    /// ingest, processor, api, dispatcher, kafka, clickhouse or postgres; in a cluster all of them or, as ingest-2, one
+    pub(crate) name: String,
 }
 
 #[derive(Debug, Args)]

@@ -7,8 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
-use devstack::Server;
+use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -17,6 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::sleep;
 
+use crate::action::Action;
 use crate::folder::Folder;
 use crate::stack::Stack;
 use crate::state::{DEMO, STATE, State};
@@ -36,12 +36,10 @@ pub(crate) enum Request {
     Status,
     /// Return the services' programs and environment.
     Environment,
-    /// Start a service or an engine.
-    Start { name: String },
-    /// Stop a service or an engine.
-    Stop { name: String },
-    /// Restart a service or an engine.
-    Restart { name: String },
+    /// Do something with a server, or with all of a service or an engine.
+    Apply { action: Action, name: String },
+    /// Make a standby of Postgres the primary.
+    Promote { name: String },
     /// Stop everything.
     Down,
 }
@@ -120,27 +118,11 @@ async fn handle(request: Request, stack: &Stack) -> anyhow::Result<Value> {
     match request {
         Request::Status => return Ok(serde_json::to_value(stack.status().await)?),
         Request::Environment => return Ok(serde_json::to_value(stack.services()?)?),
-        Request::Start { name } => {
-            let server = stack.server(&name)?;
-            server.start().await.map_err(|error| not_ready(&server, error))?;
-        }
-        Request::Stop { name } => stack.stop_one(&name).await?,
-        Request::Restart { name } => {
-            let server = stack.server(&name)?;
-            server.restart().await.map_err(|error| not_ready(&server, error))?;
-        }
+        Request::Apply { action, name } => stack.apply(action, &name).await?,
+        Request::Promote { name } => stack.promote(&name).await?,
         Request::Down => {}
     }
     Ok(Value::Null)
-}
-
-/// Adds to the error whether the server keeps running.
-fn not_ready(server: &Server, error: devstack::Error) -> anyhow::Error {
-    let error = anyhow::Error::from(error);
-    match server.pid() {
-        Some(_) => anyhow!("{error:#}; it keeps running and may become ready later"),
-        None => error,
-    }
 }
 
 async fn write(writer: &mut OwnedWriteHalf, value: &impl Serialize) -> anyhow::Result<()> {
@@ -155,7 +137,7 @@ pub(crate) async fn status(folder: &Folder) -> anyhow::Result<Status> {
         return Ok(serde_json::from_value(send(folder, &Request::Status).await?)?);
     }
     let state = folder.read::<State>(STATE)?.unwrap_or_default();
-    Ok(Status::not_running(folder.read(DEMO)?, state.postgres_folder))
+    Ok(Status::not_running(folder.topology(), folder.read(DEMO)?, state.postgres_folder))
 }
 
 /// Sends a request to the running stack, prints its progress, and returns the result; null for `down`.

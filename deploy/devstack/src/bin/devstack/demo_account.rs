@@ -113,10 +113,11 @@ Create a link, click it as a browser would, and read its counts (`./dev demo` fi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::Topology;
 
     #[test]
     fn the_welcome_has_the_addresses_the_key_and_a_browser() {
-        let mut status = Status::not_running(None, None);
+        let mut status = Status::not_running(Topology::Single, None, None);
         status.api = Some("http://127.0.0.1:8080".to_owned());
         status.edge = Some("http://127.0.0.1:8081".to_owned());
         status.api_key = Some("hop_live_key".to_owned());

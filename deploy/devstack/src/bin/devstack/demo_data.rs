@@ -67,8 +67,11 @@ pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
     }
     let variable =
         |name: &str| services.variables.get(name).with_context(|| format!("the stack has no {name}"));
-    let mut postgres =
-        PgConnection::connect(variable("DATABASE_URL")?).await.context("connecting to Postgres")?;
+    // The one of a cluster's servers that accepts writes: this client takes only one.
+    let primary = status.services.iter().find(|service| service.role.as_deref() == Some("primary"));
+    let url = primary.and_then(|primary| primary.url.as_ref());
+    let url = url.map_or_else(|| variable("DATABASE_URL"), Ok)?;
+    let mut postgres = PgConnection::connect(url).await.context("connecting to Postgres")?;
     for CreatedLink { link, id, .. } in &links {
         backdate_link(&mut postgres, *id, link.created_at(end)).await?;
     }

@@ -20,6 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Starts the stack in a new session and shows its output until it is ready or has failed.
 pub(crate) async fn up(folder: &Folder, options: &Up) -> anyhow::Result<ExitCode> {
+    folder.ensure_none_other_runs()?;
     if folder.is_running()? {
         let status = control::status(folder).await?;
         print_line(&status.table());
@@ -66,6 +67,9 @@ fn spawn(folder: &Folder, options: &Up, log: &File) -> anyhow::Result<Child> {
         .args(["up", "--in-background"])
         .args(["--listen", &options.listen.to_string()])
         .env("DEVSTACK_ROOT", folder.repository());
+    if options.cluster {
+        command.arg("--cluster");
+    }
     if options.release {
         command.arg("--release");
     }

@@ -8,6 +8,8 @@ use anyhow::Context as _;
 use devstack::{Error, ports};
 use serde::{Deserialize, Serialize};
 
+use crate::folder::Folder;
+use crate::members::Member;
 use crate::state::Secrets;
 
 /// The services' programs and their common environment.
@@ -32,30 +34,61 @@ impl Services {
     }
 }
 
-/// The addresses that the services listen on.
+/// A server of a service: what it does not share with the others.
 #[derive(Debug, Clone)]
-pub(crate) struct Addresses {
-    pub(crate) api: SocketAddr,
-    pub(crate) edge: SocketAddr,
-    /// Each service's operations address, by name.
-    pub(crate) operations: BTreeMap<&'static str, SocketAddr>,
+pub(crate) struct Instance {
+    /// Such as `ingest` or `ingest-2`.
+    pub(crate) name: String,
+    pub(crate) service: &'static str,
+    pub(crate) operations: SocketAddr,
+    /// The address for users; only an API and an edge have one.
+    pub(crate) public: Option<SocketAddr>,
+    /// The folder of an edge's clicks, which also contains its snapshot of the links.
+    spool: Option<PathBuf>,
 }
 
-impl Addresses {
-    /// Chooses the usual ports when they are free, or else others.
-    pub(crate) fn choose(listen: IpAddr) -> Result<Self, Error> {
-        let public = |port| Ok::<_, Error>(SocketAddr::new(listen, ports::prefer(port)?));
-        let local = |port| Ok::<_, Error>(SocketAddr::from(([127, 0, 0, 1], ports::prefer(port)?)));
-        let operations = [("ingest", 9101), ("processor", 9102), ("api", 9103), ("dispatcher", 9104)];
-        Ok(Self {
-            api: public(8080)?,
-            edge: public(8081)?,
-            operations: operations
-                .map(|(name, port)| Ok((name, local(port)?)))
-                .into_iter()
-                .collect::<Result<_, Error>>()?,
-        })
+impl Instance {
+    /// Chooses the usual ports when they are free, or else others, for all services of a stack.
+    pub(crate) fn choose(members: &[Member], listen: IpAddr, folder: &Folder) -> Result<Vec<Self>, Error> {
+        let mut instances: Vec<Self> = Vec::new();
+        for member in members.iter().filter(|member| member.is_service()) {
+            let (operations, public) = match member.group {
+                "ingest" => (9101, Some(8081)),
+                "processor" => (9102, None),
+                "api" => (9103, Some(8080)),
+                _ => (9104, None),
+            };
+            let earlier = instances.iter().filter(|other| other.service == member.group).count();
+            let prefer = |port: u16| ports::prefer(port + 100 * u16::try_from(earlier).unwrap_or(0));
+            let public = public.map(prefer).transpose()?.map(|port| SocketAddr::new(listen, port));
+            let is_edge = member.group == "ingest";
+            instances.push(Self {
+                name: member.name.clone(),
+                service: member.group,
+                operations: SocketAddr::from(([127, 0, 0, 1], prefer(operations)?)),
+                public,
+                spool: is_edge.then(|| folder.data(&member.name.replacen("ingest", "spool", 1))),
+            });
+        }
+        Ok(instances)
     }
+
+    /// Returns the variables of this server alone.
+    pub(crate) fn variables(&self) -> BTreeMap<String, String> {
+        let service = self.service.to_uppercase();
+        let operations = (format!("HOPLINE_{service}_OPERATIONS_LISTEN"), self.operations.to_string());
+        let listen = if self.service == "api" { "HOPLINE_API_LISTEN" } else { "HOPLINE_EDGE_LISTEN" };
+        let public = self.public.map(|address| (listen.to_owned(), address.to_string()));
+        let spool =
+            self.spool.as_ref().map(|spool| ("HOPLINE_SPOOL_DIR".to_owned(), spool.display().to_string()));
+        [operations].into_iter().chain(public).chain(spool).collect()
+    }
+}
+
+/// Returns the URLs that users reach a service at.
+pub(crate) fn public_urls(instances: &[Instance], service: &str) -> Vec<String> {
+    let of_service = instances.iter().filter(|instance| instance.service == service);
+    of_service.filter_map(|instance| instance.public).map(url).collect()
 }
 
 /// Returns the URL of a listener, with the loopback address for one on all addresses.
@@ -67,23 +100,17 @@ pub(crate) fn url(address: SocketAddr) -> String {
     }
 }
 
-/// Returns the services' environment variables.
+/// Returns the services' common environment variables, and those of each service's first server.
 pub(crate) fn variables(
     engines: impl IntoIterator<Item = (&'static str, String)>,
-    addresses: &Addresses,
+    instances: &[Instance],
     secrets: &Secrets,
-    spool: &Path,
 ) -> BTreeMap<String, String> {
     let loopback = "127.0.0.0/8,::1/128";
     let mut variables: BTreeMap<String, String> = [
-        ("HOPLINE_API_LISTEN", addresses.api.to_string()),
-        ("HOPLINE_EDGE_LISTEN", addresses.edge.to_string()),
-        ("HOPLINE_PUBLIC_URL", url(addresses.edge)),
         // Not for production: trusts clients' headers with addresses, and allows webhooks to this machine.
         ("HOPLINE_TRUSTED_PROXIES", loopback.to_owned()),
         ("HOPLINE_WEBHOOK_ALLOW", loopback.to_owned()),
-        // Also contains the edge's snapshot of the links.
-        ("HOPLINE_SPOOL_DIR", spool.display().to_string()),
         ("HOPLINE_CLICK_ID_KEYS", secrets.click_id_keys.clone()),
         ("HOPLINE_VISITOR_KEY", secrets.visitor_key.clone()),
         ("HOPLINE_SECRET_KEYS", secrets.secret_keys.clone()),
@@ -91,10 +118,11 @@ pub(crate) fn variables(
     .map(|(name, value)| (name.to_owned(), value))
     .into();
     variables.extend(engines.into_iter().map(|(name, value)| (name.to_owned(), value)));
-    for (service, address) in &addresses.operations {
-        variables
-            .insert(format!("HOPLINE_{}_OPERATIONS_LISTEN", service.to_uppercase()), address.to_string());
+    if let Some(edge) = public_urls(instances, "ingest").into_iter().next() {
+        variables.insert("HOPLINE_PUBLIC_URL".to_owned(), edge);
     }
+    // The first server's variables replace those of later ones.
+    variables.extend(instances.iter().rev().flat_map(Instance::variables));
     // Only defaults: the user can set these.
     for (name, value) in [("RUST_LOG", "info"), ("HOPLINE_LOG_FORMAT", "text")] {
         if std::env::var_os(name).is_none() {
@@ -106,7 +134,10 @@ pub(crate) fn variables(
 
 #[cfg(test)]
 mod tests {
+    use devstack::scratch::Scratch;
+
     use super::*;
+    use crate::members::Topology;
 
     #[test]
     fn the_url_of_a_wildcard_listener_is_loopback() {
@@ -115,20 +146,38 @@ mod tests {
         assert_eq!(url("10.0.0.1:8080".parse().unwrap()), "http://10.0.0.1:8080");
     }
 
+    fn instances(topology: Topology, folder: &Folder) -> Vec<Instance> {
+        Instance::choose(&topology.members(), [127, 0, 0, 1].into(), folder).unwrap()
+    }
+
     #[test]
     fn the_variables_have_the_addresses_and_the_spool() {
-        let addresses = Addresses {
-            api: "127.0.0.1:1".parse().unwrap(),
-            edge: "127.0.0.1:2".parse().unwrap(),
-            operations: [("ingest", "127.0.0.1:3".parse().unwrap())].into(),
-        };
+        let scratch = Scratch::new("environment").unwrap();
+        let folder = Folder::open(scratch.path()).unwrap();
+        let instances = instances(Topology::Single, &folder);
         let secrets = Secrets::generate().unwrap();
-        let spool = Path::new("/clone/.dev/data/spool");
-        let variables = variables([("KAFKA_BROKERS", "k:9".to_owned())], &addresses, &secrets, spool);
-        assert_eq!(variables["HOPLINE_API_LISTEN"], "127.0.0.1:1");
-        assert_eq!(variables["HOPLINE_PUBLIC_URL"], "http://127.0.0.1:2");
-        assert_eq!(variables["HOPLINE_INGEST_OPERATIONS_LISTEN"], "127.0.0.1:3");
+        let variables = variables([("KAFKA_BROKERS", "k:9".to_owned())], &instances, &secrets);
+        let [ingest, _, api, _] = &instances[..] else { panic!("{instances:?}") };
+        assert_eq!(variables["HOPLINE_API_LISTEN"], api.public.unwrap().to_string());
+        assert_eq!(variables["HOPLINE_EDGE_LISTEN"], ingest.public.unwrap().to_string());
+        assert_eq!(variables["HOPLINE_PUBLIC_URL"], url(ingest.public.unwrap()));
+        assert_eq!(variables["HOPLINE_INGEST_OPERATIONS_LISTEN"], ingest.operations.to_string());
         assert_eq!(variables["KAFKA_BROKERS"], "k:9");
-        assert_eq!(variables["HOPLINE_SPOOL_DIR"], "/clone/.dev/data/spool");
+        assert!(variables["HOPLINE_SPOOL_DIR"].ends_with("/.dev/data/spool"), "{variables:?}");
+    }
+
+    #[test]
+    fn the_servers_of_a_service_share_no_address_and_no_folder() {
+        let scratch = Scratch::new("environment").unwrap();
+        let folder = Folder::open(scratch.path()).unwrap().with(Topology::Cluster);
+        let instances = instances(Topology::Cluster, &folder);
+        let [first, second, ..] = &instances[..] else { panic!("{instances:?}") };
+        assert_eq!((first.name.as_str(), second.name.as_str()), ("ingest-1", "ingest-2"));
+        let (one, other) = (first.variables(), second.variables());
+        assert!(one.keys().eq(other.keys()));
+        assert!(one.iter().all(|(name, value)| other[name] != *value), "{one:?} {other:?}");
+        let variables = variables([], &instances, &Secrets::generate().unwrap());
+        assert_eq!(variables["HOPLINE_SPOOL_DIR"], one["HOPLINE_SPOOL_DIR"]);
+        assert_eq!(public_urls(&instances, "api").len(), 2);
     }
 }

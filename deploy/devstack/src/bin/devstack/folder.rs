@@ -1,4 +1,4 @@
-//! The folder `.dev`, which contains all files of the stack.
+//! The folder `.dev`, which contains all files of the stack; those of a cluster, except the logs, are in `.dev/cluster`.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write as _};
@@ -12,6 +12,7 @@ use devstack::{Kind, postgres, readiness};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::members::Topology;
 use crate::state::{DEMO, SECRETS, STATE, State};
 
 /// How long a stack that is stopping may hold its lock.
@@ -20,22 +21,46 @@ const UNLOCK_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a start waits for the lock, which [`Folder::is_running`] holds for a moment.
 const LOCK_WAIT: Duration = Duration::from_millis(500);
 
+/// What the lock's file contains after a cluster was started.
+const CLUSTER: &str = "cluster";
+
 /// The repository and its `.dev`.
 #[derive(Debug, Clone)]
 pub(crate) struct Folder {
     repository: PathBuf,
     path: PathBuf,
+    topology: Topology,
 }
 
 impl Folder {
-    /// Opens the `.dev` of the repository at `root`; creates it when it is missing.
+    /// Opens the `.dev` of the repository at `root`, for the stack that was started last; creates it when it is missing.
     pub(crate) fn open(root: &Path) -> anyhow::Result<Self> {
         let repository =
             fs::canonicalize(root).with_context(|| format!("no repository at {}", root.display()))?;
         let path = repository.join(".dev");
         fs::create_dir_all(path.join("logs"))
             .with_context(|| format!("could not create {}", path.display()))?;
-        Ok(Self { repository, path })
+        let last = fs::read_to_string(path.join("lock")).unwrap_or_default();
+        let topology = if last == CLUSTER { Topology::Cluster } else { Topology::Single };
+        Ok(Self { repository, path, topology })
+    }
+
+    /// Returns the same `.dev` for another stack.
+    pub(crate) fn with(&self, topology: Topology) -> Self {
+        Self { topology, ..self.clone() }
+    }
+
+    /// Which stack's data this is for.
+    pub(crate) fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    /// Returns the folder of what the two stacks do not share.
+    fn home(&self) -> PathBuf {
+        match self.topology {
+            Topology::Single => self.path.clone(),
+            Topology::Cluster => self.path.join("cluster"),
+        }
     }
 
     pub(crate) fn repository(&self) -> &Path {
@@ -51,7 +76,7 @@ impl Folder {
     }
 
     pub(crate) fn data(&self, name: &str) -> PathBuf {
-        self.path.join("data").join(name)
+        self.home().join("data").join(name)
     }
 
     pub(crate) fn log(&self, name: &str) -> PathBuf {
@@ -59,9 +84,9 @@ impl Folder {
     }
 
     /// Renames the logs of the previous run.
-    pub(crate) fn rotate_logs(&self, names: impl IntoIterator<Item = &'static str>) {
+    pub(crate) fn rotate_logs(&self, names: impl IntoIterator<Item = impl AsRef<str>>) {
         for name in names {
-            let log = self.log(name);
+            let log = self.log(name.as_ref());
             // Fails the first time.
             let _ = fs::rename(&log, log.with_extension("log.1"));
         }
@@ -83,28 +108,45 @@ impl Folder {
         let folder = outside.map_or_else(|| postgres::folder_for(&inside), Ok)?;
         let is_outside = folder != inside;
         state.postgres_folder = is_outside.then(|| folder.clone());
-        state.owner = is_outside.then(|| self.path.clone());
+        state.owner = is_outside.then(|| self.home());
         Ok(folder)
     }
 
     /// Returns whether `state` was copied from another `.dev`, which still owns the data.
     fn is_copy(&self, state: &State) -> bool {
-        let Some(owner) = state.owner.as_ref().filter(|owner| **owner != self.path) else { return false };
+        let Some(owner) = state.owner.as_ref().filter(|owner| **owner != self.home()) else { return false };
         let original = fs::read(owner.join(STATE)).ok().and_then(|text| serde_json::from_slice(&text).ok());
         original.is_some_and(|original: State| original.postgres_folder == state.postgres_folder)
     }
 
-    /// Takes the lock of a running stack; returns `None` when another one runs.
+    /// Takes the lock of a running stack, and notes which stack it is; returns `None` when another one runs.
     ///
     /// The kernel releases the lock however the process ends; the file itself stays.
     pub(crate) fn try_lock(&self) -> anyhow::Result<Option<File>> {
         let deadline = Instant::now() + LOCK_WAIT;
         loop {
             let taken = self.lock(File::try_lock)?;
-            if taken.is_some() || Instant::now() >= deadline {
-                return Ok(taken);
+            if let Some(mut file) = taken {
+                file.set_len(0)?;
+                file.write_all(if self.topology == Topology::Cluster { CLUSTER.as_bytes() } else { b"" })?;
+                return Ok(Some(file));
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
             }
             sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Returns an error while a stack of the other kind runs.
+    pub(crate) fn ensure_none_other_runs(&self) -> anyhow::Result<()> {
+        let running = self.is_running()?.then(|| Self::open(&self.repository)).transpose()?;
+        match running.map(|running| running.topology).filter(|running| *running != self.topology) {
+            Some(Topology::Cluster) => bail!("a cluster is running; stop it first with `./dev down`"),
+            Some(Topology::Single) => {
+                bail!("a stack that is not a cluster is running; stop it first with `./dev down`")
+            }
+            None => Ok(()),
         }
     }
 
@@ -140,7 +182,7 @@ impl Folder {
 
     /// Reads a JSON file; returns `None` when there is none.
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> anyhow::Result<Option<T>> {
-        let path = self.path.join(name);
+        let path = self.home().join(name);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -152,9 +194,10 @@ impl Folder {
 
     /// Writes a JSON file atomically, readable only by its owner.
     pub(crate) fn write<T: Serialize>(&self, name: &str, value: &T) -> anyhow::Result<()> {
-        let path = self.path.join(name);
+        let path = self.home().join(name);
         let partial = path.with_extension("partial");
         let write = || -> anyhow::Result<()> {
+            fs::create_dir_all(self.home())?;
             // A killed process may have left one with another mode.
             let _ = fs::remove_file(&partial);
             let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
@@ -166,13 +209,17 @@ impl Folder {
         write().with_context(|| format!("could not write {}", path.display()))
     }
 
-    /// Removes data, logs, keys and the demo account, and returns the removed paths.
+    /// Removes data, logs, keys and demo accounts of both stacks, and returns the removed paths.
     pub(crate) fn wipe(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let state = self.read::<State>(STATE).ok().flatten().filter(|state| !self.is_copy(state));
-        let outside = state.and_then(|state| state.outside_folder());
-        let inside = ["data", "logs", DEMO, SECRETS, STATE].map(|name| self.path.join(name));
+        let outside = |folder: Self| {
+            let state = folder.read::<State>(STATE).ok().flatten();
+            state.filter(|state| !folder.is_copy(state)).and_then(|state| state.outside_folder())
+        };
+        let stacks = [Topology::Single, Topology::Cluster];
+        let outside = stacks.into_iter().filter_map(|topology| outside(self.with(topology)));
+        let inside = ["data", "logs", DEMO, SECRETS, STATE, CLUSTER].map(|name| self.path.join(name));
         let mut removed = Vec::new();
-        for path in outside.into_iter().chain(inside) {
+        for path in outside.chain(inside) {
             let gone = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             match gone {
                 Ok(()) => removed.push(path),
@@ -251,6 +298,24 @@ mod tests {
         assert!(folder.wipe().unwrap().contains(&folder.path.join("data")));
         assert!(folder.path.join("engines").exists());
         assert!(!folder.path.join("data").exists());
+    }
+
+    #[test]
+    fn a_cluster_has_its_own_files_and_a_wipe_removes_those_of_both() {
+        let scratch = Scratch::new("folder").unwrap();
+        let single = Folder::open(scratch.path()).unwrap();
+        let cluster = single.with(Topology::Cluster);
+        for folder in [&single, &cluster] {
+            assert!(folder.read::<State>(STATE).unwrap().is_none());
+            folder.write(STATE, &State::default()).unwrap();
+        }
+        assert_eq!(Folder::open(scratch.path()).unwrap().topology(), Topology::Single);
+        drop(cluster.try_lock().unwrap());
+        assert_eq!(Folder::open(scratch.path()).unwrap().topology(), Topology::Cluster);
+        drop(single.try_lock().unwrap());
+        assert_eq!(Folder::open(scratch.path()).unwrap().topology(), Topology::Single);
+        single.wipe().unwrap();
+        assert!(single.read::<State>(STATE).unwrap().is_none() && !cluster.home().exists());
     }
 
     #[test]

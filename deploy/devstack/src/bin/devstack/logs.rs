@@ -6,26 +6,32 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::ensure;
-use devstack::{Kind, process};
+use devstack::process;
 
 use crate::cli::Logs;
-use crate::compile::SERVICES;
 use crate::folder::Folder;
 use crate::terminal::print_line;
+
+/// The log of the stack itself.
+const STACK: &str = "devstack";
 
 /// How often to read new lines.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Prints the last lines, and with `--follow` new lines until Ctrl-C.
 pub(crate) async fn show(folder: &Folder, options: &Logs) -> anyhow::Result<()> {
-    let mut names: Vec<&str> =
-        SERVICES.into_iter().chain(Kind::ALL.map(Kind::name)).chain(["devstack"]).collect();
-    if let Some(service) = &options.service {
-        ensure!(names.contains(&service.as_str()), "no such log; choose one of {}", names.join(", "));
-        names.retain(|name| name == service);
+    let topology = folder.topology();
+    let members = match options.service.as_deref() {
+        None => topology.members(),
+        Some(name) => topology.named(name),
+    };
+    let mut names: Vec<String> = members.into_iter().map(|member| member.name).collect();
+    if options.service.as_deref().is_none_or(|name| name == STACK) {
+        names.push(STACK.to_owned());
     }
+    ensure!(!names.is_empty(), "no such log; choose one of {}, {STACK}", topology.names());
     let prefixed = names.len() > 1;
-    let logs: Vec<(&str, PathBuf)> = names.into_iter().map(|name| (name, folder.log(name))).collect();
+    let logs: Vec<(&str, PathBuf)> = names.iter().map(|name| (name.as_str(), folder.log(name))).collect();
     let mut positions: Vec<u64> =
         logs.iter().map(|(_, log)| log.metadata().map_or(0, |metadata| metadata.len())).collect();
     for (name, log) in logs.iter().filter(|(_, log)| log.exists()) {
@@ -44,7 +50,7 @@ pub(crate) async fn show(folder: &Folder, options: &Logs) -> anyhow::Result<()> 
 
 fn print(name: &str, text: &str, prefixed: bool) {
     for line in text.lines() {
-        if prefixed { print_line(&format!("{name:<10} | {line}")) } else { print_line(line) }
+        if prefixed { print_line(&format!("{name:<14} | {line}")) } else { print_line(line) }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The program behind `./dev`: runs all of Hopline on this machine, with real engines.
 
+mod action;
+mod addresses;
 mod cli;
 mod compile;
 mod control;
@@ -7,10 +9,13 @@ mod dashboard;
 mod demo_account;
 mod demo_data;
 mod detach;
+mod engines;
 mod environment;
 mod folder;
 mod history;
 mod logs;
+mod members;
+mod pair;
 mod receiver;
 mod soak;
 mod stack;
@@ -24,10 +29,12 @@ mod up;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command as Program, ExitCode};
 
+use action::Action;
 use anyhow::Context as _;
-use cli::{Cli, Command, ForwardedArguments, ServiceName};
+use cli::{Cli, Command, ForwardedArguments, ServerName};
 use control::Request;
 use folder::Folder;
+use members::Topology;
 use terminal::{print_error, print_line};
 
 fn main() -> ExitCode {
@@ -54,8 +61,15 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let folder = Folder::open(&cli.root.context("start this program as `./dev`")?)?;
     match cli.command {
-        Command::Up(options) if options.detach => return detach::up(&folder, &options).await,
-        Command::Up(options) => return up::up(folder, options).await,
+        Command::Up(options) => {
+            let topology = if options.cluster { Topology::Cluster } else { Topology::Single };
+            let folder = folder.with(topology);
+            return if options.detach {
+                detach::up(&folder, &options).await
+            } else {
+                up::up(folder, options).await
+            };
+        }
         Command::Down => down(&folder).await?,
         Command::Status { json } => {
             let status = control::status(&folder).await?;
@@ -72,23 +86,28 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Recount(arguments) => operate(&folder, "processor", "recount", arguments).await?,
         Command::CloseAgain(arguments) => operate(&folder, "processor", "close-again", arguments).await?,
         Command::Topic(options) => topic::print(&folder, &options).await?,
-        Command::Start(ServiceName { service }) => {
-            control::send(&folder, &Request::Start { name: service.clone() }).await?;
-            print_line(&format!("{service} is ready"));
-        }
-        Command::Stop(ServiceName { service }) => {
-            control::send(&folder, &Request::Stop { name: service.clone() }).await?;
-            print_line(&format!("{service} has stopped"));
-        }
-        Command::Restart(ServiceName { service }) => {
-            control::send(&folder, &Request::Restart { name: service.clone() }).await?;
-            print_line(&format!("{service} is ready"));
+        Command::Start(server) => apply(&folder, Action::Start, server).await?,
+        Command::Stop(server) => apply(&folder, Action::Stop, server).await?,
+        Command::Restart(server) => apply(&folder, Action::Restart, server).await?,
+        Command::Kill(server) => apply(&folder, Action::Kill, server).await?,
+        Command::Pause(server) => apply(&folder, Action::Pause, server).await?,
+        Command::Resume(server) => apply(&folder, Action::Resume, server).await?,
+        Command::Promote { name } => {
+            control::send(&folder, &Request::Promote { name: name.clone() }).await?;
+            print_line(&format!("{name} is the primary and accepts writes"));
         }
         Command::Test { arguments } => return test::run(&folder, arguments).await,
         Command::Soak(options) => return soak::run(&folder, options).await,
         Command::RunLibchdb { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Does something with a server of the running stack, or with all of a service or an engine.
+async fn apply(folder: &Folder, action: Action, ServerName { name }: ServerName) -> anyhow::Result<()> {
+    control::send(folder, &Request::Apply { action, name: name.clone() }).await?;
+    print_line(&format!("{name} {}", action.done()));
+    Ok(())
 }
 
 async fn down(folder: &Folder) -> anyhow::Result<()> {

@@ -20,8 +20,11 @@ pub(crate) const DEMO: &str = "demo.json";
 pub(crate) struct State {
     /// The ports of the engines and of the webhook receiver, by name.
     pub(crate) ports: BTreeMap<String, u16>,
-    /// Postgres's data folder when it is outside `.dev`.
+    /// Postgres's data folder when it is outside `.dev`; in a cluster, with that of each server in it.
     pub(crate) postgres_folder: Option<PathBuf>,
+    /// The name of the server of Postgres that was promoted last, in a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) postgres_primary: Option<String>,
     /// The `.dev` that owns `postgres_folder`: a copy of this file does not.
     pub(crate) owner: Option<PathBuf>,
 }

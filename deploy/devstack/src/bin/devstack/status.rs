@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use devstack::Kind;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::compile::SERVICES;
+use crate::members::Topology;
 use crate::state::DemoAccount;
 
 /// The status of the stack. A field is null while its value is not known.
@@ -24,7 +23,7 @@ pub(crate) struct Status {
     pub(crate) workspace_id: Option<String>,
     pub(crate) api_key: Option<String>,
     pub(crate) edge_token: Option<String>,
-    /// All four services and three engines, always.
+    /// All services and engines, always.
     pub(crate) services: Vec<ServerStatus>,
     /// The URL of the dashboard.
     pub(crate) dashboard: Option<String>,
@@ -34,10 +33,31 @@ pub(crate) struct Status {
     pub(crate) receiver: Option<String>,
     /// Postgres's data folder, which may be outside `.dev`.
     pub(crate) postgres_folder: Option<PathBuf>,
+    #[serde(flatten)]
+    pub(crate) cluster: Option<ClusterStatus>,
+}
+
+/// What only the status of a cluster has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClusterStatus {
+    pub(crate) edges: Vec<String>,
+    pub(crate) apis: Vec<String>,
+    /// The settings of librdkafka for a client of Kafka.
+    pub(crate) kafka_client: Option<Value>,
+    /// The authority that signed the engines' certificates; null without TLS.
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
+impl ClusterStatus {
+    /// Returns the status with the addresses that are known so far.
+    pub(crate) fn new(edges: Vec<String>, apis: Vec<String>, kafka: Option<&str>) -> Self {
+        let kafka_client = kafka.map(|brokers| json!({ "bootstrap.servers": brokers }));
+        Self { edges, apis, kafka_client, ca_file: None }
+    }
 }
 
 /// The status of a service or an engine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ServerStatus {
     pub(crate) name: String,
     /// Null for one that does not run and for an external engine.
@@ -45,21 +65,30 @@ pub(crate) struct ServerStatus {
     pub(crate) ready: bool,
     /// The URL of `/healthz`, `/readyz` and `/metrics`; null for engines.
     pub(crate) operations: Option<String>,
+    /// The address for users; only in a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) url: Option<String>,
+    /// `primary` or `standby`, for a server of Postgres in a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<String>,
     /// Why it is not ready.
     pub(crate) reason: Option<String>,
 }
 
 impl Status {
     /// Returns the status of a stack that is not running.
-    pub(crate) fn not_running(demo: Option<DemoAccount>, postgres_folder: Option<PathBuf>) -> Self {
-        let services = SERVICES.into_iter().chain(Kind::ALL.map(Kind::name)).map(|name| ServerStatus {
-            name: name.to_owned(),
-            pid: None,
-            ready: false,
-            operations: None,
+    pub(crate) fn not_running(
+        topology: Topology,
+        demo: Option<DemoAccount>,
+        postgres_folder: Option<PathBuf>,
+    ) -> Self {
+        let services = topology.members().into_iter().map(|member| ServerStatus {
+            name: member.name,
             reason: Some("not running".to_owned()),
+            ..ServerStatus::default()
         });
-        let mut status = Self { services: services.collect(), postgres_folder, ..Self::default() };
+        let cluster = (topology == Topology::Cluster).then(ClusterStatus::default);
+        let mut status = Self { services: services.collect(), postgres_folder, cluster, ..Self::default() };
         if let Some(demo) = demo {
             status.account_id = Some(demo.account_id);
             status.workspace_id = Some(demo.workspace_id);
@@ -91,17 +120,24 @@ impl Status {
     pub(crate) fn table(&self) -> String {
         // Writing to a string cannot fail.
         let mut text = String::from(if self.ready { "ready\n\n" } else { "not ready\n\n" });
+        let longest = self.services.iter().map(|service| service.name.len()).max().unwrap_or_default();
+        let width = 12.max(longest + 2);
         for service in &self.services {
             let pid = service.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
             let state =
                 if service.ready { "ready" } else { service.reason.as_deref().unwrap_or("not ready") };
             let operations = service.operations.as_deref().unwrap_or("");
-            let _ = writeln!(text, "{:<12}{pid:<10}{operations:<24}{state}", service.name);
+            let role = service.role.as_ref().map_or_else(String::new, |role| format!(" ({role})"));
+            let _ = writeln!(text, "{:<width$}{pid:<10}{operations:<24}{state}{role}", service.name);
         }
         let dashboard = self.dashboard_address();
+        let all = |of: fn(&ClusterStatus) -> &[String]| {
+            self.cluster.as_ref().map(|cluster| of(cluster).join(", ")).filter(|all| !all.is_empty())
+        };
+        let (apis, edges) = (all(|cluster| &cluster.apis), all(|cluster| &cluster.edges));
         let addresses = [
-            ("api", self.api.as_deref()),
-            ("edge", self.edge.as_deref()),
+            ("api", apis.as_deref().or(self.api.as_deref())),
+            ("edge", edges.as_deref().or(self.edge.as_deref())),
             ("kafka", self.kafka.as_deref()),
             ("clickhouse", self.clickhouse.as_deref()),
             ("postgres", self.postgres.as_deref()),
@@ -110,10 +146,10 @@ impl Status {
         ];
         text.push('\n');
         for (name, value) in addresses {
-            let _ = writeln!(text, "{name:<12}{}", value.unwrap_or("-"));
+            let _ = writeln!(text, "{name:<width$}{}", value.unwrap_or("-"));
         }
         if let Some(folder) = &self.postgres_folder {
-            let _ = writeln!(text, "{:<12}{}", "data", folder.display());
+            let _ = writeln!(text, "{:<width$}{}", "data", folder.display());
         }
         text.trim_end().to_owned()
     }
@@ -132,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_json_of_a_stopped_stack_has_all_keys() {
-        let status = Status::not_running(None, None);
+        let status = Status::not_running(Topology::Single, None, None);
         let json: Value = serde_json::from_str(&status.json().unwrap()).unwrap();
         assert_eq!(json["ready"], false);
         let names: Vec<&str> =
@@ -147,8 +183,31 @@ mod tests {
     }
 
     #[test]
+    fn the_json_of_a_cluster_has_more_keys() {
+        let mut status = Status::not_running(Topology::Cluster, None, None);
+        let edges = vec!["http://e:1".to_owned(), "http://e:2".to_owned()];
+        status.cluster = Some(ClusterStatus::new(edges, Vec::new(), Some("k:1,k:2,k:3")));
+        let postgres = status.services.last_mut().unwrap();
+        (postgres.role, postgres.url) = (Some("standby".to_owned()), Some("postgres://p".to_owned()));
+        let json: Value = serde_json::from_str(&status.json().unwrap()).unwrap();
+        let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        let contract = "ready api edge kafka clickhouse postgres account_id workspace_id api_key edge_token services \
+                        dashboard setup_token edges apis kafka_client ca_file";
+        assert_eq!(keys.join(" "), contract);
+        assert_eq!(json["edges"][1], "http://e:2");
+        assert_eq!(json["kafka_client"], json!({ "bootstrap.servers": "k:1,k:2,k:3" }));
+        assert_eq!(json["ca_file"], Value::Null);
+        let postgres = json["services"].as_array().unwrap().last().unwrap();
+        assert_eq!((&postgres["name"], &postgres["role"]), (&json!("postgres-2"), &json!("standby")));
+        assert_eq!(postgres["url"], "postgres://p");
+        // What the running stack answers is read by the command.
+        let answer = serde_json::to_value(&status).unwrap();
+        assert_eq!(serde_json::from_value::<Status>(answer).unwrap(), status);
+    }
+
+    #[test]
     fn the_dashboard_address_has_the_setup_token_if_any() {
-        let mut status = Status::not_running(None, None);
+        let mut status = Status::not_running(Topology::Single, None, None);
         assert_eq!(status.dashboard_address(), None);
         status.dashboard = Some("http://127.0.0.1:8080/app/".to_owned());
         assert_eq!(status.dashboard_address().unwrap(), "http://127.0.0.1:8080/app/");

@@ -5,26 +5,22 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
-use devstack::install::Cache;
+use anyhow::{Context as _, bail, ensure};
 use devstack::process::{Launch, run};
-use devstack::{Engine, Kind, Options, Probe, Server};
+use devstack::{Probe, Server};
+use futures_util::future::try_join_all;
 use tokio::time::sleep;
 
 use crate::cli::Up;
-use crate::compile::{self, SERVICES};
-use crate::environment::{Addresses, Services, url, variables};
+use crate::environment::{Instance, Services, public_urls, url, variables};
 use crate::folder::Folder;
 use crate::stack::Stack;
-use crate::state::{SECRETS, STATE, Secrets, State};
+use crate::state::{SECRETS, Secrets};
 use crate::terminal::{Interrupts, print_error, print_line};
-use crate::{control, dashboard, demo_account, receiver};
+use crate::{compile, control, dashboard, demo_account, engines};
 
 /// The variable with the folder of country and browser data.
 const DATA_DIR: &str = "HOPLINE_DATA_DIR";
-
-/// The webhook receiver's key among the remembered ports.
-const RECEIVER: &str = "receiver";
 
 /// The services' default for `HOPLINE_DRAIN_SECONDS`.
 const DEFAULT_DRAIN: Duration = Duration::from_secs(20);
@@ -41,11 +37,13 @@ const OTHER_VERSION: &str = "the database could not be migrated; if another vers
 
 /// Runs the stack in this process until a stop is requested.
 pub(crate) async fn up(folder: Folder, options: Up) -> anyhow::Result<ExitCode> {
-    let _lock = folder
-        .try_lock()?
-        .context("the stack is already running: see `./dev status`, or stop it with `./dev down`")?;
+    engines::check_externals(folder.topology())?;
+    let Some(_lock) = folder.try_lock()? else {
+        folder.ensure_none_other_runs()?;
+        bail!("the stack is already running: see `./dev status`, or stop it with `./dev down`");
+    };
     let mut interrupts = Interrupts::new()?;
-    let stack = Arc::new(Stack::new());
+    let stack = Arc::new(Stack::new(folder.topology()));
     control::serve(&folder, Arc::clone(&stack))?;
 
     let started = tokio::select! {
@@ -75,27 +73,28 @@ pub(crate) async fn up(folder: Folder, options: Up) -> anyhow::Result<ExitCode> 
 }
 
 async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Result<()> {
-    folder.rotate_logs(SERVICES.into_iter().chain(Kind::ALL.map(Kind::name)));
+    let members = stack.topology().members();
+    folder.rotate_logs(members.iter().map(|member| &member.name));
     let secrets = secrets(folder)?;
     let is_built = compile::prebuilt().is_some();
     // The compiler runs afterwards, so that its output does not mix with these reports.
-    let (data, engines, ()) =
-        tokio::join!(data(folder, stack), start_engines(folder, stack, &secrets), async {
+    let (data, started, ()) =
+        tokio::join!(data(folder, stack), engines::start(folder, stack, &secrets), async {
             if !is_built {
                 dashboard::build(folder.repository(), stack).await;
             }
         });
-    engines?;
+    started?;
     if !is_built {
         stack.report("building the services");
     }
     let programs = compile::services(folder.repository(), options.release).await?;
 
-    let addresses = Addresses::choose(options.listen)?;
-    let mut variables = variables(stack.engine_variables(), &addresses, &secrets, &folder.data("spool"));
+    let instances = Instance::choose(&members, options.listen, folder)?;
+    let mut variables = variables(stack.engine_variables(), &instances, &secrets);
     variables.extend(data.map(|folder| (DATA_DIR.to_owned(), folder.display().to_string())));
     let services = Services { programs, variables };
-    stack.parts().addresses = Some(addresses.clone());
+    stack.parts().instances.clone_from(&instances);
     stack.parts().services = Some(services.clone());
 
     stack.report("migrating: `api migrate`");
@@ -103,8 +102,9 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     migrate.arg("migrate").envs(&services.variables);
     run("`api migrate`", migrate).await.context(OTHER_VERSION)?;
 
-    start_services(folder, stack, &services, &addresses).await?;
-    let demo = demo_account::ensure(folder, &services, &url(addresses.api)).await?;
+    start_services(folder, stack, &services, &instances).await?;
+    let api = public_urls(&instances, "api").into_iter().next().context("the stack has no API")?;
+    let demo = demo_account::ensure(folder, &services, &api).await?;
     stack.parts().demo = Some(demo);
     let mut status = stack.status().await;
     let since = Instant::now();
@@ -124,14 +124,9 @@ async fn data(folder: &Folder, stack: &Arc<Stack>) -> Option<PathBuf> {
     if std::env::var_os(DATA_DIR).is_some() {
         return None;
     }
-    let data = cache(folder, stack).data().await;
+    let data = engines::cache(folder, stack).data().await;
     data.inspect_err(|error| stack.report(&format!("continuing without country and browser data: {error}")))
         .ok()
-}
-
-fn cache(folder: &Folder, stack: &Arc<Stack>) -> Cache {
-    let stack = Arc::clone(stack);
-    Cache::new(folder.engines(), Arc::new(move |text| stack.report(text)))
 }
 
 /// Returns the stack's keys, which its first start generates.
@@ -144,75 +139,28 @@ fn secrets(folder: &Folder) -> anyhow::Result<Secrets> {
     Ok(secrets)
 }
 
-async fn start_engines(folder: &Folder, stack: &Arc<Stack>, secrets: &Secrets) -> anyhow::Result<()> {
-    let mut state: State = folder.read(STATE)?.unwrap_or_default();
-    let mut postgres_folder = None;
-    if Kind::Postgres.external_url().is_none() {
-        postgres_folder = Some(folder.postgres_folder(&mut state)?);
-        // Written before the folder is created, so that `reset` finds it.
-        folder.write(STATE, &state)?;
-        stack.parts().postgres_folder.clone_from(&postgres_folder);
-    }
-    let cache = cache(folder, stack);
-    let engine = async |kind: Kind| -> anyhow::Result<()> {
-        let began = Instant::now();
-        let name = kind.name();
-        let options = |kind: Kind| {
-            let data = postgres_folder.clone().filter(|_| kind == Kind::Postgres);
-            let data = data.unwrap_or_else(|| folder.data(name));
-            let port = state.ports.get(name).copied().unwrap_or(0);
-            Ok(Options::in_folder(data, folder.log(name), port, &secrets.engine_password, cache.clone()))
-        };
-        let engine = Engine::from_env_or_start(kind, options).await?;
-        stack.report(&match &engine {
-            Engine::External { .. } => format!("{name} ready: external, by {}", kind.variable()),
-            Engine::Started(_) => format!("{name} ready after {:.1} s", began.elapsed().as_secs_f32()),
-        });
-        stack.add_engine(kind, engine);
-        Ok(())
-    };
-    stack.report("starting Kafka, ClickHouse and Postgres");
-    tokio::try_join!(engine(Kind::Kafka), engine(Kind::ClickHouse), engine(Kind::Postgres))?;
-    for (name, server) in &stack.parts().servers {
-        if let Some(port) = port_of(server.url()) {
-            state.ports.insert((*name).to_owned(), port);
-        }
-    }
-    let port = receiver::serve(state.ports.get(RECEIVER).copied().unwrap_or(0)).await?;
-    state.ports.insert(RECEIVER.to_owned(), port);
-    stack.parts().receiver_port = Some(port);
-    folder.write(STATE, &state)
-}
-
-/// Returns the port of `host:port` or of a URL.
-fn port_of(url: &str) -> Option<u16> {
-    let (_, after) = url.rsplit_once(':')?;
-    after.split('/').next()?.parse().ok()
-}
-
 async fn start_services(
     folder: &Folder,
     stack: &Arc<Stack>,
     services: &Services,
-    addresses: &Addresses,
+    instances: &[Instance],
 ) -> anyhow::Result<()> {
     stack.report("starting ingest, processor, api and dispatcher");
     let drain = drain_time(std::env::var("HOPLINE_DRAIN_SECONDS").ok().as_deref());
-    let start = async |name: &'static str| -> anyhow::Result<()> {
+    let start = async |instance: &Instance| -> anyhow::Result<()> {
         let began = Instant::now();
-        let mut launch = Launch::new(services.program(name)?, folder.log(name));
-        launch.environment = services.variables.clone().into_iter().collect();
+        let name = &instance.name;
+        let mut launch = Launch::new(services.program(instance.service)?, folder.log(name));
+        launch.environment = services.variables.clone().into_iter().chain(instance.variables()).collect();
         launch.stop_deadline = drain + AFTER_DRAIN;
-        let operations = url(*addresses.operations.get(name).context("a service without an address")?);
+        let operations = url(instance.operations);
         let probe = Probe::Http { url: format!("{operations}/readyz") };
-        let server = Arc::new(Server::new(name, &operations, launch, probe));
-        stack.parts().servers.insert(name, Arc::clone(&server));
+        let server = stack.add_server(Server::new(name, &operations, launch, probe));
         server.start().await.with_context(|| format!("{name} (see `./dev logs {name}`)"))?;
         stack.report(&format!("{name} ready after {:.1} s", began.elapsed().as_secs_f32()));
         Ok(())
     };
-    let [ingest, processor, api, dispatcher] = SERVICES;
-    tokio::try_join!(start(ingest), start(processor), start(api), start(dispatcher))?;
+    try_join_all(instances.iter().map(start)).await?;
     Ok(())
 }
 
@@ -225,13 +173,6 @@ fn drain_time(seconds: Option<&str>) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_port_of_every_engine_address_is_found() {
-        assert_eq!(port_of("127.0.0.1:20001"), Some(20_001));
-        assert_eq!(port_of("http://user:password@127.0.0.1:20002/hopline"), Some(20_002));
-        assert_eq!(port_of("postgres://user:password@127.0.0.1:20003/hopline"), Some(20_003));
-    }
 
     #[test]
     fn the_drain_time_may_have_fractions_and_is_20_s_by_default() {
