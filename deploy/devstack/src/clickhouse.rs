@@ -69,7 +69,11 @@ pub(crate) async fn start_at(options: Options, place: Option<&Place>) -> Result<
         }
     };
     let url = format!("http://{NAME}:{}@127.0.0.1:{port}/{NAME}", options.password);
-    let probe = Probe::ClickHouse { url: url.clone() };
+    // Tests start replicas also without ZooKeeper.
+    let probe = match place {
+        Some(_) if options.durable => Probe::Replica { url: url.clone() },
+        _ => Probe::ClickHouse { url: url.clone() },
+    };
     let server = Server::start_engine(&options.name, &url, launch, probe, options.scratch).await?;
     let create = format!("CREATE DATABASE IF NOT EXISTS {NAME}");
     until("ClickHouse's database", Duration::from_secs(20), || query(&url, &create)).await?;

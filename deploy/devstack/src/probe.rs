@@ -26,12 +26,17 @@ pub enum Probe {
         /// `http://user:password@host:port/database`.
         url: String,
     },
+    /// The same, and none of its replicated tables is read-only, as they are without ZooKeeper.
+    Replica {
+        /// `http://user:password@host:port/database`.
+        url: String,
+    },
     /// Postgres accepts a connection to the database.
     Postgres {
         /// `postgres://user:password@host:port/database`.
         url: String,
     },
-    /// ZooKeeper answers `ruok`.
+    /// ZooKeeper answers `srvr` with its mode, which it has once it serves sessions.
     ZooKeeper {
         /// `host:port`.
         address: String,
@@ -53,6 +58,7 @@ impl Probe {
             match self {
                 Self::Kafka { brokers } => check_kafka(brokers).await,
                 Self::ClickHouse { url } => check_clickhouse(url).await,
+                Self::Replica { url } => check_replica(url).await,
                 Self::Postgres { url } => check_postgres(url).await,
                 Self::ZooKeeper { address } => check_zookeeper(address).await,
                 Self::Http { url } => page(url).await,
@@ -91,6 +97,15 @@ async fn check_clickhouse(url: &str) -> Result<(), Cause> {
     query(url, "SELECT 1").await.map(drop)
 }
 
+async fn check_replica(url: &str) -> Result<(), Cause> {
+    check_clickhouse(url).await?;
+    let read_only = query(url, "SELECT count() FROM system.replicas WHERE is_readonly").await?;
+    match read_only.trim() {
+        "0" => Ok(()),
+        tables => Err(format!("{tables} of its tables are read-only").into()),
+    }
+}
+
 /// Runs a statement in ClickHouse, without a default database, and returns the result.
 ///
 /// # Errors
@@ -117,10 +132,10 @@ fn without_credentials(url: &Url) -> Url {
 
 async fn check_zookeeper(address: &str) -> Result<(), Cause> {
     let mut connection = TcpStream::connect(address).await?;
-    connection.write_all(b"ruok").await?;
+    connection.write_all(b"srvr").await?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer).await?;
-    if answer == "imok" { Ok(()) } else { Err(format!("it answers {answer:?}").into()) }
+    if answer.contains("Mode: ") { Ok(()) } else { Err(format!("it answers {answer:?}").into()) }
 }
 
 /// Sends a start-up message and reads the server's first answer: a request for the password once the server accepts

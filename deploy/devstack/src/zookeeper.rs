@@ -35,7 +35,7 @@ dataDir={}
 clientPort={port}
 clientPortAddress=127.0.0.1
 admin.enableServer=false
-4lw.commands.whitelist=ruok
+4lw.commands.whitelist=srvr
 ",
         options.folder.join("data").display()
     )
