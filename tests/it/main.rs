@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod attempts;
+mod cluster;
 mod configuration;
 mod counts_clocks;
 mod counts_deletion;

@@ -48,8 +48,14 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Chooses the usual ports when they are free, or else others, for all services of a stack.
-    pub(crate) fn choose(members: &[Member], listen: IpAddr, folder: &Folder) -> Result<Vec<Self>, Error> {
+    /// Chooses the remembered ports, or the usual ones, when they are free, or else others, for all services of a
+    /// stack.
+    pub(crate) fn choose(
+        members: &[Member],
+        listen: IpAddr,
+        folder: &Folder,
+        remembered: &BTreeMap<String, u16>,
+    ) -> Result<Vec<Self>, Error> {
         let mut instances: Vec<Self> = Vec::new();
         for member in members.iter().filter(|member| member.is_service()) {
             let (operations, public) = match member.group {
@@ -59,18 +65,28 @@ impl Instance {
                 _ => (9104, None),
             };
             let earlier = instances.iter().filter(|other| other.service == member.group).count();
-            let prefer = |port: u16| ports::prefer(port + 100 * u16::try_from(earlier).unwrap_or(0));
-            let public = public.map(prefer).transpose()?.map(|port| SocketAddr::new(listen, port));
+            let usual = |port: u16| port + 100 * u16::try_from(earlier).unwrap_or(0);
+            let prefer =
+                |key: &str, port: u16| ports::prefer(remembered.get(key).copied().unwrap_or(usual(port)));
+            let public = public.map(|port| prefer(&member.name, port)).transpose()?;
+            let public = public.map(|port| SocketAddr::new(listen, port));
+            let operations = prefer(&operations_key(&member.name), operations)?;
             let is_edge = member.group == "ingest";
             instances.push(Self {
                 name: member.name.clone(),
                 service: member.group,
-                operations: SocketAddr::from(([127, 0, 0, 1], prefer(operations)?)),
+                operations: SocketAddr::from(([127, 0, 0, 1], operations)),
                 public,
                 spool: is_edge.then(|| folder.data(&member.name.replacen("ingest", "spool", 1))),
             });
         }
         Ok(instances)
+    }
+
+    /// Returns the ports to remember.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = (String, u16)> {
+        let public = self.public.map(|address| (self.name.clone(), address.port()));
+        public.into_iter().chain([(operations_key(&self.name), self.operations.port())])
     }
 
     /// Returns the variables of this server alone.
@@ -83,6 +99,11 @@ impl Instance {
             self.spool.as_ref().map(|spool| ("HOPLINE_SPOOL_DIR".to_owned(), spool.display().to_string()));
         [operations].into_iter().chain(public).chain(spool).collect()
     }
+}
+
+/// Returns the name of a server's operations address among the remembered ports.
+fn operations_key(name: &str) -> String {
+    format!("{name} operations")
 }
 
 /// Returns the URLs that users reach a service at.
@@ -147,7 +168,7 @@ mod tests {
     }
 
     fn instances(topology: Topology, folder: &Folder) -> Vec<Instance> {
-        Instance::choose(&topology.members(), [127, 0, 0, 1].into(), folder).unwrap()
+        Instance::choose(&topology.members(), [127, 0, 0, 1].into(), folder, &BTreeMap::new()).unwrap()
     }
 
     #[test]
@@ -164,6 +185,19 @@ mod tests {
         assert_eq!(variables["HOPLINE_INGEST_OPERATIONS_LISTEN"], ingest.operations.to_string());
         assert_eq!(variables["KAFKA_BROKERS"], "k:9");
         assert!(variables["HOPLINE_SPOOL_DIR"].ends_with("/.dev/data/spool"), "{variables:?}");
+    }
+
+    #[test]
+    fn a_remembered_port_is_chosen_again() {
+        let scratch = Scratch::new("environment").unwrap();
+        let folder = Folder::open(scratch.path()).unwrap();
+        let chosen = instances(Topology::Cluster, &folder);
+        let remembered: BTreeMap<String, u16> = chosen.iter().flat_map(Instance::ports).collect();
+        // As after the end of the process that has reserved them.
+        remembered.values().for_each(|port| ports::release(*port));
+        let members = Topology::Cluster.members();
+        let again = Instance::choose(&members, [127, 0, 0, 1].into(), &folder, &remembered).unwrap();
+        assert!(chosen.iter().flat_map(Instance::ports).eq(again.iter().flat_map(Instance::ports)));
     }
 
     #[test]

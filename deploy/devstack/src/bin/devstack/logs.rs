@@ -30,27 +30,32 @@ pub(crate) async fn show(folder: &Folder, options: &Logs) -> anyhow::Result<()> 
         names.push(STACK.to_owned());
     }
     ensure!(!names.is_empty(), "no such log; choose one of {}, {STACK}", topology.names());
-    let prefixed = names.len() > 1;
+    let longest = names.iter().map(String::len).max().unwrap_or_default();
+    let prefix = (names.len() > 1).then_some(longest.max(10));
     let logs: Vec<(&str, PathBuf)> = names.iter().map(|name| (name.as_str(), folder.log(name))).collect();
     let mut positions: Vec<u64> =
         logs.iter().map(|(_, log)| log.metadata().map_or(0, |metadata| metadata.len())).collect();
     for (name, log) in logs.iter().filter(|(_, log)| log.exists()) {
-        print(name, &process::tail(log, options.lines), prefixed);
+        print(name, &process::tail(log, options.lines), prefix);
     }
     if !options.follow {
         return Ok(());
     }
     loop {
         for ((name, log), position) in logs.iter().zip(&mut positions) {
-            print(name, &read_new_lines(log, position), prefixed);
+            print(name, &read_new_lines(log, position), prefix);
         }
         tokio::time::sleep(INTERVAL).await;
     }
 }
 
-fn print(name: &str, text: &str, prefixed: bool) {
+/// Prints lines, after the name in this width if there is one.
+fn print(name: &str, text: &str, prefix: Option<usize>) {
     for line in text.lines() {
-        if prefixed { print_line(&format!("{name:<14} | {line}")) } else { print_line(line) }
+        match prefix {
+            Some(width) => print_line(&format!("{name:<width$} | {line}")),
+            None => print_line(line),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) const DEMO: &str = "demo.json";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct State {
-    /// The ports of the engines and of the webhook receiver, by name.
+    /// The ports of the engines, of the webhook receiver and, in a cluster, of the services, by name.
     pub(crate) ports: BTreeMap<String, u16>,
     /// Postgres's data folder when it is outside `.dev`; in a cluster, with that of each server in it.
     pub(crate) postgres_folder: Option<PathBuf>,

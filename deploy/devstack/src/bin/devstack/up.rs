@@ -14,8 +14,9 @@ use tokio::time::sleep;
 use crate::cli::Up;
 use crate::environment::{Instance, Services, public_urls, url, variables};
 use crate::folder::Folder;
+use crate::members::Topology;
 use crate::stack::Stack;
-use crate::state::{SECRETS, Secrets};
+use crate::state::{SECRETS, STATE, Secrets, State};
 use crate::terminal::{Interrupts, print_error, print_line};
 use crate::{compile, control, dashboard, demo_account, engines};
 
@@ -90,7 +91,12 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     }
     let programs = compile::services(folder.repository(), options.release).await?;
 
-    let instances = Instance::choose(&members, options.listen, folder)?;
+    let mut state: State = folder.read(STATE)?.unwrap_or_default();
+    let instances = Instance::choose(&members, options.listen, folder, &state.ports)?;
+    if stack.topology() == Topology::Cluster {
+        state.ports.extend(instances.iter().flat_map(Instance::ports));
+        folder.write(STATE, &state)?;
+    }
     let mut variables = variables(stack.engine_variables(), &instances, &secrets);
     variables.extend(data.map(|folder| (DATA_DIR.to_owned(), folder.display().to_string())));
     let services = Services { programs, variables };
