@@ -87,11 +87,14 @@ impl Node {
             .map(|(index, port)| format!("{}@127.0.0.1:{port}", index + 1))
             .collect();
         let replicas = self.controllers.len().min(3);
+        // The last of several to stop would wait for a controller that has none of the others left to agree with.
+        let orderly = self.controllers.len() == 1;
         // A static voter: unlike a dynamic quorum it lets the controller's port change between runs.
         format!(
             "\
 node.id={id}
 controller.quorum.voters={voters}
+controlled.shutdown.enable={orderly}
 default.replication.factor={replicas}
 offsets.topic.replication.factor={replicas}
 transaction.state.log.replication.factor={replicas}
