@@ -29,7 +29,7 @@ const COUNTED: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is done to a server, and what brings it back.
-const AWAY: [[&str; 3]; 11] = [
+const AWAY: [[&str; 3]; 12] = [
     ["kill", "ingest-1", "start"],
     ["pause", "ingest-2", "resume"],
     ["stop", "processor-1", "start"],
@@ -39,6 +39,7 @@ const AWAY: [[&str; 3]; 11] = [
     ["pause", "kafka-2", "resume"],
     ["kill", "clickhouse-1-1", "start"],
     ["pause", "clickhouse-1-2", "resume"],
+    ["kill", "clickhouse-2-1", "start"],
     ["pause", "postgres-2", "resume"],
     ["kill", "postgres-2", "start"],
 ];
@@ -227,7 +228,7 @@ fn names_every_server(status: &Value) {
     let servers = status["services"].as_array().unwrap();
     let names: Vec<&str> = servers.iter().map(|server| server["name"].as_str().unwrap()).collect();
     for name in
-        ["ingest-2", "processor-2", "api-2", "dispatcher-2", "kafka-3", "clickhouse-1-2", "zookeeper-1"]
+        ["ingest-2", "processor-2", "api-2", "dispatcher-2", "kafka-3", "clickhouse-2-2", "zookeeper-1"]
     {
         assert!(names.contains(&name), "{names:?}");
     }

@@ -11,7 +11,7 @@ pub(crate) fn variables(
 ) -> Vec<(&'static str, String)> {
     let mut variables: Vec<(&'static str, String)> = [
         (Kind::Kafka, kafka(&urls(Kind::Kafka))),
-        (Kind::ClickHouse, clickhouse(&urls(Kind::ClickHouse), topology.replicas())),
+        (Kind::ClickHouse, clickhouse(&urls(Kind::ClickHouse))),
         (Kind::Postgres, postgres(&urls(Kind::Postgres))),
     ]
     .into_iter()
@@ -33,25 +33,23 @@ pub(crate) fn kafka(urls: &[String]) -> Option<String> {
 pub(crate) fn postgres(urls: &[String]) -> Option<String> {
     match urls {
         [] | [_] => urls.first().cloned(),
-        _ => Some(format!("{}?target_session_attrs=read-write", with_hosts(urls, |hosts| hosts.join(","))?)),
+        _ => Some(format!("{}?target_session_attrs=read-write", with_hosts(urls)?)),
     }
 }
 
-/// Returns the URL of all shards of ClickHouse, of which each has as many replicas; `None` for none.
-fn clickhouse(urls: &[String], replicas: usize) -> Option<String> {
-    let shards =
-        |hosts: &[&str]| hosts.chunks(replicas).map(|shard| shard.join(",")).collect::<Vec<_>>().join(";");
+/// Returns the URL of all replicas of all shards of ClickHouse; `None` for none.
+fn clickhouse(urls: &[String]) -> Option<String> {
     match urls {
         [] | [_] => urls.first().cloned(),
-        _ => with_hosts(urls, shards),
+        _ => with_hosts(urls),
     }
 }
 
 /// Returns the first of URLs that differ in their hosts, with all hosts.
-fn with_hosts(urls: &[String], join: impl Fn(&[&str]) -> String) -> Option<String> {
+fn with_hosts(urls: &[String]) -> Option<String> {
     let hosts: Vec<&str> = urls.iter().filter_map(|url| host_of(url)).collect();
     let first = urls.first()?;
-    Some(first.replacen(hosts.first()?, &join(&hosts), 1))
+    Some(first.replacen(hosts.first()?, &hosts.join(","), 1))
 }
 
 /// Returns `host:port` of a URL.
@@ -72,15 +70,15 @@ mod tests {
     fn one_server_is_reached_at_its_own_url() {
         let external = ["postgres://u@db/links?sslmode=require".to_owned()];
         assert_eq!(postgres(&external).as_ref(), external.first());
-        assert_eq!(clickhouse(&urls("http", &[1]), 1).unwrap(), "http://u:p@127.0.0.1:1/hopline");
+        assert_eq!(clickhouse(&urls("http", &[1])).unwrap(), "http://u:p@127.0.0.1:1/hopline");
         assert_eq!(kafka(&["a:1".to_owned()]).unwrap(), "a:1");
-        assert_eq!((kafka(&[]), postgres(&[]), clickhouse(&[], 2)), (None, None, None));
+        assert_eq!((kafka(&[]), postgres(&[]), clickhouse(&[])), (None, None, None));
     }
 
     #[test]
     fn the_url_of_several_servers_names_all() {
-        let shards = clickhouse(&urls("http", &[1, 2, 3, 4]), 2).unwrap();
-        assert_eq!(shards, "http://u:p@127.0.0.1:1,127.0.0.1:2;127.0.0.1:3,127.0.0.1:4/hopline");
+        let shards = clickhouse(&urls("http", &[1, 2, 3, 4])).unwrap();
+        assert_eq!(shards, "http://u:p@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,127.0.0.1:4/hopline");
         let both = postgres(&urls("postgres", &[1, 2])).unwrap();
         let read_write = "postgres://u:p@127.0.0.1:1,127.0.0.1:2/hopline?target_session_attrs=read-write";
         assert_eq!(both, read_write);

@@ -46,7 +46,7 @@ impl Topology {
 
     /// How many shards ClickHouse has.
     pub(crate) fn shards(self) -> usize {
-        self.choose(1, 1)
+        self.choose(1, 2)
     }
 
     /// How many replicas each shard has.
@@ -111,7 +111,8 @@ mod tests {
     #[test]
     fn every_server_of_a_cluster_has_a_name() {
         let all = "ingest-1 ingest-2 processor-1 processor-2 api-1 api-2 dispatcher-1 dispatcher-2 \
-                   kafka-1 kafka-2 kafka-3 clickhouse-1-1 clickhouse-1-2 zookeeper-1 postgres-1 postgres-2";
+                   kafka-1 kafka-2 kafka-3 clickhouse-1-1 clickhouse-1-2 \
+                   clickhouse-2-1 clickhouse-2-2 zookeeper-1 postgres-1 postgres-2";
         assert_eq!(names(Topology::Cluster.members()), all);
     }
 
@@ -120,7 +121,7 @@ mod tests {
         let cluster = |name| names(Topology::Cluster.named(name));
         assert_eq!(cluster("kafka-2"), "kafka-2");
         assert_eq!(cluster("kafka"), "kafka-1 kafka-2 kafka-3");
-        assert_eq!(cluster("clickhouse"), "clickhouse-1-1 clickhouse-1-2");
+        assert_eq!(cluster("clickhouse"), "clickhouse-1-1 clickhouse-1-2 clickhouse-2-1 clickhouse-2-2");
         assert_eq!(cluster("ingest"), "ingest-1 ingest-2");
         assert_eq!(cluster("ingest-3"), "");
         assert_eq!(names(Topology::Single.named("ingest")), "ingest");
