@@ -195,6 +195,15 @@ async fn a_flood_of_unknown_slugs_uses_no_memory_and_writes_no_log() {
     let (edge, _, slugs) = edge(&[]).await;
     // Warms up, so that the memory of normal work is not counted.
     flood(edge.address, 0, FLOOD / 10).await;
+    eventually("the first snapshot is written", LONG, async || {
+        let series = metrics(&edge).await;
+        if series.iter().any(|name| name == "hopline_snapshot_written_timestamp_seconds") {
+            Ok(())
+        } else {
+            Err(series)
+        }
+    })
+    .await;
     let (before, lines, page) = (resident(&edge), edge.log().lines().count(), metrics(&edge).await);
     flood(edge.address, FLOOD / 10, FLOOD).await;
     let after = resident(&edge);
