@@ -18,7 +18,7 @@ use secrecy::ExposeSecret as _;
 
 use self::places::Known;
 pub use self::replicas::{Clickhouse, watch};
-pub use self::url::{ClickhouseUrl, ClickhouseUrlFault};
+pub use self::url::{ClickhouseUrl, ClickhouseUrlFault, Everywhere, quoted};
 
 /// How long a connection is idle before TCP asks whether the server is there, as in the library's own client.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
@@ -88,8 +88,7 @@ impl ClickhouseConfig {
 /// Returns a client of each server.
 fn clients(config: &ClickhouseConfig) -> Vec<Client> {
     let ClickhouseUrl { servers, user, password, database } = &config.url;
-    let is_encrypted = servers.iter().any(|server| server.starts_with("https:"));
-    let mut client = if is_encrypted { encrypted(config.ca.clone()) } else { Client::default() };
+    let mut client = if config.url.is_encrypted() { encrypted(config.ca.clone()) } else { Client::default() };
     if let Some(user) = user {
         client = client.with_user(user);
     }

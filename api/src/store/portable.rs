@@ -62,7 +62,7 @@ pub(crate) async fn clicks(
          WHERE has(arrayMap(id -> toUUID(id), ?), workspace_id)
          ORDER BY workspace_id, link_id, toStartOfHour(occurred_at)
          SETTINGS output_format_json_quote_64bit_integers = 1",
-        clickhouse.everywhere("clicks").await?.replace('?', "??")
+        clickhouse.everywhere().await?.of("clicks").replace('?', "??")
     );
     Ok(clickhouse.query(&sql).bind(workspaces).fetch_bytes("JSONEachRow")?)
 }

@@ -92,7 +92,7 @@ pub struct Insertion {
 impl Store {
     /// Counts the rows of a source.
     pub async fn rows(&self, src: u32) -> Result<u64, StoreError> {
-        let clicks = self.client.everywhere("clicks").await?;
+        let clicks = self.client.everywhere().await?.of("clicks");
         let rows = format!("SELECT count() FROM {clicks} WHERE src = {src}");
         in_time(self.client.query_raw(&rows).fetch_one()).await
     }
@@ -133,7 +133,7 @@ impl Store {
         condition: &str,
         clicks: &[PossibleRepeat<'_>],
     ) -> Result<HashSet<String>, StoreError> {
-        self.stored_in(&self.client.everywhere("clicks").await?, condition, clicks).await
+        self.stored_in(&self.client.everywhere().await?.of("clicks"), condition, clicks).await
     }
 
     /// Returns which of these possible repeats are rows of a table that match a condition.

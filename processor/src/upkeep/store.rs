@@ -188,7 +188,7 @@ impl UpkeepStore {
 
     /// Returns the expression for the clicks of all shards.
     async fn clicks(&self) -> Result<String, StoreError> {
-        Ok(self.statements.client.everywhere("clicks").await?)
+        Ok(self.statements.client.everywhere().await?.of("clicks"))
     }
 
     /// Removes a table's deleted rows from the disk.

@@ -105,7 +105,7 @@ async fn every_click_is_on_the_shard_of_its_partition_through_replays_and_purges
 
     // The statement that reads the other shard has the user's password; ClickHouse's answers do not.
     let clickhouse = Clickhouse::new(&config(&isolated).clickhouse);
-    let everywhere = clickhouse.everywhere("clicks").await.unwrap();
+    let everywhere = clickhouse.everywhere().await.unwrap().of("clicks");
     let wrong = format!("SELECT missing FROM {everywhere} WHERE toDate('x') = 1");
     let answer = clickhouse.query_raw(&wrong).execute().await.unwrap_err().to_string();
     assert!(!everywhere.contains("HIDDEN") && answer.contains("'[HIDDEN]'"), "{answer}");

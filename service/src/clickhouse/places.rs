@@ -7,6 +7,8 @@ use clickhouse::Row;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
+use super::quoted;
+
 /// From this number of replicas on, an insert is confirmed by most of them: then the loss of one loses nothing, and the
 /// others go on at once. Two could not store anything while one is away.
 const REPLICAS_OF_QUORUM: u64 = 3;
@@ -29,15 +31,15 @@ pub(super) struct Place {
 impl Place {
     /// Returns the query for it; `cluster` is the name of the cluster in the servers' configuration.
     pub(super) fn asked_for(cluster: &str) -> String {
-        let cluster = cluster.replace('\\', r"\\").replace('\'', r"\'");
+        let cluster = quoted(cluster);
         format!(
             "SELECT toUInt16OrZero(getMacro('shard')) AS shard, \
                     assumeNotNull((SELECT anyIf(concat(host_name, ':', toString(port)), is_local) \
-                                   FROM system.clusters WHERE cluster = '{cluster}')) AS address, \
+                                   FROM system.clusters WHERE cluster = {cluster})) AS address, \
                     assumeNotNull((SELECT uniqExact(shard_num) FROM system.clusters \
-                                   WHERE cluster = '{cluster}')) AS shards, \
+                                   WHERE cluster = {cluster})) AS shards, \
                     assumeNotNull((SELECT min(replicas) FROM (SELECT uniqExact(replica_num) AS replicas \
-                                   FROM system.clusters WHERE cluster = '{cluster}' GROUP BY shard_num))) AS replicas, \
+                                   FROM system.clusters WHERE cluster = {cluster} GROUP BY shard_num))) AS replicas, \
                     assumeNotNull((SELECT count() FROM system.replicas \
                                    WHERE database = currentDatabase() AND is_readonly)) AS read_only"
         )

@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::places::{Known, Place};
-use super::{ClickhouseConfig, ClickhouseUrl, clients};
+use super::{ClickhouseConfig, ClickhouseUrl, Everywhere, clients};
 use crate::{Check, Shutdown, health};
 
 /// How long a replica may take to answer before it counts as failed.
@@ -195,19 +195,19 @@ impl Clickhouse {
         Ok(shards.into_iter().map(|shard| Self { shard: Some(shard), ..self.clone() }).collect())
     }
 
-    /// Returns the expression with which a statement reads a table of all shards instead of its own.
+    /// Returns where a statement reads tables of all shards instead of its own: the replicas that are used now.
     ///
     /// # Errors
     /// As those of [`Clickhouse::shards`].
-    pub async fn everywhere(&self, table: &str) -> Result<String> {
+    pub async fn everywhere(&self) -> Result<Everywhere> {
         let shards = self.shards().await?;
         if shards.len() <= 1 {
-            return Ok(table.to_owned());
+            return Ok(Everywhere::default());
         }
         let used: Option<Vec<String>> = shards.into_iter().map(|shard| self.known.address(shard)).collect();
         let used = used
             .ok_or_else(|| Error::Custom("a server of the cluster does not find itself in it".to_owned()))?;
-        Ok(self.url.remote(&used.join(","), table))
+        Ok(Everywhere::at(&self.url, used.join(",")))
     }
 
     /// Returns the replicas' names, as host and port.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
@@ -23,17 +24,30 @@ impl ClickhouseUrl {
         self.database.as_deref().unwrap_or("default")
     }
 
-    /// Returns the expression with which a statement on one server reads a table of others, by their addresses, as the same
-    /// user.
-    pub(super) fn remote(&self, addresses: &str, table: &str) -> String {
-        let function = if self.servers.iter().any(|server| server.starts_with("https:")) {
-            "remoteSecure"
-        } else {
-            "remote"
-        };
-        let user = self.user.as_deref().unwrap_or("default");
-        let password = self.password.as_ref().map_or("", |password| password.expose_secret());
-        let [database, user, password] = [self.database(), user, password].map(quoted);
+    /// Returns whether the servers speak TLS.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.servers.iter().any(|server| server.starts_with("https:"))
+    }
+}
+
+/// Where a statement reads tables whose rows are divided among shards: by default on its own server alone.
+#[derive(Debug, Clone, Default)]
+pub struct Everywhere(Option<(Arc<ClickhouseUrl>, String)>);
+
+impl Everywhere {
+    /// Reads the servers at these addresses, one of each shard and separated by commas, as the user of the URL.
+    pub(super) fn at(url: &Arc<ClickhouseUrl>, addresses: String) -> Self {
+        Self(Some((Arc::clone(url), addresses)))
+    }
+
+    /// Returns the expression of a table. It may have a password.
+    #[must_use]
+    pub fn of(&self, table: &str) -> String {
+        let Some((url, addresses)) = &self.0 else { return table.to_owned() };
+        let function = if url.is_encrypted() { "remoteSecure" } else { "remote" };
+        let user = url.user.as_deref().unwrap_or("default");
+        let password = url.password.as_ref().map_or("", |password| password.expose_secret());
+        let [database, user, password] = [url.database(), user, password].map(quoted);
         format!("{function}('{addresses}', {database}, '{table}', {user}, {password})")
     }
 }
@@ -107,7 +121,8 @@ impl ClickhouseUrl {
 }
 
 /// Returns a text as a literal of ClickHouse.
-fn quoted(text: &str) -> String {
+#[must_use]
+pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\\', r"\\").replace('\'', r"\'"))
 }
 
@@ -130,6 +145,23 @@ impl fmt::Debug for ClickhouseUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_stays_within_its_quotes() {
+        assert_eq!(quoted(r"a'b\'c\"), r"'a\'b\\\'c\\'");
+    }
+
+    #[test]
+    fn tables_of_other_shards_are_read_as_the_same_user() {
+        let url = |text: &str| Arc::new(text.parse::<ClickhouseUrl>().unwrap());
+        let of = |text| Everywhere::at(&url(text), "a:1,b:2".to_owned());
+        let plain = of("http://hop:it%27s@ch:8123/links");
+        assert_eq!(plain.of("clicks"), r"remote('a:1,b:2', 'links', 'clicks', 'hop', 'it\'s')");
+        assert!(!format!("{plain:?}").contains("it's"));
+        let encrypted = of("https://ch:8443");
+        assert_eq!(encrypted.of("counts"), "remoteSecure('a:1,b:2', 'default', 'counts', 'default', '')");
+        assert_eq!(Everywhere::default().of("clicks"), "clicks");
+    }
 
     #[test]
     fn a_url_has_user_password_and_database() {

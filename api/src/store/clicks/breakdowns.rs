@@ -4,6 +4,7 @@ use clickhouse::Row;
 use clickhouse::error::Result;
 use schemas::clickhouse::rollup::DIMENSIONS;
 use serde::Deserialize;
+use service::clickhouse::quoted;
 use service::http::ApiError;
 
 use super::counts::{Count, by_class};
@@ -11,7 +12,7 @@ use super::pieces::DAY;
 use super::query_pool::QueryPool;
 use super::question::Question;
 use super::snapshot::Snapshot;
-use super::source::{Key, Rollup, added_up, quoted};
+use super::source::{Key, Rollup, added_up};
 use crate::store::clicks::pieces::Unit;
 
 /// A dimension of clicks.

@@ -6,11 +6,12 @@ use clickhouse::Row;
 use clickhouse::error::Result;
 use schemas::message::Class;
 use serde::Deserialize;
+use service::clickhouse::quoted;
 use uuid::Uuid;
 
 use super::query_pool::QueryPool;
 use super::question::{Classes, Question};
-use super::source::{any_of, instant, quoted};
+use super::source::{any_of, instant};
 use crate::store::clicks::pieces::Range;
 
 #[derive(Row, Deserialize)]
@@ -71,7 +72,7 @@ pub(crate) async fn conversions_by_link(
          PREWHERE {of} AND {within} AND broker_ts >= {start} AND {condition}
               AND occurred_at IN (SELECT occurred_at FROM conversions WHERE {of} AND {within})
          WHERE click_id IN (SELECT click_id FROM conversions WHERE {of} AND {within}) GROUP BY link",
-        clicks = queries.client.everywhere("clicks").await?,
+        clicks = queries.client.everywhere().await?.of("clicks"),
         start = instant(start),
     );
     let looked_up = queries.query(&looked_up).fetch_all::<LinkRow>().await?;
@@ -126,7 +127,7 @@ pub(crate) async fn are_of_class(
          PREWHERE workspace_id = toUUID('{workspace}') AND link_id IN ({links}) AND occurred_at IN ({times})
               AND broker_ts >= {first} AND {condition}
          WHERE click_id IN ({ids})",
-        clicks = queries.client.everywhere("clicks").await?,
+        clicks = queries.client.everywhere().await?.of("clicks"),
         links = list(clicks.iter().map(|click| format!("toUUID('{}')", click.link)).collect()),
         times = list(clicks.iter().map(|click| instant(click.at)).collect()),
         first = instant(first),

@@ -142,7 +142,7 @@ async fn read(
            AND broker_ts >= {from}
          ORDER BY occurred_at DESC, src DESC, koff DESC
          LIMIT {limit}",
-        clicks = queries.client.everywhere("clicks").await?,
+        clicks = queries.client.everywhere().await?.of("clicks"),
         workspace = question.workspace,
         of = question.of.of_raw(question.workspace),
         class = question.classes.condition(),

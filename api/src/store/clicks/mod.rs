@@ -16,7 +16,6 @@ mod replicas;
 pub(crate) mod retention;
 mod snapshot;
 mod source;
-mod tables;
 
 pub(crate) use breakdowns::{Dimension, Item, breakdown};
 pub(crate) use conversions::{Converted, are_of_class, conversions, conversions_by_link};

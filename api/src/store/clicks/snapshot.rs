@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use clickhouse::error::{Error, Result};
+use service::clickhouse::Everywhere;
 use uuid::Uuid;
 
 use super::pieces::DAY;
 use super::query_pool::QueryPool;
 use super::question::Question;
 use super::recent::{LOG, NEWEST, SLICE, SOURCE, StateRow};
-use super::tables::Tables;
 
 /// How far the rollups reach, and up to when every click is there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     /// The first broker day without rollups, in days since 1970; 0 without rollups.
     pub(super) closed_until: u16,
@@ -25,7 +25,7 @@ pub(crate) struct Snapshot {
     /// Later raw rows do not count, in milliseconds since 1970: other replicas may not have them yet.
     pub(super) raw_until: Option<i64>,
     /// Where the rows are.
-    pub(super) tables: Tables,
+    pub(super) tables: Everywhere,
 }
 
 /// How long a state of a single server is reused. Its promises are never revoked, and newer clicks are counted anyway;
@@ -57,7 +57,7 @@ impl Snapshot {
             let Some(everyones) = queries.recent.last(Duration::MAX) else {
                 return Err(Error::Custom("no replica has all clicks".to_owned()));
             };
-            let tables = Tables::everywhere(queries).await?;
+            let tables = queries.client.everywhere().await?;
             let of_rows =
                 |rows: &[StateRow]| Self { tables, ..Self::of_rows(rows, first_day).before_as_of() };
             if is_everyones {
@@ -101,7 +101,7 @@ impl Snapshot {
             .collect();
         versions.sort_unstable();
         let as_of = as_of.and_then(DateTime::from_timestamp_millis);
-        Self { closed_until, versions, as_of, raw_until: None, tables: Tables::default() }
+        Self { closed_until, versions, as_of, raw_until: None, tables: Everywhere::default() }
     }
 
     /// Limits raw rows to those that are certain to be there.

@@ -197,11 +197,6 @@ pub(super) fn any_of(ranges: &[Range], column: &str, literal: impl Fn(i64) -> St
     format!("({})", all.join(" OR "))
 }
 
-/// Returns a text as a literal of ClickHouse.
-pub(super) fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\\', r"\\").replace('\'', r"\'"))
-}
-
 /// Returns an expression for a `DateTime64` from milliseconds since 1970.
 pub(super) fn instant(millis: i64) -> String {
     format!("fromUnixTimestamp64Milli({millis}, 'UTC')")
@@ -224,10 +219,5 @@ mod tests {
             "version = transform(toUInt16(slice), [2, 4], [7, 9], toUInt64(1))"
         );
         assert_eq!(are_active(&[]), "version = 0");
-    }
-
-    #[test]
-    fn a_text_stays_within_its_quotes() {
-        assert_eq!(quoted(r"a'b\'c\"), r"'a\'b\\\'c\\'");
     }
 }

@@ -10,7 +10,7 @@ use schemas::clickhouse::rollup::{DIMENSIONS, is_active};
 use schemas::clickhouse::{EXACT_VISITORS, PRECISION};
 use schemas::id::{LinkId, WorkspaceId};
 use serde::Deserialize;
-use service::clickhouse::Clickhouse;
+use service::clickhouse::{Clickhouse, Everywhere};
 use uuid::Uuid;
 
 use super::report::{Difference, Former, Kind, Report, Totals};
@@ -112,10 +112,7 @@ pub(super) type Content = (String, u32, u64, u64);
 #[derive(Clone)]
 pub(super) struct AuditStore {
     pub(super) statements: Statements,
-    /// The tables of all shards.
-    clicks: String,
-    counts: String,
-    breakdowns: String,
+    everywhere: Everywhere,
     /// The workspaces whose own rollups still have clicks that their raw rows are not counted for.
     pub(super) awaiting_purge: Vec<Uuid>,
 }
@@ -124,13 +121,8 @@ impl AuditStore {
     /// Creates one that stays with the replicas that are used now.
     pub(super) async fn new(client: &Clickhouse) -> Result<Self, StoreError> {
         let client = client.pinned();
-        let [clicks, counts, breakdowns] = [
-            client.everywhere("clicks").await?,
-            client.everywhere("counts").await?,
-            client.everywhere("breakdowns").await?,
-        ];
-        let statements = Statements::new(client);
-        Ok(Self { statements, clicks, counts, breakdowns, awaiting_purge: Vec::new() })
+        let everywhere = client.everywhere().await?;
+        Ok(Self { statements: Statements::new(client), everywhere, awaiting_purge: Vec::new() })
     }
 
     /// Returns what must be equal in each replica of a shard.
@@ -155,7 +147,7 @@ impl AuditStore {
             rollup("counts"),
             rollup("breakdowns"),
         );
-        Statements::new(replica).fetch_all(&sql).await
+        Statements { client: replica }.fetch_all(&sql).await
     }
 
     /// Returns the newest result.
@@ -188,7 +180,7 @@ impl AuditStore {
                     toString(class) AS kind, toString(device_type) AS device, toString(browser) AS program, \
                     toString(os) AS system, click_id \
              FROM {clicks} WHERE src = {src} AND koff >= {from} AND koff < {to} ORDER BY koff",
-            clicks = self.clicks
+            clicks = self.everywhere.of("clicks")
         );
         self.statements.fetch(&sql)
     }
@@ -199,7 +191,7 @@ impl AuditStore {
         for (Log { src, .. }, Range { end, .. }) in logs {
             condition += &format!(" AND NOT (src = {src} AND koff < {end})");
         }
-        let clicks = &self.clicks;
+        let clicks = self.everywhere.of("clicks");
         let sql = format!(
             "SELECT src, min(koff), count() FROM {clicks} WHERE {condition} GROUP BY src ORDER BY src"
         );
@@ -220,7 +212,7 @@ impl AuditStore {
         let sql = format!(
             "SELECT click_id AS id, max(again) AS is_possible_repeat FROM {} PREWHERE (workspace_id, link_id) IN ({}) \
              WHERE click_id IN ? GROUP BY click_id",
-            self.clicks.replace('?', "??"),
+            self.everywhere.of("clicks").replace('?', "??"),
             links.join(", "),
         );
         in_time(self.statements.client.query(&sql).bind(ids).fetch_all()).await
@@ -239,7 +231,7 @@ impl AuditStore {
             "SELECT src AS source, koff AS offset, any(workspace_id) AS workspace, any(link_id) AS link, \
                     toString(toDate(any(broker_ts))) AS day, count() AS copies, any(click_id) AS id \
              FROM {clicks} WHERE {outside} GROUP BY src, koff HAVING copies > 1 ORDER BY src, koff LIMIT {LIMIT}",
-            clicks = self.clicks
+            clicks = self.everywhere.of("clicks")
         );
         self.doubled(&sql, Kind::DoubledRow).await
     }
@@ -253,7 +245,7 @@ impl AuditStore {
              WHERE (workspace_id, link_id) IN (SELECT workspace_id, link_id FROM {clicks} WHERE again) \
              GROUP BY workspace_id, link_id, sipHash128(click_id) HAVING copies > 1 AND max(again) \
                AND uniqExact(src, koff) > 1 LIMIT {LIMIT}",
-            clicks = self.clicks
+            clicks = self.everywhere.of("clicks")
         );
         self.doubled(&sql, Kind::DoubledClick).await
     }
@@ -275,7 +267,7 @@ impl AuditStore {
     pub(super) async fn workspaces_awaiting_purge(&self) -> Result<Vec<Uuid>, StoreError> {
         let sql = format!(
             "SELECT DISTINCT toString(workspace_id) FROM {} WHERE link_id IN (SELECT link_id FROM deleted_links)",
-            self.clicks
+            self.everywhere.of("clicks")
         );
         let workspaces: Vec<String> = self.statements.fetch_all(&sql).await?;
         Ok(workspaces.iter().filter_map(|workspace| workspace.parse().ok()).collect())
@@ -288,8 +280,8 @@ impl AuditStore {
                SELECT toDate(broker_ts) AS day, count() AS n FROM {clicks} WHERE toDate(broker_ts) < '{until}' \
                GROUP BY day UNION ALL \
                SELECT DISTINCT slice AS day, toUInt64(0) AS n FROM {counts} WHERE slice < '{until}') GROUP BY day",
-            clicks = self.clicks,
-            counts = self.counts,
+            clicks = self.everywhere.of("clicks"),
+            counts = self.everywhere.of("counts"),
         );
         let rows: Vec<(String, u64)> = self.statements.fetch_all(&sql).await?;
         Ok(rows.into_iter().filter_map(|(day, rows)| Some((day.parse().ok()?, rows))).collect())
@@ -300,7 +292,8 @@ impl AuditStore {
         let zero = Uuid::nil();
         let days: Vec<String> = slices.iter().map(|slice| format!("'{slice}'")).collect();
         let (days, active) = (days.join(", "), is_active());
-        let Self { clicks, counts: table, breakdowns: broken_down, .. } = self;
+        let [clicks, table, broken_down] =
+            ["clicks", "counts", "breakdowns"].map(|table| self.everywhere.of(table));
         let raw = |value: &str, keys: &str| {
             format!(
                 "SELECT toUInt8(0) AS side, '' AS dim, val, key.1 AS per, day, workspace_id AS workspace, key.2 AS link, \
@@ -349,8 +342,8 @@ impl AuditStore {
                    AND slice < '{until}' AND {active} AND {NOT_DELETED}"
             )
         };
-        let mut unequal = self.unequal(&of(&self.counts, "''", "''")).await?;
-        let breakdowns = of(&self.breakdowns, "value", "toString(dimension)");
+        let mut unequal = self.unequal(&of(&self.everywhere.of("counts"), "''", "''")).await?;
+        let breakdowns = of(&self.everywhere.of("breakdowns"), "value", "toString(dimension)");
         unequal.extend(self.unequal(&breakdowns).await?);
         Ok(unequal)
     }
@@ -393,8 +386,8 @@ impl AuditStore {
                SELECT toString(class) AS kind, toUInt64(0), sum(clicks) FROM {counts} \
                WHERE link_id = toUUID('{zero}') AND slice < '{until}' AND {active} AND {settled} \
                  AND unit = if(toLastDayOfMonth(start) < '{until}', 'month', 'day') GROUP BY kind) GROUP BY kind",
-            clicks = self.clicks,
-            counts = self.counts,
+            clicks = self.everywhere.of("clicks"),
+            counts = self.everywhere.of("counts"),
             active = is_active(),
             settled = format!("NOT has(CAST([{}], 'Array(UUID)'), workspace_id)", waiting.join(", ")),
         );

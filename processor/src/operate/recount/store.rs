@@ -64,7 +64,7 @@ impl RecountStore {
              FROM {clicks} WHERE user_agent != '' AND {condition} \
                AND link_id NOT IN (SELECT link_id FROM deleted_links) \
              GROUP BY workspace, link, user_agent, why, kind, device, program, system",
-            clicks = self.statements.client.everywhere("clicks").await?
+            clicks = self.statements.client.everywhere().await?.of("clicks")
         );
         self.statements.fetch(&sql)
     }
@@ -76,7 +76,7 @@ impl RecountStore {
             "SELECT toUInt16(toDate(broker_ts)) AS day, count() FROM {clicks} \
              WHERE referrer != {WITHOUT_WWW} AND {condition} AND link_id NOT IN (SELECT link_id FROM deleted_links) \
              GROUP BY day",
-            clicks = self.statements.client.everywhere("clicks").await?
+            clicks = self.statements.client.everywhere().await?.of("clicks")
         );
         self.statements.fetch_all(&sql).await
     }
