@@ -6,7 +6,6 @@ use tests::engines::{Isolated, counting};
 use tests::eventually;
 use tests::processor::Processor;
 use tests::proxy::{CLICKS, Fate, Moment, OWNERS, Proxy};
-use tests::signals::{freeze, wake};
 
 use crate::traffic::LONG;
 
@@ -71,7 +70,7 @@ async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
     grows(engines, ROWS).await;
     proxy.set(CLICKS, Moment::Before);
     proxy.holds().await;
-    freeze(&first.server);
+    first.server.pause().await.unwrap();
 
     let takes = number(engines, TAKES).await;
     let second = Processor::start(engines).await;
@@ -88,7 +87,7 @@ async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
     proxy.release(Fate::GoesOn);
     let answer = proxy.answer().await;
     let repeats = number(engines, "SELECT count() - uniqExact(src, koff) FROM clicks").await;
-    wake(&first.server);
+    first.server.resume().await.unwrap();
     let more = Clicks::start(engines, Plan::at(300));
     more.more(300).await;
     let mut both = more.stop().await;

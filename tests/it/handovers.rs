@@ -4,7 +4,6 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tests::deployment::Deployment;
 use tests::eventually;
-use tests::signals::{freeze, wake};
 
 use crate::traffic::LONG;
 
@@ -19,13 +18,13 @@ async fn slugs_end_at_the_right_link_while_publishers_are_frozen() {
         // The API that publishes is frozen, and the other one must take over.
         let stopped = if round % 2 == 0 { &deployment.api } else { &other };
         let asked = (round % 2 == 0).then_some(other_url.as_str());
-        freeze(stopped);
+        stopped.pause().await.unwrap();
         for pair in 0..4 {
             let (left, right) = (format!("l-{round}-{pair}"), format!("r-{round}-{pair}"));
             expected.extend(hand_over(&deployment, asked, &left, &right).await);
         }
         follows(&deployment, &expected).await;
-        wake(stopped);
+        stopped.resume().await.unwrap();
     }
     follows(&deployment, &expected).await;
 

@@ -10,7 +10,6 @@ use tests::eventually;
 use tests::faults::own_kafka;
 use tests::processor::Processor;
 use tests::receiver::{Answer, Receiver};
-use tests::signals::{freeze, wake};
 
 use crate::traffic::LONG;
 
@@ -185,9 +184,9 @@ async fn the_processor_that_runs_upkeep_reports_closed_days_from_its_start() {
     deployment.processor.stop().await;
     is_reported(&other.server).await;
     deployment.processor.start().await.unwrap();
-    freeze(&other.server);
+    other.server.pause().await.unwrap();
     is_reported(&deployment.processor).await;
-    wake(&other.server);
+    other.server.resume().await.unwrap();
     eventually("the former processor does not report closed days", LONG, async || {
         let until = Page::of(&other.server).await.values.get(CLOSED_UNTIL).copied();
         until.map_or(Ok(()), Err)
@@ -210,7 +209,7 @@ async fn the_outbox_is_measured_while_kafka_hangs_and_edge_and_api_stay_ready() 
     })
     .await;
 
-    freeze(&kafka);
+    kafka.pause().await.unwrap();
     deployment.create_link().await;
     // Longer than between two measurements.
     eventually("the outbox is measured", LONG, async || {
@@ -232,7 +231,7 @@ async fn the_outbox_is_measured_while_kafka_hangs_and_edge_and_api_stay_ready() 
         let ready = http_client().get(format!("{}/readyz", server.url())).send().await.unwrap();
         assert_eq!(ready.status(), 200, "{}: {}", server.name(), ready.text().await.unwrap());
     }
-    wake(&kafka);
+    kafka.resume().await.unwrap();
     eventually("the outbox is empty", LONG, async || {
         let messages = Page::of(&deployment.api).await.sum("hopline_outbox_messages");
         if messages == 0.0 { Ok(()) } else { Err(messages) }

@@ -10,7 +10,6 @@ use tests::deployment::Deployment;
 use tests::engines::{clickhouse, empty_on_cluster};
 use tests::eventually;
 use tests::faults::progress;
-use tests::signals::{freeze, wake};
 use tokio::time::sleep;
 
 /// How soon counts must be readable again after a replica was lost.
@@ -154,9 +153,9 @@ async fn break_replicas(watched: &Watched<'_>, cluster: &Cluster) {
 }
 
 async fn frozen(watched: &Watched<'_>, replica: &Server) {
-    freeze(replica);
+    replica.pause().await.unwrap();
     watched.is_readable(READABLE).await;
-    wake(replica);
+    replica.resume().await.unwrap();
 }
 
 /// Runs a statement on a replica.

@@ -1,33 +1,14 @@
-//! Freezes processes and lets them continue.
+//! Freezes programs that a test runs itself; a [`devstack::Server`] has `pause` and `resume`.
 
-use devstack::Server;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::Child;
-
-/// A process of a test.
-pub trait Process {
-    /// Returns its process id; `None` when it has ended.
-    fn number(&self) -> Option<u32>;
-}
-
-impl Process for Server {
-    fn number(&self) -> Option<u32> {
-        self.pid()
-    }
-}
-
-impl Process for Child {
-    fn number(&self) -> Option<u32> {
-        self.id()
-    }
-}
 
 /// Freezes a process until [`wake`].
 ///
 /// # Panics
 /// When it has ended.
-pub fn freeze(process: &impl Process) {
+pub fn freeze(process: &Child) {
     send(process, Signal::SIGSTOP);
 }
 
@@ -35,11 +16,11 @@ pub fn freeze(process: &impl Process) {
 ///
 /// # Panics
 /// When it has ended.
-pub fn wake(process: &impl Process) {
+pub fn wake(process: &Child) {
     send(process, Signal::SIGCONT);
 }
 
-fn send(process: &impl Process, signal: Signal) {
-    let number = process.number().expect("the process runs");
+fn send(process: &Child, signal: Signal) {
+    let number = process.id().expect("the process runs");
     kill(Pid::from_raw(number.try_into().unwrap()), signal).unwrap();
 }

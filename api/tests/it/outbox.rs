@@ -11,7 +11,6 @@ use tests::engines::{Isolated, isolated, topics_on};
 use tests::eventually;
 use tests::faults::own_kafka;
 use tests::log::{Record, records};
-use tests::signals::{freeze, wake};
 
 use crate::server::{Server, config, text};
 
@@ -91,7 +90,7 @@ async fn the_publisher_keeps_its_lock_while_kafka_hangs() {
                        AND (l.classid::bigint << 32 | l.objid::bigint) = x'6f7574626f78'::bigint";
     let (holder, _): (i32, String) = sqlx::query_as(publisher).fetch_one(&mut postgres).await.unwrap();
 
-    freeze(&kafka);
+    kafka.pause().await.unwrap();
     server.create_link(link).await;
     // It asks again and again, and nobody else has the lock.
     let mut asked = BTreeSet::new();
@@ -104,7 +103,7 @@ async fn the_publisher_keeps_its_lock_while_kafka_hangs() {
     .await;
     let left: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox").fetch_one(&mut postgres).await.unwrap();
     assert!(left > 0, "Kafka hangs");
-    wake(&kafka);
+    kafka.resume().await.unwrap();
     told(&server, topic::LINKS, 2).await;
     let (pid, _): (i32, String) = sqlx::query_as(publisher).fetch_one(&mut postgres).await.unwrap();
     assert_eq!(pid, holder);

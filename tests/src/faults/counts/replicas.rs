@@ -15,7 +15,6 @@ use crate::counted::{Exact, all_counted, is_exact};
 use crate::engines::{Isolated, clickhouse, counting_on_cluster};
 use crate::eventually;
 use crate::processor::Processor;
-use crate::signals::{freeze, wake};
 
 /// How many shards and replicas, and how often all faults come.
 #[derive(Debug, Clone, Copy)]
@@ -198,8 +197,8 @@ async fn killed(server: &Server) {
 }
 
 async fn frozen(server: &Server) {
-    freeze(server);
+    server.pause().await.unwrap();
     // The time is the input of this test.
     sleep(FROZEN).await;
-    wake(server);
+    server.resume().await.unwrap();
 }

@@ -7,7 +7,6 @@ use super::Stage;
 use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
 use crate::processor::Processor;
-use crate::signals::{freeze, wake};
 
 /// The number of stops and the load.
 #[derive(Debug, Clone, Copy)]
@@ -32,10 +31,10 @@ pub async fn counts_stops(plan: Stops) -> Exact {
     for stop in 1..=plan.stops {
         stage.more_rows().await;
         let held = &pair[stop as usize % 2];
-        freeze(&held.server);
+        held.server.pause().await.unwrap();
         // The random length is the input of this test.
         tokio::time::sleep(at_random(HELD)).await;
-        wake(&held.server);
+        held.server.resume().await.unwrap();
         let rows = stage.rows().await;
         progress(&format!(
             "stop {stop} of {}: {} clicks written, {rows} rows",

@@ -7,7 +7,6 @@ use super::{ARRIVED, SOME, Stage, delivering, receiver};
 use crate::arrivals::{Arrivals, Interruption};
 use crate::engines::Isolated;
 use crate::eventually;
-use crate::signals::{freeze, wake};
 
 /// The number of freezes and the load.
 #[derive(Debug, Clone, Copy)]
@@ -35,9 +34,9 @@ pub async fn webhook_freezes(engines: Isolated, plan: WebhookFreezes) -> Arrival
         delivering(&receiver, SOME).await;
         let held = if round % 2 == 0 { &other } else { &stage.deployment.dispatcher };
         let freezing = async {
-            freeze(held);
+            held.pause().await.unwrap();
             all_move_on(&stage).await;
-            wake(held);
+            held.resume().await.unwrap();
         };
         interruptions.push(Interruption::of(freezing).await);
         progress(&format!(
