@@ -180,7 +180,7 @@ pub(crate) struct Up {
     /// Start in the background and return once everything is ready
     #[arg(long)]
     pub(crate) detach: bool,
-    /// Start three brokers of Kafka, two replicas of ClickHouse, two servers of Postgres and two of each service
+    /// Start three brokers of Kafka, two shards of ClickHouse with two replicas each, two servers of Postgres, two of each service
     ///
     /// Its data is separate from that of a stack without --cluster. Only one of the two can run at a time.
     #[arg(long)]
