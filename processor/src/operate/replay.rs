@@ -171,11 +171,11 @@ async fn run_replay(
         outcome.rebuilt.push(rebuilt);
     }
     if let (Some(first), Some(last)) = (open.first(), open.last()) {
-        for range in planning.of_days(&outcome.ranges, *first, *last).await? {
-            let added = rebuild.complete(&range, closed, *first).await;
-            outcome.added += added
-                .context("open days may still lack clicks; the closed days are done. Run the replay again")?;
-        }
+        let ranges = planning.of_days(&outcome.ranges, *first, *last).await?;
+        outcome.added = rebuild
+            .complete(&ranges, closed, *first)
+            .await
+            .context("open days may still lack clicks; the closed days are done. Run the replay again")?;
     }
     Ok(())
 }

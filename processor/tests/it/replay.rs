@@ -252,6 +252,35 @@ async fn a_replayed_first_copy_does_not_count_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replayed_repeat_in_another_partition_does_not_count() {
+    let isolated = isolated_with_given_times().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    let [day, _] = two_days();
+    let (closed, open) = (click("closed"), click("open"));
+    edge.send_at(1, &closed, moment(day, 60)).await;
+    edge.send(1, &open).await;
+    wait_until_processed(&isolated).await;
+    // A replay reads partition 0 first.
+    edge.send_at(0, &again(&closed), moment(day, 90)).await;
+    edge.send(0, &again(&open)).await;
+    edge.send(0, &click("last")).await;
+    edge.send(1, &click("last-too")).await;
+    wait_until_processed(&isolated).await;
+    let all = "SELECT src % 65536, koff, click_id FROM clicks WHERE click_id NOT LIKE 'last%' ORDER BY koff";
+    let stored = "1\t0\tclosed\n1\t1\topen";
+    counted(&isolated, all, stored).await;
+    all_closed(&isolated).await;
+
+    isolated.clickhouse("DELETE FROM clicks WHERE click_id IN ('closed', 'open')").await;
+    two_hours_pass(&isolated).await;
+    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    assert_eq!(isolated.clickhouse(all).await.trim(), stored);
+    assert_equal(&isolated).await;
+    processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_replay_can_be_run_again() {
     let isolated = isolated_with_given_times().await;
     let edge = Edge::new(&isolated);

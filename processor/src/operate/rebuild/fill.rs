@@ -24,19 +24,46 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Attempts to fence a source and insert its missing rows.
 const ATTEMPTS: usize = 20;
 
+/// The clicks that one reading of the log stores.
+///
+/// A possible repeat may have its first copy in any range, also of another shard, so the possible repeats of all ranges
+/// come after the first copies of all ranges.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    FirstCopies,
+    PossibleRepeats,
+}
+
+impl Pass {
+    fn leaves_out(self, row: BatchRow<'_>) -> bool {
+        row.is_possible_repeat() == (self == Self::FirstCopies)
+    }
+}
+
 impl Rebuild<'_> {
-    /// Reads the clicks of a day among a range into the staging table.
-    pub(super) async fn fill(
-        &self,
-        staging: &Staging,
-        day: NaiveDate,
-        range: &Range,
-    ) -> Result<(), RebuildError> {
+    /// Reads the clicks of a day among some ranges into the staging tables.
+    pub(super) async fn fill(&self, day: NaiveDate, ranges: &[Range]) -> Result<(), RebuildError> {
+        let mut with_repeats = Vec::new();
+        for range in ranges {
+            if self.fill_from(range, day, Pass::FirstCopies).await? {
+                with_repeats.push(range);
+            }
+        }
+        for range in with_repeats {
+            self.fill_from(range, day, Pass::PossibleRepeats).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the range has possible repeats of this day.
+    async fn fill_from(&self, range: &Range, day: NaiveDate, pass: Pass) -> Result<bool, RebuildError> {
         let Range { partition, src, from, .. } = *range;
+        let staging = self.staging_of(range)?;
         let mut filling = Filling {
             stagings: &self.stagings,
             staging,
             day,
+            pass,
             recent_ids: RecentIds::default(),
             kept: HashSet::new(),
             deleted_links: DeletedLinks::default(),
@@ -48,6 +75,7 @@ impl Rebuild<'_> {
             filling.kept.insert(click_id);
         }
         let recounts = self.recounts.get_or_try_init(|| AppliedRecounts::read(&staging.statements)).await?;
+        let mut has_possible_repeats = false;
         let mut batcher = Batcher::new(self.config.batch);
         let mut log = self.open(range).await?;
         while let Some(clicks) = log.next().await? {
@@ -55,6 +83,7 @@ impl Rebuild<'_> {
                 if row.broker_ts.date_naive() != day {
                     continue;
                 }
+                has_possible_repeats |= row.click.again;
                 recounts.apply(&mut row);
                 if batcher.is_full(1) {
                     filling.store(batcher.cut()).await?;
@@ -63,28 +92,46 @@ impl Rebuild<'_> {
             }
         }
         filling.store(batcher.cut()).await?;
-        self.check_still_complete(range).await
+        self.check_still_complete(range).await?;
+        Ok(has_possible_repeats)
     }
 
-    /// Inserts the missing rows of a range, except those of some days; returns the number of rows and their days.
+    /// Inserts the missing rows of some ranges, except those of some days; returns the number of rows and their days.
     pub(super) async fn add_missing(
         &self,
-        range: &Range,
+        ranges: &[Range],
         except: &BTreeSet<NaiveDate>,
         first_day: NaiveDate,
     ) -> Result<(usize, BTreeSet<NaiveDate>), RebuildError> {
-        let staging = self.staging_of(range)?;
-        let possible_repeats = staging.possible_repeats_since(first_day, range.partition).await?;
-        let mut adding = Adding {
-            staging,
-            range,
-            possible_repeats: possible_repeats.into_iter().collect(),
-            deleted_links: DeletedLinks::default(),
-            rows: 0,
-            days: BTreeSet::new(),
-        };
+        let (mut rows, mut days) = (0, BTreeSet::new());
+        for pass in [Pass::FirstCopies, Pass::PossibleRepeats] {
+            for range in ranges {
+                let staging = self.staging_of(range)?;
+                let possible_repeats = staging.possible_repeats_since(first_day, range.partition).await?;
+                let mut adding = Adding {
+                    staging,
+                    range,
+                    pass,
+                    possible_repeats: possible_repeats.into_iter().collect(),
+                    deleted_links: DeletedLinks::default(),
+                    rows: 0,
+                    days: BTreeSet::new(),
+                };
+                self.add_missing_of(&mut adding, except).await?;
+                rows += adding.rows;
+                days.extend(adding.days);
+            }
+        }
+        Ok((rows, days))
+    }
+
+    async fn add_missing_of(
+        &self,
+        adding: &mut Adding<'_>,
+        except: &BTreeSet<NaiveDate>,
+    ) -> Result<(), RebuildError> {
         let mut batcher = Batcher::new(self.config.batch);
-        let mut log = self.open(range).await?;
+        let mut log = self.open(adding.range).await?;
         while let Some(clicks) = log.next().await? {
             for row in clicks {
                 if except.contains(&row.broker_ts.date_naive()) {
@@ -97,8 +144,7 @@ impl Rebuild<'_> {
             }
         }
         adding.add(batcher.cut()).await?;
-        self.check_still_complete(range).await?;
-        Ok((adding.rows, adding.days))
+        self.check_still_complete(adding.range).await
     }
 
     /// Starts reading a range of the log.
@@ -172,6 +218,8 @@ struct Filling<'a> {
     stagings: &'a [Staging],
     staging: &'a Staging,
     day: NaiveDate,
+    pass: Pass,
+    /// In the first pass also the ids that the second one may store.
     recent_ids: RecentIds,
     /// Possible repeats that stay stored; each may count in place of a lost first copy.
     kept: HashSet<String>,
@@ -184,19 +232,23 @@ impl Filling<'_> {
         let staging = self.staging;
         let store = &staging.store;
         self.deleted_links.refresh(store).await?;
-        let asked = repeats::to_look_up(&batch, &self.recent_ids);
-        let other_days = format!("toDate(broker_ts) != '{}'", self.day);
-        let mut stored = store.stored_where(&other_days, &asked).await?;
-        for other in self.stagings {
-            stored.extend(other.store.stored_in(other.table(), "1", &asked).await?);
+        let mut stored = HashSet::new();
+        if self.pass == Pass::PossibleRepeats {
+            let asked = repeats::to_look_up(&batch, &self.recent_ids);
+            let other_days = format!("toDate(broker_ts) != '{}'", self.day);
+            stored = store.stored_where(&other_days, &asked).await?;
+            for other in self.stagings {
+                stored.extend(other.store.stored_in(other.table(), "1", &asked).await?);
+            }
         }
         let repeats = repeats::find(&batch, &self.recent_ids, &stored);
         let repeats = with_all(&batch, repeats, |row| self.kept.contains(row.click_id()));
+        let repeats = with_all(&batch, repeats, |row| self.pass.leaves_out(row));
         let dropped = Dropped::new(&batch, &repeats, &self.deleted_links);
         if let Some(insertion) = batch.insertion(&dropped.indexes) {
             store.insert_staged(staging.table(), &insertion).await?;
         }
-        for row in dropped.admitted(&batch) {
+        for row in batch.rows().filter(|row| row.is_possible_repeat()) {
             self.recent_ids.admit(row.click_id(), row.broker_ts());
         }
         Ok(())
@@ -207,7 +259,8 @@ impl Filling<'_> {
 struct Adding<'a> {
     staging: &'a Staging,
     range: &'a Range,
-    /// The stored clicks that are possible repeats.
+    pass: Pass,
+    /// The stored clicks that are possible repeats; in the first pass also those that the second one may store.
     possible_repeats: HashSet<String>,
     deleted_links: DeletedLinks,
     rows: usize,
@@ -217,20 +270,24 @@ struct Adding<'a> {
 impl Adding<'_> {
     async fn add(&mut self, batch: Option<Batch>) -> Result<(), RebuildError> {
         let Some(batch) = batch else { return Ok(()) };
-        if batch.insertion(&self.not_missing(&batch).await?.indexes).is_none() {
-            return Ok(());
+        if batch.insertion(&self.not_missing(&batch).await?.indexes).is_some() {
+            self.insert(&batch).await?;
         }
+        let possible_repeats = batch.rows().filter(|row| row.is_possible_repeat());
+        self.possible_repeats.extend(possible_repeats.map(|row| row.click_id().to_owned()));
+        Ok(())
+    }
+
+    async fn insert(&mut self, batch: &Batch) -> Result<(), RebuildError> {
         let (src, partition) = (self.range.src, self.range.partition);
         let store = &self.staging.store;
         for _ in 0..ATTEMPTS {
             // Fenced: nothing is inserted meanwhile. The partition's owner takes over again at its next insert.
             let token = store.fence_on_all(src).await?;
-            let dropped = self.not_missing(&batch).await?;
+            let dropped = self.not_missing(batch).await?;
             let Some(insertion) = batch.insertion(&dropped.indexes) else { return Ok(()) };
             match store.insert_missing(token, &insertion).await {
                 Ok(()) => {
-                    self.possible_repeats
-                        .extend(dropped.admitted(&batch).map(|row| row.click_id().to_owned()));
                     self.days.extend(batch.rows().next().map(|row| row.broker_ts().date_naive()));
                     self.rows += insertion.rows;
                     tracing::info!(partition, rows = insertion.rows, "added {} rows", insertion.rows);
@@ -255,14 +312,18 @@ impl Adding<'_> {
         let store = &staging.store;
         self.deleted_links.refresh(store).await?;
         let none = RecentIds::default();
-        let asked = repeats::to_look_up(batch, &none);
-        let stored = store.stored(&asked).await?;
+        let mut stored = HashSet::new();
+        if self.pass == Pass::PossibleRepeats {
+            stored = store.stored(&repeats::to_look_up(batch, &none)).await?;
+        }
         let repeats = repeats::find(batch, &none, &stored);
         let first = batch.rows().next().map_or(0, BatchRow::koff);
         let there = staging.stored(self.range.src, first, batch.next()).await?;
-        let is_there =
-            |row: BatchRow<'_>| there.contains(&row.koff()) || self.possible_repeats.contains(row.click_id());
-        let not_missing = with_all(batch, repeats, is_there);
+        let not_missing = with_all(batch, repeats, |row| {
+            there.contains(&row.koff())
+                || self.possible_repeats.contains(row.click_id())
+                || self.pass.leaves_out(row)
+        });
         Ok(Dropped::new(batch, &not_missing, &self.deleted_links))
     }
 }

@@ -132,9 +132,7 @@ impl<'a> Rebuild<'a> {
             for staging in &self.stagings {
                 staging.keep(day, ranges, recount).await?;
             }
-            for range in ranges {
-                self.fill(self.staging_of(range)?, day, range).await?;
-            }
+            self.fill(day, ranges).await?;
             for staging in &self.stagings {
                 let (others, doubled) = staging.unexpected_rows(day).await?;
                 if others + doubled > 0 {
@@ -170,14 +168,14 @@ impl<'a> Rebuild<'a> {
         Err(RebuildError::Changed { day })
     }
 
-    /// Inserts the missing rows of a range, except those of some days; returns how many.
+    /// Inserts the missing rows of some ranges, except those of some days; returns how many.
     pub(crate) async fn complete(
         &self,
-        range: &Range,
+        ranges: &[Range],
         except: &BTreeSet<NaiveDate>,
         first_day: NaiveDate,
     ) -> Result<usize, RebuildError> {
-        let (rows, days) = self.add_missing(range, except, first_day).await?;
+        let (rows, days) = self.add_missing(ranges, except, first_day).await?;
         for day in days {
             self.close_again(day).await?;
         }
