@@ -244,7 +244,7 @@ enum Command {
         /// Replicas of each shard
         #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u8).range(2..=5))]
         replicas: u8,
-        /// How often each of the six faults comes
+        /// How often each fault comes
         #[arg(long, value_name = "COUNT", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
         /// Clicks per second

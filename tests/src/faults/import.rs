@@ -58,7 +58,7 @@ impl fmt::Display for Imported {
 }
 
 /// A member who uses the dashboard.
-struct Member {
+pub(super) struct Member {
     client: Client,
     cookie: String,
     imports: String,
@@ -66,7 +66,7 @@ struct Member {
 
 impl Member {
     /// Creates the first owner.
-    async fn new(deployment: &Deployment) -> Self {
+    pub(super) async fn new(deployment: &Deployment) -> Self {
         let client = http_client();
         let token = deployment.admin(&["setup-token"]).await["setup_token"].clone();
         let owner = json!({
@@ -87,13 +87,27 @@ impl Member {
     }
 
     /// Sends the file with the same idempotency key each time.
-    fn send(&self, file: &str) -> RequestBuilder {
+    pub(super) fn send(&self, file: &str) -> RequestBuilder {
         let request = self.request(Method::POST, "").header("idempotency-key", "the-one-import");
         request.header("content-type", "text/csv").body(file.to_owned())
     }
 
     async fn report(&self, id: &str) -> reqwest::Result<Value> {
         self.request(Method::GET, &format!("/{id}")).send().await?.error_for_status()?.json().await
+    }
+
+    /// Waits until an import is done, and returns its report.
+    pub(super) async fn done(&self, id: &str) -> Value {
+        let mut told = Instant::now();
+        eventually("the import is done", DONE, async || {
+            let report = self.report(id).await.map_err(|error| error.to_string())?;
+            if told.elapsed() > Duration::from_secs(10) {
+                progress(&format!("{} rows are done", report["rows"]));
+                told = Instant::now();
+            }
+            if report["done"] == true { Ok(report) } else { Err(report["rows"].to_string()) }
+        })
+        .await
     }
 }
 
@@ -139,24 +153,12 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
 
     let again: Value = member.send(&file).send().await.unwrap().json().await.unwrap();
     let id = again["import_id"].as_str().unwrap_or_else(|| panic!("{again}")).to_owned();
-    let report = eventually("the import is done", DONE, async || {
-        let report = member.report(&id).await.map_err(|error| error.to_string())?;
-        if told.elapsed() > Duration::from_secs(10) {
-            progress(&format!("{} rows are done", report["rows"]));
-            told = Instant::now();
-        }
-        if report["done"] == true { Ok(report) } else { Err(report["rows"].to_string()) }
-    })
-    .await;
+    let report = member.done(&id).await;
     let took = began.elapsed();
     let after = memory(&deployment).peak;
 
     let failed = refused.len() as i64;
-    assert_eq!(
-        ["rows", "created", "failed"].map(|field| report[field].as_i64().unwrap()),
-        [rows, rows - failed, failed],
-        "{report}"
-    );
+    is_complete(&report, plan.rows);
     let told: Vec<i64> =
         report["results"].as_array().unwrap().iter().map(|result| result["row"].as_i64().unwrap()).collect();
     assert_eq!(told, refused[..refused.len().min(TOLD)], "{report}");
@@ -179,8 +181,18 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     Imported { rows: plan.rows, killed_at, links, took, memory: [idle, before, after] }
 }
 
+/// Asserts that a report has so many rows, each once.
+pub(super) fn is_complete(report: &Value, rows: u32) {
+    let failed = (1..=rows).filter(|row| is_refused(*row)).count() as u32;
+    assert_eq!(
+        ["rows", "created", "failed"].map(|field| report[field].as_u64().unwrap()),
+        [rows, rows - failed, failed].map(u64::from),
+        "{report}"
+    );
+}
+
 /// Returns links with all columns, and some invalid rows.
-fn file(rows: u32) -> String {
+pub(super) fn file(rows: u32) -> String {
     let mut file = String::from("name,destination,slug,tags,external_id\r\n");
     for row in 1..=rows {
         let host = if is_refused(row) { "nowhere" } else { "https://example.com" };

@@ -32,31 +32,37 @@ pub struct ReplicaFaults {
 /// A fault of one replica or of ZooKeeper.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// kill -9 of the replica.
-    Kill,
+    /// kill -9 of each replica of the shard, of the next one as soon as the former is back.
+    KillInTurn,
     /// SIGSTOP of the replica until its session has ended, then SIGCONT.
     Freeze,
     /// The replica gets no rows of the others, and another one of its shard is killed.
     Lag,
-    /// kill -9 of ZooKeeper.
+    /// kill -9 of ZooKeeper, which is back after a moment.
     KillZookeeper,
+    /// kill -9 of ZooKeeper, which is away for a minute.
+    LoseZookeeper,
     /// SIGSTOP of ZooKeeper until the sessions have ended, then SIGCONT.
     FreezeZookeeper,
     /// kill -9 of a processor.
     KillProcessor,
 }
 
-const FAULTS: [Fault; 6] = [
-    Fault::Kill,
+const FAULTS: [Fault; 7] = [
+    Fault::KillInTurn,
     Fault::Freeze,
     Fault::Lag,
     Fault::KillZookeeper,
+    Fault::LoseZookeeper,
     Fault::FreezeZookeeper,
     Fault::KillProcessor,
 ];
 
 /// The longest time for which something is killed.
 const DOWN: Duration = Duration::from_secs(3);
+
+/// How long ZooKeeper is lost.
+const AWAY: Duration = Duration::from_secs(60);
 
 /// Longer than a session with ZooKeeper.
 const FROZEN: Duration = Duration::from_secs(13);
@@ -127,18 +133,23 @@ impl Stage {
         let number = round / shards.len() % replicas.len();
         let (place, replica) = (shard.start + number, &replicas[number]);
         match fault {
-            Fault::Kill => killed(replica).await,
+            Fault::KillInTurn => {
+                for replica in replicas {
+                    killed(replica, at_random(DOWN)).await;
+                }
+            }
             Fault::Freeze => frozen(replica).await,
             Fault::Lag => {
                 self.run(place, "SYSTEM STOP FETCHES clicks").await;
                 self.run(place, "SYSTEM STOP FETCHES owners").await;
-                killed(&replicas[(number + 1) % replicas.len()]).await;
+                killed(&replicas[(number + 1) % replicas.len()], at_random(DOWN)).await;
                 self.run(place, "SYSTEM START FETCHES clicks").await;
                 self.run(place, "SYSTEM START FETCHES owners").await;
             }
-            Fault::KillZookeeper => killed(&self.cluster.zookeeper).await,
+            Fault::KillZookeeper => killed(&self.cluster.zookeeper, at_random(DOWN)).await,
+            Fault::LoseZookeeper => killed(&self.cluster.zookeeper, AWAY).await,
             Fault::FreezeZookeeper => frozen(&self.cluster.zookeeper).await,
-            Fault::KillProcessor => killed(&processor.server).await,
+            Fault::KillProcessor => killed(&processor.server, at_random(DOWN)).await,
         }
     }
 
@@ -189,10 +200,10 @@ impl Stage {
     }
 }
 
-async fn killed(server: &Server) {
+async fn killed(server: &Server, down: Duration) {
     server.kill().await;
     // The time is the input of this test.
-    sleep(at_random(DOWN)).await;
+    sleep(down).await;
     server.start().await.unwrap();
 }
 

@@ -1,12 +1,15 @@
 //! A primary of Postgres that is lost, and its standby that is promoted.
 
 use devstack::{Kind, Options, Server, postgres};
+use serde_json::Value;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
+use super::super::import::{Member, file, is_complete};
 use super::super::progress;
 use super::{ARRIVED, OwnEngines, SOME, Stage, delivering, receiver};
 use crate::arrivals::{Arrivals, Interruption};
 use crate::deployment::Deployment;
+use crate::engines::http_client;
 use crate::eventually;
 
 /// The load.
@@ -18,11 +21,15 @@ pub struct Promotion {
     pub rate: u32,
 }
 
+/// Rows of the import that goes on over the promotion.
+const ROWS: u32 = 3_000;
+
 /// Kills the primary of Postgres under load and promotes its synchronous standby, without restarting a program. Links are
-/// created all the time.
+/// created all the time, and a file is imported.
 ///
 /// # Panics
-/// When a program ends, a click is not answered, a delivery never arrives, or a link that was answered is lost.
+/// When a program ends, a click is not answered, a delivery never arrives, a link that was answered is lost, a member is
+/// signed out, requests are not limited any more, or a row of the file is lost or done twice.
 pub async fn promotion(plan: Promotion) -> Arrivals {
     let options = Options::throw_away(Kind::Postgres.name()).unwrap();
     let folder = options.folder.clone();
@@ -52,6 +59,11 @@ pub async fn promotion(plan: Promotion) -> Arrivals {
     while created.len() < SOME {
         created.extend(create(&stage.deployment).await);
     }
+    let limited = stage.deployment.create_account("free").await;
+    let member = Member::new(&stage.deployment).await;
+    let file = file(ROWS);
+    let import: Value = member.send(&file).send().await.unwrap().json().await.unwrap();
+    let import = import["import_id"].as_str().unwrap_or_else(|| panic!("{import}"));
     let interruption = Interruption::of(async {
         // Links are created until the very moment at which the primary is gone.
         let mut killed = std::pin::pin!(own.postgres.kill());
@@ -72,6 +84,10 @@ pub async fn promotion(plan: Promotion) -> Arrivals {
         created.push(slug);
     })
     .await;
+    is_complete(&member.done(import).await, ROWS);
+    let (first, second) =
+        (remaining(&stage.deployment, &limited).await, remaining(&stage.deployment, &limited).await);
+    assert_ne!(first, second, "requests of a minute are counted");
     load.answers(some).await;
     delivering(&receiver, SOME).await;
     let log = load.stop().await;
@@ -104,6 +120,14 @@ async fn is_synchronous(primary: &Server) {
         if found.as_deref() == Some("sync") { Ok(()) } else { Err(found) }
     })
     .await;
+}
+
+/// Returns how many requests a key may still send in this minute.
+async fn remaining(deployment: &Deployment, key: &str) -> i64 {
+    let request = http_client().get(format!("{}/api/links?limit=1", deployment.api_url()));
+    let answer = request.bearer_auth(key).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    answer.headers()["x-ratelimit-remaining"].to_str().unwrap().parse().unwrap()
 }
 
 /// Creates a link and returns its slug, unless the API cannot write.
