@@ -13,7 +13,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use tests::deployment::{BROWSER, Deployment, click_id};
-use tests::engines::{Isolated, http_client, isolated};
+use tests::engines::{Isolated, clickhouse, http_client, isolated};
 use tests::eventually;
 use tests::log::for_each_record;
 use tests::receiver::{Answer, Receiver};
@@ -254,10 +254,13 @@ async fn in_clickhouse(engines: &Isolated, needles: &Needles, click_ids: &[Strin
     let mut everything = String::new();
     let tables =
         engines.clickhouse("SELECT name FROM system.tables WHERE database = currentDatabase()").await;
-    for table in tables.lines() {
-        let rows = engines.clickhouse(&format!("SELECT * FROM \"{table}\" FORMAT JSONEachRow")).await;
-        needles.are_not_in(&format!("ClickHouse's {table}"), rows.as_bytes());
-        everything.push_str(&rows);
+    for replica in 0..=engines.other_clickhouse.len() {
+        for table in tables.lines() {
+            let all = format!("SELECT * FROM \"{table}\" FORMAT JSONEachRow");
+            let rows = clickhouse(&engines.clickhouse_of(replica), &all, Vec::new()).await.unwrap();
+            needles.are_not_in(&format!("ClickHouse's {table}"), rows.as_bytes());
+            everything.push_str(&rows);
+        }
     }
     assert!(click_ids.iter().all(|id| everything.contains(id.as_str())));
 }

@@ -69,12 +69,11 @@ pub async fn all_counted(engines: &Isolated, ledger: &Ledger) {
 /// # Panics
 /// When the assertion fails.
 pub async fn is_exact(engines: &Isolated, ledger: &Ledger) -> Exact {
-    let clicks = engines.clicks();
-    let sources: Vec<u32> = lines(engines, &format!("SELECT DISTINCT src FROM {clicks} ORDER BY src")).await;
+    let sources: Vec<u32> = lines(engines, "SELECT DISTINCT src FROM clicks ORDER BY src").await;
     let mut seen = BTreeSet::new();
     let (mut twice, mut strangers) = (Vec::new(), Vec::new());
     for source in &sources {
-        let ids = format!("SELECT click_id FROM {clicks} WHERE src = {source} ORDER BY koff");
+        let ids = format!("SELECT click_id FROM clicks WHERE src = {source} ORDER BY koff");
         for id in engines.clickhouse(&ids).await.lines() {
             let number = u128::from_str_radix(id, 16).unwrap();
             if !ledger.clicks.contains_key(&number) {
@@ -97,7 +96,7 @@ pub async fn is_exact(engines: &Isolated, ledger: &Ledger) -> Exact {
         twice.first(),
         strangers.first()
     );
-    let positions = count(engines, &format!("SELECT count() - uniqExact(src, koff) FROM {clicks}")).await;
+    let positions = count(engines, "SELECT count() - uniqExact(src, koff) FROM clicks").await;
     assert_eq!(positions, 0, "positions of the log that are rows twice");
     assert_eq!(by_link_and_day(engines).await, ledger.by_link_and_day());
 
@@ -119,10 +118,8 @@ pub async fn is_exact(engines: &Isolated, ledger: &Ledger) -> Exact {
 }
 
 async fn by_link_and_day(engines: &Isolated) -> BTreeMap<(LinkId, NaiveDate), u64> {
-    let clicks = engines.clicks();
-    let sql =
-        format!("SELECT link_id, toDate(occurred_at) AS day, count() FROM {clicks} GROUP BY link_id, day");
-    let answer = engines.clickhouse(&sql).await;
+    let sql = "SELECT link_id, toDate(occurred_at) AS day, count() FROM clicks GROUP BY link_id, day";
+    let answer = engines.clickhouse(sql).await;
     let parsed = answer.lines().map(|line| {
         let fields: Vec<&str> = line.split('\t').collect();
         let link = LinkId::from_uuid(fields[0].parse::<Uuid>().unwrap());

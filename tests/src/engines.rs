@@ -1,5 +1,6 @@
 //! Isolated parts of the real engines for one test.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -62,6 +63,9 @@ impl Isolated {
         if !self.other_clickhouse.is_empty() {
             variables.push(("HOPLINE_CLICKHOUSE_CLUSTER", clickhouse::CLUSTER.to_owned()));
         }
+        if self.topic_replicas() > 1 {
+            variables.push(("HOPLINE_TOPIC_REPLICAS", self.topic_replicas().to_string()));
+        }
         if self.has_users {
             variables[0].1 = kafka::with_users(&self.kafka_brokers);
             variables.extend([
@@ -106,11 +110,20 @@ impl Isolated {
 
     /// Returns the URL of Postgres for a user of the programs.
     pub fn database_url_of(&self, user: User) -> String {
-        let url = with_user(&self.database_url, self.has_users.then(|| user.name().to_owned()));
+        let url = self.primary_url_of(user);
         match &self.other_postgres {
             Some(other) => url.replacen('@', &format!("@{other},"), 1),
             None => url,
         }
+    }
+
+    fn primary_url_of(&self, user: User) -> String {
+        with_user(&self.database_url, self.has_users.then(|| user.name().to_owned()))
+    }
+
+    /// Returns how many replicas the topics have.
+    fn topic_replicas(&self) -> i32 {
+        if self.kafka_brokers.split(',').count() < 3 { 1 } else { 3 }
     }
 
     /// Returns the configuration of a Kafka client of the administrator.
@@ -137,15 +150,43 @@ impl Isolated {
         Self { clickhouse_url: url.into(), ..self.clone() }
     }
 
-    /// Runs a ClickHouse query in this test's database and returns its result as text.
+    /// Runs a ClickHouse statement in this test's database and returns its result as text. A query reads the clicks of
+    /// all shards, once each replica has those that the others have; other statements run on each shard.
     ///
     /// # Panics
     /// When ClickHouse rejects it.
-    pub async fn clickhouse(&self, query: &str) -> String {
-        accepted(&self.clickhouse_url, query, Vec::new()).await
+    pub async fn clickhouse(&self, statement: &str) -> String {
+        if statement.starts_with("SELECT") {
+            if !self.other_clickhouse.is_empty() && statement.contains("FROM clicks") {
+                for replica in 0..=self.other_clickhouse.len() {
+                    let sync = "SYSTEM SYNC REPLICA clicks LIGHTWEIGHT";
+                    accepted(&self.clickhouse_of(replica), sync, Vec::new()).await;
+                }
+            }
+            let query = statement.replace("FROM clicks", &format!("FROM {}", self.clicks()));
+            return accepted(&self.clickhouse_url, &query, Vec::new()).await;
+        }
+        let mut answers = String::new();
+        for url in self.each_shard().await {
+            answers += &accepted(&url, statement, Vec::new()).await;
+        }
+        answers
     }
 
-    /// Runs a ClickHouse insert with these rows in its format.
+    /// Returns the URL of a replica of each shard.
+    async fn each_shard(&self) -> Vec<String> {
+        if self.other_clickhouse.is_empty() {
+            return vec![self.clickhouse_url.clone()];
+        }
+        let mut shards = BTreeMap::new();
+        for replica in 0..=self.other_clickhouse.len() {
+            let url = self.clickhouse_of(replica);
+            shards.entry(accepted(&url, "SELECT getMacro('shard')", Vec::new()).await).or_insert(url);
+        }
+        shards.into_values().collect()
+    }
+
+    /// Runs a ClickHouse insert with these rows in its format, on the first shard.
     ///
     /// # Panics
     /// When ClickHouse refuses it.
@@ -178,7 +219,7 @@ impl Isolated {
     pub async fn remove(self) {
         self.remove_topics().await;
         self.clickhouse(&format!("DROP DATABASE {}", database_of(&self.clickhouse_url))).await;
-        let mut admin = PgConnection::connect(&engine("DATABASE_URL")).await.unwrap();
+        let mut admin = PgConnection::connect(&each_host(&engine("DATABASE_URL"))[0]).await.unwrap();
         let drop = format!("DROP DATABASE {}", database_of(&self.database_url));
         admin.execute(sqlx::AssertSqlSafe(drop)).await.unwrap();
     }
@@ -235,11 +276,11 @@ fn given() -> [String; 3] {
 /// When an engine refuses.
 pub async fn empty_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &str) -> Isolated {
     let mut isolated = named(kafka_brokers);
-    (isolated.clickhouse_url, isolated.database_url, ()) = tokio::join!(
-        create_clickhouse(clickhouse_url, &isolated),
-        create_postgres(database_url, &isolated),
-        add_acls(&isolated)
-    );
+    create_clickhouse(&mut isolated, &each_host(clickhouse_url)).await;
+    let databases = each_host(database_url);
+    let (created, ()) = tokio::join!(create_postgres(&databases[0], &isolated), add_acls(&isolated));
+    isolated.database_url = created;
+    isolated.other_postgres = databases.get(1).map(|standby| host_of(standby));
     isolated
 }
 
@@ -268,11 +309,7 @@ pub async fn topics_on(kafka_brokers: &str) -> Isolated {
 /// # Panics
 /// When an engine refuses.
 pub async fn counting_on(kafka_brokers: &str, clickhouse_url: &str, partitions: i32) -> Isolated {
-    let mut isolated = named(kafka_brokers);
-    isolated.clickhouse_url = create_clickhouse(clickhouse_url, &isolated).await;
-    let topics = create_topics(&isolated, partitions, &[]);
-    tokio::join!(add_acls(&isolated), topics, migrate_clickhouse(&isolated));
-    isolated
+    counting_with(kafka_brokers, &each_host(clickhouse_url), partitions, &[]).await
 }
 
 /// The same on the replicas of a cluster.
@@ -280,7 +317,7 @@ pub async fn counting_on(kafka_brokers: &str, clickhouse_url: &str, partitions: 
 /// # Panics
 /// When an engine refuses.
 pub async fn counting_on_cluster(kafka_brokers: &str, cluster: &Cluster, partitions: i32) -> Isolated {
-    counting_with(kafka_brokers, cluster, partitions, &[]).await
+    counting_with(kafka_brokers, &urls_of(cluster), partitions, &[]).await
 }
 
 /// The same, with a topic of clicks whose records have their producer's times.
@@ -288,19 +325,19 @@ pub async fn counting_on_cluster(kafka_brokers: &str, cluster: &Cluster, partiti
 /// # Panics
 /// When an engine refuses.
 pub async fn given_times_on_cluster(kafka_brokers: &str, cluster: &Cluster, partitions: i32) -> Isolated {
-    counting_with(kafka_brokers, cluster, partitions, &GIVEN_TIMES).await
+    counting_with(kafka_brokers, &urls_of(cluster), partitions, &GIVEN_TIMES).await
 }
 
 async fn counting_with(
     kafka_brokers: &str,
-    cluster: &Cluster,
+    clickhouse_urls: &[String],
     partitions: i32,
     click_settings: &[(&str, &str)],
 ) -> Isolated {
     let mut isolated = named(kafka_brokers);
-    create_on_replicas(&mut isolated, cluster).await;
+    create_clickhouse(&mut isolated, clickhouse_urls).await;
     let topics = create_topics(&isolated, partitions, click_settings);
-    tokio::join!(add_acls(&isolated), topics, migrate_replicas(&isolated));
+    tokio::join!(add_acls(&isolated), topics, migrate_clickhouse(&isolated));
     isolated
 }
 
@@ -311,37 +348,20 @@ async fn counting_with(
 pub async fn empty_on_cluster(cluster: &Cluster) -> Isolated {
     let [kafka, _, postgres] = given();
     let mut isolated = named(&kafka);
-    create_on_replicas(&mut isolated, cluster).await;
+    create_clickhouse(&mut isolated, &urls_of(cluster)).await;
     isolated.database_url = create_postgres(&postgres, &isolated).await;
     add_acls(&isolated).await;
     isolated
 }
 
-/// Creates a database of ClickHouse on each replica.
-async fn create_on_replicas(isolated: &mut Isolated, cluster: &Cluster) {
-    let mut servers = cluster.shards.iter().flatten();
-    let first = servers.next().expect("a cluster has replicas");
-    isolated.clickhouse_url = create_clickhouse(first.url(), isolated).await;
-    for other in servers {
-        let create = format!("CREATE DATABASE {}", database_of(&isolated.clickhouse_url));
-        accepted(other.url(), &create, Vec::new()).await;
-        isolated.other_clickhouse.push(host_of(other.url()));
-    }
+fn urls_of(cluster: &Cluster) -> Vec<String> {
+    cluster.shards.iter().flatten().map(|server| server.url().to_owned()).collect()
 }
 
-/// Creates the tables of the first replica, and those that it has then on the others.
-async fn migrate_replicas(isolated: &Isolated) {
-    for statement in MIGRATIONS.iter().flat_map(|migration| migration.statements(true)) {
-        isolated.clickhouse(&statement).await;
-    }
-    let tables =
-        "SELECT create_table_query FROM system.tables WHERE database = currentDatabase() FORMAT TSVRaw";
-    for create in isolated.clickhouse(tables).await.split("\nCREATE ") {
-        let create = create.trim_start_matches("CREATE ");
-        for replica in 1..=isolated.other_clickhouse.len() {
-            accepted(&isolated.clickhouse_of(replica), &format!("CREATE {create}"), Vec::new()).await;
-        }
-    }
+/// Returns the URL of each host of a URL.
+fn each_host(url: &str) -> Vec<String> {
+    let hosts = url.split(['@', '/']).nth(3).unwrap_or_default();
+    hosts.split(',').map(|host| url.replacen(hosts, host, 1)).collect()
 }
 
 /// The same in the engines that `./dev test` started or that the environment names, with the default number of
@@ -414,6 +434,7 @@ fn with_database(url: &str, database: &str) -> String {
 async fn create_topics(isolated: &Isolated, click_partitions: i32, click_settings: &[(&str, &str)]) {
     let admin: AdminClient<_> = isolated.kafka().create().unwrap();
     let names = topic::ALL.map(|topic| isolated.topic(topic));
+    let replicas = isolated.topic_replicas();
     let topics: Vec<NewTopic<'_>> = std::iter::zip(topic::ALL, &names)
         .map(|(topic, name)| {
             let (partitions, instead) = if topic == topic::CLICKS {
@@ -422,7 +443,10 @@ async fn create_topics(isolated: &Isolated, click_partitions: i32, click_setting
                 (topic.partitions, &[][..])
             };
             let own = topic.config.iter().filter(|(key, _)| instead.iter().all(|(other, _)| other != key));
-            let start = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+            let mut start = NewTopic::new(name, partitions, TopicReplication::Fixed(replicas));
+            if replicas > 1 {
+                start = start.set("min.insync.replicas", "2");
+            }
             own.chain(instead).fold(start, |new, (key, value)| new.set(key, value))
         })
         .collect();
@@ -440,8 +464,18 @@ async fn add_acls(isolated: &Isolated) {
     }
 }
 
+/// Creates a database on each server of ClickHouse.
+async fn create_clickhouse(isolated: &mut Isolated, servers: &[String]) {
+    isolated.clickhouse_url = create_first_clickhouse(&servers[0], isolated).await;
+    for server in &servers[1..] {
+        let create = format!("CREATE DATABASE {}", database_of(&isolated.clickhouse_url));
+        accepted(server, &create, Vec::new()).await;
+        isolated.other_clickhouse.push(host_of(server));
+    }
+}
+
 /// Creates a database, and returns its URL.
-async fn create_clickhouse(url: &str, isolated: &Isolated) -> String {
+async fn create_first_clickhouse(url: &str, isolated: &Isolated) -> String {
     if !isolated.has_users {
         let name = isolated.name();
         accepted(url, &format!("CREATE DATABASE {name}"), Vec::new()).await;
@@ -461,10 +495,26 @@ async fn create_clickhouse(url: &str, isolated: &Isolated) -> String {
     panic!("all {} databases are in use", names.len());
 }
 
+/// Creates the tables of the first server, and those that it has then on the others.
 async fn migrate_clickhouse(isolated: &Isolated) {
-    let url = isolated.clickhouse_url_of(User::Migrate);
-    for statement in MIGRATIONS.iter().flat_map(|migration| migration.statements(false)) {
+    let is_cluster = !isolated.other_clickhouse.is_empty();
+    let url = match is_cluster {
+        true => isolated.clickhouse_url.clone(),
+        false => isolated.clickhouse_url_of(User::Migrate),
+    };
+    for statement in MIGRATIONS.iter().flat_map(|migration| migration.statements(is_cluster)) {
         accepted(&url, &statement, Vec::new()).await;
+    }
+    if !is_cluster {
+        return;
+    }
+    let tables =
+        "SELECT create_table_query FROM system.tables WHERE database = currentDatabase() FORMAT TSVRaw";
+    for create in isolated.clickhouse(tables).await.split("\nCREATE ") {
+        let create = create.trim_start_matches("CREATE ");
+        for replica in 1..=isolated.other_clickhouse.len() {
+            accepted(&isolated.clickhouse_of(replica), &format!("CREATE {create}"), Vec::new()).await;
+        }
     }
 }
 
@@ -478,7 +528,7 @@ async fn create_postgres(url: &str, isolated: &Isolated) -> String {
 }
 
 async fn migrate_postgres(isolated: &Isolated) {
-    let mut owner = PgConnection::connect(&isolated.database_url_of(User::Migrate)).await.unwrap();
+    let mut owner = PgConnection::connect(&isolated.primary_url_of(User::Migrate)).await.unwrap();
     sqlx::migrate!("../schemas/postgres").run(&mut owner).await.unwrap();
     if isolated.has_users {
         let grants: Vec<String> = grants::postgres().into_iter().map(|(_, grant)| grant).collect();

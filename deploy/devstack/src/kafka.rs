@@ -144,11 +144,14 @@ async fn start_node(options: Options, node: &Node) -> Result<Server, Error> {
     Server::start_engine(&options.name, &brokers, launch, probe, options.scratch).await
 }
 
-/// Returns the address of the listener that asks for a user, by that of the one that does not.
+/// Returns the addresses of the listeners that ask for a user, by those of the ones that do not.
 pub fn with_users(brokers: &str) -> String {
     let next = |port: &str| Some(port.parse::<u16>().ok()? + 1);
-    let with_next = brokers.rsplit_once(':').and_then(|(host, port)| Some(format!("{host}:{}", next(port)?)));
-    with_next.unwrap_or_else(|| brokers.to_owned())
+    let with_next = |broker: &str| {
+        let next = broker.rsplit_once(':').and_then(|(host, port)| Some(format!("{host}:{}", next(port)?)));
+        next.unwrap_or_else(|| broker.to_owned())
+    };
+    brokers.split(',').map(with_next).collect::<Vec<_>>().join(",")
 }
 
 /// The second listener, at which the users of [`schemas::grants`] have no rights but those that the administrator adds.

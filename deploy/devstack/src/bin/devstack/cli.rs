@@ -133,9 +133,12 @@ pub(crate) enum Command {
     ///
     /// Starts engines in temporary folders on free ports, so a stack may be running. The exit code is cargo's.
     #[command(
-        after_help = "Examples:\n  ./dev test\n  ./dev test -- -p processor\n  ./dev test -- --test it -- a_click"
+        after_help = "Examples:\n  ./dev test\n  ./dev test -- -p processor\n  ./dev test -- --test it -- a_click\n  ./dev test --cluster -- -p tests"
     )]
     Test {
+        /// On three brokers, two shards of two replicas and two servers of Postgres, for tests that start no own engines
+        #[arg(long)]
+        cluster: bool,
         /// Arguments for `cargo test`, which runs the whole workspace unless they name a package
         #[arg(last = true)]
         arguments: Vec<OsString>,

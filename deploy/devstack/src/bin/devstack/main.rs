@@ -96,7 +96,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             control::send(&folder, &Request::Promote { name: name.clone() }).await?;
             print_line(&format!("{name} is the primary and accepts writes"));
         }
-        Command::Test { arguments } => return test::run(&folder, arguments).await,
+        Command::Test { cluster, arguments } => {
+            let topology = if cluster { Topology::Cluster } else { Topology::Single };
+            return test::run(&folder, topology, arguments).await;
+        }
         Command::Soak(options) => return soak::run(&folder, options).await,
         Command::RunLibchdb { .. } => {}
     }

@@ -9,46 +9,110 @@ use std::time::Instant;
 use anyhow::ensure;
 use devstack::install::Cache;
 use devstack::process::run_attached;
-use devstack::{Engine, Kind, Options, USERS_VARIABLE};
+use devstack::{Engine, Error, Kind, Options, Server, USERS_VARIABLE, clickhouse_cluster, kafka, postgres};
 
 use crate::compile::{cargo, exit_code};
+use crate::engines::check_externals;
 use crate::folder::Folder;
+use crate::members::Topology;
 use crate::terminal::{Interrupts, print_error};
 
 /// Starts engines, builds every program, runs `cargo test`, and returns its exit code.
-pub(crate) async fn run(folder: &Folder, arguments: Vec<OsString>) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(
+    folder: &Folder,
+    topology: Topology,
+    arguments: Vec<OsString>,
+) -> anyhow::Result<ExitCode> {
+    check_externals(topology)?;
     let mut interrupts = Interrupts::new()?;
     let cache = Cache::new(folder.engines(), Arc::new(print_error));
     let began = Instant::now();
-    let options = |kind: Kind| {
-        let mut options = Options::throw_away(kind.name())?;
+    let options = |name: &str| {
+        let mut options = Options::throw_away(name)?;
         options.cache = cache.clone();
         Ok(options)
     };
-    let engine = |kind| Engine::from_env_or_start(kind, options);
-    let engines =
-        async { tokio::try_join!(engine(Kind::Kafka), engine(Kind::ClickHouse), engine(Kind::Postgres)) };
-    let (kafka, clickhouse, postgres) = tokio::select! {
+    let engines = async {
+        match topology {
+            Topology::Single => single(options).await,
+            Topology::Cluster => cluster(topology, options).await,
+        }
+    };
+    let engines = tokio::select! {
         engines = engines => engines?,
         () = interrupts.next() => return Ok(ExitCode::from(130)),
     };
     print_error(&format!("engines ready after {:.1} s", began.elapsed().as_secs_f32()));
-    let variables = [
-        (Kind::Kafka.variable(), kafka.url()),
-        (Kind::ClickHouse.variable(), clickhouse.url()),
-        (Kind::Postgres.variable(), postgres.url()),
-    ];
-    let have_users = [&kafka, &clickhouse, &postgres].iter().all(|engine| engine.server().is_some());
     tokio::select! {
-        code = cargo_test(folder, variables, have_users, arguments) => code,
+        code = cargo_test(folder, &engines, arguments) => code,
         () = interrupts.next() => Ok(ExitCode::from(130)),
     }
 }
 
+/// The engines of the tests, which end with it.
+struct Engines {
+    /// What the tests find them by.
+    variables: Vec<(&'static str, String)>,
+    _started: Vec<Engine>,
+}
+
+async fn single(options: impl Fn(&str) -> Result<Options, Error>) -> anyhow::Result<Engines> {
+    let engine = |kind| Engine::from_env_or_start(kind, |kind: Kind| options(kind.name()));
+    let (kafka, clickhouse, postgres) =
+        tokio::try_join!(engine(Kind::Kafka), engine(Kind::ClickHouse), engine(Kind::Postgres))?;
+    let started = vec![kafka, clickhouse, postgres];
+    let variable = |(kind, engine): (Kind, &Engine)| (kind.variable(), engine.url().to_owned());
+    let mut variables: Vec<_> = Kind::ALL.into_iter().zip(&started).map(variable).collect();
+    if started.iter().all(|engine| engine.server().is_some()) {
+        variables.push((USERS_VARIABLE, "1".to_owned()));
+    }
+    Ok(Engines { variables, _started: started })
+}
+
+/// Starts several servers of each engine. The variables name all of them, the primary of Postgres first.
+async fn cluster(
+    topology: Topology,
+    options: impl Fn(&str) -> Result<Options, Error>,
+) -> anyhow::Result<Engines> {
+    let pair = async {
+        let of_primary = options("postgres-1")?;
+        let folder = of_primary.folder.clone();
+        let primary = postgres::start(of_primary).await?;
+        let standby = postgres::start_standby(&primary, &folder, options("postgres-2")?).await?;
+        postgres::set_synchronous(&primary, true).await?;
+        Ok([primary, standby])
+    };
+    let (kafka, clickhouse, postgres) = tokio::try_join!(
+        kafka::start_cluster(topology.brokers(), &options),
+        clickhouse_cluster::start_cluster(topology.shards(), topology.replicas(), &options),
+        pair
+    )?;
+    let brokers: Vec<&str> = kafka.iter().map(Server::url).collect();
+    let replicas: Vec<&Server> = clickhouse.shards.iter().flatten().collect();
+    let variables = vec![
+        (Kind::Kafka.variable(), brokers.join(",")),
+        (Kind::ClickHouse.variable(), one_url(replicas)),
+        (Kind::Postgres.variable(), one_url(&postgres)),
+        (USERS_VARIABLE, "1".to_owned()),
+    ];
+    let replicas = clickhouse.shards.into_iter().flatten();
+    let servers = kafka.into_iter().chain(replicas).chain([clickhouse.zookeeper]).chain(postgres);
+    let started = servers.map(|server| Engine::Started(Arc::new(server))).collect();
+    Ok(Engines { variables, _started: started })
+}
+
+/// Returns the URL of the first server with the hosts of all.
+fn one_url<'a>(servers: impl IntoIterator<Item = &'a Server>) -> String {
+    let mut urls = servers.into_iter().map(Server::url);
+    let first = urls.next().unwrap_or_default();
+    let host = |url: &str| url.split(['@', '/']).nth(3).unwrap_or_default().to_owned();
+    let others: String = urls.map(|url| format!(",{}", host(url))).collect();
+    first.replacen(&host(first), &format!("{}{others}", host(first)), 1)
+}
+
 async fn cargo_test(
     folder: &Folder,
-    engines: [(&str, &str); 3],
-    have_users: bool,
+    engines: &Engines,
     arguments: Vec<OsString>,
 ) -> anyhow::Result<ExitCode> {
     // The build may replace this program's file; afterwards its path cannot be found.
@@ -71,10 +135,7 @@ async fn cargo_test(
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         test.env("RUST_TEST_THREADS", (2 * cores).to_string());
     }
-    test.args(arguments).envs(engines);
-    if have_users {
-        test.env(USERS_VARIABLE, "1");
-    }
+    test.args(arguments).envs(engines.variables.iter().map(|(name, value)| (name, value)));
     test.env("DEVSTACK_ENGINES", folder.engines()).env("DEVSTACK_BIN", this_program);
     Ok(exit_code(run_attached(test).await?))
 }
