@@ -11,6 +11,7 @@ mod load;
 mod process;
 mod queries;
 mod redirect;
+mod scale;
 mod server;
 mod statistics;
 mod terminal;
@@ -54,6 +55,8 @@ enum Command {
     Process(process::Options),
     /// `processor replay` beside live clicks, and `processor audit`
     Replay(process::replay::Options),
+    /// Several servers of each kind against one: processors, replicas and shards of ClickHouse, edges, dispatchers
+    Scale(scale::Options),
     /// Serves a constant answer; started by `redirect` and `api`
     #[command(hide = true)]
     Constant(constant::Options),
@@ -79,6 +82,9 @@ fn main() -> ExitCode {
         }
         Command::Replay(options) => {
             on(many, async { print(json, &process::replay::run(options).await?, |it| it.text()) })
+        }
+        Command::Scale(options) => {
+            on(many, async { print(json, &scale::run(options).await?, |it| it.text()) })
         }
         Command::Constant(options) => on(many, constant::run(options)),
     };

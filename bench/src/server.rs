@@ -1,5 +1,7 @@
 //! The programs of a run, each a separate process.
 
+use std::path::Path;
+
 use anyhow::{Context as _, bail};
 use devstack::process::{Launch, Memory, Stopped};
 use devstack::scratch::Scratch;
@@ -10,7 +12,13 @@ pub(crate) const LOG_FILTER: &str = "warn,librdkafka=warn,rdkafka=warn";
 
 /// Starts a program of a deployment with [`LOG_FILTER`], and waits until it is ready.
 pub(crate) async fn start(prepared: &Server) -> anyhow::Result<Server> {
+    start_as(prepared, &prepared.launch().program).await
+}
+
+/// The same with another program in its place.
+pub(crate) async fn start_as(prepared: &Server, program: &Path) -> anyhow::Result<Server> {
     let mut launch = prepared.launch().clone();
+    launch.program = program.to_owned();
     launch.environment.push(("RUST_LOG".to_owned(), LOG_FILTER.to_owned()));
     launch_at(prepared.name(), prepared.url(), launch).await
 }

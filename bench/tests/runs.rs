@@ -43,6 +43,18 @@ fn process_makes_every_click_a_row_each_way() {
 }
 
 #[test]
+fn scale_makes_every_click_a_row_each_way() {
+    let few = ["--clicks=5000", "--rounds=1", "--seconds=1", "--deliveries=400", "--clusters=2x2"];
+    let result = bench(&[&["scale"], &few[..]].concat());
+    let ways = result["ways"].as_array().unwrap();
+    assert_eq!(ways.len(), 5 + 2 + 3, "{result}");
+    for way in ways {
+        assert!(way["per_second"]["median"].as_f64().unwrap() > 0.0, "{way}");
+        assert!(way["cpu_ratio"]["median"].as_f64().unwrap() > 0.0, "{way}");
+    }
+}
+
+#[test]
 fn redirect_finds_every_click_on_the_topic() {
     let result = bench(&["redirect", "--pairs=1", "--seconds=1"]);
     let (clicks, redirect, open) = (&result["clicks"], &result["redirect"][0], &result["open"]);

@@ -2,7 +2,7 @@
 
 mod bare;
 mod report;
-mod stage;
+pub(crate) mod stage;
 
 use std::time::Duration;
 
@@ -136,12 +136,12 @@ async fn latency(options: &Options) -> anyhow::Result<Latency> {
     Ok(Latency::new(&latencies))
 }
 
-async fn receiver() -> Receiver {
+pub(crate) async fn receiver() -> Receiver {
     Receiver::start(|_, _| Answer::Status(200)).await
 }
 
 /// Waits until the receiver has so many requests.
-async fn received(receiver: &Receiver, wanted: usize) -> anyhow::Result<()> {
+pub(crate) async fn received(receiver: &Receiver, wanted: usize) -> anyhow::Result<()> {
     until("every request", DEADLINE, || async {
         let count = receiver.count();
         if count >= wanted { Ok(()) } else { Err(format!("{count} of {wanted} requests").into()) }
@@ -154,7 +154,7 @@ async fn received(receiver: &Receiver, wanted: usize) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When there are not exactly so many.
-fn rate(receiver: &Receiver, deliveries: usize) -> anyhow::Result<f64> {
+pub(crate) fn rate(receiver: &Receiver, deliveries: usize) -> anyhow::Result<f64> {
     let requests = receiver.requests();
     ensure!(requests.len() == deliveries, "{} requests for {deliveries} deliveries", requests.len());
     let times = requests.iter().map(|request| request.at);
@@ -169,7 +169,7 @@ fn age_ms(request: &Request) -> anyhow::Result<u64> {
     Ok(u64::try_from((DateTime::<Utc>::from(request.at) - created).num_milliseconds()).unwrap_or(0))
 }
 
-async fn finish(engines: Isolated, stage: Stage) {
+pub(crate) async fn finish(engines: Isolated, stage: Stage) {
     stage.close().await;
     engines.remove().await;
 }

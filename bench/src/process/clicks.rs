@@ -125,11 +125,11 @@ pub(super) fn producer_config(engines: &Isolated) -> ClientConfig {
     config
 }
 
-/// Writes so many clicks to the partitions of their topic in turns, and waits until Kafka has confirmed them.
+/// Writes so many clicks to all partitions of their topic in turns, and waits until Kafka has confirmed them.
 ///
 /// With `days`, their broker times are spread evenly over the last so many days before today; the engines must keep given
 /// times.
-pub(super) async fn write(engines: &Isolated, count: u64, days: Option<u32>) -> anyhow::Result<()> {
+pub(crate) async fn write(engines: &Isolated, count: u64, days: Option<u32>) -> anyhow::Result<()> {
     let engines = engines.clone();
     spawn_blocking(move || {
         let midnight = Utc::now().date_naive().and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis();
@@ -137,10 +137,12 @@ pub(super) async fn write(engines: &Isolated, count: u64, days: Option<u32>) -> 
         let producer: BaseProducer =
             producer_config(&engines).create().context("cannot create a producer")?;
         let topic = engines.topic(topic::CLICKS);
+        let metadata = producer.client().fetch_metadata(Some(&topic), PATIENCE)?;
+        let partitions = metadata.topics().iter().map(|topic| topic.partitions().len() as u64).sum::<u64>();
         for number in 0..count {
             let click = clicks.click(number);
             let value = click.encode();
-            let partition = (number % topic::CLICKS.partitions as u64) as i32;
+            let partition = (number % partitions) as i32;
             let mut record = BaseRecord::to(&topic)
                 .partition(partition)
                 .key(click.click_id.as_str())

@@ -26,7 +26,7 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Round> {
         .set("queued.max.messages.kbytes", "16384")
         .set("fetch.queue.backoff.ms", "20");
     let topic = stage.engines.topic(topic::CLICKS);
-    let before = stage.read(None)?;
+    let before = stage.read(&[])?;
     let reading = spawn_blocking(move || {
         let consumer: BaseConsumer = config.create().context("cannot create a consumer")?;
         let mut all = TopicPartitionList::new();
@@ -57,6 +57,6 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Round> {
     });
     let (read, seconds) = reading.await??;
     ensure!(read == stage.clicks, "{read} records on the topic instead of {}", stage.clicks);
-    let cpu = stage.used(before, stage.read(None)?);
+    let cpu = stage.used(before, stage.read(&[])?);
     Ok(Round { rows_per_second: read as f64 / seconds, cpu_seconds_per_million: cpu })
 }

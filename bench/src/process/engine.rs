@@ -33,7 +33,7 @@ pub(super) struct Engine {
 /// Runs the engine over the topic, with views that count as it inserts.
 pub(super) async fn round(stage: &Stage) -> anyhow::Result<Engine> {
     stage.clear().await?;
-    let before = stage.read(None)?;
+    let before = stage.read(&[])?;
     let started = Instant::now();
     for statement in statements(stage) {
         stage.engines.clickhouse(&statement).await;
@@ -50,7 +50,7 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Engine> {
         }
     }
     stage.settle().await?;
-    let cpu = stage.used(before, stage.read(None)?);
+    let cpu = stage.used(before, stage.read(&[])?);
     for name in CREATED {
         stage.engines.clickhouse(&format!("DROP TABLE {name} SYNC")).await;
     }

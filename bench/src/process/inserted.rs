@@ -63,7 +63,7 @@ pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Roun
     stage.clear().await?;
     let url = ClickhouseUrl::from_str(&stage.engines.clickhouse_url)?;
     let store = Store::new(Clickhouse::new(&ClickhouseConfig::of(url)), "bench".to_owned());
-    let before = stage.read(None)?;
+    let before = stage.read(&[])?;
     let started = Instant::now();
     let mut partitions = JoinSet::new();
     for (partition, insertions) in bodies {
@@ -86,7 +86,7 @@ pub(super) async fn round(stage: &Stage, bodies: &Bodies) -> anyhow::Result<Roun
     }
     let seconds = started.elapsed().as_secs_f64();
     stage.settle().await?;
-    let cpu = stage.used(before, stage.read(None)?);
+    let cpu = stage.used(before, stage.read(&[])?);
     let rows = stage.number("SELECT count() FROM clicks").await?;
     ensure!(rows == stage.clicks, "{rows} rows instead of {}", stage.clicks);
     Ok(Round { rows_per_second: rows as f64 / seconds, cpu_seconds_per_million: cpu })

@@ -2,7 +2,7 @@
 //!
 //! The topic is written once; each round reads it from its beginning into empty tables.
 
-mod clicks;
+pub(crate) mod clicks;
 mod consumed;
 mod engine;
 mod freshness;
@@ -10,7 +10,7 @@ mod inserted;
 mod processed;
 pub(crate) mod replay;
 mod report;
-mod stage;
+pub(crate) mod stage;
 
 use ::tests::engines::isolated;
 use report::Pair;

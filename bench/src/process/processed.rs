@@ -32,20 +32,20 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Processed> {
     let started = Instant::now();
     let deployment = Deployment::prepare(stage.engines.clone());
     let processor = start(&deployment.processor).await?;
-    let before = stage.read(Some(&processor))?;
+    let before = stage.read(std::slice::from_ref(&processor))?;
     let rows_per_second = stage.filled(started).await?;
     stage.settle().await?;
-    let raw_cpu = stage.used(before, stage.read(Some(&processor))?);
+    let raw_cpu = stage.used(before, stage.read(std::slice::from_ref(&processor))?);
     let peak_mib = peak_mib(&processor)?;
     stop(&processor).await?;
     check_rows(stage).await?;
 
-    let before = stage.read(None)?;
+    let before = stage.read(&[])?;
     let rolled_up = Instant::now();
     roll_up(stage).await?;
     let seconds = stage.clicks as f64 / rows_per_second + rolled_up.elapsed().as_secs_f64();
     stage.settle().await?;
-    let more = stage.used(before, stage.read(None)?);
+    let more = stage.used(before, stage.read(&[])?);
     let cpu = Cpu {
         client: raw_cpu.client,
         kafka: raw_cpu.kafka + more.kafka,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ::tests::engines::Isolated;
+use ::tests::engines::{Isolated, clickhouse};
 use anyhow::{Context as _, ensure};
 use devstack::Server;
 use devstack::readiness::until;
@@ -25,16 +25,16 @@ const TABLES: [&str; 6] = ["clicks", "counts", "breakdowns", "slices", "owners",
 
 /// CPU seconds per million rows, of each process that a round uses.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Cpu {
+pub(crate) struct Cpu {
     /// The program that reads or inserts; 0 where ClickHouse does both.
-    pub(super) client: f64,
-    pub(super) kafka: f64,
-    pub(super) clickhouse: f64,
+    pub(crate) client: f64,
+    pub(crate) kafka: f64,
+    pub(crate) clickhouse: f64,
 }
 
 impl Cpu {
     /// Returns the sum.
-    pub(super) fn sum(&self) -> f64 {
+    pub(crate) fn sum(&self) -> f64 {
         self.client + self.kafka + self.clickhouse
     }
 }
@@ -48,21 +48,24 @@ pub(super) struct Round {
 
 /// The CPU time of each process at some moment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reading([Duration; 3]);
+pub(crate) struct Reading([Duration; 3]);
 
 /// Engines that hold clicks on their topic.
-pub(super) struct Stage {
-    pub(super) engines: Isolated,
+pub(crate) struct Stage {
+    pub(crate) engines: Isolated,
     pub(super) clicks: u64,
     kafka: u32,
-    clickhouse: u32,
+    /// All replicas.
+    clickhouse: Vec<u32>,
 }
 
 impl Stage {
-    pub(super) fn new(engines: Isolated, clicks: u64) -> anyhow::Result<Self> {
+    pub(crate) fn new(engines: Isolated, clicks: u64) -> anyhow::Result<Self> {
         let broker = engines.kafka_brokers.split(',').next().unwrap_or_default();
         let kafka = process_at(&format!("http://{broker}/"))?;
-        let clickhouse = process_at(&engines.clickhouse_url)?;
+        let replicas = 0..=engines.other_clickhouse.len();
+        let clickhouse = replicas.map(|replica| process_at(&engines.clickhouse_of(replica)));
+        let clickhouse = clickhouse.collect::<Result<_, _>>()?;
         Ok(Self { engines, clicks, kafka, clickhouse })
     }
 
@@ -74,14 +77,21 @@ impl Stage {
         self.settle().await
     }
 
-    /// Waits until no parts are being merged.
-    pub(super) async fn settle(&self) -> anyhow::Result<()> {
-        const MERGES: &str = "SELECT count() FROM system.merges WHERE database = currentDatabase()";
+    /// Waits until no replica merges or fetches parts.
+    pub(crate) async fn settle(&self) -> anyhow::Result<()> {
+        const WORK: &str = "SELECT (SELECT count() FROM system.merges WHERE database = currentDatabase()) \
+             + (SELECT count() FROM system.replication_queue WHERE database = currentDatabase())";
         let mut quiet = 0;
         let deadline = Instant::now() + DEADLINE;
         while quiet < 3 {
-            ensure!(Instant::now() < deadline, "ClickHouse still merges parts");
-            quiet = if self.number(MERGES).await? == 0 { quiet + 1 } else { 0 };
+            ensure!(Instant::now() < deadline, "ClickHouse still merges or fetches parts");
+            quiet += 1;
+            for replica in 0..self.clickhouse.len() {
+                let answer = clickhouse(&self.engines.clickhouse_of(replica), WORK, Vec::new()).await;
+                if answer.map_err(anyhow::Error::msg)?.trim() != "0" {
+                    quiet = 0;
+                }
+            }
             sleep(4 * POLL).await;
         }
         Ok(())
@@ -102,7 +112,7 @@ impl Stage {
     }
 
     /// Returns the number that a query answers.
-    pub(super) async fn number(&self, query: &str) -> anyhow::Result<u64> {
+    pub(crate) async fn number(&self, query: &str) -> anyhow::Result<u64> {
         let answer = self.engines.clickhouse(query).await;
         answer.trim().parse().with_context(|| format!("{query}: {answer} is not a number"))
     }
@@ -111,7 +121,7 @@ impl Stage {
     ///
     /// The rate is that between the first batch and one near the end. It excludes the start of a consumer and the wait
     /// of a last, small batch.
-    pub(super) async fn filled(&self, started: Instant) -> anyhow::Result<f64> {
+    pub(crate) async fn filled(&self, started: Instant) -> anyhow::Result<f64> {
         let mut seen: Vec<(Instant, u64)> = Vec::new();
         let deadline = started + DEADLINE;
         loop {
@@ -129,15 +139,18 @@ impl Stage {
         Ok(rate(started, &seen, self.clicks))
     }
 
-    /// Reads the CPU times; without a program, this one is the client.
-    pub(super) fn read(&self, program: Option<&Server>) -> anyhow::Result<Reading> {
-        let client = program.map_or(Ok(std::process::id()), server::pid)?;
-        let [client, kafka, clickhouse] = [client, self.kafka, self.clickhouse].map(cpu::process);
-        Ok(Reading([client?, kafka?, clickhouse?]))
+    /// Reads the CPU times; without programs, this one is the client.
+    pub(crate) fn read(&self, programs: &[Server]) -> anyhow::Result<Reading> {
+        let clients = match programs {
+            [] => vec![std::process::id()],
+            _ => programs.iter().map(server::pid).collect::<Result<_, _>>()?,
+        };
+        let sum = |ids: &[u32]| ids.iter().map(|id| cpu::process(*id)).sum::<anyhow::Result<Duration>>();
+        Ok(Reading([sum(&clients)?, sum(&[self.kafka])?, sum(&self.clickhouse)?]))
     }
 
     /// Returns the CPU time between two readings.
-    pub(super) fn used(&self, before: Reading, after: Reading) -> Cpu {
+    pub(crate) fn used(&self, before: Reading, after: Reading) -> Cpu {
         let millions = self.clicks as f64 / 1e6;
         let used = |place: usize| after.0[place].saturating_sub(before.0[place]).as_secs_f64() / millions;
         Cpu { client: used(0), kafka: used(1), clickhouse: used(2) }

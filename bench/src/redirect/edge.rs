@@ -23,15 +23,15 @@ const DRAIN: Duration = Duration::from_secs(300);
 const DELIVERED: &str = "hopline_clicks_delivered_total";
 
 /// The running edge, and how many redirects it has answered in all.
-pub(super) struct Edge {
-    pub(super) server: Server,
-    pub(super) address: SocketAddr,
-    pub(super) answered: u64,
+pub(crate) struct Edge {
+    pub(crate) server: Server,
+    pub(crate) address: SocketAddr,
+    pub(crate) answered: u64,
 }
 
 impl Edge {
     /// Waits until a link redirects.
-    pub(super) async fn knows(&self, deployment: &Deployment, slug: &str) -> anyhow::Result<()> {
+    pub(crate) async fn knows(&self, deployment: &Deployment, slug: &str) -> anyhow::Result<()> {
         until("the last link", LINK_DEADLINE, || async {
             let status = deployment.head(slug).await?;
             if status == 302 { Ok(()) } else { Err(status.to_string().into()) }
@@ -43,7 +43,7 @@ impl Edge {
     /// Runs a round, then waits until Kafka has every click, so that shipping does not slow the next round.
     ///
     /// The CPU time includes that wait: a click costs the same however late it is shipped.
-    pub(super) async fn round(&mut self, load: &Load, duration: Duration) -> anyhow::Result<Round> {
+    pub(crate) async fn round(&mut self, load: &Load, duration: Duration) -> anyhow::Result<Round> {
         let before = Usage::read(pid(&self.server)?)?;
         let answers = under_load(load, self.address, duration, "edge").await?;
         let ended = Instant::now();

@@ -4,7 +4,7 @@ mod edge;
 mod open;
 mod report;
 mod round;
-mod tally;
+pub(crate) mod tally;
 
 use std::time::Duration;
 
@@ -12,7 +12,9 @@ use ::tests::deployment::Deployment;
 use ::tests::engines::topics;
 use ::tests::links;
 use anyhow::Context as _;
-use edge::{Edge, constant_round};
+pub(crate) use edge::Edge;
+use edge::constant_round;
+pub(crate) use report::CONNECTIONS;
 pub(crate) use report::Report;
 
 use crate::load::Load;
@@ -21,10 +23,10 @@ use crate::statistics::Spread;
 use crate::terminal::{prepare, report_progress};
 
 /// Links that the visitors visit.
-const LINKS: usize = 1_000;
+pub(crate) const LINKS: usize = 1_000;
 
 /// How long each server is under load before the first round.
-const WARM_UP: Duration = Duration::from_secs(3);
+pub(crate) const WARM_UP: Duration = Duration::from_secs(3);
 
 /// What to measure.
 #[derive(Debug, Clone, clap::Args)]

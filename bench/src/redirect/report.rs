@@ -8,7 +8,7 @@ use super::tally::Clicks;
 use crate::statistics::Spread;
 
 /// Connections of the load, each with one request at a time.
-pub(super) const CONNECTIONS: usize = 32;
+pub(crate) const CONNECTIONS: usize = 32;
 
 /// The smallest allowed ratio of the rates.
 const TARGET: f64 = 0.75;

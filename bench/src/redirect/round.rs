@@ -44,12 +44,12 @@ impl Usage {
 
 /// One server under load for a while.
 #[derive(Debug, Serialize)]
-pub(super) struct Round {
-    pub(super) requests_per_second: f64,
+pub(crate) struct Round {
+    pub(crate) requests_per_second: f64,
     requests: u64,
     seconds: f64,
     /// CPU time of the server for one request, in user mode and the kernel.
-    pub(super) cpu_us_per_request: f64,
+    pub(crate) cpu_us_per_request: f64,
     load_cpu_us_per_request: f64,
     /// CPU time of everything else on the machine for one request.
     elsewhere_cpu_us_per_request: f64,

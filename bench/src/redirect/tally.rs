@@ -12,7 +12,7 @@ use serde::Serialize;
 
 /// The clicks of a run.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Clicks {
+pub(crate) struct Clicks {
     /// Answered redirects.
     answered: u64,
     /// Distinct clicks on the topic, equal to `answered`.
@@ -37,7 +37,7 @@ impl fmt::Display for Clicks {
 ///
 /// # Errors
 /// When a click is missing, invented, repeated without a mark, or not from a browser.
-pub(super) fn count(engines: &Isolated, answered: u64) -> anyhow::Result<Clicks> {
+pub(crate) fn count(engines: &Isolated, answered: u64) -> anyhow::Result<Clicks> {
     let mut tally = Tally::default();
     let mut unreadable = None;
     for_each_record(engines, CLICKS, |record| match Click::decode(&record.value) {
