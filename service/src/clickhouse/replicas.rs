@@ -76,6 +76,8 @@ impl Clickhouse {
         [
             // Two inserts of equal rows are two inserts, unless they name what they follow.
             ("insert_deduplicate", "0"),
+            // Otherwise ClickHouse since 26 ignores the setting above.
+            ("deduplicate_insert", "backward_compatible_choice"),
             ("insert_quorum", "0"),
             ("insert_quorum_parallel", "1"),
             ("insert_quorum_timeout", "20000"),
