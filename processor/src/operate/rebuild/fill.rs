@@ -38,21 +38,29 @@ impl Pass {
     fn leaves_out(self, row: BatchRow<'_>) -> bool {
         row.is_possible_repeat() == (self == Self::FirstCopies)
     }
+
+    /// Lets `read` read all ranges, and then again those of which it returned that they have possible repeats.
+    async fn both(
+        ranges: &[Range],
+        mut read: impl AsyncFnMut(Self, &Range) -> Result<bool, RebuildError>,
+    ) -> Result<(), RebuildError> {
+        let mut with_repeats = Vec::new();
+        for range in ranges {
+            if read(Self::FirstCopies, range).await? {
+                with_repeats.push(range);
+            }
+        }
+        for range in with_repeats {
+            read(Self::PossibleRepeats, range).await?;
+        }
+        Ok(())
+    }
 }
 
 impl Rebuild<'_> {
     /// Reads the clicks of a day among some ranges into the staging tables.
     pub(super) async fn fill(&self, day: NaiveDate, ranges: &[Range]) -> Result<(), RebuildError> {
-        let mut with_repeats = Vec::new();
-        for range in ranges {
-            if self.fill_from(range, day, Pass::FirstCopies).await? {
-                with_repeats.push(range);
-            }
-        }
-        for range in with_repeats {
-            self.fill_from(range, day, Pass::PossibleRepeats).await?;
-        }
-        Ok(())
+        Pass::both(ranges, async |pass, range| self.fill_from(range, day, pass).await).await
     }
 
     /// Returns whether the range has possible repeats of this day.
@@ -104,32 +112,34 @@ impl Rebuild<'_> {
         first_day: NaiveDate,
     ) -> Result<(usize, BTreeSet<NaiveDate>), RebuildError> {
         let (mut rows, mut days) = (0, BTreeSet::new());
-        for pass in [Pass::FirstCopies, Pass::PossibleRepeats] {
-            for range in ranges {
-                let staging = self.staging_of(range)?;
-                let possible_repeats = staging.possible_repeats_since(first_day, range.partition).await?;
-                let mut adding = Adding {
-                    staging,
-                    range,
-                    pass,
-                    possible_repeats: possible_repeats.into_iter().collect(),
-                    deleted_links: DeletedLinks::default(),
-                    rows: 0,
-                    days: BTreeSet::new(),
-                };
-                self.add_missing_of(&mut adding, except).await?;
-                rows += adding.rows;
-                days.extend(adding.days);
-            }
-        }
+        Pass::both(ranges, async |pass, range| {
+            let staging = self.staging_of(range)?;
+            let possible_repeats = staging.possible_repeats_since(first_day, range.partition).await?;
+            let mut adding = Adding {
+                staging,
+                range,
+                pass,
+                possible_repeats: possible_repeats.into_iter().collect(),
+                deleted_links: DeletedLinks::default(),
+                rows: 0,
+                days: BTreeSet::new(),
+            };
+            let has_possible_repeats = self.add_from(&mut adding, except).await?;
+            rows += adding.rows;
+            days.extend(adding.days);
+            Ok(has_possible_repeats)
+        })
+        .await?;
         Ok((rows, days))
     }
 
-    async fn add_missing_of(
+    /// Returns whether the range has possible repeats, except those of some days.
+    async fn add_from(
         &self,
         adding: &mut Adding<'_>,
         except: &BTreeSet<NaiveDate>,
-    ) -> Result<(), RebuildError> {
+    ) -> Result<bool, RebuildError> {
+        let mut has_possible_repeats = false;
         let mut batcher = Batcher::new(self.config.batch);
         let mut log = self.open(adding.range).await?;
         while let Some(clicks) = log.next().await? {
@@ -137,6 +147,7 @@ impl Rebuild<'_> {
                 if except.contains(&row.broker_ts.date_naive()) {
                     continue;
                 }
+                has_possible_repeats |= row.click.again;
                 if batcher.is_full(1) || !batcher.accepts(&row) {
                     adding.add(batcher.cut()).await?;
                 }
@@ -144,7 +155,8 @@ impl Rebuild<'_> {
             }
         }
         adding.add(batcher.cut()).await?;
-        self.check_still_complete(adding.range).await
+        self.check_still_complete(adding.range).await?;
+        Ok(has_possible_repeats)
     }
 
     /// Starts reading a range of the log.
@@ -242,8 +254,8 @@ impl Filling<'_> {
             }
         }
         let repeats = repeats::find(&batch, &self.recent_ids, &stored);
-        let repeats = with_all(&batch, repeats, |row| self.kept.contains(row.click_id()));
-        let repeats = with_all(&batch, repeats, |row| self.pass.leaves_out(row));
+        let repeats =
+            with_all(&batch, repeats, |row| self.kept.contains(row.click_id()) || self.pass.leaves_out(row));
         let dropped = Dropped::new(&batch, &repeats, &self.deleted_links);
         if let Some(insertion) = batch.insertion(&dropped.indexes) {
             store.insert_staged(staging.table(), &insertion).await?;
