@@ -114,6 +114,18 @@ async fn a_row_is_followed_once_also_after_later_rows_were_purged() {
     assert_eq!(on(&isolated, 0, "SELECT count(), max(koff) FROM clicks").await, "15\t24");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_equal_inserts_are_two() {
+    let (_cluster, isolated) = on_two_replicas().await;
+    let clickhouse = Clickhouse::new(&config(&isolated).clickhouse);
+    for _ in 0..2 {
+        let insert =
+            "INSERT INTO rebuilds (day, at, reason) VALUES ('2026-11-21', '2026-11-22 00:00:00', 'replay')";
+        clickhouse.query_raw(insert).execute().await.unwrap();
+    }
+    assert_eq!(on(&isolated, 0, "SELECT count() FROM rebuilds").await, "2");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_that_raise_an_epoch_at_once_one_has_it() {
     let (_cluster, isolated) = on_two_replicas().await;

@@ -76,7 +76,7 @@ impl Clickhouse {
         [
             // Two inserts of equal rows are two inserts, unless they name what they follow.
             ("insert_deduplicate", "0"),
-            // Otherwise ClickHouse since 26 ignores the setting above.
+            // Its default in ClickHouse 26.7 is to ignore the setting above.
             ("deduplicate_insert", "backward_compatible_choice"),
             ("insert_quorum", "0"),
             ("insert_quorum_parallel", "1"),
