@@ -158,9 +158,8 @@ impl Isolated {
     pub async fn clickhouse(&self, statement: &str) -> String {
         if statement.starts_with("SELECT") {
             if !self.other_clickhouse.is_empty() && statement.contains("FROM clicks") {
-                for replica in 0..=self.other_clickhouse.len() {
-                    let sync = "SYSTEM SYNC REPLICA clicks LIGHTWEIGHT";
-                    accepted(&self.clickhouse_of(replica), sync, Vec::new()).await;
+                for url in self.every_clickhouse() {
+                    accepted(&url, "SYSTEM SYNC REPLICA clicks LIGHTWEIGHT", Vec::new()).await;
                 }
             }
             let query = statement.replace("FROM clicks", &format!("FROM {}", self.clicks()));
@@ -173,14 +172,18 @@ impl Isolated {
         answers
     }
 
+    /// Returns the URL of each server of ClickHouse.
+    pub fn every_clickhouse(&self) -> Vec<String> {
+        (0..=self.other_clickhouse.len()).map(|replica| self.clickhouse_of(replica)).collect()
+    }
+
     /// Returns the URL of a replica of each shard.
     async fn each_shard(&self) -> Vec<String> {
         if self.other_clickhouse.is_empty() {
             return vec![self.clickhouse_url.clone()];
         }
         let mut shards = BTreeMap::new();
-        for replica in 0..=self.other_clickhouse.len() {
-            let url = self.clickhouse_of(replica);
+        for url in self.every_clickhouse() {
             shards.entry(accepted(&url, "SELECT getMacro('shard')", Vec::new()).await).or_insert(url);
         }
         shards.into_values().collect()
@@ -275,8 +278,12 @@ fn given() -> [String; 3] {
 /// # Panics
 /// When an engine refuses.
 pub async fn empty_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &str) -> Isolated {
+    empty_with(kafka_brokers, &each_host(clickhouse_url), database_url).await
+}
+
+async fn empty_with(kafka_brokers: &str, clickhouse_urls: &[String], database_url: &str) -> Isolated {
     let mut isolated = named(kafka_brokers);
-    create_clickhouse(&mut isolated, &each_host(clickhouse_url)).await;
+    create_clickhouse(&mut isolated, clickhouse_urls).await;
     let databases = each_host(database_url);
     let (created, ()) = tokio::join!(create_postgres(&databases[0], &isolated), add_acls(&isolated));
     isolated.database_url = created;
@@ -347,11 +354,7 @@ async fn counting_with(
 /// When an engine refuses.
 pub async fn empty_on_cluster(cluster: &Cluster) -> Isolated {
     let [kafka, _, postgres] = given();
-    let mut isolated = named(&kafka);
-    create_clickhouse(&mut isolated, &urls_of(cluster)).await;
-    isolated.database_url = create_postgres(&postgres, &isolated).await;
-    add_acls(&isolated).await;
-    isolated
+    empty_with(&kafka, &urls_of(cluster), &postgres).await
 }
 
 fn urls_of(cluster: &Cluster) -> Vec<String> {
@@ -498,10 +501,8 @@ async fn create_first_clickhouse(url: &str, isolated: &Isolated) -> String {
 /// Creates the tables of the first server, and those that it has then on the others.
 async fn migrate_clickhouse(isolated: &Isolated) {
     let is_cluster = !isolated.other_clickhouse.is_empty();
-    let url = match is_cluster {
-        true => isolated.clickhouse_url.clone(),
-        false => isolated.clickhouse_url_of(User::Migrate),
-    };
+    let url =
+        if is_cluster { isolated.clickhouse_url.clone() } else { isolated.clickhouse_url_of(User::Migrate) };
     for statement in MIGRATIONS.iter().flat_map(|migration| migration.statements(is_cluster)) {
         accepted(&url, &statement, Vec::new()).await;
     }
@@ -512,8 +513,8 @@ async fn migrate_clickhouse(isolated: &Isolated) {
         "SELECT create_table_query FROM system.tables WHERE database = currentDatabase() FORMAT TSVRaw";
     for create in isolated.clickhouse(tables).await.split("\nCREATE ") {
         let create = create.trim_start_matches("CREATE ");
-        for replica in 1..=isolated.other_clickhouse.len() {
-            accepted(&isolated.clickhouse_of(replica), &format!("CREATE {create}"), Vec::new()).await;
+        for other in &isolated.every_clickhouse()[1..] {
+            accepted(other, &format!("CREATE {create}"), Vec::new()).await;
         }
     }
 }

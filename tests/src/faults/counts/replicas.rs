@@ -135,21 +135,21 @@ impl Stage {
         match fault {
             Fault::KillInTurn => {
                 for replica in replicas {
-                    killed(replica, at_random(DOWN)).await;
+                    killed(replica).await;
                 }
             }
             Fault::Freeze => frozen(replica).await,
             Fault::Lag => {
                 self.run(place, "SYSTEM STOP FETCHES clicks").await;
                 self.run(place, "SYSTEM STOP FETCHES owners").await;
-                killed(&replicas[(number + 1) % replicas.len()], at_random(DOWN)).await;
+                killed(&replicas[(number + 1) % replicas.len()]).await;
                 self.run(place, "SYSTEM START FETCHES clicks").await;
                 self.run(place, "SYSTEM START FETCHES owners").await;
             }
-            Fault::KillZookeeper => killed(&self.cluster.zookeeper, at_random(DOWN)).await,
-            Fault::LoseZookeeper => killed(&self.cluster.zookeeper, AWAY).await,
+            Fault::KillZookeeper => killed(&self.cluster.zookeeper).await,
+            Fault::LoseZookeeper => away(&self.cluster.zookeeper, AWAY).await,
             Fault::FreezeZookeeper => frozen(&self.cluster.zookeeper).await,
-            Fault::KillProcessor => killed(&processor.server, at_random(DOWN)).await,
+            Fault::KillProcessor => killed(&processor.server).await,
         }
     }
 
@@ -200,7 +200,11 @@ impl Stage {
     }
 }
 
-async fn killed(server: &Server, down: Duration) {
+async fn killed(server: &Server) {
+    away(server, at_random(DOWN)).await;
+}
+
+async fn away(server: &Server, down: Duration) {
     server.kill().await;
     // The time is the input of this test.
     sleep(down).await;

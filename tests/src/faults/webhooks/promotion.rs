@@ -2,7 +2,6 @@
 
 use devstack::{Kind, Options, Server, postgres};
 use serde_json::Value;
-use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use super::super::import::{Member, file, is_complete};
 use super::super::progress;
@@ -41,7 +40,8 @@ pub async fn promotion(plan: Promotion) -> Arrivals {
     };
     let standby = Options::throw_away(Kind::Postgres.name()).unwrap();
     let standby = postgres::start_standby(&primary, &folder, standby).await.unwrap();
-    is_synchronous(&primary).await;
+    // A promotion then loses nothing that was answered.
+    postgres::set_synchronous(&primary, true).await.unwrap();
     let own = OwnEngines { kafka, clickhouse, postgres: primary };
     let mut engines = own.isolated().await;
     let address = |server: &Server| server.url().split(['@', '/']).nth(3).unwrap().to_owned();
@@ -73,8 +73,7 @@ pub async fn promotion(plan: Promotion) -> Arrivals {
                 link = create(&stage.deployment) => created.extend(link),
             }
         }
-        let mut connection = PgConnection::connect(standby.url()).await.unwrap();
-        connection.execute("SELECT pg_promote()").await.unwrap();
+        postgres::promote(&standby).await.unwrap();
         progress(&format!("promoted: {} clicks answered, {} links created", load.answered(), created.len()));
         let slug = eventually("the API writes again", ARRIVED, async || {
             create(&stage.deployment).await.ok_or("no link")
@@ -106,20 +105,6 @@ pub async fn promotion(plan: Promotion) -> Arrivals {
     let arrivals = stage.arrivals(&log, &receiver, &[interruption]).await;
     assert_eq!(before, stage.deployment.services().map(Server::pid), "a program was started again");
     arrivals
-}
-
-/// Lets the primary answer a commit when its standby has it, which is when a promotion loses nothing.
-async fn is_synchronous(primary: &Server) {
-    let mut connection = PgConnection::connect(primary.url()).await.unwrap();
-    connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'").await.unwrap();
-    connection.execute("SELECT pg_reload_conf()").await.unwrap();
-    eventually("the standby is synchronous", ARRIVED, async || {
-        let state = "SELECT sync_state FROM pg_stat_replication";
-        let mut connection = PgConnection::connect(primary.url()).await.unwrap();
-        let found: Option<String> = sqlx::query_scalar(state).fetch_optional(&mut connection).await.unwrap();
-        if found.as_deref() == Some("sync") { Ok(()) } else { Err(found) }
-    })
-    .await;
 }
 
 /// Returns how many requests a key may still send in this minute.

@@ -46,7 +46,7 @@ fn clickhouse(urls: &[String]) -> Option<String> {
 }
 
 /// Returns the first of URLs that differ in their hosts, with all hosts.
-fn with_hosts(urls: &[String]) -> Option<String> {
+pub(crate) fn with_hosts(urls: &[String]) -> Option<String> {
     let hosts: Vec<&str> = urls.iter().filter_map(|url| host_of(url)).collect();
     let first = urls.first()?;
     Some(first.replacen(hosts.first()?, &hosts.join(","), 1))

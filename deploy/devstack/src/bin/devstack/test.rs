@@ -11,6 +11,7 @@ use devstack::install::Cache;
 use devstack::process::run_attached;
 use devstack::{Engine, Error, Kind, Options, Server, USERS_VARIABLE, clickhouse_cluster, kafka, postgres};
 
+use crate::addresses;
 use crate::compile::{cargo, exit_code};
 use crate::engines::check_externals;
 use crate::folder::Folder;
@@ -87,27 +88,18 @@ async fn cluster(
         clickhouse_cluster::start_cluster(topology.shards(), topology.replicas(), &options),
         pair
     )?;
-    let brokers: Vec<&str> = kafka.iter().map(Server::url).collect();
-    let replicas: Vec<&Server> = clickhouse.shards.iter().flatten().collect();
-    let variables = vec![
-        (Kind::Kafka.variable(), brokers.join(",")),
-        (Kind::ClickHouse.variable(), one_url(replicas)),
-        (Kind::Postgres.variable(), one_url(&postgres)),
-        (USERS_VARIABLE, "1".to_owned()),
+    let replicas: Vec<Server> = clickhouse.shards.into_iter().flatten().collect();
+    let urls = |servers: &[Server]| servers.iter().map(|server| server.url().to_owned()).collect::<Vec<_>>();
+    let addresses = [
+        (Kind::Kafka, addresses::kafka(&urls(&kafka))),
+        (Kind::ClickHouse, addresses::with_hosts(&urls(&replicas))),
+        (Kind::Postgres, addresses::with_hosts(&urls(&postgres))),
     ];
-    let replicas = clickhouse.shards.into_iter().flatten();
+    let addresses = addresses.into_iter().filter_map(|(kind, url)| Some((kind.variable(), url?)));
+    let variables = addresses.chain([(USERS_VARIABLE, "1".to_owned())]).collect();
     let servers = kafka.into_iter().chain(replicas).chain([clickhouse.zookeeper]).chain(postgres);
     let started = servers.map(|server| Engine::Started(Arc::new(server))).collect();
     Ok(Engines { variables, _started: started })
-}
-
-/// Returns the URL of the first server with the hosts of all.
-fn one_url<'a>(servers: impl IntoIterator<Item = &'a Server>) -> String {
-    let mut urls = servers.into_iter().map(Server::url);
-    let first = urls.next().unwrap_or_default();
-    let host = |url: &str| url.split(['@', '/']).nth(3).unwrap_or_default().to_owned();
-    let others: String = urls.map(|url| format!(",{}", host(url))).collect();
-    first.replacen(&host(first), &format!("{}{others}", host(first)), 1)
 }
 
 async fn cargo_test(
