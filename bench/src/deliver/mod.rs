@@ -2,7 +2,7 @@
 
 mod bare;
 mod report;
-pub(crate) mod stage;
+mod stage;
 
 use std::time::Duration;
 
@@ -12,12 +12,14 @@ use ::tests::load::Load;
 use ::tests::receiver::{Answer, Receiver, Request};
 use anyhow::{Context as _, ensure};
 use chrono::{DateTime, Utc};
+use devstack::Server;
 use devstack::readiness::until;
 pub(crate) use report::Report;
 use report::{Latency, Throughput};
 use stage::Stage;
 
-use crate::server::{start, stop};
+use crate::cpu;
+use crate::server::{pid, start, stop};
 use crate::statistics::histogram;
 use crate::terminal::{ENGINES, prepare, report_progress};
 
@@ -68,20 +70,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
 async fn throughput(name: &'static str, options: &Options, endpoints: usize) -> anyhow::Result<Throughput> {
     let (mut dispatched, mut bare) = (Vec::new(), Vec::new());
     for pair in 1..=options.pairs {
-        let receiver = receiver().await;
-        let engines = isolated().await;
-        let stage = Stage::create(&engines, &receiver.url("/"), endpoints).await?;
-        let deliveries = stage.publish(options.deliveries as usize).await?;
-        let deployment = Deployment::prepare(engines.clone());
-        let dispatcher = start(&deployment.dispatcher).await?;
-        received(&receiver, deliveries).await?;
-        stage.queue_is_empty().await?;
-        // After the queue is empty, a further request would be a repeat.
-        let ours = rate(&receiver, deliveries)?;
-        stop(&dispatcher).await?;
-        finish(engines, stage).await;
+        let Dispatched { deliveries, per_second: ours, .. } =
+            dispatch(1, endpoints, options.deliveries as usize).await?;
 
-        let receiver = self::receiver().await;
+        let receiver = receiver().await;
         bare::send(&receiver.url("/"), deliveries, BARE_CONCURRENCY).await?;
         let limit = rate(&receiver, deliveries)?;
         report_progress(&format!(
@@ -93,6 +85,43 @@ async fn throughput(name: &'static str, options: &Options, endpoints: usize) -> 
         bare.push(limit);
     }
     Throughput::new(name, endpoints, &dispatched, &bare)
+}
+
+/// What dispatchers delivered that started with clicks on the topic.
+pub(crate) struct Dispatched {
+    pub(crate) deliveries: usize,
+    pub(crate) per_second: f64,
+    /// CPU time of all dispatchers.
+    pub(crate) cpu: Duration,
+}
+
+/// Lets dispatchers make about so many deliveries, and checks that each arrives once.
+pub(crate) async fn dispatch(
+    dispatchers: usize,
+    endpoints: usize,
+    deliveries: usize,
+) -> anyhow::Result<Dispatched> {
+    let receiver = receiver().await;
+    let engines = isolated().await;
+    let stage = Stage::create(&engines, &receiver.url("/"), endpoints).await?;
+    let deliveries = stage.publish(deliveries).await?;
+    let deployment = Deployment::prepare(engines.clone());
+    let others: Vec<Server> = (1..dispatchers).map(|_| deployment.another_dispatcher()).collect();
+    let mut running = Vec::new();
+    for prepared in [&deployment.dispatcher].into_iter().chain(&others) {
+        running.push(start(prepared).await?);
+    }
+    received(&receiver, deliveries).await?;
+    stage.queue_is_empty().await?;
+    // After the queue is empty, a further request would be a repeat.
+    let per_second = rate(&receiver, deliveries)?;
+    let mut cpu = Duration::ZERO;
+    for dispatcher in &running {
+        cpu += cpu::process(pid(dispatcher)?)?;
+        stop(dispatcher).await?;
+    }
+    finish(engines, stage).await;
+    Ok(Dispatched { deliveries, per_second, cpu })
 }
 
 /// Measures the time from a click at the edge to its request, at a steady rate.
@@ -136,12 +165,12 @@ async fn latency(options: &Options) -> anyhow::Result<Latency> {
     Ok(Latency::new(&latencies))
 }
 
-pub(crate) async fn receiver() -> Receiver {
+async fn receiver() -> Receiver {
     Receiver::start(|_, _| Answer::Status(200)).await
 }
 
 /// Waits until the receiver has so many requests.
-pub(crate) async fn received(receiver: &Receiver, wanted: usize) -> anyhow::Result<()> {
+async fn received(receiver: &Receiver, wanted: usize) -> anyhow::Result<()> {
     until("every request", DEADLINE, || async {
         let count = receiver.count();
         if count >= wanted { Ok(()) } else { Err(format!("{count} of {wanted} requests").into()) }
@@ -154,7 +183,7 @@ pub(crate) async fn received(receiver: &Receiver, wanted: usize) -> anyhow::Resu
 ///
 /// # Errors
 /// When there are not exactly so many.
-pub(crate) fn rate(receiver: &Receiver, deliveries: usize) -> anyhow::Result<f64> {
+fn rate(receiver: &Receiver, deliveries: usize) -> anyhow::Result<f64> {
     let requests = receiver.requests();
     ensure!(requests.len() == deliveries, "{} requests for {deliveries} deliveries", requests.len());
     let times = requests.iter().map(|request| request.at);
@@ -169,7 +198,7 @@ fn age_ms(request: &Request) -> anyhow::Result<u64> {
     Ok(u64::try_from((DateTime::<Utc>::from(request.at) - created).num_milliseconds()).unwrap_or(0))
 }
 
-pub(crate) async fn finish(engines: Isolated, stage: Stage) {
+async fn finish(engines: Isolated, stage: Stage) {
     stage.close().await;
     engines.remove().await;
 }

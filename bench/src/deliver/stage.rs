@@ -30,7 +30,7 @@ const SECRET_KEYS: &str = "1:222222222222222222222222222222222222222222222222222
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Workspaces of accounts on the Business plan, with endpoints.
-pub(crate) struct Stage {
+pub(super) struct Stage {
     engines: Isolated,
     workspaces: Vec<WorkspaceId>,
     /// Endpoints of each workspace.
@@ -41,7 +41,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// Creates so many endpoints with the same URL.
-    pub(crate) async fn create(engines: &Isolated, url: &str, endpoints: usize) -> anyhow::Result<Self> {
+    pub(super) async fn create(engines: &Isolated, url: &str, endpoints: usize) -> anyhow::Result<Self> {
         let pool = PgPoolOptions::new().max_connections(2).connect(&engines.database_url).await?;
         let count = endpoints.div_ceil(PER_WORKSPACE);
         let ids: Vec<Uuid> = (0..count).map(|_| Uuid::now_v7()).collect();
@@ -107,7 +107,7 @@ impl Stage {
     }
 
     /// Publishes the clicks of about so many deliveries, and returns the exact number.
-    pub(crate) async fn publish(&self, deliveries: usize) -> anyhow::Result<usize> {
+    pub(super) async fn publish(&self, deliveries: usize) -> anyhow::Result<usize> {
         let clicks = deliveries / self.each;
         for number in 0..clicks {
             self.click(number)?;
@@ -134,7 +134,7 @@ impl Stage {
     }
 
     /// Waits until the queue is empty.
-    pub(crate) async fn queue_is_empty(&self) -> anyhow::Result<()> {
+    pub(super) async fn queue_is_empty(&self) -> anyhow::Result<()> {
         until("the end of every delivery", DEADLINE, || async {
             let left: i64 =
                 sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries").fetch_one(&self.pool).await?;

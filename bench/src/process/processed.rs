@@ -38,7 +38,7 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Processed> {
     let raw_cpu = stage.used(before, stage.read(std::slice::from_ref(&processor))?);
     let peak_mib = peak_mib(&processor)?;
     stop(&processor).await?;
-    check_rows(stage).await?;
+    stage.check_rows().await?;
 
     let before = stage.read(&[])?;
     let rolled_up = Instant::now();
@@ -57,18 +57,6 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Processed> {
         with_rollups: Round { rows_per_second: stage.clicks as f64 / seconds, cpu_seconds_per_million: cpu },
         peak_mib,
     })
-}
-
-/// Checks that every position of the topic is a row once.
-async fn check_rows(stage: &Stage) -> anyhow::Result<()> {
-    let found = stage
-        .engines
-        .clickhouse("SELECT count(), uniqExact(src, koff), uniqExact(click_id) FROM clicks")
-        .await;
-    let clicks = stage.clicks;
-    let expected = format!("{clicks}\t{clicks}\t{clicks}");
-    ensure!(found.trim() == expected, "rows, positions, click ids: {} instead of {expected}", found.trim());
-    Ok(())
 }
 
 async fn roll_up(stage: &Stage) -> anyhow::Result<()> {

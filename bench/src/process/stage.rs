@@ -34,7 +34,7 @@ pub(crate) struct Cpu {
 
 impl Cpu {
     /// Returns the sum.
-    pub(crate) fn sum(&self) -> f64 {
+    pub(super) fn sum(&self) -> f64 {
         self.client + self.kafka + self.clickhouse
     }
 }
@@ -63,9 +63,8 @@ impl Stage {
     pub(crate) fn new(engines: Isolated, clicks: u64) -> anyhow::Result<Self> {
         let broker = engines.kafka_brokers.split(',').next().unwrap_or_default();
         let kafka = process_at(&format!("http://{broker}/"))?;
-        let replicas = 0..=engines.other_clickhouse.len();
-        let clickhouse = replicas.map(|replica| process_at(&engines.clickhouse_of(replica)));
-        let clickhouse = clickhouse.collect::<Result<_, _>>()?;
+        let clickhouse =
+            engines.every_clickhouse().iter().map(|url| process_at(url)).collect::<Result<_, _>>()?;
         Ok(Self { engines, clicks, kafka, clickhouse })
     }
 
@@ -86,14 +85,30 @@ impl Stage {
         while quiet < 3 {
             ensure!(Instant::now() < deadline, "ClickHouse still merges or fetches parts");
             quiet += 1;
-            for replica in 0..self.clickhouse.len() {
-                let answer = clickhouse(&self.engines.clickhouse_of(replica), WORK, Vec::new()).await;
+            for url in self.engines.every_clickhouse() {
+                let answer = clickhouse(&url, WORK, Vec::new()).await;
                 if answer.map_err(anyhow::Error::msg)?.trim() != "0" {
                     quiet = 0;
                 }
             }
             sleep(4 * POLL).await;
         }
+        Ok(())
+    }
+
+    /// Checks that every position of the topic is a row once.
+    pub(crate) async fn check_rows(&self) -> anyhow::Result<()> {
+        let found = self
+            .engines
+            .clickhouse("SELECT count(), uniqExact(src, koff), uniqExact(click_id) FROM clicks")
+            .await;
+        let clicks = self.clicks;
+        let expected = format!("{clicks}\t{clicks}\t{clicks}");
+        ensure!(
+            found.trim() == expected,
+            "rows, positions, click ids: {} instead of {expected}",
+            found.trim()
+        );
         Ok(())
     }
 
@@ -112,7 +127,7 @@ impl Stage {
     }
 
     /// Returns the number that a query answers.
-    pub(crate) async fn number(&self, query: &str) -> anyhow::Result<u64> {
+    pub(super) async fn number(&self, query: &str) -> anyhow::Result<u64> {
         let answer = self.engines.clickhouse(query).await;
         answer.trim().parse().with_context(|| format!("{query}: {answer} is not a number"))
     }

@@ -11,7 +11,7 @@ use devstack::readiness::until;
 
 use super::round::{Round, Usage};
 use crate::load::{Answers, Load};
-use crate::server::{Constant, pid};
+use crate::server::{self, Constant, pid};
 
 /// How long a link may take from its topic to the edge.
 const LINK_DEADLINE: Duration = Duration::from_secs(30);
@@ -25,19 +25,22 @@ const DELIVERED: &str = "hopline_clicks_delivered_total";
 /// The running edge, and how many redirects it has answered in all.
 pub(crate) struct Edge {
     pub(crate) server: Server,
-    pub(crate) address: SocketAddr,
+    pub(super) address: SocketAddr,
     pub(crate) answered: u64,
 }
 
 impl Edge {
-    /// Waits until a link redirects.
-    pub(crate) async fn knows(&self, deployment: &Deployment, slug: &str) -> anyhow::Result<()> {
+    /// Starts a deployment's edge, and waits until it knows these links.
+    pub(crate) async fn start(deployment: &Deployment, slugs: &[String]) -> anyhow::Result<Self> {
+        let server = server::start(&deployment.ingest).await?;
+        // The topic has one partition, so the edge that knows the last link knows all.
+        let last = slugs.last().context("no links")?;
         until("the last link", LINK_DEADLINE, || async {
-            let status = deployment.head(slug).await?;
+            let status = deployment.head(last).await?;
             if status == 302 { Ok(()) } else { Err(status.to_string().into()) }
         })
         .await?;
-        Ok(())
+        Ok(Self { server, address: deployment.edge_address(), answered: 0 })
     }
 
     /// Runs a round, then waits until Kafka has every click, so that shipping does not slow the next round.

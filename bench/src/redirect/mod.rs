@@ -11,14 +11,13 @@ use std::time::Duration;
 use ::tests::deployment::Deployment;
 use ::tests::engines::topics;
 use ::tests::links;
-use anyhow::Context as _;
 pub(crate) use edge::Edge;
 use edge::constant_round;
 pub(crate) use report::CONNECTIONS;
 pub(crate) use report::Report;
 
 use crate::load::Load;
-use crate::server::{Constant, start, stop};
+use crate::server::{Constant, stop};
 use crate::statistics::Spread;
 use crate::terminal::{prepare, report_progress};
 
@@ -47,10 +46,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
     let load = Load::visits(report::CONNECTIONS, &slugs);
     let constant = Constant::start(None).await?;
     let deployment = Deployment::prepare(engines.clone());
-    let server = start(&deployment.ingest).await?;
-    let mut edge = Edge { server, address: deployment.edge_address(), answered: 0 };
-    // The topic has one partition, so the edge that knows the last link knows all.
-    edge.knows(&deployment, slugs.last().context("no links")?).await?;
+    let mut edge = Edge::start(&deployment, &slugs).await?;
 
     let duration = Duration::from_secs(options.seconds.into());
     constant_round(&constant, &load, WARM_UP).await?;

@@ -5,27 +5,22 @@ use std::time::Duration;
 use ::tests::deployment::Deployment;
 use ::tests::engines::topics;
 use ::tests::links;
-use anyhow::Context as _;
 use futures_util::future::try_join_all;
 
 use super::report::Round;
 use crate::load::Load;
 use crate::redirect::{CONNECTIONS, Edge, LINKS, WARM_UP, tally};
-use crate::server::{start, stop};
+use crate::server::stop;
 
 /// Starts edges, each with its part of the connections, and checks that no click is missing.
 pub(super) async fn round(count: usize, seconds: u32) -> anyhow::Result<Round> {
     let engines = topics().await;
     let slugs = links::publish(&engines, LINKS);
-    let last = slugs.last().context("no links")?;
     let load = Load::visits(CONNECTIONS / count, &slugs);
     let (mut deployments, mut edges) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let deployment = Deployment::prepare(engines.clone());
-        let server = start(&deployment.ingest).await?;
-        let edge = Edge { server, address: deployment.edge_address(), answered: 0 };
-        edge.knows(&deployment, last).await?;
-        edges.push(edge);
+        edges.push(Edge::start(&deployment, &slugs).await?);
         deployments.push(deployment);
     }
     try_join_all(edges.iter_mut().map(|edge| edge.round(&load, WARM_UP))).await?;

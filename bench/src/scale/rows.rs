@@ -6,16 +6,15 @@ use std::time::{Duration, Instant};
 
 use ::tests::engines::{counting_on, counting_on_cluster};
 use ::tests::processor::Processor;
-use anyhow::ensure;
-use devstack::clickhouse_cluster::{Cluster, start_cluster};
-use devstack::{Kind, Options, Server};
+use devstack::clickhouse_cluster::start_cluster;
+use devstack::{Kind, Options};
 use schemas::topic;
 
 use super::report::Round;
+use crate::cpu;
 use crate::process::clicks;
 use crate::process::stage::Stage;
 use crate::server::{pid, start_as, stop};
-use crate::{cpu, terminal};
 
 /// The shards of a cluster and the replicas of each.
 #[derive(Debug, Clone, Copy)]
@@ -75,28 +74,21 @@ pub(super) fn ways(clusters: &[Layout], former: Option<&Path>) -> Vec<Way> {
     ways
 }
 
-/// Running servers of ClickHouse.
-enum Servers {
-    Single(Server),
-    Cluster(Cluster),
-}
-
 /// Starts empty engines with clicks on the topic and then the processors, and waits until every click is a row.
 pub(super) async fn round(way: &Way, count: u64) -> anyhow::Result<Round> {
     let kafka = std::env::var("KAFKA_BROKERS")?;
-    let servers = match way.cluster {
-        None => Servers::Single(Kind::ClickHouse.start(Options::throw_away("clickhouse")?).await?),
+    let (engines, servers) = match way.cluster {
+        None => {
+            let server = Kind::ClickHouse.start(Options::throw_away("clickhouse")?).await?;
+            (counting_on(&kafka, server.url(), way.partitions).await, vec![server])
+        }
         Some(Layout { shards, replicas }) => {
-            Servers::Cluster(start_cluster(shards, replicas, Options::throw_away).await?)
+            let cluster = start_cluster(shards, replicas, Options::throw_away).await?;
+            let engines = counting_on_cluster(&kafka, &cluster, way.partitions).await;
+            (engines, cluster.shards.into_iter().flatten().chain([cluster.zookeeper]).collect())
         }
     };
-    let partitions = way.partitions;
-    let (engines, zookeeper) = match &servers {
-        Servers::Single(server) => (counting_on(&kafka, server.url(), partitions).await, None),
-        Servers::Cluster(cluster) => {
-            (counting_on_cluster(&kafka, cluster, partitions).await, Some(pid(&cluster.zookeeper)?))
-        }
-    };
+    let zookeeper = way.cluster.and(servers.last()).map(pid).transpose()?;
     let stage = Stage::new(engines, count)?;
     clicks::write(&stage.engines, count, None).await?;
     let of_zookeeper = || zookeeper.map_or(Ok(Duration::ZERO), cpu::process);
@@ -116,10 +108,8 @@ pub(super) async fn round(way: &Way, count: u64) -> anyhow::Result<Round> {
     for processor in &processors {
         stop(processor).await?;
     }
-    let rows = stage.number("SELECT uniqExact(src, koff) FROM clicks").await?;
-    ensure!(rows == count, "{rows} positions instead of {count}");
+    stage.check_rows().await?;
     stage.engines.remove_topics().await;
-    terminal::report_progress(&format!("  {rows} rows, each once"));
     let cpu = [
         ("processors", used.client),
         ("kafka", used.kafka),
