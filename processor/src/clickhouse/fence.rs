@@ -42,9 +42,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Preceded`] when another processor raised it at the same time.
     pub async fn raise_epoch(&self, src: u32) -> Result<u64, StoreError> {
-        let highest: u64 =
-            in_time(self.client.query("SELECT max(epoch) FROM owners WHERE src = ?").bind(src).fetch_one())
-                .await?;
+        let highest = self.epoch(src).await?;
         let (_, random) = Uuid::now_v7().as_u64_pair();
         let epoch = ((highest >> 32) + 1) << 32 | (random & u64::from(u32::MAX));
         let insert = self
@@ -55,13 +53,15 @@ impl Store {
             .bind(&self.owner)
             .with_setting("async_insert", "0");
         in_time(self.once(insert, &format!("owner-{src}-{highest}")).execute()).await?;
-        if self.client.is_replicated() {
-            let query = self.client.query("SELECT max(epoch) FROM owners WHERE src = ?").bind(src);
-            if in_time(query.fetch_one::<u64>()).await? != epoch {
-                return Err(StoreError::Preceded);
-            }
+        if self.client.is_replicated() && self.epoch(src).await? != epoch {
+            return Err(StoreError::Preceded);
         }
         Ok(epoch)
+    }
+
+    /// Returns the highest epoch of a source; 0 before the first one.
+    pub(crate) async fn epoch(&self, src: u32) -> Result<u64, StoreError> {
+        in_time(self.client.query("SELECT max(epoch) FROM owners WHERE src = ?").bind(src).fetch_one()).await
     }
 
     /// Kills the inserts of a source under epochs below `epoch`, and returns how many are still running.
@@ -96,14 +96,24 @@ impl Store {
     /// Also when a replica does not answer.
     pub(crate) async fn fence_on_all(&self, src: u32) -> Result<FencingToken, StoreError> {
         let token = self.fence(src).await?;
+        self.make_known_to_all(token).await?;
+        Ok(token)
+    }
+
+    /// Waits until every replica knows an epoch, has the rows that were stored under older ones, and runs no statement
+    /// under an older one.
+    ///
+    /// # Errors
+    /// Also when a replica does not answer.
+    pub(crate) async fn make_known_to_all(&self, token: FencingToken) -> Result<(), StoreError> {
         for wait_for in [&["owners"][..], &["clicks", "stretches", "sources"]] {
             for replica in 0..self.client.names().len() {
                 let replica = Self { client: self.client.at(replica), ..self.clone() };
                 replica.sync(wait_for).await?;
-                replica.wait_for_older_inserts(src, token.epoch).await?;
+                replica.wait_for_older_inserts(token.src, token.epoch).await?;
             }
         }
-        Ok(token)
+        Ok(())
     }
 
     /// Waits until no statement runs under an epoch below `epoch`.

@@ -110,6 +110,8 @@ pub struct Upkeep {
     schedule: Schedule,
     purged: Option<Instant>,
     expired: Option<Instant>,
+    /// The newest version when it was last looked for.
+    newest_version: Option<u64>,
     /// Since when there may be rows of versions that no query reads.
     orphans_since: Option<Instant>,
 }
@@ -125,6 +127,7 @@ impl Upkeep {
             schedule,
             purged: None,
             expired: None,
+            newest_version: None,
             orphans_since: None,
         }
     }
@@ -132,14 +135,11 @@ impl Upkeep {
     /// Runs what is due, forever.
     async fn work(&mut self) {
         tracing::info!("this processor runs upkeep now");
-        // The former owner may have been killed and left rows behind.
-        self.note_orphaned_rows();
         let mut ticks = interval(self.schedule.look);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             if let Err(error) = self.round().await {
-                self.note_orphaned_rows();
                 counter!("hopline_processor_upkeep_failures_total").increment(1);
                 tracing::warn!(error = &error as &dyn std::error::Error, "upkeep was interrupted: {error}");
                 sleep(AFTER_FAILURE).await;
@@ -160,6 +160,12 @@ impl Upkeep {
             self.purge().await?;
             self.purged = Some(Instant::now());
         }
+        // Whoever replaced a version: this process, a former owner or an operator's command.
+        let newest_version = self.tables.newest_version().await?;
+        if newest_version != self.newest_version {
+            self.newest_version = newest_version;
+            self.orphans_since = Some(Instant::now());
+        }
         // Queries that started before another version became active still read the former one.
         if self.orphans_since.is_some_and(|since| since.elapsed() > self.schedule.read_on) {
             let are_removed = self.remove_orphaned_rows().await?;
@@ -167,18 +173,10 @@ impl Upkeep {
         }
         if is_due(self.expired, self.schedule.retention) {
             self.expire(now.date_naive()).await?;
-            // Operators' commands leave former versions as well.
-            self.note_orphaned_rows();
             self.erase().await?;
             self.expired = Some(Instant::now());
         }
         Ok(())
-    }
-
-    /// Called after another version became active: earlier, the removal would find the former one still in use, and not
-    /// run again.
-    fn note_orphaned_rows(&mut self) {
-        self.orphans_since = Some(Instant::now());
     }
 }
 

@@ -11,7 +11,7 @@ impl Upkeep {
     ///
     /// First the workspaces' own rollups are computed again without them. The raw rows go last, so an interrupted purge
     /// finds them again.
-    pub(super) async fn purge(&mut self) -> Result<(), UpkeepError> {
+    pub(super) async fn purge(&self) -> Result<(), UpkeepError> {
         loop {
             let links = self.tables.links_to_purge().await?;
             if links.is_empty() {
@@ -23,8 +23,6 @@ impl Upkeep {
                 // The block is unused here: only a run over all workspaces decides whether a slice has changed.
                 let slices = slices.into_iter().map(|slice| (slice, 0)).collect();
                 self.tables.run(&Run { scope, version, slices }).await?;
-                // The replaced version's rows contain the links' visitors.
-                self.note_orphaned_rows();
             }
             let condition = format!("link_id IN ({})", list(&links));
             let mut rows = 0;

@@ -11,7 +11,7 @@ use service::metrics::UNKNOWN;
 use uuid::Uuid;
 
 use super::{Upkeep, UpkeepError, UpkeepStore, raise_epoch};
-use crate::clickhouse::StoreError;
+use crate::clickhouse::{FencingToken, StoreError};
 
 impl Upkeep {
     /// Updates the metric of closed days, which exists only in the process that closes them.
@@ -47,11 +47,10 @@ impl Upkeep {
 
     /// Closes again the first slice whose clicks have changed since it was closed: by a very late click, or by a rebuild
     /// that was killed before it closed the slice. Returns whether there was one.
-    pub(super) async fn close_again(&mut self) -> Result<bool, UpkeepError> {
+    pub(super) async fn close_again(&self) -> Result<bool, UpkeepError> {
         let Some(slice) = self.tables.changed_slices().await?.pop_first() else { return Ok(false) };
         let version = raise_epoch(&self.store).await?;
         self.tables.close_again(version, slice).await?;
-        self.note_orphaned_rows();
         counter!("hopline_processor_slices_closed_again_total").increment(1);
         tracing::info!(%slice, version, "closed slice {slice} again: its clicks have changed since");
         Ok(true)
@@ -59,13 +58,14 @@ impl Upkeep {
 
     /// Removes rows of versions that no query reads: another version replaced them a while ago, or they were never active.
     ///
-    /// They cannot become active any more: a version is an epoch, and every replica knows a higher one. Returns false, and
-    /// removes nothing, while one does not answer.
+    /// They cannot become active any more: a version is an epoch, and every replica knows a higher one. The version of a
+    /// run that is at work is the highest epoch. Returns false, and removes nothing, while a replica does not answer.
     pub(super) async fn remove_orphaned_rows(&self) -> Result<bool, UpkeepError> {
         let known = async {
-            let token = self.store.fence_on_all(UPKEEP).await?;
+            let epoch = self.store.epoch(UPKEEP).await?;
+            self.store.make_known_to_all(FencingToken { src: UPKEEP, epoch }).await?;
             self.tables.sync().await?;
-            Ok::<_, StoreError>(token.epoch)
+            Ok::<_, StoreError>(epoch)
         };
         let epoch = match known.await {
             Ok(epoch) => epoch,

@@ -211,6 +211,11 @@ impl UpkeepStore {
         Ok(())
     }
 
+    /// Returns the version that was activated last.
+    pub(super) async fn newest_version(&self) -> Result<Option<u64>, StoreError> {
+        self.statements.fetch_one("SELECT maxOrNull(version) FROM slices").await
+    }
+
     /// Returns the last closed slice.
     pub(crate) async fn last_closed_slice(&self) -> Result<Option<NaiveDate>, StoreError> {
         let zero = Uuid::nil();
