@@ -24,6 +24,12 @@ impl User {
     /// Every user.
     pub const ALL: [Self; 5] = [Self::Migrate, Self::Api, Self::Ingest, Self::Processor, Self::Dispatcher];
 
+    /// Returns the user as which a program runs.
+    #[must_use]
+    pub fn of(program: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|user| user.name().strip_prefix("hopline_") == Some(program))
+    }
+
     /// Returns the user's name on every engine.
     pub const fn name(self) -> &'static str {
         match self {

@@ -16,6 +16,8 @@ use tests::eventually;
 use tests::faults::progress;
 use tokio::time::sleep;
 
+use crate::cluster_access::{services_are_themselves, strangers_are_refused};
+
 /// How long a cluster may take to be ready.
 const READY: Duration = Duration::from_secs(400);
 
@@ -205,7 +207,9 @@ async fn a_cluster_redirects_and_counts_while_each_of_its_servers_is_away_in_tur
     let cluster = Cluster::start();
     let status = cluster.is_ready().await;
     names_every_server(&status);
+    strangers_are_refused(&status).await;
     let visitor = Visitor::new(&status).await;
+    services_are_themselves(&status).await;
     tokio::select! {
         never = visitor.click(&visitor.edges[0]) => never,
         never = visitor.click(&visitor.edges[1]) => never,
@@ -235,9 +239,9 @@ fn names_every_server(status: &Value) {
     assert_eq!((role(status, "postgres-1"), role(status, "postgres-2")), ("primary", "standby"));
     assert_eq!(status["kafka"].as_str().unwrap().split(',').count(), 3, "{status}");
     assert_eq!(status["kafka_client"]["bootstrap.servers"], status["kafka"]);
-    assert!(status["postgres"].as_str().unwrap().ends_with("?target_session_attrs=read-write"), "{status}");
+    assert_eq!(status["kafka_client"]["ssl.ca.location"], status["ca_file"]);
+    assert!(status["postgres"].as_str().unwrap().ends_with("&target_session_attrs=read-write"), "{status}");
     assert_eq!((&status["edges"][0], &status["apis"][0]), (&status["edge"], &status["api"]));
-    assert_eq!(status.get("ca_file"), Some(&Value::Null));
 }
 
 fn role<'a>(status: &'a Value, name: &str) -> &'a str {

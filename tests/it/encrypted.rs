@@ -1,96 +1,42 @@
 //! Every engine over TLS, with certificates of an own authority, from an empty installation on; and the printed rights.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
-
 use devstack::install::Cache;
 use devstack::scratch::Scratch;
-use devstack::{Kind, Options};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use devstack::{Kind, Options, Tls};
 use reqwest::Url;
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use schemas::grants::User;
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
 use tests::deployment::{Deployment, binary};
 use tests::engines::{empty_on, isolated};
 use tests::eventually;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 
 use crate::traffic::LONG;
 
-/// A certificate authority, with a certificate of it for 127.0.0.1.
-struct Authority {
-    /// The authority's certificate.
-    ca: PathBuf,
-    /// The key and the certificate for 127.0.0.1.
-    server: PathBuf,
-    _folder: Scratch,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let folder = Scratch::new("certificates").unwrap();
-        let mut params = CertificateParams::new([]).unwrap();
-        params.distinguished_name.push(DnType::CommonName, "Hopline's tests");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap();
-        let own_key = KeyPair::generate().unwrap();
-        let own = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
-        let own = own.signed_by(&own_key, &Issuer::new(params, key)).unwrap();
-        let (ca, server) = (folder.path().join("ca.pem"), folder.path().join("server.pem"));
-        std::fs::write(&ca, certificate.pem()).unwrap();
-        std::fs::write(&server, own_key.serialize_pem() + &own.pem()).unwrap();
-        Self { ca, server, _folder: folder }
-    }
-
-    /// Starts a server that decrypts and passes on to another one.
-    async fn in_front_of(&self, server: SocketAddr) -> SocketAddr {
-        let certificate = CertificateDer::from_pem_file(&self.server).unwrap();
-        let key = PrivateKeyDer::from_pem_file(&self.server).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key);
-        let acceptor = TlsAcceptor::from(Arc::new(config.unwrap()));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async move {
-            loop {
-                let (client, _) = listener.accept().await.unwrap();
-                let acceptor = acceptor.clone();
-                tokio::spawn(async move {
-                    let mut behind = TcpStream::connect(server).await?;
-                    tokio::io::copy_bidirectional(&mut acceptor.accept(client).await?, &mut behind).await
-                });
-            }
-        });
-        address
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges() {
-    let (authority, stranger) = (Authority::new(), Authority::new());
-    let start = async |kind: Kind| {
+    let folders = [Scratch::new("certificates").unwrap(), Scratch::new("other-certificates").unwrap()];
+    let [authority, stranger] = folders.each_ref().map(|folder| Tls::in_folder(folder.path()).unwrap());
+    let start = async |kind: Kind, tls: Option<&Tls>| {
         let mut options = Options::throw_away(kind.name()).unwrap();
-        options.tls = Some(authority.server.clone());
+        options.tls = tls.cloned();
         kind.start(options).await.unwrap()
     };
-    let (kafka, clickhouse, postgres) =
-        tokio::join!(start(Kind::Kafka), start(Kind::ClickHouse), start(Kind::Postgres));
+    // The administrator's connections to Kafka and ClickHouse are not encrypted.
+    let (kafka, clickhouse, postgres) = tokio::join!(
+        start(Kind::Kafka, Some(&authority)),
+        start(Kind::ClickHouse, None),
+        start(Kind::Postgres, Some(&authority))
+    );
     let plain = empty_on(kafka.url(), clickhouse.url(), postgres.url()).await;
-    let front = Url::parse(clickhouse.url()).unwrap().socket_addrs(|| None).unwrap()[0];
-    let mut engines = plain.with_clickhouse_at(authority.in_front_of(front).await);
+    let behind = Url::parse(clickhouse.url()).unwrap().socket_addrs(|| None).unwrap()[0];
+    let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut engines = plain.with_clickhouse_at(front.local_addr().unwrap());
+    tokio::spawn(authority.decrypt(front, behind).unwrap());
     engines.clickhouse_url = engines.clickhouse_url.replacen("http:", "https:", 1);
-    let verified = |ca: &PathBuf| format!("?sslmode=verify-full&sslrootcert={}", ca.display());
-    engines.database_url.push_str(&verified(&authority.ca));
     let ca = authority.ca.to_str().unwrap();
     let variables = [
         ("KAFKA_CONFIG_SECURITY_PROTOCOL", "sasl_ssl"),

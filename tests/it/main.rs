@@ -4,6 +4,7 @@
 
 mod attempts;
 mod cluster;
+mod cluster_access;
 mod configuration;
 mod counts_clocks;
 mod counts_deletion;

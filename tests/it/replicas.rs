@@ -216,7 +216,7 @@ async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_fr
     // It has nothing of before, not even the database.
     first.start().await.unwrap();
     let database = deployment.engines.clickhouse_url.rsplit_once('/').unwrap().1;
-    devstack::clickhouse::query(first.url(), &format!("CREATE DATABASE {database}")).await.unwrap();
+    devstack::clickhouse::query(first.url(), None, &format!("CREATE DATABASE {database}")).await.unwrap();
     let name = first.url().split(['@', '/']).nth(3).unwrap();
     let api = deployment.program("api");
     deployment.run(User::Migrate, &api, &["migrate", "--replace-replica", name]).await;

@@ -90,7 +90,8 @@ impl Deployment {
         let service = |name: &str, place: usize| {
             let log = scratch.path().join(format!("{name}.log"));
             let mut launch = Launch::new(programs.join(name), log);
-            launch.environment = [engines.variables_of(user_of(name)), environment.clone()].concat();
+            launch.environment =
+                [engines.variables_of(User::of(name).unwrap()), environment.clone()].concat();
             server(name, &format!("http://{}", operations[place]), launch)
         };
         Self {
@@ -135,7 +136,7 @@ impl Deployment {
     fn another(&self, name: &str, operations: &str, changed: &[(&str, &str)]) -> Server {
         let log = self.scratch.path().join(format!("another-{name}.log"));
         let mut launch = Launch::new(binary(name), log);
-        launch.environment = self.environment_of(user_of(name));
+        launch.environment = self.environment_of(User::of(name).unwrap());
         for (name, value) in &mut launch.environment {
             if let Some((_, new)) = changed.iter().find(|(changed, _)| changed == name) {
                 *value = (*new).to_owned();
@@ -402,11 +403,6 @@ pub fn programs() -> PathBuf {
 /// When it was not built.
 pub fn binary(name: &str) -> PathBuf {
     programs().join(name)
-}
-
-/// Returns the user as which a service runs.
-fn user_of(service: &str) -> User {
-    User::ALL.into_iter().find(|user| user.name() == format!("hopline_{service}")).unwrap()
 }
 
 fn environment(scratch: &Scratch, api: &str, edge: &str, operations: &[String; 4]) -> Vec<(String, String)> {

@@ -14,8 +14,6 @@ use schemas::grants::{self, User};
 use schemas::topic;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use crate::acls;
-
 /// A topic prefix, a ClickHouse database and a Postgres database that no other test uses, with topics created and
 /// migrations applied.
 ///
@@ -53,7 +51,6 @@ impl Isolated {
     /// `api migrate --print-grants` prints.
     pub fn variables_of(&self, user: User) -> Vec<(String, String)> {
         let mut variables = vec![
-            ("KAFKA_BROKERS", self.kafka_brokers.clone()),
             ("HOPLINE_TOPIC_PREFIX", self.topic_prefix.clone()),
             ("CLICKHOUSE_URL", self.clickhouse_url_of(user)),
             ("DATABASE_URL", self.database_url_of(user)),
@@ -66,16 +63,13 @@ impl Isolated {
         if self.topic_replicas() > 1 {
             variables.push(("HOPLINE_TOPIC_REPLICAS", self.topic_replicas().to_string()));
         }
-        if self.has_users {
-            variables[0].1 = kafka::with_users(&self.kafka_brokers);
-            variables.extend([
-                ("KAFKA_CONFIG_SECURITY_PROTOCOL", "sasl_plaintext".to_owned()),
-                ("KAFKA_CONFIG_SASL_MECHANISM", "PLAIN".to_owned()),
-                ("KAFKA_CONFIG_SASL_USERNAME", user.name().to_owned()),
-                ("KAFKA_CONFIG_SASL_PASSWORD", PASSWORD.to_owned()),
-            ]);
-        }
-        variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        let brokers = match self.has_users {
+            true => kafka::with_users(&self.kafka_brokers),
+            false => self.kafka_brokers.clone(),
+        };
+        let user = self.has_users.then_some((user.name(), PASSWORD));
+        let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value));
+        variables.chain(kafka::variables(kafka::settings(&brokers, user, None))).collect()
     }
 
     /// Returns the URL of ClickHouse for a user of the programs.
@@ -128,9 +122,7 @@ impl Isolated {
 
     /// Returns the configuration of a Kafka client of the administrator.
     pub fn kafka(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &self.kafka_brokers);
-        config
+        kafka::settings(&self.kafka_brokers, None, None).into_iter().collect()
     }
 
     /// Returns host and port of ClickHouse.
@@ -462,8 +454,7 @@ async fn create_topics(isolated: &Isolated, click_partitions: i32, click_setting
 async fn add_acls(isolated: &Isolated) {
     if isolated.has_users {
         let (client, prefix) = (isolated.kafka(), isolated.topic_prefix.clone());
-        let add = move || acls::add(&client.create().unwrap(), &grants::kafka(&prefix));
-        tokio::task::spawn_blocking(add).await.unwrap();
+        kafka::add_acls(client, grants::kafka(&prefix)).await.unwrap();
     }
 }
 

@@ -4,7 +4,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
 
-mod acls;
 mod address;
 pub mod arrivals;
 pub mod clicks;

@@ -4,7 +4,7 @@ mod place;
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ use schemas::grants::User;
 
 pub use self::place::CLUSTER;
 pub(crate) use self::place::Place;
+use self::place::{FOR_CLIENTS, FOR_REPLICAS};
 pub use crate::probe::query;
 use crate::process::Launch;
 use crate::readiness::until;
-use crate::{Error, Options, Probe, Server, libchdb, ports, programs};
+use crate::{Error, Options, Probe, Server, Tls, libchdb, ports, private, programs};
 
 /// The name of the user and of the database.
 const NAME: &str = "hopline";
@@ -43,15 +44,16 @@ pub(crate) async fn start_at(options: Options, place: Option<&Place>) -> Result<
     let port = ports::prefer(options.port)?;
     let native = place.map_or_else(ports::free, |place| Ok(place.native()))?;
     let users = folder.join("users.xml");
-    write(&users, &users_xml(&options.password, options.users, place.is_some())?)?;
+    private::write(&users, &users_xml(&options, place.is_some())?)?;
     let config = folder.join("config.xml");
     let in_cluster = match place {
-        Some(place) => place.settings(NAME, &options, ports::free()?),
+        Some(place) => place.settings(&options, ports::free()?),
         None => String::new(),
     };
-    write(&config, &config_xml(folder, &users, port, native, &in_cluster))?;
+    private::write(&config, &config_xml(&options, &users, (port, native), &in_cluster))?;
 
-    let launch = match programs::on_path("clickhouse") {
+    let (tls, password) = (options.tls, options.password);
+    let mut launch = match programs::on_path("clickhouse") {
         Some(program) => Launch::new(program, options.log).arguments([
             "server".into(),
             "--config-file".into(),
@@ -64,19 +66,27 @@ pub(crate) async fn start_at(options: Options, place: Option<&Place>) -> Result<
                 folder,
                 &config,
                 (port, native),
-                place,
+                (place, tls.as_ref()),
             ))
         }
     };
-    let url = format!("http://{NAME}:{}@127.0.0.1:{port}/{NAME}", options.password);
+    if place.is_some() {
+        launch.environment.push((libchdb::PASSWORD.to_owned(), password.clone()));
+    }
+    let (scheme, ca) = match tls {
+        Some(tls) => ("https", Some(tls.ca)),
+        None => ("http", None),
+    };
+    let url = format!("{scheme}://{NAME}:{password}@127.0.0.1:{port}/{NAME}");
     // Tests start replicas also without ZooKeeper.
     let probe = match place {
-        Some(_) if options.durable => Probe::Replica { url: url.clone() },
-        _ => Probe::ClickHouse { url: url.clone() },
+        Some(_) if options.durable => Probe::Replica { url: url.clone(), ca: ca.clone() },
+        _ => Probe::ClickHouse { url: url.clone(), ca: ca.clone() },
     };
     let server = Server::start_engine(&options.name, &url, launch, probe, options.scratch).await?;
     let create = format!("CREATE DATABASE IF NOT EXISTS {NAME}");
-    until("ClickHouse's database", Duration::from_secs(20), || query(&url, &create)).await?;
+    let create = || query(&url, ca.as_deref(), &create);
+    until("ClickHouse's database", Duration::from_secs(20), create).await?;
     Ok(server)
 }
 
@@ -85,11 +95,16 @@ fn library_arguments(
     folder: &Path,
     config: &Path,
     (port, native): (u16, u16),
-    place: Option<&Place>,
+    (place, tls): (Option<&Place>, Option<&Tls>),
 ) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec![libchdb::SUBCOMMAND.into()];
-    if place.is_some() {
-        arguments.push(format!("--replicates-at={}", Place::for_replicas(port)).into());
+    let for_replicas = place.map(|_| SocketAddrV4::new(FOR_REPLICAS, port));
+    arguments.extend(for_replicas.map(|address| format!("--replicates-at={address}").into()));
+    if let Some(Tls { ca, server }) = tls {
+        let encrypted = [port, native].map(|port| SocketAddrV4::new(FOR_CLIENTS, port));
+        let encrypted = encrypted.into_iter().chain(for_replicas);
+        arguments.extend(encrypted.map(|address| format!("--encrypted={address}").into()));
+        arguments.extend(["--ca".into(), ca.into(), "--certificate".into(), server.into()]);
     }
     arguments.push(library.into());
     let options = [
@@ -106,35 +121,46 @@ fn library_arguments(
     arguments
 }
 
-/// Returns the server's settings. The library takes the folder and the ports from its arguments instead.
-fn config_xml(folder: &Path, users: &Path, port: u16, native: u16, in_cluster: &str) -> String {
+/// Returns the server's settings. The library takes the folder and the ports from its arguments instead, and with TLS
+/// listens behind what encrypts for it.
+fn config_xml(options: &Options, users: &Path, (port, native): (u16, u16), in_cluster: &str) -> String {
+    let (http, tcp, tls) = match &options.tls {
+        Some(tls) => ("https_port", "tcp_port_secure", place::open_ssl(tls)),
+        None => ("http_port", "tcp_port", String::new()),
+    };
+    let hosts = if in_cluster.is_empty() { &[FOR_CLIENTS][..] } else { &[FOR_CLIENTS, FOR_REPLICAS] };
+    let is_behind = options.tls.is_some() && programs::on_path("clickhouse").is_none();
+    let host = |address: &Ipv4Addr| {
+        let address = if is_behind { libchdb::behind(*address) } else { *address };
+        format!("    <listen_host>{address}</listen_host>\n")
+    };
+    let hosts: String = hosts.iter().map(host).collect();
     format!(
         "\
 <clickhouse>
     <logger><level>warning</level><console>1</console></logger>
     <path>{data}/</path>
     <tmp_path>{data}/tmp/</tmp_path>
-    <http_port>{port}</http_port>
-    <tcp_port>{native}</tcp_port>
-    <listen_host>127.0.0.1</listen_host>
-{in_cluster}    <user_directories><users_xml><path>{users}</path></users_xml></user_directories>
+    <{http}>{port}</{http}>
+    <{tcp}>{native}</{tcp}>
+{hosts}{tls}{in_cluster}    <user_directories><users_xml><path>{users}</path></users_xml></user_directories>
 </clickhouse>
 ",
-        data = folder.join("data").display(),
+        data = options.folder.join("data").display(),
         users = users.display(),
     )
 }
 
-/// Returns the users: ours with all rights, and `default`, which the library uses to open its ports and nothing else.
-fn users_xml(password: &str, with_grants: bool, in_cluster: bool) -> Result<String, Error> {
+/// Returns the users: ours with all rights, and `default`, which the library uses to open its ports and nothing else. That
+/// session of it lasts, and there may be no other one: nobody can connect without a password.
+fn users_xml(options: &Options, in_cluster: bool) -> Result<String, Error> {
+    let password = &options.password;
     if !password.chars().all(|character| character.is_ascii_alphanumeric()) {
         return Err(Error::Invalid("the ClickHouse password may contain letters and digits only".to_owned()));
     }
-    let users_of_databases: String = if with_grants {
-        databases().map(|name| users_of(&name, password, in_cluster)).collect()
-    } else {
-        String::new()
-    };
+    let of = |database: &str| users_of(database, &options.users, in_cluster);
+    let users_of_databases: String =
+        if options.durable { of(NAME) } else { databases().map(|name| of(&name)).collect() };
     // http_receive_timeout: an insert whose client stops half-way fails after 5 s instead of 30 s.
     // async_insert: an acknowledged insert is in the table.
     Ok(format!(
@@ -145,6 +171,7 @@ fn users_xml(password: &str, with_grants: bool, in_cluster: bool) -> Result<Stri
             <async_insert>0</async_insert>
             <http_receive_timeout>5</http_receive_timeout>
         </default>
+        <opens_ports><max_sessions_for_user>1</max_sessions_for_user></opens_ports>
     </profiles>
     <quotas><default/></quotas>
     <users>
@@ -160,7 +187,7 @@ fn users_xml(password: &str, with_grants: bool, in_cluster: bool) -> Result<Stri
         <default>
             <password/>
             <networks><ip>127.0.0.1</ip></networks>
-            <profile>default</profile>
+            <profile>opens_ports</profile>
             <quota>default</quota>
             <grants>
                 <query>GRANT SYSTEM LISTEN ON *.*</query>
@@ -180,28 +207,25 @@ pub fn databases() -> impl Iterator<Item = String> {
 
 /// Returns the name of a database's user.
 pub fn user_of(database: &str, user: User) -> String {
-    format!("{database}_{}", user.name())
+    if database == NAME { user.name().to_owned() } else { format!("{database}_{}", user.name()) }
 }
 
 /// Returns the users of a database, with the rights of [`schemas::grants::clickhouse`].
-fn users_of(database: &str, password: &str, in_cluster: bool) -> String {
+fn users_of(database: &str, users: &[(User, String)], in_cluster: bool) -> String {
     let grants = schemas::grants::clickhouse(database, in_cluster);
-    let user = |user: User| {
-        let own = grants.iter().filter(|(of, _)| *of == user);
+    let user = |(user, password): &(User, String)| {
+        let own = grants.iter().filter(|(of, _)| of == user);
         let queries: String = own.map(|(_, grant)| format!("<query>{grant}</query>")).collect();
-        let name = user_of(database, user);
+        if queries.is_empty() {
+            return queries;
+        }
+        let name = user_of(database, *user);
         format!(
             "<{name}><password>{password}</password><networks><ip>127.0.0.1</ip></networks><profile>default</profile>\
              <quota>default</quota><grants>{queries}</grants></{name}>\n"
         )
     };
-    [User::Migrate, User::Api, User::Processor].map(user).concat()
-}
-
-/// Writes a file that other users cannot read, because `users.xml` contains a password.
-fn write(path: &Path, text: &str) -> Result<(), Error> {
-    fs::write(path, text).map_err(Error::file("write", path))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(Error::file("set the mode of", path))
+    users.iter().map(user).collect()
 }
 
 #[cfg(test)]
@@ -210,7 +234,9 @@ mod tests {
 
     #[test]
     fn a_password_that_would_break_the_xml_is_rejected() {
-        assert!(users_xml("a<b", false, false).is_err());
-        assert!(users_xml("abc123", false, false).unwrap().contains("<password>abc123</password>"));
+        let mut options = Options::throw_away("clickhouse").unwrap();
+        assert!(users_xml(&options, false).unwrap().contains("<password>hopline</password>"));
+        options.password = "a<b".to_owned();
+        assert!(users_xml(&options, false).is_err());
     }
 }

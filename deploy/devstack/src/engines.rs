@@ -39,7 +39,7 @@ impl Kind {
     /// The environment variable with the engine's address.
     pub fn variable(self) -> &'static str {
         match self {
-            Self::Kafka => "KAFKA_BROKERS",
+            Self::Kafka => kafka::BROKERS,
             Self::ClickHouse => "CLICKHOUSE_URL",
             Self::Postgres => "DATABASE_URL",
         }
@@ -53,8 +53,8 @@ impl Kind {
     fn probe(self, url: &str) -> Probe {
         let url = url.to_owned();
         match self {
-            Self::Kafka => Probe::Kafka { brokers: url },
-            Self::ClickHouse => Probe::ClickHouse { url },
+            Self::Kafka => Probe::Kafka { client: kafka::settings(&url, None, None).into_iter().collect() },
+            Self::ClickHouse => Probe::ClickHouse { url, ca: None },
             Self::Postgres => Probe::Postgres { url },
         }
     }

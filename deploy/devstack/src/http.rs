@@ -1,8 +1,10 @@
 //! HTTP requests to servers on this machine.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-use reqwest::{Client, redirect};
+use reqwest::{Certificate, Client, redirect};
 
 use crate::Cause;
 
@@ -11,9 +13,19 @@ use crate::Cause;
 /// # Errors
 /// The HTTP library's error when it cannot be set up.
 pub fn client() -> Result<Client, Cause> {
+    client_trusting(None)
+}
+
+/// Returns the same for servers whose certificates are of one authority.
+pub(crate) fn client_trusting(ca: Option<&Path>) -> Result<Client, Cause> {
     // The library needs a TLS provider even for plain HTTP. The error says that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = Client::builder()
+    let trusted = ca.map(|ca| Ok::<_, Cause>(Certificate::from_pem(&fs::read(ca)?)?)).transpose()?;
+    let builder = match trusted {
+        Some(ca) => Client::builder().tls_certs_only([ca]),
+        None => Client::builder(),
+    };
+    let client = builder
         .no_proxy()
         .redirect(redirect::Policy::none())
         .timeout(Duration::from_secs(10))

@@ -1,14 +1,27 @@
 //! Apache Kafka as one KRaft node or several, from its jars.
 
+mod acls;
+
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use futures_util::future::join_all;
-use schemas::grants::User;
 
+pub use self::acls::add_acls;
 use crate::process::{Launch, run};
-use crate::{Error, Options, Probe, Server, ports, programs, random};
+use crate::tls::SERVERS;
+use crate::{Error, Options, Probe, Server, Tls, ports, private, programs, random};
+
+/// The user that may do everything.
+pub const ADMINISTRATOR: &str = "hopline";
+
+/// The services' variable with the brokers.
+pub(crate) const BROKERS: &str = "KAFKA_BROKERS";
+
+/// How users prove their passwords.
+const MECHANISM: &str = "SCRAM-SHA-512";
 
 /// Kafka's logging configuration.
 const LOGGING: &str = "\
@@ -114,24 +127,34 @@ async fn start_node(options: Options, node: &Node) -> Result<Server, Error> {
     let classes = options.cache.kafka().await?.join("*");
     let folder = &options.folder;
     fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
-    let port = if options.users { ports::free_in_a_row(2)? } else { ports::prefer(options.port)? };
+    // A test's broker has a second listener.
+    let is_test = !options.users.is_empty() && !options.is_closed();
+    let port = if is_test { ports::free_in_a_row(2)? } else { ports::prefer(options.port)? };
     let config = folder.join("server.properties");
-    write(&config, &properties(&options, port, node))?;
+    private::write(&config, &properties(&options, port, node))?;
     let logging = folder.join("log4j2.properties");
-    write(&logging, LOGGING)?;
+    private::write(&logging, LOGGING)?;
 
     let formatted = folder.join("formatted");
     if !formatted.exists() {
         let mut format = Command::new(&java);
         format.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp"]).arg(&classes);
         // --ignore-formatted: repeats a format that was killed half-way.
-        format.args(["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", &node.cluster, "-c"]);
-        format.arg(&config);
+        format.args(["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", &node.cluster]);
+        // In a file, because passwords are not for the list of processes.
+        let arguments = folder.join("arguments");
+        private::write(&arguments, &format!("-c\n{}\n{}", config.display(), scram_users(&options)))?;
+        format.arg(format!("@{}", arguments.display()));
         run("formatting Kafka's data folder", format).await?;
-        write(&formatted, "")?;
+        fs::remove_file(&arguments).map_err(Error::file("remove", &arguments))?;
+        private::write(&formatted, "")?;
     }
 
     let brokers = format!("127.0.0.1:{port}");
+    let administrator = options.is_closed().then_some((ADMINISTRATOR, &*options.password));
+    let tls = options.tls.as_ref().filter(|_| administrator.is_some());
+    let client = settings(&brokers, administrator, tls).into_iter().collect();
+    let probe = Probe::Kafka { client };
     let mut launch = Launch::new(java, options.log).arguments(["-Xms64m", "-Xmx512m", "-XX:+UseSerialGC"]);
     if !options.durable {
         // Test brokers run for seconds, in which the optimising compiler costs more than it saves.
@@ -140,11 +163,10 @@ async fn start_node(options: Options, node: &Node) -> Result<Server, Error> {
     let logging = format!("-Dlog4j2.configurationFile={}", logging.display());
     launch = launch.arguments(["-XX:+ExitOnOutOfMemoryError".to_owned(), logging, "-cp".to_owned()]);
     launch = launch.arguments([classes.into_os_string(), "kafka.Kafka".into(), config.into_os_string()]);
-    let probe = Probe::Kafka { brokers: brokers.clone() };
     Server::start_engine(&options.name, &brokers, launch, probe, options.scratch).await
 }
 
-/// Returns the addresses of the listeners that ask for a user, by those of the ones that do not.
+/// Returns the addresses of the listeners that ask for a user, by those of a test's that do not.
 pub fn with_users(brokers: &str) -> String {
     let next = |port: &str| Some(port.parse::<u16>().ok()? + 1);
     let with_next = |broker: &str| {
@@ -154,28 +176,90 @@ pub fn with_users(brokers: &str) -> String {
     brokers.split(',').map(with_next).collect::<Vec<_>>().join(",")
 }
 
-/// The second listener, at which the users of [`schemas::grants`] have no rights but those that the administrator adds.
-/// Who connects to the first one is the administrator.
-fn listener_of_users(options: &Options) -> String {
-    let users = User::ALL.map(|user| format!("user_{}=\"{}\"", user.name(), options.password)).join(" ");
-    let keys = options.tls.as_ref().map_or_else(String::new, |tls| {
-        format!(
-            "listener.name.users.ssl.keystore.type=PEM\nlistener.name.users.ssl.keystore.location={}\n",
-            tls.display()
-        )
+/// Returns librdkafka's settings of a client, as a user with a password if the listener asks for one.
+pub fn settings(brokers: &str, user: Option<(&str, &str)>, tls: Option<&Tls>) -> BTreeMap<String, String> {
+    let protocol = if tls.is_some() { "sasl_ssl" } else { "sasl_plaintext" };
+    let user = user.map(|(name, password)| {
+        [
+            ("security.protocol", protocol),
+            ("sasl.mechanism", MECHANISM),
+            ("sasl.username", name),
+            ("sasl.password", password),
+        ]
     });
-    format!(
-        "\
-authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:ANONYMOUS
-listener.name.users.sasl.enabled.mechanisms=PLAIN
-listener.name.users.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {users};
-{keys}"
-    )
+    let ca = tls.map(|tls| tls.ca.display().to_string());
+    let ca = ca.as_deref().map(|ca| ("ssl.ca.location", ca));
+    let settings = [("bootstrap.servers", brokers)].into_iter().chain(user.into_iter().flatten()).chain(ca);
+    settings.map(|(setting, value)| (setting.to_owned(), value.to_owned())).collect()
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Error> {
-    fs::write(path, text).map_err(Error::file("write", path))
+/// Returns the variables with which the services take the settings of a client.
+pub fn variables(settings: BTreeMap<String, String>) -> impl Iterator<Item = (String, String)> {
+    settings.into_iter().map(|(setting, value)| match &*setting {
+        "bootstrap.servers" => (BROKERS.to_owned(), value),
+        _ => (format!("KAFKA_CONFIG_{}", setting.replace('.', "_").to_uppercase()), value),
+    })
+}
+
+/// Returns the arguments, one on each line, with which Kafka's data begin with users.
+fn scram_users(options: &Options) -> String {
+    let users = options.users.iter().map(|(user, password)| (user.name(), password));
+    let administrator = options.is_closed().then_some((ADMINISTRATOR, &options.password));
+    let argument = |(name, password)| format!("--add-scram\n{MECHANISM}=[name={name},password={password}]\n");
+    users.chain(administrator).map(argument).collect()
+}
+
+/// Returns the listeners for clients: one that asks nobody, unless the broker is closed, whose clients are the
+/// administrator; and one for the users of [`schemas::grants`], who have no rights but those that [`add_acls`] adds.
+///
+/// Controllers prove who they are with the servers' certificate: the users are known once controllers agree.
+fn listeners(options: &Options, port: u16, controller: u16) -> String {
+    let address = format!("127.0.0.1:{port}");
+    let open = (!options.is_closed()).then(|| format!("PLAINTEXT://{address}"));
+    let of_users = if open.is_some() { with_users(&address) } else { address };
+    let of_users = (!options.users.is_empty()).then(|| format!("USERS://{of_users}"));
+    let between = if open.is_some() { "PLAINTEXT" } else { "USERS" };
+    let clients: Vec<String> = open.into_iter().chain(of_users).collect();
+    let clients = clients.join(",");
+    let (sasl, ssl) =
+        if options.tls.is_some() { ("SASL_SSL", "SSL") } else { ("SASL_PLAINTEXT", "PLAINTEXT") };
+    let mut text = format!(
+        "\
+listeners={clients},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={clients}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,USERS:{sasl},CONTROLLER:{ssl}
+inter.broker.listener.name={between}
+"
+    );
+    if !options.users.is_empty() {
+        let anybody = if options.is_closed() { "" } else { ";User:ANONYMOUS" };
+        text += &format!(
+            "\
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:{ADMINISTRATOR};User:CN={SERVERS}{anybody}
+sasl.enabled.mechanisms={MECHANISM}
+sasl.mechanism.inter.broker.protocol={MECHANISM}
+listener.name.users.{}.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \
+username=\"{ADMINISTRATOR}\" password=\"{}\";
+",
+            MECHANISM.to_lowercase(),
+            options.password
+        );
+    }
+    if let Some(Tls { ca, server }) = &options.tls {
+        text += &format!(
+            "\
+ssl.keystore.type=PEM
+ssl.keystore.location={}
+ssl.truststore.type=PEM
+ssl.truststore.location={}
+listener.name.controller.ssl.client.auth=required
+",
+            server.display(),
+            ca.display()
+        );
+    }
+    text
 }
 
 /// Returns a random cluster id: the URL-safe base64 of 16 bytes.
@@ -189,23 +273,13 @@ fn cluster_id() -> Result<String, Error> {
 }
 
 fn properties(options: &Options, port: u16, node: &Node) -> String {
-    let (controller, of_cluster) = (node.controller(), node.settings());
-    let [address, protocol, settings] = if options.users {
-        let security = if options.tls.is_some() { "SASL_SSL" } else { "SASL_PLAINTEXT" };
-        let address = with_users(&format!("127.0.0.1:{port}"));
-        [format!(",USERS://{address}"), format!(",USERS:{security}"), listener_of_users(options)]
-    } else {
-        Default::default()
-    };
+    let (of_cluster, listeners) = (node.settings(), listeners(options, port, node.controller()));
     format!(
         "\
 process.roles=broker,controller
 {of_cluster}\
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{port}{address},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}{address}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT{protocol},CONTROLLER:PLAINTEXT
-{settings}log.dirs={data}
+{listeners}log.dirs={data}
 
 # `api migrate` creates the topics; a typing error must not create one.
 auto.create.topics.enable=false
@@ -234,7 +308,7 @@ mod tests {
     #[test]
     fn the_advertised_address_is_the_listener() {
         let mut options = Options::throw_away("kafka").unwrap();
-        options.users = false;
+        options.users.clear();
         let node = Node { id: 1, controllers: vec![5678], cluster: cluster_id().unwrap() };
         let text = properties(&options, 1234, &node);
         assert!(text.contains("\nadvertised.listeners=PLAINTEXT://127.0.0.1:1234\n"));

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::Error;
+use schemas::grants::User;
+
 use crate::install::Cache;
 use crate::scratch::Scratch;
+use crate::{Error, Tls};
 
 /// The folder, port and other settings of an engine.
 #[derive(Debug)]
@@ -17,22 +19,31 @@ pub struct Options {
     pub log: PathBuf,
     /// The preferred port; 0 for any.
     pub port: u16,
-    /// The password of its user; letters and digits. Kafka's first listener asks for none.
+    /// The password of its administrator; letters and digits. Kafka's first listener asks for none, unless the engine is
+    /// durable and has users.
     pub password: String,
     /// Where downloaded engines are kept.
     pub cache: Cache,
     /// Whether data must survive a crash of the machine and the engine runs for long. Tests need neither.
     pub durable: bool,
-    /// Whether the engine also has the users of [`schemas::grants`], each with [`Options::password`], as the tests
-    /// expect: Kafka on a second listener ([`crate::kafka::with_users`]); Postgres without rights; ClickHouse for each
-    /// of the databases [`crate::clickhouse::databases`].
-    pub users: bool,
-    /// A file with a private key and its certificate in PEM: Kafka's listener of users and Postgres then want TLS.
-    pub tls: Option<PathBuf>,
+    /// Those users of [`schemas::grants`] that the engine also has, each with its password: Kafka on a listener of its own
+    /// ([`crate::kafka::with_users`]), Postgres without rights but that `hopline_migrate` owns the database. ClickHouse has
+    /// them with their rights; in tests for each of the databases [`crate::clickhouse::databases`].
+    pub users: Vec<(User, String)>,
+    /// The certificate with which the engine encrypts every connection except those to Kafka's first listener.
+    pub tls: Option<Tls>,
     pub(crate) scratch: Option<Scratch>,
 }
 
+/// The password of every user of an engine of a test.
+const PASSWORD: &str = "hopline";
+
 impl Options {
+    /// Returns whether everybody needs a password, also the administrator of Kafka, which asks a test's for none.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.durable && !self.users.is_empty()
+    }
+
     /// Returns options for an engine that keeps its data in `folder`.
     pub fn in_folder(
         name: &str,
@@ -50,7 +61,7 @@ impl Options {
             password: password.to_owned(),
             cache,
             durable: true,
-            users: false,
+            users: Vec::new(),
             tls: None,
             scratch: None,
         }
@@ -67,10 +78,10 @@ impl Options {
             folder: scratch.path().join(name),
             log: scratch.path().join(format!("{name}.log")),
             port: 0,
-            password: "hopline".to_owned(),
+            password: PASSWORD.to_owned(),
             cache: Cache::shared(),
             durable: false,
-            users: true,
+            users: User::ALL.map(|user| (user, PASSWORD.to_owned())).into(),
             tls: None,
             scratch: Some(scratch),
         })

@@ -19,6 +19,10 @@ pub use standby::{copy_data, promote, set_synchronous, start_standby};
 /// The name of the superuser and of the database.
 const NAME: &str = "hopline";
 
+/// The copies of [`Tls`](crate::Tls)'s files in the data folder.
+const SERVER: &str = "server.pem";
+const CA: &str = "ca.pem";
+
 /// Starts a server and waits until it answers; its URL is `postgres://user:password@host:port/database`.
 ///
 /// When run by root, it starts as another account, because Postgres refuses to run as root.
@@ -42,7 +46,10 @@ pub async fn start_from(programs: PathBuf, options: Options) -> Result<Server, E
     if !data.exists() {
         create_data(&programs, account.as_ref(), folder, &options).await?;
     }
-    let tls = options.tls.as_ref().map(|file| own_copy(file, &data, account.as_ref())).transpose()?;
+    if let Some(tls) = &options.tls {
+        own_copy(&tls.server, &data.join(SERVER), account.as_ref())?;
+        own_copy(&tls.ca, &data.join(CA), account.as_ref())?;
+    }
     let port = ports::prefer(options.port)?;
     let mut launch = Launch::new(programs.join("postgres"), options.log).arguments([
         "-D".into(),
@@ -54,15 +61,9 @@ pub async fn start_from(programs: PathBuf, options: Options) -> Result<Server, E
     launch = launch.arguments(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
     // Each service of each test has a connection pool.
     launch = launch.arguments(["-c", "max_connections=400"]);
-    if let Some(file) = tls {
-        let setting = |name: &str| format!("{name}={}", file.display());
-        launch = launch.arguments([
-            "-c".to_owned(),
-            "ssl=on".to_owned(),
-            "-c".to_owned(),
-            setting("ssl_cert_file"),
-        ]);
-        launch = launch.arguments(["-c".to_owned(), setting("ssl_key_file")]);
+    if options.tls.is_some() {
+        let files = ["ssl_cert_file", "ssl_key_file"].map(|name| format!("--{name}={SERVER}"));
+        launch = launch.arguments(["--ssl=on"]).arguments(files);
     }
     if !options.durable {
         // Commits survive a killed server; only a crash of the machine loses them.
@@ -73,7 +74,8 @@ pub async fn start_from(programs: PathBuf, options: Options) -> Result<Server, E
     launch.stop_signal = Signal::SIGINT;
     // "Immediate" shutdown: the postmaster ends its backends; after a SIGKILL they would run on for a while.
     launch.orphan_signal = Signal::SIGQUIT;
-    let url = format!("postgres://{NAME}:{}@127.0.0.1:{port}/{NAME}", options.password);
+    let verified = options.tls.map_or_else(String::new, |tls| verified(&tls.ca));
+    let url = format!("postgres://{NAME}:{}@127.0.0.1:{port}/{NAME}{verified}", options.password);
     let probe = Probe::Postgres { url: url.clone() };
     Server::start_engine(&options.name, &url, launch, probe, options.scratch).await
 }
@@ -104,16 +106,23 @@ fn create_folder(folder: &Path, account: Option<&Account>) -> Result<(), Error> 
     }
 }
 
-/// Copies a private key into the data folder, because Postgres refuses one that others may read.
-fn own_copy(file: &Path, data: &Path, account: Option<&Account>) -> Result<PathBuf, Error> {
-    let copy = data.join("server.pem");
-    fs::copy(file, &copy).map_err(Error::file("copy", file))?;
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o600))
-        .map_err(Error::file("set the mode of", &copy))?;
+/// Returns the query of a URL whose clients want a certificate of this authority.
+fn verified(ca: &Path) -> String {
+    // What would end the path in a query.
+    let path = ca.display().to_string().replace('%', "%25").replace('&', "%26").replace(' ', "%20");
+    format!("?sslmode=verify-full&sslrootcert={path}")
+}
+
+/// Copies a file into the data folder for Postgres alone: it refuses a private key that others may read, and its account
+/// may have no access to the original.
+fn own_copy(file: &Path, copy: &Path, account: Option<&Account>) -> Result<(), Error> {
+    fs::copy(file, copy).map_err(Error::file("copy", file))?;
+    fs::set_permissions(copy, fs::Permissions::from_mode(0o600))
+        .map_err(Error::file("set the mode of", copy))?;
     if let Some(account) = account {
-        chown(&copy, Some(account.uid), Some(account.gid)).map_err(Error::file("set the owner of", &copy))?;
+        chown(copy, Some(account.uid), Some(account.gid)).map_err(Error::file("set the owner of", copy))?;
     }
-    Ok(copy)
+    Ok(())
 }
 
 /// Creates `folder/data` with the user and the database; it gets this name when complete.
@@ -148,19 +157,25 @@ async fn create_data(
     // Single-user mode needs no port, no client program and no password.
     let mut single = command("postgres");
     single.args(["--single", "-j", "-D"]).arg(&partial).arg("postgres");
-    let users = if options.users { &User::ALL[..] } else { &[] };
-    let users =
-        users.iter().map(|user| format!("CREATE ROLE {} LOGIN PASSWORD '{password}'\n;\n\n", user.name()));
+    let users = options
+        .users
+        .iter()
+        .map(|(user, password)| format!("CREATE ROLE {} LOGIN PASSWORD '{password}'\n;\n\n", user.name()));
+    let has_owner = options.users.iter().any(|(user, _)| *user == User::Migrate);
+    let owner = if has_owner { User::Migrate.name() } else { NAME };
     let statements = format!(
-        "ALTER ROLE {NAME} PASSWORD '{password}'\n;\n\nCREATE DATABASE {NAME}\n;\n\n{}",
+        "ALTER ROLE {NAME} PASSWORD '{password}'\n;\n\n{}CREATE DATABASE {NAME} OWNER {owner}\n;\n\n",
         users.collect::<String>()
     );
     run_with_input("creating Postgres' database", single, statements.into_bytes()).await?;
 
     let rules = partial.join("pg_hba.conf");
-    let rule = "# Without a password any user of this machine could connect.\n\
-                host all all 127.0.0.1/32 scram-sha-256\n\
-                host replication all 127.0.0.1/32 scram-sha-256\n";
+    let kind = if options.tls.is_some() { "hostssl" } else { "host" };
+    let rule = format!(
+        "# Without a password any user of this machine could connect.\n\
+         {kind} all all 127.0.0.1/32 scram-sha-256\n\
+         {kind} replication {NAME} 127.0.0.1/32 scram-sha-256\n"
+    );
     fs::write(&rules, rule).map_err(Error::file("write", &rules))?;
     fs::rename(&partial, folder.join("data")).map_err(Error::file("rename", &partial))
 }

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use devstack::clickhouse::query;
 use devstack::clickhouse_cluster::start_cluster;
 use devstack::process::{descendants, is_alive};
-use devstack::{Kind, Options, Server, readiness};
+use devstack::{Cause, Kind, Options, Server, clickhouse, readiness};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -24,6 +23,10 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 async fn throw_away(kind: Kind) -> Server {
     kind.start(Options::throw_away(kind.name()).unwrap()).await.unwrap()
+}
+
+async fn query(url: &str, statement: &str) -> Result<String, Cause> {
+    clickhouse::query(url, None, statement).await
 }
 
 /// Returns the temporary folder of an engine.

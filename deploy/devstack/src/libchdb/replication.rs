@@ -60,7 +60,7 @@ const PAGE: usize = 4096;
 const SHORT: usize = 22;
 
 /// Changes the loaded library, whose memory begins at `base`, before its entry point is called: other servers reach it
-/// at `address`, which must be the second one that it listens on.
+/// by this scheme at `address`, which must be the second one that it listens on or what decrypts for it, as a user with a password.
 ///
 /// # Errors
 /// When the library is another version.
@@ -68,7 +68,12 @@ const SHORT: usize = 22;
 /// # Safety
 /// `base` must be where the library is loaded, and no other thread may run its code.
 #[allow(unsafe_code)]
-pub(super) unsafe fn enable(base: *mut u8, address: SocketAddrV4) -> Result<(), Cause> {
+pub(super) unsafe fn enable(
+    base: *mut u8,
+    address: SocketAddrV4,
+    scheme: &str,
+    [user, password]: [&str; 2],
+) -> Result<(), Cause> {
     // SAFETY: as for this function.
     unsafe {
         for function in [&ADDRESS, &SCHEME, &CREDENTIALS, &FACTORY, &FAULT] {
@@ -83,18 +88,17 @@ pub(super) unsafe fn enable(base: *mut u8, address: SocketAddrV4) -> Result<(), 
         }
     }
     let mut memory = Memory::new()?;
-    let name = memory.put(HANDLER.as_bytes());
-    // A long string: where it is, its length, its capacity with the highest bit set.
-    let name = memory.put(&words(&[name, HANDLER.len() as u64, 1 << 63 | 48]));
+    let name = memory.string(HANDLER)?;
+    let name = memory.put(&name);
     let host = short(&address.ip().to_string())?;
     let port = u64::from(address.port()).to_le_bytes();
     let host_and_port = memory.put(&[&host[..], &port].concat());
-    let scheme = memory.put(&short("http")?);
-    let nobody = [short("")?, short("")?].concat();
-    let entry = memory.put(&nobody);
+    let scheme = memory.put(&short(scheme)?);
+    let user = [short(user)?, memory.string(password)?].concat();
+    let entry = memory.put(&user);
     // User and password, then the vector of all that are accepted: this one.
     let accepted = words(&[entry, entry + 48, entry + 48]);
-    let credentials = memory.put(&[nobody, accepted, vec![0; 256]].concat());
+    let credentials = memory.put(&[user, accepted, vec![0; 256]].concat());
     let calls = memory.put(&words(&[0]));
 
     // mov rax, CONSTANT; then each copies what is there to the result, whose address is in rdi, and returns it.
@@ -172,6 +176,19 @@ impl Memory {
             ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
             place as u64
         }
+    }
+}
+
+impl Memory {
+    /// Returns a string as C++ keeps it.
+    fn string(&mut self, text: &str) -> Result<Vec<u8>, Cause> {
+        if text.len() <= SHORT {
+            return short(text);
+        }
+        // A long one: where it is, its length, its capacity with the highest bit set.
+        let at = self.put(&[text.as_bytes(), &[0]].concat());
+        let length = text.len() as u64;
+        Ok(words(&[at, length, 1 << 63 | (length + 1)]))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, PgConnection};
 
-use super::{create_folder, start_from};
+use super::{CA, SERVER, create_folder, start_from};
 use crate::process::run;
 use crate::readiness::until;
 use crate::{Account, Cause, Error, Options, Server};
@@ -70,7 +70,11 @@ async fn copy(primary: &Server, from: &Path, to: &Path, account: Option<&Account
 
     let password = primary.url().split(['@', ':']).nth(2).unwrap_or_default();
     let (host, port, user) = (of.get_host(), of.get_port(), of.get_username());
-    let settings = format!("primary_conninfo = 'host={host} port={port} user={user} password={password}'\n");
+    // The files in the data folder: by default libpq looks in a home, which its account may have no access to.
+    let files = format!(" sslmode=verify-full sslrootcert={CA} sslcert={SERVER} sslkey={SERVER}");
+    let verified = if to.join(CA).exists() { &*files } else { "" };
+    let settings =
+        format!("primary_conninfo = 'host={host} port={port} user={user} password={password}{verified}'\n");
     let own = |name: &str, text: &str| {
         let file = to.join(name);
         fs::write(&file, text)

@@ -158,6 +158,13 @@ pub(crate) enum Command {
         /// The second address that it listens on for HTTP, which it then uses for replication
         #[arg(long)]
         replicates_at: Option<SocketAddrV4>,
+        /// Where connections are encrypted; the library listens elsewhere
+        #[arg(long)]
+        encrypted: Vec<SocketAddrV4>,
+        #[arg(long)]
+        ca: Option<PathBuf>,
+        #[arg(long)]
+        certificate: Option<PathBuf>,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },

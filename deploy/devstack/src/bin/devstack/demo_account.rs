@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use devstack::process::run;
 use devstack::{Cause, http, random};
+use schemas::grants::User;
 use serde_json::Value;
 
 use crate::environment::Services;
@@ -75,7 +76,7 @@ async fn admin<const N: usize>(
     fields: [&str; N],
 ) -> anyhow::Result<[String; N]> {
     let mut command = Command::new(services.program("api")?);
-    command.arg("admin").args(arguments).envs(&services.variables);
+    command.arg("admin").args(arguments).envs(services.environment(User::Api));
     let what = format!("`api admin {}`", arguments.join(" "));
     let output: Value = serde_json::from_slice(&run(&what, command).await?).unwrap_or_default();
     let values = fields.map(|field| output[field].as_str().unwrap_or_default().to_owned());

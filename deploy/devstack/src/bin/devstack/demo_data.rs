@@ -65,17 +65,17 @@ pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
     for link in &data.links {
         links.push(CreatedLink { link, id: api.upsert(link).await?, visits: data.visits(link, end) });
     }
-    let variable =
-        |name: &str| services.variables.get(name).with_context(|| format!("the stack has no {name}"));
     // The one of a cluster's servers that accepts writes: this client takes only one.
     let primary = status.services.iter().find(|service| service.role.as_deref() == Some("primary"));
     let url = primary.and_then(|primary| primary.url.as_ref());
-    let url = url.map_or_else(|| variable("DATABASE_URL"), Ok)?;
+    let url = url.or(status.postgres.as_ref()).context("Postgres is not running")?;
     let mut postgres = PgConnection::connect(url).await.context("connecting to Postgres")?;
     for CreatedLink { link, id, .. } in &links {
         backdate_link(&mut postgres, *id, link.created_at(end)).await?;
     }
-    let keys = click_id_keys(variable("HOPLINE_CLICK_ID_KEYS")?)?;
+    let keys =
+        services.variables.get("HOPLINE_CLICK_ID_KEYS").context("the stack has no HOPLINE_CLICK_ID_KEYS")?;
+    let keys = click_id_keys(keys)?;
     let workspace = demo.workspace_id.parse().context("the demo account's workspace id")?;
     let (mut clicks, mut converting) = (Vec::new(), Vec::new());
     for link in &links {
@@ -88,8 +88,8 @@ pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
         }
     }
     let sent = clicks.len();
-    let brokers = variable("KAFKA_BROKERS")?.clone();
-    tokio::task::spawn_blocking(move || publish(&brokers, &clicks)).await??;
+    let client = status.kafka_client().context("Kafka is not running")?;
+    tokio::task::spawn_blocking(move || publish(client, &clicks)).await??;
     api.await_counts(&links).await?;
     for (number, click_id) in converting.iter().enumerate() {
         api.convert(click_id, number).await?;
@@ -149,13 +149,9 @@ fn click(
 }
 
 /// Writes the clicks to their topic and waits until Kafka has confirmed them.
-fn publish(brokers: &str, clicks: &[Click]) -> anyhow::Result<()> {
-    let producer: ThreadedProducer<DefaultProducerContext> = ClientConfig::new()
-        .set("bootstrap.servers", brokers)
-        .set("acks", "all")
-        .set("enable.idempotence", "true")
-        .set("linger.ms", "20")
-        .create()?;
+fn publish(mut client: ClientConfig, clicks: &[Click]) -> anyhow::Result<()> {
+    let producer: ThreadedProducer<DefaultProducerContext> =
+        client.set("acks", "all").set("enable.idempotence", "true").set("linger.ms", "20").create()?;
     let prefix = std::env::var("HOPLINE_TOPIC_PREFIX").unwrap_or_default();
     let topic = format!("{prefix}{}", schemas::topic::CLICKS.name);
     for click in clicks {

@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use devstack::install::Cache;
 use devstack::{Engine, Error, Kind, Options, Server, clickhouse, clickhouse_cluster, kafka, postgres};
 
+use crate::access::Access;
 use crate::folder::Folder;
 use crate::members::Topology;
 use crate::pair::{Node, Pair};
@@ -17,6 +18,9 @@ use crate::state::{STATE, Secrets, State};
 
 /// The webhook receiver's key among the remembered ports.
 const RECEIVER: &str = "receiver";
+
+/// The user's variable with the prefix of all topics.
+const TOPIC_PREFIX: &str = "HOPLINE_TOPIC_PREFIX";
 
 /// Returns the downloaded engines and data.
 pub(crate) fn cache(folder: &Folder, stack: &Arc<Stack>) -> Cache {
@@ -36,6 +40,9 @@ pub(crate) fn check_externals(topology: Topology) -> anyhow::Result<()> {
 /// Starts the engines and the webhook receiver, on the ports of the last time if they are free.
 pub(crate) async fn start(folder: &Folder, stack: &Arc<Stack>, secrets: &Secrets) -> anyhow::Result<()> {
     let mut state: State = folder.read(STATE)?.unwrap_or_default();
+    if stack.topology() == Topology::Cluster {
+        stack.parts().access = Some(Access::of(folder, secrets)?);
+    }
     let mut postgres_folder = None;
     if Kind::Postgres.external_url().is_none() {
         postgres_folder = Some(folder.postgres_folder(&mut state)?);
@@ -105,6 +112,9 @@ impl Start<'_> {
         self.stack.report(&format!("{} ready after {seconds:.1} s", names.join(", ")));
         let servers: Vec<Arc<Server>> =
             servers.into_iter().map(|server| self.stack.add_server(server)).collect();
+        if kind == Kind::Kafka {
+            self.add_acls(&servers).await?;
+        }
         if let (Kind::Postgres, [primary, standby]) = (kind, &servers[..]) {
             let node = |server: &Arc<Server>| Node {
                 server: Arc::clone(server),
@@ -114,6 +124,15 @@ impl Start<'_> {
             self.stack.parts().pair = Some(Arc::new(pair));
         }
         Ok(())
+    }
+
+    /// Gives the users of a cluster's brokers their rights.
+    async fn add_acls(&self, servers: &[Arc<Server>]) -> anyhow::Result<()> {
+        let Some(access) = self.stack.parts().access.clone() else { return Ok(()) };
+        let brokers: Vec<&str> = servers.iter().map(|server| server.url()).collect();
+        let prefix = std::env::var(TOPIC_PREFIX).unwrap_or_default();
+        let client = access.kafka(&brokers.join(","), None);
+        Ok(kafka::add_acls(client.into_iter().collect(), schemas::grants::kafka(&prefix)).await?)
     }
 
     /// Starts Postgres' primary, and its standby from a copy of it.
@@ -149,14 +168,21 @@ impl Start<'_> {
             Topology::Cluster => self.postgres_folder.join(name),
         };
         let port = self.state.ports.get(name).copied().unwrap_or(0);
-        Ok(Options::in_folder(name, data, self.folder.log(name), port, self.password, self.cache.clone()))
+        let mut options =
+            Options::in_folder(name, data, self.folder.log(name), port, self.password, self.cache.clone());
+        if let Some(access) = &self.stack.parts().access {
+            options.users.clone_from(&access.users);
+            options.tls = Some(access.tls.clone());
+        }
+        Ok(options)
     }
 }
 
 /// Returns the port of `host:port` or of a URL.
 fn port_of(url: &str) -> Option<u16> {
-    let (_, after) = url.rsplit_once(':')?;
-    after.split('/').next()?.parse().ok()
+    let address = url.split_once('@').map_or(url, |(_, address)| address);
+    let (_, port) = address.split('/').next()?.rsplit_once(':')?;
+    port.parse().ok()
 }
 
 #[cfg(test)]
@@ -167,6 +193,7 @@ mod tests {
     fn the_port_of_every_engine_address_is_found() {
         assert_eq!(port_of("127.0.0.1:20001"), Some(20_001));
         assert_eq!(port_of("http://user:password@127.0.0.1:20002/hopline"), Some(20_002));
-        assert_eq!(port_of("postgres://user:password@127.0.0.1:20003/hopline"), Some(20_003));
+        let postgres = "postgres://user:password@127.0.0.1:20003/hopline?sslrootcert=/a:1/ca.pem";
+        assert_eq!(port_of(postgres), Some(20_003));
     }
 }

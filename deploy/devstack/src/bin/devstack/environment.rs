@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use devstack::{Error, ports};
+use schemas::grants::User;
 use serde::{Deserialize, Serialize};
 
 use crate::folder::Folder;
@@ -19,14 +20,23 @@ pub(crate) struct Services {
     pub(crate) programs: BTreeMap<String, PathBuf>,
     /// Variables in addition to the current environment.
     pub(crate) variables: BTreeMap<String, String>,
+    /// Those with which each user of the engines reaches them, by its name.
+    pub(crate) engines: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 impl Services {
     /// Returns one program, found beside this one, without an environment.
     pub(crate) fn beside_this_program(name: &str) -> Option<Self> {
         let path = std::env::current_exe().ok()?.with_file_name(name);
-        path.is_file()
-            .then(|| Self { programs: [(name.to_owned(), path)].into(), variables: BTreeMap::new() })
+        let programs = [(name.to_owned(), path.clone())].into();
+        let (variables, engines) = Default::default();
+        path.is_file().then_some(Self { programs, variables, engines })
+    }
+
+    /// Returns the variables of a program that a user of the engines runs.
+    pub(crate) fn environment(&self, user: User) -> BTreeMap<String, String> {
+        let engines = self.engines.get(user.name()).cloned().unwrap_or_default();
+        self.variables.clone().into_iter().chain(engines).collect()
     }
 
     pub(crate) fn program(&self, name: &str) -> anyhow::Result<&Path> {
@@ -122,11 +132,7 @@ pub(crate) fn url(address: SocketAddr) -> String {
 }
 
 /// Returns the services' common environment variables, and those of each service's first server.
-pub(crate) fn variables(
-    engines: impl IntoIterator<Item = (&'static str, String)>,
-    instances: &[Instance],
-    secrets: &Secrets,
-) -> BTreeMap<String, String> {
+pub(crate) fn variables(instances: &[Instance], secrets: &Secrets) -> BTreeMap<String, String> {
     let loopback = "127.0.0.0/8,::1/128";
     let mut variables: BTreeMap<String, String> = [
         // Not for production: trusts clients' headers with addresses, and allows webhooks to this machine.
@@ -138,7 +144,6 @@ pub(crate) fn variables(
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
-    variables.extend(engines.into_iter().map(|(name, value)| (name.to_owned(), value)));
     if let Some(edge) = public_urls(instances, "ingest").into_iter().next() {
         variables.insert("HOPLINE_PUBLIC_URL".to_owned(), edge);
     }
@@ -177,13 +182,12 @@ mod tests {
         let folder = Folder::open(scratch.path()).unwrap();
         let instances = instances(Topology::Single, &folder);
         let secrets = Secrets::generate().unwrap();
-        let variables = variables([("KAFKA_BROKERS", "k:9".to_owned())], &instances, &secrets);
+        let variables = variables(&instances, &secrets);
         let [ingest, _, api, _] = &instances[..] else { panic!("{instances:?}") };
         assert_eq!(variables["HOPLINE_API_LISTEN"], api.public.unwrap().to_string());
         assert_eq!(variables["HOPLINE_EDGE_LISTEN"], ingest.public.unwrap().to_string());
         assert_eq!(variables["HOPLINE_PUBLIC_URL"], url(ingest.public.unwrap()));
         assert_eq!(variables["HOPLINE_INGEST_OPERATIONS_LISTEN"], ingest.operations.to_string());
-        assert_eq!(variables["KAFKA_BROKERS"], "k:9");
         assert!(variables["HOPLINE_SPOOL_DIR"].ends_with("/.dev/data/spool"), "{variables:?}");
     }
 
@@ -210,7 +214,7 @@ mod tests {
         let (one, other) = (first.variables(), second.variables());
         assert!(one.keys().eq(other.keys()));
         assert!(one.iter().all(|(name, value)| other[name] != *value), "{one:?} {other:?}");
-        let variables = variables([], &instances, &Secrets::generate().unwrap());
+        let variables = variables(&instances, &Secrets::generate().unwrap());
         assert_eq!(variables["HOPLINE_SPOOL_DIR"], one["HOPLINE_SPOOL_DIR"]);
         assert_eq!(public_urls(&instances, "api").len(), 2);
     }

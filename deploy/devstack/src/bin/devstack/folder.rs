@@ -56,7 +56,7 @@ impl Folder {
     }
 
     /// Returns the folder of what the two stacks do not share.
-    fn home(&self) -> PathBuf {
+    pub(crate) fn home(&self) -> PathBuf {
         match self.topology {
             Topology::Single => self.path.clone(),
             Topology::Cluster => self.path.join("cluster"),

@@ -1,5 +1,6 @@
 //! The program behind `./dev`: runs all of Hopline on this machine, with real engines.
 
+mod access;
 mod action;
 mod addresses;
 mod cli;
@@ -33,15 +34,21 @@ use action::Action;
 use anyhow::Context as _;
 use cli::{Cli, Command, ForwardedArguments, ServerName};
 use control::Request;
+use devstack::Tls;
+use devstack::libchdb::Encryption;
 use folder::Folder;
 use members::Topology;
+use schemas::grants::User;
 use terminal::{print_error, print_line};
 
 fn main() -> ExitCode {
     let cli: Cli = devstack::usage::parse();
-    if let Command::RunLibchdb { library, replicates_at, arguments } = cli.command {
-        // ClickHouse's process has no async runtime and no other threads.
-        return match devstack::libchdb::run(&library, replicates_at, arguments) {
+    if let Command::RunLibchdb { library, replicates_at, encrypted, ca, certificate, arguments } = cli.command
+    {
+        let tls = ca.zip(certificate).map(|(ca, server)| Tls { ca, server });
+        let encryption = tls.map(|tls| Encryption { tls, at: encrypted });
+        // ClickHouse's process has no async runtime and no thread but the one that encrypts.
+        return match devstack::libchdb::run(&library, replicates_at, encryption, arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&anyhow::anyhow!(error)),
         };
@@ -147,6 +154,8 @@ async fn operate(
         Err(error) => environment::Services::beside_this_program(program).ok_or(error)?,
     };
     let path = services.program(program)?;
-    let error = Program::new(path).arg(command).args(arguments.values).envs(&services.variables).exec();
+    let user = User::of(program).context("every service has a user")?;
+    let environment = services.environment(user);
+    let error = Program::new(path).arg(command).args(arguments.values).envs(environment).exec();
     Err(error).with_context(|| format!("could not run {}", path.display()))
 }

@@ -10,8 +10,10 @@ use devstack::process::{Stopped, tail};
 use devstack::{Engine, Kind, Server};
 use futures_util::future::join_all;
 use parking_lot::{Mutex, MutexGuard};
+use schemas::grants::User;
 use tokio::sync::{broadcast, watch};
 
+use crate::access::Access;
 use crate::action::Action;
 use crate::environment::{Instance, Services, public_urls, url};
 use crate::members::{Member, Topology};
@@ -28,6 +30,8 @@ pub(crate) struct Parts {
     external: BTreeMap<&'static str, Arc<Engine>>,
     /// The services and engines that this stack has started, by name.
     pub(crate) servers: BTreeMap<String, Arc<Server>>,
+    /// The certificates and passwords of a cluster.
+    pub(crate) access: Option<Access>,
     /// The two servers of Postgres in a cluster.
     pub(crate) pair: Option<Arc<Pair>>,
     pub(crate) instances: Vec<Instance>,
@@ -88,10 +92,11 @@ impl Stack {
         self.parts().services.clone().context("the stack is still starting")
     }
 
-    /// The environment variables with the engines' addresses.
-    pub(crate) fn engine_variables(&self) -> Vec<(&'static str, String)> {
+    /// The environment variables with which a user reaches the engines.
+    pub(crate) fn engine_variables(&self, user: User) -> BTreeMap<String, String> {
         let parts = self.parts();
-        addresses::variables(self.topology, |kind| self.urls(&parts, kind))
+        let urls = |kind| self.urls(&parts, kind);
+        addresses::variables(self.topology, urls, parts.access.as_ref(), user)
     }
 
     /// Returns the URLs of an engine's servers.
@@ -157,7 +162,8 @@ impl Stack {
         let (apis, edges) = (public_urls(&parts.instances, "api"), public_urls(&parts.instances, "ingest"));
         (status.api, status.edge) = (apis.first().cloned(), edges.first().cloned());
         if is_cluster {
-            status.cluster = Some(ClusterStatus::new(edges, apis, status.kafka.as_deref()));
+            status.cluster =
+                Some(ClusterStatus::new(edges, apis, status.kafka.as_deref(), parts.access.as_ref()));
         }
         status.receiver = parts.receiver_port.map(|port| format!("http://127.0.0.1:{port}/"));
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use chrono::{DateTime, Utc};
 use devstack::{Error, random};
+use schemas::grants::User;
 use serde::{Deserialize, Serialize};
 
 /// The file of [`State`].
@@ -45,14 +46,19 @@ pub(crate) struct Secrets {
     pub(crate) visitor_key: String,
     /// The value of `HOPLINE_SECRET_KEYS`.
     pub(crate) secret_keys: String,
-    /// The password of the engines' user.
+    /// The password of the engines' administrator.
     pub(crate) engine_password: String,
+    /// The passwords of the users with the services' rights, which only a cluster has, by their names.
+    #[serde(default)]
+    pub(crate) users: BTreeMap<String, String>,
 }
 
 impl Secrets {
     /// Generates new secrets.
     pub(crate) fn generate() -> Result<Self, Error> {
+        let password = |user: User| Ok((user.name().to_owned(), random::hex::<16>()?));
         Ok(Self {
+            users: User::ALL.into_iter().map(password).collect::<Result<_, Error>>()?,
             click_id_keys: format!("1:{}", random::hex::<32>()?),
             visitor_key: random::hex::<32>()?,
             secret_keys: format!("1:{}", random::hex::<32>()?),

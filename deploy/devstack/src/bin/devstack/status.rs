@@ -3,9 +3,12 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use devstack::kafka;
+use rdkafka::ClientConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::access::Access;
 use crate::members::Topology;
 use crate::state::DemoAccount;
 
@@ -42,17 +45,23 @@ pub(crate) struct Status {
 pub(crate) struct ClusterStatus {
     pub(crate) edges: Vec<String>,
     pub(crate) apis: Vec<String>,
-    /// The settings of librdkafka for a client of Kafka.
+    /// The settings of librdkafka for a client of Kafka, of the administrator.
     pub(crate) kafka_client: Option<Value>,
-    /// The authority that signed the engines' certificates; null without TLS.
+    /// The authority that signed the engines' certificate.
     pub(crate) ca_file: Option<PathBuf>,
 }
 
 impl ClusterStatus {
     /// Returns the status with the addresses that are known so far.
-    pub(crate) fn new(edges: Vec<String>, apis: Vec<String>, kafka: Option<&str>) -> Self {
-        let kafka_client = kafka.map(|brokers| json!({ "bootstrap.servers": brokers }));
-        Self { edges, apis, kafka_client, ca_file: None }
+    pub(crate) fn new(
+        edges: Vec<String>,
+        apis: Vec<String>,
+        kafka: Option<&str>,
+        access: Option<&Access>,
+    ) -> Self {
+        let client = kafka.zip(access).map(|(brokers, access)| access.kafka(brokers, None));
+        let kafka_client = client.map(|client| json!(client));
+        Self { edges, apis, kafka_client, ca_file: access.map(|access| access.tls.ca.clone()) }
     }
 }
 
@@ -110,6 +119,17 @@ impl Status {
         Ok(serde_json::to_string_pretty(&json)?)
     }
 
+    /// Returns the settings of an administrator's client of Kafka; `None` while Kafka is not running.
+    pub(crate) fn kafka_client(&self) -> Option<ClientConfig> {
+        let of_cluster = self.cluster.as_ref().and_then(|cluster| cluster.kafka_client.as_ref()?.as_object());
+        let Some(settings) = of_cluster else {
+            let settings = |brokers: &String| kafka::settings(brokers, None, None);
+            return self.kafka.as_ref().map(settings).map(ClientConfig::from_iter);
+        };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Some(settings.iter().map(|(setting, value)| (setting.clone(), text(value))).collect())
+    }
+
     /// Returns the address that opens the dashboard, or signs the first owner up.
     pub(crate) fn dashboard_address(&self) -> Option<String> {
         let token = self.setup_token.as_ref().map(|token| format!("#setup_token={token}"));
@@ -164,7 +184,11 @@ fn remove(json: &mut Value, key: &str) {
 
 #[cfg(test)]
 mod tests {
+    use devstack::scratch::Scratch;
+
     use super::*;
+    use crate::folder::Folder;
+    use crate::state::Secrets;
 
     #[test]
     fn the_json_of_a_stopped_stack_has_all_keys() {
@@ -186,7 +210,11 @@ mod tests {
     fn the_json_of_a_cluster_has_more_keys() {
         let mut status = Status::not_running(Topology::Cluster, None, None);
         let edges = vec!["http://e:1".to_owned(), "http://e:2".to_owned()];
-        status.cluster = Some(ClusterStatus::new(edges, Vec::new(), Some("k:1,k:2,k:3")));
+        let scratch = Scratch::new("status").unwrap();
+        let folder = Folder::open(scratch.path()).unwrap();
+        let access = Access::of(&folder, &Secrets::generate().unwrap()).unwrap();
+        status.kafka = Some("k:1,k:2,k:3".to_owned());
+        status.cluster = Some(ClusterStatus::new(edges, Vec::new(), status.kafka.as_deref(), Some(&access)));
         let postgres = status.services.last_mut().unwrap();
         (postgres.role, postgres.url) = (Some("standby".to_owned()), Some("postgres://p".to_owned()));
         let json: Value = serde_json::from_str(&status.json().unwrap()).unwrap();
@@ -195,8 +223,9 @@ mod tests {
                         dashboard setup_token edges apis kafka_client ca_file";
         assert_eq!(keys.join(" "), contract);
         assert_eq!(json["edges"][1], "http://e:2");
-        assert_eq!(json["kafka_client"], json!({ "bootstrap.servers": "k:1,k:2,k:3" }));
-        assert_eq!(json["ca_file"], Value::Null);
+        assert_eq!(json["kafka_client"]["bootstrap.servers"], "k:1,k:2,k:3");
+        assert_eq!(json["kafka_client"]["ssl.ca.location"], json["ca_file"]);
+        assert_eq!(status.kafka_client().unwrap().get("sasl.username"), Some("hopline"));
         let postgres = json["services"].as_array().unwrap().last().unwrap();
         assert_eq!((&postgres["name"], &postgres["role"]), (&json!("postgres-2"), &json!("standby")));
         assert_eq!(postgres["url"], "postgres://p");

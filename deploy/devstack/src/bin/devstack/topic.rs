@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use devstack::Kind;
+use devstack::{Kind, kafka};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
@@ -22,22 +22,21 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Prints the topic from its beginning to its end, or for ever with `--follow`.
 pub(crate) async fn print(folder: &Folder, options: &Topic) -> anyhow::Result<()> {
-    let brokers = match Kind::Kafka.external_url() {
-        Some(brokers) => brokers,
-        None => control::status(folder).await?.kafka.context("Kafka is not running; `./dev up` starts it")?,
+    let client = match Kind::Kafka.external_url() {
+        Some(brokers) => kafka::settings(&brokers, None, None).into_iter().collect(),
+        None => {
+            let status = control::status(folder).await?;
+            status.kafka_client().context("Kafka is not running; `./dev up` starts it")?
+        }
     };
     let (name, follow, max) = (options.name.clone(), options.follow, options.max);
     // The consumer blocks its thread; Ctrl-C ends the process.
-    tokio::task::spawn_blocking(move || read(&brokers, &name, follow, max.unwrap_or(u64::MAX))).await?
+    tokio::task::spawn_blocking(move || read(client, &name, follow, max.unwrap_or(u64::MAX))).await?
 }
 
-fn read(brokers: &str, name: &str, follow: bool, max: u64) -> anyhow::Result<()> {
-    let mut config = ClientConfig::new();
+fn read(mut config: ClientConfig, name: &str, follow: bool, max: u64) -> anyhow::Result<()> {
     // The consumer does not join the group: it assigns partitions itself and commits nothing.
-    config
-        .set("bootstrap.servers", brokers)
-        .set("group.id", "devstack-topic")
-        .set("enable.auto.commit", "false");
+    config.set("group.id", "devstack-topic").set("enable.auto.commit", "false");
     config.set("enable.partition.eof", "true");
     let consumer: BaseConsumer = config.create()?;
     let mut unfinished = assign(&consumer, name)?;

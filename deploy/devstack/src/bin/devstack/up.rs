@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use devstack::process::{Launch, run};
 use devstack::{Probe, Server};
 use futures_util::future::try_join_all;
+use schemas::grants::User;
 use tokio::time::sleep;
 
 use crate::cli::Up;
@@ -97,15 +98,16 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
         state.ports.extend(instances.iter().flat_map(Instance::ports));
         folder.write(STATE, &state)?;
     }
-    let mut variables = variables(stack.engine_variables(), &instances, &secrets);
+    let mut variables = variables(&instances, &secrets);
     variables.extend(data.map(|folder| (DATA_DIR.to_owned(), folder.display().to_string())));
-    let services = Services { programs, variables };
+    let of_user = |user: User| (user.name().to_owned(), stack.engine_variables(user));
+    let services = Services { programs, variables, engines: User::ALL.map(of_user).into() };
     stack.parts().instances.clone_from(&instances);
     stack.parts().services = Some(services.clone());
 
     stack.report("migrating: `api migrate`");
     let mut migrate = Command::new(services.program("api")?);
-    migrate.arg("migrate").envs(&services.variables);
+    migrate.arg("migrate").envs(services.environment(User::Migrate));
     run("`api migrate`", migrate).await.context(OTHER_VERSION)?;
 
     start_services(folder, stack, &services, &instances).await?;
@@ -157,7 +159,8 @@ async fn start_services(
         let began = Instant::now();
         let name = &instance.name;
         let mut launch = Launch::new(services.program(instance.service)?, folder.log(name));
-        launch.environment = services.variables.clone().into_iter().chain(instance.variables()).collect();
+        let user = User::of(instance.service).context("every service has a user")?;
+        launch.environment = services.environment(user).into_iter().chain(instance.variables()).collect();
         launch.stop_deadline = drain + AFTER_DRAIN;
         let operations = url(instance.operations);
         let probe = Probe::Http { url: format!("{operations}/readyz") };
