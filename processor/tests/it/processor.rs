@@ -41,8 +41,7 @@ fn parse(isolated: &Isolated, command: &[&str]) -> Program {
         "--audit-hours",
         "0",
     ];
-    let cluster: &[&str] =
-        if isolated.other_clickhouse.is_empty() { &[] } else { &["--clickhouse-cluster", CLUSTER] };
+    let cluster: &[&str] = if isolated.is_replicated() { &["--clickhouse-cluster", CLUSTER] } else { &[] };
     Program::try_parse_from(engines.iter().chain(cluster).chain(command)).unwrap()
 }
 

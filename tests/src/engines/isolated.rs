@@ -1,0 +1,226 @@
+//! The parts of the engines that one test has, and how to reach them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use devstack::kafka;
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions};
+use reqwest::Url;
+use schemas::grants::User;
+use schemas::topic;
+use sqlx::{Connection as _, Executor as _, PgConnection};
+
+use super::statements::accepted;
+use super::urls::{PASSWORD, database_of, each_host, engine, host_of, with_user};
+
+/// A topic prefix, a ClickHouse database and a Postgres database that no other test uses, with topics created and
+/// migrations applied.
+///
+/// They are not removed when the test ends, because `./dev test` deletes the engines.
+#[derive(Debug, Clone)]
+pub struct Isolated {
+    /// For `KAFKA_BROKERS`.
+    pub kafka_brokers: String,
+    /// For `HOPLINE_TOPIC_PREFIX`; ends in a dot.
+    pub topic_prefix: String,
+    /// For `CLICKHOUSE_URL`: with the test's own database.
+    pub clickhouse_url: String,
+    /// The other replicas of ClickHouse, as `host:port`, which the programs are given after that of the URL.
+    pub other_clickhouse: Vec<String>,
+    /// For `DATABASE_URL`: the test's own database.
+    pub database_url: String,
+    /// Another host of Postgres, as `host:port`, which the programs are given before that of the URL.
+    pub other_postgres: Option<String>,
+    /// Whether the engines have the users of [`schemas::grants`]: those that tests start, not an administrator's.
+    pub has_users: bool,
+}
+
+impl Isolated {
+    /// Returns whether ClickHouse is a cluster of several servers.
+    pub fn is_replicated(&self) -> bool {
+        !self.other_clickhouse.is_empty()
+    }
+
+    /// Returns the prefix without its dot.
+    pub(super) fn name(&self) -> &str {
+        self.topic_prefix.trim_end_matches('.')
+    }
+
+    /// Returns the topic's name with this test's prefix.
+    pub fn topic(&self, topic: topic::Topic) -> String {
+        format!("{}{}", self.topic_prefix, topic.name)
+    }
+
+    /// Returns the variables with which a user of the programs reaches the engines. It has exactly the rights that
+    /// `api migrate --print-grants` prints.
+    pub fn variables_of(&self, user: User) -> Vec<(String, String)> {
+        let mut variables = vec![
+            ("HOPLINE_TOPIC_PREFIX", self.topic_prefix.clone()),
+            ("CLICKHOUSE_URL", self.clickhouse_url_of(user)),
+            ("DATABASE_URL", self.database_url_of(user)),
+            // Tests audit where they mean to.
+            ("HOPLINE_AUDIT_HOURS", "0".to_owned()),
+        ];
+        if self.is_replicated() {
+            variables.push(("HOPLINE_CLICKHOUSE_CLUSTER", devstack::clickhouse::CLUSTER.to_owned()));
+        }
+        if self.topic_replicas() > 1 {
+            variables.push(("HOPLINE_TOPIC_REPLICAS", self.topic_replicas().to_string()));
+        }
+        let brokers = match self.has_users {
+            true => kafka::with_users(&self.kafka_brokers),
+            false => self.kafka_brokers.clone(),
+        };
+        let user = self.has_users.then_some((user.name(), PASSWORD));
+        let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value));
+        variables.chain(kafka::variables(kafka::settings(&brokers, user, None))).collect()
+    }
+
+    /// Returns the URL of ClickHouse for a user of the programs.
+    pub fn clickhouse_url_of(&self, user: User) -> String {
+        let of_database = || devstack::clickhouse::user_of(&database_of(&self.clickhouse_url), user);
+        let url = with_user(&self.clickhouse_url, self.has_users.then(of_database));
+        if !self.is_replicated() {
+            return url;
+        }
+        let first = self.clickhouse_host();
+        let hosts = [vec![first.clone()], self.other_clickhouse.clone()].concat().join(",");
+        url.replacen(&first, &hosts, 1)
+    }
+
+    /// Returns the expression with which the administrator reads the clicks of all shards.
+    pub fn clicks(&self) -> String {
+        match self.other_clickhouse[..] {
+            [] => "clicks".to_owned(),
+            _ => format!("cluster('{}', currentDatabase(), 'clicks')", devstack::clickhouse::CLUSTER),
+        }
+    }
+
+    /// Returns the URL of a replica of ClickHouse.
+    pub fn clickhouse_of(&self, replica: usize) -> String {
+        match replica.checked_sub(1) {
+            Some(other) => {
+                self.clickhouse_url.replacen(&self.clickhouse_host(), &self.other_clickhouse[other], 1)
+            }
+            None => self.clickhouse_url.clone(),
+        }
+    }
+
+    /// Returns the URL of Postgres for a user of the programs.
+    pub fn database_url_of(&self, user: User) -> String {
+        let url = self.primary_url_of(user);
+        match &self.other_postgres {
+            Some(other) => url.replacen('@', &format!("@{other},"), 1),
+            None => url,
+        }
+    }
+
+    pub(super) fn primary_url_of(&self, user: User) -> String {
+        with_user(&self.database_url, self.has_users.then(|| user.name().to_owned()))
+    }
+
+    /// Returns how many replicas the topics have.
+    pub(super) fn topic_replicas(&self) -> i32 {
+        if self.kafka_brokers.split(',').count() < 3 { 1 } else { 3 }
+    }
+
+    /// Returns the configuration of a Kafka client of the administrator.
+    pub fn kafka(&self) -> ClientConfig {
+        kafka::settings(&self.kafka_brokers, None, None).into_iter().collect()
+    }
+
+    /// Returns host and port of ClickHouse.
+    pub(crate) fn clickhouse_host(&self) -> String {
+        host_of(&self.clickhouse_url)
+    }
+
+    /// Returns the same engines, with ClickHouse at another address.
+    ///
+    /// # Panics
+    /// When the URL of ClickHouse is not one.
+    #[must_use]
+    pub fn with_clickhouse_at(&self, address: SocketAddr) -> Self {
+        let mut url = Url::parse(&self.clickhouse_url).unwrap();
+        url.set_ip_host(address.ip()).unwrap();
+        url.set_port(Some(address.port())).unwrap();
+        Self { clickhouse_url: url.into(), ..self.clone() }
+    }
+
+    /// Runs a ClickHouse statement in this test's database and returns its result as text. A query reads the clicks of
+    /// all shards, once each replica has those that the others have; other statements run on each shard.
+    ///
+    /// # Panics
+    /// When ClickHouse rejects it.
+    pub async fn clickhouse(&self, statement: &str) -> String {
+        if statement.starts_with("SELECT") {
+            if self.is_replicated() && statement.contains("FROM clicks") {
+                for url in self.every_clickhouse() {
+                    accepted(&url, "SYSTEM SYNC REPLICA clicks LIGHTWEIGHT", Vec::new()).await;
+                }
+            }
+            let query = statement.replace("FROM clicks", &format!("FROM {}", self.clicks()));
+            return accepted(&self.clickhouse_url, &query, Vec::new()).await;
+        }
+        let mut answers = String::new();
+        for url in self.each_shard().await {
+            answers += &accepted(&url, statement, Vec::new()).await;
+        }
+        answers
+    }
+
+    /// Returns the URL of each server of ClickHouse.
+    pub fn every_clickhouse(&self) -> Vec<String> {
+        (0..=self.other_clickhouse.len()).map(|replica| self.clickhouse_of(replica)).collect()
+    }
+
+    /// Returns the URL of a replica of each shard.
+    async fn each_shard(&self) -> Vec<String> {
+        if !self.is_replicated() {
+            return vec![self.clickhouse_url.clone()];
+        }
+        let mut shards = BTreeMap::new();
+        for url in self.every_clickhouse() {
+            shards.entry(accepted(&url, "SELECT getMacro('shard')", Vec::new()).await).or_insert(url);
+        }
+        shards.into_values().collect()
+    }
+
+    /// Runs a ClickHouse insert with these rows in its format, on the first shard.
+    ///
+    /// # Panics
+    /// When ClickHouse refuses it.
+    pub async fn clickhouse_insert(&self, query: &str, rows: Vec<u8>) {
+        accepted(&self.clickhouse_url, query, rows).await;
+    }
+
+    /// Connects to this test's Postgres database.
+    pub async fn postgres(&self) -> PgConnection {
+        PgConnection::connect(&self.database_url).await.unwrap()
+    }
+
+    /// Removes the topics, for a program whose Kafka keeps running.
+    ///
+    /// # Panics
+    /// When Kafka refuses.
+    pub async fn remove_topics(&self) {
+        let admin: AdminClient<_> = self.kafka().create().unwrap();
+        let names = topic::ALL.map(|topic| self.topic(topic));
+        let names = names.each_ref().map(String::as_str);
+        for result in admin.delete_topics(&names, &AdminOptions::new()).await.unwrap() {
+            result.unwrap();
+        }
+    }
+
+    /// Removes the topics and both databases, for a program whose engines keep running.
+    ///
+    /// # Panics
+    /// When an engine rejects it.
+    pub async fn remove(self) {
+        self.remove_topics().await;
+        self.clickhouse(&format!("DROP DATABASE {}", database_of(&self.clickhouse_url))).await;
+        let mut admin = PgConnection::connect(&each_host(&engine("DATABASE_URL"))[0]).await.unwrap();
+        let drop = format!("DROP DATABASE {}", database_of(&self.database_url));
+        admin.execute(sqlx::AssertSqlSafe(drop)).await.unwrap();
+    }
+}
