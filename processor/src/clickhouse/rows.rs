@@ -127,13 +127,24 @@ impl Store {
         self.stored_where("1", clicks).await
     }
 
-    /// Returns which of these possible repeats are stored and match a condition.
+    /// Returns which of these possible repeats are stored and match a condition. Replicas are asked once they have all
+    /// clicks: a repeat whose first copy another one alone has would count twice.
+    ///
+    /// # Errors
+    /// Also when they do not get them in time.
     pub(crate) async fn stored_where(
         &self,
         condition: &str,
         clicks: &[PossibleRepeat<'_>],
     ) -> Result<HashSet<String>, StoreError> {
-        self.stored_in(&self.client.everywhere().await?.of("clicks"), condition, clicks).await
+        if clicks.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let complete = Self { client: self.client.pinned(), ..self.clone() };
+        for shard in complete.client.each_shard().await? {
+            in_time(shard.sync(&["clicks"])).await?;
+        }
+        complete.stored_in(&complete.client.everywhere().await?.of("clicks"), condition, clicks).await
     }
 
     /// Returns which of these possible repeats are rows of a table that match a condition.

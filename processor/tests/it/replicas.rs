@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
+use chrono::Utc;
 use devstack::Options;
 use devstack::clickhouse_cluster::start_cluster;
 use processor::clickhouse::sources::Source;
 use processor::clickhouse::{After, FencingToken, InsertError, Store};
-use schemas::row::source;
+use processor::pipeline::batch::{Batcher, Limits};
+use processor::pipeline::repeats::{RecentIds, to_look_up};
+use schemas::row::{ClickRow, source};
 use service::clickhouse::Clickhouse;
 use tests::engines::{Isolated, clickhouse, counting_on_cluster};
 use tests::eventually;
 use uuid::Uuid;
 
+use crate::clicks::{again, click};
 use crate::processor::config;
 use crate::storing::insertion;
 
@@ -162,4 +166,31 @@ async fn a_replica_that_lacks_rows_is_left_for_one_that_has_them() {
     cluster.shards[0][1].kill().await;
     present.choose_complete(&["clicks"]).await.unwrap_err();
     assert_eq!(clickhouse.chosen(), 1, "it stays, because no other one is better");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_is_looked_up_among_the_rows_of_all_replicas() {
+    let (_cluster, isolated) = on_two_replicas().await;
+    let (first, second) = (store(&isolated, 0), store(&isolated, 1));
+    on(&isolated, 1, "SYSTEM STOP FETCHES clicks").await;
+    let src = source(1, 0);
+    let token = FencingToken { src, epoch: first.raise_epoch(src).await.unwrap() };
+    first.insert(token, After::default(), &insertion(src, 0..1)).await.unwrap();
+
+    let mut batcher = Batcher::new(Limits::default());
+    batcher.push(&ClickRow { click: again(&click("click")), src, koff: 1, broker_ts: Utc::now() });
+    let batch = batcher.cut().unwrap();
+    let asked = to_look_up(&batch, &RecentIds::default());
+    let look_up = second.stored(&asked);
+    let fetch = async {
+        let waits = "SELECT count() FROM system.processes WHERE query LIKE 'SYSTEM SYNC REPLICA%'";
+        eventually("the other replica is waited for", EQUAL, async || {
+            let waiting = on(&isolated, 1, waits).await;
+            if waiting == "1" { Ok(()) } else { Err(waiting) }
+        })
+        .await;
+        on(&isolated, 1, "SYSTEM START FETCHES clicks").await;
+    };
+    let (stored, ()) = tokio::join!(look_up, fetch);
+    assert!(stored.unwrap().contains("click"));
 }
