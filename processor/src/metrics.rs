@@ -43,10 +43,10 @@ pub const METRICS: &[Metric] = &[
     Metric::counter("hopline_processor_conversions_total", &[], "Conversions stored"),
     Metric::counter("hopline_processor_position_gaps_total", &[], "Offsets that the log does not have"),
     Metric::counter("hopline_processor_logs_cut_total", &[], "Logs that lost their end"),
-    Metric::counter(
-        "hopline_processor_pauses_total",
+    Metric::gauge(
+        "hopline_processor_full_partitions",
         &[],
-        "Pauses of reading because a partition had enough records waiting",
+        "Partitions that have enough records waiting in memory; their next ones wait in Kafka",
     ),
     Metric::gauge(
         "hopline_processor_closed_until_seconds",

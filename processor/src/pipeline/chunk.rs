@@ -42,9 +42,14 @@ impl Chunk {
         self.partition
     }
 
-    /// Returns whether a record of a partition may be added.
-    pub fn takes(&self, partition: i32) -> bool {
-        self.partition == partition && self.bytes.len() < BYTES && self.places.len() < RECORDS
+    /// Returns whether it has no records.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Returns whether no record may be added any more.
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() >= BYTES || self.places.len() >= RECORDS
     }
 
     /// Copies a message into the chunk.
@@ -103,15 +108,15 @@ mod tests {
         let record =
             |payload: &'static [u8]| Record { offset: 0, broker_ts: None, key: None, payload: Some(payload) };
         let mut by_bytes = Chunk::new(3);
-        assert!(by_bytes.takes(3) && !by_bytes.takes(4));
+        assert!(by_bytes.is_empty() && !by_bytes.is_full());
         by_bytes.add(record(&[0; BYTES]));
-        assert!(!by_bytes.takes(3));
+        assert!(by_bytes.is_full());
         let mut by_records = Chunk::new(3);
         for _ in 0..RECORDS {
-            assert!(by_records.takes(3));
+            assert!(!by_records.is_full());
             by_records.add(record(b"x"));
         }
-        assert!(!by_records.takes(3));
+        assert!(by_records.is_full() && !by_records.is_empty());
         assert!(by_records.memory() >= RECORDS * size_of::<Place>());
     }
 }

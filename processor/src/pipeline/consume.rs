@@ -1,16 +1,22 @@
 //! The thread that polls Kafka. It sends records to the lanes of their partitions; assignments open and close lanes.
 //!
-//! It never waits for ClickHouse. When a lane's inbox is full, its partition is paused and polling continues, because
-//! the group removes a consumer that does not poll.
+//! It never waits for ClickHouse. Each partition has a queue of its own, which is not read while the lane's inbox is full:
+//! librdkafka then fetches no more of that partition, and of the others it does. Pausing it would discard what was fetched,
+//! and a paused partition that is alone on its broker is fetched again only after up to a second, when the thread of that
+//! broker wakes up.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
-use metrics::counter;
+use metrics::gauge;
+use parking_lot::Mutex;
 use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::BorrowedMessage;
 use rdkafka::{ClientContext, Message as _, Offset, TopicPartitionList};
 use service::kafka::{Context, KafkaConfig};
 use service::{LogLimit, Shutdown};
@@ -21,8 +27,8 @@ use crate::pipeline::chunk::Chunk;
 use crate::pipeline::commit::Commits;
 use crate::pipeline::lanes::Lanes;
 
-/// How long one poll waits for a record. This is also the longest delay until a paused partition is resumed.
-const POLL: Duration = Duration::from_millis(20);
+/// How long a record or an event waits at most until it is seen.
+const POLL: Duration = Duration::from_millis(10);
 
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -63,20 +69,30 @@ pub async fn consume(
     lanes: Arc<Lanes>,
     shutdown: Shutdown,
 ) -> Result<(), ConsumeError> {
-    let context = Assignments { lanes, commits: Commits::new(topic.to_owned()), log: Context::default() };
+    let context = Assignments {
+        lanes,
+        commits: Commits::new(topic.to_owned()),
+        topic: topic.to_owned(),
+        consumer: OnceLock::new(),
+        queues: Mutex::default(),
+        log: Context::default(),
+    };
     let tunable = [
-        // Maximum memory of fetched records that are not polled yet.
-        ("queued.max.messages.kbytes", "8192"),
-        ("fetch.queue.backoff.ms", "20"),
+        // Of each partition's fetched records that are not polled yet.
+        ("queued.max.messages.kbytes", "2048"),
+        ("fetch.queue.backoff.ms", "10"),
     ];
-    let consumer: Consumer = settings(kafka, "processor", group, &tunable).create_with_context(context)?;
+    let consumer: Arc<Consumer> =
+        Arc::new(settings(kafka, "processor", group, &tunable).create_with_context(context)?);
+    // Nobody else sets it.
+    let _ = consumer.context().consumer.set(Arc::downgrade(&consumer));
     consumer.subscribe(&[topic])?;
     let (ended, end) = oneshot::channel();
-    let topic = topic.to_owned();
     thread::Builder::new().name("consume".to_owned()).spawn(move || {
-        let outcome = poll(&consumer, &topic, &shutdown);
+        let outcome = poll(&consumer, &shutdown);
         let deadline = shutdown.deadline().unwrap_or_else(Instant::now);
         consumer.context().revoke_all(&consumer, deadline);
+        consumer.context().queues.lock().clear();
         // Leaves the group, so that other processes get the partitions immediately.
         drop(consumer);
         // The receiver is gone if the process stopped waiting.
@@ -118,54 +134,25 @@ pub(crate) fn settings(
     config
 }
 
-fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), ConsumeError> {
-    let Assignments { lanes, commits, .. } = &**consumer.context();
-    let mut checked = Instant::now();
-    let mut committed = Instant::now();
+fn poll(consumer: &Consumer, shutdown: &Shutdown) -> Result<(), ConsumeError> {
+    let assignments = &**consumer.context();
+    let Assignments { lanes, commits, topic, .. } = assignments;
     let limit = LogLimit::default();
-    let mut pending: Option<Chunk> = None;
+    let (mut checked, mut committed) = (Instant::now(), Instant::now());
+    let mut wait = POLL;
     while !shutdown.requested() {
-        // With a pending chunk, only records that are available already are added.
-        let wait = if pending.is_some() { Duration::ZERO } else { POLL };
-        let full = match consumer.poll(wait) {
-            Some(Ok(message)) => {
-                let partition = message.partition();
-                let full = pending.take_if(|chunk| !chunk.takes(partition));
-                let chunk = pending.get_or_insert_with(|| {
-                    lanes.open_lane(partition);
-                    Chunk::new(partition)
-                });
-                chunk.push(&message);
-                if full.is_none() {
-                    continue;
-                }
-                full
-            }
-            Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => return Err(error.into()),
-            Some(Err(error)) => {
-                log_error(&limit, &error);
-                None
-            }
-            None => pending.take(),
-        };
-        if let Some(chunk) = full {
-            let partition = chunk.partition();
-            if lanes.push(chunk) {
-                counter!("hopline_processor_pauses_total").increment(1);
-                consumer.pause(&partitions(topic, &[partition]))?;
-            }
+        // Events; records only of a partition without a queue of its own, such as one of a topic that was created again.
+        if let Some(message) = received(consumer.poll(wait), &limit)? {
+            let mut chunk = Chunk::new(message.partition());
+            chunk.push(&message);
+            lanes.push(chunk);
         }
+        wait = if assignments.fill_lanes(&limit)? { Duration::ZERO } else { POLL };
         if checked.elapsed() < POLL {
             continue;
         }
         checked = Instant::now();
-        let resumable = lanes.resumable();
-        if !resumable.is_empty() {
-            consumer.resume(&partitions(topic, &resumable))?;
-        }
         for (partition, seek) in lanes.seeks() {
-            // Its records are from before the seek.
-            pending.take_if(|chunk| chunk.partition() == partition);
             let offset = Offset::Offset(i64::try_from(seek.to).unwrap_or(i64::MAX));
             match consumer.seek(topic, partition, offset, SEEK) {
                 // librdkafka discards what it fetched before, so the next record is from the requested offset.
@@ -176,6 +163,7 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
         if committed.elapsed() >= COMMIT_INTERVAL {
             committed = Instant::now();
             commits.commit(consumer, &lanes.phases(), CommitMode::Async);
+            gauge!("hopline_processor_full_partitions").set(lanes.full() as f64);
             if let Some(partition) = lanes.broken().first() {
                 return Err(ConsumeError::Panicked(format!("the lane of partition {partition}")));
             }
@@ -184,18 +172,26 @@ fn poll(consumer: &Consumer, topic: &str, shutdown: &Shutdown) -> Result<(), Con
     Ok(())
 }
 
+/// Returns what a queue returned; errors from which the consumer recovers are logged.
+fn received<'a>(
+    polled: Option<KafkaResult<BorrowedMessage<'a>>>,
+    limit: &LogLimit,
+) -> Result<Option<BorrowedMessage<'a>>, ConsumeError> {
+    match polled {
+        Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => Err(error.into()),
+        Some(Err(error)) => {
+            log_error(limit, &error);
+            Ok(None)
+        }
+        Some(Ok(message)) => Ok(Some(message)),
+        None => Ok(None),
+    }
+}
+
 pub(super) fn log_error(limit: &LogLimit, error: &KafkaError) {
     if limit.is_due() {
         tracing::warn!(%error, "an error of the Kafka consumer, from which it recovers by itself: {error}");
     }
-}
-
-fn partitions(topic: &str, numbers: &[i32]) -> TopicPartitionList {
-    let mut list = TopicPartitionList::with_capacity(numbers.len());
-    for number in numbers {
-        list.add_partition(topic, *number);
-    }
-    list
 }
 
 fn numbers(list: &TopicPartitionList) -> Vec<i32> {
@@ -206,11 +202,46 @@ fn numbers(list: &TopicPartitionList) -> Vec<i32> {
 struct Assignments {
     lanes: Arc<Lanes>,
     commits: Commits,
+    topic: String,
+    /// The consumer that has this context.
+    consumer: OnceLock<Weak<Consumer>>,
+    /// A queue of each assigned partition. They keep the consumer alive.
+    queues: Mutex<BTreeMap<i32, PartitionQueue<Assignments>>>,
     log: Context,
 }
 
 impl Assignments {
+    /// Gives partitions queues of their own. Before they are assigned, so that no record comes by the consumer's.
+    #[expect(clippy::disallowed_methods, reason = "polled without waiting, so a lost wake-up stalls nothing")]
+    fn split(&self, numbers: &[i32]) {
+        let Some(consumer) = self.consumer.get().and_then(Weak::upgrade) else { return };
+        let split = |number: &i32| Some((*number, consumer.split_partition_queue(&self.topic, *number)?));
+        self.queues.lock().extend(numbers.iter().filter_map(split));
+    }
+
+    /// Moves records that were fetched to those lanes that have room; returns whether there were any.
+    fn fill_lanes(&self, limit: &LogLimit) -> Result<bool, ConsumeError> {
+        let mut found = false;
+        for (partition, queue) in &*self.queues.lock() {
+            if !self.lanes.has_room(*partition) {
+                continue;
+            }
+            let mut chunk = Chunk::new(*partition);
+            while !chunk.is_full()
+                && let Some(message) = received(queue.poll(Duration::ZERO), limit)?
+            {
+                chunk.push(&message);
+            }
+            if !chunk.is_empty() {
+                found = true;
+                self.lanes.push(chunk);
+            }
+        }
+        Ok(found)
+    }
+
     fn revoke(&self, consumer: &Consumer, numbers: &[i32], deadline: Instant) {
+        self.queues.lock().retain(|number, _| !numbers.contains(number));
         let closed = self.lanes.close(numbers, deadline);
         // A lost partition belongs to another process already, and Kafka would accept the commit.
         if !consumer.assignment_lost() {
@@ -238,22 +269,22 @@ impl ClientContext for Assignments {
 
 impl ConsumerContext for Assignments {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        if let Rebalance::Revoke(list) = rebalance {
-            let numbers = numbers(list);
-            tracing::info!(partitions = ?numbers, "partitions are revoked: {numbers:?}");
-            self.revoke(consumer, &numbers, Instant::now() + REVOKE_DEADLINE);
+        match rebalance {
+            Rebalance::Assign(list) => self.split(&numbers(list)),
+            Rebalance::Revoke(list) => {
+                let numbers = numbers(list);
+                tracing::info!(partitions = ?numbers, "partitions are revoked: {numbers:?}");
+                self.revoke(consumer, &numbers, Instant::now() + REVOKE_DEADLINE);
+            }
+            Rebalance::Error(_) => {}
         }
     }
 
-    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+    fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
             Rebalance::Assign(list) => {
                 let numbers = numbers(list);
                 tracing::info!(partitions = ?numbers, "partitions are assigned: {numbers:?}");
-                // A partition that was paused when it was revoked may still be paused.
-                if let Err(error) = consumer.resume(list) {
-                    tracing::debug!(%error, "cannot resume newly assigned partitions");
-                }
                 numbers.into_iter().for_each(|number| self.lanes.open_lane(number));
             }
             Rebalance::Revoke(_) => {}

@@ -59,10 +59,10 @@ pub struct Queued {
 }
 
 impl Queued {
-    /// Adds to a lane's queued bytes, and returns the guard with the new total.
-    pub fn add(bytes: usize, lane_bytes: &Arc<AtomicUsize>) -> (Self, usize) {
-        let total = lane_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        (Self { bytes, lane_bytes: Arc::clone(lane_bytes) }, total)
+    /// Adds to a lane's queued bytes.
+    pub fn add(bytes: usize, lane_bytes: &Arc<AtomicUsize>) -> Self {
+        lane_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Self { bytes, lane_bytes: Arc::clone(lane_bytes) }
     }
 }
 

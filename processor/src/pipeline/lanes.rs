@@ -22,7 +22,7 @@ use crate::pipeline::lane_state::{Inbound, Notices, Phase, Queued, Seek, State};
 use crate::pipeline::log::Log;
 use crate::pipeline::ownership::Claim;
 
-/// A partition is paused when this many bytes wait in its lane's inbox, and resumed at half of that.
+/// While this many bytes wait in a lane's inbox, its further records wait in Kafka.
 const INBOX_BYTES: usize = 4 << 20;
 
 struct Open {
@@ -32,7 +32,6 @@ struct Open {
     stop: CancellationToken,
     task: JoinHandle<()>,
     queued_bytes: Arc<AtomicUsize>,
-    paused: bool,
     /// The number of the last seek that is done.
     last_seek_done: u64,
 }
@@ -44,6 +43,10 @@ impl Open {
             *as_of = self.notices.borrow().as_of(*token).max(*as_of);
         }
         phase
+    }
+
+    fn has_room(&self) -> bool {
+        self.queued_bytes.load(Ordering::Relaxed) < INBOX_BYTES
     }
 
     /// Returns the seek that is not done yet.
@@ -89,41 +92,27 @@ impl Lanes {
         let tools = Arc::clone(&self.tools);
         let lane = Lane::new(partition, tools, claim, states, receiver_of_notices, receiver, stop.clone());
         let task = self.runtime.spawn(lane.run());
-        Open {
-            state,
-            notices,
-            inbox,
-            stop,
-            task,
-            queued_bytes: Arc::default(),
-            paused: false,
-            last_seek_done: 0,
-        }
+        Open { state, notices, inbox, stop, task, queued_bytes: Arc::default(), last_seek_done: 0 }
     }
 
-    /// Sends records to their lane, and returns whether the partition must be paused.
-    pub fn push(&self, chunk: Chunk) -> bool {
-        let mut open = self.open();
+    /// Returns whether a lane has room for more records.
+    pub fn has_room(&self, partition: i32) -> bool {
+        self.open().get(&partition).is_some_and(Open::has_room)
+    }
+
+    /// Returns the number of lanes that have no room.
+    pub fn full(&self) -> usize {
+        self.open().values().filter(|lane| !lane.has_room()).count()
+    }
+
+    /// Sends records to their lane.
+    pub fn push(&self, chunk: Chunk) {
         // A revoked partition belongs to another process, which reads these records again.
-        let Some(lane) = open.get_mut(&chunk.partition()) else { return false };
-        let (queued, total) = Queued::add(chunk.memory(), &lane.queued_bytes);
-        // A lane closes its inbox only when it is stopped. The next owner then reads these records.
-        let _ = lane.inbox.send(Inbound::Chunk(chunk, queued));
-        let pause = total >= INBOX_BYTES && !lane.paused;
-        lane.paused |= pause;
-        pause
-    }
-
-    /// Returns the paused partitions that have room again, and marks them as resumed.
-    pub fn resumable(&self) -> Vec<i32> {
-        self.open()
-            .iter_mut()
-            .filter(|(_, lane)| lane.paused && lane.queued_bytes.load(Ordering::Relaxed) < INBOX_BYTES / 2)
-            .map(|(partition, lane)| {
-                lane.paused = false;
-                *partition
-            })
-            .collect()
+        if let Some(lane) = self.open().get(&chunk.partition()) {
+            let queued = Queued::add(chunk.memory(), &lane.queued_bytes);
+            // A lane closes its inbox only when it is stopped. The next owner then reads these records.
+            let _ = lane.inbox.send(Inbound::Chunk(chunk, queued));
+        }
     }
 
     /// Returns the requested seeks that are not done yet, by partition.

@@ -80,10 +80,10 @@ async fn a_backlog_larger_than_memory_waits_in_kafka() {
     let backlog = 60_000;
     edge.send_many("backlog", backlog).await;
     let processor = Processor::start_with(config(&isolated.with_clickhouse_at(address))).await;
-    eventually("every partition is paused", SOON, async || {
+    eventually("every partition is full", SOON, async || {
         let metrics = processor.metrics().await;
-        let pauses = metrics.lines().find_map(|line| line.strip_prefix("hopline_processor_pauses_total "));
-        if pauses == Some("6") { Ok(()) } else { Err(pauses.map(str::to_owned)) }
+        let full = metrics.lines().find_map(|line| line.strip_prefix("hopline_processor_full_partitions "));
+        if full == Some("6") { Ok(()) } else { Err(full.map(str::to_owned)) }
     })
     .await;
     let _proxy = Proxy::start_on(TcpListener::bind(address).await.unwrap(), &isolated);
