@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use chrono::{DateTime, Days, NaiveDate, NaiveTime, Utc};
+use futures_util::future::try_join_all;
 use metrics::{counter, gauge, histogram};
 use schemas::clickhouse::rollup::{Run, Scope, last_day_of_month, may_be_read};
 use schemas::row::UPKEEP;
@@ -11,6 +12,7 @@ use service::metrics::UNKNOWN;
 use uuid::Uuid;
 
 use super::{Upkeep, UpkeepError, UpkeepStore, raise_epoch};
+use crate::clickhouse::statements::Statements;
 use crate::clickhouse::{FencingToken, StoreError};
 
 impl Upkeep {
@@ -138,21 +140,26 @@ impl UpkeepStore {
         self.run(&Run { scope: Scope::All, version, slices }).await
     }
 
-    /// Computes rollups, and activates them if they match the raw rows exactly.
+    /// Computes rollups, on all shards at once, and activates them if they match the raw rows exactly.
     pub(super) async fn run(&self, run: &Run) -> Result<(), UpkeepError> {
-        let (statements, version) = (run.statements(), run.version);
+        let statements = run.statements();
         let Some((activate, computing)) = statements.split_last() else { return Ok(()) };
-        for shard in self.statements.each_shard().await? {
-            // The version is an epoch, which its replica must know, and what decides which rows count.
-            shard.client.sync(&["owners", "slices", "deleted_links"]).await.map_err(StoreError::from)?;
-            for statement in computing {
-                Self::insert(&shard, statement, version).await?;
-            }
-            if let Some(found) = Self::difference(&shard, run).await? {
-                return Err(UpkeepError::Unequal { version, found });
-            }
+        let shards = self.statements.each_shard().await?;
+        try_join_all(shards.iter().map(|shard| Self::compute(shard, run, computing))).await?;
+        Ok(Self::insert(&self.statements, activate, run.version).await?)
+    }
+
+    /// Computes the rollups of a shard's clicks.
+    async fn compute(shard: &Statements, run: &Run, statements: &[String]) -> Result<(), UpkeepError> {
+        // The version is an epoch, which its replica must know, and what decides which rows count.
+        shard.client.sync(&["owners", "slices", "deleted_links"]).await.map_err(StoreError::from)?;
+        for statement in statements {
+            Self::insert(shard, statement, run.version).await?;
         }
-        Ok(Self::insert(&self.statements, activate, version).await?)
+        match Self::difference(shard, run).await? {
+            Some(found) => Err(UpkeepError::Unequal { version: run.version, found }),
+            None => Ok(()),
+        }
     }
 }
 
