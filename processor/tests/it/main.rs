@@ -15,6 +15,7 @@ mod processor;
 mod recount;
 mod repeats;
 mod replay;
+mod replica_down;
 mod replicas;
 mod rollups;
 mod shards;

@@ -87,6 +87,7 @@ impl Clickhouse {
             ("mutations_sync", "2"),
             ("lightweight_deletes_sync", "2"),
             ("alter_sync", "2"),
+            ("replication_wait_for_inactive_replica_timeout", "20"),
         ]
         .into_iter()
         .fold(clickhouse, |clickhouse, (setting, value)| clickhouse.with_setting(setting, value))

@@ -1,0 +1,77 @@
+//! Work that changes many rows, while a replica is down.
+
+use devstack::Options;
+use devstack::clickhouse_cluster::start_cluster;
+use schemas::clickhouse::rollup::is_active;
+use tests::engines::{Isolated, clickhouse, given_times_on_cluster};
+use tests::eventually;
+
+use crate::audit::assert_equal;
+use crate::clicks::{Edge, SOON, click, wait_until_processed};
+use crate::processor::{Processor, operate};
+use crate::replay::{moment, two_days};
+use crate::rollups::link;
+use crate::upkeep::{all_closed, delete_link, eager};
+
+/// The clicks of each of two days.
+const CLICKS: i64 = 40;
+
+/// Waits until a query returns this on some replicas.
+async fn on(isolated: &Isolated, replicas: &[usize], sql: &str, expected: &str) {
+    for replica in replicas {
+        eventually(&format!("{expected} on replica {replica}: {sql}"), SOON, async || {
+            let found = clickhouse(&isolated.clickhouse_of(*replica), sql, Vec::new()).await?;
+            if found.trim() == expected { Ok(()) } else { Err(found) }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_and_a_purge_are_complete_on_a_replica_that_was_down_meanwhile() {
+    let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
+    let kafka = std::env::var("KAFKA_BROKERS").unwrap();
+    let isolated = given_times_on_cluster(&kafka, &cluster, 1).await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    for number in 0..2 * CLICKS {
+        let mut click = click(&number.to_string());
+        click.link_id = link(number.unsigned_abs() % 2);
+        let at = moment(two_days()[usize::from(number >= CLICKS)], number % CLICKS);
+        edge.send_at(0, &click, at).await;
+    }
+    edge.send(0, &click("today")).await;
+    wait_until_processed(&isolated).await;
+    all_closed(&isolated).await;
+    for lost in [
+        "DELETE FROM clicks WHERE koff BETWEEN 30 AND 50 SETTINGS lightweight_deletes_sync = 2",
+        "ALTER TABLE slices UPDATE at = at - 7200 WHERE 1 SETTINGS mutations_sync = 2",
+    ] {
+        isolated.clickhouse(lost).await;
+    }
+    on(&isolated, &[0, 1], "SELECT count() FROM clicks", "60").await;
+
+    let second = &cluster.shards[0][1];
+    second.kill().await;
+    let refused = operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap_err();
+    assert!(format!("{refused:#}").contains("some replicas are inactive"), "{refused:#}");
+    // The day may have been replaced on the other replica; the absent one does the same when it is back.
+    second.start().await.unwrap();
+    operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
+    on(&isolated, &[0, 1], "SELECT count() FROM clicks", "81").await;
+
+    second.kill().await;
+    delete_link(&isolated, link(1)).await;
+    on(&isolated, &[0], "SELECT count() FROM clicks", "41").await;
+    // Counting goes on.
+    edge.send(0, &click("later")).await;
+    on(&isolated, &[0], "SELECT count() FROM clicks", "42").await;
+    second.start().await.unwrap();
+    let all = &[0, 1];
+    on(&isolated, all, "SELECT count() FROM clicks", "42").await;
+    on(&isolated, all, "SELECT count() FROM purges", "1").await;
+    let former = format!("SELECT count() FROM counts WHERE NOT ({})", is_active());
+    on(&isolated, all, &former, "0").await;
+    assert_eq!(assert_equal(&isolated).await.classes["human"].rows, 42);
+    processor.stop().await;
+}
