@@ -27,8 +27,14 @@ const ROWS: &str = "SELECT count() FROM clicks";
 /// Counts the epochs that were raised for partitions; upkeep has its own source.
 const TAKES: &str = "SELECT count() FROM owners WHERE src < 4294967295";
 
-/// The error code of ClickHouse's `throwIf`, with which an insert under an old epoch is rejected.
-const REFUSED: &str = "Exception-Code: 395";
+/// Checks ClickHouse's answer to an insert under an old epoch, which has stored nothing.
+///
+/// A server that knows the higher epoch rejects it, with the code of `throwIf`. A replica may not know it yet: there the
+/// insert is a success that stores nothing, because another one has its token.
+fn assert_rejected(engines: &Isolated, answer: &str) {
+    let is_ignored = engines.is_replicated() && answer.starts_with("HTTP/1.1 200");
+    assert!(is_ignored || answer.contains("Exception-Code: 395"), "{answer}");
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_processor_killed_at_any_step_of_an_insert_loses_and_repeats_nothing() {
@@ -62,12 +68,22 @@ async fn a_processor_killed_at_any_step_of_an_insert_loses_and_repeats_nothing()
     is_exact(&engines, &ledger).await;
 }
 
+/// Waits until a processor has every partition and stores rows.
+async fn works(engines: &Isolated) {
+    eventually("every partition is taken over", LONG, async || {
+        let takes = number(engines, TAKES).await;
+        if takes >= 6 { Ok(()) } else { Err(takes) }
+    })
+    .await;
+    grows(engines, ROWS).await;
+}
+
 /// Holds an insert of a frozen processor until another one has its partitions, and then releases it. Returns
 /// ClickHouse's answer to it, and the number of doubled rows.
 async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
     let clicks = Clicks::start(engines, Plan::at(300));
     let first = Processor::start(&proxy.before(engines)).await;
-    grows(engines, ROWS).await;
+    works(engines).await;
     proxy.set(CLICKS, Moment::Before);
     proxy.holds().await;
     first.server.pause().await.unwrap();
@@ -106,18 +122,18 @@ async fn a_late_insert_of_a_frozen_processor_is_rejected() {
     let engines = counting().await;
     let proxy = Proxy::start(&engines).await;
     let (answer, repeats) = a_late_insert(&engines, proxy).await;
-    assert!(answer.contains(REFUSED), "{answer}");
+    assert_rejected(&engines, &answer);
     assert_eq!(repeats, 0);
 }
 
-/// Shows that the test above can fail: without the check, the same insert is stored.
+/// Shows that the test above can fail: without the check, the same insert is stored; on replicas its token keeps it out.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_epoch_check_a_late_insert_doubles_clicks() {
     let engines = counting().await;
     let proxy = Proxy::without_epoch_check(&engines).await;
     let (answer, repeats) = a_late_insert(&engines, proxy).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert!(repeats > 0, "the late insert has stored nothing");
+    assert_eq!(repeats > 0, !engines.is_replicated(), "{repeats} doubled clicks");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +142,7 @@ async fn an_insert_that_arrives_after_its_sender_timed_out_is_rejected() {
     let proxy = Proxy::start(&engines).await;
     let clicks = Clicks::start(&engines, Plan::at(300));
     let processor = Processor::start(&proxy.before(&engines)).await;
-    grows(&engines, ROWS).await;
+    works(&engines).await;
     let takes = number(&engines, TAKES).await;
     proxy.set(CLICKS, Moment::Before);
     proxy.holds().await;
@@ -139,7 +155,7 @@ async fn an_insert_that_arrives_after_its_sender_timed_out_is_rejected() {
     grows(&engines, ROWS).await;
     proxy.release(Fate::GoesOn);
     let answer = proxy.answer().await;
-    assert!(answer.contains(REFUSED), "{answer}");
+    assert_rejected(&engines, &answer);
     let ledger = clicks.stop().await;
     all_counted(&engines, &ledger).await;
     assert!(processor.metric("hopline_processor_doubtful_inserts_total").await > 0.0);
