@@ -16,21 +16,21 @@ use tokio::process::Command;
 use crate::traffic::LONG;
 
 /// A link and its clicks that were answered.
-struct Clicked {
-    id: String,
-    slug: String,
-    clicks: Vec<String>,
+pub(crate) struct Clicked {
+    pub(crate) id: String,
+    pub(crate) slug: String,
+    pub(crate) clicks: Vec<String>,
 }
 
 impl Clicked {
-    async fn create(deployment: &Deployment) -> Self {
+    pub(crate) async fn create(deployment: &Deployment) -> Self {
         let link = deployment.create_link().await;
         let [id, slug] = ["id", "slug"].map(|field| link[field].as_str().unwrap().to_owned());
         deployment.edge_knows(&slug, LONG).await;
         Self { id, slug, clicks: Vec::new() }
     }
 
-    async fn click(&mut self, deployment: &Deployment, count: usize) {
+    pub(crate) async fn click(&mut self, deployment: &Deployment, count: usize) {
         for _ in 0..count {
             let answer = deployment.click(&self.slug, "198.51.100.1").await.unwrap();
             self.clicks.push(click_id(&answer));
@@ -38,7 +38,7 @@ impl Clicked {
     }
 
     /// Waits until the API shows these counts of clicks and conversions.
-    async fn shows(&self, deployment: &Deployment, clicks: u64, conversions: u64) {
+    pub(crate) async fn shows(&self, deployment: &Deployment, clicks: u64, conversions: u64) {
         eventually("the API shows the counts", LONG, async || {
             let link = deployment.show_link(&self.id).await;
             let shown = ["total_clicks", "conversions"].map(|count| link[count].as_u64());

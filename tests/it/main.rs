@@ -27,6 +27,7 @@ mod migrations;
 mod pipeline;
 mod power_loss;
 mod replicas;
+mod standby;
 mod stops;
 mod traces;
 mod traffic;

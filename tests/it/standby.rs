@@ -1,0 +1,87 @@
+//! A standby of Postgres that is promoted although it lacks what the primary confirmed last.
+
+use std::collections::BTreeSet;
+
+use devstack::{Kind, Options, Server, postgres};
+use sqlx::{Connection as _, PgConnection};
+use tests::deployment::Deployment;
+use tests::engines::isolated_on;
+use tests::eventually;
+use tests::receiver::{Answer, Receiver, Request};
+
+use crate::disaster::Clicked;
+use crate::traffic::LONG;
+
+/// Waits until deliveries of so many clicks have arrived; returns their ids.
+async fn delivered(receiver: &Receiver, clicks: usize) -> BTreeSet<String> {
+    let mut ids = BTreeSet::new();
+    eventually("every click is delivered", LONG, async || {
+        ids = receiver.requests().iter().map(|request| request.delivery().to_owned()).collect();
+        if ids.len() >= clicks { Ok(()) } else { Err(ids.len()) }
+    })
+    .await;
+    ids
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_promoted_standby_lacks_is_published_under_its_own_ids_only() {
+    let start = async |kind: Kind| kind.start(Options::throw_away(kind.name()).unwrap()).await.unwrap();
+    let (kafka, clickhouse) = tokio::join!(start(Kind::Kafka), start(Kind::ClickHouse));
+    let options = || Options::throw_away(Kind::Postgres.name()).unwrap();
+    let first = options();
+    let folder = first.folder.clone();
+    let primary = postgres::start(first).await.unwrap();
+    let standby = postgres::start_standby(&primary, &folder, options()).await.unwrap();
+    let mut engines = isolated_on(kafka.url(), clickhouse.url(), primary.url()).await;
+    let address = |server: &Server| server.url().split(['@', '/']).nth(3).unwrap().to_owned();
+    engines.other_postgres = Some(address(&standby));
+    let on_standby = engines.database_url.replace(&address(&primary), &address(&standby));
+    let deployment = Deployment::start_on(engines, &[]).await;
+
+    let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
+    deployment.create_endpoint(&receiver.url("/in"), &["click.created"]).await;
+    let mut known = Clicked::create(&deployment).await;
+    known.click(&deployment, 3).await;
+    assert_eq!(delivered(&receiver, 3).await.len(), 3);
+    known.shows(&deployment, 3, 0).await;
+    eventually("the standby has the link", LONG, async || {
+        let mut standby = PgConnection::connect(&on_standby).await.unwrap();
+        let links: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM links").fetch_one(&mut standby).await.unwrap();
+        if links == 1 { Ok(()) } else { Err(links) }
+    })
+    .await;
+
+    // From here on, only the primary.
+    standby.kill().await;
+    let mut lost = Clicked::create(&deployment).await;
+    known.click(&deployment, 20).await;
+    lost.click(&deployment, 2).await;
+    assert_eq!(deployment.convert(&known.clicks[0]).await, 201);
+    let before = delivered(&receiver, 25).await;
+    known.shows(&deployment, 23, 1).await;
+    primary.kill().await;
+    standby.start().await.unwrap();
+    postgres::promote(&standby).await.unwrap();
+
+    eventually("the API writes again", LONG, async || match deployment.try_create_link().await {
+        (201, _) => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    let (status, _) = deployment.send(reqwest::Method::GET, &format!("/api/links/{}", lost.id), None).await;
+    assert_eq!(status, 404, "the standby lacks this link");
+    deployment.admin(&["publish-links", "--restored"]).await;
+    // Its clicks and everything else go on.
+    known.click(&deployment, 20).await;
+    lost.click(&deployment, 1).await;
+    assert_eq!(deployment.convert(&known.clicks[0]).await, 201, "the standby lacks the conversion");
+    known.shows(&deployment, 43, 1).await;
+    let after = delivered(&receiver, 46).await;
+    assert!(before.is_subset(&after), "what was sent again has its former id");
+    let bodies: BTreeSet<_> =
+        receiver.requests().iter().map(|request: &Request| request.body.clone()).collect();
+    assert_eq!((after.len(), bodies.len()), (46, 46));
+    let rows = deployment.engines.clickhouse("SELECT count(), uniqExact(click_id) FROM clicks").await;
+    assert_eq!(rows.trim(), "46\t46");
+}
