@@ -4,6 +4,7 @@ mod bare;
 mod report;
 mod stage;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use ::tests::deployment::Deployment;
@@ -95,7 +96,7 @@ pub(crate) struct Dispatched {
     pub(crate) cpu: Duration,
 }
 
-/// Lets dispatchers make about so many deliveries, and checks that each arrives once.
+/// Lets dispatchers make about so many deliveries, and checks that each arrives.
 pub(crate) async fn dispatch(
     dispatchers: usize,
     endpoints: usize,
@@ -179,13 +180,17 @@ async fn received(receiver: &Receiver, wanted: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns requests per second, from the first to the last.
+/// Returns requests per second, from the first to the last, and says how many were repeats.
 ///
 /// # Errors
-/// When there are not exactly so many.
+/// When a delivery did not arrive.
 fn rate(receiver: &Receiver, deliveries: usize) -> anyhow::Result<f64> {
     let requests = receiver.requests();
-    ensure!(requests.len() == deliveries, "{} requests for {deliveries} deliveries", requests.len());
+    let arrived: HashSet<_> = requests.iter().map(Request::delivery).collect();
+    ensure!(arrived.len() == deliveries, "{} of {deliveries} deliveries arrived", arrived.len());
+    if requests.len() > deliveries {
+        report_progress(&format!("  {} requests were repeats", requests.len() - deliveries));
+    }
     let times = requests.iter().map(|request| request.at);
     let (first, last) = times.clone().min().zip(times.max()).context("no requests")?;
     Ok(deliveries as f64 / last.duration_since(first)?.as_secs_f64())

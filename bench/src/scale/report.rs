@@ -13,6 +13,12 @@ pub(super) struct Round {
     pub(super) cpu: Vec<(&'static str, f64)>,
 }
 
+impl Round {
+    fn cpu_of_all(&self) -> f64 {
+        self.cpu.iter().map(|(_, seconds)| seconds).sum()
+    }
+}
+
 /// The ways of doing one thing, and their rounds.
 pub(super) struct Part {
     what: &'static str,
@@ -25,7 +31,12 @@ impl Part {
     }
 
     pub(super) fn add(&mut self, way: &str, round: Round) {
-        report_progress(&format!("  {way}: {:.0} {} a second", round.per_second, self.what));
+        report_progress(&format!(
+            "  {way}: {:.0} {} a second, {:.2} CPU s per million",
+            round.per_second,
+            self.what,
+            round.cpu_of_all()
+        ));
         match self.ways.iter_mut().find(|(name, _)| name == way) {
             Some((_, rounds)) => rounds.push(round),
             None => self.ways.push((way.to_owned(), vec![round])),
@@ -53,7 +64,6 @@ pub(crate) struct Report {
 
 impl Report {
     pub(super) fn new(parts: impl IntoIterator<Item = Part>) -> anyhow::Result<Self> {
-        let sum = |round: &Round| round.cpu.iter().map(|(_, seconds)| seconds).sum();
         let mut ways = Vec::new();
         for Part { what, ways: of_part } in parts {
             for (name, rounds) in &of_part {
@@ -63,7 +73,7 @@ impl Report {
                     what,
                     name: name.clone(),
                     per_second: Spread::of(rounds.iter().map(|round| round.per_second))?,
-                    cpu_ratio: Spread::of_ratios(rounds, &of_part[0].1, sum)?,
+                    cpu_ratio: Spread::of_ratios(rounds, &of_part[0].1, Round::cpu_of_all)?,
                     cpu: kinds
                         .map(|(place, (kind, _))| Ok((*kind, of_kind(place)?)))
                         .collect::<anyhow::Result<_>>()?,
