@@ -175,8 +175,7 @@ async fn clones_run_side_by_side_and_a_moved_one_keeps_its_data() {
     // Stopping one clone does not stop the other.
     second.down(&up_second).await;
     assert_eq!(second.status().await["ready"], false);
-    let status = first.status().await;
-    assert_eq!(status["ready"], true, "{status}");
+    first.ready(&up_first).await;
     second.dev(&["reset"]).await.unwrap();
     assert!(!second.folder.join(".dev/data").exists());
 
