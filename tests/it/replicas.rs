@@ -7,7 +7,7 @@ use devstack::clickhouse_cluster::{Cluster, start_cluster};
 use devstack::{Options, Server};
 use schemas::grants::User;
 use tests::deployment::Deployment;
-use tests::engines::{clickhouse, empty_on_cluster};
+use tests::engines::{clickhouse, empty_on_cluster, host_of};
 use tests::eventually;
 use tests::faults::progress;
 use tokio::time::sleep;
@@ -217,9 +217,9 @@ async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_fr
     first.start().await.unwrap();
     let database = deployment.engines.clickhouse_url.rsplit_once('/').unwrap().1;
     devstack::clickhouse::query(first.url(), None, &format!("CREATE DATABASE {database}")).await.unwrap();
-    let name = first.url().split(['@', '/']).nth(3).unwrap();
+    let name = host_of(first.url());
     let api = deployment.program("api");
-    deployment.run(User::Migrate, &api, &["migrate", "--replace-replica", name]).await;
+    deployment.run(User::Migrate, &api, &["migrate", "--replace-replica", &name]).await;
     // Both have given up on what is lost, and the new one has the rest.
     for (replica, table) in [(0, "owners"), (0, "sources"), (0, "clicks"), (1, "clicks")] {
         let sync = format!("SYSTEM SYNC REPLICA {table}");

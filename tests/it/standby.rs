@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use devstack::{Kind, Options, Server, postgres};
+use devstack::postgres;
 use sqlx::{Connection as _, PgConnection};
 use tests::deployment::Deployment;
-use tests::engines::isolated_on;
+use tests::engines::host_of;
 use tests::eventually;
+use tests::faults::OwnEngines;
 use tests::receiver::{Answer, Receiver, Request};
 
 use crate::disaster::Clicked;
@@ -25,17 +26,11 @@ async fn delivered(receiver: &Receiver, clicks: usize) -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_promoted_standby_lacks_is_published_under_its_own_ids_only() {
-    let start = async |kind: Kind| kind.start(Options::throw_away(kind.name()).unwrap()).await.unwrap();
-    let (kafka, clickhouse) = tokio::join!(start(Kind::Kafka), start(Kind::ClickHouse));
-    let options = || Options::throw_away(Kind::Postgres.name()).unwrap();
-    let first = options();
-    let folder = first.folder.clone();
-    let primary = postgres::start(first).await.unwrap();
-    let standby = postgres::start_standby(&primary, &folder, options()).await.unwrap();
-    let mut engines = isolated_on(kafka.url(), clickhouse.url(), primary.url()).await;
-    let address = |server: &Server| server.url().split(['@', '/']).nth(3).unwrap().to_owned();
-    engines.other_postgres = Some(address(&standby));
-    let on_standby = engines.database_url.replace(&address(&primary), &address(&standby));
+    let (own, standby) = OwnEngines::start_with_standby().await;
+    let mut engines = own.isolated().await;
+    let [first, other] = [&own.postgres, &standby].map(|server| host_of(server.url()));
+    let on_standby = engines.database_url.replace(&first, &other);
+    engines.other_postgres = Some(other);
     let deployment = Deployment::start_on(engines, &[]).await;
 
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
@@ -60,7 +55,7 @@ async fn what_a_promoted_standby_lacks_is_published_under_its_own_ids_only() {
     assert_eq!(deployment.convert(&known.clicks[0]).await, 201);
     let before = delivered(&receiver, 25).await;
     known.shows(&deployment, 23, 1).await;
-    primary.kill().await;
+    own.postgres.kill().await;
     standby.start().await.unwrap();
     postgres::promote(&standby).await.unwrap();
 

@@ -14,7 +14,8 @@ use self::create::{
 };
 pub use self::isolated::Isolated;
 pub use self::statements::{clickhouse, http_client};
-use self::urls::{each_host, engine, host_of};
+pub use self::urls::host_of;
+use self::urls::{each_host, engine};
 
 /// Creates isolated parts of the engines that `./dev test` started or that the environment names.
 ///

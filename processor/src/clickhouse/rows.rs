@@ -141,9 +141,7 @@ impl Store {
             return Ok(HashSet::new());
         }
         let complete = Self { client: self.client.pinned(), ..self.clone() };
-        for shard in complete.client.each_shard().await? {
-            in_time(shard.sync(&["clicks"])).await?;
-        }
+        in_time(complete.client.sync_each_shard(&["clicks"])).await?;
         complete.stored_in(&complete.client.everywhere().await?.of("clicks"), condition, clicks).await
     }
 

@@ -78,10 +78,7 @@ impl UpkeepStore {
 
     /// Waits until the replica that is used of each shard has all clicks and what decides which of them count.
     pub(crate) async fn sync(&self) -> Result<(), StoreError> {
-        for shard in self.statements.client.each_shard().await? {
-            shard.sync(&Self::all()).await?;
-        }
-        Ok(())
+        Ok(self.statements.client.sync_each_shard(&Self::all()).await?)
     }
 
     /// Changes to replicas that have all of that, if the present ones do not get it.

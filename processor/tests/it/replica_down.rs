@@ -3,29 +3,18 @@
 use devstack::Options;
 use devstack::clickhouse_cluster::start_cluster;
 use schemas::clickhouse::rollup::is_active;
-use tests::engines::{Isolated, clickhouse, given_times_on_cluster};
-use tests::eventually;
+use tests::engines::given_times_on_cluster;
 
 use crate::audit::assert_equal;
-use crate::clicks::{Edge, SOON, click, wait_until_processed};
+use crate::clicks::{Edge, click, wait_until_processed};
 use crate::processor::{Processor, operate};
 use crate::replay::{moment, two_days};
+use crate::replicas::on_each;
 use crate::rollups::link;
 use crate::upkeep::{all_closed, delete_link, eager};
 
 /// The clicks of each of two days.
 const CLICKS: i64 = 40;
-
-/// Waits until a query returns this on some replicas.
-async fn on(isolated: &Isolated, replicas: &[usize], sql: &str, expected: &str) {
-    for replica in replicas {
-        eventually(&format!("{expected} on replica {replica}: {sql}"), SOON, async || {
-            let found = clickhouse(&isolated.clickhouse_of(*replica), sql, Vec::new()).await?;
-            if found.trim() == expected { Ok(()) } else { Err(found) }
-        })
-        .await;
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replay_and_a_purge_are_complete_on_a_replica_that_was_down_meanwhile() {
@@ -49,7 +38,7 @@ async fn a_replay_and_a_purge_are_complete_on_a_replica_that_was_down_meanwhile(
     ] {
         isolated.clickhouse(lost).await;
     }
-    on(&isolated, &[0, 1], "SELECT count() FROM clicks", "60").await;
+    on_each(&isolated, "SELECT count() FROM clicks", &["60"; 2]).await;
 
     let second = &cluster.shards[0][1];
     second.kill().await;
@@ -58,20 +47,19 @@ async fn a_replay_and_a_purge_are_complete_on_a_replica_that_was_down_meanwhile(
     // The day may have been replaced on the other replica; the absent one does the same when it is back.
     second.start().await.unwrap();
     operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
-    on(&isolated, &[0, 1], "SELECT count() FROM clicks", "81").await;
+    on_each(&isolated, "SELECT count() FROM clicks", &["81"; 2]).await;
 
     second.kill().await;
     delete_link(&isolated, link(1)).await;
-    on(&isolated, &[0], "SELECT count() FROM clicks", "41").await;
+    on_each(&isolated, "SELECT count() FROM clicks", &["41"]).await;
     // Counting goes on.
     edge.send(0, &click("later")).await;
-    on(&isolated, &[0], "SELECT count() FROM clicks", "42").await;
+    on_each(&isolated, "SELECT count() FROM clicks", &["42"]).await;
     second.start().await.unwrap();
-    let all = &[0, 1];
-    on(&isolated, all, "SELECT count() FROM clicks", "42").await;
-    on(&isolated, all, "SELECT count() FROM purges", "1").await;
+    on_each(&isolated, "SELECT count() FROM clicks", &["42"; 2]).await;
+    on_each(&isolated, "SELECT count() FROM purges", &["1"; 2]).await;
     let former = format!("SELECT count() FROM counts WHERE NOT ({})", is_active());
-    on(&isolated, all, &former, "0").await;
+    on_each(&isolated, &former, &["0"; 2]).await;
     assert_eq!(assert_equal(&isolated).await.classes["human"].rows, 42);
     processor.stop().await;
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::Utc;
 use devstack::Options;
 use devstack::clickhouse_cluster::start_cluster;
+use futures_util::future::join_all;
 use processor::clickhouse::sources::Source;
 use processor::clickhouse::{After, FencingToken, InsertError, Store};
 use processor::pipeline::batch::{Batcher, Limits};
@@ -15,7 +16,7 @@ use tests::engines::{Isolated, clickhouse, counting_on_cluster};
 use tests::eventually;
 use uuid::Uuid;
 
-use crate::clicks::{again, click};
+use crate::clicks::{SOON, again, click};
 use crate::processor::config;
 use crate::storing::insertion;
 
@@ -42,8 +43,17 @@ fn store(isolated: &Isolated, replica: usize) -> Store {
     Store::new(Clickhouse::new(&config(isolated).clickhouse).at(replica), format!("of replica {replica}"))
 }
 
-async fn on(isolated: &Isolated, replica: usize, sql: &str) -> String {
-    clickhouse(&isolated.clickhouse_of(replica), sql, Vec::new()).await.unwrap().trim().to_owned()
+pub(crate) async fn on(isolated: &Isolated, server: usize, sql: &str) -> String {
+    clickhouse(&isolated.clickhouse_of(server), sql, Vec::new()).await.unwrap().trim().to_owned()
+}
+
+/// Waits until a query returns this on each of the first servers.
+pub(crate) async fn on_each(isolated: &Isolated, sql: &str, expected: &[&str]) {
+    eventually(sql, SOON, async || {
+        let found = join_all((0..expected.len()).map(|server| on(isolated, server, sql))).await;
+        if found == expected { Ok(()) } else { Err(found) }
+    })
+    .await;
 }
 
 /// Inserts batches after what its own replica has, until all rows are there; returns how many of its inserts were refused.

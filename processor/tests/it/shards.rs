@@ -6,31 +6,19 @@ use devstack::clickhouse_cluster::start_cluster;
 use schemas::clickhouse::rollup::is_active;
 use schemas::message::{Click, Message as _};
 use service::clickhouse::Clickhouse;
-use tests::engines::{Isolated, clickhouse, given_times_on_cluster};
+use tests::engines::given_times_on_cluster;
 use tests::eventually;
 
 use crate::audit::assert_equal;
 use crate::clicks::{Edge, SOON, again, click, wait_until_processed};
 use crate::processor::{Processor, config, operate};
 use crate::replay::{moment, two_days};
+use crate::replicas::{on, on_each};
 use crate::rollups::link;
 use crate::upkeep::{all_closed, delete_link, eager};
 
 /// The clicks that each partition gets.
 const CLICKS: i64 = 40;
-
-async fn on(isolated: &Isolated, shard: usize, sql: &str) -> String {
-    clickhouse(&isolated.clickhouse_of(shard), sql, Vec::new()).await.unwrap().trim().to_owned()
-}
-
-/// Waits until a query returns this on each shard.
-async fn on_each(isolated: &Isolated, sql: &str, expected: [&str; 2]) {
-    eventually(sql, SOON, async || {
-        let found = [on(isolated, 0, sql).await, on(isolated, 1, sql).await];
-        if found == expected { Ok(()) } else { Err(found) }
-    })
-    .await;
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_click_is_on_the_shard_of_its_partition_through_replays_and_purges() {
@@ -71,19 +59,19 @@ async fn every_click_is_on_the_shard_of_its_partition_through_replays_and_purges
     on_each(
         &isolated,
         "SELECT count(), uniqExact(src), min(src % 65536) FROM clicks",
-        ["84\t2\t0", "84\t2\t1"],
+        &["84\t2\t0", "84\t2\t1"],
     )
     .await;
     on_each(
         &isolated,
         "SELECT groupArray(shard) FROM (SELECT shard FROM sources ORDER BY src)",
-        ["[1,2,1,2]"; 2],
+        &["[1,2,1,2]"; 2],
     )
     .await;
     all_closed(&isolated).await;
     let report = assert_equal(&isolated).await;
     assert_eq!(report.classes["human"].rows, 168);
-    on_each(&isolated, "SELECT sum(clicks) > 0 FROM counts WHERE unit = 'hour'", ["1"; 2]).await;
+    on_each(&isolated, "SELECT sum(clicks) > 0 FROM counts WHERE unit = 'hour'", &["1"; 2]).await;
 
     // Rows of both shards are lost.
     for shard in 0..2 {
@@ -96,15 +84,15 @@ async fn every_click_is_on_the_shard_of_its_partition_through_replays_and_purges
     let rebuilt = done["rebuilt"].as_array().unwrap();
     assert_eq!(rebuilt.iter().filter(|day| day["changed"] == true).count(), 2, "{done}");
     assert_eq!(assert_equal(&isolated).await.classes["human"].rows, 168);
-    on_each(&isolated, "SELECT count() FROM clicks", ["84"; 2]).await;
+    on_each(&isolated, "SELECT count() FROM clicks", &["84"; 2]).await;
 
     // The former rollups of these days are removed from both.
     let former = format!("SELECT count() FROM counts WHERE NOT ({})", is_active());
-    on_each(&isolated, &former, ["0"; 2]).await;
+    on_each(&isolated, &former, &["0"; 2]).await;
 
     delete_link(&isolated, link(1)).await;
-    on_each(&isolated, "SELECT count() FROM purges", ["1"; 2]).await;
-    on_each(&isolated, "SELECT count() FROM clicks", ["44"; 2]).await;
+    on_each(&isolated, "SELECT count() FROM purges", &["1"; 2]).await;
+    on_each(&isolated, "SELECT count() FROM clicks", &["44"; 2]).await;
     assert_eq!(assert_equal(&isolated).await.classes["human"].rows, 88);
     processor.stop().await;
 

@@ -278,6 +278,17 @@ impl Clickhouse {
             .collect()
     }
 
+    /// The same on each shard.
+    ///
+    /// # Errors
+    /// Also those of [`Clickhouse::shards`].
+    pub async fn sync_each_shard(&self, tables: &[&str]) -> Result<()> {
+        for shard in self.each_shard().await? {
+            shard.sync(tables).await?;
+        }
+        Ok(())
+    }
+
     /// Changes to the first replica, from the present one on, that gets all rows of these tables; see [`Clickhouse::sync`].
     ///
     /// # Errors

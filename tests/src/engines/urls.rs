@@ -20,7 +20,11 @@ pub(super) fn with_user(url: &str, user: Option<String>) -> String {
     with.into()
 }
 
-pub(super) fn host_of(url: &str) -> String {
+/// Returns `host:port` of a URL.
+///
+/// # Panics
+/// When it is not a URL with a host and a port.
+pub fn host_of(url: &str) -> String {
     let url = Url::parse(url).unwrap();
     format!("{}:{}", url.host_str().unwrap(), url.port_or_known_default().unwrap())
 }

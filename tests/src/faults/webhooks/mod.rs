@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
-use devstack::{Kind, Options, Server};
+use devstack::{Kind, Options, Server, postgres};
 
 pub use flood::{Flooded, WebhookFlood, webhook_flood};
 pub use freezes::{WebhookFreezes, webhook_freezes};
@@ -72,6 +72,22 @@ impl OwnEngines {
         let (kafka, clickhouse, postgres) =
             tokio::join!(own(Kind::Kafka), own(Kind::ClickHouse), own(Kind::Postgres));
         Self { kafka, clickhouse, postgres }
+    }
+
+    /// The same with a standby of Postgres, which is not synchronous.
+    ///
+    /// # Panics
+    /// When one does not start.
+    pub async fn start_with_standby() -> (Self, Server) {
+        let own = async |kind: Kind| kind.start(Options::throw_away(kind.name()).unwrap()).await.unwrap();
+        let options = || Options::throw_away(Kind::Postgres.name()).unwrap();
+        let of_primary = options();
+        let folder = of_primary.folder.clone();
+        let (kafka, clickhouse, postgres) = tokio::join!(own(Kind::Kafka), own(Kind::ClickHouse), async {
+            postgres::start(of_primary).await.unwrap()
+        });
+        let standby = postgres::start_standby(&postgres, &folder, options()).await.unwrap();
+        (Self { kafka, clickhouse, postgres }, standby)
     }
 
     /// Creates isolated parts of them.

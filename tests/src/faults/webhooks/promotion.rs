@@ -1,6 +1,6 @@
 //! A primary of Postgres that is lost, and its standby that is promoted.
 
-use devstack::{Kind, Options, Server, postgres};
+use devstack::{Server, postgres};
 use serde_json::Value;
 
 use super::super::import::{Member, file, is_complete};
@@ -8,7 +8,7 @@ use super::super::progress;
 use super::{ARRIVED, OwnEngines, SOME, Stage, delivering, receiver};
 use crate::arrivals::{Arrivals, Interruption};
 use crate::deployment::Deployment;
-use crate::engines::http_client;
+use crate::engines::{host_of, http_client};
 use crate::eventually;
 
 /// The load.
@@ -30,22 +30,11 @@ const ROWS: u32 = 3_000;
 /// When a program ends, a click is not answered, a delivery never arrives, a link that was answered is lost, a member is
 /// signed out, requests are not limited any more, or a row of the file is lost or done twice.
 pub async fn promotion(plan: Promotion) -> Arrivals {
-    let options = Options::throw_away(Kind::Postgres.name()).unwrap();
-    let folder = options.folder.clone();
-    let (kafka, clickhouse, primary) = {
-        let own = async |kind: Kind| kind.start(Options::throw_away(kind.name()).unwrap()).await.unwrap();
-        tokio::join!(own(Kind::Kafka), own(Kind::ClickHouse), async {
-            postgres::start(options).await.unwrap()
-        })
-    };
-    let standby = Options::throw_away(Kind::Postgres.name()).unwrap();
-    let standby = postgres::start_standby(&primary, &folder, standby).await.unwrap();
+    let (own, standby) = OwnEngines::start_with_standby().await;
     // A promotion then loses nothing that was answered.
-    postgres::set_synchronous(&primary, true).await.unwrap();
-    let own = OwnEngines { kafka, clickhouse, postgres: primary };
+    postgres::set_synchronous(&own.postgres, true).await.unwrap();
     let mut engines = own.isolated().await;
-    let address = |server: &Server| server.url().split(['@', '/']).nth(3).unwrap().to_owned();
-    engines.other_postgres = Some(address(&standby));
+    engines.other_postgres = Some(host_of(standby.url()));
 
     let receiver = receiver().await;
     let deployment = Deployment::start_on(engines, &[]).await;
@@ -94,7 +83,7 @@ pub async fn promotion(plan: Promotion) -> Arrivals {
     for slug in &created {
         stage.deployment.edge_knows(slug, ARRIVED).await;
     }
-    let (gone, present) = (address(&own.postgres), address(&standby));
+    let (gone, present) = (host_of(own.postgres.url()), host_of(standby.url()));
     stage.deployment.engines.database_url = stage.deployment.engines.database_url.replace(&gone, &present);
     let stored: i64 = sqlx::query_scalar("SELECT count(*) FROM links WHERE slug = ANY($1)")
         .bind(&created)
