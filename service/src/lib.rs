@@ -38,6 +38,8 @@ pub mod process;
 pub mod sealed;
 pub mod shutdown;
 pub mod slots;
+#[cfg(feature = "postgres")]
+mod sockets;
 pub mod telemetry;
 #[cfg(feature = "traces")]
 pub mod traces;

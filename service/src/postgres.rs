@@ -8,7 +8,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 use tokio::time::{sleep, timeout};
 
-use crate::{Check, Shutdown, health};
+use crate::{Check, Shutdown, health, sockets};
 
 /// Maximum wait for a connection, also when Postgres is down.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -19,11 +19,14 @@ const COMMAND_ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum number of connections of an operator's command.
 const COMMAND_CONNECTIONS: u32 = 2;
 
-/// How often the hosts are asked which of them accepts writes.
+/// How often a host is asked whether it accepts writes.
 const PRIMARY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long one of them may take to answer.
+/// How long it may take to answer.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A host that was silent so many times in a row has not answered for as long as a statement may take.
+const SILENT_TIMES: u32 = 4;
 
 /// Idle time up to which a connection is used without a ping.
 const PING_AFTER_IDLE: Duration = Duration::from_secs(1);
@@ -168,9 +171,7 @@ fn lazy(
             })
         })
         .connect_lazy_with(options);
-    if has_standbys {
-        tokio::spawn(follow_primary(pool.clone(), hosts));
-    }
+    tokio::spawn(follow_primary(pool.clone(), hosts));
     pool
 }
 
@@ -183,15 +184,35 @@ pub async fn accepts_writes(connection: &mut PgConnection) -> sqlx::Result<bool>
     Ok(is_read_only == "off")
 }
 
-/// Returns whether the server that options name accepts writes.
-async fn is_primary(options: PgConnectOptions) -> bool {
+/// What a host answers to the question whether it accepts writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Yes,
+    /// It is a standby, or it refuses connections.
+    No,
+    /// It is frozen, or its machine or the network is gone.
+    Silence,
+}
+
+/// Asks the host that options name, over `connection`, which is opened when there is none and lost after any other answer
+/// than [`Answer::Yes`].
+async fn ask(options: &PgConnectOptions, connection: &mut Option<PgConnection>) -> Answer {
     let asked = async {
-        let mut connection = options.connect().await?;
-        let answer = accepts_writes(&mut connection).await;
-        connection.close().await?;
-        answer
+        let mut open = match connection.take() {
+            Some(open) => open,
+            None => options.connect().await?,
+        };
+        let accepts = accepts_writes(&mut open).await?;
+        if accepts {
+            *connection = Some(open);
+        }
+        Ok::<_, sqlx::Error>(accepts)
     };
-    matches!(timeout(PRIMARY_TIMEOUT, asked).await, Ok(Ok(true)))
+    match timeout(PRIMARY_TIMEOUT, asked).await {
+        Ok(Ok(true)) => Answer::Yes,
+        Ok(_) => Answer::No,
+        Err(_) => Answer::Silence,
+    }
 }
 
 /// Returns the configuration for the host that accepts writes, if one does now: an operator's command has no time to wait
@@ -201,7 +222,7 @@ async fn at_primary(config: &PostgresConfig) -> PostgresConfig {
     if hosts.len() > 1 {
         for (host, port) in hosts {
             let options = options.clone().host(host).port(*port);
-            if is_primary(options.clone()).await {
+            if ask(&options, &mut None).await == Answer::Yes {
                 return PostgresConfig { url: DatabaseUrl { options, hosts: vec![(host.clone(), *port)] } };
             }
         }
@@ -209,29 +230,54 @@ async fn at_primary(config: &PostgresConfig) -> PostgresConfig {
     config.clone()
 }
 
-/// Lets new connections of a pool go to the host that accepts writes, also after another one was promoted. Connections to a
-/// former primary end with it.
+/// Lets new connections of a pool go to the host that accepts writes, also after another one was promoted, and ends those
+/// to a host that does not answer any more.
+///
+/// Connections to a killed server end with it. One that is frozen, or whose machine is gone, leaves them open: statements
+/// would wait on them for ever, and when none is left, so would everything else.
 async fn follow_primary(pool: PgPool, hosts: Vec<(String, u16)>) {
     let options = |place: usize| {
         let (host, port) = &hosts[place];
         pool.connect_options().as_ref().clone().host(host).port(*port)
     };
-    let (mut current, mut failures) = (0, 0);
+    let (mut current, mut failures, mut silent) = (0, 0, 0);
+    let mut connection = None;
     while !pool.is_closed() {
-        failures = if is_primary(options(current)).await { 0 } else { failures + 1 };
+        match ask(&options(current), &mut connection).await {
+            Answer::Yes => (failures, silent) = (0, 0),
+            Answer::No => (failures, silent) = (failures + 1, 0),
+            Answer::Silence => (failures, silent) = (failures + 1, silent + 1),
+        }
         // One lost answer is no promotion.
         if failures > 1 {
             for place in (0..hosts.len()).filter(|place| *place != current) {
-                if is_primary(options(place)).await {
+                if ask(&options(place), &mut connection).await == Answer::Yes {
                     let (host, port) = &hosts[place];
                     tracing::warn!("Postgres at {host}:{port} accepts writes now");
+                    end_connections(&hosts[current]);
                     pool.set_connect_options(options(place));
-                    (current, failures) = (place, 0);
+                    (current, failures, silent) = (place, 0, 0);
                     break;
                 }
             }
         }
-        sleep(PRIMARY_INTERVAL).await;
+        if silent >= SILENT_TIMES {
+            end_connections(&hosts[current]);
+            silent = 0;
+        }
+        tokio::select! {
+            () = sleep(PRIMARY_INTERVAL) => {}
+            () = pool.close_event() => {}
+        }
+    }
+}
+
+/// Ends this process's connections to a host, by its port: its name may have no address any more.
+fn end_connections((host, port): &(String, u16)) {
+    match sockets::shut_down(|peer| peer.port() == *port) {
+        Ok(0) => {}
+        Ok(count) => tracing::warn!("ended {count} connections to Postgres at {host}:{port}, which does not answer"),
+        Err(error) => tracing::warn!("cannot end the connections to Postgres at {host}:{port}: {error}"),
     }
 }
 

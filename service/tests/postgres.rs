@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use devstack::{Options, Server};
 use service::postgres::{PostgresConfig, pool};
-use sqlx::{Connection as _, Executor as _, PgConnection};
+use sqlx::postgres::PgQueryResult;
+use sqlx::{Connection as _, Executor as _, PgConnection, PgPool};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 /// Timeout of every wait; only a failing test reaches it.
@@ -38,44 +40,98 @@ async fn set_standby(server: &Server, is_standby: bool) {
     .unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pool_writes_to_the_primary_and_follows_it_to_another_host() {
-    let (primary, standby) = tokio::join!(server(), server());
-    set_standby(&standby, true).await;
+/// Returns the configuration for several servers.
+fn config(servers: &[&Server]) -> PostgresConfig {
     let address = |server: &Server| {
         let after = server.url().rsplit_once('@').unwrap().1;
         after.split_once('/').unwrap().0.to_owned()
     };
-    // The standby is the first host.
-    let both = format!("@{},{}/", address(&standby), address(&primary));
-    let url = primary.url().replace(&format!("@{}/", address(&primary)), &both);
-    let pool = pool(&PostgresConfig { url: url.parse().unwrap() }, "test", 2);
-    let write = async || {
-        timeout(PATIENCE, async {
-            loop {
-                // A statement that meets the change fails, and is repeated.
-                let written =
-                    pool.execute("CREATE TABLE IF NOT EXISTS t (n int); INSERT INTO t VALUES (1)").await;
-                if written.is_ok() {
-                    break;
-                }
-                sleep(Duration::from_millis(50)).await;
-            }
-        })
-        .await
-        .unwrap();
-    };
-    let rows = async |server: &Server| -> i64 {
-        let mut connection = PgConnection::connect(server.url()).await.unwrap();
-        sqlx::query_scalar("SELECT count(*) FROM t").fetch_one(&mut connection).await.unwrap()
-    };
-    write().await;
-    write().await;
+    let all: Vec<String> = servers.iter().map(|server| address(server)).collect();
+    let one = servers[0].url();
+    let url = one.replace(&format!("@{}/", all[0]), &format!("@{}/", all.join(",")));
+    PostgresConfig { url: url.parse().unwrap() }
+}
+
+/// Writes a row; a statement that meets a change of the server fails, and is repeated.
+async fn write(pool: &PgPool) {
+    let write = "CREATE TABLE IF NOT EXISTS t (n int); INSERT INTO t VALUES (1)";
+    timeout(PATIENCE, async {
+        while pool.execute(write).await.is_err() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
+async fn rows(server: &Server) -> i64 {
+    let mut connection = PgConnection::connect(server.url()).await.unwrap();
+    sqlx::query_scalar("SELECT count(*) FROM t").fetch_one(&mut connection).await.unwrap()
+}
+
+/// Starts so many statements that take long, each on its connection.
+async fn slow_statements(pool: &PgPool, server: &Server, count: i64) -> JoinSet<sqlx::Result<PgQueryResult>> {
+    let mut statements = JoinSet::new();
+    for _ in 0..count {
+        let pool = pool.clone();
+        statements.spawn(async move { pool.execute("SELECT pg_sleep(600)").await });
+    }
+    let mut connection = PgConnection::connect(server.url()).await.unwrap();
+    timeout(PATIENCE, async {
+        let active = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)'";
+        while sqlx::query_scalar::<_, i64>(active).fetch_one(&mut connection).await.unwrap() < count {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    statements
+}
+
+/// Waits until each statement has failed.
+async fn all_fail(statements: JoinSet<sqlx::Result<PgQueryResult>>) {
+    let results = timeout(PATIENCE, statements.join_all()).await.unwrap();
+    assert!(results.iter().all(Result::is_err), "{results:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_writes_to_the_primary_and_follows_it_to_another_host() {
+    let (primary, standby) = tokio::join!(server(), server());
+    set_standby(&standby, true).await;
+    let pool = pool(&config(&[&standby, &primary]), "test", 2);
+    write(&pool).await;
+    write(&pool).await;
     assert_eq!(rows(&primary).await, 2);
 
+    // Frozen, it leaves all connections open.
+    let statements = slow_statements(&pool, &primary, 2).await;
+    primary.pause().await.unwrap();
+    set_standby(&standby, false).await;
+    all_fail(statements).await;
+    write(&pool).await;
+    assert_eq!(rows(&standby).await, 1);
+
+    set_standby(&standby, true).await;
+    primary.resume().await.unwrap();
+    write(&pool).await;
+    assert_eq!(rows(&primary).await, 3);
     primary.kill().await;
     set_standby(&standby, false).await;
-    write().await;
-    assert_eq!(rows(&standby).await, 1);
+    write(&pool).await;
+    assert_eq!(rows(&standby).await, 2);
+    pool.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_on_a_frozen_server_fail_and_later_ones_succeed() {
+    let server = server().await;
+    let pool = pool(&config(&[&server]), "test", 2);
+    write(&pool).await;
+    let statements = slow_statements(&pool, &server, 2).await;
+    server.pause().await.unwrap();
+    all_fail(statements).await;
+    server.resume().await.unwrap();
+    write(&pool).await;
+    assert_eq!(rows(&server).await, 2);
     pool.close().await;
 }

@@ -4,7 +4,7 @@ mod bare;
 mod report;
 mod stage;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use ::tests::deployment::Deployment;
@@ -180,17 +180,20 @@ async fn received(receiver: &Receiver, wanted: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns requests per second, from the first to the last, and says how many were repeats.
+/// Returns requests per second, from the first to the last, and describes repeats.
 ///
 /// # Errors
 /// When a delivery did not arrive.
 fn rate(receiver: &Receiver, deliveries: usize) -> anyhow::Result<f64> {
     let requests = receiver.requests();
-    let arrived: HashSet<_> = requests.iter().map(Request::delivery).collect();
-    ensure!(arrived.len() == deliveries, "{} of {deliveries} deliveries arrived", arrived.len());
-    if requests.len() > deliveries {
-        report_progress(&format!("  {} requests were repeats", requests.len() - deliveries));
+    let mut arrived: HashMap<_, &Request> = HashMap::with_capacity(deliveries);
+    for request in &requests {
+        let Some(former) = arrived.insert(request.delivery(), request) else { continue };
+        let after = request.at.duration_since(former.at)?;
+        let answered = if former.was_answered() { "was" } else { "was not" };
+        report_progress(&format!("  a repeat {after:.1?} after a request that {answered} answered"));
     }
+    ensure!(arrived.len() == deliveries, "{} of {deliveries} deliveries arrived", arrived.len());
     let times = requests.iter().map(|request| request.at);
     let (first, last) = times.clone().min().zip(times.max()).context("no requests")?;
     Ok(deliveries as f64 / last.duration_since(first)?.as_secs_f64())

@@ -16,9 +16,23 @@ use rows::Layout;
 
 use crate::terminal::{ENGINES, prepare, report_progress};
 
+/// What several servers do together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Work {
+    /// Clicks to rows.
+    Rows,
+    /// Redirects.
+    Redirects,
+    /// Webhooks.
+    Deliveries,
+}
+
 /// What to measure.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
+    /// Measures only these
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', default_value = "rows,redirects,deliveries")]
+    only: Vec<Work>,
     /// Clicks that each round makes rows of
     #[arg(long, value_name = "COUNT", default_value = "1000000", value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     clicks: u64,
@@ -46,15 +60,21 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
     for number in 1..=options.rounds {
         report_progress(&format!("round {number} of {}", options.rounds));
         let [rows, redirects, deliveries] = &mut parts;
-        for way in rows::ways(&options.clusters, options.former.as_deref()) {
-            rows.add(&way.name, rows::round(&way, options.clicks).await?);
+        if options.only.contains(&Work::Rows) {
+            for way in rows::ways(&options.clusters, options.former.as_deref()) {
+                rows.add(&way.name, rows::round(&way, options.clicks).await?);
+            }
         }
-        for edges in [1, 2] {
-            redirects.add(&format!("{edges} of ingest"), edges::round(edges, options.seconds).await?);
+        if options.only.contains(&Work::Redirects) {
+            for edges in [1, 2] {
+                redirects.add(&format!("{edges} of ingest"), edges::round(edges, options.seconds).await?);
+            }
         }
-        for dispatchers in [1, 2, 4] {
-            let round = deliveries::round(dispatchers, options.deliveries).await?;
-            deliveries.add(&format!("{dispatchers} of dispatcher"), round);
+        if options.only.contains(&Work::Deliveries) {
+            for dispatchers in [1, 2, 4] {
+                let round = deliveries::round(dispatchers, options.deliveries).await?;
+                deliveries.add(&format!("{dispatchers} of dispatcher"), round);
+            }
         }
     }
     Report::new(parts)

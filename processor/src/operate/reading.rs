@@ -27,7 +27,7 @@ const CHUNKS: usize = 4;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// Kafka did not answer, or returned an error.
-    #[error("cannot read topic {topic}: {source}")]
+    #[error("cannot read topic {topic}")]
     Kafka {
         /// The full name.
         topic: Arc<str>,

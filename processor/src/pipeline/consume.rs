@@ -285,7 +285,7 @@ impl ConsumerContext for Assignments {
             Rebalance::Assign(list) => {
                 let numbers = numbers(list);
                 tracing::info!(partitions = ?numbers, "partitions are assigned: {numbers:?}");
-                numbers.into_iter().for_each(|number| self.lanes.open_lane(number));
+                self.lanes.open_lanes(&numbers);
             }
             Rebalance::Revoke(_) => {}
             Rebalance::Error(error) => tracing::warn!(%error, "a rebalance failed: {error}"),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
@@ -61,6 +61,7 @@ pub struct Lanes {
     log: Log,
     runtime: Handle,
     open: Mutex<BTreeMap<i32, Open>>,
+    has_joined: AtomicBool,
 }
 
 impl fmt::Debug for Lanes {
@@ -75,12 +76,20 @@ impl fmt::Debug for Lanes {
 impl Lanes {
     /// Creates it without lanes, which will run on the current runtime.
     pub fn new(tools: Tools, log: Log) -> Self {
-        Self { tools: Arc::new(tools), log, runtime: Handle::current(), open: Mutex::default() }
+        Self { tools: Arc::new(tools), log, runtime: Handle::current(), open: Mutex::default(), has_joined: AtomicBool::new(false) }
     }
 
-    /// Opens the lane of a partition, unless it is open.
-    pub fn open_lane(&self, partition: i32) {
-        self.open().entry(partition).or_insert_with(|| self.spawn(partition));
+    /// Opens the lanes of assigned partitions, unless they are open.
+    pub fn open_lanes(&self, partitions: &[i32]) {
+        for &partition in partitions {
+            self.open().entry(partition).or_insert_with(|| self.spawn(partition));
+        }
+        self.has_joined.store(true, Ordering::Release);
+    }
+
+    /// Returns whether this process was assigned partitions, or was told that there are none for it.
+    pub fn has_joined(&self) -> bool {
+        self.has_joined.load(Ordering::Acquire)
     }
 
     fn spawn(&self, partition: i32) -> Open {

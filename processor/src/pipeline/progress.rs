@@ -33,10 +33,15 @@ pub async fn write_progress(lanes: &Lanes, log: &Log, store: &Store, check: &Che
             () = shutdown.wait() => return,
             _ = ticks.tick() => {}
         }
+        let has_joined = lanes.has_joined();
         let phases = lanes.phases();
         owned = forget_moved(owned, &phases);
         // Uses the clock of the last round, because this round may take long while an engine is unreachable.
-        update_check(&phases, clock, check);
+        if has_joined {
+            update_check(&phases, clock, check);
+        } else {
+            check.unready("waiting for partitions");
+        }
         tokio::select! {
             () = shutdown.wait() => return,
             read = round(&phases, lanes, log, store) => clock = read,

@@ -144,11 +144,13 @@ async fn a_day_boundary_cuts_the_batch() {
 async fn every_partition_has_progress() {
     let isolated = isolated().await;
     let processor = Processor::start(&isolated).await;
-    eventually("ready", SOON, async || match processor.readiness().await {
-        (200, report) if report["checks"]["partitions"]["detail"] == "owns 6 partitions" => Ok(()),
+    let ready = eventually("ready", SOON, async || match processor.readiness().await {
+        (200, report) => Ok(report),
         other => Err(other),
     })
     .await;
+    // Not before it has joined its group, when it has none.
+    assert_eq!(ready["checks"]["partitions"]["detail"], "owns 6 partitions");
     // The `as_of` of idle partitions keeps growing.
     for _ in 0..2 {
         let now = Utc::now().timestamp_millis();

@@ -35,13 +35,13 @@ const ATTEMPTS: usize = 3;
 /// Why a day was not rebuilt. The days before it are done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RebuildError {
-    #[error("ClickHouse failed, perhaps because another replay or recount has started: {0}")]
+    #[error("ClickHouse failed, perhaps because another replay or recount has started")]
     Store(#[from] StoreError),
-    #[error("Kafka did not answer: {0}")]
+    #[error("Kafka did not answer")]
     Log(#[from] LogError),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("the rollups could not be computed: {0}")]
+    #[error("the rollups could not be computed")]
     Upkeep(#[from] UpkeepError),
     #[error(
         "partition {partition}: the log starts at offset {start}, so the records from offset {from} are gone"
