@@ -276,7 +276,9 @@ async fn follow_primary(pool: PgPool, hosts: Vec<(String, u16)>) {
 fn end_connections((host, port): &(String, u16)) {
     match sockets::shut_down(|peer| peer.port() == *port) {
         Ok(0) => {}
-        Ok(count) => tracing::warn!("ended {count} connections to Postgres at {host}:{port}, which does not answer"),
+        Ok(count) => {
+            tracing::warn!("ended {count} connections to Postgres at {host}:{port}, which does not answer");
+        }
         Err(error) => tracing::warn!("cannot end the connections to Postgres at {host}:{port}: {error}"),
     }
 }

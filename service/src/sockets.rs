@@ -45,10 +45,8 @@ mod tests {
     #[tokio::test]
     async fn a_reader_of_a_shut_connection_gets_its_end_and_others_go_on() {
         for host in ["127.0.0.1", "::1"] {
-            let [meant, other] = [
-                TcpListener::bind((host, 0)).await.unwrap(),
-                TcpListener::bind((host, 0)).await.unwrap(),
-            ];
+            let [meant, other] =
+                [TcpListener::bind((host, 0)).await.unwrap(), TcpListener::bind((host, 0)).await.unwrap()];
             let mut to_meant = TcpStream::connect(meant.local_addr().unwrap()).await.unwrap();
             let to_other = TcpStream::connect(other.local_addr().unwrap()).await.unwrap();
             let address = meant.local_addr().unwrap();

@@ -13,11 +13,14 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Response};
 use hyper_util::rt::TokioIo;
 use sha2::Sha256;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 /// Maximum difference between a signature's time and now.
 const TOLERANCE: Duration = Duration::from_secs(300);
+
+/// Connections that may wait to be accepted. Of more, the kernel drops some, and their senders try again after seconds.
+const BACKLOG: u32 = 4_096;
 
 /// A received request.
 #[derive(Debug, Clone)]
@@ -121,7 +124,9 @@ impl Receiver {
     /// # Panics
     /// When there is no free port.
     pub async fn start(script: impl Fn(&Request, usize) -> Answer + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let listener = socket.listen(BACKLOG).unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let mut server = JoinSet::new();

@@ -76,7 +76,13 @@ impl fmt::Debug for Lanes {
 impl Lanes {
     /// Creates it without lanes, which will run on the current runtime.
     pub fn new(tools: Tools, log: Log) -> Self {
-        Self { tools: Arc::new(tools), log, runtime: Handle::current(), open: Mutex::default(), has_joined: AtomicBool::new(false) }
+        Self {
+            tools: Arc::new(tools),
+            log,
+            runtime: Handle::current(),
+            open: Mutex::default(),
+            has_joined: AtomicBool::new(false),
+        }
     }
 
     /// Opens the lanes of assigned partitions, unless they are open.
