@@ -22,11 +22,9 @@ use url::Url;
 /// Timeout of DNS, connection and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long an idle connection is kept; less than common servers keep it.
+/// How long an idle connection is kept; less than common servers keep it. No other limit: there are never more to a host
+/// than requests were in flight at once, and a lower limit closes connections that the next deliveries need.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Maximum idle connections to one host; many endpoints may share a host.
-const MAX_IDLE_CONNECTIONS: usize = 256;
 
 /// Maximum concurrent lookups of recently resolved names. Each lookup blocks one of the runtime's 512 threads.
 const MAX_RECENT_LOOKUPS: usize = 128;
@@ -76,7 +74,6 @@ impl Guard {
                 .http1_max_headers(MAX_HEADERS)
                 .connect_timeout(CONNECT_TIMEOUT)
                 .pool_idle_timeout(IDLE_TIMEOUT)
-                .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
                 .tcp_nodelay(true)
                 .dns_resolver(Arc::new(Resolver {
                     rules: Arc::clone(&rules),
