@@ -76,6 +76,20 @@ impl Cluster {
         String::from_utf8(printed).unwrap()
     }
 
+    /// Empties the disk of a broker that does not run, as a new one in its place has none of its records.
+    fn loses_data(&self, broker: &str) {
+        let data = self.folder.join(".dev/cluster/data").join(broker).join("data");
+        for file in fs::read_dir(data).unwrap() {
+            let file = file.unwrap();
+            if file.file_type().unwrap().is_dir() {
+                fs::remove_dir_all(file.path()).unwrap();
+            // Who it is, and in which cluster, a new one gets from its operator.
+            } else if file.file_name() != "meta.properties" {
+                fs::remove_file(file.path()).unwrap();
+            }
+        }
+    }
+
     async fn status(&self) -> Value {
         serde_json::from_str(&self.dev(&["status", "--json"]).await).unwrap()
     }
@@ -257,12 +271,24 @@ async fn servers_are_away(cluster: &Cluster, visitor: &Visitor) {
         visitor.creates(&visitor.apis[0], &format!("during-{leave}-{name}")).await;
         cluster.dev(&[back, name]).await;
     }
-    // A primary that is lost; the second time, one that runs.
-    cluster.dev(&["kill", "postgres-1"]).await;
-    for [gone, promoted] in [["postgres-1", "postgres-2"], ["postgres-2", "postgres-1"]] {
+    cluster.dev(&["kill", "kafka-3"]).await;
+    cluster.loses_data("kafka-3");
+    cluster.dev(&["start", "kafka-3"]).await;
+    // What was on the lost one and on this one must be on the new one now.
+    cluster.dev(&["kill", "kafka-1"]).await;
+    visitor.is_answered().await;
+    visitor.creates(&visitor.apis[0], "after-kafka-3-was-lost").await;
+    cluster.dev(&["start", "kafka-1"]).await;
+    // A primary that is lost, one that is frozen, and one that runs.
+    let [first, second] = ["postgres-1", "postgres-2"];
+    for [leave, gone, promoted] in
+        [["kill", first, second], ["pause", second, first], ["start", first, second]]
+    {
+        cluster.dev(&[leave, gone]).await;
+        visitor.is_answered().await;
         cluster.dev(&["promote", promoted]).await;
         for (number, api) in visitor.apis.iter().enumerate() {
-            visitor.creates(api, &format!("after-{promoted}-{number}")).await;
+            visitor.creates(api, &format!("after-{leave}-{gone}-{number}")).await;
         }
         visitor.is_answered().await;
         cluster.dev(&["start", gone]).await;
