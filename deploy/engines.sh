@@ -41,19 +41,36 @@ with_postgres() {
     fi
 }
 
-# Sends a request to ClickHouse: options of curl, then more parameters of the URL.
+# The server that has each file of clicks: one of each shard, named by its macro `shard`, or the only server. And the first of them.
+declare -A server_of
+server=
+find_servers() {
+    local hosts host file=clicks
+    hosts=$(setting CLICKHOUSE_URL)
+    hosts=${hosts#*://} hosts=${hosts%%/*} hosts=${hosts##*@}
+    for host in ${hosts//,/ }; do
+        server=$host
+        [[ $hosts != *,* ]] || file=clicks-$(query "SELECT getMacro('shard')")
+        : "${server_of[$file]:=$host}"
+    done
+    server=${hosts%%,*}
+}
+
+# Prints the sorted names of all files of clicks that servers are there for.
+files_of_clicks() { printf '%s\n' "${!server_of[@]}" | sort | xargs; }
+
+# Sends a request to a server of ClickHouse: options of curl, then more parameters of the URL.
 ask() {
     local url rest
     url=$(setting CLICKHOUSE_URL)
     [[ $url =~ ^(https?://)(([^:/@]+)(:([^@]*))?@)?([^/]+)/([A-Za-z0-9_]+)$ ]] || fail 'CLICKHOUSE_URL is not http(s)://user:password@host:port/database'
-    [[ ${BASH_REMATCH[6]} != *,* ]] || fail 'CLICKHOUSE_URL names several servers: a cluster is saved by its own statement, BACKUP'
     rest=${*: -1}
     {
-        printf 'url = "%s%s/?database=%s%s"\n' "${BASH_REMATCH[1]}" "${BASH_REMATCH[6]}" "${BASH_REMATCH[7]}" "$rest"
+        printf 'url = "%s%s/?database=%s%s"\n' "${BASH_REMATCH[1]}" "$server" "${BASH_REMATCH[7]}" "$rest"
         [ -z "${BASH_REMATCH[3]}" ] || printf 'user = "%s:%s"\n' "$(decoded "${BASH_REMATCH[3]}")" "$(decoded "${BASH_REMATCH[5]}")"
         [ -z "${HOPLINE_CLICKHOUSE_CA_FILE:-}" ] || printf 'cacert = "%s"\n' "$HOPLINE_CLICKHOUSE_CA_FILE"
     } >"$work/request"
-    curl --silent --show-error --fail-with-body --config "$work/request" "${@:1:$#-1}" || fail 'ClickHouse did not run a statement'
+    curl --silent --show-error --fail-with-body --config "$work/request" "${@:1:$#-1}" || fail "ClickHouse at $server did not run a statement"
 }
 
 # Prints the answer to a statement.
