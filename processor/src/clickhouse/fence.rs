@@ -109,7 +109,7 @@ impl Store {
         for wait_for in [&["owners"][..], &["clicks", "stretches", "sources"]] {
             for replica in 0..self.client.names().len() {
                 let replica = Self { client: self.client.at(replica), ..self.clone() };
-                replica.sync(wait_for).await?;
+                replica.client.catch_up(wait_for).await?;
                 replica.wait_for_older_inserts(token.src, token.epoch).await?;
             }
         }

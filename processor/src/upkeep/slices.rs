@@ -152,7 +152,7 @@ impl UpkeepStore {
     /// Computes the rollups of a shard's clicks.
     async fn compute(shard: &Statements, run: &Run, statements: &[String]) -> Result<(), UpkeepError> {
         // The version is an epoch, which its replica must know, and what decides which rows count.
-        shard.client.sync(&["owners", "slices", "deleted_links"]).await.map_err(StoreError::from)?;
+        shard.client.catch_up(&["owners", "slices", "deleted_links"]).await.map_err(StoreError::from)?;
         for statement in statements {
             Self::insert(shard, statement, run.version).await?;
         }

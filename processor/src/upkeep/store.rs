@@ -78,7 +78,10 @@ impl UpkeepStore {
 
     /// Waits until the replica that is used of each shard has all clicks and what decides which of them count.
     pub(crate) async fn sync(&self) -> Result<(), StoreError> {
-        Ok(self.statements.client.sync_each_shard(&Self::all()).await?)
+        for shard in self.statements.client.each_shard().await? {
+            shard.catch_up(&Self::all()).await?;
+        }
+        Ok(())
     }
 
     /// Changes to replicas that have all of that, if the present ones do not get it.

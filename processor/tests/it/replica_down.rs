@@ -4,12 +4,13 @@ use devstack::Options;
 use devstack::clickhouse_cluster::start_cluster;
 use schemas::clickhouse::rollup::is_active;
 use tests::engines::given_times_on_cluster;
+use tests::eventually;
 
 use crate::audit::assert_equal;
-use crate::clicks::{Edge, click, wait_until_processed};
+use crate::clicks::{Edge, SOON, click, wait_until_processed};
 use crate::processor::{Processor, operate};
 use crate::replay::{moment, two_days};
-use crate::replicas::on_each;
+use crate::replicas::{on, on_each};
 use crate::rollups::link;
 use crate::upkeep::{all_closed, delete_link, eager};
 
@@ -49,17 +50,35 @@ async fn a_replay_and_a_purge_are_complete_on_a_replica_that_was_down_meanwhile(
     operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
     on_each(&isolated, "SELECT count() FROM clicks", &["81"; 2]).await;
 
+    // A replica that is behind for longer than its answer to one request takes is waited for.
+    on(&isolated, 1, "SYSTEM STOP FETCHES clicks").await;
+    edge.send(0, &click("behind")).await;
+    on_each(&isolated, "SELECT count() FROM clicks", &["82", "81"]).await;
+    let commands = ["replay", "--from", "earliest"];
+    let lets_go_on = async {
+        let asked = "SELECT max(value) > 1 FROM system.errors WHERE name = 'TIMEOUT_EXCEEDED'";
+        eventually("it was asked twice", SOON, async || match &*on(&isolated, 1, asked).await {
+            "1" => Ok(()),
+            other => Err(other.to_owned()),
+        })
+        .await;
+        on(&isolated, 1, "SYSTEM START FETCHES clicks").await;
+    };
+    let (done, ()) = tokio::join!(operate(&isolated, &commands), lets_go_on);
+    done.unwrap();
+    on_each(&isolated, "SELECT count() FROM clicks", &["82"; 2]).await;
+
     second.kill().await;
     delete_link(&isolated, link(1)).await;
-    on_each(&isolated, "SELECT count() FROM clicks", &["41"]).await;
+    on_each(&isolated, "SELECT count() FROM clicks", &["42"]).await;
     // Counting goes on.
     edge.send(0, &click("later")).await;
-    on_each(&isolated, "SELECT count() FROM clicks", &["42"]).await;
+    on_each(&isolated, "SELECT count() FROM clicks", &["43"]).await;
     second.start().await.unwrap();
-    on_each(&isolated, "SELECT count() FROM clicks", &["42"; 2]).await;
+    on_each(&isolated, "SELECT count() FROM clicks", &["43"; 2]).await;
     on_each(&isolated, "SELECT count() FROM purges", &["1"; 2]).await;
     let former = format!("SELECT count() FROM counts WHERE NOT ({})", is_active());
     on_each(&isolated, &former, &["0"; 2]).await;
-    assert_eq!(assert_equal(&isolated).await.classes["human"].rows, 42);
+    assert_eq!(assert_equal(&isolated).await.classes["human"].rows, 43);
     processor.stop().await;
 }

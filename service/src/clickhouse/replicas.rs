@@ -12,7 +12,7 @@ use clickhouse::error::{Error, Result};
 use clickhouse::insert_formatted::InsertFormatted;
 use clickhouse::query::Query;
 use futures_util::future::join_all;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::places::{Known, Place};
 use super::{ClickhouseConfig, ClickhouseUrl, Everywhere, clients};
@@ -26,6 +26,12 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a replica may take to get the rows of the others.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a replica that answers may take to get them when there is time.
+const CATCH_UP: Duration = Duration::from_secs(60);
+
+/// ClickHouse's code of `TIMEOUT_EXCEEDED`.
+const BEHIND: &str = "Code: 159.";
 
 /// ClickHouse. All that were made of one configuration use the same replica of each shard; see [`Clickhouse::pinned`].
 #[derive(Clone)]
@@ -278,7 +284,22 @@ impl Clickhouse {
             .collect()
     }
 
-    /// The same on each shard.
+    /// Like [`Clickhouse::sync`], but a replica that answers gets a minute: for work that no other replica can do, or that
+    /// has time.
+    ///
+    /// # Errors
+    /// When it does not answer, or does not get them.
+    pub async fn catch_up(&self, tables: &[&str]) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            match self.sync(tables).await {
+                Err(Error::BadResponse(text)) if text.starts_with(BEHIND) && began.elapsed() < CATCH_UP => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// The same as [`Clickhouse::sync`] on each shard.
     ///
     /// # Errors
     /// Also those of [`Clickhouse::shards`].

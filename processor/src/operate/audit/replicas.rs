@@ -16,7 +16,7 @@ impl AuditStore {
             let own = Self::content(shard.clone(), compared).await?;
             for replica in shard.from_chosen().skip(1) {
                 let (name, other) = (shard.name(replica), shard.at(replica));
-                other.sync(&["clicks", "counts", "breakdowns", "slices", "deleted_links"]).await?;
+                other.catch_up(&["clicks", "counts", "breakdowns", "slices", "deleted_links"]).await?;
                 let content = Self::content(other, compared).await?;
                 let differs = |(table, src, rows, sum): &Content| {
                     let detail =

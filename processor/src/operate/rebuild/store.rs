@@ -96,7 +96,7 @@ impl Staging {
             rows += &format!(" AND NOT (src = {src} AND koff >= {from} AND koff < {to})");
         }
         if let Some(recount) = recount {
-            self.statements.client.sync(&["recounts"]).await?;
+            self.statements.client.catch_up(&["recounts"]).await?;
             rows = recounted(&rows, recount);
         }
         self.statements.execute(&format!("TRUNCATE TABLE {}", self.table)).await?;
