@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tests::deployment::{BROWSER, programs};
 use tests::engines::http_client;
 use tests::eventually;
-use tests::faults::progress;
+use tests::faults::{alone, progress};
 use tokio::time::sleep;
 
 use crate::cluster_access::{services_are_themselves, strangers_are_refused};
@@ -218,6 +218,7 @@ impl Visitor {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_redirects_and_counts_while_each_of_its_servers_is_away_in_turn() {
+    let _turn = alone().await;
     let cluster = Cluster::start();
     let status = cluster.is_ready().await;
     names_every_server(&status);
