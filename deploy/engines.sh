@@ -50,7 +50,7 @@ find_servers() {
     hosts=${hosts#*://} hosts=${hosts%%/*} hosts=${hosts##*@}
     for host in ${hosts//,/ }; do
         server=$host
-        [[ $hosts != *,* ]] || file=clicks-$(query "SELECT getMacro('shard')")
+        [[ $hosts != *,* ]] || file=clicks-$(query "SELECT toUInt16OrZero(getMacro('shard'))")
         : "${server_of[$file]:=$host}"
     done
     server=${hosts%%,*}
