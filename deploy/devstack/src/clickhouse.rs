@@ -21,9 +21,6 @@ use crate::{Error, Options, Probe, Server, Tls, libchdb, ports, private, program
 /// The name of the user and of the database.
 const NAME: &str = "hopline";
 
-/// The number of databases with users: more than tests.
-const DATABASES: u32 = 1_000;
-
 /// The library's query: opens the ports, then waits for ever.
 const SERVE: &str = "SYSTEM START LISTEN HTTP; SYSTEM START LISTEN TCP; \
      SELECT sleepEachRow(1) FROM system.numbers SETTINGS max_block_size=1, \
@@ -159,8 +156,11 @@ fn users_xml(options: &Options, in_cluster: bool) -> Result<String, Error> {
         return Err(Error::Invalid("the ClickHouse password may contain letters and digits only".to_owned()));
     }
     let of = |database: &str| users_of(database, &options.users, in_cluster);
-    let users_of_databases: String =
-        if options.durable { of(NAME) } else { databases().map(|name| of(&name)).collect() };
+    let users_of_databases: String = if options.durable {
+        of(NAME)
+    } else {
+        (0..options.databases).map(|number| of(&format!("t{number}"))).collect()
+    };
     // http_receive_timeout: an insert whose client stops half-way fails after 5 s instead of 30 s.
     // async_insert: an acknowledged insert is in the table.
     Ok(format!(
@@ -198,11 +198,6 @@ fn users_xml(options: &Options, in_cluster: bool) -> Result<String, Error> {
 </clickhouse>
 "
     ))
-}
-
-/// Returns the names of the databases that have users of their own: the library cannot make users while it runs.
-pub fn databases() -> impl Iterator<Item = String> {
-    (0..DATABASES).map(|number| format!("t{number}"))
 }
 
 /// Returns the name of a database's user.

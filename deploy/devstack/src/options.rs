@@ -28,12 +28,18 @@ pub struct Options {
     pub durable: bool,
     /// Those users of [`schemas::grants`] that the engine also has, each with its password: Kafka on a listener of its own
     /// ([`crate::kafka::with_users`]), Postgres without rights but that `hopline_migrate` owns the database. ClickHouse has
-    /// them with their rights; in tests for each of the databases [`crate::clickhouse::databases`].
+    /// them with their rights; in tests for each of [`Options::databases`].
     pub users: Vec<(User, String)>,
+    /// For how many databases, `t0`, `t1` and so on, a ClickHouse that is not durable has users: the library cannot make
+    /// users while it runs. Each takes 5 ms of a processor at every start.
+    pub databases: u32,
     /// The certificate with which the engine encrypts every connection except those to Kafka's first listener.
     pub tls: Option<Tls>,
     pub(crate) scratch: Option<Scratch>,
 }
+
+/// The number of databases with users of an engine that one test starts.
+const DATABASES: u32 = 10;
 
 /// The password of every user of an engine of a test.
 const PASSWORD: &str = "hopline";
@@ -62,6 +68,7 @@ impl Options {
             cache,
             durable: true,
             users: Vec::new(),
+            databases: 0,
             tls: None,
             scratch: None,
         }
@@ -82,6 +89,7 @@ impl Options {
             cache: Cache::shared(),
             durable: false,
             users: User::ALL.map(|user| (user, PASSWORD.to_owned())).into(),
+            databases: DATABASES,
             tls: None,
             scratch: Some(scratch),
         })

@@ -68,7 +68,13 @@ pub(super) async fn create_first_clickhouse(url: &str, isolated: &Isolated) -> S
         return with_database(url, name);
     }
     // One of those that have users of their own.
-    let names: Vec<String> = devstack::clickhouse::databases().collect();
+    let of_migrate = devstack::clickhouse::user_of("", User::Migrate);
+    let list = format!(
+        "SELECT substring(name, 1, length(name) - {}) FROM system.users WHERE endsWith(name, '{of_migrate}')",
+        of_migrate.len()
+    );
+    let names = clickhouse(url, &list, Vec::new()).await.unwrap();
+    let names: Vec<&str> = names.lines().collect();
     // Other test programs draw too.
     let drawn = u32::from_be_bytes(*uuid::Uuid::now_v7().as_bytes().last_chunk().unwrap());
     let first = usize::try_from(drawn).unwrap() % names.len();

@@ -18,6 +18,9 @@ use crate::folder::Folder;
 use crate::members::Topology;
 use crate::terminal::{Interrupts, print_error};
 
+/// The number of ClickHouse's databases with users: more than tests.
+const DATABASES: u32 = 1_000;
+
 /// Starts engines, builds every program, runs `cargo test`, and returns its exit code.
 pub(crate) async fn run(
     folder: &Folder,
@@ -31,6 +34,7 @@ pub(crate) async fn run(
     let options = |name: &str| {
         let mut options = Options::throw_away(name)?;
         options.cache = cache.clone();
+        options.databases = DATABASES;
         Ok(options)
     };
     let engines = async {
