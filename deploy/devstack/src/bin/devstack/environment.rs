@@ -161,6 +161,7 @@ pub(crate) fn variables(instances: &[Instance], secrets: &Secrets) -> BTreeMap<S
 #[cfg(test)]
 mod tests {
     use devstack::scratch::Scratch;
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::members::Topology;
@@ -172,12 +173,16 @@ mod tests {
         assert_eq!(url("10.0.0.1:8080".parse().unwrap()), "http://10.0.0.1:8080");
     }
 
+    /// Held while a test chooses ports: each of them would take the usual ones, also those that another has released.
+    static TURN: Mutex<()> = Mutex::new(());
+
     fn instances(topology: Topology, folder: &Folder) -> Vec<Instance> {
         Instance::choose(&topology.members(), [127, 0, 0, 1].into(), folder, &BTreeMap::new()).unwrap()
     }
 
     #[test]
     fn the_variables_have_the_addresses_and_the_spool() {
+        let _turn = TURN.lock();
         let scratch = Scratch::new("environment").unwrap();
         let folder = Folder::open(scratch.path()).unwrap();
         let instances = instances(Topology::Single, &folder);
@@ -193,6 +198,7 @@ mod tests {
 
     #[test]
     fn a_remembered_port_is_chosen_again() {
+        let _turn = TURN.lock();
         let scratch = Scratch::new("environment").unwrap();
         let folder = Folder::open(scratch.path()).unwrap();
         let chosen = instances(Topology::Cluster, &folder);
@@ -206,6 +212,7 @@ mod tests {
 
     #[test]
     fn the_servers_of_a_service_share_no_address_and_no_folder() {
+        let _turn = TURN.lock();
         let scratch = Scratch::new("environment").unwrap();
         let folder = Folder::open(scratch.path()).unwrap().with(Topology::Cluster);
         let instances = instances(Topology::Cluster, &folder);
