@@ -3,8 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod attempts;
-mod cluster;
-mod cluster_access;
 mod configuration;
 mod counts_clocks;
 mod counts_deletion;

@@ -42,7 +42,7 @@ pub enum StoreError {
     #[error(transparent)]
     Clickhouse(#[from] clickhouse::error::Error),
     /// Another processor's statement came first.
-    #[error("another processor was first")]
+    #[error("another processor was first, or what it wrote is only on a replica that is away")]
     Preceded,
     /// No answer arrived in time.
     #[error("no answer from ClickHouse within {} s", .0.as_secs())]
