@@ -1,5 +1,6 @@
 //! Creates topics, databases and tables.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use devstack::kafka;
@@ -9,7 +10,7 @@ use schemas::grants::{self, User};
 use schemas::topic;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use super::isolated::Isolated;
+use super::isolated::{Isolated, Tables};
 use super::statements::{accepted, clickhouse};
 use super::urls::{database_of, host_of, with_database};
 
@@ -53,6 +54,9 @@ pub(super) async fn add_acls(isolated: &Isolated) {
 /// Creates a database on each server of ClickHouse.
 pub(super) async fn create_clickhouse(isolated: &mut Isolated, servers: &[String]) {
     isolated.clickhouse_url = create_first_clickhouse(&servers[0], isolated).await;
+    if std::env::var("CLICKHOUSE_URL").is_ok_and(|shared| shared == *servers[0]) {
+        isolated.tables = Some(Arc::new(Tables(isolated.clickhouse_url.clone())));
+    }
     for server in &servers[1..] {
         let create = format!("CREATE DATABASE {}", database_of(&isolated.clickhouse_url));
         accepted(server, &create, Vec::new()).await;
