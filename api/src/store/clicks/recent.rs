@@ -7,8 +7,6 @@ use clickhouse::Row;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::pieces::Range;
-
 /// A row of one of three tables; the meaning of `number`, `value` and `closes` depends on `of`.
 #[derive(Clone, Row, Deserialize)]
 pub(super) struct StateRow {
@@ -36,7 +34,6 @@ pub(super) struct Recent(Mutex<Option<State>>);
 struct State {
     asked_at: Instant,
     rows: Arc<[StateRow]>,
-    conversions: Arc<[Range]>,
 }
 
 impl Recent {
@@ -46,13 +43,7 @@ impl Recent {
         last.as_ref().filter(|state| state.asked_at.elapsed() < age).map(|state| Arc::clone(&state.rows))
     }
 
-    /// Returns the numbers of the blocks of conversions that the last state has, if there is one.
-    pub(super) fn conversions(&self) -> Option<Arc<[Range]>> {
-        self.0.lock().as_ref().map(|state| Arc::clone(&state.conversions))
-    }
-
-    /// Replaces the state. A single server counts all conversions, of whatever blocks.
-    pub(super) fn keep(&self, asked_at: Instant, rows: Arc<[StateRow]>, conversions: Arc<[Range]>) {
-        *self.0.lock() = Some(State { asked_at, rows, conversions });
+    pub(super) fn keep(&self, asked_at: Instant, rows: Arc<[StateRow]>) {
+        *self.0.lock() = Some(State { asked_at, rows });
     }
 }
