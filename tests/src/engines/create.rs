@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use devstack::kafka;
+use devstack::{Kind, kafka};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use schemas::clickhouse::MIGRATIONS;
 use schemas::grants::{self, User};
@@ -54,7 +54,7 @@ pub(super) async fn add_acls(isolated: &Isolated) {
 /// Creates a database on each server of ClickHouse.
 pub(super) async fn create_clickhouse(isolated: &mut Isolated, servers: &[String]) {
     isolated.clickhouse_url = create_first_clickhouse(&servers[0], isolated).await;
-    if std::env::var("CLICKHOUSE_URL").is_ok_and(|shared| shared == *servers[0]) {
+    if Kind::ClickHouse.external_url().is_some_and(|shared| shared == servers[0]) {
         isolated.tables = Some(Arc::new(Tables(isolated.clickhouse_url.clone())));
     }
     for server in &servers[1..] {
