@@ -62,6 +62,16 @@ fn given() -> [String; 3] {
     ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(engine)
 }
 
+/// Shows with a test that failed what the services it ran in its own process warned of.
+fn log_warnings() {
+    // Another test of the program has started it.
+    let _ = tracing_subscriber::fmt()
+        .with_test_writer()
+        .with_max_level(tracing::Level::WARN)
+        .with_ansi(false)
+        .try_init();
+}
+
 /// Creates databases without tables and no topics: what `api migrate` starts from.
 ///
 /// # Panics
@@ -71,6 +81,7 @@ pub async fn empty_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &
 }
 
 async fn empty_with(kafka_brokers: &str, clickhouse_urls: &[String], database_url: &str) -> Isolated {
+    log_warnings();
     let mut isolated = named(kafka_brokers);
     create_clickhouse(&mut isolated, clickhouse_urls).await;
     let databases = each_host(database_url);
@@ -130,6 +141,7 @@ async fn counting_with(
     partitions: i32,
     click_settings: &[(&str, &str)],
 ) -> Isolated {
+    log_warnings();
     let mut isolated = named(kafka_brokers);
     create_clickhouse(&mut isolated, clickhouse_urls).await;
     let topics = create_topics(&isolated, partitions, click_settings);

@@ -12,7 +12,7 @@ use tests::eventually;
 use tests::log::{Record, records};
 
 use crate::admin;
-use crate::server::{Server, config, text};
+use crate::server::{Answer, Server, config, text};
 
 /// A file of plans, removed when the test ends.
 struct PlansFile(PathBuf);
@@ -167,6 +167,11 @@ async fn deleting_a_link_unlocks_the_oldest_locked_one() {
     assert_eq!(edit(4).await.status, 200);
 }
 
+/// Whether the caller is to ask again, as on a machine on which twelve requests wait longer for their turn than a lock may take.
+fn is_busy(answer: &Answer) -> bool {
+    answer.body["code"] == "UNAVAILABLE" && answer.headers.contains_key("retry-after")
+}
+
 #[tokio::test]
 async fn a_downgrade_during_many_creations_holds_the_cap() {
     let plans = PlansFile::new(|plans| plans["agency"]["links"] = json!(20));
@@ -178,6 +183,9 @@ async fn a_downgrade_during_many_creations_holds_the_cap() {
         loop {
             let after_the_change = changed.load(Ordering::SeqCst);
             let answer = server.send(Method::POST, "/api/links", Some(body.clone())).await;
+            if is_busy(&answer) {
+                continue;
+            }
             if answer.status != 201 {
                 assert_eq!((answer.status.as_u16(), &answer.body["code"]), (403, &json!("PLAN_LIMIT")));
                 return (created, late);
@@ -233,6 +241,7 @@ async fn no_key_writes_after_a_downgrade() {
                 Some("PLAN_REQUIRED") => return,
                 // Twenty endpoints are soon there; asking goes on.
                 Some("PLAN_LIMIT") | None => assert!(!after_the_change, "{}", answer.body),
+                Some(_) if is_busy(&answer) => {}
                 Some(_) => panic!("{}", answer.body),
             }
         }

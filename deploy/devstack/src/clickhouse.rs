@@ -120,6 +120,9 @@ fn library_arguments(
 
 /// Returns the server's settings. The library takes the folder and the ports from its arguments instead, and with TLS
 /// listens behind what encrypts for it.
+///
+/// The library's own pools run so few background tasks at once that replicas wait for each other's, and ClickHouse logs
+/// each time that one has to wait.
 fn config_xml(options: &Options, users: &Path, (port, native): (u16, u16), in_cluster: &str) -> String {
     let (http, tcp, tls) = match &options.tls {
         Some(tls) => ("https_port", "tcp_port_secure", place::open_ssl(tls)),
@@ -140,6 +143,9 @@ fn config_xml(options: &Options, users: &Path, (port, native): (u16, u16), in_cl
     <tmp_path>{data}/tmp/</tmp_path>
     <{http}>{port}</{http}>
     <{tcp}>{native}</{tcp}>
+    <background_schedule_pool_size>16</background_schedule_pool_size>
+    <background_schedule_pool_max_parallel_tasks_per_type_ratio>1</background_schedule_pool_max_parallel_tasks_per_type_ratio>
+    <background_fetches_pool_size>4</background_fetches_pool_size>
 {hosts}{tls}{in_cluster}    <user_directories><users_xml><path>{users}</path></users_xml></user_directories>
 </clickhouse>
 ",
