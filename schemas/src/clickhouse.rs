@@ -73,6 +73,10 @@ const SHARDED: [&str; 3] = ["clicks", "counts", "breakdowns"];
 const REPLICATED_SETTINGS: &str = "replicated_deduplication_window = 100000, \
      replicated_deduplication_window_seconds = 86400, min_compressed_bytes_to_fsync_after_fetch = 1";
 
+/// The table whose rows keep the number of their block when blocks are merged: a report counts the conversions of the blocks
+/// that every replica has.
+const BLOCK_NUMBERS: (&str, &str) = ("conversions", ", enable_block_number_column = 1");
+
 /// Returns a statement that creates a replicated table instead of the same table of a single server.
 ///
 /// ClickHouse replaces the names in braces: `shard` and `replica` are macros of its configuration.
@@ -92,7 +96,8 @@ pub fn replicated(statement: &str) -> String {
         None => (place, rest),
     };
     let separator = if rest.contains("SETTINGS ") { "," } else { "\nSETTINGS" };
-    format!("{columns}ENGINE = Replicated{name}({arguments}){rest}{separator} {REPLICATED_SETTINGS}")
+    let numbers = if table == BLOCK_NUMBERS.0 { BLOCK_NUMBERS.1 } else { "" };
+    format!("{columns}ENGINE = Replicated{name}({arguments}){rest}{separator} {REPLICATED_SETTINGS}{numbers}")
 }
 
 /// Returns the statement that creates a table of one server beside table `clicks`, with the same columns and partitions.
@@ -148,6 +153,7 @@ mod tests {
             "ReplicatedReplacingMergeTree('/hopline/{database}/all/progress', '{shard}-{replica}', as_of)\n";
         assert!(progress.contains(engine), "{progress}");
         assert!(progress.contains("ORDER BY src\nSETTINGS replicated_deduplication_window = "), "{progress}");
+        assert!(of(5).ends_with("enable_block_number_column = 1"), "{}", of(5));
         let altered = MIGRATIONS[13].statements(true);
         assert_eq!(altered, MIGRATIONS[13].statements(false));
     }

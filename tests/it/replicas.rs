@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use devstack::clickhouse_cluster::{Cluster, start_cluster};
 use devstack::{Options, Server};
+use reqwest::Method;
 use schemas::grants::User;
-use tests::deployment::Deployment;
+use tests::deployment::{Deployment, click_id};
 use tests::engines::{clickhouse, empty_on_cluster, host_of};
 use tests::eventually;
 use tests::faults::{alone, progress};
@@ -25,6 +27,10 @@ struct Watched<'a> {
     slug: String,
     answered: Cell<u64>,
     shown: Cell<u64>,
+    /// Conversions that were shown.
+    converted: Cell<u64>,
+    /// The time of the newest click that was listed.
+    newest: Cell<DateTime<Utc>>,
     /// When counts were last shown.
     shown_at: Cell<Instant>,
     /// The longest time without counts.
@@ -32,12 +38,17 @@ struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    /// Clicks without a pause.
+    /// Clicks without a pause, and converts some of the clicks.
     async fn click(&self) -> ! {
         loop {
             let from = format!("198.51.100.{}", self.answered.get() % 250);
-            if self.deployment.click(&self.slug, &from).await.is_ok_and(|answer| answer.status() == 302) {
+            if let Ok(answer) = self.deployment.click(&self.slug, &from).await
+                && answer.status() == 302
+            {
                 self.answered.set(self.answered.get() + 1);
+                if self.answered.get().is_multiple_of(10) {
+                    assert_eq!(self.deployment.convert(&click_id(&answer)).await, 201);
+                }
             }
             sleep(Duration::from_millis(10)).await;
         }
@@ -54,7 +65,24 @@ impl Watched<'_> {
                 self.longest.set(self.longest.get().max(self.shown_at.get().elapsed()));
                 self.shown_at.set(Instant::now());
             }
-            sleep(Duration::from_millis(50)).await;
+            if let Some(converted) = link["conversions"].as_u64() {
+                let before = self.converted.replace(converted);
+                assert!(converted >= before, "{converted} conversions, and {before} before");
+            }
+            self.read_newest().await;
+            // More often, and reading takes the processors from what is watched.
+            sleep(Duration::from_millis(250)).await;
+        }
+    }
+
+    /// Reads the time of the newest click, which must never be earlier than before either.
+    async fn read_newest(&self) {
+        let path = format!("/api/links/{}/clicks?limit=1", self.link);
+        let (_, page) = self.deployment.send(Method::GET, &path, None).await;
+        if let Some(newest) = page["clicks"][0]["occurred_at"].as_str() {
+            let newest: DateTime<Utc> = newest.parse().unwrap();
+            let before = self.newest.replace(newest);
+            assert!(newest >= before, "the newest click was at {newest}, and at {before} before");
         }
     }
 
@@ -72,7 +100,12 @@ impl Watched<'_> {
         let before = self.answered.get() + 1;
         let since = Instant::now();
         eventually("later clicks are counted", WHOLE, async || {
-            if self.shown.get() >= before { Ok(()) } else { Err((self.shown.get(), before)) }
+            if self.shown.get() >= before {
+                return Ok(());
+            }
+            let log = self.deployment.log("processor");
+            let newest: Vec<&str> = log.lines().rev().take(20).collect();
+            Err((self.shown.get(), before, self.shown_at.get().elapsed(), newest.join("\n")))
         })
         .await;
         progress(&format!("{} clicks answered, counted after {:.1?}", self.answered.get(), since.elapsed()));
@@ -92,6 +125,8 @@ async fn reports_never_get_lower_while_replicas_are_behind_frozen_or_dead() {
         slug: text("slug"),
         answered: Cell::new(0),
         shown: Cell::new(0),
+        converted: Cell::new(0),
+        newest: Cell::default(),
         shown_at: Cell::new(Instant::now()),
         longest: Cell::new(Duration::ZERO),
     };
@@ -121,9 +156,13 @@ async fn break_replicas(watched: &Watched<'_>, cluster: &Cluster) {
     let [first, second] = &cluster.shards[0][..] else { panic!("{cluster:?}") };
     watched.counts_more().await;
 
-    progress("the first replica is killed");
+    progress("the second replica lacks conversions, and the first one, which all read, is killed");
+    run(watched, 1, "SYSTEM STOP FETCHES conversions").await;
+    // The input of this test: less than the time after which the first one alone would be enough.
+    sleep(Duration::from_secs(3)).await;
     first.kill().await;
     watched.is_readable(READABLE).await;
+    run(watched, 1, "SYSTEM START FETCHES conversions").await;
     first.start().await.unwrap();
     watched.counts_more().await;
 

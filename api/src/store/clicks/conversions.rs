@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::query_pool::QueryPool;
 use super::question::{Classes, Question};
+use super::snapshot::no_state;
 use super::source::{any_of, instant};
 use crate::store::clicks::pieces::Range;
 
@@ -53,10 +54,11 @@ pub(crate) async fn conversions_by_link(
         question.workspace,
         question.of.of_raw(question.workspace)
     );
+    let counted = counted(queries)?;
     let all = format!(
         "SELECT link_id AS link, uniqExact(click_id) AS count, toUnixTimestamp64Milli(min(occurred_at)) AS first,
                 toUnixTimestamp64Milli(max(occurred_at)) AS last
-         FROM conversions WHERE {of} AND {window} GROUP BY link",
+         FROM conversions WHERE {of} AND {window}{counted} GROUP BY link",
         window = any_of(&[question.window], "occurred_at", instant),
     );
     let rows = queries.query(&all).fetch_all::<AllRow>().await?;
@@ -70,8 +72,8 @@ pub(crate) async fn conversions_by_link(
     let looked_up = format!(
         "SELECT link_id AS link, uniqExact(click_id) AS count FROM {clicks}
          PREWHERE {of} AND {within} AND broker_ts >= {start} AND {condition}
-              AND occurred_at IN (SELECT occurred_at FROM conversions WHERE {of} AND {within})
-         WHERE click_id IN (SELECT click_id FROM conversions WHERE {of} AND {within}) GROUP BY link",
+              AND occurred_at IN (SELECT occurred_at FROM conversions WHERE {of} AND {within}{counted})
+         WHERE click_id IN (SELECT click_id FROM conversions WHERE {of} AND {within}{counted}) GROUP BY link",
         clicks = queries.client.everywhere().await?.of("clicks"),
         start = instant(start),
     );
@@ -84,6 +86,15 @@ pub(crate) async fn conversions_by_link(
         *count = count.saturating_sub(looked_up.get(link).copied().unwrap_or_default());
     }
     Ok(counts)
+}
+
+/// Returns a further condition: the conversions that the state of the replicas has, or all of a single server.
+fn counted(queries: &QueryPool) -> Result<String> {
+    if !queries.client.is_replicated() {
+        return Ok(String::new());
+    }
+    let blocks = queries.recent.conversions().ok_or_else(no_state)?;
+    Ok(format!(" AND {}", any_of(&blocks, "_block_number", |number| number.to_string())))
 }
 
 /// The clicks that determine the class of a conversion: those of the class, or for humans those of every other class.

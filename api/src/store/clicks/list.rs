@@ -7,7 +7,8 @@ use uuid::Uuid;
 
 use super::query_pool::QueryPool;
 use super::question::Question;
-use super::source::instant;
+use super::snapshot::raw_until;
+use super::source::{and_before, instant};
 
 /// The first range of time to read, in milliseconds: a day.
 const FIRST_SPAN: i64 = 86_400_000;
@@ -139,7 +140,7 @@ async fn read(
                 utm_campaign, utm_term, utm_content, external_click_id
          FROM {clicks}
          WHERE workspace_id = toUUID('{workspace}') AND {of} AND {class} AND occurred_at >= {from} AND {before}
-           AND broker_ts >= {from}
+           AND broker_ts >= {from}{counted}
          ORDER BY occurred_at DESC, src DESC, koff DESC
          LIMIT {limit}",
         clicks = queries.client.everywhere().await?.of("clicks"),
@@ -147,6 +148,7 @@ async fn read(
         of = question.of.of_raw(question.workspace),
         class = question.classes.condition(),
         from = instant(from),
+        counted = and_before(raw_until(queries)?),
     );
     queries.query(&sql).fetch_all().await
 }

@@ -11,7 +11,7 @@ pub(crate) const END: i64 = 4_102_444_800_000;
 pub(crate) const HOUR: i64 = 3_600_000;
 pub(crate) const DAY: i64 = 24 * HOUR;
 
-/// A range of time `[start, end)`, in milliseconds since 1970.
+/// A range `[start, end)`: of time, in milliseconds since 1970, or of other numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) start: i64,

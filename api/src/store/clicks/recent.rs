@@ -7,6 +7,8 @@ use clickhouse::Row;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
+use super::pieces::Range;
+
 /// A row of one of three tables; the meaning of `number`, `value` and `closes` depends on `of`.
 #[derive(Clone, Row, Deserialize)]
 pub(super) struct StateRow {
@@ -34,6 +36,7 @@ pub(super) struct Recent(Mutex<Option<State>>);
 struct State {
     asked_at: Instant,
     rows: Arc<[StateRow]>,
+    conversions: Arc<[Range]>,
 }
 
 impl Recent {
@@ -43,7 +46,13 @@ impl Recent {
         last.as_ref().filter(|state| state.asked_at.elapsed() < age).map(|state| Arc::clone(&state.rows))
     }
 
-    pub(super) fn keep(&self, asked_at: Instant, rows: Arc<[StateRow]>) {
-        *self.0.lock() = Some(State { asked_at, rows });
+    /// Returns the numbers of the blocks of conversions that the last state has, if there is one.
+    pub(super) fn conversions(&self) -> Option<Arc<[Range]>> {
+        self.0.lock().as_ref().map(|state| Arc::clone(&state.conversions))
+    }
+
+    /// Replaces the state. A single server counts all conversions, of whatever blocks.
+    pub(super) fn keep(&self, asked_at: Instant, rows: Arc<[StateRow]>, conversions: Arc<[Range]>) {
+        *self.0.lock() = Some(State { asked_at, rows, conversions });
     }
 }

@@ -17,6 +17,7 @@ use service::Shutdown;
 use service::clickhouse::Clickhouse;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::pieces::Range;
 use super::recent::{LOG, Recent, SOURCE, StateRow};
 use super::snapshot::{EVERYONES, Snapshot};
 use crate::app::App;
@@ -35,6 +36,7 @@ struct State {
     replica: usize,
     asked_at: Instant,
     rows: Arc<[StateRow]>,
+    conversions: Arc<[Range]>,
     complete: Complete,
 }
 
@@ -67,7 +69,7 @@ pub(crate) async fn follow_replicas(app: App, shutdown: Shutdown) {
             if are_complete(clickhouse, &state.complete, if is_late { 1 } else { 2 }).await {
                 // Queries must not find the state before the replicas that have its rows.
                 if choose(clickhouse, &state.complete).await {
-                    recent.keep(state.asked_at, state.rows);
+                    recent.keep(state.asked_at, state.rows, state.conversions);
                     used = Some((state.replica, state.complete));
                 }
                 continue;
@@ -98,7 +100,14 @@ async fn read_state(clickhouse: &Clickhouse, recent: &Recent, former: Option<usi
                 tracing::debug!(replica, "the state of a replica is older");
             }
             Ok(Ok((rows, blocks))) => {
-                return Some(State { replica, asked_at, rows, complete: [(replica, blocks)].into() });
+                let conversions = blocks.of_conversions();
+                return Some(State {
+                    replica,
+                    asked_at,
+                    rows,
+                    conversions,
+                    complete: [(replica, blocks)].into(),
+                });
             }
             Ok(Err(error)) => tracing::debug!(replica, %error, "a replica is not complete: {error}"),
             Err(_) => tracing::debug!(replica, "a replica is not complete after {} s", LIMIT.as_secs()),
@@ -201,6 +210,12 @@ impl Blocks {
             }
         }
         Ok(blocks)
+    }
+
+    fn of_conversions(&self) -> Arc<[Range]> {
+        let ranges =
+            self.0.iter().filter(|((table, _), _)| table == "conversions").flat_map(|(_, ranges)| ranges);
+        ranges.map(|range| Range { start: *range.start(), end: range.end() + 1 }).collect()
     }
 
     /// Returns whether these are at least the others.

@@ -54,9 +54,7 @@ impl Snapshot {
             queries.query(sql).with_setting("max_threads", "1").fetch_all::<StateRow>().await
         };
         if queries.client.is_replicated() {
-            let Some(everyones) = queries.recent.last(Duration::MAX) else {
-                return Err(Error::Custom("no replica has all clicks".to_owned()));
-            };
+            let everyones = everyones(queries)?;
             let tables = queries.client.everywhere().await?;
             let of_rows =
                 |rows: &[StateRow]| Self { tables, ..Self::of_rows(rows, first_day).before_as_of() };
@@ -78,7 +76,7 @@ impl Snapshot {
         let sql = format!("{} UNION ALL {}", sources(), slices(&of_slices, u64::MAX));
         let rows: Arc<[StateRow]> = read(&sql).await?.into();
         if is_everyones {
-            queries.recent.keep(asked_at, Arc::clone(&rows));
+            queries.recent.keep(asked_at, Arc::clone(&rows), Arc::default());
         }
         Ok(Self::of_rows(&rows, first_day))
     }
@@ -108,6 +106,27 @@ impl Snapshot {
     fn before_as_of(self) -> Self {
         Self { raw_until: Some(self.as_of.map_or(0, |as_of| as_of.timestamp_millis())), ..self }
     }
+}
+
+/// Returns [`Snapshot::raw_until`], for a question that needs nothing else of the state.
+///
+/// # Errors
+/// When no replica has all clicks.
+pub(super) fn raw_until(queries: &QueryPool) -> Result<Option<i64>> {
+    if !queries.client.is_replicated() {
+        return Ok(None);
+    }
+    Ok(Snapshot::of_rows(&everyones(queries)?, 0).before_as_of().raw_until)
+}
+
+/// Returns the state of the replicas.
+fn everyones(queries: &QueryPool) -> Result<Arc<[StateRow]>> {
+    queries.recent.last(Duration::MAX).ok_or_else(no_state)
+}
+
+/// Returns the error while no replica has all rows.
+pub(super) fn no_state() -> Error {
+    Error::Custom("no replica of ClickHouse has all rows".to_owned())
 }
 
 /// Selects the state of sources and logs.

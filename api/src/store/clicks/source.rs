@@ -87,9 +87,7 @@ impl Question<'_> {
         if let Some(until) = self.taken_until {
             let _ = write!(open, " AND broker_ts <= {}", instant(until));
         }
-        if let Some(until) = snapshot.raw_until {
-            let _ = write!(open, " AND broker_ts < {}", instant(until));
-        }
+        open.push_str(&and_before(snapshot.raw_until));
         branches.push(raw(open));
         Some(branches.join("\nUNION ALL\n"))
     }
@@ -194,7 +192,12 @@ pub(super) fn any_of(ranges: &[Range], column: &str, literal: impl Fn(i64) -> St
         format!("({column} >= {} AND {column} < {})", literal(range.start), literal(range.end))
     };
     let all: Vec<String> = ranges.iter().map(of_one).collect();
-    format!("({})", all.join(" OR "))
+    if all.is_empty() { "false".to_owned() } else { format!("({})", all.join(" OR ")) }
+}
+
+/// Returns a further condition on raw rows: those before an instant, in milliseconds since 1970, or all.
+pub(super) fn and_before(raw_until: Option<i64>) -> String {
+    raw_until.map(|until| format!(" AND broker_ts < {}", instant(until))).unwrap_or_default()
 }
 
 /// Returns an expression for a `DateTime64` from milliseconds since 1970.
