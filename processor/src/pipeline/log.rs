@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
@@ -24,6 +25,16 @@ const REASONS: Duration = Duration::from_millis(100);
 
 /// Timeout of one request to Kafka.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause before the group's coordinator is asked again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Returns whether the brokers are about to agree which of them coordinates the group: a new cluster does, and one that lost a
+/// broker. librdkafka waits for that only while it joins a group.
+const fn seeks_coordinator(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode::{CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator};
+    matches!(code, NotCoordinator | CoordinatorNotAvailable | CoordinatorLoadInProgress)
+}
 
 /// Why the log could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -135,7 +146,17 @@ impl Log {
         self.ask(move |client, topic| {
             let mut asked = TopicPartitionList::new();
             asked.add_partition(topic, partition);
-            one_offset(&client.committed_offsets(asked, TIMEOUT)?, topic, partition)
+            let until = Instant::now() + TIMEOUT;
+            loop {
+                match client.committed_offsets(asked.clone(), TIMEOUT) {
+                    Err(KafkaError::MetadataFetch(code))
+                        if seeks_coordinator(code) && Instant::now() < until =>
+                    {
+                        thread::sleep(PAUSE);
+                    }
+                    answer => return one_offset(&answer?, topic, partition),
+                }
+            }
         })
         .await
     }
