@@ -8,6 +8,7 @@ mod urls;
 use devstack::Kind;
 use devstack::clickhouse_cluster::Cluster;
 use schemas::topic;
+use tracing_subscriber::fmt::TestWriter;
 
 use self::create::{
     add_acls, create_clickhouse, create_postgres, create_topics, migrate_clickhouse, migrate_postgres,
@@ -62,11 +63,12 @@ fn given() -> [String; 3] {
     ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(engine)
 }
 
-/// Shows with a test that failed what the services it ran in its own process warned of.
+/// Shows with a test that failed what the services it ran in its own process warned of. The output of a benchmark, which uses
+/// these engines too, is for a program.
 fn log_warnings() {
     // Another test of the program has started it.
     let _ = tracing_subscriber::fmt()
-        .with_test_writer()
+        .with_writer(TestWriter::with_stderr)
         .with_env_filter("warn,rdkafka=off")
         .with_ansi(false)
         .try_init();
