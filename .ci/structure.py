@@ -201,16 +201,20 @@ def main() -> int:
         print(link)
     for test in unknown_tests():
         faults += 1
-        print(f"docs/promises.md: there is no test {test}")
+        print(test)
     return 1 if faults else 0
 
 
 def unknown_tests() -> list[str]:
-    """The tests that docs/promises.md names and no file defines."""
-    named = re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){2,})`", (ROOT / "docs/promises.md").read_text())
+    """The tests that a document or the configuration of their runner names, and no file defines."""
+    named = {
+        "docs/promises.md": r"`([a-z0-9]+(?:_[a-z0-9]+){2,})`",
+        ".config/nextest.toml": r"test\(=(?:\w+::)*(\w+)\)",
+    }
     sources = [file.read_text() for crate in CRATES.values() for file in (ROOT / crate).parent.rglob("*.rs")]
     defined = set(re.findall(r"fn (\w+)\(", "\n".join(sources)))
-    return [test for test in named if test not in defined]
+    found = [(file, test) for file, name in named.items() for test in re.findall(name, (ROOT / file).read_text())]
+    return [f"{file}: there is no test {test}" for file, test in found if test not in defined]
 
 
 def broken_links() -> list[str]:

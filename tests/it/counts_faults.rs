@@ -7,28 +7,25 @@ use tests::faults::counts::{
     counts_clickhouse_kills, counts_clickhouse_outage, counts_kafka_kills, counts_members,
     counts_processor_kills, counts_replica_faults, counts_stops,
 };
-use tests::faults::{alone, progress};
+use tests::faults::progress;
 
 /// Maximum memory of a processor under any fault.
 const MEMORY: u64 = 256 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_click_is_a_row_once_when_the_processor_is_killed_at_random() {
-    let _turn = alone().await;
     let exact = counts_processor_kills(ProcessorKills { kills: 5, rate: 500 }).await;
     progress(&format!("processor killed: {exact}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_click_is_a_row_once_when_clickhouse_is_killed_at_random() {
-    let _turn = alone().await;
     let exact = counts_clickhouse_kills(ClickhouseKills { kills: 5, rate: 500 }).await;
     progress(&format!("ClickHouse killed: {exact}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_click_is_a_row_once_and_memory_stays_flat_when_clickhouse_is_stopped() {
-    let _turn = alone().await;
     let down = Duration::from_secs(15);
     let drained = counts_clickhouse_outage(ClickhouseOutage { down, rate: 3_000 }).await;
     progress(&format!("ClickHouse stopped for {down:?}: {drained}"));
@@ -37,21 +34,18 @@ async fn each_click_is_a_row_once_and_memory_stays_flat_when_clickhouse_is_stopp
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_click_is_a_row_once_when_kafka_is_killed() {
-    let _turn = alone().await;
     let exact = counts_kafka_kills(CountsKafkaKills { kills: 2, rate: 500 }).await;
     progress(&format!("Kafka killed: {exact}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_click_is_a_row_once_when_one_of_two_processors_is_frozen_and_continues() {
-    let _turn = alone().await;
     let exact = counts_stops(Stops { stops: 3, rate: 500 }).await;
     progress(&format!("processors held: {exact}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_click_is_a_row_once_while_processors_and_partitions_change() {
-    let _turn = alone().await;
     let pause = Duration::from_secs(3);
     let exact = counts_members(Members { changes: 8, pause, rate: 500 }).await;
     progress(&format!("processors came and went: {exact}"));
@@ -59,7 +53,6 @@ async fn each_click_is_a_row_once_while_processors_and_partitions_change() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_click_is_a_row_once_on_replicas_that_are_killed_frozen_and_behind() {
-    let _turn = alone().await;
     let exact = counts_replica_faults(ReplicaFaults { shards: 1, replicas: 2, rounds: 1, rate: 500 }).await;
     progress(&format!("replicas broken: {exact}"));
 }

@@ -11,7 +11,7 @@ use schemas::grants::User;
 use tests::deployment::{Deployment, click_id};
 use tests::engines::{clickhouse, empty_on_cluster, host_of};
 use tests::eventually;
-use tests::faults::{alone, progress};
+use tests::faults::progress;
 use tokio::time::sleep;
 
 /// How soon counts must be readable again after a replica was lost.
@@ -114,7 +114,6 @@ impl Watched<'_> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_never_get_lower_while_replicas_are_behind_frozen_or_dead() {
-    let _turn = alone().await;
     let cluster = start_cluster(2, 2, Options::throw_away).await.unwrap();
     let deployment = Deployment::start_on(empty_on_cluster(&cluster).await, &[]).await;
     let link = deployment.create_link().await;
@@ -205,7 +204,6 @@ async fn run(watched: &Watched<'_>, replica: usize, sql: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_from_kafka() {
-    let _turn = alone().await;
     let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
     let first = &cluster.shards[0][0];
     let deployment = Deployment::start_on(empty_on_cluster(&cluster).await, &[]).await;
@@ -282,7 +280,6 @@ async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_fr
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_a_link_that_is_deleted_while_a_replica_is_away_are_gone_from_all() {
-    let _turn = alone().await;
     let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
     let second = &cluster.shards[0][1];
     let engines = empty_on_cluster(&cluster).await;

@@ -194,6 +194,6 @@ fn named(kafka_brokers: &str) -> Isolated {
         database_url: String::new(),
         other_postgres: None,
         has_users: !is_external || std::env::var_os(devstack::USERS_VARIABLE).is_some(),
-        tables: None,
+        databases: Vec::new(),
     }
 }

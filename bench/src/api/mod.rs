@@ -53,7 +53,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
     let engines = isolated().await;
     // After a failure topics and databases stay, to look for the reason.
     let report = measure(&options, &engines).await?;
-    engines.remove().await;
+    engines.remove_topics().await;
     Ok(report)
 }
 

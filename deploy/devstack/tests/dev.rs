@@ -39,10 +39,15 @@ impl Clone {
         Self { folder, tools }
     }
 
-    fn dev(&self) -> Output {
-        let path = format!("{}:{}", self.tools.display(), std::env::var("PATH").unwrap());
+    fn dev(&self, command: &str) -> Output {
+        let inherited = std::env::var_os("PATH").unwrap();
+        // A machine may have the runner of the tests.
+        let others =
+            std::env::split_paths(&inherited).filter(|folder| !folder.join("cargo-nextest").exists());
+        let path = std::env::join_paths([self.tools.clone()].into_iter().chain(others)).unwrap();
         let mut dev = Command::new(self.folder.join("dev"));
-        dev.arg("status").env("PATH", path).env("CALLS", self.calls());
+        dev.arg(command).env("PATH", path).env("CALLS", self.calls());
+        dev.env("CARGO_HOME", &self.tools);
         // External engines make their installers unnecessary.
         dev.env("DEVSTACK_ROOT", "/somewhere/else").env_remove("CARGO_TARGET_DIR");
         dev.envs(["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(|name| (name, "given")));
@@ -54,7 +59,7 @@ impl Clone {
     }
 
     fn assert_root_is_this_clone(&self) {
-        let output = self.dev();
+        let output = self.dev("status");
         let printed = String::from_utf8(output.stdout).unwrap();
         assert_eq!(printed, format!("root {}\n", self.folder.display()), "{:?}", output.stderr);
     }
@@ -89,10 +94,24 @@ fn a_moved_clone_is_rebuilt_and_uses_its_new_folder() {
 #[test]
 fn an_older_rust_is_rejected_with_the_update_command() {
     let scratch = Scratch::new("dev").unwrap();
-    let output = Clone::new(&scratch, "clone", "1.85.0").dev();
+    let output = Clone::new(&scratch, "clone", "1.85.0").dev("status");
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("is 1.85.0") && error.contains("rustup update stable"), "{error}");
+}
+
+#[test]
+fn without_pythons_venv_tests_name_the_package_and_other_commands_run() {
+    let scratch = Scratch::new("dev").unwrap();
+    let clone = Clone::new(&scratch, "clone", "1.95.0");
+    // Not root, which would install it.
+    write(&clone.tools.join("id"), "#!/bin/sh\necho 1000\n");
+    write(&clone.tools.join("python3"), "#!/bin/sh\nexit 1\n");
+    let output = clone.dev("test");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("missing on this machine: python3-venv"), "{error}");
+    clone.assert_root_is_this_clone();
 }
 
 #[test]

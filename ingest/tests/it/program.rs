@@ -50,7 +50,7 @@ impl Broker {
             database_url: String::new(),
             other_postgres: None,
             has_users: false,
-            tables: None,
+            databases: Vec::new(),
         }
     }
 }

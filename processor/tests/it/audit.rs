@@ -348,12 +348,8 @@ async fn exported(processor: &Processor, differences: u64) -> String {
     timestamp.expect("it has a time").to_owned()
 }
 
-/// Held by tests of scheduled audits: all processors of this process share one set of metrics.
-static SCHEDULED: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_processor_audits_by_itself_when_the_newest_result_is_too_old() {
-    let _alone = SCHEDULED.lock().await;
     let isolated = isolated().await;
     let results = "SELECT count() FROM audits";
     let edge = Edge::new(&isolated);
@@ -389,7 +385,6 @@ async fn one_processor_audits_by_itself_when_the_newest_result_is_too_old() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_audit_that_fails_runs_again_and_stores_no_result() {
-    let _alone = SCHEDULED.lock().await;
     let isolated = isolated().await;
     isolated.clickhouse("RENAME TABLE recounts TO away").await;
     let processor = Processor::start_with(Config { audit_hours: 1, ..config(&isolated) }).await;

@@ -10,9 +10,9 @@ use schemas::grants::{self, User};
 use schemas::topic;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use super::isolated::{Isolated, Tables};
+use super::isolated::{Database, Isolated};
 use super::statements::{accepted, clickhouse};
-use super::urls::{database_of, host_of, with_database};
+use super::urls::{database_of, each_host, host_of, with_database};
 
 /// Creates the topics, that of clicks with these partitions and these settings instead of its own.
 pub(super) async fn create_topics(
@@ -54,14 +54,17 @@ pub(super) async fn add_acls(isolated: &Isolated) {
 /// Creates a database on each server of ClickHouse.
 pub(super) async fn create_clickhouse(isolated: &mut Isolated, servers: &[String]) {
     isolated.clickhouse_url = create_first_clickhouse(&servers[0], isolated).await;
-    if Kind::ClickHouse.external_url().is_some_and(|shared| shared == servers[0]) {
-        isolated.tables = Some(Arc::new(Tables(isolated.clickhouse_url.clone())));
-    }
+    let name = database_of(&isolated.clickhouse_url);
     for server in &servers[1..] {
-        let create = format!("CREATE DATABASE {}", database_of(&isolated.clickhouse_url));
-        accepted(server, &create, Vec::new()).await;
+        accepted(server, &format!("CREATE DATABASE {name}"), Vec::new()).await;
         isolated.other_clickhouse.push(host_of(server));
     }
+    let shared = Kind::ClickHouse.external_url().map(|url| each_host(&url)).unwrap_or_default();
+    // A replica must be gone from ZooKeeper before another test creates one of the same path.
+    let end = if servers.len() > 1 { " SYNC" } else { "" };
+    let statement = format!("DROP DATABASE IF EXISTS {name}{end}");
+    let of = |server: &String| Arc::new(Database { server: server.clone(), statement: statement.clone() });
+    isolated.databases = servers.iter().filter(|server| shared.contains(server)).map(of).collect();
 }
 
 /// Creates a database, and returns its URL.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use devstack::kafka;
 use rdkafka::ClientConfig;
@@ -11,16 +12,19 @@ use rdkafka::admin::{AdminClient, AdminOptions};
 use reqwest::Url;
 use schemas::grants::User;
 use schemas::topic;
-use sqlx::{Connection as _, Executor as _, PgConnection};
+use sqlx::{Connection as _, PgConnection};
 use tokio::runtime::Builder;
 
 use super::statements::{accepted, clickhouse};
-use super::urls::{PASSWORD, database_of, each_host, engine, host_of, with_user};
+use super::urls::{PASSWORD, database_of, host_of, with_user};
+
+/// How long a database may take to be dropped.
+const REMOVAL: Duration = Duration::from_secs(60);
 
 /// A topic prefix, a ClickHouse database and a Postgres database that no other test uses, with topics created and
 /// migrations applied.
 ///
-/// Only the tables of ClickHouse are removed when the test ends: `./dev test` deletes the engines.
+/// Only the databases of ClickHouse are dropped when the test ends: `./dev test` deletes the engines.
 #[derive(Debug, Clone)]
 pub struct Isolated {
     /// For `KAFKA_BROKERS`.
@@ -37,25 +41,39 @@ pub struct Isolated {
     pub other_postgres: Option<String>,
     /// Whether the engines have the users of [`schemas::grants`]: those that tests start, not an administrator's.
     pub has_users: bool,
-    /// In a ClickHouse that tests share: removes this test's tables.
-    pub tables: Option<Arc<Tables>>,
+    /// Those of a ClickHouse that tests share.
+    pub databases: Vec<Arc<Database>>,
 }
 
-/// The tables of a database, by its URL, which are removed when this is dropped: without any query, ClickHouse spent half of a
-/// processor on the tables of 400 tests.
+/// A database of a ClickHouse that tests share. It is dropped with this: without any query, ClickHouse spent half of a processor
+/// on the tables of 400 tests, and it has users for a limited number of databases.
+///
+/// Those of Postgres stay: they cost nothing while they are not used, and two that were dropped at once with force had not
+/// gone after a minute.
 #[derive(Debug)]
-pub struct Tables(pub(super) String);
+pub struct Database {
+    /// The administrator's URL of the server.
+    pub(super) server: String,
+    /// What drops it.
+    pub(super) statement: String,
+}
 
-impl Drop for Tables {
+impl Drop for Database {
     fn drop(&mut self) {
-        let url = std::mem::take(&mut self.0);
-        let remove = move || {
-            let statement = format!("TRUNCATE DATABASE {}", database_of(&url));
-            let runtime = Builder::new_current_thread().enable_all().build();
-            runtime.map(|runtime| runtime.block_on(clickhouse(&url, &statement, Vec::new())))
+        let remove = || {
+            let runtime =
+                Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+            runtime.block_on(async {
+                let removed = clickhouse(&self.server, &self.statement, Vec::new());
+                tokio::time::timeout(REMOVAL, removed).await.map_err(|late| late.to_string())?
+            })
         };
-        // A runtime cannot wait inside another one. Tables that stay cost time and nothing else.
-        let _ = thread::spawn(remove).join();
+        // A runtime cannot wait inside another one.
+        let removed = thread::scope(|scope| scope.spawn(remove).join());
+        // A database that stays costs time and nothing else.
+        if let Ok(Err(error)) = removed {
+            tracing::warn!(statement = self.statement, error, "a test's database stays");
+        }
     }
 }
 
@@ -233,17 +251,5 @@ impl Isolated {
         for result in admin.delete_topics(&names, &AdminOptions::new()).await.unwrap() {
             result.unwrap();
         }
-    }
-
-    /// Removes the topics and both databases, for a program whose engines keep running.
-    ///
-    /// # Panics
-    /// When an engine rejects it.
-    pub async fn remove(self) {
-        self.remove_topics().await;
-        self.clickhouse(&format!("DROP DATABASE {}", database_of(&self.clickhouse_url))).await;
-        let mut admin = PgConnection::connect(&each_host(&engine("DATABASE_URL"))[0]).await.unwrap();
-        let drop = format!("DROP DATABASE {}", database_of(&self.database_url));
-        admin.execute(sqlx::AssertSqlSafe(drop)).await.unwrap();
     }
 }

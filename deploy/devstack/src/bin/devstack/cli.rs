@@ -129,17 +129,23 @@ pub(crate) enum Command {
         /// The standby, such as postgres-2
         name: String,
     },
-    /// Run all tests on separate engines
+    /// Run the tests on separate engines
     ///
-    /// Starts engines in temporary folders on free ports, so a stack may be running. The exit code is cargo's.
+    /// Starts engines in temporary folders on free ports, so a stack may be running. A test that fails and then passes is
+    /// reported as flaky at the end and does not fail the run.
     #[command(
-        after_help = "Examples:\n  ./dev test\n  ./dev test -- -p processor\n  ./dev test -- --test it -- a_click\n  ./dev test --cluster -- -p tests"
+        after_help = "Examples:\n  ./dev test\n  ./dev test -- -p processor\n  ./dev test -- -p tests kills\n  \
+        ./dev test --heavy -- counts_faults\n  ./dev test --cluster -- -p tests\n\n\
+        Exit codes are those of cargo-nextest: 0 when every test passed, 4 when none has such a name, 100 when one failed."
     )]
     Test {
         /// On three brokers, two shards of two replicas and two servers of Postgres, for tests that start no own engines
         #[arg(long)]
         cluster: bool,
-        /// Arguments for `cargo test`, which runs the whole workspace unless they name a package
+        /// Run the heavy tests, which take minutes or start many engines, instead of all others
+        #[arg(long)]
+        heavy: bool,
+        /// Arguments for `cargo nextest run`, which tests the whole workspace unless they name a package
         #[arg(last = true)]
         arguments: Vec<OsString>,
     },

@@ -161,7 +161,6 @@ pub(crate) fn variables(instances: &[Instance], secrets: &Secrets) -> BTreeMap<S
 #[cfg(test)]
 mod tests {
     use devstack::scratch::Scratch;
-    use parking_lot::Mutex;
 
     use super::*;
     use crate::members::Topology;
@@ -173,16 +172,12 @@ mod tests {
         assert_eq!(url("10.0.0.1:8080".parse().unwrap()), "http://10.0.0.1:8080");
     }
 
-    /// Held while a test chooses ports: each of them would take the usual ones, also those that another has released.
-    static TURN: Mutex<()> = Mutex::new(());
-
     fn instances(topology: Topology, folder: &Folder) -> Vec<Instance> {
         Instance::choose(&topology.members(), [127, 0, 0, 1].into(), folder, &BTreeMap::new()).unwrap()
     }
 
     #[test]
     fn the_variables_have_the_addresses_and_the_spool() {
-        let _turn = TURN.lock();
         let scratch = Scratch::new("environment").unwrap();
         let folder = Folder::open(scratch.path()).unwrap();
         let instances = instances(Topology::Single, &folder);
@@ -198,21 +193,21 @@ mod tests {
 
     #[test]
     fn a_remembered_port_is_chosen_again() {
-        let _turn = TURN.lock();
         let scratch = Scratch::new("environment").unwrap();
         let folder = Folder::open(scratch.path()).unwrap();
-        let chosen = instances(Topology::Cluster, &folder);
-        let remembered: BTreeMap<String, u16> = chosen.iter().flat_map(Instance::ports).collect();
+        let keys = instances(Topology::Cluster, &folder);
+        // Not the usual ports, which other tests choose.
+        let free = |(key, _)| (key, ports::free().unwrap());
+        let remembered: BTreeMap<String, u16> = keys.iter().flat_map(Instance::ports).map(free).collect();
         // As after the end of the process that has reserved them.
         remembered.values().for_each(|port| ports::release(*port));
         let members = Topology::Cluster.members();
         let again = Instance::choose(&members, [127, 0, 0, 1].into(), &folder, &remembered).unwrap();
-        assert!(chosen.iter().flat_map(Instance::ports).eq(again.iter().flat_map(Instance::ports)));
+        assert_eq!(again.iter().flat_map(Instance::ports).collect::<BTreeMap<_, _>>(), remembered);
     }
 
     #[test]
     fn the_servers_of_a_service_share_no_address_and_no_folder() {
-        let _turn = TURN.lock();
         let scratch = Scratch::new("environment").unwrap();
         let folder = Folder::open(scratch.path()).unwrap().with(Topology::Cluster);
         let instances = instances(Topology::Cluster, &folder);

@@ -12,6 +12,7 @@ mod demo_data;
 mod detach;
 mod engines;
 mod environment;
+mod flaky;
 mod folder;
 mod history;
 mod logs;
@@ -103,9 +104,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             control::send(&folder, &Request::Promote { name: name.clone() }).await?;
             print_line(&format!("{name} is the primary and accepts writes"));
         }
-        Command::Test { cluster, arguments } => {
+        Command::Test { cluster, heavy, arguments } => {
             let topology = if cluster { Topology::Cluster } else { Topology::Single };
-            return test::run(&folder, topology, arguments).await;
+            return test::run(&folder, topology, test::Selection { heavy, arguments }).await;
         }
         Command::Soak(options) => return soak::run(&folder, options).await,
         Command::RunLibchdb { .. } => {}

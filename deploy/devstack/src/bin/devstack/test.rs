@@ -1,8 +1,10 @@
-//! `test`: runs all tests on separate engines.
+//! `test`: runs the tests on separate engines.
 
 use std::ffi::OsString;
+use std::fs;
 use std::num::NonZero;
-use std::process::ExitCode;
+use std::path::Path;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,18 +16,43 @@ use devstack::{Engine, Error, Kind, Options, Server, USERS_VARIABLE, clickhouse_
 use crate::addresses;
 use crate::compile::{cargo, exit_code};
 use crate::engines::check_externals;
+use crate::flaky;
 use crate::folder::Folder;
 use crate::members::Topology;
 use crate::terminal::{Interrupts, print_error};
 
-/// The number of ClickHouse's databases with users: more than tests.
-const DATABASES: u32 = 1_000;
+/// The number of ClickHouse's databases with users: more than tests use at a time and killed ones leave behind.
+const DATABASES: u32 = 100;
 
-/// Starts engines, builds every program, runs `cargo test`, and returns its exit code.
+/// Variable of nextest: how many tests run at a time.
+const THREADS: &str = "NEXTEST_TEST_THREADS";
+
+/// Nextest's exit code when no test matches.
+const NO_TESTS: i32 = 4;
+
+/// What nextest writes about each test, below the repository: `.config/nextest.toml` names the file.
+const JUNIT: &str = "target/nextest/default/junit.xml";
+
+/// Which tests run.
+#[derive(Debug)]
+pub(crate) struct Selection {
+    /// The heavy ones instead of all others.
+    pub(crate) heavy: bool,
+    /// Arguments of nextest.
+    pub(crate) arguments: Vec<OsString>,
+}
+
+impl Selection {
+    fn is_everything(&self) -> bool {
+        !self.heavy && self.arguments.is_empty()
+    }
+}
+
+/// Starts engines, builds every program, runs the tests, and returns the exit code of nextest.
 pub(crate) async fn run(
     folder: &Folder,
     topology: Topology,
-    arguments: Vec<OsString>,
+    selection: Selection,
 ) -> anyhow::Result<ExitCode> {
     check_externals(topology)?;
     let mut interrupts = Interrupts::new()?;
@@ -43,13 +70,14 @@ pub(crate) async fn run(
             Topology::Cluster => cluster(topology, options).await,
         }
     };
-    let engines = tokio::select! {
-        engines = engines => engines?,
+    let ready = async { tokio::try_join!(engines, async { Ok(cache.nextest().await?) }) };
+    let (engines, nextest) = tokio::select! {
+        ready = ready => ready?,
         () = interrupts.next() => return Ok(ExitCode::from(130)),
     };
     print_error(&format!("engines ready after {:.1} s", began.elapsed().as_secs_f32()));
     tokio::select! {
-        code = cargo_test(folder, &engines, arguments) => code,
+        code = tests(folder, &engines, &nextest, selection) => code,
         () = interrupts.next() => Ok(ExitCode::from(130)),
     }
 }
@@ -106,45 +134,62 @@ async fn cluster(
     Ok(Engines { variables, _started: started })
 }
 
-async fn cargo_test(
+async fn tests(
     folder: &Folder,
     engines: &Engines,
-    arguments: Vec<OsString>,
+    nextest: &Path,
+    selection: Selection,
 ) -> anyhow::Result<ExitCode> {
     // The build may replace this program's file; afterwards its path cannot be found.
     let this_program = std::env::current_exe()?;
-    // The tests start the services' programs, which `cargo test` builds only for the packages that it tests.
-    if selects_targets(&arguments) {
-        let mut build = cargo(folder.repository());
+    let repository = folder.repository();
+    // The tests start the services' programs, which nextest builds only for the packages that it tests.
+    if !selection.arguments.is_empty() {
+        let mut build = cargo(repository);
         build.args(["build", "--workspace", "--bins"]);
         let status = run_attached(build).await?;
         ensure!(status.success(), "the build failed: cargo ended with {status}");
     }
+    // Nextest does not run these.
+    if selection.is_everything() {
+        let mut documentation = cargo(repository);
+        documentation.args(["test", "--workspace", "--doc", "--quiet"]);
+        let status = run_attached(documentation).await?;
+        ensure!(status.success(), "the documentation's examples failed: cargo ended with {status}");
+    }
 
-    let mut test = cargo(folder.repository());
-    test.arg("test");
-    if !has_package_option(&arguments) {
+    let report = repository.join(JUNIT);
+    // A run that does not begin leaves none behind.
+    let _ = fs::remove_file(&report);
+    let mut test = Command::new(nextest);
+    test.args(["nextest", "run"]).current_dir(repository);
+    if !has_package_option(&selection.arguments) {
         test.arg("--workspace");
     }
-    // Tests mostly wait, for engines and for timers: with one for each core the cores would be idle half of the time.
-    if std::env::var_os("RUST_TEST_THREADS").is_none() {
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        test.env("RUST_TEST_THREADS", (2 * cores).to_string());
+    if selection.heavy {
+        test.args(["--ignore-default-filter", "--filterset", "not default()"]);
     }
-    test.args(arguments).envs(engines.variables.iter().map(|(name, value)| (name, value)));
+    // Tests mostly wait, for engines and for timers: with one for each core the cores would be idle half of the time.
+    if std::env::var_os(THREADS).is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        test.env(THREADS, (cores + 1).to_string());
+    }
+    test.args(&selection.arguments).envs(engines.variables.iter().map(|(name, value)| (name, value)));
     test.env("DEVSTACK_ENGINES", folder.engines()).env("DEVSTACK_BIN", this_program);
-    Ok(exit_code(run_attached(test).await?))
+    let status = run_attached(test).await?;
+    if status.code() == Some(NO_TESTS) && !selection.heavy {
+        print_error("Heavy tests run with `./dev test --heavy`, also by name: `./dev test --heavy -- NAME`.");
+    }
+    if let Ok(junit) = fs::read_to_string(&report) {
+        flaky::report(&junit)?.iter().for_each(|line| print_error(line));
+    }
+    Ok(exit_code(status))
 }
 
-/// Returns whether there are arguments of `cargo test` itself, before a `--`.
-fn selects_targets(arguments: &[OsString]) -> bool {
-    arguments.first().is_some_and(|argument| *argument != "--")
-}
-
-/// Returns whether the arguments of `cargo test`, those before a `--`, select packages.
+/// Returns whether the arguments of nextest, those before a `--`, select packages.
 fn has_package_option(arguments: &[OsString]) -> bool {
-    let cargo_arguments = arguments.iter().take_while(|argument| *argument != "--");
-    cargo_arguments.map(|argument| argument.to_string_lossy()).any(|argument| {
+    let own = arguments.iter().take_while(|argument| *argument != "--");
+    own.map(|argument| argument.to_string_lossy()).any(|argument| {
         argument.starts_with("--package") || (argument.starts_with("-p") && !argument.starts_with("--"))
     })
 }
