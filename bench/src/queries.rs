@@ -78,7 +78,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Vec<Report>> {
     for clicks in &options.clicks {
         let engines = isolated().await;
         reports.push(measure(&options, *clicks, &engines).await?);
-        engines.remove_topics().await;
+        engines.remove().await;
     }
     Ok(reports)
 }

@@ -1,5 +1,5 @@
-//! A cluster of `./dev up --cluster`, of whose servers one after the other is away. A program of its own: beside other
-//! tests, its 18 servers leave none of them enough of a small machine.
+//! A cluster of `./dev up --cluster`, of whose servers one after the other is away. A separate program, which runs
+//! alone (`.config/nextest.toml`): its 18 servers leave other tests too little of a small machine.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

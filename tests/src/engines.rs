@@ -66,7 +66,7 @@ fn given() -> [String; 3] {
 /// Shows with a test that failed what the services it ran in its own process warned of. The output of a benchmark, which uses
 /// these engines too, is for a program.
 fn log_warnings() {
-    // Another test of the program has started it.
+    // An earlier call has started it.
     let _ = tracing_subscriber::fmt()
         .with_writer(TestWriter::with_stderr)
         .with_env_filter("warn,rdkafka=off")

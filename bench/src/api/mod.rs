@@ -51,9 +51,9 @@ impl Options {
 pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
     prepare(&ENGINES)?;
     let engines = isolated().await;
-    // After a failure topics and databases stay, to look for the reason.
+    // After a failure topics and the database of Postgres stay, to look for the reason.
     let report = measure(&options, &engines).await?;
-    engines.remove_topics().await;
+    engines.remove().await;
     Ok(report)
 }
 

@@ -208,5 +208,5 @@ fn age_ms(request: &Request) -> anyhow::Result<u64> {
 
 async fn finish(engines: Isolated, stage: Stage) {
     stage.close().await;
-    engines.remove_topics().await;
+    engines.remove().await;
 }

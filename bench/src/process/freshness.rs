@@ -84,7 +84,7 @@ pub(super) async fn round(rate: u32, seconds: u32) -> anyhow::Result<Freshness> 
     };
     let (freshness, ()) = measure(&engines, &processor, rate, 0, until).await?;
     stop(&processor).await?;
-    engines.remove_topics().await;
+    engines.remove().await;
     Ok(freshness)
 }
 

@@ -56,7 +56,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
         pairs.push(pair);
     }
     drop(bodies);
-    stage.engines.remove_topics().await;
+    stage.engines.remove().await;
 
     let mut freshness = Vec::new();
     for rate in options.rates {

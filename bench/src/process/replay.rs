@@ -81,7 +81,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Report> {
     let rows = stage.number("SELECT count() FROM clicks").await?;
     let audit = command(engines, &["audit"], rows).await?;
     let report = Report { clicks: count, live_rows_per_second, replay, freshness, audit };
-    stage.engines.remove_topics().await;
+    stage.engines.remove().await;
     Ok(report)
 }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -40,11 +40,10 @@ impl Clone {
     }
 
     fn dev(&self, command: &str) -> Output {
-        let inherited = std::env::var_os("PATH").unwrap();
-        // A machine may have the runner of the tests.
-        let others =
-            std::env::split_paths(&inherited).filter(|folder| !folder.join("cargo-nextest").exists());
-        let path = std::env::join_paths([self.tools.clone()].into_iter().chain(others)).unwrap();
+        self.dev_on(command, &format!("{}:{}", self.tools.display(), std::env::var("PATH").unwrap()))
+    }
+
+    fn dev_on(&self, command: &str, path: &str) -> Output {
         let mut dev = Command::new(self.folder.join("dev"));
         dev.arg(command).env("PATH", path).env("CALLS", self.calls());
         dev.env("CARGO_HOME", &self.tools);
@@ -107,7 +106,14 @@ fn without_pythons_venv_tests_name_the_package_and_other_commands_run() {
     // Not root, which would install it.
     write(&clone.tools.join("id"), "#!/bin/sh\necho 1000\n");
     write(&clone.tools.join("python3"), "#!/bin/sh\nexit 1\n");
-    let output = clone.dev("test");
+    // The machine may have the runner of the tests.
+    for name in ["bash", "dirname", "g++", "grep", "head", "make", "pkg-config"] {
+        let folders = std::env::var_os("PATH").unwrap();
+        let found =
+            std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|file| file.exists());
+        symlink(found.unwrap(), clone.tools.join(name)).unwrap();
+    }
+    let output = clone.dev_on("test", clone.tools.to_str().unwrap());
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("missing on this machine: python3-venv"), "{error}");

@@ -10,8 +10,7 @@ use rdkafka::producer::DefaultProducerContext;
 use schemas::message::Link;
 use schemas::topic;
 use tests::engines::Isolated;
-use tests::eventually;
-use tokio::net::TcpListener;
+use tests::{eventually, free_address};
 
 use crate::edge::{DEADLINE, KEY, answers, client, live, publish_to};
 
@@ -70,8 +69,7 @@ impl Program {
         spool: &Path,
         variables: &[(&str, &str)],
     ) -> Self {
-        // No other test binds a fixed port, so they are still free.
-        let [address, operations] = [free().await, free().await];
+        let [address, operations] = [free_address(), free_address()];
         let child = command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -139,9 +137,4 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Returns a free address.
-async fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }

@@ -64,7 +64,8 @@ pub(super) async fn create_clickhouse(isolated: &mut Isolated, servers: &[String
     let end = if servers.len() > 1 { " SYNC" } else { "" };
     let statement = format!("DROP DATABASE IF EXISTS {name}{end}");
     let of = |server: &String| Arc::new(Database { server: server.clone(), statement: statement.clone() });
-    isolated.databases = servers.iter().filter(|server| shared.contains(server)).map(of).collect();
+    // The first server, on which a test claims a name, comes last.
+    isolated.databases = servers.iter().rev().filter(|server| shared.contains(server)).map(of).collect();
 }
 
 /// Creates a database, and returns its URL.

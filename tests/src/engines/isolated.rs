@@ -12,11 +12,11 @@ use rdkafka::admin::{AdminClient, AdminOptions};
 use reqwest::Url;
 use schemas::grants::User;
 use schemas::topic;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::runtime::Builder;
 
 use super::statements::{accepted, clickhouse};
-use super::urls::{PASSWORD, database_of, host_of, with_user};
+use super::urls::{PASSWORD, database_of, each_host, engine, host_of, with_user};
 
 /// How long a database may take to be dropped.
 const REMOVAL: Duration = Duration::from_secs(60);
@@ -251,5 +251,15 @@ impl Isolated {
         for result in admin.delete_topics(&names, &AdminOptions::new()).await.unwrap() {
             result.unwrap();
         }
+    }
+    /// Removes the topics and the database of Postgres, for a program whose engines keep running.
+    ///
+    /// # Panics
+    /// When an engine rejects it.
+    pub async fn remove(self) {
+        self.remove_topics().await;
+        let mut admin = PgConnection::connect(&each_host(&engine("DATABASE_URL"))[0]).await.unwrap();
+        let drop = format!("DROP DATABASE {}", database_of(&self.database_url));
+        admin.execute(sqlx::AssertSqlSafe(drop)).await.unwrap();
     }
 }

@@ -143,6 +143,8 @@ pub(crate) enum Command {
         #[arg(long)]
         cluster: bool,
         /// Run the heavy tests, which take minutes or start many engines, instead of all others
+        ///
+        /// Select some by name: a filterset (-E) adds tests to them.
         #[arg(long)]
         heavy: bool,
         /// Arguments for `cargo nextest run`, which tests the whole workspace unless they name a package

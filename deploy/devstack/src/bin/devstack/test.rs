@@ -21,8 +21,8 @@ use crate::folder::Folder;
 use crate::members::Topology;
 use crate::terminal::{Interrupts, print_error};
 
-/// The number of ClickHouse's databases with users: more than tests use at a time and killed ones leave behind.
-const DATABASES: u32 = 100;
+/// The number of ClickHouse's databases with users for each test at a time: more than one uses and killed ones leave behind.
+const DATABASES: u32 = 30;
 
 /// Variable of nextest: how many tests run at a time.
 const THREADS: &str = "NEXTEST_TEST_THREADS";
@@ -61,7 +61,7 @@ pub(crate) async fn run(
     let options = |name: &str| {
         let mut options = Options::throw_away(name)?;
         options.cache = cache.clone();
-        options.databases = DATABASES;
+        options.databases = DATABASES.saturating_mul(at_a_time());
         Ok(options)
     };
     let engines = async {
@@ -151,11 +151,11 @@ async fn tests(
         ensure!(status.success(), "the build failed: cargo ended with {status}");
     }
     // Nextest does not run these.
+    let mut examples_passed = true;
     if selection.is_everything() {
-        let mut documentation = cargo(repository);
-        documentation.args(["test", "--workspace", "--doc", "--quiet"]);
-        let status = run_attached(documentation).await?;
-        ensure!(status.success(), "the documentation's examples failed: cargo ended with {status}");
+        let mut examples = cargo(repository);
+        examples.args(["test", "--workspace", "--doc", "--quiet"]);
+        examples_passed = run_attached(examples).await?.success();
     }
 
     let report = repository.join(JUNIT);
@@ -169,11 +169,7 @@ async fn tests(
     if selection.heavy {
         test.args(["--ignore-default-filter", "--filterset", "not default()"]);
     }
-    // Tests mostly wait, for engines and for timers: with one for each core the cores would be idle half of the time.
-    if std::env::var_os(THREADS).is_none() {
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        test.env(THREADS, (cores + 1).to_string());
-    }
+    test.env(THREADS, at_a_time().to_string());
     test.args(&selection.arguments).envs(engines.variables.iter().map(|(name, value)| (name, value)));
     test.env("DEVSTACK_ENGINES", folder.engines()).env("DEVSTACK_BIN", this_program);
     let status = run_attached(test).await?;
@@ -181,9 +177,21 @@ async fn tests(
         print_error("Heavy tests run with `./dev test --heavy`, also by name: `./dev test --heavy -- NAME`.");
     }
     if let Ok(junit) = fs::read_to_string(&report) {
-        flaky::report(&junit)?.iter().for_each(|line| print_error(line));
+        let lines = flaky::report(&junit).unwrap_or_else(|error| vec![format!("{error:#}")]);
+        lines.iter().for_each(|line| print_error(line));
     }
-    Ok(exit_code(status))
+    if !examples_passed {
+        print_error("error: the documentation's examples failed, see above");
+    }
+    Ok(if status.success() && !examples_passed { ExitCode::FAILURE } else { exit_code(status) })
+}
+
+/// Returns how many tests run at a time.
+fn at_a_time() -> u32 {
+    let given = std::env::var(THREADS).ok().and_then(|threads| threads.parse().ok());
+    // Tests mostly wait, for engines and for timers: with one for each core the cores would be idle half of the time.
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    given.unwrap_or_else(|| u32::try_from(cores).map_or(2, |cores| cores + 1))
 }
 
 /// Returns whether the arguments of nextest, those before a `--`, select packages.
