@@ -26,14 +26,26 @@ const REASONS: Duration = Duration::from_millis(100);
 /// Timeout of one request to Kafka.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause before the group's coordinator is asked again.
+/// Pause before a question is repeated.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Returns whether the brokers are about to agree which of them coordinates the group: a new cluster does, and one that lost a
-/// broker. librdkafka waits for that only while it joins a group.
-const fn seeks_coordinator(code: RDKafkaErrorCode) -> bool {
-    use RDKafkaErrorCode::{CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator};
-    matches!(code, NotCoordinator | CoordinatorNotAvailable | CoordinatorLoadInProgress)
+/// Returns whether the same question can soon be answered: the brokers are about to agree which of them leads a partition
+/// or coordinates the group (of a new cluster, or after the loss of a broker), or librdkafka is about to know a partition.
+/// It waits for that only while it joins, reads or writes.
+const fn settles(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode::{
+        CoordinatorLoadInProgress, CoordinatorNotAvailable, LeaderNotAvailable, NotCoordinator,
+        NotLeaderForPartition, UnknownPartition,
+    };
+    matches!(
+        code,
+        NotCoordinator
+            | CoordinatorNotAvailable
+            | CoordinatorLoadInProgress
+            | NotLeaderForPartition
+            | LeaderNotAvailable
+            | UnknownPartition
+    )
 }
 
 /// Why the log could not be read.
@@ -146,17 +158,7 @@ impl Log {
         self.ask(move |client, topic| {
             let mut asked = TopicPartitionList::new();
             asked.add_partition(topic, partition);
-            let until = Instant::now() + TIMEOUT;
-            loop {
-                match client.committed_offsets(asked.clone(), TIMEOUT) {
-                    Err(KafkaError::MetadataFetch(code))
-                        if seeks_coordinator(code) && Instant::now() < until =>
-                    {
-                        thread::sleep(PAUSE);
-                    }
-                    answer => return one_offset(&answer?, topic, partition),
-                }
-            }
+            one_offset(&client.committed_offsets(asked, TIMEOUT)?, topic, partition)
         })
         .await
     }
@@ -213,29 +215,33 @@ impl Log {
 
     async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&BaseConsumer<Context>, &str) -> Result<T, KafkaError> + Send + 'static,
+        question: impl Fn(&BaseConsumer<Context>, &str) -> Result<T, KafkaError> + Send + 'static,
     ) -> Result<T, LogError> {
         let (client, topic) = (Arc::clone(&self.client), Arc::clone(&self.topic));
         let answer = spawn_blocking(move || {
-            let answer = question(&client, &topic);
-            // Empties the queue of errors and log lines, because this client is not polled otherwise.
-            let wait = if answer.is_err() { REASONS } else { Duration::ZERO };
-            // Not for as long as reasons come: a broker whose certificate is wrong gives one at each connection.
-            let until = Instant::now() + wait;
-            while client.poll(until.saturating_duration_since(Instant::now())).is_some() {}
-            if answer.as_ref().is_err_and(is_unknown_partition) {
-                // For up to five minutes, librdkafka does not know a partition that was added after its last refresh.
-                // Refreshing the metadata lets the next request succeed; this one still fails.
-                let _ = client.fetch_metadata(Some(&topic), TIMEOUT);
+            let until = Instant::now() + TIMEOUT;
+            loop {
+                let answer = question(&client, &topic);
+                empty_queue(&client, if answer.is_err() { REASONS } else { Duration::ZERO });
+                match answer.as_ref().err().and_then(KafkaError::rdkafka_error_code) {
+                    Some(code) if settles(code) && Instant::now() < until => {
+                        thread::sleep(PAUSE);
+                        // By itself, librdkafka asks for new partitions and leaders after up to five minutes.
+                        let _ = client.fetch_metadata(Some(&topic), TIMEOUT);
+                    }
+                    _ => return answer,
+                }
             }
-            answer
         });
         Ok(answer.await??)
     }
 }
 
-fn is_unknown_partition(error: &KafkaError) -> bool {
-    error.rdkafka_error_code() == Some(RDKafkaErrorCode::UnknownPartition)
+/// Takes errors and log lines off the queue of a client that is not polled otherwise, for as long as `wait`, also if more come:
+/// a broker whose certificate is wrong gives one at each connection.
+fn empty_queue(client: &BaseConsumer<Context>, wait: Duration) {
+    let until = Instant::now() + wait;
+    while client.poll(until.saturating_duration_since(Instant::now())).is_some() {}
 }
 
 fn one_offset(answer: &TopicPartitionList, topic: &str, partition: i32) -> Result<Option<u64>, KafkaError> {
