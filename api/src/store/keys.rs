@@ -96,13 +96,14 @@ const LOOK_UP_AND_COUNT: &str = "
         SET minute = greatest(w.minute, excluded.minute),
             used = CASE WHEN w.minute < excluded.minute THEN 1 ELSE w.used + 1 END
         WHERE w.minute < excluded.minute OR w.used < (SELECT requests_per_minute FROM caller)
-        RETURNING used
+        RETURNING used, minute
     ), noted AS (
         UPDATE api_keys AS k SET last_used_at = now() FROM caller
         WHERE k.id = caller.id
           AND (caller.last_used_at IS NULL OR caller.last_used_at < now() - interval '1 minute')
     )
-    SELECT caller.*, counted.used, date_trunc('minute', now()) + interval '1 minute' AS window_end
+    SELECT caller.*, counted.used,
+           coalesce(counted.minute, date_trunc('minute', now())) + interval '1 minute' AS window_end
     FROM caller LEFT JOIN counted ON true";
 
 /// Finds a valid key and counts the request in its account's minute.

@@ -57,14 +57,33 @@ async fn an_accounts_rate_limit_is_shared_by_keys_and_instances() {
 async fn requests_at_once_never_exceed_the_plan() {
     let server = Server::start().await;
     set_plan(&server, "free").await;
-    let asking = (0..150).map(|_| server.send(Method::GET, "/api/links", None));
-    let answers = futures_util::future::join_all(asking).await;
+    let ask = async || loop {
+        let answer = server.send(Method::GET, "/api/links", None).await;
+        // On a busy machine, some wait too long for a connection to Postgres, and count for nothing.
+        if answer.status != StatusCode::SERVICE_UNAVAILABLE {
+            return answer;
+        }
+    };
+    let answers = futures_util::future::join_all((0..150).map(|_| ask())).await;
     let mut allowed: BTreeMap<i64, usize> = BTreeMap::new();
     for answer in answers.iter().filter(|answer| answer.status == StatusCode::OK) {
         *allowed.entry(number(answer, "x-ratelimit-reset")).or_default() += 1;
     }
     assert!(allowed.values().all(|count| *count <= 60), "{allowed:?}");
     assert!(allowed.values().any(|count| *count == 60), "{allowed:?}");
+}
+
+#[tokio::test]
+async fn an_answer_names_the_minute_that_its_request_counted_in() {
+    let server = Server::start().await;
+    set_plan(&server, "free").await;
+    server.send(Method::GET, "/api/links", None).await;
+    // As for a request that has waited for its account's row since the minute before.
+    let later = "UPDATE request_windows SET minute = minute + interval '1 hour'
+                 RETURNING extract(epoch FROM minute + interval '1 minute')::bigint";
+    let end: i64 = sqlx::query_scalar(later).fetch_one(&mut server.engines.postgres().await).await.unwrap();
+    let answer = server.send(Method::GET, "/api/links", None).await;
+    assert_eq!((number(&answer, "x-ratelimit-remaining"), number(&answer, "x-ratelimit-reset")), (58, end));
 }
 
 #[tokio::test]
