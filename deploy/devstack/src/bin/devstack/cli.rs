@@ -96,14 +96,16 @@ pub(crate) enum Command {
     Topic(Topic),
     /// Start a service or an engine that is not running
     ///
-    /// A standby of Postgres begins with a copy of the primary.
+    /// A service is built first if its sources have changed. A standby of Postgres begins with a copy of the primary.
     #[command(after_help = "Examples:\n  ./dev start processor\n  ./dev start kafka-2")]
     Start(ServerName),
     /// Stop a service or an engine until it is started again
     #[command(after_help = "Examples:\n  ./dev stop clickhouse\n  ./dev stop clickhouse-1-2")]
     Stop(ServerName),
     /// Restart a service or an engine on the same port
-    #[command(after_help = "Examples:\n  cargo build -p api && ./dev restart api\n  ./dev restart api-2")]
+    ///
+    /// A service is built first if its sources have changed.
+    #[command(after_help = "Examples:\n  ./dev restart api\n  ./dev restart kafka-2")]
     Restart(ServerName),
     /// End a service or an engine at once (SIGKILL); it stays away until it is started again
     #[command(after_help = "Examples:\n  ./dev kill ingest\n  ./dev kill kafka-1 && ./dev start kafka-1")]

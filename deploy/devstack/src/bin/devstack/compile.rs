@@ -20,6 +20,14 @@ struct Report {
     executable: Option<PathBuf>,
 }
 
+/// Returns whether a server's name is that of a service.
+pub(crate) fn is_service(name: &str) -> bool {
+    let is_of = |service: &str| {
+        name.strip_prefix(service).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    SERVICES.into_iter().any(is_of)
+}
+
 /// Builds the services unless they are [`prebuilt`], and returns the path of each program.
 pub(crate) async fn services(repository: &Path, release: bool) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     match prebuilt() {
@@ -33,7 +41,8 @@ pub(crate) fn prebuilt() -> Option<PathBuf> {
     std::env::var_os("DEVSTACK_PROGRAMS").filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-/// Builds programs and returns the path of each. Cargo reports progress on standard error.
+/// Builds programs and returns the path of each. Cargo reports progress line by line on standard error, because other parts of
+/// this process may report too.
 pub(crate) async fn programs(
     repository: &Path,
     names: &[&str],
@@ -48,7 +57,7 @@ pub(crate) async fn programs(
     if release {
         cargo.arg("--release");
     }
-    cargo.stdout(File::create(&reports)?);
+    cargo.env("CARGO_TERM_PROGRESS_WHEN", "never").stdout(File::create(&reports)?);
     let status = run_attached(cargo).await?;
     ensure!(status.success(), "the build failed: cargo ended with {status}");
     parse_reports(&std::fs::read_to_string(&reports)?, names)

@@ -39,6 +39,11 @@ impl Services {
         self.variables.clone().into_iter().chain(engines).collect()
     }
 
+    /// Returns whether the programs are optimised.
+    pub(crate) fn are_released(&self) -> bool {
+        self.programs.values().any(|path| path.iter().any(|folder| folder == "release"))
+    }
+
     pub(crate) fn program(&self, name: &str) -> anyhow::Result<&Path> {
         self.programs.get(name).map(PathBuf::as_path).with_context(|| format!("there is no program {name}"))
     }

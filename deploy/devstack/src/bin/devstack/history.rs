@@ -60,7 +60,7 @@ enum Trend {
 }
 
 impl Trend {
-    /// Returns the traffic so many hours after the link's creation; 1 is the average.
+    /// Returns the traffic this number of hours after the link's creation; 1 is the average.
     fn at(&self, hours: i64) -> f64 {
         let days = hours as f64 / 24.0;
         match self {

@@ -37,6 +37,7 @@ use cli::{Cli, Command, ForwardedArguments, ServerName};
 use control::Request;
 use devstack::Tls;
 use devstack::libchdb::Encryption;
+use environment::Services;
 use folder::Folder;
 use members::Topology;
 use schemas::grants::User;
@@ -116,6 +117,11 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Does something with a server of the running stack, or with all of a service or an engine.
 async fn apply(folder: &Folder, action: Action, ServerName { name }: ServerName) -> anyhow::Result<()> {
+    if matches!(action, Action::Start | Action::Restart) && compile::is_service(&name) {
+        // A service starts with the present sources, and although somebody has removed its program.
+        let services: Services = serde_json::from_value(control::send(folder, &Request::Environment).await?)?;
+        compile::services(folder.repository(), services.are_released()).await?;
+    }
     control::send(folder, &Request::Apply { action, name: name.clone() }).await?;
     print_line(&format!("{name} {}", action.done()));
     Ok(())
@@ -152,7 +158,7 @@ async fn operate(
         Ok(answer) => serde_json::from_value(answer)?,
         // Help needs only the program, which an earlier start has built beside this one.
         Err(error) if !arguments.has_help() => return Err(error),
-        Err(error) => environment::Services::beside_this_program(program).ok_or(error)?,
+        Err(error) => Services::beside_this_program(program).ok_or(error)?,
     };
     let path = services.program(program)?;
     let user = User::of(program).context("every service has a user")?;

@@ -79,18 +79,19 @@ async fn start(folder: &Folder, options: &Up, stack: &Arc<Stack>) -> anyhow::Res
     folder.rotate_logs(members.iter().map(|member| &member.name));
     let secrets = secrets(folder)?;
     let is_built = compile::prebuilt().is_some();
-    // The compiler runs afterwards, so that its output does not mix with these reports.
-    let (data, started, ()) =
-        tokio::join!(data(folder, stack), engines::start(folder, stack, &secrets), async {
-            if !is_built {
-                dashboard::build(folder.repository(), stack).await;
-            }
-        });
-    started?;
-    if !is_built {
-        stack.report("building the services");
-    }
-    let programs = compile::services(folder.repository(), options.release).await?;
+    let build = async {
+        if !is_built {
+            // First, because the API contains it.
+            dashboard::build(folder.repository(), stack).await;
+            stack.report("building the services");
+        }
+        compile::services(folder.repository(), options.release).await
+    };
+    let (data, (), programs) = tokio::try_join!(
+        async { Ok(data(folder, stack).await) },
+        engines::start(folder, stack, &secrets),
+        build
+    )?;
 
     let mut state: State = folder.read(STATE)?.unwrap_or_default();
     let instances = Instance::choose(&members, options.listen, folder, &state.ports)?;
