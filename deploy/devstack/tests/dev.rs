@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread;
 
 use devstack::scratch::Scratch;
 
@@ -17,8 +18,9 @@ const CARGO: &str = r#"#!/bin/sh
 echo "cargo $*" >> "$CALLS"
 [ "$1" = build ] || exit 0
 mkdir -p target/debug
-printf '#!/bin/sh\necho "root $DEVSTACK_ROOT"\n' > target/debug/devstack
-chmod +x target/debug/devstack
+printf '#!/bin/sh\necho "root $DEVSTACK_ROOT"\n' > target/debug/devstack.$$
+chmod +x target/debug/devstack.$$
+mv target/debug/devstack.$$ target/debug/devstack
 "#;
 
 struct Clone {
@@ -88,6 +90,20 @@ fn a_moved_clone_is_rebuilt_and_uses_its_new_folder() {
     moved.assert_root_is_this_clone();
     let calls = fs::read_to_string(moved.calls()).unwrap();
     assert!(!calls.contains("clean"), "{calls}");
+}
+
+#[test]
+fn many_calls_at_once_remove_programs_once_and_only_in_a_moved_clone() {
+    let scratch = Scratch::new("dev").unwrap();
+    let clone = Clone::new(&scratch, "original", "1.95.0");
+    let at_once = |clone: &Clone| {
+        thread::scope(|scope| (0..50).for_each(|_| drop(scope.spawn(|| clone.assert_root_is_this_clone()))));
+        fs::read_to_string(clone.calls()).unwrap().matches("clean --quiet --workspace\n").count()
+    };
+    assert_eq!(at_once(&clone), 0);
+    let moved = scratch.path().join("moved");
+    fs::rename(&clone.folder, &moved).unwrap();
+    assert_eq!(at_once(&Clone { folder: moved, ..clone }), 1);
 }
 
 #[test]
