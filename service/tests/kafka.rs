@@ -62,18 +62,26 @@ async fn topics_are_created_once_and_then_updated() {
         .set("retention.ms", "1")
         .set("segment.ms", "777000");
     admin.alter_configs([&change], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let own = async || {
+        let topic = ResourceSpecifier::Topic("test.clicks");
+        let described = admin.describe_configs([&topic], &AdminOptions::new()).await.unwrap();
+        described[0].as_ref().unwrap().get("segment.ms").unwrap().value.clone()
+    };
+    // A broker applies a change some time after it has confirmed it.
+    timeout(PATIENCE, async {
+        while own().await.as_deref() != Some("777000") {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
     let repaired = ensure_topics(&config, &[CLICKS]).await.unwrap();
     let altered = vec![
         ("retention.ms".to_owned(), "1".to_owned(), "60000".to_owned()),
         ("max.message.bytes".to_owned(), repaired[0].altered[1].1.clone(), "900000".to_owned()),
     ];
     assert_eq!(repaired, [EnsuredTopic { altered, ..unchanged() }]);
-    let described = admin
-        .describe_configs([&ResourceSpecifier::Topic("test.clicks")], &AdminOptions::new())
-        .await
-        .unwrap();
-    let own = described[0].as_ref().unwrap().get("segment.ms").unwrap().value.clone();
-    assert_eq!(own.as_deref(), Some("777000"), "the operator's own setting was lost");
+    assert_eq!(own().await.as_deref(), Some("777000"), "the operator's own setting was lost");
 
     let more = TopicSpec { partitions: 6, ..CLICKS };
     let differing = ensure_topics(&config, &[more]).await.unwrap();
@@ -93,7 +101,20 @@ async fn a_recreated_topic_has_a_new_id() {
     };
     assert_eq!(id().await, None);
     ensure_topics(&config, &[CLICKS]).await.unwrap();
-    let first = id().await.unwrap();
+    // The broker lists a new topic some time after it has confirmed it.
+    let known = async || {
+        timeout(PATIENCE, async {
+            loop {
+                if let Some(id) = id().await {
+                    return id;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await
+        .unwrap()
+    };
+    let first = known().await;
     assert_eq!(id().await, Some(first));
 
     let admin: AdminClient<Context> =
@@ -107,7 +128,7 @@ async fn a_recreated_topic_has_a_new_id() {
     })
     .await
     .unwrap();
-    let second = id().await.unwrap();
+    let second = known().await;
     assert!(second != first && !second.is_nil(), "{second}");
 }
 

@@ -69,7 +69,7 @@ async fn rows(server: &Server) -> i64 {
     sqlx::query_scalar("SELECT count(*) FROM t").fetch_one(&mut connection).await.unwrap()
 }
 
-/// Starts so many statements that take long, each on its connection.
+/// Starts this number of statements that take long, each on its connection.
 async fn slow_statements(pool: &PgPool, server: &Server, count: i64) -> JoinSet<sqlx::Result<PgQueryResult>> {
     let mut statements = JoinSet::new();
     for _ in 0..count {

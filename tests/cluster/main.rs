@@ -17,20 +17,14 @@ use reqwest::Client;
 use serde_json::{Value, json};
 use tests::deployment::{BROWSER, programs};
 use tests::engines::http_client;
-use tests::eventually;
 use tests::faults::progress;
+use tests::{eventually, eventually_within};
 use tokio::time::sleep;
 
 use crate::access::{services_are_themselves, strangers_are_refused};
 
 /// How long a cluster may take to be ready.
 const READY: Duration = Duration::from_secs(400);
-
-/// How soon clicks must be answered, and links created, while a server is away.
-const SOON: Duration = Duration::from_secs(20);
-
-/// How soon every click must be counted once all servers are back.
-const COUNTED: Duration = Duration::from_secs(60);
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -101,7 +95,7 @@ impl Cluster {
 
     /// Waits until every server is ready.
     async fn is_ready(&self) -> Value {
-        eventually("the cluster is ready", READY, async || {
+        eventually_within("the cluster is ready", READY, async || {
             let log = || tail(&self.log, 60);
             assert!(self.up.exit_status().is_none(), "the cluster ended:\n{}", log());
             let status = self.status().await;
@@ -154,7 +148,7 @@ impl Visitor {
         };
         visitor.id = visitor.creates(&visitor.apis[0], "visited").await;
         for edge in &visitor.edges {
-            eventually("the edge knows the link", SOON, async || {
+            eventually("the edge knows the link", async || {
                 let head = visitor.client.head(format!("{edge}/visited")).header("user-agent", BROWSER);
                 match head.send().await.map(|answer| answer.status().as_u16()) {
                     Ok(302) => Ok(()),
@@ -169,7 +163,7 @@ impl Visitor {
     /// Waits until an API creates a link, and returns its id.
     async fn creates(&self, api: &str, slug: &str) -> String {
         let body = json!({ "name": slug, "slug": slug, "destination": "https://example.com/" });
-        eventually("a link is created", SOON, async || {
+        eventually("a link is created", async || {
             let request = self.client.post(format!("{api}/api/links")).bearer_auth(&self.key).json(&body);
             let answer = request.timeout(PATIENCE).send().await.map_err(|error| error.to_string())?;
             let status = answer.status();
@@ -202,7 +196,7 @@ impl Visitor {
     /// Waits until more clicks are answered.
     async fn is_answered(&self) {
         let before = self.answered.get();
-        eventually("clicks are answered", SOON, async || {
+        eventually("clicks are answered", async || {
             if self.answered.get() >= before + 20 { Ok(()) } else { Err(self.answered.get() - before) }
         })
         .await;
@@ -210,7 +204,7 @@ impl Visitor {
 
     /// Waits until every answered click is counted, and returns how many are.
     async fn counts_all(&self) -> u64 {
-        eventually("every click is counted", COUNTED, async || {
+        eventually("every click is counted", async || {
             let request = self.client.get(format!("{}/api/links/{}", self.apis[0], self.id));
             let answer = request.bearer_auth(&self.key).send().await.map_err(|error| error.to_string())?;
             let link: Value = answer.json().await.map_err(|error| error.to_string())?;

@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tests::deployment::Deployment;
-use tests::eventually;
 use tests::receiver::{Answer, Receiver, Request};
+use tests::{eventually, eventually_within};
 
-use crate::traffic::{LONG, Traffic};
+use crate::traffic::Traffic;
 
 /// The minimum waits between the attempts of a delivery.
 const WAITS: [u64; 4] = [10, 20, 40, 80];
@@ -106,7 +106,7 @@ async fn every_kind_of_failure_is_retried_logged_and_ended_as_documented() {
 
     let to = |path: &str| receiver.requests_to(&format!("/{path}"));
     for (path, attempts) in [("500", 5), ("301", 5), ("307", 5)] {
-        eventually("all attempts are made", WHOLE, async || match to(path).len() {
+        eventually_within("all attempts are made", WHOLE, async || match to(path).len() {
             seen if seen == attempts => Ok(()),
             seen => Err((path, seen)),
         })
@@ -138,7 +138,7 @@ async fn every_kind_of_failure_is_retried_logged_and_ended_as_documented() {
     failures_are_sent_again_on_request(&deployment, &endpoints["404"], &receiver).await;
 
     let path = format!("/api/webhooks/{}", text(&dead["id"]));
-    let state = eventually("the dead endpoint is disabled", LONG, async || {
+    let state = eventually("the dead endpoint is disabled", async || {
         let (_, state) = deployment.send(Method::GET, &path, None).await;
         if state["status"] == "disabled" { Ok(state) } else { Err(state) }
     })
@@ -207,7 +207,7 @@ async fn failures_are_sent_again_on_request(deployment: &Deployment, endpoint: &
     assert_eq!((status, &answer["queued"]), (202, &json!(1)));
     let (status, answer) = deployment.send(Method::POST, &format!("{path}/test"), None).await;
     assert_eq!(status, 202, "{answer}");
-    let requests = eventually("both arrive", LONG, async || match receiver.requests_to("/404") {
+    let requests = eventually("both arrive", async || match receiver.requests_to("/404") {
         requests if requests.len() == 3 => Ok(requests),
         requests => Err(requests.len()),
     })
@@ -217,7 +217,7 @@ async fn failures_are_sent_again_on_request(deployment: &Deployment, endpoint: &
     let test = find(text(&answer["delivery_id"]));
     assert_eq!(test.header("x-service-event"), "endpoint.test");
     assert!(test.is_signed_with(text(&endpoint["secret"])));
-    eventually("the log says that it arrived", LONG, async || {
+    eventually("the log says that it arrived", async || {
         let log = failures(deployment, endpoint).await;
         if log[0]["delivered_at"].is_string() { Ok(()) } else { Err(log) }
     })
@@ -256,7 +256,7 @@ async fn comes_back_for_new_events_only(
     // An event is matched with all endpoints at once, so an event that the witness got was not for the dead one.
     deployment.create_endpoint(&receiver.url("/witness"), &["link.updated"]).await;
     rename(deployment, link, "while it is disabled").await;
-    eventually("the event has gone to whom it is for", LONG, async || {
+    eventually("the event has gone to whom it is for", async || {
         match receiver.requests_to("/witness").len() {
             0 => Err(()),
             _ => Ok(()),
@@ -272,7 +272,7 @@ async fn comes_back_for_new_events_only(
         requests.retain(|request| request.at > enabled_at);
         requests
     };
-    eventually("the new event arrives", LONG, async || match since().len() {
+    eventually("the new event arrives", async || match since().len() {
         0 => Err(()),
         _ => Ok(()),
     })

@@ -8,8 +8,6 @@ use tests::deployment::{Deployment, binary};
 use tests::engines::{http_client, isolated};
 use tests::eventually;
 
-use crate::traffic::LONG;
-
 const PROGRAMS: [&str; 4] = ["ingest", "processor", "api", "dispatcher"];
 
 async fn run(program: &str, environment: &[(String, String)]) -> Output {
@@ -188,7 +186,7 @@ async fn programs_start_while_their_engines_are_down_and_name_them() {
             // Never ready, so this never returns.
             let _ = server.start().await;
         };
-        let looking = eventually("/readyz names the engines", LONG, async || {
+        let looking = eventually("/readyz names the engines", async || {
             let answer = http_client().get(format!("{}/readyz", server.url())).send().await;
             let answer = answer.map_err(|error| error.to_string())?;
             let status = answer.status().as_u16();

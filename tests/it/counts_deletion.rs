@@ -9,19 +9,15 @@ use tests::engines::isolated;
 use tests::eventually;
 use tests::load::Load;
 
-use crate::traffic::LONG;
-
 async fn rows(deployment: &Deployment, slug: &str) -> usize {
     let query = format!("SELECT count() FROM clicks WHERE slug = '{slug}'");
     deployment.engines.clickhouse(&query).await.trim().parse().unwrap()
 }
 
 async fn knows(deployment: &Deployment, slug: &str, status: u16) {
-    eventually(&format!("{slug} is answered with {status}"), LONG, async || {
-        match deployment.head(slug).await {
-            Ok(found) if found == status => Ok(()),
-            other => Err(other),
-        }
+    eventually(&format!("{slug} is answered with {status}"), async || match deployment.head(slug).await {
+        Ok(found) if found == status => Ok(()),
+        other => Err(other),
     })
     .await;
 }
@@ -39,7 +35,7 @@ async fn a_link_deleted_under_load_disappears_and_a_replay_does_not_restore_its_
     let on = |slug: &String| Load::start(address, std::slice::from_ref(slug), 2, Some(100));
     let (gone_load, stays_load) = (on(&gone_slug), on(&stays_slug));
     gone_load.answers(200).await;
-    eventually("it has rows", LONG, async || match rows(&deployment, &gone_slug).await {
+    eventually("it has rows", async || match rows(&deployment, &gone_slug).await {
         0 => Err(0),
         _ => Ok(()),
     })
@@ -50,7 +46,7 @@ async fn a_link_deleted_under_load_disappears_and_a_replay_does_not_restore_its_
     assert!(status < 300, "{status} {answer}");
     assert_eq!(deployment.send(Method::GET, &path, None).await.0, 404);
     knows(&deployment, &gone_slug, 404).await;
-    eventually("its rows are gone", LONG, async || match rows(&deployment, &gone_slug).await {
+    eventually("its rows are gone", async || match rows(&deployment, &gone_slug).await {
         0 => Ok(()),
         rows => Err(rows),
     })
@@ -64,7 +60,7 @@ async fn a_link_deleted_under_load_disappears_and_a_replay_does_not_restore_its_
     deployment.processor.stop().await;
     let group = format!("{}hopline-processor", deployment.engines.topic_prefix);
     let admin: AdminClient<DefaultClientContext> = deployment.engines.kafka().create().unwrap();
-    eventually("the group is forgotten", LONG, async || {
+    eventually("the group is forgotten", async || {
         let results = admin.delete_groups(&[&group], &AdminOptions::new()).await.unwrap();
         results.into_iter().next().unwrap()
     })
@@ -75,7 +71,7 @@ async fn a_link_deleted_under_load_disappears_and_a_replay_does_not_restore_its_
     let log = stays_load.stop().await;
     log.is_complete();
     let answered = log.answers.len();
-    eventually("the other link's clicks are all there", LONG, async || {
+    eventually("the other link's clicks are all there", async || {
         let rows = rows(&deployment, &stays_slug).await;
         if rows == answered { Ok(()) } else { Err((rows, answered)) }
     })

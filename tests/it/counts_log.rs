@@ -1,7 +1,5 @@
 //! Committed offsets that are wrong, and invalid records.
 
-use std::time::Duration;
-
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -10,13 +8,8 @@ use schemas::topic;
 use tests::clicks::{Ledger, Plan, write};
 use tests::counted::{all_counted, is_exact};
 use tests::engines::{Isolated, counting};
-use tests::eventually;
 use tests::processor::Processor;
-
-use crate::traffic::LONG;
-
-/// How long Kafka may take for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+use tests::{PATIENCE, eventually};
 
 /// The processors' consumer group.
 fn group(engines: &Isolated) -> String {
@@ -54,7 +47,7 @@ fn commit(engines: &Isolated, place: impl Fn(i64) -> i64) {
 /// Deletes the group, as Kafka does when it was inactive for longer than offsets are kept.
 async fn forget(engines: &Isolated) {
     let admin: AdminClient<DefaultClientContext> = engines.kafka().create().unwrap();
-    eventually("the group is forgotten", LONG, async || {
+    eventually("the group is forgotten", async || {
         let results = admin.delete_groups(&[&group(engines)], &AdminOptions::new()).await.unwrap();
         results.into_iter().next().unwrap()
     })
@@ -97,7 +90,7 @@ async fn one_invalid_record_in_a_thousand_becomes_a_dead_letter() {
     assert_eq!((ledger.clicks.len(), ledger.poison.len()), (29_970, 30));
     let processor = Processor::start(&engines).await;
     all_counted(&engines, &ledger).await;
-    eventually("every dead letter is counted", LONG, async || {
+    eventually("every dead letter is counted", async || {
         let letters = processor.metric("hopline_processor_dead_letters_total").await;
         if letters >= 30.0 { Ok(()) } else { Err(letters) }
     })

@@ -7,15 +7,13 @@ use tests::eventually;
 use tests::processor::Processor;
 use tests::proxy::{CLICKS, Fate, Moment, OWNERS, Proxy};
 
-use crate::traffic::LONG;
-
 async fn number(engines: &Isolated, query: &str) -> u64 {
     engines.clickhouse(query).await.trim().parse().unwrap()
 }
 
 async fn grows(engines: &Isolated, query: &str) {
     let before = number(engines, query).await;
-    eventually(&format!("more than {before}: {query}"), LONG, async || {
+    eventually(&format!("more than {before}: {query}"), async || {
         let now = number(engines, query).await;
         if now > before { Ok(()) } else { Err(now) }
     })
@@ -70,7 +68,7 @@ async fn a_processor_killed_at_any_step_of_an_insert_loses_and_repeats_nothing()
 
 /// Waits until a processor has every partition and stores rows.
 async fn works(engines: &Isolated) {
-    eventually("every partition is taken over", LONG, async || {
+    eventually("every partition is taken over", async || {
         let takes = number(engines, TAKES).await;
         if takes >= 6 { Ok(()) } else { Err(takes) }
     })
@@ -90,7 +88,7 @@ async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
 
     let takes = number(engines, TAKES).await;
     let second = Processor::start(engines).await;
-    eventually("the other processor has every partition", LONG, async || {
+    eventually("the other processor has every partition", async || {
         let more = number(engines, TAKES).await - takes;
         if more >= 6 { Ok(()) } else { Err(more) }
     })
@@ -147,7 +145,7 @@ async fn an_insert_that_arrives_after_its_sender_timed_out_is_rejected() {
     proxy.set(CLICKS, Moment::Before);
     proxy.holds().await;
     // After half a minute without an answer, it takes the partition over again and inserts the missing rows.
-    eventually("the sender gave up", LONG, async || {
+    eventually("the sender gave up", async || {
         let now = number(&engines, TAKES).await;
         if now > takes { Ok(()) } else { Err(now) }
     })

@@ -6,8 +6,6 @@ use tests::engines::counting;
 use tests::eventually;
 use tests::processor::{Processor, Step, command, kill_at};
 
-use crate::traffic::LONG;
-
 #[tokio::test(flavor = "multi_thread")]
 async fn each_click_is_a_row_once_when_the_log_is_replayed_under_load_and_the_replay_is_killed() {
     let engines = counting().await;
@@ -28,7 +26,7 @@ async fn each_click_is_a_row_once_when_the_log_is_replayed_under_load_and_the_re
     clicks.more(500).await;
     let ledger = clicks.stop().await;
     all_counted(&engines, &ledger).await;
-    eventually("every dead letter is written", LONG, async || {
+    eventually("every dead letter is written", async || {
         let written = tests::log::records(&engines, schemas::topic::DEAD_LETTERS).len();
         if written >= ledger.poison.len() { Ok(()) } else { Err(written) }
     })

@@ -13,8 +13,6 @@ use tests::eventually;
 use tests::faults::OwnEngines;
 use tokio::process::Command;
 
-use crate::traffic::LONG;
-
 /// A link and its clicks that were answered.
 pub(crate) struct Clicked {
     pub(crate) id: String,
@@ -26,7 +24,7 @@ impl Clicked {
     pub(crate) async fn create(deployment: &Deployment) -> Self {
         let link = deployment.create_link().await;
         let [id, slug] = ["id", "slug"].map(|field| link[field].as_str().unwrap().to_owned());
-        deployment.edge_knows(&slug, LONG).await;
+        deployment.edge_knows(&slug).await;
         Self { id, slug, clicks: Vec::new() }
     }
 
@@ -39,7 +37,7 @@ impl Clicked {
 
     /// Waits until the API shows these counts of clicks and conversions.
     pub(crate) async fn shows(&self, deployment: &Deployment, clicks: u64, conversions: u64) {
-        eventually("the API shows the counts", LONG, async || {
+        eventually("the API shows the counts", async || {
             let link = deployment.show_link(&self.id).await;
             let shown = ["total_clicks", "conversions"].map(|count| link[count].as_u64());
             if shown == [Some(clicks), Some(conversions)] { Ok(()) } else { Err(link) }
@@ -133,7 +131,7 @@ async fn after_the_loss_of_every_engine_backups_and_spools_are_counted_and_nothi
     );
 
     // The edge redirects as Postgres says, and everything goes on.
-    eventually("the edge has the destination of the backup", LONG, async || {
+    eventually("the edge has the destination of the backup", async || {
         let answer = deployment.click(&old.slug, "198.51.100.2").await.unwrap();
         let location = answer.headers()["location"].to_str().unwrap().to_owned();
         if location.starts_with("https://example.com/") { Ok(()) } else { Err(location) }
@@ -168,7 +166,7 @@ async fn an_edges_disk_that_comes_back_older_counts_no_click_twice() {
     copy_folder(&copy, &disk).await;
     deployment.ingest.start().await.unwrap();
     link.click(&deployment, 5).await;
-    eventually("the old segments are sent again", LONG, async || {
+    eventually("the old segments are sent again", async || {
         let records = tests::log::records(&deployment.engines, schemas::topic::CLICKS).len();
         if records == 10 + 5 + 10 + 5 { Ok(()) } else { Err(records) }
     })

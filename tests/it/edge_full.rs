@@ -9,8 +9,6 @@ use tests::links;
 use tests::load::Load;
 use tests::tally::Tally;
 
-use crate::traffic::LONG;
-
 const DROPPED: &str = "hopline_clicks_dropped_total";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,7 +45,7 @@ async fn fills_up_and_recovers(edge: &Edge, engines: &Isolated, kafka: &Server, 
     load.answers(100).await;
     assert!(edge.metric(DROPPED).await == 0.0);
     kafka.stop().await;
-    eventually("clicks are dropped", LONG, async || match edge.metric(DROPPED).await {
+    eventually("clicks are dropped", async || match edge.metric(DROPPED).await {
         dropped if dropped > 500.0 => Ok(()),
         dropped => Err(dropped),
     })
@@ -60,7 +58,7 @@ async fn fills_up_and_recovers(edge: &Edge, engines: &Isolated, kafka: &Server, 
     assert!(said.contains("dropped") && said.contains(detail), "{said}");
 
     kafka.start().await.unwrap();
-    eventually("the edge is ready again", LONG, async || match edge.readyz().await {
+    eventually("the edge is ready again", async || match edge.readyz().await {
         (200, _) => Ok(()),
         (_, report) => Err((report, edge.files(), edge.log_tail())),
     })
@@ -85,7 +83,7 @@ async fn fills_up_and_recovers(edge: &Edge, engines: &Isolated, kafka: &Server, 
 
 /// Waits until every click is confirmed, by the metrics, because only the edge sees its own disk.
 async fn ships_everything_anywhere(edge: &Edge) {
-    eventually("every click is confirmed", LONG, async || {
+    eventually("every click is confirmed", async || {
         let records = edge.metric("hopline_spool_records").await;
         if records == 0.0 { Ok(()) } else { Err(records) }
     })

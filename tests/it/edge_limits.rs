@@ -9,17 +9,15 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tests::deployment::BROWSER;
 use tests::edge::Edge;
 use tests::engines::{Isolated, topics};
-use tests::eventually;
 use tests::faults::progress;
 use tests::links;
 use tests::load::Load;
 use tests::tally::Tally;
+use tests::{PATIENCE, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-
-use crate::traffic::LONG;
 
 /// The number of idle connections, if the limit of open files allows it.
 const IDLE: usize = 10_000;
@@ -46,7 +44,7 @@ async fn edge(variables: &[(&str, &str)]) -> (Edge, Isolated, Vec<String>) {
 async fn everything(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     // A reset is an end too: the edge does not read a rejected request to its end.
-    let _ = timeout(LONG, stream.read_to_end(&mut answer)).await.expect("the connection is ended");
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the connection is ended");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -102,7 +100,7 @@ async fn clients_that_send_a_byte_a_second_are_disconnected_and_delay_nobody() {
                 if stream.write_all(&[*byte]).await.is_err() {
                     break;
                 }
-                assert!(began.elapsed() < LONG, "a slow client is not cut off");
+                assert!(began.elapsed() < PATIENCE, "a slow client is not cut off");
             }
             began.elapsed()
         });
@@ -160,7 +158,7 @@ async fn other_clients_are_answered_beside_thousands_of_idle_connections() {
     for _ in 0..idle {
         connections.push(TcpStream::connect(edge.address).await.unwrap());
     }
-    eventually("the edge holds them all", LONG, async || match open_sockets(&edge) {
+    eventually("the edge holds them all", async || match open_sockets(&edge) {
         open if open >= idle => Ok(()),
         open => Err(open),
     })
@@ -169,7 +167,7 @@ async fn other_clients_are_answered_beside_thousands_of_idle_connections() {
     let held = open_sockets(&edge);
     assert!(held >= idle, "{held} of {idle} were open while others were answered");
     progress(&format!("answered beside {idle} idle connections, {} MB resident", resident(&edge) >> 20));
-    eventually("idle connections are ended", LONG, async || match open_sockets(&edge) {
+    eventually("idle connections are ended", async || match open_sockets(&edge) {
         open if open < 100 => Ok(()),
         open => Err(open),
     })
@@ -195,7 +193,7 @@ async fn a_flood_of_unknown_slugs_uses_no_memory_and_writes_no_log() {
     let (edge, _, slugs) = edge(&[]).await;
     // Warms up, so that the memory of normal work is not counted.
     flood(edge.address, 0, FLOOD / 10).await;
-    eventually("the first snapshot is written", LONG, async || {
+    eventually("the first snapshot is written", async || {
         let series = metrics(&edge).await;
         if series.iter().any(|name| name == "hopline_snapshot_written_timestamp_seconds") {
             Ok(())

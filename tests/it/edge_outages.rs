@@ -6,7 +6,7 @@ use tests::deployment::Deployment;
 use tests::eventually;
 use tests::faults::{KafkaKills, KafkaOutage, OwnEngines, kafka_kills, kafka_outage, progress};
 
-use crate::traffic::{LONG, Traffic};
+use crate::traffic::Traffic;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_click_is_answered_and_arrives_when_kafka_is_stopped_for_a_minute() {
@@ -34,7 +34,7 @@ async fn known_links_redirect_when_the_edge_starts_with_everything_else_stopped(
     for _ in 0..30 {
         assert!(traffic.click(&deployment).await);
     }
-    eventually("the links are in the snapshot", LONG, async || {
+    eventually("the links are in the snapshot", async || {
         let snapshot = deployment.spool().join("links.snapshot");
         let bytes = std::fs::read(&snapshot).map_err(|error| error.to_string())?;
         let has = |slug: &str| bytes.windows(slug.len()).any(|window| window == slug.as_bytes());

@@ -18,8 +18,6 @@ use tests::eventually;
 use tests::log::for_each_record;
 use tests::receiver::{Answer, Receiver};
 
-use crate::traffic::LONG;
-
 /// Addresses of documentation networks with a distinctive pattern. No country is found for them.
 const ADDRESSES: [&str; 5] = [
     "203.0.113.217",
@@ -96,7 +94,7 @@ async fn no_address_of_a_visitor_is_stored_logged_or_sent() {
     deployment.create_endpoint(&receiver.url("/in"), &["click.created", "link.created"]).await;
     let link = deployment.create_link().await;
     let (id, slug) = (link["id"].as_str().unwrap(), link["slug"].as_str().unwrap());
-    deployment.edge_knows(slug, LONG).await;
+    deployment.edge_knows(slug).await;
 
     let mut click_ids = redirected(&deployment, slug, &needles).await;
     // A click stays in its segment for at least 2 s, so this proves that the search finds clicks.
@@ -109,18 +107,18 @@ async fn no_address_of_a_visitor_is_stored_logged_or_sent() {
     // An API request from a visitor's browser, which also has the visitor's address.
     assert_eq!(convert(&deployment, &click_ids[0]).await, 201);
 
-    eventually("every click is counted", LONG, async || {
+    eventually("every click is counted", async || {
         let total = deployment.show_link(id).await["total_clicks"].clone();
         if total == json!(click_ids.len()) { Ok(()) } else { Err(total) }
     })
     .await;
-    eventually("every click is delivered", LONG, async || {
+    eventually("every click is delivered", async || {
         let bodies = receiver.requests();
         let missing = click_ids.iter().filter(|id| !bodies.iter().any(|sent| is_in(id, &sent.body))).count();
         if missing == 0 { Ok(()) } else { Err(missing) }
     })
     .await;
-    eventually("the snapshot is written", LONG, async || {
+    eventually("the snapshot is written", async || {
         match fs::read(deployment.spool().join("links.snapshot")) {
             Ok(bytes) if is_in(slug, &bytes) => Ok(()),
             other => Err(other.map(|bytes| bytes.len())),
@@ -214,7 +212,7 @@ async fn sent_by_another_edge(deployment: &Deployment, slug: &str, needles: &Nee
         send(token, body).await;
     }
     assert_eq!(send("no-token", items.to_string()).await.0, 401);
-    let body = eventually("the items are taken", LONG, async || match send(token, items.to_string()).await {
+    let body = eventually("the items are taken", async || match send(token, items.to_string()).await {
         (202, body) => Ok(body),
         other => Err(other),
     })

@@ -9,12 +9,10 @@ use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
 use tests::deployment::{Deployment, binary};
 use tests::engines::{empty_on, isolated};
-use tests::eventually;
+use tests::{PATIENCE, eventually};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::timeout;
-
-use crate::traffic::LONG;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges() {
@@ -47,14 +45,12 @@ async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges(
 
     let link = deployment.create_link().await;
     let (id, slug) = (link["id"].as_str().unwrap(), link["slug"].as_str().unwrap());
-    eventually("the edge knows the link", LONG, async || {
-        match deployment.click(slug, "198.51.100.1").await {
-            Ok(answer) if answer.status() == 302 => Ok(()),
-            other => Err(other.map(|answer| answer.status())),
-        }
+    eventually("the edge knows the link", async || match deployment.click(slug, "198.51.100.1").await {
+        Ok(answer) if answer.status() == 302 => Ok(()),
+        other => Err(other.map(|answer| answer.status())),
     })
     .await;
-    eventually("the click is counted", LONG, async || {
+    eventually("the click is counted", async || {
         let shown = deployment.show_link(id).await;
         if shown["total_clicks"] == json!(1) { Ok(()) } else { Err(shown) }
     })
@@ -92,7 +88,7 @@ async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges(
     ] {
         let (succeeded, said) = run(user, program, arguments, ("NO_COLOR", "1")).await;
         assert!(succeeded, "{program} {arguments:?}: {said}");
-        let rejected = timeout(LONG, run(user, program, arguments, variable)).await;
+        let rejected = timeout(PATIENCE, run(user, program, arguments, variable)).await;
         let (succeeded, said) = rejected.expect("a wrong certificate is an error soon");
         assert!(!succeeded && said.contains("certificate"), "{variable:?}: {said}");
     }

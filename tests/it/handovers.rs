@@ -5,8 +5,6 @@ use serde_json::{Value, json};
 use tests::deployment::Deployment;
 use tests::eventually;
 
-use crate::traffic::LONG;
-
 #[tokio::test(flavor = "multi_thread")]
 async fn slugs_end_at_the_right_link_while_publishers_are_frozen() {
     let deployment = Deployment::start().await;
@@ -82,7 +80,7 @@ async fn hand_over(
 /// Waits until every slug has its final destination.
 async fn follows(deployment: &Deployment, expected: &[(String, Option<String>)]) {
     for (slug, destination) in expected {
-        eventually("the edge follows", LONG, async || {
+        eventually("the edge follows", async || {
             let answer = deployment.click(slug, "198.51.100.1").await.map_err(|error| error.to_string())?;
             let location = answer.headers().get("location").and_then(|value| value.to_str().ok());
             let there = match (destination, location) {

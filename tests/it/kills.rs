@@ -8,7 +8,7 @@ use tests::deployment::Deployment;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver};
 
-use crate::traffic::{LONG, Traffic};
+use crate::traffic::Traffic;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answered_click_is_counted_once_and_delivered_when_ingest_is_killed() {
@@ -62,7 +62,7 @@ async fn killed_under_load(victim: fn(&Deployment) -> &Server) {
     traffic.is_counted(&deployment).await;
 
     let click_ids = traffic.click_ids();
-    eventually("every answered click is delivered", LONG, async || {
+    eventually("every answered click is delivered", async || {
         let delivered = delivered(&receiver);
         let missing = click_ids.iter().filter(|id| !delivered.contains(**id)).count();
         if missing == 0 { Ok(()) } else { Err(missing) }

@@ -11,8 +11,6 @@ use tests::faults::own_kafka;
 use tests::processor::Processor;
 use tests::receiver::{Answer, Receiver};
 
-use crate::traffic::LONG;
-
 const LAG: &str = "hopline_processor_lag_offsets";
 const COUNTED_UNTIL: &str = "hopline_processor_counted_until_seconds";
 const CLOSED_UNTIL: &str = "hopline_processor_closed_until_seconds";
@@ -91,7 +89,7 @@ async fn no_counter_appears_after_the_start() {
     deployment.create_endpoint(&receiver.url("/"), &["click.created"]).await;
     let link = deployment.create_link().await;
     let slug = link["slug"].as_str().unwrap();
-    deployment.edge_knows(slug, LONG).await;
+    deployment.edge_knows(slug).await;
     let redirect = deployment.click(slug, "198.51.100.1").await.unwrap();
     assert_eq!(deployment.convert(&click_id(&redirect)).await, 201);
     assert_eq!(deployment.head("no-such-slug").await.unwrap(), 404);
@@ -103,7 +101,7 @@ async fn no_counter_appears_after_the_start() {
         ("hopline_outbox_published_total", 2),
         ("hopline_webhook_delivered_after_seconds_count", 3),
     ];
-    let after = eventually("everything is counted", LONG, async || {
+    let after = eventually("everything is counted", async || {
         let pages = pages(&deployment).await;
         let missing = recorded.iter().find(|(metric, place)| pages[*place].sum(metric) == 0.0);
         missing.map_or(Ok(pages), Err)
@@ -123,14 +121,14 @@ async fn no_counter_appears_after_the_start() {
 async fn only_the_owner_of_a_partition_reports_it() {
     let engines = isolated().await;
     let first = Processor::start(&engines).await;
-    let all = eventually("one processor reports every partition", LONG, async || {
+    let all = eventually("one processor reports every partition", async || {
         let page = Page::of(&first.server).await;
         let [lags, counted] = [LAG, COUNTED_UNTIL].map(|metric| page.series(metric).len());
         if lags == 6 && counted == 6 { Ok(owned(&page, LAG)) } else { Err((lags, counted)) }
     })
     .await;
     let second = Processor::start(&engines).await;
-    eventually("each partition is reported once", LONG, async || {
+    eventually("each partition is reported once", async || {
         let pages = [Page::of(&first.server).await, Page::of(&second.server).await];
         let is_shared = |metric| {
             let [one, other] = [&pages[0], &pages[1]].map(|page| owned(page, metric));
@@ -159,7 +157,7 @@ async fn the_processor_that_runs_upkeep_reports_closed_days_from_its_start() {
     let slug = link["slug"].as_str().unwrap();
     let today = || Utc::now().date_naive().and_time(NaiveTime::MIN).and_utc().timestamp() as f64;
     let before = today();
-    eventually("the click is answered", LONG, async || {
+    eventually("the click is answered", async || {
         match deployment.click(slug, "198.51.100.1").await.map(|answer| answer.status().as_u16()) {
             Ok(302) => Ok(()),
             other => Err(other),
@@ -167,7 +165,7 @@ async fn the_processor_that_runs_upkeep_reports_closed_days_from_its_start() {
     })
     .await;
     let is_reported = async |server: &Server| {
-        eventually("closed days are reported", LONG, async || {
+        eventually("closed days are reported", async || {
             let until = Page::of(server).await.values.get(CLOSED_UNTIL).copied();
             until.filter(|until| (before..=today()).contains(until)).ok_or(until)
         })
@@ -187,7 +185,7 @@ async fn the_processor_that_runs_upkeep_reports_closed_days_from_its_start() {
     other.server.pause().await.unwrap();
     is_reported(&deployment.processor).await;
     other.server.resume().await.unwrap();
-    eventually("the former processor does not report closed days", LONG, async || {
+    eventually("the former processor does not report closed days", async || {
         let until = Page::of(&other.server).await.values.get(CLOSED_UNTIL).copied();
         until.map_or(Ok(()), Err)
     })
@@ -202,7 +200,7 @@ async fn the_outbox_is_measured_while_kafka_hangs_and_edge_and_api_stay_ready() 
     let Isolated { kafka_brokers, topic_prefix, .. } = topics_on(kafka.url()).await;
     let engines = Isolated { kafka_brokers, topic_prefix, ..isolated().await };
     let deployment = Deployment::start_on(engines, &[]).await;
-    eventually("the outbox is empty", LONG, async || {
+    eventually("the outbox is empty", async || {
         let page = Page::of(&deployment.api).await;
         let waiting = ["hopline_outbox_messages", "hopline_outbox_oldest_seconds"].map(|name| page.sum(name));
         if waiting == [0.0, 0.0] { Ok(()) } else { Err(waiting) }
@@ -212,7 +210,7 @@ async fn the_outbox_is_measured_while_kafka_hangs_and_edge_and_api_stay_ready() 
     kafka.pause().await.unwrap();
     deployment.create_link().await;
     // Longer than between two measurements.
-    eventually("the outbox is measured", LONG, async || {
+    eventually("the outbox is measured", async || {
         let page = Page::of(&deployment.api).await;
         let (messages, age) =
             (page.sum("hopline_outbox_messages"), page.sum("hopline_outbox_oldest_seconds"));
@@ -220,7 +218,7 @@ async fn the_outbox_is_measured_while_kafka_hangs_and_edge_and_api_stay_ready() 
     })
     .await;
     for server in [&deployment.ingest, &deployment.api] {
-        eventually("Kafka is reported", LONG, async || {
+        eventually("Kafka is reported", async || {
             let page = Page::of(server).await;
             match page.values[r#"hopline_check_ready{check="kafka"}"#] {
                 0.0 => Ok(()),
@@ -232,7 +230,7 @@ async fn the_outbox_is_measured_while_kafka_hangs_and_edge_and_api_stay_ready() 
         assert_eq!(ready.status(), 200, "{}: {}", server.name(), ready.text().await.unwrap());
     }
     kafka.resume().await.unwrap();
-    eventually("the outbox is empty", LONG, async || {
+    eventually("the outbox is empty", async || {
         let messages = Page::of(&deployment.api).await.sum("hopline_outbox_messages");
         if messages == 0.0 { Ok(()) } else { Err(messages) }
     })

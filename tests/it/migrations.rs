@@ -9,8 +9,6 @@ use tests::deployment::{Deployment, programs};
 use tests::engines::empty;
 use tests::eventually;
 
-use crate::traffic::LONG;
-
 const UP_TO_DATE: &str = "Postgres: up to date\nClickHouse: up to date\nKafka: up to date\n";
 
 /// Returns what `api migrate --plan` prints.
@@ -21,7 +19,7 @@ async fn plan(deployment: &Deployment) -> String {
 
 /// Waits until nothing is planned any more: a broker lists new topics a moment after it created them.
 async fn is_up_to_date(deployment: &Deployment) {
-    eventually("nothing is planned", LONG, async || match plan(deployment).await {
+    eventually("nothing is planned", async || match plan(deployment).await {
         planned if planned == UP_TO_DATE => Ok(()),
         planned => Err(planned),
     })

@@ -8,7 +8,7 @@ use tests::eventually;
 use tests::log::records;
 use tests::receiver::{Answer, Receiver};
 
-use crate::traffic::{LONG, Traffic};
+use crate::traffic::Traffic;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_clicks_of_a_hundred_visitors_are_counted_and_delivered_once() {
@@ -23,7 +23,7 @@ async fn a_thousand_clicks_of_a_hundred_visitors_are_counted_and_delivered_once(
     }
     traffic.is_counted(&deployment).await;
 
-    let requests = eventually("every event arrives", LONG, async || {
+    let requests = eventually("every event arrives", async || {
         let requests = receiver.requests();
         if requests.len() >= 1_010 { Ok(requests) } else { Err(requests.len()) }
     })
@@ -70,7 +70,7 @@ async fn a_changed_link_redirects_to_its_new_destination_and_a_deleted_one_is_go
     let link = deployment.create_link().await;
     let (id, slug) = (link["id"].as_str().unwrap(), link["slug"].as_str().unwrap());
     let leads_to = async |wanted: &str| {
-        eventually("the edge follows", LONG, async || {
+        eventually("the edge follows", async || {
             let answer = deployment.click(slug, "198.51.100.1").await.unwrap();
             let status = answer.status().as_u16();
             let location = answer.headers().get("location").map(|value| value.to_str().unwrap().to_owned());
@@ -109,7 +109,7 @@ async fn a_redirect_needs_no_other_process() {
     let answer = deployment.click("no-such-slug", "198.51.100.1").await.unwrap();
     assert_eq!(answer.status(), 404);
     let slug = deployment.create_link().await["slug"].as_str().unwrap().to_owned();
-    eventually("a link made after the outage redirects", LONG, async || {
+    eventually("a link made after the outage redirects", async || {
         let answer = deployment.click(&slug, "198.51.100.1").await.unwrap();
         if answer.status() == 302 { Ok(click_id(&answer)) } else { Err(answer.status()) }
     })

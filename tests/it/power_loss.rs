@@ -15,8 +15,6 @@ use tests::load::{Answer, Load};
 use tests::processor::{self, Processor};
 use tests::{eventually, links};
 
-use crate::traffic::LONG;
-
 /// How much of the log the power loss removes. The broker syncs its log each second, and the edge keeps confirmed
 /// clicks for 2 s.
 const LOST: Duration = Duration::from_millis(1_500);
@@ -76,7 +74,7 @@ async fn every_answered_click_is_a_row_once_after_a_power_loss() {
     let first = segments();
     assert!(!first.is_empty());
     // Until the edge has deleted the segments that Kafka confirmed first.
-    eventually("the first segments are deleted", LONG, async || {
+    eventually("the first segments are deleted", async || {
         let now = segments();
         if first.is_disjoint(&now) { Ok(()) } else { Err(now) }
     })
@@ -106,13 +104,13 @@ async fn every_answered_click_is_a_row_once_after_a_power_loss() {
     edge.ships_everything().await;
     let answered: HashSet<&str> = log.answers.iter().map(|Answer { click_id, .. }| &**click_id).collect();
     // Including unanswered clicks and repeats.
-    eventually("everything is counted", LONG, async || {
+    eventually("everything is counted", async || {
         let output = processor::command(&engines, &["lag", "--json"]).output().await.unwrap();
         let lag: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         if lag["offsets"] == 0 { Ok(()) } else { Err(lag) }
     })
     .await;
-    let counted = eventually("every answered click is a row", LONG, async || {
+    let counted = eventually("every answered click is a row", async || {
         let rows = rows(&engines).await;
         let there: HashSet<&str> = rows.iter().map(String::as_str).collect();
         let missing = answered.iter().filter(|id| !there.contains(*id)).count();

@@ -10,15 +10,12 @@ use reqwest::Method;
 use schemas::grants::User;
 use tests::deployment::{Deployment, click_id};
 use tests::engines::{clickhouse, empty_on_cluster, host_of};
-use tests::eventually;
 use tests::faults::progress;
+use tests::{PATIENCE, eventually, eventually_within};
 use tokio::time::sleep;
 
 /// How soon counts must be readable again after a replica was lost.
 const READABLE: Duration = Duration::from_secs(15);
-
-/// How soon everything must be counted after the last member is back.
-const WHOLE: Duration = Duration::from_secs(120);
 
 /// The counts that a visitor of the dashboard sees, one after another.
 struct Watched<'a> {
@@ -89,7 +86,7 @@ impl Watched<'_> {
     /// Waits until counts are shown that were read from now on.
     async fn is_readable(&self, within: Duration) {
         let now = Instant::now();
-        eventually("counts are shown", within, async || {
+        eventually_within("counts are shown", within, async || {
             if self.shown_at.get() > now { Ok(()) } else { Err(self.shown.get()) }
         })
         .await;
@@ -99,7 +96,7 @@ impl Watched<'_> {
     async fn counts_more(&self) {
         let before = self.answered.get() + 1;
         let since = Instant::now();
-        eventually("later clicks are counted", WHOLE, async || {
+        eventually("later clicks are counted", async || {
             if self.shown.get() >= before {
                 return Ok(());
             }
@@ -129,14 +126,14 @@ async fn reports_never_get_lower_while_replicas_are_behind_frozen_or_dead() {
         shown_at: Cell::new(Instant::now()),
         longest: Cell::new(Duration::ZERO),
     };
-    deployment.edge_knows(&watched.slug, WHOLE).await;
+    deployment.edge_knows(&watched.slug).await;
     tokio::select! {
         never = watched.click() => never,
         never = watched.read() => never,
         () = break_replicas(&watched, &cluster) => {}
     }
     let answered = watched.answered.get();
-    eventually("every click is counted", WHOLE, async || {
+    eventually("every click is counted", async || {
         match deployment.show_link(&watched.link).await["total_clicks"].as_u64() {
             Some(total) if total >= answered => Ok(()),
             total => Err(total),
@@ -172,7 +169,7 @@ async fn break_replicas(watched: &Watched<'_>, cluster: &Cluster) {
     // The input of this test: long enough to be noticed. The first one lacks rows, so no counts are shown.
     sleep(Duration::from_secs(3)).await;
     second.start().await.unwrap();
-    watched.is_readable(WHOLE).await;
+    watched.is_readable(PATIENCE).await;
     run(watched, 0, "SYSTEM START FETCHES clicks").await;
     watched.counts_more().await;
 
@@ -209,7 +206,7 @@ async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_fr
     let deployment = Deployment::start_on(empty_on_cluster(&cluster).await, &[]).await;
     let link = deployment.create_link().await;
     let (id, slug) = (link["id"].as_str().unwrap(), link["slug"].as_str().unwrap());
-    deployment.edge_knows(slug, WHOLE).await;
+    deployment.edge_knows(slug).await;
     let click = async |clicks: u64| {
         for number in 0..clicks {
             let from = format!("198.51.100.{}", number % 250);
@@ -223,7 +220,7 @@ async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_fr
     let counted = async |clicks: u64| {
         const ROWS: &str = "SELECT groupArray((src, rows, first, last)) FROM ( \
             SELECT src, count() AS rows, min(koff) AS first, max(koff) AS last FROM clicks GROUP BY src ORDER BY src)";
-        eventually("the clicks are counted", WHOLE, async || {
+        eventually("the clicks are counted", async || {
             let link = deployment.show_link(id).await;
             match link["total_clicks"].as_u64() {
                 Some(total) if total == clicks => Ok(()),
@@ -238,11 +235,9 @@ async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_fr
     // Only the first one has the clicks that come now, and both have all else.
     on(1, "SYSTEM STOP FETCHES clicks").await.unwrap();
     click(50).await;
-    eventually("the first replica has them", WHOLE, async || {
-        match on(0, "SELECT count() FROM clicks").await {
-            Ok(rows) if rows == "100" => Ok(()),
-            other => Err(other),
-        }
+    eventually("the first replica has them", async || match on(0, "SELECT count() FROM clicks").await {
+        Ok(rows) if rows == "100" => Ok(()),
+        other => Err(other),
     })
     .await;
     for table in ["owners", "sources"] {
@@ -262,7 +257,7 @@ async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_fr
     // Both have given up on what is lost, and the new one has the rest.
     for (replica, table) in [(0, "owners"), (0, "sources"), (0, "clicks"), (1, "clicks")] {
         let sync = format!("SYSTEM SYNC REPLICA {table}");
-        eventually("the replicas are complete", WHOLE, async || on(replica, &sync).await).await;
+        eventually("the replicas are complete", async || on(replica, &sync).await).await;
     }
     // Which partition lost its last rows is not known to a test. One that lost none continues as well.
     let processor = deployment.program("processor");
@@ -291,7 +286,7 @@ async fn rows_of_a_link_that_is_deleted_while_a_replica_is_away_are_gone_from_al
         clickhouse(&url, sql, Vec::new()).await.map(|rows| rows.trim().to_owned())
     };
     let has = async |replica: usize, expected: &str| {
-        eventually("its rows", WHOLE, async || match rows(replica).await {
+        eventually("its rows", async || match rows(replica).await {
             Ok(rows) if rows == expected => Ok(()),
             other => Err(other),
         })
@@ -299,7 +294,7 @@ async fn rows_of_a_link_that_is_deleted_while_a_replica_is_away_are_gone_from_al
     };
     for link in &links {
         let slug = link["slug"].as_str().unwrap();
-        deployment.edge_knows(slug, WHOLE).await;
+        deployment.edge_knows(slug).await;
         for number in 0..20 {
             let answer = deployment.click(slug, &format!("198.51.100.{number}")).await.unwrap();
             assert_eq!(answer.status(), 302);

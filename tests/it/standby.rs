@@ -11,12 +11,11 @@ use tests::faults::OwnEngines;
 use tests::receiver::{Answer, Receiver, Request};
 
 use crate::disaster::Clicked;
-use crate::traffic::LONG;
 
-/// Waits until deliveries of so many clicks have arrived; returns their ids.
+/// Waits until deliveries of this number of clicks have arrived; returns their ids.
 async fn delivered(receiver: &Receiver, clicks: usize) -> BTreeSet<String> {
     let mut ids = BTreeSet::new();
-    eventually("every click is delivered", LONG, async || {
+    eventually("every click is delivered", async || {
         ids = receiver.requests().iter().map(|request| request.delivery().to_owned()).collect();
         if ids.len() >= clicks { Ok(()) } else { Err(ids.len()) }
     })
@@ -39,7 +38,7 @@ async fn what_a_promoted_standby_lacks_is_published_under_its_own_ids_only() {
     known.click(&deployment, 3).await;
     assert_eq!(delivered(&receiver, 3).await.len(), 3);
     known.shows(&deployment, 3, 0).await;
-    eventually("the standby has the link", LONG, async || {
+    eventually("the standby has the link", async || {
         let mut standby = PgConnection::connect(&on_standby).await.unwrap();
         let links: i64 =
             sqlx::query_scalar("SELECT count(*) FROM links").fetch_one(&mut standby).await.unwrap();
@@ -59,7 +58,7 @@ async fn what_a_promoted_standby_lacks_is_published_under_its_own_ids_only() {
     standby.start().await.unwrap();
     postgres::promote(&standby).await.unwrap();
 
-    eventually("the API writes again", LONG, async || match deployment.try_create_link().await {
+    eventually("the API writes again", async || match deployment.try_create_link().await {
         (201, _) => Ok(()),
         other => Err(other),
     })

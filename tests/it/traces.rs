@@ -15,7 +15,7 @@ use tests::engines::{http_client, isolated};
 use tests::receiver::{Answer, Receiver};
 use tests::{eventually, free_address};
 
-use crate::traffic::{LONG, Traffic};
+use crate::traffic::Traffic;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const RATIO: &str = "OTEL_TRACES_SAMPLER_ARG";
@@ -121,7 +121,7 @@ async fn clicks_of_external_edges_have_a_root_span_too() {
         "user_agent": BROWSER,
         "event_id": "e-1",
     });
-    let answer: serde_json::Value = eventually("the edge knows the token", LONG, async || {
+    let answer: serde_json::Value = eventually("the edge knows the token", async || {
         let request = http_client()
             .post(format!("{}/v1/clicks", deployment.edge_url()))
             .bearer_auth(token["edge_token"].as_str().unwrap())
@@ -150,7 +150,7 @@ async fn an_unreachable_collector_costs_spans_and_one_line_in_the_log() {
         (&deployment.dispatcher, "dispatcher"),
     ] {
         let mut dropped = BTreeSet::new();
-        eventually("several batches are dropped", LONG, async || {
+        eventually("several batches are dropped", async || {
             assert!(traffic.click(&deployment).await);
             let page = http_client().get(format!("{}/metrics", service.url())).send().await.unwrap();
             let page = page.text().await.unwrap();
@@ -163,7 +163,7 @@ async fn an_unreachable_collector_costs_spans_and_one_line_in_the_log() {
         assert_eq!(deployment.log(program).matches("spans are dropped").count(), 1, "{program}");
     }
     traffic.is_counted(&deployment).await;
-    eventually("every click is delivered", LONG, async || {
+    eventually("every click is delivered", async || {
         let delivered = receiver.count();
         if delivered == traffic.answered() { Ok(()) } else { Err(delivered) }
     })
@@ -218,7 +218,7 @@ fn named<'a>(spans: &'a [Seen], name: &str) -> &'a Seen {
 
 /// Waits until the collector has this many spans of a trace, and asserts that it has no others.
 async fn spans_of(collector: &Receiver, trace: &str, count: usize) -> Vec<Seen> {
-    let spans = eventually("the collector gets the trace", LONG, async || {
+    let spans = eventually("the collector gets the trace", async || {
         let spans: Vec<Seen> = collector.requests().iter().flat_map(|request| seen(&request.body)).collect();
         let spans: Vec<Seen> = spans.into_iter().filter(|span| hex(&span.trace_id) == trace).collect();
         if spans.len() >= count { Ok(spans) } else { Err(spans) }

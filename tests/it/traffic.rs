@@ -1,14 +1,10 @@
 //! Clicks of many visitors on many links, and their expected counts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use serde_json::Value;
 use tests::deployment::{Deployment, click_id};
 use tests::eventually;
-
-/// How long everything may take to arrive on a busy machine.
-pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 /// Links and the clicks on them that were answered.
 pub(crate) struct Traffic {
@@ -31,7 +27,7 @@ impl Traffic {
         let mut traffic = Self { links: made, visitors, sent: 0, answered: BTreeMap::new() };
         for place in 0..links {
             let slug = traffic.links[place].1.clone();
-            eventually("the edge knows the link", LONG, async || {
+            eventually("the edge knows the link", async || {
                 // A HEAD is not counted.
                 match deployment.head(&slug).await {
                     Ok(302) => Ok(()),
@@ -89,7 +85,7 @@ impl Traffic {
         let unanswered = self.sent - self.answered();
         let mut above = 0;
         for (id, clicks) in &self.answered {
-            let total = eventually("the API shows every answered click", LONG, async || {
+            let total = eventually("the API shows every answered click", async || {
                 let link = deployment.show_link(id).await;
                 let total = number(&link["total_clicks"]);
                 if total >= clicks.len() { Ok(total) } else { Err((total, clicks.len())) }

@@ -8,7 +8,7 @@ use tests::deployment::Deployment;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver, Request};
 
-use crate::traffic::{LONG, Traffic};
+use crate::traffic::Traffic;
 
 /// The shortest wait after a first failed attempt.
 const WAIT: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ async fn changes_between_attempts_apply_to_the_next_one() {
     let api = |endpoint: &Value| format!("/api/webhooks/{}", endpoint["id"].as_str().unwrap());
     assert!(traffic.click(&deployment).await);
     for endpoint in &endpoints {
-        eventually("the first attempt is in the log", LONG, async || {
+        eventually("the first attempt is in the log", async || {
             let (_, log) = deployment.send(Method::GET, &format!("{}/failures", api(endpoint)), None).await;
             match log["failures"][0]["status_code"].as_u64() {
                 Some(500) => Ok(()),
@@ -51,13 +51,13 @@ async fn changes_between_attempts_apply_to_the_next_one() {
 
     // The script counts requests by path, so the new URL fails once as well.
     for (path, count) in [("/kept", 2), ("/rotated", 2), ("/moved/here", 2)] {
-        eventually("the next attempt is made", LONG, async || match receiver.requests_to(path).len() {
+        eventually("the next attempt is made", async || match receiver.requests_to(path).len() {
             seen if seen == count => Ok(()),
             seen => Err((path, seen)),
         })
         .await;
     }
-    eventually("nothing waits", LONG, async || {
+    eventually("nothing waits", async || {
         let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries")
             .fetch_one(&mut deployment.engines.postgres().await)
             .await

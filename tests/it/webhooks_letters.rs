@@ -6,12 +6,12 @@ use schemas::grants::User;
 use schemas::message::delivery_id;
 use schemas::topic;
 use tests::deployment::Deployment;
-use tests::eventually;
 use tests::log::records;
 use tests::receiver::{Answer, Receiver};
+use tests::{PATIENCE, eventually};
 use tokio::process::Command;
 
-use crate::traffic::{LONG, Traffic};
+use crate::traffic::Traffic;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_webhook_of_a_resubmitted_dead_letter_arrives() {
@@ -21,7 +21,7 @@ async fn the_webhook_of_a_resubmitted_dead_letter_arrives() {
     let mut traffic = Traffic::on_links(&deployment, 1, 1).await;
     assert!(traffic.click(&deployment).await);
     let requests = async |count| {
-        eventually("so many requests", LONG, async || match receiver.requests() {
+        eventually("that many requests", async || match receiver.requests() {
             requests if requests.len() == count => Ok(requests),
             requests => Err(requests.len()),
         })
@@ -42,7 +42,7 @@ async fn the_webhook_of_a_resubmitted_dead_letter_arrives() {
     let (key, payload) = (format!("{clicks}/3/17"), click.to_string());
     let record = FutureRecord::to(&letters).key(&key).payload(&payload).headers(headers);
     let producer: FutureProducer = deployment.engines.kafka().create().unwrap();
-    producer.send(record, LONG).await.unwrap();
+    producer.send(record, PATIENCE).await.unwrap();
 
     let resubmit = Command::new(deployment.program("processor"))
         .args(["dead-letters", "resubmit", "--all"])

@@ -11,8 +11,6 @@ use tests::engines::http_client;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver, Request};
 
-use crate::traffic::LONG;
-
 /// Characters that JSON, HTML and URLs must escape, and three scripts.
 const NAME: &str = "Café \"☕\" </script> \\ / 日本 \u{1F980}";
 
@@ -37,7 +35,7 @@ async fn each_event_arrives_once_at_its_subscribers_as_documented() {
     let (status, link) = deployment.send(Method::POST, "/api/links", Some(&body)).await;
     assert_eq!(status, 201, "{link}");
     let (id, slug) = (link["id"].as_str().unwrap(), link["slug"].as_str().unwrap());
-    deployment.edge_knows(slug, LONG).await;
+    deployment.edge_knows(slug).await;
     let clicked = http_client()
         .get(format!("{}/{slug}?utm_source=a%2Fb%22%3C%E2%98%95&utm_campaign=x", deployment.edge_url()))
         .header("user-agent", BROWSER)
@@ -49,7 +47,7 @@ async fn each_event_arrives_once_at_its_subscribers_as_documented() {
     assert_eq!(deployment.send(Method::PATCH, &path, Some(&json!({ "is_active": false }))).await.0, 200);
     assert_eq!(deployment.send(Method::DELETE, &path, None).await.0, 204);
 
-    eventually("every event arrives", LONG, async || match receiver.count() {
+    eventually("every event arrives", async || match receiver.count() {
         count if count >= 5 => Ok(()),
         count => Err(count),
     })
@@ -103,7 +101,7 @@ async fn a_click_right_after_its_endpoint_was_created_is_delivered() {
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let link = deployment.create_link().await;
     let slug = link["slug"].as_str().unwrap();
-    deployment.edge_knows(slug, LONG).await;
+    deployment.edge_knows(slug).await;
     let mut expected = BTreeSet::new();
     for number in 0..10 {
         let path = format!("/{number}");
@@ -111,7 +109,7 @@ async fn a_click_right_after_its_endpoint_was_created_is_delivered() {
         let clicked = deployment.click(slug, "198.51.100.7").await.unwrap();
         expected.insert((path, click_id(&clicked)));
     }
-    eventually("each click is at the endpoint that was created right before it", LONG, async || {
+    eventually("each click is at the endpoint that was created right before it", async || {
         let requests = receiver.requests();
         let arrived: BTreeSet<(String, String)> = requests
             .iter()

@@ -18,10 +18,7 @@ use schemas::topic;
 use uuid::Uuid;
 
 use crate::engines::Isolated;
-use crate::eventually;
-
-/// How long Kafka may take to confirm clicks.
-const DEADLINE: Duration = Duration::from_secs(180);
+use crate::{PATIENCE, eventually, eventually_within};
 
 /// How often the writer sends due clicks.
 const TICK: Duration = Duration::from_millis(2);
@@ -149,7 +146,7 @@ impl Clicks {
     /// When it does not happen in time.
     pub async fn more(&self, more: u64) {
         let wanted = self.confirmed() + more;
-        eventually("clicks are confirmed", DEADLINE, async || {
+        eventually("clicks are confirmed", async || {
             if self.confirmed() >= wanted { Ok(()) } else { Err(self.confirmed()) }
         })
         .await;
@@ -175,7 +172,7 @@ impl Clicks {
 /// As [`Clicks::stop`].
 pub async fn write(engines: &Isolated, plan: Plan, count: u64) -> Ledger {
     let clicks = Clicks::start_until(engines, plan, count);
-    eventually("all clicks are confirmed", 4 * DEADLINE, async || {
+    eventually_within("all clicks are confirmed", 4 * PATIENCE, async || {
         if clicks.confirmed() >= count { Ok(()) } else { Err(clicks.confirmed()) }
     })
     .await;
@@ -200,7 +197,7 @@ impl Writer {
             }
             self.producer.poll(TICK);
         }
-        self.producer.flush(DEADLINE).unwrap();
+        self.producer.flush(PATIENCE).unwrap();
     }
 
     /// Sends a click by its number; false while the queue is full.

@@ -11,6 +11,7 @@ use schemas::topic;
 use tokio::time::sleep;
 use uuid::Uuid;
 
+use crate::PATIENCE;
 use crate::clicks::Ledger;
 use crate::engines::Isolated;
 use crate::log::records;
@@ -130,7 +131,6 @@ async fn by_link_and_day(engines: &Isolated) -> BTreeMap<(LinkId, NaiveDate), u6
 
 /// The number of records of the topic of clicks.
 fn offsets(engines: &Isolated) -> usize {
-    const PATIENCE: Duration = Duration::from_secs(30);
     let consumer: BaseConsumer = engines.kafka().set("group.id", "reader").create().unwrap();
     let name = engines.topic(topic::CLICKS);
     let metadata = consumer.fetch_metadata(Some(&name), PATIENCE).unwrap();

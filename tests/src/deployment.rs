@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use devstack::process::{Launch, Stopped};
 use devstack::scratch::Scratch;
@@ -350,9 +349,9 @@ impl Deployment {
     /// Waits until the edge redirects a link.
     ///
     /// # Panics
-    /// When it does not in this time.
-    pub async fn edge_knows(&self, slug: &str, within: Duration) {
-        eventually("the edge knows the link", within, async || match self.head(slug).await {
+    /// When it does not.
+    pub async fn edge_knows(&self, slug: &str) {
+        eventually("the edge knows the link", async || match self.head(slug).await {
             Ok(302) => Ok(()),
             other => Err(other),
         })

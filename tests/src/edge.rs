@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use devstack::process::{Launch, Stopped, tail};
 use devstack::scratch::Scratch;
@@ -16,9 +15,6 @@ use crate::deployment::{BROWSER, binary};
 use crate::engines::{Isolated, http_client};
 use crate::eventually;
 use crate::free_address;
-
-/// How long the edge may take to learn a link or to publish its clicks.
-const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Lines of the log that a failing test shows.
 const LOG_LINES: usize = 30;
@@ -169,7 +165,7 @@ impl Edge {
     /// When it does not learn the link in time.
     pub async fn knows(&self, slug: &str) {
         let (client, url) = (http_client(), format!("http://{}/{slug}", self.address));
-        eventually("the edge knows the link", DEADLINE, async || {
+        eventually("the edge knows the link", async || {
             match client.head(&url).header("user-agent", BROWSER).send().await {
                 Ok(answer) if answer.status() == 302 => Ok(()),
                 other => Err(other.map(|answer| answer.status())),
@@ -213,7 +209,7 @@ impl Edge {
     /// # Panics
     /// When it does not.
     pub async fn ships_everything(&self) {
-        eventually("every click is confirmed", DEADLINE, async || {
+        eventually("every click is confirmed", async || {
             // The gauges are updated once a second, so a 0 may be older than the last click.
             let report = self.inspect();
             let [records, confirmed] = ["records", "confirmed"].map(|name| report[name].as_u64().unwrap());

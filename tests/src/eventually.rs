@@ -1,25 +1,43 @@
 //! Waits for a condition instead of a time.
 
-use std::time::{Duration, Instant};
+use std::fmt::Debug;
+use std::time::Duration;
 
-/// Repeats `condition` until it returns a value, and panics with `what` after the deadline.
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// How long a test waits for what it expects, also on a busy machine. Only a test that fails waits this long; the runner
+/// kills tests after twice that.
+pub const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Repeats `condition` until it returns a value.
 ///
 /// `condition` returns `Err` with what it observed; the last one is in the panic's message.
-pub async fn eventually<T, E, F>(what: &str, deadline: Duration, mut condition: F) -> T
-where
-    F: AsyncFnMut() -> Result<T, E>,
-    E: std::fmt::Debug,
-{
-    let start = Instant::now();
-    let mut pause = Duration::from_millis(5);
+///
+/// # Panics
+/// With `what`, after [`PATIENCE`], even while `condition` waits for an answer.
+pub async fn eventually<T, E: Debug>(what: &str, condition: impl AsyncFnMut() -> Result<T, E>) -> T {
+    eventually_within(what, PATIENCE, condition).await
+}
+
+/// [`eventually`] with another deadline: of what takes longer, or is promised within that time.
+///
+/// # Panics
+/// As [`eventually`].
+pub async fn eventually_within<T, E: Debug>(
+    what: &str,
+    deadline: Duration,
+    mut condition: impl AsyncFnMut() -> Result<T, E>,
+) -> T {
+    let end = Instant::now() + deadline;
+    let (mut pause, mut last) = (Duration::from_millis(5), None);
     loop {
-        match condition().await {
-            Ok(value) => return value,
-            Err(seen) if start.elapsed() >= deadline => {
-                panic!("{what}: not within {deadline:?}; last seen: {seen:?}")
-            }
-            Err(_) => tokio::time::sleep(pause).await,
+        match timeout_at(end, condition()).await {
+            Ok(Ok(value)) => return value,
+            Ok(Err(seen)) => last = Some(seen),
+            Err(_) => panic!("{what}: no answer until {deadline:?} had passed; last seen: {last:?}"),
         }
+        assert!(Instant::now() + pause < end, "{what}: not within {deadline:?}; last seen: {last:?}");
+        sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(200));
     }
 }

@@ -1,20 +1,16 @@
 //! Publishes links on their topic, for tests without an API.
 
-use std::time::Duration;
-
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::{ForwardQuery, Link, LinkRecord, Message as _};
 use schemas::topic::LINKS;
 use uuid::Uuid;
 
+use crate::PATIENCE;
 use crate::engines::Isolated;
 
 /// The destination of all links.
 pub const DESTINATION: &str = "https://shop.example.com/landing";
-
-/// How long Kafka may take to confirm all links.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Publishes links of a new workspace, as `api` does, and returns their slugs in the topic's order.
 ///

@@ -19,9 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a visitor without an answer waits before the next click.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long [`Load::answers`] waits.
-const DEADLINE: Duration = Duration::from_secs(180);
-
 /// The beginning of a redirect.
 const REDIRECT: &[u8] = b"HTTP/1.1 302 ";
 
@@ -100,7 +97,7 @@ impl Load {
     pub async fn answers(&self, more: u64) {
         let answered = || self.counts.answered.load(Ordering::Relaxed);
         let wanted = answered() + more;
-        eventually("clicks are answered", DEADLINE, async || {
+        eventually("clicks are answered", async || {
             if answered() >= wanted { Ok(()) } else { Err(format!("{} of {wanted}", answered())) }
         })
         .await;

@@ -11,10 +11,8 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 use schemas::topic::Topic;
 
+use crate::PATIENCE;
 use crate::engines::Isolated;
-
-/// How long Kafka may send nothing before reading fails.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A record of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use devstack::process::{Launch, Memory, Stopped, tail};
 use devstack::scratch::Scratch;
@@ -10,6 +9,7 @@ use devstack::{Probe, Server};
 use schemas::grants::User;
 use tokio::process::Command;
 
+use crate::PATIENCE;
 use crate::deployment::binary;
 use crate::engines::{Isolated, http_client};
 use crate::faults::progress;
@@ -17,9 +17,6 @@ use crate::free_address;
 
 /// Lines of the log that a failing test shows.
 const LOG_LINES: usize = 30;
-
-/// How long a replay may take to reach a step.
-const STEP: Duration = Duration::from_secs(90);
 
 /// A `processor` process. Dropping it kills it.
 #[derive(Debug)]
@@ -163,7 +160,7 @@ pub async fn kill_at(engines: &Isolated, step: Step, mut command: Command) {
         Step::Replacing(days) => format!("SELECT count() >= {} FROM rebuilds", before + days),
     };
     let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let found = tokio::time::timeout(STEP, async {
+    let found = tokio::time::timeout(PATIENCE, async {
         // Polls without a pause, so that the kill follows the step soon.
         while engines.clickhouse(&reached).await.trim() != "1" {
             let ended = running.try_wait().unwrap();

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
+use crate::PATIENCE;
 use crate::engines::Isolated;
 
 /// How the request of an insert of clicks begins; its rows follow in the body.
@@ -22,9 +22,6 @@ pub const OWNERS: &[u8] = b"INSERT INTO owners";
 
 /// The end of a chunked body.
 const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
-
-/// How long anything may take here.
-const DEADLINE: Duration = Duration::from_secs(90);
 
 /// When a statement is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +141,7 @@ impl Proxy {
     pub async fn holds(&self) {
         let mut state = self.state.subscribe();
         let held = state.wait_for(|state| matches!(state, State::Held(_)));
-        timeout(DEADLINE, held).await.expect("a statement is held").unwrap();
+        timeout(PATIENCE, held).await.expect("a statement is held").unwrap();
     }
 
     /// Releases the held statement.
@@ -172,7 +169,7 @@ impl Proxy {
     pub async fn answer(&self) -> String {
         let mut state = self.state.subscribe();
         let answered = state.wait_for(|state| matches!(state, State::Answered(_)));
-        let answered = timeout(DEADLINE, answered).await.expect("the server answers").unwrap();
+        let answered = timeout(PATIENCE, answered).await.expect("the server answers").unwrap();
         match &*answered {
             State::Answered(text) => text.clone(),
             other => panic!("{other:?}"),

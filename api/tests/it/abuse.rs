@@ -1,7 +1,5 @@
 //! What operators stop: links, hosts, accounts; and what of an account is exported and deleted.
 
-use std::time::Duration;
-
 use reqwest::Method;
 use schemas::topic;
 use serde_json::{Value, json};
@@ -99,7 +97,7 @@ async fn a_blocked_host_blocks_links_to_it_and_rejects_new_ones() {
     assert_eq!(is_blocked(&evil).await, true);
     server.admin(&["unblock-link", "--id", &evil]).await;
     assert_eq!(is_blocked(&evil).await, false);
-    eventually("new links are created", Duration::from_secs(10), async || {
+    eventually("new links are created", async || {
         match server.send(Method::POST, "/api/links", Some(to("evil.example"))).await.status.as_u16() {
             201 => Ok(()),
             status => Err(status),

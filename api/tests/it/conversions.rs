@@ -37,12 +37,11 @@ async fn fifty_concurrent_conversions_of_a_click_register_one() {
         server.send(Method::GET, &format!("/api/links/{}/conversions", text(&link["id"])), None).await.body;
     assert_eq!(listed["conversions"].as_array().unwrap().len(), 1);
 
-    let told =
-        tests::eventually("the topic has the conversion", std::time::Duration::from_secs(20), async || {
-            let told = records(&server.engines, schemas::topic::CONVERSIONS);
-            if told.is_empty() { Err("nothing") } else { Ok(told) }
-        })
-        .await;
+    let told = tests::eventually("the topic has the conversion", async || {
+        let told = records(&server.engines, schemas::topic::CONVERSIONS);
+        if told.is_empty() { Err("nothing") } else { Ok(told) }
+    })
+    .await;
     assert_eq!(told.len(), 1);
     assert_eq!(told[0].json()["click_id"], json!(click_id));
     let text = String::from_utf8(told[0].value.clone()).unwrap();

@@ -106,7 +106,8 @@ async fn a_second_factor_is_asked_for_and_no_code_is_taken_twice() {
     assert_eq!(Browser::new(&server).sign_in("ada@example.com", PASSWORD).await.status, 200);
     let wrong = post(&owner, "two-factor/confirm", json!({"code": "abcdef"})).await;
     assert_eq!(code(&wrong), (403, "FORBIDDEN".to_owned()));
-    let first = totp(&secret, -1);
+    // Those of this half of a minute and of the next: neither ends before it is used.
+    let first = totp(&secret, 0);
     let confirmed = post(&owner, "two-factor/confirm", json!({"code": first})).await;
     let recovery: Vec<String> =
         confirmed.body["recovery_codes"].as_array().unwrap().iter().map(text).collect();
@@ -128,9 +129,9 @@ async fn a_second_factor_is_asked_for_and_no_code_is_taken_twice() {
         (401, "UNAUTHORIZED".to_owned()),
         "taken by the confirmation"
     );
-    let now = totp(&secret, 0);
-    assert_eq!(sign_in(Some(&now)).await.status, 200);
-    assert_eq!(sign_in(Some(&now)).await.status, 401, "taken");
+    let next = totp(&secret, 1);
+    assert_eq!(sign_in(Some(&next)).await.status, 200);
+    assert_eq!(sign_in(Some(&next)).await.status, 401, "taken");
     assert_eq!(sign_in(Some(&recovery[0].to_uppercase())).await.status, 200);
     assert_eq!(sign_in(Some(&recovery[0])).await.status, 401, "taken");
 

@@ -1,7 +1,5 @@
 //! Links in and out as CSV.
 
-use std::time::Duration;
-
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -24,7 +22,7 @@ pub(crate) async fn send(browser: &Browser, query: &str, file: impl Into<Vec<u8>
 
 pub(crate) async fn done(browser: &Browser, report: Answer) -> Answer {
     let path = format!("/links/import/{}", text(&report.body["import_id"]));
-    tests::eventually("the import is done", Duration::from_secs(120), async || {
+    tests::eventually("the import is done", async || {
         let now = browser.get(&path).await;
         if now.body["done"] == true { Ok(now) } else { Err(now.body) }
     })
@@ -252,7 +250,7 @@ async fn an_import_resumes_after_its_process_ended() {
     (0..ROWS).for_each(|number| file += &format!("https://example.com/{number},row-{number}\n"));
     let report = send(&owner, "?dry_run=false", file).await.body;
     assert_eq!(report["done"], false, "the test needs more rows: {report}");
-    tests::eventually("some rows are done", Duration::from_secs(30), async || {
+    tests::eventually("some rows are done", async || {
         let rows = count(&server).await;
         if rows > 0 { Ok(()) } else { Err(rows) }
     })

@@ -11,9 +11,7 @@ use serde_json::{Value, json};
 
 use crate::dashboard::Browser;
 use crate::server::{Server, answer, text};
-
-/// How long an event may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+use tests::PATIENCE;
 
 struct Clicker {
     producer: FutureProducer,
@@ -274,7 +272,7 @@ async fn a_process_has_a_limit_of_streams() {
     for _ in 0..3 {
         listeners.pop();
         let request = || other.bare(Method::GET, &other.path("/live"));
-        let again = tests::eventually("there is a place again", PATIENCE, async || {
+        let again = tests::eventually("there is a place again", async || {
             let response = request().send().await.unwrap();
             if response.status() == 200 { Ok(response) } else { Err(response.status()) }
         });

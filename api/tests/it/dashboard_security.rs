@@ -160,7 +160,7 @@ async fn no_operation_shows_another_workspace() {
             is_refused(&refused, 404, "NOT_FOUND", &route, "in a foreign workspace");
         }
     }
-    // Their ids, ids of nothing, and what is no id, in one's own workspace; and those of one's own other workspace.
+    // Their ids, ids of nothing, and invalid ids, in one's own workspace; and those of one's own other workspace.
     let unknown = Ids {
         workspace: own.workspace.clone(),
         link: LinkId::from_uuid(Uuid::nil()).to_string(),

@@ -1,7 +1,5 @@
 //! Files on their way to an import: sent again, broken off, many at once; and whose turn it is.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use futures_util::stream;
 use reqwest::{Body, Method};
@@ -11,9 +9,6 @@ use sqlx::Connection as _;
 use crate::dashboard::Browser;
 use crate::dashboard_import::{count, done, import, numbers, send};
 use crate::server::{Answer, Server, answer, config, text};
-
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn file(rows: usize, slug: &str) -> String {
     let rows = (0..rows).map(|row| format!("https://example.com/{row},{slug}-{row}\n"));
@@ -70,7 +65,7 @@ async fn a_file_sent_twice_under_a_key_is_imported_once() {
     let refused = answer(link.json(&json!({"name": "a", "destination": "https://example.com"}))).await;
     assert_eq!(refused.status, 409, "a key is of one operation");
     assert_eq!(send_named(&owner, "a b", "", rows.clone()).await.status, 400);
-    tests::eventually("what came again is forgotten", PATIENCE, async || match imports(&server).await {
+    tests::eventually("what came again is forgotten", async || match imports(&server).await {
         1 => Ok(()),
         more => Err(more),
     })
@@ -100,7 +95,7 @@ async fn an_interrupted_upload_leaves_nothing() {
         let request = owner.request(Method::POST, &path).header("content-type", "text/csv");
         let request = request.header("idempotency-key", "k").body(Body::wrap_stream(stream::iter(chunks)));
         assert!(request.send().await.is_err());
-        tests::eventually("what has come is forgotten", PATIENCE, async || match imports(&server).await {
+        tests::eventually("what has come is forgotten", async || match imports(&server).await {
             0 => Ok(()),
             some => Err(some),
         })
@@ -138,7 +133,7 @@ async fn an_account_has_at_most_10_imports_under_concurrency() {
     }
     assert_eq!(send(&other, "", file(1, "theirs")).await.status, 200, "another account has its own");
     lock.rollback().await.unwrap();
-    tests::eventually("all that were accepted are done", PATIENCE, async || match count(&server).await {
+    tests::eventually("all that were accepted are done", async || match count(&server).await {
         11 => Ok(()),
         links => Err(links),
     })
@@ -221,7 +216,7 @@ async fn a_failing_import_delays_no_other_and_resumes() {
         assert_eq!(numbers(&import(&owner, false, file(700, name)).await.body), [700, 700, 0]);
     }
     let path = format!("/links/import/{}", text(&failing.body["import_id"]));
-    tests::eventually("the rows before the failure are done", PATIENCE, async || {
+    tests::eventually("the rows before the failure are done", async || {
         let report = owner.get(&path).await.body;
         if numbers(&report) == [1_000, 1_000, 0] { Ok(()) } else { Err(report) }
     })

@@ -100,7 +100,7 @@ async fn a_killed_request_leaves_its_key_free() {
     let waiting = create(&server, "k", "/api/links", &body);
     let killing = async {
         let mut operator = server.engines.postgres().await;
-        tests::eventually("the request waits for the key", std::time::Duration::from_secs(10), async || {
+        tests::eventually("the request waits for the key", async || {
             let waiting: i64 = sqlx::query_scalar(
                 "SELECT count(*) FROM pg_locks
                  WHERE NOT granted AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())",
@@ -144,7 +144,7 @@ async fn old_keys_are_removed() {
     // The sweep comes at the start of an instance, too.
     let config = crate::server::config(&server.engines);
     let other = Server::serve(server.engines.clone(), config).await;
-    tests::eventually("the old key is removed", std::time::Duration::from_secs(10), async || {
+    tests::eventually("the old key is removed", async || {
         let keys: Vec<String> = sqlx::query_scalar("SELECT key FROM idempotency_keys")
             .fetch_all(&mut server.engines.postgres().await)
             .await

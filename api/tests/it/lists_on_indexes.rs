@@ -1,7 +1,5 @@
 //! Lists find their links through indexes, whatever is asked.
 
-use std::time::Duration;
-
 use reqwest::Method;
 use serde_json::json;
 use tests::eventually;
@@ -55,7 +53,7 @@ async fn no_list_reads_the_whole_table() {
         }
     }
     // Connections report what they did when they have been idle for a moment.
-    eventually("the statistics are complete", Duration::from_secs(30), async || {
+    eventually("the statistics are complete", async || {
         let finds = count("idx_scan").await - finds_before;
         if finds >= asked { Ok(()) } else { Err((finds, asked)) }
     })
@@ -102,7 +100,7 @@ async fn tags_are_listed_from_an_index() {
     assert_eq!(tags().await, json!(["common", "rare"]));
 }
 
-/// Fills the table: so many of all links are the asked workspace's, the others belong to others of the account.
+/// Fills the table with `all` links: `own_links` of the asked workspace, the rest of others of the account.
 async fn fill(server: &Server, own_links: u32, all: u32) {
     for n in 0..3 {
         let name = format!("Other {n}");

@@ -1,7 +1,5 @@
 //! The cap, and links above it.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -87,7 +85,7 @@ async fn a_deletion_unlocks_the_oldest_locked_link() {
     assert_eq!(server.send(Method::DELETE, &paths[1], None).await.status, 204);
     assert!(locked().await.is_empty());
 
-    let told = eventually("both are told", Duration::from_secs(20), async || {
+    let told = eventually("both are told", async || {
         let told = records(&server.engines, schemas::topic::LINK_EVENTS);
         if told.len() >= 7 { Ok(told) } else { Err(told.len()) }
     })

@@ -1,7 +1,6 @@
 //! What changes reaches Kafka.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use reqwest::Method;
 use schemas::message::{LinkRecord, Message as _};
@@ -13,8 +12,6 @@ use tests::faults::own_kafka;
 use tests::log::{Record, records};
 
 use crate::server::{Server, config, text};
-
-const LONG: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn every_change_of_a_link_is_published_in_order() {
@@ -94,7 +91,7 @@ async fn the_publisher_keeps_its_lock_while_kafka_hangs() {
     server.create_link(link).await;
     // It asks again and again, and nobody else has the lock.
     let mut asked = BTreeSet::new();
-    eventually("the session is kept awake", LONG, async || {
+    eventually("the session is kept awake", async || {
         let (pid, at): (i32, String) = sqlx::query_as(publisher).fetch_one(&mut postgres).await.unwrap();
         assert_eq!(pid, holder);
         asked.insert(at);
@@ -112,7 +109,7 @@ async fn the_publisher_keeps_its_lock_while_kafka_hangs() {
 
 /// Waits until the topic has `count` records and the outbox is empty.
 async fn told(server: &Server, topic: topic::Topic, count: usize) -> Vec<Record> {
-    eventually("the changes are told", LONG, async || {
+    eventually("the changes are told", async || {
         let waiting = server.outbox().await;
         let records = records(&server.engines, topic);
         if waiting == 0 && records.len() >= count { Ok(records) } else { Err((waiting, records.len())) }

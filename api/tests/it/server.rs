@@ -60,7 +60,7 @@ impl Server {
         self
     }
 
-    /// Starts an API on which the Agency plan has so many links, with the account on it.
+    /// Starts an API on which the Agency plan has this number of links, with the account on it.
     pub(crate) async fn start_with_cap(links: u64) -> Self {
         let engines = isolated().await;
         let mut plans: Value = serde_json::from_str(include_str!("../../plans.json")).unwrap();
@@ -118,7 +118,7 @@ impl Server {
 
     /// Waits until Kafka has every change.
     pub(crate) async fn all_published(&self) {
-        eventually("the outbox is empty", Duration::from_secs(30), async || match self.outbox().await {
+        eventually("the outbox is empty", async || match self.outbox().await {
             0 => Ok(()),
             waiting => Err(waiting),
         })

@@ -1,7 +1,6 @@
 //! Statistics over HTTP against counting by hand.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use chrono::{DateTime, Datelike as _, Offset as _, TimeDelta, Timelike as _, Utc};
 use chrono_tz::Tz;
@@ -99,7 +98,7 @@ async fn check_series(server: &Server, model: &Model, mut asked: Asked, random: 
     asked.end = asked.end.min(asked.start + most);
     let path =
         format!("{}/stats?{}&interval={interval}&timezone={zone_name}", base(model, asked), window(asked));
-    let shown = tests::eventually("the conversions are known", Duration::from_secs(60), async || {
+    let shown = tests::eventually("the conversions are known", async || {
         let shown = get(server, &path).await;
         if shown["conversions"].is_null() { Err("null") } else { Ok(shown) }
     })
@@ -176,7 +175,7 @@ async fn check_links(server: &Server, model: &Model, mut asked: Asked) {
         .collect();
     for sort in ["created_at", "-total_clicks"] {
         let path = format!("/api/links?sort={sort}&{dates}");
-        let listed = tests::eventually("the numbers are known", Duration::from_secs(60), async || {
+        let listed = tests::eventually("the numbers are known", async || {
             let answer = server.send(Method::GET, &path, None).await;
             let first = &answer.body["links"][0]["total_clicks"];
             if answer.status == 503 || first.is_null() { Err(answer) } else { Ok(answer.body) }
@@ -199,7 +198,7 @@ async fn check_links(server: &Server, model: &Model, mut asked: Asked) {
     let (total, id, unique) = &expected[0];
     let path = format!("/api/links/{}?{dates}", text(id));
     // A machine that has much to do may need more than the two seconds that a link waits for its numbers.
-    let shown = tests::eventually("the numbers are known", Duration::from_secs(60), async || {
+    let shown = tests::eventually("the numbers are known", async || {
         let shown = get(server, &path).await;
         if shown["total_clicks"].is_null() || shown["conversions"].is_null() { Err(shown) } else { Ok(shown) }
     })
@@ -441,7 +440,7 @@ async fn a_new_click_is_in_the_last_point_and_as_of_is_broker_time() {
         .engines
         .clickhouse(&format!("INSERT INTO sources (src, topic_id, first_offset, at, reason) {log}"))
         .await;
-    tests::eventually("it is waited for", Duration::from_secs(30), async || {
+    tests::eventually("it is waited for", async || {
         let shown = get(&server, "/api/stats?class=all").await["as_of"].clone();
         if shown.is_null() { Ok(()) } else { Err(shown) }
     })

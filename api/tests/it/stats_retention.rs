@@ -1,7 +1,5 @@
 //! What the plans keep, for those who delete rows from the disk.
 
-use std::time::Duration;
-
 use schemas::id::WorkspaceId;
 use tests::engines::isolated;
 
@@ -26,7 +24,7 @@ async fn retention_is_written_once_a_day_by_one_instance() {
     let mut expected = [format!("{}\t30\t1", uuid(&free)), format!("{}\t1095\t1", uuid(&business))];
     expected.sort();
     let query = "SELECT workspace_id, max(days), count() FROM retention GROUP BY workspace_id ORDER BY toString(workspace_id)";
-    tests::eventually("both are written", Duration::from_secs(20), async || {
+    tests::eventually("both are written", async || {
         let written = engines.clickhouse(query).await;
         if written.trim() == expected.join("\n") { Ok(()) } else { Err(written) }
     })

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::server::{Server, text};
 use crate::stats_model::{self, midnight};
 
-/// Visitors of a link, and how many links have so many.
+/// Numbers of visitors, each with the number of links that have it.
 const SIZES: [(u64, u64); 9] = [
     (1, 1),
     (100, 5),
@@ -75,7 +75,7 @@ async fn store(server: &Server, links: &[Counted], days: u64) {
     server.engines.clickhouse(&query).await;
 }
 
-/// Creates links that so many visitors click, each with visitors of its own.
+/// Creates a link for each of these numbers of visitors; no two links share a visitor.
 async fn create(server: &Server, sizes: &[(u64, u64)], days: &[u64]) -> Vec<Counted> {
     let mut links = Vec::new();
     for (visitors, count) in sizes {

@@ -1,7 +1,5 @@
 //! Links by the caller's own ids.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -31,7 +29,7 @@ async fn a_link_is_created_once_and_then_changed() {
     assert_eq!(changed.body["destination"], "https://example.com", "only supplied fields change");
     assert_eq!(changed.body["slug"], created.body["slug"]);
 
-    let told = eventually("both changes are told", Duration::from_secs(20), async || {
+    let told = eventually("both changes are told", async || {
         let told = records(&server.engines, schemas::topic::LINK_EVENTS);
         if told.len() >= 2 { Ok(told) } else { Err(told.len()) }
     })

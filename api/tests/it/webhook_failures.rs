@@ -20,7 +20,7 @@ async fn create(server: &Server) -> EndpointId {
     create_as(server, &server.key).await
 }
 
-/// Writes a failed attempt, as the dispatcher does, so many minutes ago; returns its delivery's id.
+/// Writes a failed attempt, as the dispatcher does, this number of minutes ago; returns its delivery's id.
 async fn fail(server: &Server, endpoint: EndpointId, minutes_ago: i32) -> Uuid {
     let delivery = Uuid::now_v7();
     let mut postgres = server.engines.postgres().await;
@@ -331,11 +331,10 @@ async fn no_page_of_the_failure_log_reads_the_whole_log() {
     let cursor = first["next_cursor"].as_str().unwrap();
     let second = server.send(Method::GET, &format!("{path}&cursor={cursor}"), None).await.body;
     assert_eq!(second["failures"].as_array().unwrap().len(), 100);
-    let after =
-        tests::eventually("the statistics are complete", std::time::Duration::from_secs(30), async || {
-            let after = scans().await;
-            if after.1 >= before.1 + 2 { Ok(after) } else { Err(after) }
-        })
-        .await;
+    let after = tests::eventually("the statistics are complete", async || {
+        let after = scans().await;
+        if after.1 >= before.1 + 2 { Ok(after) } else { Err(after) }
+    })
+    .await;
     assert_eq!(after.0, before.0, "a page read the whole table");
 }

@@ -2,17 +2,28 @@
 
 use std::time::Duration;
 
+use dispatcher::Config;
 use schemas::message::Class;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver};
 
 use crate::raw::{Behaviour, Raw};
-use crate::world::{SOON, World};
+use crate::world::World;
 
-const DEADLINE: Duration = Duration::from_millis(1500);
+/// The failures of a delivery: attempt, status, class and body of each.
+type Failures = Vec<(i16, Option<i16>, Option<String>, String)>;
 
-/// Sends one click to a misbehaving receiver and returns the failure log after the first attempt.
-async fn fails(behaviour: Behaviour) -> Vec<(i16, Option<i16>, Option<String>, String)> {
+/// Sends one click to a misbehaving receiver and returns the failure log after the first attempt, which never times out.
+async fn fails(behaviour: Behaviour) -> Failures {
+    fails_with(behaviour, |_| {}).await
+}
+
+/// [`fails`] with a timeout, which is long enough to connect and to send the request on a busy machine.
+async fn times_out(behaviour: Behaviour) -> Failures {
+    fails_with(behaviour, |config| config.tuning.attempt_deadline = Duration::from_secs(4)).await
+}
+
+async fn fails_with(behaviour: Behaviour, change: impl FnOnce(&mut Config)) -> Failures {
     let world = World::new().await;
     let receiver = Raw::start(behaviour).await;
     let workspace = world.workspace("business").await;
@@ -20,16 +31,16 @@ async fn fails(behaviour: Behaviour) -> Vec<(i16, Option<i16>, Option<String>, S
     let dispatcher = world
         .dispatcher_with(|config| {
             config.tuning.retry_base = Duration::from_secs(600);
-            config.tuning.attempt_deadline = DEADLINE;
+            change(config);
         })
         .await;
     world.click(workspace, Class::Human).await;
-    eventually("an attempt is made", SOON, async || match receiver.requests() {
+    eventually("an attempt is made", async || match receiver.requests() {
         1 => Ok(()),
         count => Err(count),
     })
     .await;
-    let failures = eventually("it has an outcome", SOON, async || {
+    let failures = eventually("it has an outcome", async || {
         match (world.failures(endpoint).await, world.pending().await) {
             (failures, 1) if failures.is_empty() => Err(failures),
             (failures, _) => Ok(failures),
@@ -41,13 +52,18 @@ async fn fails(behaviour: Behaviour) -> Vec<(i16, Option<i16>, Option<String>, S
     failures
 }
 
-fn without_answer(class: &str) -> Vec<(i16, Option<i16>, Option<String>, String)> {
+fn without_answer(class: &str) -> Failures {
     vec![(1, None, Some(class.to_owned()), String::new())]
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_never_answers_fails_at_the_deadline() {
+    assert_eq!(times_out(Behaviour::Hold("")).await, without_answer("timeout"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_status_line_that_trickles_fails_at_the_deadline() {
-    assert_eq!(fails(Behaviour::Trickle("HTTP/1.1 200 OK")).await, without_answer("timeout"));
+    assert_eq!(times_out(Behaviour::Trickle("HTTP/1.1 200 OK")).await, without_answer("timeout"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,7 +102,7 @@ async fn an_endless_compressed_body_of_a_failure_is_truncated_and_not_decompress
 async fn informational_answers_alone_are_no_answer() {
     assert_eq!(fails(Behaviour::Close("HTTP/1.1 100 Continue\r\n\r\n")).await, without_answer("response"));
     let flood = Behaviour::Trickle("HTTP/1.1 103 Early Hints\r\n\r\n");
-    assert_eq!(fails(flood).await, without_answer("timeout"));
+    assert_eq!(times_out(flood).await, without_answer("timeout"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,7 +125,7 @@ async fn a_receiver_without_tls_or_listener_fails_to_connect() {
         world.dispatcher_with(|config| config.tuning.retry_base = Duration::from_secs(600)).await;
     world.click(workspace, Class::Human).await;
     for (endpoint, class) in [(plain, "connect"), (absent, "connect"), (unknown, "dns")] {
-        let failures = eventually("the first attempt fails", SOON, async || {
+        let failures = eventually("the first attempt fails", async || {
             let failures = world.failures(endpoint).await;
             if failures.is_empty() { Err(()) } else { Ok(failures) }
         })

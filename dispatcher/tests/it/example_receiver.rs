@@ -8,7 +8,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use crate::world::{SECRET, SOON, World};
+use crate::world::{SECRET, World};
+use tests::PATIENCE;
 
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/receiver/receiver.py")
@@ -27,13 +28,13 @@ async fn start(arguments: &[&str]) -> (Child, String) {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let line = timeout(SOON, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
     let url = line.strip_prefix("listening on ").unwrap().to_owned();
     (child, url)
 }
 
 async fn output(mut child: Child) -> String {
-    assert!(timeout(SOON, child.wait()).await.unwrap().unwrap().success());
+    assert!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().success());
     let mut output = String::new();
     child.stdout.take().unwrap().read_to_string(&mut output).await.unwrap();
     output
@@ -71,7 +72,7 @@ async fn the_example_receiver_rejects_another_secrets_signature() {
     world.click(workspace, Class::Human).await;
     let printed = output(example).await;
     assert!(printed.contains("  click.created  ") && printed.ends_with("  NOT VERIFIED\n"), "{printed}");
-    tests::eventually("its 400 is in the failure log", SOON, async || {
+    tests::eventually("its 400 is in the failure log", async || {
         match world.failures(endpoint).await.as_slice() {
             [(1, Some(400), None, _)] => Ok(()),
             other => Err(other.to_vec()),

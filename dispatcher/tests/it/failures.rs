@@ -6,7 +6,7 @@ use tests::eventually;
 use tests::receiver::{Answer, Receiver};
 use uuid::Uuid;
 
-use crate::world::{SECRET, SOON, World};
+use crate::world::{SECRET, World};
 
 async fn redeliver(world: &World, endpoint: EndpointId, ids: Option<Vec<Uuid>>, hours_back: i32) -> i64 {
     sqlx::query_scalar("SELECT webhook_redeliver($1, $2, now() - make_interval(hours => $3), now())")
@@ -28,7 +28,7 @@ async fn failed_deliveries_are_sent_again_by_id_and_by_time_with_the_same_id_and
     for _ in 0..3 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("three are refused", SOON, async || match world.failures(endpoint).await.len() {
+    eventually("three are refused", async || match world.failures(endpoint).await.len() {
         3 => Ok(()),
         count => Err(count),
     })
@@ -68,7 +68,7 @@ async fn failures_and_their_requests_are_removed_after_seven_days() {
     for _ in 0..2 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("two are refused", SOON, async || match world.failures(endpoint).await.len() {
+    eventually("two are refused", async || match world.failures(endpoint).await.len() {
         2 => Ok(()),
         count => Err(count),
     })
@@ -93,7 +93,7 @@ async fn failures_and_their_requests_are_removed_after_seven_days() {
         ("requests", "SELECT count(*) FROM webhook_failed_deliveries"),
         ("ends", "SELECT count(*) FROM webhook_finished"),
     ] {
-        eventually(table, SOON, async || match world.number(count).await {
+        eventually(table, async || match world.number(count).await {
             1 => Ok(()),
             left => Err(left),
         })
@@ -114,7 +114,7 @@ async fn the_log_has_each_attempt_and_the_request_once() {
     let endpoint = world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
     let dispatcher = world.dispatcher().await;
     world.click(workspace, Class::Human).await;
-    eventually("two have failed", SOON, async || match world.failures(endpoint).await.len() {
+    eventually("two have failed", async || match world.failures(endpoint).await.len() {
         2 => Ok(()),
         count => Err(count),
     })

@@ -6,7 +6,7 @@ use schemas::message::Class;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver};
 
-use crate::world::{SOON, World};
+use crate::world::World;
 
 type Moments = (Option<DateTime<Utc>>, Option<DateTime<Utc>>);
 
@@ -21,7 +21,7 @@ async fn moments(world: &World, endpoint: EndpointId) -> Moments {
 }
 
 async fn wait_for(world: &World, endpoint: EndpointId, name: &str, is_there: fn(Moments) -> bool) -> Moments {
-    eventually(name, SOON, async || match moments(world, endpoint).await {
+    eventually(name, async || match moments(world, endpoint).await {
         moments if is_there(moments) => Ok(moments),
         moments => Err(moments),
     })
@@ -45,7 +45,7 @@ async fn the_last_success_and_the_last_failure_of_an_endpoint_are_stored_4xx_inc
     for _ in 0..2 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("two are rejected", SOON, async || match world.failures(endpoint).await.len() {
+    eventually("two are rejected", async || match world.failures(endpoint).await.len() {
         2 => Ok(()),
         count => Err(count),
     })
@@ -71,7 +71,7 @@ async fn the_last_success_before_a_stop_is_stored() {
     let dispatcher = world.dispatcher().await;
     for clicks in 1..=20 {
         world.click(workspace, Class::Human).await;
-        eventually("it arrives", SOON, async || match receiver.requests().len() {
+        eventually("it arrives", async || match receiver.requests().len() {
             count if count == clicks => Ok(()),
             count => Err(count),
         })
@@ -96,11 +96,9 @@ async fn all_rows_of_a_deleted_endpoint_are_removed() {
     .await
     .unwrap();
     let dispatcher = world.dispatcher().await;
-    eventually("it is removed", SOON, async || {
-        match world.number("SELECT count(*) FROM webhook_health").await {
-            1 => Ok(()),
-            count => Err(count),
-        }
+    eventually("it is removed", async || match world.number("SELECT count(*) FROM webhook_health").await {
+        1 => Ok(()),
+        count => Err(count),
     })
     .await;
     assert!(moments(&world, kept).await.0.is_some());

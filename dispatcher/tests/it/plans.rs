@@ -5,7 +5,7 @@ use sqlx::Executor as _;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver};
 
-use crate::world::{SOON, World};
+use crate::world::World;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_cached_plan_reads_the_whole_queue_for_each_batch() {
@@ -21,7 +21,7 @@ async fn no_cached_plan_reads_the_whole_queue_for_each_batch() {
         for _ in 0..clicks {
             let before = receiver.requests_to("/hook").len();
             world.click(workspace, Class::Human).await;
-            eventually("it is delivered", SOON, async || match receiver.requests_to("/hook").len() {
+            eventually("it is delivered", async || match receiver.requests_to("/hook").len() {
                 now if now > before => Ok(()),
                 now => Err(now),
             })
@@ -47,7 +47,7 @@ async fn no_cached_plan_reads_the_whole_queue_for_each_batch() {
     deliver(20).await;
     // The deleted rows, which are counted together with the rows that were read.
     let ended = "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'webhook_deliveries'";
-    eventually("all have ended", SOON, async || match world.number(ended).await {
+    eventually("all have ended", async || match world.number(ended).await {
         40 => Ok(()),
         count => Err(count),
     })

@@ -11,7 +11,7 @@ use tests::engines::http_client;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver};
 
-use crate::world::{Dispatcher, SOON, Workspace, World};
+use crate::world::{Dispatcher, Workspace, World};
 
 /// Creates an endpoint that gets every click.
 async fn listening(world: &World) -> (Receiver, Workspace) {
@@ -36,7 +36,7 @@ async fn arrived(world: &World, receiver: &Receiver) -> usize {
 /// Waits until a dispatcher has reported that it does not continue at a stored position.
 async fn has_jumped(dispatcher: &Dispatcher, reason: &str) {
     let url = format!("{}/metrics", dispatcher.operations_url);
-    eventually("the jump is counted", SOON, async || {
+    eventually("the jump is counted", async || {
         let metrics = http_client().get(&url).send().await.unwrap().text().await.unwrap();
         let line = format!("hopline_webhook_position_jumps_total{{reason=\"{reason}\"}}");
         if metrics.contains(&line) { Ok(()) } else { Err(metrics) }
@@ -53,7 +53,7 @@ async fn make_anew(world: &World) {
     let new = NewTopic::new(&name, topic::CLICKS.partitions, TopicReplication::Fixed(1));
     let new = topic::CLICKS.config.iter().fold(new, |new, (key, value)| new.set(key, value));
     // Kafka deletes the former topic with a delay.
-    eventually("the topic is made anew", SOON, async || {
+    eventually("the topic is made anew", async || {
         admin.create_topics([&new], &options).await.unwrap().remove(0)
     })
     .await;
@@ -69,7 +69,7 @@ async fn postgres_and_not_kafka_says_where_to_go_on() {
     for _ in 0..3 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("three arrive", SOON, async || match receiver.requests().len() {
+    eventually("three arrive", async || match receiver.requests().len() {
         3 => Ok(()),
         count => Err(count),
     })
@@ -79,7 +79,7 @@ async fn postgres_and_not_kafka_says_where_to_go_on() {
     // As after a restore from a backup: Kafka's committed offsets are ahead of the database's.
     sqlx::query("UPDATE webhook_offsets SET next_offset = 0").execute(&world.pool).await.unwrap();
     let dispatcher = world.dispatcher().await;
-    eventually("the three arrive again", SOON, async || match receiver.requests().len() {
+    eventually("the three arrive again", async || match receiver.requests().len() {
         6 => Ok(()),
         count => Err(count),
     })
@@ -175,7 +175,7 @@ async fn a_former_owner_of_a_partition_inserts_nothing() {
     let mut other = world.pool.begin().await.unwrap();
     sqlx::query("SELECT FROM webhook_offsets FOR UPDATE").execute(&mut *other).await.unwrap();
     click_in(&world, workspace, 0).await;
-    eventually("its transaction waits", SOON, async || {
+    eventually("its transaction waits", async || {
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                        AND wait_event_type = 'Lock' AND query LIKE 'UPDATE webhook_offsets%'";
         if world.number(waiting).await == 1 { Ok(()) } else { Err("no") }

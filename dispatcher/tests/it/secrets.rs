@@ -4,7 +4,7 @@ use schemas::message::Class;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver};
 
-use crate::world::{SECRET, SECRET_KEYS, SOON, World};
+use crate::world::{SECRET, SECRET_KEYS, World};
 
 const NEW_SECRET: &str = "whsec_bmV3IG5ldyBuZXcgbmV3IG5ldyBuZXcgbmV3IG5ldyE=";
 
@@ -18,7 +18,7 @@ async fn both_secrets_sign_for_a_day_after_a_rotation_and_then_the_new_one_alone
     let dispatcher = world.dispatcher().await;
     let delivered = async |expected: usize| {
         world.click(workspace, Class::Human).await;
-        eventually("it arrives", SOON, async || match receiver.requests() {
+        eventually("it arrives", async || match receiver.requests() {
             requests if requests.len() == expected => Ok(requests[expected - 1].clone()),
             requests => Err(requests.len()),
         })
@@ -54,14 +54,14 @@ async fn a_secret_under_an_unknown_key_delays_only_its_own_deliveries() {
     for _ in 0..20 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("the others arrive", SOON, async || match receiver.requests_to("/open").len() {
+    eventually("the others arrive", async || match receiver.requests_to("/open").len() {
         20 => Ok(()),
         count => Err(count),
     })
     .await;
     let put_off = "SELECT count(*) FROM webhook_deliveries
                    WHERE attempts = 0 AND lease_token IS NULL AND due_at > now() + interval '30 seconds'";
-    eventually("its own wait", SOON, async || match world.number(put_off).await {
+    eventually("its own wait", async || match world.number(put_off).await {
         20 => Ok(()),
         count => Err(count),
     })

@@ -9,7 +9,7 @@ use tests::eventually;
 use tests::receiver::{Answer, Receiver};
 use url::Url;
 
-use crate::world::{SOON, World};
+use crate::world::World;
 
 /// The documentation, and the markers of its table.
 const DOCUMENT: &str = include_str!("../../../docs/guides/webhooks.md");
@@ -90,7 +90,7 @@ async fn no_spelling_of_an_internal_address_is_reached() {
                      |---|---|---|---|---|\n"
         .to_owned();
     for (endpoint, created, url, what) in &rows {
-        let failures = eventually("the first attempt", SOON, async || {
+        let failures = eventually("the first attempt", async || {
             let failures = world.failures(*endpoint).await;
             if failures.is_empty() { Err(()) } else { Ok(failures) }
         })

@@ -11,7 +11,7 @@ use tests::receiver::{Answer, Receiver};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-use crate::world::{SECRET, SOON, World};
+use crate::world::{SECRET, World};
 
 /// An example, as a command that is run with the header and a time.
 struct Example {
@@ -184,7 +184,7 @@ async fn every_example_verifies_real_deliveries_and_during_a_rotation_under_eith
     let endpoint = world.endpoint(workspace, &receiver.url("/"), &["click.created", "link.created"]).await;
     let dispatcher = world.dispatcher().await;
     let arrive = async |count: usize| {
-        eventually("events arrive", SOON, async || match receiver.count() {
+        eventually("events arrive", async || match receiver.count() {
             seen if seen >= count => Ok(()),
             seen => Err(seen),
         })

@@ -21,19 +21,20 @@ use service::metrics::Metrics;
 use service::{Shutdown, sealed};
 use sqlx::{PgPool, Row as _};
 use tests::engines::{Isolated, isolated};
-use tests::eventually;
+use tests::{PATIENCE, eventually};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, spawn_blocking};
 use uuid::Uuid;
-
-/// How long something immediate may take on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// The secret of every endpoint.
 pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// The wait after a first failed attempt, unless a test wants another one.
 const RETRY_BASE: Duration = Duration::from_millis(10);
+
+/// The timeout of an attempt, unless a test wants another one: longer than a test waits, so that neither an attempt nor a lease
+/// ends by itself on a busy machine.
+const ATTEMPT_DEADLINE: Duration = Duration::from_secs(600);
 
 pub(crate) const SECRET_KEYS: &str = "1:0707070707070707070707070707070707070707070707070707070707070707";
 
@@ -180,7 +181,7 @@ impl World {
     pub(crate) async fn publish(&self, topic: Topic, key: &str, value: &[u8]) {
         let name = self.isolated.topic(topic);
         let record = FutureRecord::to(&name).key(key).payload(value);
-        self.producer.send(record, SOON).await.unwrap();
+        self.producer.send(record, PATIENCE).await.unwrap();
     }
 
     /// Starts a dispatcher that may reach this machine, and changes its configuration first.
@@ -201,6 +202,7 @@ impl World {
             "127.0.0.0/8,::1/128",
         ]);
         config.tuning.retry_base = RETRY_BASE;
+        config.tuning.attempt_deadline = ATTEMPT_DEADLINE;
         change(&mut config);
         let operations = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let operations_url = format!("http://{}", operations.local_addr().unwrap());
@@ -218,14 +220,14 @@ impl World {
     pub(crate) async fn publish_to(&self, topic: Topic, partition: i32, value: &[u8]) {
         let name = self.isolated.topic(topic);
         let record = FutureRecord::<(), _>::to(&name).partition(partition).payload(value);
-        self.producer.send(record, SOON).await.unwrap();
+        self.producer.send(record, PATIENCE).await.unwrap();
     }
 
     /// Waits until every event that is now on the topics is in the queue, by the positions in Postgres.
     pub(crate) async fn enqueued(&self) {
         let ends = self.ends().await;
         assert!(!ends.is_empty(), "there is no event to wait for");
-        eventually("the positions are at the ends of the topics", SOON, async || {
+        eventually("the positions are at the ends of the topics", async || {
             let positions = self.positions().await;
             let is_there = ends.iter().all(|(partition, end)| positions.get(partition) == Some(end));
             if is_there { Ok(()) } else { Err(positions) }
@@ -240,9 +242,9 @@ impl World {
             ends.add_partition_offset(&topic, partition, Offset::Offset(end)).unwrap();
         }
         let consumer = Arc::new(self.consumer());
-        eventually("the committed offsets are at the ends of the topics", SOON, async || {
+        eventually("the committed offsets are at the ends of the topics", async || {
             let (consumer, asked) = (Arc::clone(&consumer), ends.clone());
-            let committed = spawn_blocking(move || consumer.committed_offsets(asked, SOON).unwrap());
+            let committed = spawn_blocking(move || consumer.committed_offsets(asked, PATIENCE).unwrap());
             let committed = committed.await.unwrap();
             if committed == ends { Ok(()) } else { Err(committed) }
         })
@@ -262,14 +264,14 @@ impl World {
     /// Returns the end of each partition that is not empty.
     async fn ends(&self) -> BTreeMap<(String, i32), i64> {
         // The partition of a new topic may have no leader yet.
-        eventually("the topics have ends", SOON, async || {
+        eventually("the topics have ends", async || {
             let (consumer, isolated) = (self.consumer(), self.isolated.clone());
             let asking = spawn_blocking(move || {
                 let mut ends = BTreeMap::new();
                 for topic in [topic::CLICKS, topic::LINK_EVENTS] {
                     for partition in 0..topic.partitions {
                         let name = isolated.topic(topic);
-                        let (_, end) = consumer.fetch_watermarks(&name, partition, SOON)?;
+                        let (_, end) = consumer.fetch_watermarks(&name, partition, PATIENCE)?;
                         if end > 0 {
                             ends.insert((name, partition), end);
                         }
@@ -357,11 +359,27 @@ impl World {
 
     /// Waits until no delivery is left.
     pub(crate) async fn done(&self) {
-        eventually("nothing is left", SOON, async || match self.pending().await {
+        eventually("nothing is left", async || match self.pending().await {
             0 => Ok(()),
             left => Err(left),
         })
         .await;
+    }
+
+    /// Makes every delivery due that waits for its next attempt.
+    pub(crate) async fn make_due(&self) {
+        sqlx::query("UPDATE webhook_deliveries SET due_at = now()").execute(&self.pool).await.unwrap();
+    }
+
+    /// Waits until the only delivery has failed this many times, and returns the seconds until its next attempt.
+    pub(crate) async fn failed(&self, attempts: i16) -> f64 {
+        let next =
+            "SELECT extract(epoch FROM due_at - now())::float8 FROM webhook_deliveries WHERE attempts = $1";
+        eventually("an attempt has failed", async || {
+            let next = sqlx::query_scalar(next).bind(attempts).fetch_optional(&self.pool).await.unwrap();
+            next.ok_or("it has not")
+        })
+        .await
     }
 
     /// Runs a statement and returns its only number.

@@ -10,9 +10,9 @@ use ingest::country::CountryFile;
 use reqwest::Method;
 use service::{Health, Shutdown};
 use tests::engines::isolated;
-use tests::eventually;
+use tests::{PATIENCE, eventually};
 
-use crate::edge::{BROWSER, DEADLINE, Edge, SpoolDir, clicks, link, live, publish};
+use crate::edge::{BROWSER, Edge, SpoolDir, clicks, link, live, publish};
 
 /// The entry of a network with a country code.
 #[derive(Clone, Copy)]
@@ -121,7 +121,7 @@ struct Reloaded {
 
 impl Reloaded {
     fn new(path: &Path) -> Self {
-        let health = Health::new(&Shutdown::new(DEADLINE));
+        let health = Health::new(&Shutdown::new(PATIENCE));
         let mut file = CountryFile::new(path.to_owned(), health.check("countries"));
         file.reload_if_changed();
         Self { file, health }
@@ -247,7 +247,7 @@ async fn a_new_country_file_is_used_without_a_restart() {
     click().await;
 
     fs::write(&path, b"half a file").unwrap();
-    eventually("the damaged file is rejected", DEADLINE, async || {
+    eventually("the damaged file is rejected", async || {
         let detail = detail().await;
         if detail.contains("stays in use") { Ok(()) } else { Err(detail) }
     })
@@ -255,7 +255,7 @@ async fn a_new_country_file_is_used_without_a_restart() {
     click().await;
 
     fs::write(&path, file(&[("192.0.2.0", 24, Entry::Flat("AT"))])).unwrap();
-    eventually("the new file is used", DEADLINE, async || {
+    eventually("the new file is used", async || {
         let detail = detail().await;
         if detail.contains("stays in use") { Err(detail) } else { Ok(()) }
     })

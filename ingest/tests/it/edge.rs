@@ -17,13 +17,12 @@ use schemas::topic;
 use service::Shutdown;
 use service::metrics::Metrics;
 use tests::engines::Isolated;
-use tests::eventually;
 use tests::log::records;
+use tests::{PATIENCE, eventually};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
 
 /// The key of click ids and visitors: 32 bytes of 1.
@@ -102,7 +101,7 @@ impl Edge {
 
     /// Waits until every check is ready.
     pub(crate) async fn is_ready(&self) {
-        eventually("the edge is ready", DEADLINE, async || match self.readyz().await {
+        eventually("the edge is ready", async || match self.readyz().await {
             (200, _) => Ok(()),
             (_, report) => Err(report),
         })
@@ -157,7 +156,7 @@ pub(crate) async fn request(
 
 /// Waits until a path answers with this status. Sends HEAD, which is not counted.
 pub(crate) async fn answers(address: SocketAddr, path: &str, status: u16) {
-    eventually(&format!("{path} answers {status}"), DEADLINE, async || {
+    eventually(&format!("{path} answers {status}"), async || {
         let seen =
             client().head(format!("http://{address}{path}")).send().await.map(|answer| answer.status());
         match seen {
@@ -217,7 +216,7 @@ pub(crate) fn publish_to(config: &ClientConfig, topic: &str, records: &[LinkReco
 pub(crate) fn publish_bytes(config: &ClientConfig, topic: &str, key: &str, value: &[u8]) {
     let producer: BaseProducer = config.create().unwrap();
     producer.send(BaseRecord::to(topic).key(key).payload(value).partition(0)).unwrap();
-    producer.flush(DEADLINE).unwrap();
+    producer.flush(PATIENCE).unwrap();
 }
 
 pub(crate) fn live(link: &Link) -> LinkRecord {
@@ -236,7 +235,7 @@ pub(crate) fn deleted(link: &Link, revision: u64) -> LinkRecord {
 
 /// Waits until the topic has at least `count` clicks, and returns them with their partitions.
 pub(crate) async fn clicks(isolated: &Isolated, count: usize) -> Vec<(i32, Click)> {
-    eventually("the clicks are on the topic", DEADLINE, async || {
+    eventually("the clicks are on the topic", async || {
         let isolated = isolated.clone();
         let seen = tokio::task::spawn_blocking(move || records(&isolated, topic::CLICKS)).await.unwrap();
         if seen.len() < count {

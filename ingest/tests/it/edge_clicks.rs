@@ -17,8 +17,7 @@ use tests::log::records;
 use uuid::Uuid;
 
 use crate::edge::{
-    BROWSER, DEADLINE, Edge, KEY, SpoolDir, click_id_keys, clicks, client, config, link, live, publish,
-    publish_bytes,
+    BROWSER, Edge, KEY, SpoolDir, click_id_keys, clicks, client, config, link, live, publish, publish_bytes,
 };
 use crate::program::Broker;
 
@@ -89,7 +88,7 @@ async fn the_limit_of_clicks_per_client_is_for_redirects_only() {
 
 /// Sends items until they are accepted, and returns the answer.
 async fn send_until_accepted(edge: &Edge, token: &str, items: &Value) -> Value {
-    eventually("the items are accepted", DEADLINE, async || {
+    eventually("the items are accepted", async || {
         let answer = send(edge, token, items).await;
         assert!(answer.headers().contains_key("x-request-id"));
         let (status, retry) = (answer.status(), answer.headers().contains_key("retry-after"));
@@ -255,7 +254,7 @@ async fn a_revoked_token_gets_the_answer_of_any_invalid_one() {
     let one = item("s", "e-1");
     send_until_accepted(&edge, "soon revoked", &one).await;
     publish_token(&isolated, &EdgeToken { revoked_at: Some(Utc::now()), ..revoked });
-    eventually("the token is rejected", DEADLINE, async || {
+    eventually("the token is rejected", async || {
         match send(&edge, "soon revoked", &one).await.status().as_u16() {
             401 => Ok(()),
             other => Err(other),

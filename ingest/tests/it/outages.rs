@@ -12,12 +12,10 @@ use schemas::topic;
 use service::Shutdown;
 use service::metrics::Metrics;
 use tests::engines::isolated;
-use tests::eventually;
+use tests::{PATIENCE, eventually};
 use tokio::net::TcpListener;
 
-use crate::edge::{
-    BROWSER, DEADLINE, Edge, SpoolDir, click_id, clicks, config, link, live, publish, request,
-};
+use crate::edge::{BROWSER, Edge, SpoolDir, click_id, clicks, config, link, live, publish, request};
 use crate::program::{Broker, Program};
 
 pub(crate) async fn click_ten_times(address: SocketAddr) -> BTreeSet<String> {
@@ -57,7 +55,7 @@ async fn unsent_clicks_arrive_after_a_restart_marked_as_repeats() {
     let edge = Edge::start_with(&broker.address(), "", &spool).await;
     edge.is_ready().await;
     broker.cluster.broker_down(1).unwrap();
-    eventually("readyz names kafka and stays ready", DEADLINE, async || match edge.readyz().await {
+    eventually("readyz names kafka and stays ready", async || match edge.readyz().await {
         (200, report) if report["checks"]["kafka"]["ready"] == false => Ok(()),
         other => Err(other),
     })
@@ -70,7 +68,7 @@ async fn unsent_clicks_arrive_after_a_restart_marked_as_repeats() {
     let arrived = clicks(&isolated, 10).await;
     assert_eq!(ids(&arrived), answered);
     assert!(arrived.iter().all(|(_, click)| click.again));
-    eventually("the spool is empty", DEADLINE, async || match spool.segments() {
+    eventually("the spool is empty", async || match spool.segments() {
         segments if segments.is_empty() => Ok(()),
         segments => Err(segments),
     })
@@ -148,7 +146,7 @@ async fn an_edge_without_links_answers_and_is_not_ready() {
     // Nothing listens on port 1.
     let edge = Edge::start_with("127.0.0.1:1", "", &spool).await;
     assert_eq!(edge.get("/unknown").await.status(), 404);
-    let report = eventually("readyz names kafka and links", DEADLINE, async || match edge.readyz().await {
+    let report = eventually("readyz names kafka and links", async || match edge.readyz().await {
         (503, report) if report["checks"]["kafka"]["detail"] != "not checked yet" => Ok(report),
         other => Err(other),
     })
@@ -188,7 +186,7 @@ async fn a_second_edge_on_the_same_spool_does_not_start() {
         listener().await,
         listener().await,
         Metrics::install("ingest", ingest::METRICS).unwrap(),
-        Shutdown::new(DEADLINE),
+        Shutdown::new(PATIENCE),
     )
     .await
     .unwrap_err();

@@ -12,7 +12,7 @@ use schemas::topic;
 use tests::engines::Isolated;
 use tests::{eventually, free_address};
 
-use crate::edge::{DEADLINE, KEY, answers, client, live, publish_to};
+use crate::edge::{KEY, answers, client, live, publish_to};
 
 /// A broker that can be stopped. The real one is shared with other tests.
 pub(crate) struct Broker {
@@ -123,7 +123,7 @@ impl Program {
 
     /// Waits until a check is ready.
     pub(crate) async fn is_ready(&self, name: &str) {
-        eventually(&format!("{name} is ready"), DEADLINE, async || match self.check(name).await {
+        eventually(&format!("{name} is ready"), async || match self.check(name).await {
             (true, _) => Ok(()),
             (false, detail) => Err(detail),
         })

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::edge::{
-    BROWSER, DEADLINE, Edge, SpoolDir, click_id, click_id_keys, clicks, client, link, live, location, publish,
+    BROWSER, Edge, SpoolDir, click_id, click_id_keys, clicks, client, link, live, location, publish,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -404,7 +404,7 @@ async fn a_blocked_link_answers_410_and_is_not_counted() {
     edge.is_ready().await;
     (blocked.is_blocked, blocked.revision) = (false, 2);
     publish(&isolated, &[live(&blocked)]);
-    eventually("it redirects", DEADLINE, async || match edge.get("/s").await.status().as_u16() {
+    eventually("it redirects", async || match edge.get("/s").await.status().as_u16() {
         302 => Ok(()),
         status => Err(status),
     })

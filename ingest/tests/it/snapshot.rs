@@ -10,7 +10,7 @@ use tests::engines::isolated;
 use tests::eventually;
 
 use crate::edge::{
-    DEADLINE, Edge, SpoolDir, click_id, clicks, config, deleted, link, live, location, publish, publish_to,
+    Edge, SpoolDir, click_id, clicks, config, deleted, link, live, location, publish, publish_to,
 };
 use crate::program::Broker;
 
@@ -30,7 +30,7 @@ async fn write_snapshot(brokers: &str, prefix: &str, spool: &SpoolDir) {
 
 /// Waits until the detail of check `links` contains `text`, and returns the check.
 async fn links_check(edge: &Edge, text: &str) -> serde_json::Value {
-    eventually(&format!("check links contains {text}"), DEADLINE, async || {
+    eventually(&format!("check links contains {text}"), async || {
         let (_, report) = edge.readyz().await;
         let links = report["checks"]["links"].clone();
         if links["detail"].as_str().unwrap().contains(text) { Ok(links) } else { Err(report) }
@@ -51,7 +51,7 @@ async fn an_edge_without_kafka_serves_its_snapshot_and_stores_clicks() {
     let click_id = click_id(&answer);
     let links = links_check(&edge, "from a snapshot of ").await;
     assert_eq!(links["ready"], true);
-    eventually("readyz names kafka", DEADLINE, async || match edge.readyz().await {
+    eventually("readyz names kafka", async || match edge.readyz().await {
         (200, report) if report["checks"]["kafka"]["detail"] != "not checked yet" => {
             assert_eq!(report["checks"]["kafka"]["ready"], false);
             Ok(())
@@ -104,7 +104,7 @@ async fn a_change_is_in_the_snapshot_before_the_edge_stops() {
     let edge = Edge::start_as(often).await;
     edge.is_ready().await;
     publish(&isolated, &[live(&link("late", "https://a.example/"))]);
-    eventually("the snapshot has the change", DEADLINE, async || {
+    eventually("the snapshot has the change", async || {
         let bytes = fs::read(snapshot(&spool)).unwrap_or_default();
         let has = |slug: &[u8]| bytes.windows(slug.len()).any(|window| window == slug);
         if has(b"early") && has(b"late") { Ok(()) } else { Err(bytes.len()) }
@@ -187,7 +187,7 @@ async fn an_empty_topic_removes_no_link() {
     let admin: AdminClient<_> = isolated.kafka().create().unwrap();
     let (name, options) = (isolated.topic(topic::LINKS), AdminOptions::new());
     admin.delete_topics(&[&name], &options).await.unwrap().remove(0).unwrap();
-    eventually("the topic is created again", DEADLINE, async || {
+    eventually("the topic is created again", async || {
         let topic = NewTopic::new(&name, topic::LINKS.partitions, TopicReplication::Fixed(1));
         admin.create_topics(&[topic], &options).await.unwrap().remove(0)
     })

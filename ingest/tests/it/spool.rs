@@ -12,7 +12,7 @@ use serde_json::Value;
 use tests::engines::isolated;
 use tests::eventually;
 
-use crate::edge::{BROWSER, DEADLINE, Edge, SpoolDir, click_id, clicks, link, live, publish, request};
+use crate::edge::{BROWSER, Edge, SpoolDir, click_id, clicks, link, live, publish, request};
 use crate::outages::{click_ten_times, ids};
 use crate::program::{Broker, Program};
 
@@ -60,7 +60,7 @@ async fn a_full_spool_keeps_redirecting_counts_drops_and_recovers() {
     assert!(!ready && detail.contains("dropped") && detail.contains("full"), "{detail}");
     let on_disk: u64 = spool.segments().iter().map(|path| path.metadata().unwrap().len()).sum();
     assert_eq!(on_disk.to_string(), MIN_BYTES);
-    eventually("the gauges match the disk", DEADLINE, async || {
+    eventually("the gauges match the disk", async || {
         let bytes = program.metric("hopline_spool_bytes").await;
         let segments = program.metric("hopline_spool_segments").await;
         let age = program.metric("hopline_spool_oldest_unconfirmed_seconds").await;
@@ -73,7 +73,7 @@ async fn a_full_spool_keeps_redirecting_counts_drops_and_recovers() {
     program.is_ready("spool").await;
     answered.extend(click_ten_times(program.address).await);
     assert_all_but_dropped_arrive(&program, &broker, &answered).await;
-    eventually("all clicks are confirmed", DEADLINE, async || {
+    eventually("all clicks are confirmed", async || {
         match program.metric("hopline_spool_oldest_unconfirmed_seconds").await {
             0.0 => Ok(()),
             age => Err(age),
@@ -186,7 +186,7 @@ async fn a_killed_edge_sends_only_unconfirmed_clicks_again() {
     let broker = Broker::start(&link);
     let program = Program::start(Program::bare(), &broker, spool.path(), &[]).await;
     let confirmed = click_ten_times(program.address).await;
-    eventually("ten clicks are confirmed", DEADLINE, async || match report(&spool) {
+    eventually("ten clicks are confirmed", async || match report(&spool) {
         report if report["confirmed"] == 10 => Ok(()),
         report => Err(report),
     })
@@ -200,7 +200,7 @@ async fn a_killed_edge_sends_only_unconfirmed_clicks_again() {
     assert!(confirmed_of_them > 0 && records - confirmed_of_them == 10, "{left}");
 
     let edge = Edge::start(&isolated, &spool).await;
-    eventually("the spool is empty", DEADLINE, async || match spool.segments() {
+    eventually("the spool is empty", async || match spool.segments() {
         segments if segments.is_empty() => Ok(()),
         segments => Err(segments),
     })
@@ -220,7 +220,7 @@ async fn a_segment_with_damaged_confirmations_is_sent_again() {
     let broker = Broker::start(&link);
     let program = Program::start(Program::bare(), &broker, spool.path(), &[]).await;
     let answered = click_ten_times(program.address).await;
-    eventually("ten clicks are confirmed", DEADLINE, async || match report(&spool) {
+    eventually("ten clicks are confirmed", async || match report(&spool) {
         report if report["confirmed"] == 10 => Ok(()),
         report => Err(report),
     })

@@ -17,7 +17,7 @@ use tests::proxy::{Fate, Moment, OWNERS, Proxy};
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::assert_equal;
-use crate::clicks::{Edge, SOON, again, click, counted, counted_exactly, wait_until_processed};
+use crate::clicks::{Edge, again, click, counted, counted_exactly, present, wait_until_processed};
 use crate::processor::{Processor, config, operate, program};
 use crate::storing::insertion;
 use crate::upkeep::eager;
@@ -33,7 +33,7 @@ async fn wipe(isolated: &Isolated) {
     let new = NewTopic::new(&name, topic::CLICKS.partitions, TopicReplication::Fixed(1));
     let new = topic::CLICKS.config.iter().fold(new, |new, (key, value)| new.set(key, value));
     // Kafka deletes the former topic with a delay.
-    eventually("the topic is recreated", SOON, async || {
+    eventually("the topic is recreated", async || {
         admin.create_topics([&new], &options).await.unwrap().remove(0)
     })
     .await;
@@ -45,7 +45,7 @@ pub(crate) const FORMER: &str = "INSERT INTO sources (src, topic_id, at, reason)
 
 /// Waits until the processor's readiness of partitions contains this text.
 async fn wait_for_readiness(processor: &Processor, status: u16, text: &str) {
-    eventually(text, SOON, async || {
+    eventually(text, async || {
         let (found, report) = processor.readiness().await;
         let detail = report["checks"]["partitions"]["detail"].as_str().unwrap_or_default();
         if found == status && detail.contains(text) { Ok(()) } else { Err(report) }
@@ -154,7 +154,8 @@ async fn running_processors_resume_after_a_wiped_topic_is_adopted() {
     let report = assert_equal(&isolated).await;
     assert_eq!(report.former.iter().map(|former| former.rows).sum::<u64>(), 600);
     // Upkeep waits for the sources of the new log.
-    counted(&isolated, "SELECT min(as_of) > now64(3) - 5 FROM progress FINAL WHERE src >= 131072", 1).await;
+    let passed = format!("SELECT min(as_of) > {} FROM progress FINAL WHERE src >= 131072", present());
+    counted(&isolated, &passed, 1).await;
     processor.stop().await;
     let processor = Processor::start(&isolated).await;
     edge.send_many("last", 60).await;
@@ -252,7 +253,7 @@ async fn a_killed_adoption_is_completed_by_the_next() {
     }
     // One partition has its new source, the others are rejected.
     let processor = Processor::start(&isolated).await;
-    eventually("the new log of one partition is counted", SOON, async || {
+    eventually("the new log of one partition is counted", async || {
         let clicks = isolated.clickhouse("SELECT count() FROM clicks").await;
         if clicks.trim() == "610" { Ok(()) } else { Err((clicks, processor.readiness().await)) }
     })

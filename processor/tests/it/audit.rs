@@ -17,7 +17,7 @@ use tests::engines::{Isolated, isolated, isolated_with_given_times};
 use tests::eventually;
 use tokio_util::sync::CancellationToken;
 
-use crate::clicks::{Edge, SOON, again, click, counted, counted_exactly, wait_until_processed};
+use crate::clicks::{Edge, again, click, counted, counted_exactly, wait_until_processed};
 use crate::processor::{Processor, config, operate, program};
 use crate::rollups::{link, random_clicks, recent_month, store, workspace};
 use crate::upkeep::{delete_link, eager};
@@ -259,7 +259,7 @@ async fn a_click_older_than_every_plan_shows_is_expired() {
     let isolated = isolated_with_given_times().await;
     let edge = Edge::new(&isolated);
     let old = Utc::now().checked_sub_days(Days::new(200)).unwrap();
-    eventually("the given time is kept", SOON, async || {
+    eventually("the given time is kept", async || {
         let written = edge.write(0, &click("old").encode(), Some(old)).await;
         if written.timestamp == rdkafka::Timestamp::CreateTime(old.timestamp_millis()) {
             Ok(())
@@ -334,11 +334,11 @@ async fn the_audit_prints_one_json_line_and_sets_the_exit_code() {
     assert_eq!(run(&lost).await, (Some(2), String::new()));
 }
 
-/// Waits until the processor exports the result of an audit with so many differences.
+/// Waits until the processor exports the result of an audit with this number of differences.
 async fn exported(processor: &Processor, differences: u64) -> String {
     let expected = format!("hopline_processor_audit_differences {differences}\n");
     let mut metrics = String::new();
-    eventually("the result of an audit is exported", SOON, async || {
+    eventually("the result of an audit is exported", async || {
         metrics = processor.metrics().await;
         if metrics.contains(&expected) { Ok(()) } else { Err(metrics.clone()) }
     })
@@ -388,7 +388,7 @@ async fn an_audit_that_fails_runs_again_and_stores_no_result() {
     let isolated = isolated().await;
     isolated.clickhouse("RENAME TABLE recounts TO away").await;
     let processor = Processor::start_with(Config { audit_hours: 1, ..config(&isolated) }).await;
-    eventually("an audit failed", SOON, async || {
+    eventually("an audit failed", async || {
         let metrics = processor.metrics().await;
         let failures =
             metrics.lines().find_map(|line| line.strip_prefix("hopline_processor_audit_failures_total "));

@@ -14,7 +14,7 @@ use tests::eventually;
 use tokio::task::spawn_blocking;
 
 use crate::audit::assert_equal;
-use crate::clicks::{Edge, SOON, counted_exactly};
+use crate::clicks::{Edge, counted_exactly};
 use crate::processor::Processor;
 use crate::rollups::{link, random_clicks, store};
 use crate::upkeep::{all_closed, delete_link, eager};
@@ -91,7 +91,7 @@ async fn comes_back(isolated: &Isolated) {
     let processor = Processor::start_with(eager(isolated)).await;
     counted_exactly(isolated, 1_000).await;
     all_closed(isolated).await;
-    eventually("the deleted link is known", SOON, async || {
+    eventually("the deleted link is known", async || {
         let links = isolated.clickhouse("SELECT count() FROM deleted_links FINAL").await;
         if links.trim() == "1" { Ok(()) } else { Err(links) }
     })

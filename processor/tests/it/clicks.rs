@@ -1,7 +1,5 @@
 //! Writes clicks to the topic and counts their rows.
 
-use std::time::Duration;
-
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use processor::operate::lag::lag;
@@ -11,12 +9,9 @@ use rdkafka::util::Timeout;
 use schemas::message::{Click, Message as _};
 use schemas::topic;
 use tests::engines::Isolated;
-use tests::eventually;
+use tests::{PATIENCE, eventually};
 
 use crate::processor::config;
-
-/// How long the processor may take for anything in these tests, on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Writes to the topic of clicks.
 pub(crate) struct Edge<'a> {
@@ -50,7 +45,7 @@ impl<'a> Edge<'a> {
         let topic = self.isolated.topic(topic::CLICKS);
         let mut record = FutureRecord::to(&topic).partition(partition).key("key").payload(value);
         record.timestamp = time.map(|time| time.timestamp_millis());
-        self.producer.send(record, Timeout::After(SOON)).await.unwrap()
+        self.producer.send(record, Timeout::After(PATIENCE)).await.unwrap()
     }
 
     /// Writes a click to a partition and returns its offset.
@@ -77,11 +72,16 @@ impl<'a> Edge<'a> {
 /// Waits until a query returns this value.
 pub(crate) async fn counted(isolated: &Isolated, query: &str, expected: impl ToString) {
     let expected = expected.to_string();
-    eventually(query, SOON, async || {
+    eventually(query, async || {
         let found = isolated.clickhouse(query).await.trim().to_owned();
         if found == expected { Ok(()) } else { Err(found) }
     })
     .await;
+}
+
+/// Returns the present in SQL, to wait for what is written from now on.
+pub(crate) fn present() -> String {
+    format!("fromUnixTimestamp64Milli({}, 'UTC')", Utc::now().timestamp_millis())
 }
 
 /// Waits until this many clicks are stored, and checks that no click and no position is stored twice.
@@ -93,7 +93,7 @@ pub(crate) async fn counted_exactly(isolated: &Isolated, clicks: usize) {
 
 /// Waits until the group has committed every record, including repeats and dead letters.
 pub(crate) async fn wait_until_processed(isolated: &Isolated) {
-    eventually("every record is processed", SOON, async || {
+    eventually("every record is processed", async || {
         match lag(&config(isolated)).await {
             Ok(lags) if lags.offsets == 0 => Ok(()),
             Ok(lags) => Err(format!("{lags:?}")),

@@ -8,7 +8,7 @@ use schemas::message::Message as _;
 use tests::engines::{isolated, isolated_with_given_times};
 use tests::eventually;
 
-use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
+use crate::clicks::{Edge, click, counted, counted_exactly, present};
 use crate::processor::{Processor, config};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -127,7 +127,7 @@ async fn a_day_boundary_cuts_the_batch() {
         as_given
     };
     // The broker applies the new setting a moment later.
-    eventually("the given time is kept", SOON, async || if send(-3).await { Ok(()) } else { Err(()) }).await;
+    eventually("the given time is kept", async || if send(-3).await { Ok(()) } else { Err(()) }).await;
     for millis in [-2, -1, 0, 1, -1, 2] {
         assert!(send(millis).await);
     }
@@ -144,7 +144,7 @@ async fn a_day_boundary_cuts_the_batch() {
 async fn every_partition_has_progress() {
     let isolated = isolated().await;
     let processor = Processor::start(&isolated).await;
-    let ready = eventually("ready", SOON, async || match processor.readiness().await {
+    let ready = eventually("ready", async || match processor.readiness().await {
         (200, report) => Ok(report),
         other => Err(other),
     })
@@ -153,10 +153,8 @@ async fn every_partition_has_progress() {
     assert_eq!(ready["checks"]["partitions"]["detail"], "owns 6 partitions");
     // The `as_of` of idle partitions keeps growing.
     for _ in 0..2 {
-        let now = Utc::now().timestamp_millis();
-        let sources = format!(
-            "SELECT arraySort(groupUniqArray(src)) FROM progress WHERE as_of > fromUnixTimestamp64Milli({now}, 'UTC')"
-        );
+        let sources =
+            format!("SELECT arraySort(groupUniqArray(src)) FROM progress WHERE as_of > {}", present());
         counted(&isolated, &sources, "[65536,65537,65538,65539,65540,65541]").await;
     }
     // A click is counted when as_of has passed its time.

@@ -9,10 +9,10 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 use schemas::message::Message as _;
 use schemas::topic;
 use tests::engines::{Isolated, isolated};
-use tests::eventually;
+use tests::{PATIENCE, eventually};
 
 use crate::audit::assert_equal;
-use crate::clicks::{Edge, SOON, click, counted, counted_exactly};
+use crate::clicks::{Edge, click, counted, counted_exactly};
 use crate::processor::{Processor, operate};
 
 /// Key, value and headers of a dead letter, as text.
@@ -27,7 +27,7 @@ async fn letters(isolated: &Isolated, count: usize) -> Vec<Letter> {
     consumer.assign(&start).unwrap();
     let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
     let mut letters = Vec::new();
-    eventually("dead letters", SOON, async || {
+    eventually("dead letters", async || {
         while let Some(Ok(message)) = consumer.poll(Duration::from_millis(50)) {
             let headers = message.headers().unwrap().iter();
             let headers = headers.map(|header| (header.key.to_owned(), text(header.value))).collect();
@@ -142,7 +142,7 @@ async fn bury(isolated: &Isolated, source: Option<(i32, i64)>, payload: &[u8]) {
         key = format!("{clicks}/{partition}/{offset}");
     }
     let record = rdkafka::producer::FutureRecord::to(&topic).key(&key).payload(payload).headers(headers);
-    producer.send(record, rdkafka::util::Timeout::After(SOON)).await.unwrap();
+    producer.send(record, rdkafka::util::Timeout::After(PATIENCE)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -213,7 +213,7 @@ async fn the_lag_is_what_is_written_and_not_counted() {
     assert_eq!((&lag["offsets"], &lag["seconds"]), (&30.into(), &serde_json::Value::Null));
     assert_eq!(lag["partitions"][2]["end"], 5);
     let processor = Processor::start(&isolated).await;
-    eventually("nothing is left to count", SOON, async || {
+    eventually("nothing is left to count", async || {
         let lag = operate(&isolated, &["lag"]).await.unwrap();
         let is_near = lag["seconds"].as_f64().is_some_and(|seconds| seconds < 5.0);
         if lag["offsets"] == 0 && is_near && lag["partitions"][2]["committed"] == 5 {

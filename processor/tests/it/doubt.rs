@@ -5,7 +5,7 @@ use tests::proxy::{CLICKS, Moment, Proxy};
 use tests::{eventually, free_address};
 use tokio::net::TcpListener;
 
-use crate::clicks::{Edge, SOON, counted_exactly};
+use crate::clicks::{Edge, counted_exactly};
 use crate::processor::{Processor, config};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -25,7 +25,7 @@ async fn an_insert_without_an_answer_is_read_back() {
         counted_exactly(&isolated, 120).await;
         edge.send_many("after", 120).await;
         counted_exactly(&isolated, 240).await;
-        eventually("ten inserts are broken", SOON, async || {
+        eventually("ten inserts are broken", async || {
             edge.send_many(&uuid::Uuid::now_v7().to_string(), 6).await;
             if breaking.is_finished() { Ok(()) } else { Err(()) }
         })
@@ -34,7 +34,7 @@ async fn an_insert_without_an_answer_is_read_back() {
         let sent = tests::log::records(&isolated, schemas::topic::CLICKS).len();
         counted_exactly(&isolated, sent).await;
         let line = format!("hopline_processor_doubtful_inserts_total{{resolution=\"{resolution}\"}}");
-        eventually(&line, SOON, async || {
+        eventually(&line, async || {
             let metrics = processor.metrics().await;
             if metrics.contains(&line) { Ok(()) } else { Err(metrics) }
         })
@@ -50,7 +50,7 @@ async fn a_processor_waits_for_clickhouse_and_says_so() {
     edge.send_many("early", 60).await;
     let address = free_address();
     let processor = Processor::start_with(config(&isolated.with_clickhouse_at(address))).await;
-    eventually("not ready because of ClickHouse alone", SOON, async || match processor.readiness().await {
+    eventually("not ready because of ClickHouse alone", async || match processor.readiness().await {
         (503, report)
             if report["checks"]["clickhouse"]["ready"] == false
                 && report["checks"]["clickhouse"]["detail"] != "not checked yet"
@@ -64,7 +64,7 @@ async fn a_processor_waits_for_clickhouse_and_says_so() {
 
     let _proxy = Proxy::start_on(TcpListener::bind(address).await.unwrap(), &isolated);
     counted_exactly(&isolated, 60).await;
-    eventually("ready", SOON, async || match processor.readiness().await {
+    eventually("ready", async || match processor.readiness().await {
         (200, _) => Ok(()),
         other => Err(other),
     })
@@ -80,7 +80,7 @@ async fn a_backlog_larger_than_memory_waits_in_kafka() {
     let backlog = 60_000;
     edge.send_many("backlog", backlog).await;
     let processor = Processor::start_with(config(&isolated.with_clickhouse_at(address))).await;
-    eventually("every partition is full", SOON, async || {
+    eventually("every partition is full", async || {
         let metrics = processor.metrics().await;
         let full = metrics.lines().find_map(|line| line.strip_prefix("hopline_processor_full_partitions "));
         if full == Some("6") { Ok(()) } else { Err(full.map(str::to_owned)) }
@@ -97,7 +97,7 @@ async fn a_processor_stops_in_time_while_clickhouse_is_down() {
     let address = free_address();
     Edge::new(&isolated).send_many("early", 6).await;
     let processor = Processor::start_with(config(&isolated.with_clickhouse_at(address))).await;
-    eventually("partitions are being taken over", SOON, async || {
+    eventually("partitions are being taken over", async || {
         let (_, report) = processor.readiness().await;
         let detail = report["checks"]["partitions"]["detail"].as_str().unwrap_or_default().to_owned();
         if detail.starts_with("taking partitions") { Ok(()) } else { Err(detail) }
@@ -111,7 +111,7 @@ async fn a_processor_starts_and_stops_without_kafka() {
     let isolated = isolated().await;
     let kafka_brokers = free_address().to_string();
     let processor = Processor::start(&Isolated { kafka_brokers, ..isolated }).await;
-    eventually("not ready because of Kafka alone", SOON, async || match processor.readiness().await {
+    eventually("not ready because of Kafka alone", async || match processor.readiness().await {
         (503, report)
             if report["checks"]["kafka"]["ready"] == false
                 && report["checks"]["kafka"]["detail"] != "not checked yet"

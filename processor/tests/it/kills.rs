@@ -6,7 +6,7 @@ use schemas::grants::User;
 use tests::engines::{Isolated, isolated};
 use tests::eventually;
 
-use crate::clicks::{Edge, SOON, counted_exactly};
+use crate::clicks::{Edge, counted_exactly};
 
 /// The program as an operator starts it; killed when the test ends, however it ends.
 struct Program(Child);
@@ -44,7 +44,7 @@ async fn a_killed_processor_neither_loses_nor_repeats_a_click() {
     for round in 0..3 {
         let program = Program::start(&isolated);
         let before = rows(&isolated).await;
-        eventually("rows of this process", SOON, async || {
+        eventually("rows of this process", async || {
             edge.send_many(&format!("round-{round}-{sent}"), 300).await;
             sent += 300;
             // The kill comes in the middle of a stream of inserts.

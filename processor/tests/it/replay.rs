@@ -306,10 +306,15 @@ async fn a_killed_replay_can_be_run_again() {
 
 /// Starts a replay of everything, and freezes it when it has rows in its staging table.
 async fn frozen_replay(isolated: &Isolated) -> Child {
-    let replay = program(isolated, &["replay", "--from", "earliest"]).stdout(Stdio::null()).spawn().unwrap();
+    let mut replay =
+        program(isolated, &["replay", "--from", "earliest"]).stdout(Stdio::null()).spawn().unwrap();
     let staged = "SELECT sum(total_rows) > 0 FROM system.tables WHERE database = currentDatabase() \
                   AND name LIKE 'clicks_staging_%'";
-    while isolated.clickhouse(staged).await.trim() != "1" {}
+    // Without a pause, so that it is frozen soon.
+    while isolated.clickhouse(staged).await.trim() != "1" {
+        let ended = replay.try_wait().unwrap();
+        assert!(ended.is_none(), "it ended with {ended:?} before it was frozen");
+    }
     freeze(&replay);
     replay
 }

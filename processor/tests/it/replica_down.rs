@@ -7,7 +7,7 @@ use tests::engines::given_times_on_cluster;
 use tests::eventually;
 
 use crate::audit::assert_equal;
-use crate::clicks::{Edge, SOON, click, wait_until_processed};
+use crate::clicks::{Edge, click, wait_until_processed};
 use crate::processor::{Processor, operate};
 use crate::replay::{moment, two_days};
 use crate::replicas::{on, on_each};
@@ -56,7 +56,7 @@ async fn a_replay_and_a_purge_are_complete_on_a_replica_that_was_down_meanwhile(
     let commands = ["replay", "--from", "earliest"];
     let lets_go_on = async {
         let asked = "SELECT max(value) > 1 FROM system.errors WHERE name = 'TIMEOUT_EXCEEDED'";
-        eventually("it was asked twice", SOON, async || match &*on(&isolated, 1, asked).await {
+        eventually("it was asked twice", async || match &*on(&isolated, 1, asked).await {
             "1" => Ok(()),
             other => Err(other.to_owned()),
         })

@@ -1,7 +1,5 @@
 //! Guarantees of the statements on replicas.
 
-use std::time::Duration;
-
 use chrono::Utc;
 use devstack::Options;
 use devstack::clickhouse_cluster::start_cluster;
@@ -16,16 +14,13 @@ use tests::engines::{Isolated, clickhouse, counting_on_cluster};
 use tests::eventually;
 use uuid::Uuid;
 
-use crate::clicks::{SOON, again, click};
+use crate::clicks::{again, click};
 use crate::processor::config;
 use crate::storing::insertion;
 
 /// The rows that two owners insert together, and the most of one insert.
 const ROWS: u64 = 300_000;
 const MOST: u64 = 6_000;
-
-/// How long a replica may take to get the rows of the other.
-const EQUAL: Duration = Duration::from_secs(30);
 
 async fn on_two_replicas() -> (devstack::clickhouse_cluster::Cluster, Isolated) {
     on_replicas(2).await
@@ -49,7 +44,7 @@ pub(crate) async fn on(isolated: &Isolated, server: usize, sql: &str) -> String 
 
 /// Waits until a query returns this on each of the first servers.
 pub(crate) async fn on_each(isolated: &Isolated, sql: &str, expected: &[&str]) {
-    eventually(sql, SOON, async || {
+    eventually(sql, async || {
         let found = join_all((0..expected.len()).map(|server| on(isolated, server, sql))).await;
         if found == expected { Ok(()) } else { Err(found) }
     })
@@ -81,7 +76,7 @@ async fn two_owners_that_know_nothing_of_each_other_store_each_row_once() {
     let log = Source { src: source(1, 0), topic_id: Uuid::nil(), first_offset: 0, shard: 0 };
     // Both have the highest epoch, so nothing but the tokens tells them apart.
     let token = FencingToken { src: log.src, epoch: first.raise_epoch(log.src).await.unwrap() };
-    eventually("the other replica knows the epoch", EQUAL, async || {
+    eventually("the other replica knows the epoch", async || {
         match on(&isolated, 1, "SELECT count() FROM owners").await.as_str() {
             "1" => Ok(()),
             other => Err(other.to_owned()),
@@ -96,7 +91,7 @@ async fn two_owners_that_know_nothing_of_each_other_store_each_row_once() {
     let expected = format!("{ROWS}\t{ROWS}\t{}", ROWS - 1);
     for replica in 0..2 {
         let rows = "SELECT count(), uniqExact(koff), max(koff) FROM clicks";
-        eventually("each row is there once", EQUAL, async || match on(&isolated, replica, rows).await {
+        eventually("each row is there once", async || match on(&isolated, replica, rows).await {
             same if same == expected => Ok(()),
             other => Err(other),
         })
@@ -194,7 +189,7 @@ async fn a_repeat_is_looked_up_among_the_rows_of_all_replicas() {
     let look_up = second.stored(&asked);
     let fetch = async {
         let waits = "SELECT count() FROM system.processes WHERE query LIKE 'SYSTEM SYNC REPLICA%'";
-        eventually("the other replica is waited for", EQUAL, async || {
+        eventually("the other replica is waited for", async || {
             let waiting = on(&isolated, 1, waits).await;
             if waiting == "1" { Ok(()) } else { Err(waiting) }
         })

@@ -10,7 +10,7 @@ use tests::engines::given_times_on_cluster;
 use tests::eventually;
 
 use crate::audit::assert_equal;
-use crate::clicks::{Edge, SOON, again, click, wait_until_processed};
+use crate::clicks::{Edge, again, click, wait_until_processed};
 use crate::processor::{Processor, config, operate};
 use crate::replay::{moment, two_days};
 use crate::replicas::{on, on_each};
@@ -27,7 +27,7 @@ async fn every_click_is_on_the_shard_of_its_partition_through_replays_and_purges
     let isolated = given_times_on_cluster(&kafka, &cluster, 4).await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
-    eventually("both shards answer", SOON, async || {
+    eventually("both shards answer", async || {
         let (_, readiness) = processor.readiness().await;
         if readiness["checks"]["clickhouse"]["ready"] == true { Ok(()) } else { Err(readiness) }
     })

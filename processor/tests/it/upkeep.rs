@@ -14,10 +14,10 @@ use schemas::message::{Conversion, DeletedLink, LinkRecord, Message as _, Versio
 use schemas::row::{ClickRow, UPKEEP};
 use schemas::topic::{self, Topic};
 use tests::engines::{Isolated, isolated};
-use tests::eventually;
 use tests::proxy::{Moment, Proxy, SLICES};
+use tests::{PATIENCE, eventually};
 
-use crate::clicks::{Edge, SOON, click, counted};
+use crate::clicks::{Edge, click, counted, present};
 use crate::processor::{Processor, config};
 use crate::rollups::{assert_rollups, link, random_clicks, recent_month, store, workspace};
 
@@ -41,7 +41,7 @@ fn yesterday() -> NaiveDate {
 pub(crate) async fn all_closed(isolated: &Isolated) -> NaiveDate {
     let mut closed = yesterday();
     // Each slice takes a dozen statements that sync to disk.
-    eventually("all slices are closed", 4 * SOON, async || {
+    eventually("all slices are closed", async || {
         closed = (Utc::now() - TimeDelta::minutes(11)).date_naive().pred_opt().unwrap();
         let last = "SELECT toString(max(slice)) FROM slices WHERE toUInt128(workspace_id) = 0";
         let last = isolated.clickhouse(last).await.trim().to_owned();
@@ -91,8 +91,8 @@ async fn a_slice_is_closed_after_every_partition_has_passed_it() {
     // No partition has passed the slice yet.
     let patient = Config { slice_delay_seconds: 40 * 3_600, ..eager(&isolated) };
     let processor = Processor::start_with(patient).await;
-    let rounds = "SELECT count() > 0 FROM progress WHERE as_of > now64(3) - 1";
-    counted(&isolated, rounds, 1).await;
+    let rounds = format!("SELECT count() > 0 FROM progress WHERE as_of > {}", present());
+    counted(&isolated, &rounds, 1).await;
     // A round that purges has looked for a slice to close.
     delete_link(&isolated, link(99)).await;
     counted(&isolated, "SELECT count() FROM purges", 1).await;
@@ -186,7 +186,7 @@ pub(crate) async fn write(isolated: &Isolated, topic: Topic, key: &str, value: &
     let producer: FutureProducer = isolated.kafka().create().unwrap();
     let topic = isolated.topic(topic);
     let record = FutureRecord::to(&topic).partition(0).key(key).payload(value);
-    producer.send(record, Timeout::After(SOON)).await.unwrap();
+    producer.send(record, Timeout::After(PATIENCE)).await.unwrap();
 }
 
 /// Writes the deletion of a link to the topic of links.
@@ -232,7 +232,7 @@ async fn rows_of_a_deleted_link_are_purged_from_every_table() {
     counted(&isolated, "SELECT count() FROM conversions", 1).await;
 
     delete_link(&isolated, gone).await;
-    eventually("the link's rows are gone", SOON, async || {
+    eventually("the link's rows are gone", async || {
         let found = rows_of(&isolated, gone).await;
         if found == "0\t0\t0\t0" { Ok(()) } else { Err(found) }
     })
@@ -289,7 +289,7 @@ async fn a_changed_slice_is_closed_again_after_a_purge() {
     (late.koff, late.click.click_id) = (9_999_999, "late".to_owned());
     store(&isolated, &[late.clone()]).await;
     rows.push(late);
-    eventually("the slice is closed again", SOON, async || {
+    eventually("the slice is closed again", async || {
         let versions = isolated.clickhouse(workspaces).await;
         let active = "SELECT uniqExact(version) FROM slices WHERE toUInt128(workspace_id) = 0 GROUP BY slice \
                       HAVING uniqExact(version) > 1";

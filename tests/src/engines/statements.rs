@@ -1,6 +1,13 @@
 //! Statements of ClickHouse, over HTTP.
 
+use std::time::Duration;
+
 use reqwest::Url;
+
+use crate::PATIENCE;
+
+/// How long a statement may take: the benchmark fills tables of a hundred million rows.
+const STATEMENT: Duration = Duration::from_secs(3_600);
 
 /// Runs a ClickHouse statement at a URL with user and database, and returns its result as text.
 ///
@@ -17,7 +24,8 @@ pub async fn clickhouse(url: &str, query: &str, rows: Vec<u8>) -> Result<String,
     let _ = url.set_password(None);
     url.query_pairs_mut().append_pair("database", &database).append_pair("query", query);
     // ClickHouse requires a length, also for an empty body.
-    let mut request = http_client().post(url).header("content-length", rows.len()).body(rows);
+    let mut request =
+        http_client().post(url).header("content-length", rows.len()).body(rows).timeout(STATEMENT);
     if !user.is_empty() {
         request = request.basic_auth(user, password);
     }
@@ -36,9 +44,11 @@ pub(super) async fn accepted(url: &str, query: &str, rows: Vec<u8>) -> String {
     answer.unwrap_or_else(|error| panic!("ClickHouse refused {query}: {error}"))
 }
 
-/// Returns a client for plain HTTP without redirects and proxies.
+/// Returns a client for plain HTTP without redirects and proxies. The kernel accepts connections for a frozen server: each
+/// request ends after [`PATIENCE`].
 pub fn http_client() -> reqwest::Client {
     // Fails when the provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap()
+    let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+    client.timeout(PATIENCE).build().unwrap()
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::progress;
 use crate::deployment::Deployment;
 use crate::engines::{Isolated, http_client};
-use crate::eventually;
+use crate::eventually_within;
 
 /// How long half of an import may take.
 const DONE: Duration = Duration::from_secs(3_600);
@@ -99,7 +99,7 @@ impl Member {
     /// Waits until an import is done, and returns its report.
     pub(super) async fn done(&self, id: &str) -> Value {
         let mut told = Instant::now();
-        eventually("the import is done", DONE, async || {
+        eventually_within("the import is done", DONE, async || {
             let report = self.report(id).await.map_err(|error| error.to_string())?;
             if told.elapsed() > Duration::from_secs(10) {
                 progress(&format!("{} rows are done", report["rows"]));
@@ -131,7 +131,7 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     let first = tokio::spawn(member.send(&file).send());
     let mut told = Instant::now();
     let mut postgres = deployment.engines.postgres().await;
-    let killed_at = eventually("half of the rows are done", DONE, async || {
+    let killed_at = eventually_within("half of the rows are done", DONE, async || {
         let done: i64 =
             sqlx::query_scalar("SELECT coalesce(sum(created + failed), 0)::bigint FROM link_imports")
                 .fetch_one(&mut postgres)
@@ -181,7 +181,7 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     Imported { rows: plan.rows, killed_at, links, took, memory: [idle, before, after] }
 }
 
-/// Asserts that a report has so many rows, each once.
+/// Asserts that a report has this number of rows, each once.
 pub(super) fn is_complete(report: &Value, rows: u32) {
     let failed = (1..=rows).filter(|row| is_refused(*row)).count() as u32;
     assert_eq!(

@@ -29,11 +29,9 @@ pub use replicas::{ReplicaFaults, counts_replica_faults};
 pub use stops::{Stops, counts_stops};
 pub use throughput::{Throughput, counts_throughput};
 
+use crate::PATIENCE;
 use crate::counted::count;
 use crate::engines::{Isolated, counting_on};
-
-/// How long the next rows may take. A killed member keeps its partitions for six seconds.
-const SOON: Duration = Duration::from_secs(90);
 
 /// The engines of a fault.
 struct Stage {
@@ -82,7 +80,7 @@ impl Stage {
     async fn more_rows(&self) {
         let (before, since) = (self.rows().await, Instant::now());
         while self.rows().await == before {
-            assert!(since.elapsed() < SOON, "no more rows than {before} come");
+            assert!(since.elapsed() < PATIENCE, "no more rows than {before} come");
             sleep(Duration::from_millis(20)).await;
         }
     }

@@ -9,7 +9,6 @@ use schemas::topic;
 use tokio::time::sleep;
 
 use super::super::{at_random, progress};
-use super::SOON;
 use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
 use crate::engines::{Isolated, clickhouse, counting_on_cluster};
@@ -66,9 +65,6 @@ const AWAY: Duration = Duration::from_secs(60);
 
 /// Longer than a session with ZooKeeper.
 const FROZEN: Duration = Duration::from_secs(13);
-
-/// How long replicas may take to have the same rows in the end.
-const EQUAL: Duration = Duration::from_secs(60);
 
 /// Breaks replicas and ZooKeeper in turn, while two processors insert.
 ///
@@ -156,13 +152,13 @@ impl Stage {
     /// Runs a statement on a replica.
     async fn run(&self, place: usize, sql: &str) -> String {
         let url = self.engines.clickhouse_of(place);
-        eventually(sql, SOON, async || clickhouse(&url, sql, Vec::new()).await).await
+        eventually(sql, async || clickhouse(&url, sql, Vec::new()).await).await
     }
 
     /// Waits until there are more rows than now, and returns how many.
     async fn more_rows(&self) -> u64 {
         let before = self.rows().await;
-        eventually("more rows", SOON, async || match self.rows().await {
+        eventually("more rows", async || match self.rows().await {
             rows if rows > before => Ok(rows),
             rows => Err(rows),
         })
@@ -190,7 +186,7 @@ impl Stage {
         for shard in self.shards() {
             let first = self.run(shard.start, CONTENT).await;
             for place in shard.skip(1) {
-                eventually("the replicas are equal", EQUAL, async || match self.run(place, CONTENT).await {
+                eventually("the replicas are equal", async || match self.run(place, CONTENT).await {
                     same if same == first => Ok(()),
                     other => Err((first.clone(), other)),
                 })

@@ -7,6 +7,7 @@ use tokio::time::sleep;
 
 use super::super::progress;
 use super::Stage;
+use crate::PATIENCE;
 use crate::clicks::{Plan, write};
 use crate::counted::is_exact;
 use crate::processor::Processor;
@@ -48,7 +49,7 @@ pub async fn counts_throughput(plan: Throughput) -> String {
                 last = (Instant::now(), rows);
                 first.get_or_insert(last);
             }
-            assert!(last.0.elapsed() < super::SOON, "{rows} of {} clicks are counted", ledger.clicks.len());
+            assert!(last.0.elapsed() < PATIENCE, "{rows} of {} clicks are counted", ledger.clicks.len());
             sleep(LOOK).await;
         }
         for processor in &running {

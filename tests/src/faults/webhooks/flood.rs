@@ -9,7 +9,7 @@ use super::{ANSWER, ARRIVED, knows, latencies};
 use crate::arrivals::{Arrivals, expected};
 use crate::deployment::Deployment;
 use crate::engines::Isolated;
-use crate::eventually;
+use crate::eventually_within;
 use crate::load::Load;
 use crate::receiver::{Answer, Receiver, Request, most_at_once};
 
@@ -121,7 +121,7 @@ pub async fn webhook_flood(engines: Isolated, plan: WebhookFlood) -> Flooded {
     let text = |endpoint: &serde_json::Value, field: &str| endpoint[field].as_str().unwrap().to_owned();
     let wanted = [expected(&flood, &text(&slow, "id")).len(), expected(&few, &text(&neighbour, "id")).len()];
     let [all, theirs] = wanted;
-    eventually("the whole flood arrives, and what is the neighbour's", ARRIVED, async || {
+    eventually_within("the whole flood arrives, and what is the neighbour's", ARRIVED, async || {
         let seen = [receiver.count_of(is_slow), receiver.count_of(|request| !is_slow(request))];
         if seen[0] >= all && seen[1] >= theirs { Ok(()) } else { Err((seen, wanted)) }
     })

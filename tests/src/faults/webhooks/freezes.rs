@@ -6,7 +6,7 @@ use super::super::progress;
 use super::{ARRIVED, SOME, Stage, delivering, receiver};
 use crate::arrivals::{Arrivals, Interruption};
 use crate::engines::Isolated;
-use crate::eventually;
+use crate::eventually_within;
 
 /// The number of freezes and the load.
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +57,7 @@ pub async fn webhook_freezes(engines: Isolated, plan: WebhookFreezes) -> Arrival
 async fn all_move_on(stage: &Stage) {
     for _ in 0..2 {
         let before = positions(stage).await;
-        eventually("every partition goes on", ARRIVED, async || {
+        eventually_within("every partition goes on", ARRIVED, async || {
             let now = positions(stage).await;
             if before.iter().all(|(partition, at)| now[partition] > *at) {
                 Ok(())

@@ -10,7 +10,7 @@ use super::{ARRIVED, clicked_at, knows, latencies};
 use crate::arrivals::expected;
 use crate::deployment::Deployment;
 use crate::engines::Isolated;
-use crate::eventually;
+use crate::eventually_within;
 use crate::load::Load;
 use crate::receiver::{Answer, Receiver, Request, most_at_once};
 
@@ -153,7 +153,7 @@ fn is_hole(request: &Request) -> bool {
 }
 
 async fn arrived(receiver: &Receiver, wanted: usize) {
-    eventually("every delivery arrives that has where to go", ARRIVED, async || {
+    eventually_within("every delivery arrives that has where to go", ARRIVED, async || {
         match receiver.count_of(|request| !is_hole(request)) {
             count if count >= wanted => Ok(()),
             count => Err(format!("{count} of {wanted}")),

@@ -32,7 +32,7 @@ pub use verify::{Verified, WebhookVerify, webhook_verify};
 use crate::arrivals::{Arrivals, Interruption, expected};
 use crate::deployment::Deployment;
 use crate::engines::{Isolated, empty_on, isolated_on};
-use crate::eventually;
+use crate::eventually_within;
 use crate::load::{Load, Log};
 use crate::receiver::{Answer, Receiver, Request};
 
@@ -44,9 +44,6 @@ const ANSWER: Duration = Duration::from_millis(50);
 
 /// Minimum requests between two interruptions.
 const SOME: usize = 50;
-
-/// How long the edge may take to learn a link.
-const LEARNED: Duration = Duration::from_secs(60);
 
 /// How long deliveries may take after an outage or a kill, on a busy machine.
 const ARRIVED: Duration = Duration::from_secs(600);
@@ -142,7 +139,7 @@ impl Stage {
     /// Waits until every delivery has arrived and none is waiting, and compares.
     async fn arrivals(&self, log: &Log, receiver: &Receiver, interruptions: &[Interruption]) -> Arrivals {
         let wanted = expected(log, &self.endpoint);
-        eventually("every delivery arrives", ARRIVED, async || {
+        eventually_within("every delivery arrives", ARRIVED, async || {
             if receiver.count() < wanted.len() {
                 return Err(format!("{} requests for {} deliveries", receiver.count(), wanted.len()));
             }
@@ -154,7 +151,7 @@ impl Stage {
             }
         })
         .await;
-        eventually("no delivery waits", ARRIVED, async || {
+        eventually_within("no delivery waits", ARRIVED, async || {
             let mut postgres = self.deployment.engines.postgres().await;
             let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries")
                 .fetch_one(&mut postgres)
@@ -180,7 +177,7 @@ impl Stage {
 
 /// Waits until the edge knows a link.
 async fn knows(deployment: &Deployment, slug: &str) {
-    deployment.edge_knows(slug, LEARNED).await;
+    deployment.edge_knows(slug).await;
 }
 
 /// Returns latencies from click to request: median, 99th percentile and maximum.
@@ -208,7 +205,7 @@ async fn receiver() -> Receiver {
 /// Waits until this many more requests have arrived, because faults of idle dispatchers prove nothing.
 async fn delivering(receiver: &Receiver, more: usize) {
     let wanted = receiver.count() + more;
-    eventually("deliveries go on", ARRIVED, async || match receiver.count() {
+    eventually_within("deliveries go on", ARRIVED, async || match receiver.count() {
         count if count >= wanted => Ok(()),
         count => Err(format!("{count} of {wanted}")),
     })

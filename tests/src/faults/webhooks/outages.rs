@@ -8,12 +8,9 @@ use super::super::progress;
 use super::{ARRIVED, OwnEngines, SOME, Stage, delivering, receiver};
 use crate::arrivals::{Arrivals, Interruption};
 use crate::engines::http_client;
-use crate::eventually;
 use crate::load::Load;
 use crate::receiver::Receiver;
-
-/// How long it may take until deliveries continue after an outage. It should take seconds.
-const RESUMED: Duration = Duration::from_secs(90);
+use crate::{eventually, eventually_within};
 
 /// The length of the outages and the load.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +65,7 @@ async fn outage(engine: &Server, down: Duration, stage: &Stage, load: &Load, rec
     let back = Instant::now();
     say("is back");
     let wanted = receiver.count() + SOME;
-    eventually("deliveries go on", RESUMED, async || match receiver.count() {
+    eventually("deliveries go on", async || match receiver.count() {
         count if count >= wanted => Ok(()),
         count => Err(format!("{count} of {wanted}")),
     })
@@ -80,7 +77,7 @@ async fn outage(engine: &Server, down: Duration, stage: &Stage, load: &Load, rec
 /// Waits until a program is ready, or not ready.
 async fn is_ready(program: &Server, wanted: bool) {
     let (client, url) = (http_client(), format!("{}/readyz", program.url()));
-    eventually("the program tells the truth", ARRIVED, async || {
+    eventually_within("the program tells the truth", ARRIVED, async || {
         let answer = client.get(&url).send().await.unwrap();
         let (ready, report) = (answer.status() == 200, answer.text().await.unwrap());
         if ready == wanted { Ok(()) } else { Err(report) }

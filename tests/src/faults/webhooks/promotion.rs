@@ -9,7 +9,7 @@ use super::{ARRIVED, OwnEngines, SOME, Stage, delivering, receiver};
 use crate::arrivals::{Arrivals, Interruption};
 use crate::deployment::Deployment;
 use crate::engines::{host_of, http_client};
-use crate::eventually;
+use crate::eventually_within;
 
 /// The load.
 #[derive(Debug, Clone, Copy)]
@@ -64,11 +64,11 @@ pub async fn promotion(plan: Promotion) -> Arrivals {
         }
         postgres::promote(&standby).await.unwrap();
         progress(&format!("promoted: {} clicks answered, {} links created", load.answered(), created.len()));
-        let slug = eventually("the API writes again", ARRIVED, async || {
+        let slug = eventually_within("the API writes again", ARRIVED, async || {
             create(&stage.deployment).await.ok_or("no link")
         })
         .await;
-        stage.deployment.edge_knows(&slug, ARRIVED).await;
+        stage.deployment.edge_knows(&slug).await;
         created.push(slug);
     })
     .await;
@@ -81,7 +81,7 @@ pub async fn promotion(plan: Promotion) -> Arrivals {
     let log = load.stop().await;
     log.is_complete();
     for slug in &created {
-        stage.deployment.edge_knows(slug, ARRIVED).await;
+        stage.deployment.edge_knows(slug).await;
     }
     let (gone, present) = (host_of(own.postgres.url()), host_of(standby.url()));
     stage.deployment.engines.database_url = stage.deployment.engines.database_url.replace(&gone, &present);

@@ -10,7 +10,7 @@ use super::{ARRIVED, Stage, receiver};
 use crate::arrivals::Arrivals;
 use crate::deployment::{Deployment, click_id, programs};
 use crate::engines::Isolated;
-use crate::eventually;
+use crate::eventually_within;
 use crate::load::{Answer, Log};
 use crate::processor::audit;
 use crate::tally::Tally;
@@ -135,13 +135,13 @@ impl Changing {
         let deployment = &self.stage.deployment;
         let link = deployment.create_link().await;
         let [id, slug] = ["id", "slug"].map(|field| link[field].as_str().unwrap());
-        deployment.edge_knows(slug, ARRIVED).await;
+        deployment.edge_knows(slug).await;
         let due = Instant::now();
         let redirect = deployment.click(slug, "198.51.100.7").await.unwrap();
         let click_id = click_id(&redirect);
         assert_eq!(deployment.convert(&click_id).await, 201);
         self.more.push(Answer { click_id: click_id.into(), due, latency: due.elapsed() });
-        eventually("the API shows the click and its conversion", ARRIVED, async || {
+        eventually_within("the API shows the click and its conversion", ARRIVED, async || {
             let link = deployment.show_link(id).await;
             let shown = ["total_clicks", "unique_clicks", "conversions"].map(|count| link[count].as_u64());
             if shown == [Some(1); 3] { Ok(()) } else { Err(link) }
@@ -154,7 +154,7 @@ impl Changing {
 /// Waits until every answered click is a row, and returns the number of rows.
 async fn rows(engines: &Isolated, log: &Log) -> usize {
     let wanted: BTreeSet<&str> = log.answers.iter().map(|answer| &*answer.click_id).collect();
-    eventually("every answered click is a row", ARRIVED, async || {
+    eventually_within("every answered click is a row", ARRIVED, async || {
         let rows = engines.clickhouse("SELECT click_id FROM clicks").await;
         let stored: BTreeSet<&str> = rows.lines().collect();
         assert_eq!(stored.len(), rows.lines().count(), "no click is a row twice");

@@ -17,7 +17,7 @@ use super::super::progress;
 use super::{ARRIVED, LINKS, Stage};
 use crate::arrivals::expected;
 use crate::engines::Isolated;
-use crate::eventually;
+use crate::eventually_within;
 
 /// Links that are created, changed and deleted besides the clicks.
 const CHANGED: usize = 20;
@@ -92,7 +92,7 @@ pub async fn webhook_verify(engines: Isolated, plan: WebhookVerify) -> Verified 
     let clicks = expected(&log, &stage.endpoint);
     let deliveries = clicks.len() + LINKS + 3 * CHANGED;
     progress(&format!("{deliveries} events are on their way; {} requests so far", example.verdicts().len()));
-    eventually("every delivery arrives", ARRIVED, async || {
+    eventually_within("every delivery arrives", ARRIVED, async || {
         let verdicts = example.verdicts();
         let missing = clicks.iter().filter(|id| !verdicts.contains_key(*id)).count();
         if missing == 0 && verdicts.len() >= deliveries { Ok(()) } else { Err((missing, verdicts.len())) }
