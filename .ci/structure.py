@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the structure of the crates: no cycle between modules, SQL only in stores, and no promise without its test, no broken link.
+"""Checks the structure of the crates: no cycle between modules, SQL only in stores, no promise without its test, no broken
+link, and none of the words that the glossary replaces everywhere.
 
 Usage: .ci/structure.py [crate ...]    (all crates of the workspace without arguments)
 
@@ -8,6 +9,7 @@ in the file; an item that a module re-exports (`pub use`) belongs to the module 
 """
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,6 +40,10 @@ SQL = re.compile(
     r'"\s*(?:SELECT\s|INSERT INTO\s|UPDATE\s+\w+|DELETE FROM\s|WITH\s+\w+\s+AS\s|CREATE\s+TABLE|ALTER\s+TABLE'
     r"|TRUNCATE|LOCK\s+TABLE|SET\s+(?:LOCAL\s+)?\w+\s*=)"
 )
+
+WORDS = re.compile(r"\b(?:whoever|so many|what is no)\b", re.IGNORECASE)
+# The glossary and this file name them; a migration is never edited.
+WITH_WORDS = ("docs/glossary.md", "schemas/postgres/0004_links_complete.sql", ".ci/structure.py")
 
 
 def code_of(text: str) -> str:
@@ -196,12 +202,9 @@ def main() -> int:
                 if SQL.search(line) or "sqlx::query" in line:
                     faults += 1
                     print(f"{file}:{number}: SQL outside of a store: {line.strip()[:80]}")
-    for link in broken_links():
+    for fault in broken_links() + unknown_tests() + replaced_words():
         faults += 1
-        print(link)
-    for test in unknown_tests():
-        faults += 1
-        print(test)
+        print(fault)
     return 1 if faults else 0
 
 
@@ -215,6 +218,20 @@ def unknown_tests() -> list[str]:
     defined = set(re.findall(r"fn (\w+)\(", "\n".join(sources)))
     found = [(file, test) for file, name in named.items() for test in re.findall(name, (ROOT / file).read_text())]
     return [f"{file}: there is no test {test}" for file, test in found if test not in defined]
+
+
+def replaced_words() -> list[str]:
+    """Words that the glossary replaces, in any file of the repository."""
+    found = []
+    for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
+        if name in WITH_WORDS or name.endswith(("-lock.json", ".lock")):
+            continue
+        # What is not text has no words.
+        lines = (ROOT / name).read_bytes().decode(errors="ignore").split("\n")
+        for number, line in enumerate(lines, 1):
+            if word := WORDS.search(line):
+                found.append(f"{name}:{number}: '{word[0]}', see docs/glossary.md: {line.strip()[:80]}")
+    return found
 
 
 def broken_links() -> list[str]:

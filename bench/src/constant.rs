@@ -24,7 +24,7 @@ pub(crate) struct Options {
     /// Address for operators
     #[arg(long)]
     operations_listen: SocketAddr,
-    /// Answer with so many bytes of JSON instead of a redirect
+    /// Answer with this number of bytes of JSON instead of a redirect
     #[arg(long)]
     json_bytes: Option<usize>,
 }
@@ -60,7 +60,7 @@ fn redirect() -> anyhow::Result<Route> {
     Ok(warp::any().map(answer).boxed())
 }
 
-/// Returns a JSON text of so many bytes, at least two.
+/// Returns a JSON text of this number of bytes, at least two.
 fn document(bytes: usize) -> String {
     format!("\"{}\"", "x".repeat(bytes.saturating_sub(2)))
 }

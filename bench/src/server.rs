@@ -39,7 +39,7 @@ pub(crate) struct Constant {
 }
 
 impl Constant {
-    /// Starts a server that answers with a redirect, or with so many bytes of JSON.
+    /// Starts a server that answers with a redirect, or with this number of bytes of JSON.
     pub(crate) async fn start(json_bytes: Option<usize>) -> anyhow::Result<Self> {
         let folder = Scratch::new("bench")?;
         let [address, operations] = [ports::free()?, ports::free()?].map(|port| format!("127.0.0.1:{port}"));

@@ -25,7 +25,7 @@ const PRIMARY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long it may take to answer.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A host that was silent so many times in a row has not answered for as long as a statement may take.
+/// A host that was silent this number of times in a row has not answered for as long as a statement may take.
 const SILENT_TIMES: u32 = 4;
 
 /// Idle time up to which a connection is used without a ping.

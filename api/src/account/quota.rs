@@ -155,7 +155,7 @@ impl LinkQuota {
         self.plan
     }
 
-    /// Returns whether so many more links are allowed.
+    /// Returns whether this number of further links is allowed.
     pub(crate) fn has(&self, links: usize) -> bool {
         i64::try_from(links).is_ok_and(|links| links <= self.left)
     }

@@ -13,7 +13,7 @@ use crate::web::faults::check_name;
 const MOST: u64 = 4_096;
 
 pub(super) async fn hashed_password(app: &App) -> anyhow::Result<String> {
-    // Reading waits for whoever types.
+    // Reading waits for the person who types.
     let read = tokio::task::spawn_blocking(|| read_password(std::io::stdin()));
     let password = read.await.context("reading the password")??;
     Ok(app.hashing.hash(password).await?)

@@ -32,7 +32,7 @@ pub(crate) struct Permit {
 }
 
 impl Permits {
-    /// Lets each workspace have so many permits at a time, and all together so many.
+    /// Lets each workspace have `per_workspace` permits at a time, and all together `all`.
     pub(crate) fn new(per_workspace: usize, all: usize) -> Self {
         Self(Arc::new(State {
             per_workspace,

@@ -72,7 +72,7 @@ impl<T: Serialize> Answer for T {
     }
 }
 
-/// Implements [`Handler`] for functions with so many arguments.
+/// Implements [`Handler`] for functions with this number of arguments.
 macro_rules! handlers {
     ($(($($argument:ident)*))+) => {
         $(

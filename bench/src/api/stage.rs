@@ -45,7 +45,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Starts the API and creates an account with so many links, numbered from 0 as in [`link`].
+    /// Starts the API and creates an account with this number of links, numbered from 0 as in [`link`].
     pub(crate) async fn start(engines: &Isolated, links: u32) -> anyhow::Result<Self> {
         let deployment = Deployment::prepare(engines.clone());
         let api = server::start(&deployment.api).await?;
@@ -126,7 +126,7 @@ fn text<'a>(answer: &'a Value, field: &str) -> anyhow::Result<&'a str> {
     answer[field].as_str().with_context(|| format!("the answer has no {field}"))
 }
 
-/// Checks that an answer is a page of so many links with the totals that ClickHouse has, none of them zero.
+/// Checks that an answer is a page of this number of links with the totals that ClickHouse has, none of them zero.
 pub(super) fn check_page(answer: &[u8], links: usize, totals: &HashMap<Uuid, u64>) -> anyhow::Result<()> {
     let answer: Value = serde_json::from_slice(answer).context("the list is not JSON")?;
     let page = answer["links"].as_array().context("the list has no links")?;

@@ -17,7 +17,7 @@ use super::stage::SECRET;
 /// A body of the usual size.
 const BODY: &str = r#"{"id":"00000000-0000-0000-0000-000000000000","event":"click.created","created_at":"2026-09-21T13:33:20.123Z","data":{"link_id":"lnk_01j9qkwz0vfdz9mm9f3my4ppk9","slug":"spring","country":"DE","device_type":"mobile","utm_source":"newsletter","utm_campaign":"spring","click_id":"AQGSbz58G3t-mlEvHTxLWmkBoMRQbHsJCQkJCQkJCQkJMvFk5fAerVRhyH4v","occurred_at":"2026-09-21T13:33:20.123Z","class":"human"}}"#;
 
-/// Sends so many requests, `concurrency` at a time.
+/// Sends this number of requests, `concurrency` at a time.
 pub(super) async fn send(url: &str, requests: usize, concurrency: usize) -> anyhow::Result<()> {
     let client = http_client();
     let left = Arc::new(AtomicUsize::new(requests));

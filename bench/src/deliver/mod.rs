@@ -96,7 +96,7 @@ pub(crate) struct Dispatched {
     pub(crate) cpu: Duration,
 }
 
-/// Lets dispatchers make about so many deliveries, and checks that each arrives.
+/// Lets dispatchers make about this number of deliveries, and checks that each arrives.
 pub(crate) async fn dispatch(
     dispatchers: usize,
     endpoints: usize,
@@ -170,7 +170,7 @@ async fn receiver() -> Receiver {
     Receiver::start(|_, _| Answer::Status(200)).await
 }
 
-/// Waits until the receiver has so many requests.
+/// Waits until the receiver has this number of requests.
 async fn received(receiver: &Receiver, wanted: usize) -> anyhow::Result<()> {
     until("every request", DEADLINE, || async {
         let count = receiver.count();

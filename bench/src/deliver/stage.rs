@@ -40,7 +40,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Creates so many endpoints with the same URL.
+    /// Creates this number of endpoints with the same URL.
     pub(super) async fn create(engines: &Isolated, url: &str, endpoints: usize) -> anyhow::Result<Self> {
         let pool = PgPoolOptions::new().max_connections(2).connect(&engines.database_url).await?;
         let count = endpoints.div_ceil(PER_WORKSPACE);
@@ -101,12 +101,12 @@ impl Stage {
         Ok(())
     }
 
-    /// Publishes so many links of the first workspace, and returns their slugs in the topic's order.
+    /// Publishes this number of links of the first workspace, and returns their slugs in the topic's order.
     pub(super) fn links(&self, count: usize) -> Vec<String> {
         links::publish_of(&self.engines, self.workspaces[0], count)
     }
 
-    /// Publishes the clicks of about so many deliveries, and returns the exact number.
+    /// Publishes the clicks of about this number of deliveries, and returns the exact number.
     pub(super) async fn publish(&self, deliveries: usize) -> anyhow::Result<usize> {
         let clicks = deliveries / self.each;
         for number in 0..clicks {

@@ -125,9 +125,9 @@ pub(super) fn producer_config(engines: &Isolated) -> ClientConfig {
     config
 }
 
-/// Writes so many clicks to all partitions of their topic in turns, and waits until Kafka has confirmed them.
+/// Writes this number of clicks to all partitions of their topic in turns, and waits until Kafka has confirmed them.
 ///
-/// With `days`, their broker times are spread evenly over the last so many days before today; the engines must keep given
+/// With `days`, their broker times are spread evenly over that many days before today; the engines must keep given
 /// times.
 pub(crate) async fn write(engines: &Isolated, count: u64, days: Option<u32>) -> anyhow::Result<()> {
     let engines = engines.clone();

@@ -6,7 +6,7 @@ use crate::deliver::{Dispatched, dispatch};
 /// Endpoints of the deliveries.
 const ENDPOINTS: usize = 1_000;
 
-/// Lets dispatchers share so many deliveries.
+/// Lets dispatchers share this number of deliveries.
 pub(super) async fn round(dispatchers: usize, deliveries: u32) -> anyhow::Result<Round> {
     let Dispatched { deliveries, per_second, cpu } =
         dispatch(dispatchers, ENDPOINTS, deliveries as usize).await?;

@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(length))
         receiver = self.server
         verified = verify(receiver.secret, self.headers.get("X-Service-Signature", ""), body, time.time())
-        # Answered first: whoever counts events must be able to rely on the sender having heard of it.
+        # Answered first: a counted event is one whose sender has the answer.
         self.answer(200 if verified else 400)
         receiver.show(
             {

@@ -160,7 +160,7 @@ impl Upkeep {
             self.purge().await?;
             self.purged = Some(Instant::now());
         }
-        // Whoever replaced a version: this process, a former owner or an operator's command.
+        // By this process, a former owner or an operator's command.
         let newest_version = self.tables.newest_version().await?;
         if newest_version != self.newest_version {
             self.newest_version = newest_version;

@@ -16,7 +16,7 @@ const GENERATION: usize = 128;
 /// The agents of recent texts: at most two generations per shard, about 16,000 texts and 6 MB.
 ///
 /// A look-up moves a text into the young generation. A full young generation replaces the old one, whose texts are
-/// evicted. So many texts that occur once do not evict those that occur often.
+/// evicted. Therefore even a flood of texts that occur once does not evict those that occur often.
 pub(super) struct Cache {
     /// Randomly keyed, so that clients cannot choose texts that collide.
     hasher: RandomState,

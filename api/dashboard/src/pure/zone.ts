@@ -36,11 +36,11 @@ export const offset = (at: number, zone: string): number => clock(at, zone) - at
 /** A date as `YYYY-MM-DD`. */
 export const dateOf = (at: number, zone: string): string => new Date(clock(at, zone)).toISOString().slice(0, 10);
 
-/** The date so many days later. */
+/** The date that many days later. */
 export const addDays = (date: string, days: number): string =>
   new Date(Date.parse(`${date}T00:00:00Z`) + days * DAY).toISOString().slice(0, 10);
 
-/** The first of the month so many months later. */
+/** The first of the month that many months later. */
 export function addMonths(date: string, months: number): string {
   const [year, month] = date.split('-').map(Number) as [number, number];
   return new Date(Date.UTC(year, month - 1 + months, 1)).toISOString().slice(0, 10);

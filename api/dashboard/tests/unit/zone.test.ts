@@ -64,7 +64,7 @@ describe('zones', () => {
     expect(all.every(isZone)).toBe(true);
   });
 
-  it('knows what is no zone', () => {
+  it('rejects invalid zones', () => {
     expect(isZone('Europe/Berlin')).toBe(true);
     expect(isZone('Europe/Atlantis')).toBe(false);
   });

@@ -98,7 +98,7 @@ impl Drop for Leave {
 }
 
 impl Hub {
-    /// Creates the hub of a process with so many connections. Streams may hold a quarter of them, since they stay open
+    /// Creates the hub of a process with this number of connections. Streams may hold a quarter of them, since they stay open
     /// for hours.
     pub(crate) fn new(max_connections: usize) -> Self {
         Self {
@@ -186,7 +186,7 @@ impl Hub {
         Ok(Subscription { missed, has_gap, queue, _leave: leave, _slot: slot })
     }
 
-    /// Takes a slot for a listener of a workspace that has so many.
+    /// Takes a slot for a listener of a workspace that has this number of them.
     fn take_slot(&self, account: Uuid, of_workspace: usize) -> Result<Slot<Uuid>, ApiError> {
         if of_workspace >= MOST_OF_WORKSPACE {
             let message = format!(
