@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{Check, Shutdown, health, sockets};
 
-/// Maximum wait for a connection, also when Postgres is down.
+/// [`PostgresConfig::acquire_timeout`].
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The same for an operator's command, which is not retried and may meet a busy server.
@@ -44,7 +44,8 @@ const IDLE_TRANSACTION_TIMEOUT: &str = "30s";
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Postgres")]
 pub struct PostgresConfig {
-    /// Postgres, as postgres://user:password@host:port[,host:port…]/database; of several hosts, the one that accepts writes.
+    /// Postgres, as postgres://user:password@host:port[,host:port…]/database; of several hosts, the one that accepts
+    /// writes.
     #[arg(
         id = "database_url",
         long = "database-url",
@@ -53,6 +54,16 @@ pub struct PostgresConfig {
         hide_env_values = true
     )]
     pub url: DatabaseUrl,
+    /// Maximum wait of a service for a connection, also when Postgres is down: 3 s, and longer in tests on a busy
+    /// machine.
+    #[arg(skip = ACQUIRE_TIMEOUT)]
+    pub acquire_timeout: Duration,
+}
+
+impl From<DatabaseUrl> for PostgresConfig {
+    fn from(url: DatabaseUrl) -> Self {
+        Self { url, acquire_timeout: ACQUIRE_TIMEOUT }
+    }
 }
 
 /// A connection string, in the form of libpq's URIs with one or several hosts; Debug shows hosts and database only.
@@ -78,8 +89,8 @@ impl fmt::Debug for DatabaseUrl {
 /// The error for a malformed connection string; it does not contain the text, which may have a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected postgres://user:password@host:port[,host:port…]/database; target_session_attrs, if any, must be read-write \
-     or primary"
+    "expected postgres://user:password@host:port[,host:port…]/database; target_session_attrs, if any, must be \
+     read-write or primary"
 )]
 pub struct DatabaseUrlFault;
 
@@ -121,7 +132,7 @@ impl FromStr for DatabaseUrl {
 /// `name` is the application's name in `pg_stat_activity`.
 #[must_use]
 pub fn pool(config: &PostgresConfig, name: &str, max_connections: u32) -> PgPool {
-    lazy(config, name, max_connections, ACQUIRE_TIMEOUT, STATEMENT_TIMEOUT)
+    lazy(config, name, max_connections, config.acquire_timeout, STATEMENT_TIMEOUT)
 }
 
 /// Returns the pool of an operator's command, which waits longer for a connection.
@@ -194,8 +205,8 @@ enum Answer {
     Silence,
 }
 
-/// Asks the host that options name, over `connection`, which is opened when there is none and lost after any other answer
-/// than [`Answer::Yes`].
+/// Asks the host that options name, over `connection`, which is opened when there is none and lost after any other
+/// answer than [`Answer::Yes`].
 async fn ask(options: &PgConnectOptions, connection: &mut Option<PgConnection>) -> Answer {
     let asked = async {
         let mut open = match connection.take() {
@@ -215,26 +226,26 @@ async fn ask(options: &PgConnectOptions, connection: &mut Option<PgConnection>) 
     }
 }
 
-/// Returns the configuration for the host that accepts writes, if one does now: an operator's command has no time to wait
-/// for the others.
+/// Returns the configuration for the host that accepts writes, if one does now: an operator's command has no time to
+/// wait for the others.
 async fn at_primary(config: &PostgresConfig) -> PostgresConfig {
     let DatabaseUrl { options, hosts } = &config.url;
     if hosts.len() > 1 {
         for (host, port) in hosts {
             let options = options.clone().host(host).port(*port);
             if ask(&options, &mut None).await == Answer::Yes {
-                return PostgresConfig { url: DatabaseUrl { options, hosts: vec![(host.clone(), *port)] } };
+                return DatabaseUrl { options, hosts: vec![(host.clone(), *port)] }.into();
             }
         }
     }
     config.clone()
 }
 
-/// Lets new connections of a pool go to the host that accepts writes, also after another one was promoted, and ends those
-/// to a host that does not answer any more.
+/// Lets new connections of a pool go to the host that accepts writes, also after another one was promoted, and ends
+/// those to a host that does not answer any more.
 ///
-/// Connections to a killed server end with it. One that is frozen, or whose machine is gone, leaves them open: statements
-/// would wait on them for ever, and when none is left, so would everything else.
+/// Connections to a killed server end with it. One that is frozen, or whose machine is gone, leaves them open:
+/// statements would wait on them for ever, and when none is left, so would everything else.
 async fn follow_primary(pool: PgPool, hosts: Vec<(String, u16)>) {
     let options = |place: usize| {
         let (host, port) = &hosts[place];
@@ -316,8 +327,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_pool_starts_while_postgres_is_down() {
-        let url = "postgres://nobody@127.0.0.1:1/none".parse().unwrap();
-        let pool = pool(&PostgresConfig { url }, "test", 1);
+        let url: DatabaseUrl = "postgres://nobody@127.0.0.1:1/none".parse().unwrap();
+        let pool = pool(&url.into(), "test", 1);
         let shutdown = Shutdown::new(Duration::ZERO);
         let check = crate::Health::new(&shutdown).check("postgres");
         check.ready();

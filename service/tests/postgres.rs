@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use devstack::{Options, Server};
-use service::postgres::{PostgresConfig, pool};
+use service::postgres::{DatabaseUrl, PostgresConfig, pool};
 use sqlx::postgres::PgQueryResult;
 use sqlx::{Connection as _, Executor as _, PgConnection, PgPool};
 use tokio::task::JoinSet;
@@ -49,7 +49,7 @@ fn config(servers: &[&Server]) -> PostgresConfig {
     let all: Vec<String> = servers.iter().map(|server| address(server)).collect();
     let one = servers[0].url();
     let url = one.replace(&format!("@{}/", all[0]), &format!("@{}/", all.join(",")));
-    PostgresConfig { url: url.parse().unwrap() }
+    url.parse::<DatabaseUrl>().unwrap().into()
 }
 
 /// Writes a row; a statement that meets a change of the server fails, and is repeated.

@@ -27,7 +27,7 @@ use crate::access::{services_are_themselves, strangers_are_refused};
 const READY: Duration = Duration::from_secs(400);
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// What is done to a server, and what brings it back.
 const AWAY: [[&str; 3]; 12] = [
@@ -165,7 +165,7 @@ impl Visitor {
         let body = json!({ "name": slug, "slug": slug, "destination": "https://example.com/" });
         eventually("a link is created", async || {
             let request = self.client.post(format!("{api}/api/links")).bearer_auth(&self.key).json(&body);
-            let answer = request.timeout(PATIENCE).send().await.map_err(|error| error.to_string())?;
+            let answer = request.timeout(ANSWER).send().await.map_err(|error| error.to_string())?;
             let status = answer.status();
             let link: Value = answer.json().await.map_err(|error| error.to_string())?;
             // A request without an answer may have created it.
@@ -185,7 +185,7 @@ impl Visitor {
             let number = self.answered.get() + self.unanswered.get();
             let request = self.client.get(format!("{edge}/visited")).header("user-agent", BROWSER);
             let request = request.header("x-forwarded-for", format!("198.51.100.{}", number % 250));
-            match request.timeout(PATIENCE).send().await {
+            match request.timeout(ANSWER).send().await {
                 Ok(answer) if answer.status() == 302 => self.answered.set(self.answered.get() + 1),
                 _ => self.unanswered.set(self.unanswered.get() + 1),
             }

@@ -9,7 +9,7 @@ use tests::clicks::{Ledger, Plan, write};
 use tests::counted::{all_counted, is_exact};
 use tests::engines::{Isolated, counting};
 use tests::processor::Processor;
-use tests::{PATIENCE, eventually};
+use tests::{ANSWER, eventually};
 
 /// The processors' consumer group.
 fn group(engines: &Isolated) -> String {
@@ -25,7 +25,7 @@ fn committed(engines: &Isolated) -> Vec<Option<i64>> {
     let mut asked = TopicPartitionList::new();
     let topic = engines.topic(topic::CLICKS);
     asked.add_partition_range(&topic, 0, topic::CLICKS.partitions - 1);
-    let answer = member(engines).committed_offsets(asked, PATIENCE).unwrap();
+    let answer = member(engines).committed_offsets(asked, ANSWER).unwrap();
     let offset = |offset| match offset {
         Offset::Offset(offset) => Some(offset),
         _ => None,

@@ -11,7 +11,7 @@ use schemas::topic;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::PATIENCE;
+use crate::ANSWER;
 use crate::clicks::Ledger;
 use crate::engines::Isolated;
 use crate::log::records;
@@ -133,10 +133,10 @@ async fn by_link_and_day(engines: &Isolated) -> BTreeMap<(LinkId, NaiveDate), u6
 fn offsets(engines: &Isolated) -> usize {
     let consumer: BaseConsumer = engines.kafka().set("group.id", "reader").create().unwrap();
     let name = engines.topic(topic::CLICKS);
-    let metadata = consumer.fetch_metadata(Some(&name), PATIENCE).unwrap();
+    let metadata = consumer.fetch_metadata(Some(&name), ANSWER).unwrap();
     let partitions = metadata.topics()[0].partitions().iter();
     let ends = partitions.map(|partition| {
-        let (start, end) = consumer.fetch_watermarks(&name, partition.id(), PATIENCE).unwrap();
+        let (start, end) = consumer.fetch_watermarks(&name, partition.id(), ANSWER).unwrap();
         assert_eq!(start, 0, "nothing has left the log");
         usize::try_from(end).unwrap()
     });

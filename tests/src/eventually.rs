@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How long a test waits for what it expects, also on a busy machine. Only a test that fails waits this long; the runner
-/// kills tests after twice that.
+/// How long a test waits for what it expects, also on a busy machine. Only a test that fails waits this long; the
+/// runner kills tests after twice that.
 pub const PATIENCE: Duration = Duration::from_secs(240);
+
+/// How long one answer of an engine may take on a busy machine. A question to Kafka blocks its thread, so that
+/// [`eventually`] cannot interrupt it.
+pub const ANSWER: Duration = Duration::from_secs(30);
 
 /// Repeats `condition` until it returns a value.
 ///
 /// `condition` returns `Err` with what it observed; the last one is in the panic's message.
 ///
 /// # Panics
-/// With `what`, after [`PATIENCE`], even while `condition` waits for an answer.
+/// With `what`, after [`PATIENCE`], even while `condition` waits for an answer, unless it blocks the thread.
 pub async fn eventually<T, E: Debug>(what: &str, condition: impl AsyncFnMut() -> Result<T, E>) -> T {
     eventually_within(what, PATIENCE, condition).await
 }

@@ -23,4 +23,4 @@ pub mod signals;
 pub mod tally;
 
 pub use address::free_address;
-pub use eventually::{PATIENCE, eventually, eventually_within};
+pub use eventually::{ANSWER, PATIENCE, eventually, eventually_within};

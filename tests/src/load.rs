@@ -14,7 +14,7 @@ use crate::deployment::BROWSER;
 use crate::eventually;
 
 /// How long a visitor waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER: Duration = Duration::from_secs(20);
 
 /// How long a visitor without an answer waits before the next click.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -203,7 +203,7 @@ impl Visitor {
                 Err(_) => return Fate::Unsent,
             },
         };
-        match timeout(PATIENCE, ask(&mut stream, request)).await {
+        match timeout(ANSWER, ask(&mut stream, request)).await {
             Ok(Ok(Some(click_id))) => {
                 *connection = Some(stream);
                 Fate::Answered(click_id)

@@ -11,7 +11,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 use schemas::topic::Topic;
 
-use crate::PATIENCE;
+use crate::ANSWER;
 use crate::engines::Isolated;
 
 /// A record of a topic.
@@ -67,7 +67,7 @@ pub fn for_each_record(isolated: &Isolated, topic: Topic, mut each: impl FnMut(R
         .set("enable.partition.eof", "true")
         .set("isolation.level", "read_committed");
     let consumer: BaseConsumer = config.create().unwrap();
-    let metadata = consumer.fetch_metadata(Some(&name), PATIENCE).unwrap();
+    let metadata = consumer.fetch_metadata(Some(&name), ANSWER).unwrap();
     let partitions: Vec<i32> =
         metadata.topics()[0].partitions().iter().map(|partition| partition.id()).collect();
     let mut assignment = TopicPartitionList::new();
@@ -80,7 +80,7 @@ pub fn for_each_record(isolated: &Isolated, topic: Topic, mut each: impl FnMut(R
     // A partition that grows while it is read reports its end more than once.
     let mut ended = BTreeSet::new();
     while ended.len() < partitions.len() {
-        assert!(heard.elapsed() < PATIENCE, "{name}: the end was not reached");
+        assert!(heard.elapsed() < ANSWER, "{name}: the end was not reached");
         match consumer.poll(Duration::from_secs(1)) {
             Some(Ok(message)) => each(Record {
                 partition: message.partition(),

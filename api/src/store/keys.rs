@@ -76,8 +76,8 @@ pub(crate) struct CountedKey {
 ///
 /// $1: digest of the key; $2 and $3: plans and their requests per minute, null for unlimited. No row: the key is
 /// invalid. No `used` in a limited account: the limit is reached, and the request is not counted. A statement that
-/// waited for the account's row may carry the minute before; it counts in the row's minute. `last_used_at` is written
-/// at most once a minute.
+/// waited for the account's row may carry the minute before; it counts in the row's minute, which `window_end` ends.
+/// `last_used_at` is written at most once a minute.
 const LOOK_UP_AND_COUNT: &str = "
     WITH caller AS (
         SELECT k.id, k.last_used_at, k.workspace_id, k.scope, a.id AS account_id, a.plan, plans.requests_per_minute,
@@ -103,7 +103,7 @@ const LOOK_UP_AND_COUNT: &str = "
           AND (caller.last_used_at IS NULL OR caller.last_used_at < now() - interval '1 minute')
     )
     SELECT caller.*, counted.used,
-           coalesce(counted.minute, date_trunc('minute', now())) + interval '1 minute' AS window_end
+           coalesce(counted.minute, date_trunc('minute', clock_timestamp())) + interval '1 minute' AS window_end
     FROM caller LEFT JOIN counted ON true";
 
 /// Finds a valid key and counts the request in its account's minute.

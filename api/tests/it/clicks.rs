@@ -33,7 +33,7 @@ pub(crate) async fn store(server: &Server, clicks: &[Clicked<'_>]) {
     server.engines.clickhouse_insert(&query, bytes).await;
 }
 
-/// Human clicks at a time, each by another visitor.
+/// Returns one human click of each visitor at this time.
 pub(crate) fn of_visitors(link: &serde_json::Value, visitors: u64, at: DateTime<Utc>) -> Vec<Clicked<'_>> {
     (0..visitors).map(|visitor| Clicked { link, visitor, class: "human", at }).collect()
 }

@@ -8,10 +8,10 @@ use reqwest::Method;
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::{Class, Click, Message as _, Version};
 use serde_json::{Value, json};
+use tests::PATIENCE;
 
 use crate::dashboard::Browser;
 use crate::server::{Server, answer, text};
-use tests::PATIENCE;
 
 struct Clicker {
     producer: FutureProducer,

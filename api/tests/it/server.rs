@@ -11,7 +11,7 @@ use serde_json::Value;
 use service::Shutdown;
 use service::metrics::Metrics;
 use tests::engines::{Isolated, http_client, isolated};
-use tests::eventually;
+use tests::{ANSWER, eventually};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -47,7 +47,7 @@ impl Server {
 
     /// Starts an API on these engines, which may be out of reach.
     pub(crate) async fn start_on(engines: Isolated) -> Self {
-        let config = config(&engines);
+        let config = patient(&engines);
         Self::serve(engines, config).await.with_account("business").await
     }
 
@@ -65,7 +65,7 @@ impl Server {
         let engines = isolated().await;
         let mut plans: Value = serde_json::from_str(include_str!("../../plans.json")).unwrap();
         plans["agency"]["links"] = links.into();
-        let mut config = config(&engines);
+        let mut config = patient(&engines);
         config.plans = Some(serde_json::from_value(plans).unwrap());
         Self::serve(engines, config).await.with_account("agency").await
     }
@@ -194,6 +194,14 @@ pub(crate) fn text(value: &Value) -> String {
 /// The configuration of an API on these engines.
 pub(crate) fn config(engines: &Isolated) -> Config {
     Config::parse_from(std::iter::once("api").chain(engine_arguments(engines).iter().map(String::as_str)))
+}
+
+/// The same, whose requests wait for a connection to Postgres as long as a busy machine needs. In production they are
+/// answered 503 after 3 s.
+fn patient(engines: &Isolated) -> Config {
+    let mut config = config(engines);
+    config.postgres.acquire_timeout = ANSWER;
+    config
 }
 
 fn engine_arguments(engines: &Isolated) -> Vec<String> {

@@ -13,7 +13,8 @@ use crate::world::World;
 /// The failures of a delivery: attempt, status, class and body of each.
 type Failures = Vec<(i16, Option<i16>, Option<String>, String)>;
 
-/// Sends one click to a misbehaving receiver and returns the failure log after the first attempt, which never times out.
+/// Sends one click to a misbehaving receiver and returns the failure log after the first attempt, which never times
+/// out.
 async fn fails(behaviour: Behaviour) -> Failures {
     fails_with(behaviour, |_| {}).await
 }
@@ -47,8 +48,16 @@ async fn fails_with(behaviour: Behaviour, change: impl FnOnce(&mut Config)) -> F
         }
     })
     .await;
-    dispatcher.stop().await;
     assert_eq!(receiver.requests(), 1);
+    if !failures.is_empty() {
+        world.make_due().await;
+        eventually("it is attempted again", async || match receiver.requests() {
+            2 => Ok(()),
+            count => Err(count),
+        })
+        .await;
+    }
+    dispatcher.kill().await;
     failures
 }
 

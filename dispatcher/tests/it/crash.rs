@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use schemas::message::{Class, delivery_id};
-use tests::eventually;
 use tests::receiver::{Answer, Receiver};
+use tests::{eventually, eventually_within};
 
 use crate::world::World;
 
@@ -80,8 +80,14 @@ async fn leases_of_a_killed_dispatcher_are_released_before_they_expire() {
     })
     .await;
     first.kill().await;
-    // Its leases last longer than this waits.
-    world.done().await;
+    // It takes about two seconds. Its leases last for ten minutes.
+    eventually_within("all are taken over and delivered", Duration::from_secs(60), async || {
+        match world.pending().await {
+            0 => Ok(()),
+            left => Err(left),
+        }
+    })
+    .await;
     let requests = receiver.requests();
     let ids: HashSet<&str> = requests.iter().map(|request| request.delivery()).collect();
     assert_eq!((ids.len(), requests.len()), (8, 16), "each was in flight once, and is sent once more");

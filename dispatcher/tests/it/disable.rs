@@ -251,13 +251,14 @@ async fn deliveries_of_a_suspended_account_wait_and_use_no_attempt() {
     let receiver = Receiver::start(|_, number| Answer::Status(if number == 0 { 503 } else { 200 })).await;
     let workspace = world.workspace("business").await;
     world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    // Long enough to suspend the account before the retry is due.
     let dispatcher = world.dispatcher_with(|config| config.tuning.retry_base = Duration::from_secs(20)).await;
     world.click(workspace, Class::Human).await;
     world.failed(1).await;
     world.suspend(workspace, true).await;
-    world.make_due().await;
-    // Its retry is due, and is neither sent nor removed.
-    let postponed = "SELECT count(*) FROM webhook_deliveries WHERE due_at > now() + interval '30 seconds' AND attempts = 1";
+    // Its retry becomes due, and is neither sent nor removed.
+    let postponed = "SELECT count(*) FROM webhook_deliveries WHERE due_at > now() + interval '30 seconds' AND attempts \
+        = 1";
     eventually("it is postponed", async || match world.number(postponed).await {
         1 => Ok(()),
         count => Err(count),

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use schemas::message::{Class, LinkEventKind};
+use tests::PATIENCE;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::world::{SECRET, World};
-use tests::PATIENCE;
 
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/receiver/receiver.py")

@@ -44,12 +44,14 @@ async fn endpoints_that_never_answer_do_not_delay_those_that_do() {
                 world.endpoint(shared, &receiver.url("/hole"), &["click.created"]).await;
             }
         }
+        if round == 2 {
+            eventually("requests hang", async || match receiver.requests_to("/hole").len() {
+                0 => Err(0),
+                _ => Ok(()),
+            })
+            .await;
+        }
     }
-    eventually("requests hang", async || match receiver.requests_to("/hole").len() {
-        0 => Err(0),
-        _ => Ok(()),
-    })
-    .await;
     assert!(receiver.requests_to("/hole").len() <= 16);
     dispatcher.kill().await;
 }

@@ -45,7 +45,7 @@ async fn a_retry_has_the_same_id_and_body() {
     .await;
     let workspace = world.workspace("business").await;
     let endpoint = world.endpoint(workspace, &receiver.url("/hook"), &["click.created"]).await;
-    let base = Duration::from_secs(3_600);
+    let base = Duration::from_secs(300);
     let dispatcher = world.dispatcher_with(|config| config.tuning.retry_base = base).await;
     world.click(workspace, Class::Human).await;
     for (attempts, wait) in [(1, base), (2, base * 2)] {

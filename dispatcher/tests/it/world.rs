@@ -21,7 +21,7 @@ use service::metrics::Metrics;
 use service::{Shutdown, sealed};
 use sqlx::{PgPool, Row as _};
 use tests::engines::{Isolated, isolated};
-use tests::{PATIENCE, eventually};
+use tests::{ANSWER, PATIENCE, eventually};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, spawn_blocking};
 use uuid::Uuid;
@@ -32,8 +32,8 @@ pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// The wait after a first failed attempt, unless a test wants another one.
 const RETRY_BASE: Duration = Duration::from_millis(10);
 
-/// The timeout of an attempt, unless a test wants another one: longer than a test waits, so that neither an attempt nor a lease
-/// ends by itself on a busy machine.
+/// The timeout of an attempt, unless a test wants another one: longer than a test waits, so that neither an attempt nor
+/// a lease ends by itself on a busy machine.
 const ATTEMPT_DEADLINE: Duration = Duration::from_secs(600);
 
 pub(crate) const SECRET_KEYS: &str = "1:0707070707070707070707070707070707070707070707070707070707070707";
@@ -244,7 +244,7 @@ impl World {
         let consumer = Arc::new(self.consumer());
         eventually("the committed offsets are at the ends of the topics", async || {
             let (consumer, asked) = (Arc::clone(&consumer), ends.clone());
-            let committed = spawn_blocking(move || consumer.committed_offsets(asked, PATIENCE).unwrap());
+            let committed = spawn_blocking(move || consumer.committed_offsets(asked, ANSWER).unwrap());
             let committed = committed.await.unwrap();
             if committed == ends { Ok(()) } else { Err(committed) }
         })
@@ -271,7 +271,7 @@ impl World {
                 for topic in [topic::CLICKS, topic::LINK_EVENTS] {
                     for partition in 0..topic.partitions {
                         let name = isolated.topic(topic);
-                        let (_, end) = consumer.fetch_watermarks(&name, partition, PATIENCE)?;
+                        let (_, end) = consumer.fetch_watermarks(&name, partition, ANSWER)?;
                         if end > 0 {
                             ends.insert((name, partition), end);
                         }
@@ -366,7 +366,8 @@ impl World {
         .await;
     }
 
-    /// Makes every delivery due that waits for its next attempt.
+    /// Makes every delivery due that waits for its next attempt. By itself, a dispatcher does that to one that is due
+    /// in more than 20 minutes.
     pub(crate) async fn make_due(&self) {
         sqlx::query("UPDATE webhook_deliveries SET due_at = now()").execute(&self.pool).await.unwrap();
     }

@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(length))
         receiver = self.server
         verified = verify(receiver.secret, self.headers.get("X-Service-Signature", ""), body, time.time())
-        # Answered first: a counted event is one whose sender has the answer.
+        # Answered first, so that the sender has the answer to every event that is shown.
         self.answer(200 if verified else 400)
         receiver.show(
             {

@@ -1,4 +1,5 @@
-//! Checks the signature of a webhook. Needs the crates `hmac` 0.13 and `sha2` 0.11: Rust's standard library has no HMAC.
+//! Checks the signature of a webhook. Needs the crates `hmac` 0.13 and `sha2` 0.11: Rust's standard library has no
+//! HMAC.
 //!
 //! ```sh
 //! WEBHOOK_SECRET=whsec_... cargo run -p dispatcher --example verify -- "$X_SERVICE_SIGNATURE" < body

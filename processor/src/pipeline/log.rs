@@ -23,15 +23,15 @@ use crate::pipeline::decode::{Record, decode};
 /// How long librdkafka's reasons of a failure, which are logged, may take.
 const REASONS: Duration = Duration::from_millis(100);
 
-/// Timeout of one request to Kafka.
+/// Timeout of one request to Kafka. A question is repeated until this has passed, and takes twice as long at most.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause before a question is repeated.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Returns whether the same question can soon be answered: the brokers are about to agree which of them leads a partition
-/// or coordinates the group (of a new cluster, or after the loss of a broker), or librdkafka is about to know a partition.
-/// It waits for that only while it joins, reads or writes.
+/// Returns whether the same question can soon be answered: the brokers are about to agree which of them leads a
+/// partition or coordinates the group (of a new cluster, or after the loss of a broker), or librdkafka is about to know
+/// a partition. It waits for that only while it joins, reads or writes.
 const fn settles(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode::{
         CoordinatorLoadInProgress, CoordinatorNotAvailable, LeaderNotAvailable, NotCoordinator,
@@ -227,7 +227,8 @@ impl Log {
                     Some(code) if settles(code) && Instant::now() < until => {
                         thread::sleep(PAUSE);
                         // By itself, librdkafka asks for new partitions and leaders after up to five minutes.
-                        let _ = client.fetch_metadata(Some(&topic), TIMEOUT);
+                        let left = until.saturating_duration_since(Instant::now());
+                        let _ = client.fetch_metadata(Some(&topic), left);
                     }
                     _ => return answer,
                 }
@@ -237,8 +238,8 @@ impl Log {
     }
 }
 
-/// Takes errors and log lines off the queue of a client that is not polled otherwise, for as long as `wait`, also if more come:
-/// a broker whose certificate is wrong gives one at each connection.
+/// Takes errors and log lines off the queue of a client that is not polled otherwise, for as long as `wait`, also if
+/// more come: a broker whose certificate is wrong gives one at each connection.
 fn empty_queue(client: &BaseConsumer<Context>, wait: Duration) {
     let until = Instant::now() + wait;
     while client.poll(until.saturating_duration_since(Instant::now())).is_some() {}

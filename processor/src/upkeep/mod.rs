@@ -1,8 +1,9 @@
 //! Closes slices, purges deleted links, and removes rows that no plan shows any more.
 //!
-//! One process at a time does this: the one that [`crate::pipeline::intake`] selects. Two may still overlap, so each insert
-//! is fenced under upkeep's own epoch, as inserts of clicks are: after the epoch is raised, a former owner's inserts fail.
-//! Interrupted work leaves rows of a version that was never activated. They are not counted, and are removed later.
+//! One process at a time does this: the one that [`crate::pipeline::intake`] selects. Two may still overlap, so each
+//! insert is fenced under upkeep's own epoch, as inserts of clicks are: after the epoch is raised, a former owner's
+//! inserts fail. Interrupted work leaves rows of a version that was never activated. They are not counted, and are
+//! removed later.
 
 mod purge;
 mod retention;
@@ -57,7 +58,8 @@ impl Default for Schedule {
     }
 }
 
-/// Upper limits, in milliseconds, of a command's random pause after another process took over: the first one, and the highest.
+/// Upper limits, in milliseconds, of a command's random pause after another process took over: the first one, and the
+/// highest.
 const FIRST_BACKOFF: u64 = 2_000;
 const MAX_BACKOFF: u64 = 30_000;
 
@@ -160,7 +162,7 @@ impl Upkeep {
             self.purge().await?;
             self.purged = Some(Instant::now());
         }
-        // By this process, a former owner or an operator's command.
+        // This process, a former owner or an operator's command may have replaced a version.
         let newest_version = self.tables.newest_version().await?;
         if newest_version != self.newest_version {
             self.newest_version = newest_version;
@@ -216,8 +218,8 @@ pub(crate) async fn close_again(
         }
         let closed = async { tables.close_again(raise_epoch(store).await?, slice).await };
         match closed.await {
-            // A processor, which pauses after it was fenced, or another command has taken over. The random pause keeps two
-            // commands from fencing each other forever.
+            // A processor, which pauses after it was fenced, or another command has taken over. The random pause keeps
+            // two commands from fencing each other forever.
             Err(UpkeepError::Fenced) => {
                 let (_, random) = Uuid::now_v7().as_u64_pair();
                 sleep(Duration::from_millis(random % limit)).await;

@@ -11,9 +11,9 @@ use rdkafka::client::DefaultClientContext;
 use schemas::message::Message as _;
 use schemas::topic;
 use tests::engines::{counting_on, isolated, isolated_with_given_times};
-use tests::eventually;
 use tests::faults::own_kafka_and_folder;
 use tests::proxy::Proxy;
+use tests::{ANSWER, eventually};
 
 use crate::adopt_topic::FORMER;
 use crate::audit::assert_equal;
@@ -43,7 +43,8 @@ async fn two_processors_on_the_same_partitions_store_each_click_once() {
         edge.send_many(&format!("more-{sent}"), 60).await;
         sent += 60;
         let takes = "SELECT min(takes) FROM (SELECT max(n) AS takes FROM \
-                     (SELECT owner, src, count() AS n FROM owners WHERE src < 4294967295 GROUP BY owner, src) GROUP BY owner)";
+                     (SELECT owner, src, count() AS n FROM owners WHERE src < 4294967295 GROUP BY owner, src) GROUP BY \
+                     owner)";
         let takes = isolated.clickhouse(takes).await;
         if takes.trim().parse::<u32>().unwrap() >= 2 { Ok(()) } else { Err(takes) }
     })
@@ -296,5 +297,11 @@ async fn an_added_partition_is_noticed() {
     let admin: AdminClient<DefaultClientContext> = isolated.kafka().create().unwrap();
     let more = NewPartitions::new(&name, added as usize + 1);
     admin.create_partitions([&more], &AdminOptions::new()).await.unwrap().remove(0).unwrap();
+    eventually("another client sees it", async || {
+        let metadata = admin.inner().fetch_metadata(Some(&name), ANSWER).unwrap();
+        let seen = metadata.topics()[0].partitions().len();
+        if seen > added as usize { Ok(()) } else { Err(seen) }
+    })
+    .await;
     assert_eq!(log.extent(added).await.unwrap(), Extent { start: 0, end: 0 });
 }

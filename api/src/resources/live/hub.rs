@@ -98,8 +98,8 @@ impl Drop for Leave {
 }
 
 impl Hub {
-    /// Creates the hub of a process with this number of connections. Streams may hold a quarter of them, since they stay open
-    /// for hours.
+    /// Creates the hub of a process with this number of connections. Streams may hold a quarter of them, since they
+    /// stay open for hours.
     pub(crate) fn new(max_connections: usize) -> Self {
         Self {
             state: Arc::default(),
@@ -186,7 +186,7 @@ impl Hub {
         Ok(Subscription { missed, has_gap, queue, _leave: leave, _slot: slot })
     }
 
-    /// Takes a slot for a listener of a workspace that has this number of them.
+    /// Takes a slot for a listener of a workspace that already has `of_workspace`.
     fn take_slot(&self, account: Uuid, of_workspace: usize) -> Result<Slot<Uuid>, ApiError> {
         if of_workspace >= MOST_OF_WORKSPACE {
             let message = format!(

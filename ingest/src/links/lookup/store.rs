@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::{ForwardQuery, Link};
-use service::postgres::{DatabaseUrl, PostgresConfig, pool};
+use service::postgres::{DatabaseUrl, pool};
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -30,7 +30,7 @@ struct Row {
 
 impl Store {
     pub(super) fn new(url: DatabaseUrl) -> Self {
-        Self(pool(&PostgresConfig { url }, "hopline-ingest", CONNECTIONS))
+        Self(pool(&url.into(), "hopline-ingest", CONNECTIONS))
     }
 
     /// Returns the link with this slug.

@@ -8,9 +8,12 @@ use super::super::progress;
 use super::{ARRIVED, OwnEngines, SOME, Stage, delivering, receiver};
 use crate::arrivals::{Arrivals, Interruption};
 use crate::engines::http_client;
+use crate::eventually_within;
 use crate::load::Load;
 use crate::receiver::Receiver;
-use crate::{eventually, eventually_within};
+
+/// How long it may take until deliveries continue after an outage. It should take seconds.
+const RESUMED: Duration = Duration::from_secs(90);
 
 /// The length of the outages and the load.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +68,7 @@ async fn outage(engine: &Server, down: Duration, stage: &Stage, load: &Load, rec
     let back = Instant::now();
     say("is back");
     let wanted = receiver.count() + SOME;
-    eventually("deliveries go on", async || match receiver.count() {
+    eventually_within("deliveries go on", RESUMED, async || match receiver.count() {
         count if count >= wanted => Ok(()),
         count => Err(format!("{count} of {wanted}")),
     })

@@ -41,7 +41,7 @@ impl Services {
 
     /// Returns whether the programs are optimised.
     pub(crate) fn are_released(&self) -> bool {
-        self.programs.values().any(|path| path.iter().any(|folder| folder == "release"))
+        self.programs.values().any(|path| path.parent().is_some_and(|folder| folder.ends_with("release")))
     }
 
     pub(crate) fn program(&self, name: &str) -> anyhow::Result<&Path> {
