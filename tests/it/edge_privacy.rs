@@ -5,6 +5,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
+use aho_corasick::AhoCorasick;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use chrono::Utc;
@@ -29,10 +30,10 @@ const ADDRESSES: [&str; 5] = [
 
 /// The patterns to search for.
 struct Needles {
-    /// In lower case.
-    texts: BTreeSet<String>,
+    /// In lower and upper case.
+    texts: AhoCorasick,
     /// Case-sensitive texts, and bytes.
-    exact: Vec<Vec<u8>>,
+    exact: AhoCorasick,
 }
 
 impl Needles {
@@ -59,18 +60,14 @@ impl Needles {
             exact.extend([STANDARD_NO_PAD.encode(text), URL_SAFE_NO_PAD.encode(text)].map(Vec::from));
             exact.push(octets);
         }
-        Self { texts, exact }
+        let texts = AhoCorasick::builder().ascii_case_insensitive(true).build(texts).unwrap();
+        Self { texts, exact: AhoCorasick::new(exact).unwrap() }
     }
 
     /// Returns a pattern that is found in some bytes.
     fn find(&self, bytes: &[u8]) -> Option<String> {
-        let lower = bytes.to_ascii_lowercase();
-        let has = |hay: &[u8], needle: &[u8]| hay.windows(needle.len()).any(|window| window == needle);
-        let text = self.texts.iter().find(|text| has(&lower, text.as_bytes())).cloned();
-        text.or_else(|| {
-            let bytes = self.exact.iter().find(|needle| has(bytes, needle))?;
-            Some(String::from_utf8_lossy(bytes).into_owned())
-        })
+        let found = self.texts.find(bytes).or_else(|| self.exact.find(bytes))?;
+        Some(String::from_utf8_lossy(&bytes[found.range()]).into_owned())
     }
 
     fn are_not_in(&self, place: &str, bytes: &[u8]) {
