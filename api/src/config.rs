@@ -78,8 +78,8 @@ pub struct Config {
     #[arg(long, value_name = "KEYS", env = "HOPLINE_SECRET_KEYS", hide_env_values = true)]
     pub secret_keys: KeyRing,
 
-    /// Requests that one client address may make in a minute without a valid key, conversions included. The first request
-    /// of a key at an instance counts as well.
+    /// Requests that one client address may make in a minute without a valid key, conversions included. The first
+    /// request of a key at an instance counts as well.
     #[arg(long, value_name = "COUNT", env = "HOPLINE_ADDRESS_REQUESTS_PER_MINUTE", default_value = "600")]
     pub address_requests_per_minute: NonZeroU32,
 

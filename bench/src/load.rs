@@ -162,7 +162,8 @@ impl Load {
     /// Runs an open load of `rate` requests a second, and returns the latencies from when each request was due and
     /// the delays of the load itself, in microseconds.
     ///
-    /// A closed load sends nothing to a server that hangs, and so hides most of the slow answers (coordinated omission).
+    /// A closed load sends nothing to a server that hangs, and so hides most of the slow answers (coordinated
+    /// omission).
     ///
     /// # Errors
     /// When a request gets no answer, or another status.

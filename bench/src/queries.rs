@@ -1,6 +1,7 @@
 //! `bench queries`: how long the API takes for counters, series and breakdowns of a link with many clicks.
 //!
-//! Requests go to a running API, one after the other on one connection. Rollups answer for closed slices, raw rows for today.
+//! Requests go to a running API, one after the other on one connection. Rollups answer for closed slices, raw rows for
+//! today.
 
 use std::time::Instant;
 

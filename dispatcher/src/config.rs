@@ -39,7 +39,8 @@ pub struct Config {
     )]
     pub operations_listen: SocketAddr,
 
-    /// Keys that open the endpoints' secrets, as id:key, more of them separated by commas, with keys of 64 hexadecimal digits.
+    /// Keys that open the endpoints' secrets, as id:key, more of them separated by commas, with keys of 64 hexadecimal
+    /// digits.
     #[arg(long, value_name = "KEYS", env = "HOPLINE_SECRET_KEYS", hide_env_values = true)]
     pub secret_keys: KeyRing,
 

@@ -78,8 +78,8 @@ pub struct Config {
     )]
     pub respect_privacy_signals: bool,
 
-    /// Clicks of one client address (of an IPv6 /64 network) per minute that count by their class; further ones redirect
-    /// and count as those of a bot. 0 is no limit.
+    /// Clicks of one client address (of an IPv6 /64 network) per minute that count by their class; further ones
+    /// redirect and count as those of a bot. 0 is no limit.
     #[arg(long, value_name = "COUNT", env = "HOPLINE_CLICKS_PER_MINUTE", default_value = "6000")]
     pub clicks_per_minute: u32,
 

@@ -2,7 +2,8 @@
 
 use service::metrics::Metric;
 
-/// Upper bounds of the buckets of a redirect. From memory it takes microseconds, with a lookup in Postgres milliseconds.
+/// Upper bounds of the buckets of a redirect. From memory it takes microseconds, with a lookup in Postgres
+/// milliseconds.
 const REDIRECT_SECONDS: &[f64] = &[0.000_1, 0.001, 0.01, 0.1, 1.0];
 
 /// The metrics of this crate. `.ci/reference.py` reads this table.

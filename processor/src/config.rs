@@ -55,8 +55,8 @@ pub struct Config {
           value_parser = clap::value_parser!(u64).range(1..=43_200))]
     pub slice_delay_seconds: u64,
 
-    /// Hours between two audits, which one processor runs by itself, up to 8760; 0 runs none. An audit reads all clicks that
-    /// Kafka holds.
+    /// Hours between two audits, which one processor runs by itself, up to 8760; 0 runs none. An audit reads all clicks
+    /// that Kafka holds.
     #[arg(long, value_name = "HOURS", env = "HOPLINE_AUDIT_HOURS", default_value = "24",
           value_parser = clap::value_parser!(u64).range(..=8_760))]
     pub audit_hours: u64,

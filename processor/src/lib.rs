@@ -9,7 +9,8 @@
 //!
 //! Why each click becomes a row exactly once, even after kills:
 //!
-//! - A row carries its position in the log, and a batch is one part of the table, so it is stored completely or not at all.
+//! - A row carries its position in the log, and a batch is one part of the table, so it is stored completely or not at
+//!   all.
 //! - Only the owner with the highest epoch may insert rows of a partition, and each insert checks its epoch; see
 //!   [`pipeline::ownership`].
 //! - After an insert without an answer, the processor reads the rows back.

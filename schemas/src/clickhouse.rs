@@ -62,7 +62,8 @@ pub const PRECISION: u8 = 17;
 /// Number of distinct visitors below which a state of this precision is exact, because it is a plain set.
 pub const EXACT_VISITORS: u64 = 1 << (PRECISION - 5);
 
-/// The tables whose rows are counts, or decide which of them are active. A replica can be read when it has all of these.
+/// The tables whose rows are counts, or decide which of them are active. A replica can be read when it has all of
+/// these.
 pub const COUNTED: [&str; 6] = ["clicks", "counts", "breakdowns", "slices", "deleted_links", "conversions"];
 
 /// The tables whose rows are divided among the shards; every shard has all rows of the others.
@@ -73,8 +74,8 @@ const SHARDED: [&str; 3] = ["clicks", "counts", "breakdowns"];
 const REPLICATED_SETTINGS: &str = "replicated_deduplication_window = 100000, \
      replicated_deduplication_window_seconds = 86400, min_compressed_bytes_to_fsync_after_fetch = 1";
 
-/// The table whose rows keep the number of their block when blocks are merged: a report counts the conversions of the blocks
-/// that every replica has.
+/// The table whose rows keep the number of their block when blocks are merged: a report counts the conversions of the
+/// blocks that every replica has.
 const BLOCK_NUMBERS: (&str, &str) = ("conversions", ", enable_block_number_column = 1");
 
 /// Returns a statement that creates a replicated table instead of the same table of a single server.
@@ -100,7 +101,8 @@ pub fn replicated(statement: &str) -> String {
     format!("{columns}ENGINE = Replicated{name}({arguments}){rest}{separator} {REPLICATED_SETTINGS}{numbers}")
 }
 
-/// Returns the statement that creates a table of one server beside table `clicks`, with the same columns and partitions.
+/// Returns the statement that creates a table of one server beside table `clicks`, with the same columns and
+/// partitions.
 pub fn staging(table: &str) -> String {
     let clicks = without_comments(CLICKS);
     let engine = clicks.find("ENGINE = ").map_or("", |at| &clicks[at..]);

@@ -138,8 +138,8 @@ const CLICKHOUSE: [(&str, &str, &str); 16] = {
 /// Prefix of the tables in which the processor rebuilds a day.
 pub const STAGING: &str = "clicks_staging_";
 
-/// Returns the rights of each user in ClickHouse, as `GRANT … ON …`, on a single server or in a cluster; the tables need not
-/// exist yet.
+/// Returns the rights of each user in ClickHouse, as `GRANT … ON …`, on a single server or in a cluster; the tables
+/// need not exist yet.
 pub fn clickhouse(database: &str, in_cluster: bool) -> Vec<(User, String)> {
     let mut grants = vec![(User::Migrate, format!("GRANT ALL ON `{database}`.*"))];
     for engine in [

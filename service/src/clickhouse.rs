@@ -40,7 +40,8 @@ pub struct ClickhouseConfig {
     )]
     pub url: ClickhouseUrl,
 
-    /// The name of ClickHouse's cluster, as in system.clusters, whose replicas the URL lists; without it, a single server.
+    /// The name of ClickHouse's cluster, as in system.clusters, whose replicas the URL lists; without it, a single
+    /// server.
     #[arg(
         id = "clickhouse_cluster",
         long = "clickhouse-cluster",

@@ -61,8 +61,8 @@ pub struct Context {
     pub metrics: Metrics,
 }
 
-/// Runs a program: reads its configuration, starts logs and metrics, runs `run` and returns the exit code. With the first
-/// argument `healthcheck` it asks the program that runs already instead.
+/// Runs a program: reads its configuration, starts logs and metrics, runs `run` and returns the exit code. With the
+/// first argument `healthcheck` it asks the program that runs already instead.
 ///
 /// The exit code is 0 when `run` succeeds, 64 when the configuration is invalid or the error's chain contains
 /// [`Faults`], else 1. A process that has not finished at its shutdown deadline ends with 1.

@@ -18,8 +18,8 @@ pub(crate) fn shut_down(is_meant: impl Fn(SocketAddr) -> bool) -> io::Result<usi
     for entry in fs::read_dir("/proc/self/fd")? {
         let name = entry?.file_name();
         let Some(file) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        // The file may be closed, and its number in use again, between the two calls. Then a connection is lost that was
-        // just opened, which all must expect of a connection.
+        // The file may be closed, and its number in use again, between the two calls. Then a connection is lost that
+        // was just opened, which all must expect of a connection.
         if peer(file).is_some_and(&is_meant) && shutdown(file, Shutdown::Both).is_ok() {
             count += 1;
         }

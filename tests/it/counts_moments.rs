@@ -27,8 +27,8 @@ const TAKES: &str = "SELECT count() FROM owners WHERE src < 4294967295";
 
 /// Checks ClickHouse's answer to an insert under an old epoch, which has stored nothing.
 ///
-/// A server that knows the higher epoch rejects it, with the code of `throwIf`. A replica may not know it yet: there the
-/// insert is a success that stores nothing, because another one has its token.
+/// A server that knows the higher epoch rejects it, with the code of `throwIf`. A replica may not know it yet: there
+/// the insert is a success that stores nothing, because another one has its token.
 fn assert_rejected(engines: &Isolated, answer: &str) {
     let is_ignored = engines.is_replicated() && answer.starts_with("HTTP/1.1 200");
     assert!(is_ignored || answer.contains("Exception-Code: 395"), "{answer}");
@@ -124,7 +124,8 @@ async fn a_late_insert_of_a_frozen_processor_is_rejected() {
     assert_eq!(repeats, 0);
 }
 
-/// Shows that the test above can fail: without the check, the same insert is stored; on replicas its token keeps it out.
+/// Shows that the test above can fail: without the check, the same insert is stored; on replicas its token keeps it
+/// out.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_epoch_check_a_late_insert_doubles_clicks() {
     let engines = counting().await;

@@ -1,4 +1,5 @@
-//! Every engine is lost at once: ClickHouse and Postgres come back from backups of different ages, Kafka comes back empty.
+//! Every engine is lost at once: ClickHouse and Postgres come back from backups of different ages, Kafka comes back
+//! empty.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -103,7 +103,8 @@ async fn kafkas_own_tool_takes_the_printed_rights() {
     let folder = Scratch::new("acls").unwrap();
     let classes = Cache::shared().kafka().await.unwrap().join("*");
     let tool = format!(
-        "kafka-acls.sh() {{ java -Xmx128m -XX:TieredStopAtLevel=1 -cp '{}' org.apache.kafka.tools.AclCommand \"$@\"; }}",
+        "kafka-acls.sh() {{ java -Xmx128m -XX:TieredStopAtLevel=1 -cp '{}' org.apache.kafka.tools.AclCommand \"$@\"; \
+            }}",
         classes.display()
     );
     std::fs::write(folder.path().join("admin.properties"), "").unwrap();

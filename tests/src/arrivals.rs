@@ -164,7 +164,8 @@ impl fmt::Display for Arrivals {
             f,
             "{answered} clicks answered, {arrived} deliveries arrived, {} missing, {} of no click, {} wrong; \
              {repeats} repeats over {interruptions} interruptions, of at most {}: {interrupted} of requests before the \
-             end of one ({meanwhile} after its beginning), {unanswered} of requests without an answer, {logged} after a failed attempt, {} without a reason",
+             end of one ({meanwhile} after its beginning), {unanswered} of requests without an answer, {logged} after \
+             a failed attempt, {} without a reason",
             self.missing.len(),
             self.strangers.len(),
             self.wrong.len(),

@@ -35,8 +35,8 @@ pub async fn isolated_with_given_times() -> Isolated {
     migrated(given(), &GIVEN_TIMES).await
 }
 
-/// The settings of a topic whose records have their producer's times. Not changed later: a broker applies a change at some
-/// time after it confirmed it.
+/// The settings of a topic whose records have their producer's times. Not changed later: a broker applies a change at
+/// some time after it confirmed it.
 const GIVEN_TIMES: [(&str, &str); 2] = [("message.timestamp.type", "CreateTime"), ("retention.ms", "-1")];
 
 /// Creates isolated parts of engines that a test has started.
@@ -63,8 +63,8 @@ fn given() -> [String; 3] {
     ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(engine)
 }
 
-/// Shows with a test that failed what the services it ran in its own process warned of. The output of a benchmark, which uses
-/// these engines too, is for a program.
+/// Shows with a test that failed what the services it ran in its own process warned of. The output of a benchmark,
+/// which uses these engines too, is for a program.
 fn log_warnings() {
     // An earlier call has started it.
     let _ = tracing_subscriber::fmt()

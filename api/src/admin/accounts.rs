@@ -146,7 +146,10 @@ pub(super) async fn show_account(app: &App, account: AccountId) -> sqlx::Result<
             "created_at": schemas::time::text(created_at),
         })
     };
-    let workspace = |(id, name, kind, links): (Uuid, String, String, i64)| json!({ "workspace_id": WorkspaceId::from_uuid(id), "name": name, "kind": kind, "links": links });
+    let workspace = |(id, name, kind, links): (Uuid, String, String, i64)| {
+        let id = WorkspaceId::from_uuid(id);
+        json!({ "workspace_id": id, "name": name, "kind": kind, "links": links })
+    };
     let mut shown = json!({
         "account_id": account,
         "name": row.name,

@@ -153,8 +153,8 @@ pub(super) enum Command {
     ///
     /// Examples: api admin publish-links; api admin publish-links --restored
     PublishLinks {
-        /// Postgres was restored from a backup: give each link a revision above those that were lost, so that edges take
-        /// what Postgres has instead of the later changes that they know.
+        /// Postgres was restored from a backup: give each link a revision above those that were lost, so that edges
+        /// take what Postgres has instead of the later changes that they know.
         #[arg(long)]
         restored: bool,
     },
@@ -264,7 +264,8 @@ pub(super) enum Command {
         #[arg(long)]
         account: AccountId,
     },
-    /// Deletes an account with everything of it, for good: first its links, then all else in Postgres; clicks within the hour.
+    /// Deletes an account with everything of it, for good: first its links, then all else in Postgres; clicks within
+    /// the hour.
     ///
     /// What stays is the ids of its links, so that no replay brings one back, and entries of the audit trail without
     /// names. Its slugs are nobody's for 90 days. Run it again if it was interrupted.
@@ -290,12 +291,13 @@ pub(super) enum Command {
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
     },
-    /// Removes all that has ended, as the running API does every ten minutes, compares every link with the blocked hosts,
-    /// and prints how much it removed.
+    /// Removes all that has ended, as the running API does every ten minutes, compares every link with the blocked
+    /// hosts, and prints how much it removed.
     ///
     /// Example: api admin sweep --json
     Sweep,
-    /// Seals all secrets of webhooks and second factors with the first of HOPLINE_SECRET_KEYS, so that the other keys can be removed.
+    /// Seals all secrets of webhooks and second factors with the first of HOPLINE_SECRET_KEYS, so that the other keys
+    /// can be removed.
     ///
     /// Example: api admin reseal
     Reseal,

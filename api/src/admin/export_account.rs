@@ -17,8 +17,8 @@ use crate::store::{accounts, portable};
 
 /// Writes a file of JSON lines for each kind of row into a new directory; `None` when there is no such account.
 ///
-/// A directory that exists is an error, and what an interrupted command wrote is incomplete: it lacks `account.json`, which
-/// comes last.
+/// A directory that exists is an error, and what an interrupted command wrote is incomplete: it lacks `account.json`,
+/// which comes last.
 pub(super) async fn export_account(
     app: &App,
     clickhouse: &Clickhouse,

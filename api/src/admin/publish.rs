@@ -53,9 +53,9 @@ pub(super) struct Published {
 
 /// Publishes the record of every edge token, link and deleted link again, and returns when Kafka has them.
 ///
-/// Records carry the link's present revision, so readers that know it change nothing; after Postgres was restored they carry
-/// one above those that were lost, so that readers take them instead of later changes. A link is locked until its record
-/// is in the outbox; otherwise a newer record could come first, and compaction would keep the older one.
+/// Records carry the link's present revision, so readers that know it change nothing; after Postgres was restored they
+/// carry one above those that were lost, so that readers take them instead of later changes. A link is locked until its
+/// record is in the outbox; otherwise a newer record could come first, and compaction would keep the older one.
 pub(super) async fn publish_links(pool: &PgPool, restored: bool) -> Result<Published, ApiError> {
     let mut outbox = Outbox { pool, logged: Instant::now() };
     let mut published = Published { edge_tokens: publish_edge_tokens(pool).await?, ..Published::default() };

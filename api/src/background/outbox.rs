@@ -39,8 +39,8 @@ const GATHERING: Duration = Duration::from_millis(20);
 /// Time between two measurements of the outbox.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Measures how many messages wait, and since when, until shutdown. Every instance does, because the one that publishes may
-/// hang.
+/// Measures how many messages wait, and since when, until shutdown. Every instance does, because the one that publishes
+/// may hang.
 pub(crate) async fn measure(pool: PgPool, shutdown: Shutdown) {
     let measurements = async {
         loop {

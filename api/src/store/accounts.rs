@@ -104,8 +104,8 @@ pub(crate) async fn take(transaction: &mut PgConnection, account: Uuid) -> sqlx:
 /// Waits in the account's queue, then locks its row.
 ///
 /// The lock of the row protects: it is read as it is once locked. The queue is for fairness: Postgres lets shared locks
-/// pass a waiting exclusive one, and a stream of writes could keep a plan from ever changing. Advisory locks are granted in
-/// order.
+/// pass a waiting exclusive one, and a stream of writes could keep a plan from ever changing. Advisory locks are
+/// granted in order.
 async fn hold(transaction: &mut PgConnection, query: &'static str, account: Uuid) -> sqlx::Result<Plan> {
     let plan: String =
         sqlx::query_scalar(query).bind(account).bind(queue(account)).fetch_one(transaction).await?;

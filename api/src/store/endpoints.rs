@@ -144,7 +144,8 @@ pub(crate) async fn rotate(
         "UPDATE webhook_endpoints
          SET previous_secret_key_id = secret_key_id, previous_secret_sealed = secret_sealed,
              previous_secret_until = now() + interval '24 hours',
-             secret_key_id = $3, secret_sealed = $4, updated_at = greatest(created_at, date_trunc('milliseconds', now()))
+             secret_key_id = $3, secret_sealed = $4, updated_at = greatest(created_at, date_trunc('milliseconds', \
+             now()))
          WHERE id = $1 AND workspace_id = $2",
     )
     .bind(id)
@@ -203,8 +204,8 @@ pub(crate) async fn delete(transaction: &mut PgConnection, workspace: Uuid, id: 
     Ok(true)
 }
 
-/// Finds the next endpoint after an id with a secret that another key than `key` sealed, and locks it. Returns its id, its
-/// secret and, if there is one, the former secret: key and sealed bytes of each.
+/// Finds the next endpoint after an id with a secret that another key than `key` sealed, and locks it. Returns its id,
+/// its secret and, if there is one, the former secret: key and sealed bytes of each.
 pub(crate) async fn next_sealed_with_another_key(
     transaction: &mut PgConnection,
     after: Uuid,

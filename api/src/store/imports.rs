@@ -234,8 +234,8 @@ pub(crate) struct Outcome {
     pub(crate) rejected_rows: Vec<RejectedRow>,
 }
 
-/// Records the outcome of the rows after the first `done`; false when another process has recorded them, or the account is
-/// suspended.
+/// Records the outcome of the rows after the first `done`; false when another process has recorded them, or the account
+/// is suspended.
 pub(crate) async fn advance(
     transaction: &mut PgConnection,
     id: Uuid,

@@ -191,7 +191,8 @@ pub(crate) async fn remove(transaction: &mut PgConnection, account: Uuid, id: Uu
         return Ok(refused);
     }
     sqlx::query(
-        "UPDATE users SET removed_at = now(), role = 'editor', email = NULL, totp_key_id = NULL, totp_sealed = NULL, totp_confirmed_at = NULL, name = '', password_hash = NULL
+        "UPDATE users SET removed_at = now(), role = 'editor', email = NULL, totp_key_id = NULL, totp_sealed = NULL, \
+            totp_confirmed_at = NULL, name = '', password_hash = NULL
          WHERE id = $1",
     )
     .bind(id)

@@ -41,13 +41,16 @@ pub(crate) async fn insert(
     name: &str,
     kind: Kind,
 ) -> sqlx::Result<Workspace> {
-    sqlx::query_as("INSERT INTO workspaces (id, account_id, name, kind) VALUES ($1, $2, $3, $4) RETURNING id, name, kind")
-        .bind(Uuid::now_v7())
-        .bind(account)
-        .bind(name)
-        .bind(kind.as_str())
-        .fetch_one(transaction)
-        .await
+    sqlx::query_as(
+        "INSERT INTO workspaces (id, account_id, name, kind) VALUES ($1, $2, $3, $4) RETURNING id, name, \
+        kind",
+    )
+    .bind(Uuid::now_v7())
+    .bind(account)
+    .bind(name)
+    .bind(kind.as_str())
+    .fetch_one(transaction)
+    .await
 }
 
 /// Reads the workspaces of an account, the oldest first.

@@ -14,7 +14,8 @@ use warp::reply::Response;
 use super::operation::Access;
 
 /// Headers of an answer that a page's script may read.
-const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, X-Request-Id, Location, Content-Disposition";
+const EXPOSED: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, X-Request-Id, \
+    Location, Content-Disposition";
 
 /// Seconds for which a browser may cache a preflight.
 const MAX_AGE: u32 = 600;

@@ -254,7 +254,9 @@ mod tests {
             let start_text = start.map(|offset| day(offset).to_string());
             let end_text = length.map(|length| day(start.unwrap_or(0) + length).to_string());
             // Other years are written with a sign, or refused.
-            let common = |text: &Option<String>| text.as_ref().is_none_or(|text| text.len() == 10 && !text.starts_with("0000"));
+            let common = |text: &Option<String>| {
+                text.as_ref().is_none_or(|text| text.len() == 10 && !text.starts_with("0000"))
+            };
             prop_assume!(common(&start_text) && common(&end_text));
             let window = Window::parse(start_text.as_deref(), end_text.as_deref(), retention, now()).unwrap();
             prop_assert!(window.start >= Window::of_retention(retention, now()).start);
@@ -267,7 +269,9 @@ mod tests {
         }
 
         #[test]
-        fn parsing_a_date_never_panics(text in "[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|[+-][0-9]{2}:[0-9]{2}))?") {
+        fn parsing_a_date_never_panics(
+            text in "[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|[+-][0-9]{2}:[0-9]{2}))?",
+        ) {
             let _ = window(Some(&text), Some(&text));
         }
     }

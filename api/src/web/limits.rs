@@ -2,8 +2,9 @@
 //!
 //! A request with a valid key counts for its account, in Postgres, in the statement that finds the key (see
 //! [`crate::web::caller`]): a fixed window of one minute over all keys, workspaces and instances. A request of the
-//! dashboard counts for the member, any other for the client's address, in this instance's memory. So does a key that this
-//! instance does not know: the address's budget is asked before Postgres is, and guesses cost no statement beyond it.
+//! dashboard counts for the member, any other for the client's address, in this instance's memory. So does a key that
+//! this instance does not know: the address's budget is asked before Postgres is, and guesses cost no statement beyond
+//! it.
 
 use std::hash::Hash;
 use std::net::IpAddr;
@@ -80,8 +81,8 @@ struct Addresses {
     known_keys: KnownKeys,
 }
 
-/// Keys that this instance has accepted, so that failures of others at their address do not stop them. A place holds a part
-/// of the latest key's digest.
+/// Keys that this instance has accepted, so that failures of others at their address do not stop them. A place holds a
+/// part of the latest key's digest.
 struct KnownKeys(Box<[AtomicU64]>);
 
 impl KnownKeys {

@@ -197,7 +197,9 @@ async fn an_account_is_exported_and_nothing_of_it_is_left_after_it_is_deleted() 
     let folder = std::env::temp_dir().join(format!("hopline-export-{}", uuid::Uuid::now_v7()));
     let to = folder.display().to_string();
     let exported = server.admin(&["export-account", "--account", &account, "--to", &to]).await;
-    let rows = json!({"members": 2, "workspaces": 1, "keys": 1, "links": 2, "conversions": 1, "webhooks": 1, "clicks": 0});
+    let rows = json!({
+        "members": 2, "workspaces": 1, "keys": 1, "links": 2, "conversions": 1, "webhooks": 1, "clicks": 0
+    });
     assert_eq!(exported["rows"], rows);
     let links = std::fs::read_to_string(folder.join("links.jsonl")).unwrap();
     assert!(links.lines().any(|line| line.contains("Secret plan")), "{links}");
@@ -220,8 +222,8 @@ async fn an_account_is_exported_and_nothing_of_it_is_left_after_it_is_deleted() 
     assert_eq!(record(&server, &id.to_string()).await["id"], id.to_string());
     server.all_published().await;
 
-    // Every table of Postgres is searched for the account's ids and for what its members wrote. The ids of deleted links
-    // stay, and the operator's trail.
+    // Every table of Postgres is searched for the account's ids and for what its members wrote. The ids of deleted
+    // links stay, and the operator's trail.
     let account_uuid = account.parse::<schemas::id::AccountId>().unwrap().uuid().to_string();
     let workspace_uuid = workspace.parse::<schemas::id::WorkspaceId>().unwrap().uuid().to_string();
     let mut connection = server.engines.postgres().await;
@@ -274,11 +276,14 @@ async fn personal_fields_of_conversions_go_with_the_retention_of_their_click() {
         async || server.admin(&["sweep"]).await["removed"]["conversions_without_personal_fields"].clone();
     assert_eq!(removed().await, 0);
     let age = async |days: i32| {
-        sqlx::query("UPDATE conversions SET clicked_at = date_trunc('day', now(), 'UTC') - make_interval(days => $1, secs => 1)")
-            .bind(days)
-            .execute(&mut server.engines.postgres().await)
-            .await
-            .unwrap();
+        sqlx::query(
+            "UPDATE conversions SET clicked_at = date_trunc('day', now(), 'UTC') - make_interval(days => $1, \
+            secs => 1)",
+        )
+        .bind(days)
+        .execute(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
     };
     // The plan keeps clicks for 1,095 days.
     age(1_094).await;

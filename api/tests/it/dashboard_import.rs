@@ -130,7 +130,8 @@ async fn files_of_every_spreadsheet_are_imported() {
 async fn control_characters_reject_a_row_only() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
-    let header = "name,destination,slug,tags,external_id,is_active,expires_at,redirect_status,forward_query,append_click_id";
+    let header = "name,destination,slug,tags,external_id,is_active,expires_at,redirect_status,forward_query,\
+                  append_click_id";
     let columns = header.split(',').count();
     // NUL, which Postgres takes in no text; another control character; bytes of Latin-1; half a character of UTF-8.
     let bad = [&b"a\0b"[..], b"a\x07b", b"caf\xe9", b"a\xf0\x9f\x9a"];

@@ -15,7 +15,10 @@ async fn the_first_owner_is_set_up_once_with_the_token() {
         browser.send(Method::GET, "/app/api/setup", None).await.body["needed"].clone()
     };
     assert_eq!(needed(&browser).await, true);
-    let owner = |token: &str, password: &str| json!({"name": "Ada", "email": "ada@example.com", "password": password, "token": token});
+    let owner = |token: &str, password: &str| {
+        let email = "ada@example.com";
+        json!({"name": "Ada", "email": email, "password": password, "token": token})
+    };
     let refused = browser.send(Method::POST, "/app/api/setup", Some(owner("wrong", PASSWORD))).await;
     assert_eq!((refused.status.as_u16(), &refused.body["code"]), (403, &json!("FORBIDDEN")));
     let token = text(&server.admin(&["setup-token"]).await["setup_token"]);

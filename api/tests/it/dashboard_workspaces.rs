@@ -50,7 +50,9 @@ async fn members_change_links_on_every_plan() {
 async fn a_list_shows_members_further_fields() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
-    let body = json!({"name": "a", "destination": "https://example.com", "tags": ["b", "a"], "expires_at": "2030-01-01T00:00:00Z"});
+    let body = json!({
+        "name": "a", "destination": "https://example.com", "tags": ["b", "a"], "expires_at": "2030-01-01T00:00:00Z"
+    });
     let link = owner.post("/links", body).await.body;
     let link_id: LinkId = text(&link["id"]).parse().unwrap();
     let at = schemas::time::to_millis(Utc::now()) - TimeDelta::minutes(1);
@@ -205,7 +207,8 @@ async fn only_the_dashboard_enables_a_disabled_endpoint() {
     let body = json!({"url": "https://example.com/hook", "events": ["click.created"]});
     let endpoint = owner.post("/webhooks", body).await.body;
     let id = text(&endpoint["id"]);
-    sqlx::query("UPDATE webhook_endpoints SET status = 'disabled', disabled_reason = 'tired', consecutive_exhausted = 15")
+    sqlx::query("UPDATE webhook_endpoints SET status = 'disabled', disabled_reason = 'tired', consecutive_exhausted = \
+        15")
         .execute(&mut server.engines.postgres().await)
         .await
         .unwrap();

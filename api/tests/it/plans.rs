@@ -166,7 +166,8 @@ async fn deleting_a_link_unlocks_the_oldest_locked_one() {
     assert_eq!(edit(4).await.status, 200);
 }
 
-/// Whether the caller is to ask again, as on a machine on which twelve requests wait longer for their turn than a lock may take.
+/// Whether the caller is to ask again, as on a machine on which twelve requests wait longer for their turn than a lock
+/// may take.
 fn is_busy(answer: &Answer) -> bool {
     answer.body["code"] == "UNAVAILABLE" && answer.headers.contains_key("retry-after")
 }

@@ -1,5 +1,5 @@
-//! How an endpoint is, and how one of its deliveries went, over HTTP. The dispatcher's part is in its own tests: here its
-//! tables are filled by hand.
+//! How an endpoint is, and how one of its deliveries went, over HTTP. The dispatcher's part is in its own tests: here
+//! its tables are filled by hand.
 
 use reqwest::Method;
 use serde_json::{Value, json};

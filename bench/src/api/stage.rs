@@ -74,7 +74,10 @@ impl Stage {
             .clickhouse("INSERT INTO progress SELECT 65536 + number, now64(3, 'UTC') FROM numbers(12)")
             .await;
         engines
-            .clickhouse("INSERT INTO sources (src, topic_id, at) SELECT 65536 + number, generateUUIDv4(), now64(3) FROM numbers(12)")
+            .clickhouse(
+                "INSERT INTO sources (src, topic_id, at) SELECT 65536 + number, generateUUIDv4(), now64(3) \
+                FROM numbers(12)",
+            )
             .await;
         Ok(Self { workspace, user, key, address, links, postgres, api, _deployment: deployment })
     }

@@ -41,13 +41,19 @@ const DEADLINE: Duration = Duration::from_secs(900);
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
     /// Deliveries of each round that counts deliveries per second
-    #[arg(long, value_name = "COUNT", default_value = "100000", value_parser = clap::value_parser!(u32).range(20..=100_000_000))]
+    #[arg(
+        long, value_name = "COUNT", default_value = "100000",
+        value_parser = clap::value_parser!(u32).range(20..=100_000_000)
+    )]
     deliveries: u32,
     /// Pairs of rounds: one of the dispatcher, one of the bare loop
     #[arg(long, value_name = "COUNT", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
     /// Endpoints of the round with many of them
-    #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = clap::value_parser!(u32).range(20..=1_000_000))]
+    #[arg(
+        long, value_name = "COUNT", default_value = "10000",
+        value_parser = clap::value_parser!(u32).range(20..=1_000_000)
+    )]
     endpoints: u32,
     /// Clicks per second of the round that measures latencies
     #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=10_000))]

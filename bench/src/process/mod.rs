@@ -23,7 +23,10 @@ use crate::terminal::{ENGINES, prepare, report_progress};
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
     /// Clicks on the topic; their rows, about 350 bytes each, are held in memory
-    #[arg(long, value_name = "COUNT", default_value = "3000000", value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    #[arg(
+        long, value_name = "COUNT", default_value = "3000000",
+        value_parser = clap::value_parser!(u64).range(1_000..=100_000_000)
+    )]
     clicks: u64,
     /// Pairs of rounds, each of which has all of the ways once
     #[arg(long, value_name = "COUNT", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]

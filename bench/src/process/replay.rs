@@ -30,10 +30,16 @@ const POLL: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
     /// Clicks that are counted first and then replayed
-    #[arg(long, value_name = "COUNT", default_value = "10000000", value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
+    #[arg(
+        long, value_name = "COUNT", default_value = "10000000",
+        value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000)
+    )]
     clicks: u64,
     /// Live clicks per second during the replay
-    #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long, value_name = "COUNT", default_value = "1000",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     rate: u32,
 }
 

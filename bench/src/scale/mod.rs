@@ -34,7 +34,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "WHAT", value_delimiter = ',', default_value = "rows,redirects,deliveries")]
     only: Vec<Work>,
     /// Clicks that each round makes rows of
-    #[arg(long, value_name = "COUNT", default_value = "1000000", value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    #[arg(
+        long, value_name = "COUNT", default_value = "1000000",
+        value_parser = clap::value_parser!(u64).range(1_000..=100_000_000)
+    )]
     clicks: u64,
     /// Rounds of each way
     #[arg(long, value_name = "COUNT", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -43,7 +46,10 @@ pub(crate) struct Options {
     #[arg(long, default_value = "5", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
     /// Deliveries of each round that sends webhooks
-    #[arg(long, value_name = "COUNT", default_value = "100000", value_parser = clap::value_parser!(u32).range(20..=100_000_000))]
+    #[arg(
+        long, value_name = "COUNT", default_value = "100000",
+        value_parser = clap::value_parser!(u32).range(20..=100_000_000)
+    )]
     deliveries: u32,
     /// Shards of ClickHouse and replicas of each, beside a single server
     #[arg(long, value_name = "SHARDSxREPLICAS", value_delimiter = ',', default_value = "1x2,1x3,2x1,2x2")]

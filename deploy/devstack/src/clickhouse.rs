@@ -154,8 +154,8 @@ fn config_xml(options: &Options, users: &Path, (port, native): (u16, u16), in_cl
     )
 }
 
-/// Returns the users: ours with all rights, and `default`, which the library uses to open its ports and nothing else. That
-/// session of it lasts, and there may be no other one: nobody can connect without a password.
+/// Returns the users: ours with all rights, and `default`, which the library uses to open its ports and nothing else.
+/// That session of it lasts, and there may be no other one: nobody can connect without a password.
 fn users_xml(options: &Options, in_cluster: bool) -> Result<String, Error> {
     let password = &options.password;
     if !password.chars().all(|character| character.is_ascii_alphanumeric()) {

@@ -42,8 +42,8 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     start_node(options, &Node { id: 1, controllers: vec![ports::free()?], cluster }).await
 }
 
-/// Starts several brokers, which keep each topic on three of them. `options` are those of a broker, by its name, such as
-/// `kafka-1`.
+/// Starts several brokers, which keep each topic on three of them. `options` are those of a broker, by its name, such
+/// as `kafka-1`.
 ///
 /// # Errors
 /// As [`start`].

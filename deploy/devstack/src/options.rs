@@ -19,19 +19,19 @@ pub struct Options {
     pub log: PathBuf,
     /// The preferred port; 0 for any.
     pub port: u16,
-    /// The password of its administrator; letters and digits. Kafka's first listener asks for none, unless the engine is
-    /// durable and has users.
+    /// The password of its administrator; letters and digits. Kafka's first listener asks for none, unless the engine
+    /// is durable and has users.
     pub password: String,
     /// Where downloaded engines are kept.
     pub cache: Cache,
     /// Whether data must survive a crash of the machine and the engine runs for long. Tests need neither.
     pub durable: bool,
-    /// Those users of [`schemas::grants`] that the engine also has, each with its password: Kafka on a listener of its own
-    /// ([`crate::kafka::with_users`]), Postgres without rights but that `hopline_migrate` owns the database. ClickHouse has
-    /// them with their rights; in tests for each of [`Options::databases`].
+    /// Those users of [`schemas::grants`] that the engine also has, each with its password: Kafka on a listener of its
+    /// own ([`crate::kafka::with_users`]), Postgres without rights but that `hopline_migrate` owns the database.
+    /// ClickHouse has them with their rights; in tests for each of [`Options::databases`].
     pub users: Vec<(User, String)>,
-    /// For how many databases, `t0`, `t1` and so on, a ClickHouse that is not durable has users: the library cannot make
-    /// users while it runs. Each takes 5 ms of a processor at every start.
+    /// For how many databases, `t0`, `t1` and so on, a ClickHouse that is not durable has users: the library cannot
+    /// make users while it runs. Each takes 5 ms of a processor at every start.
     pub databases: u32,
     /// The certificate with which the engine encrypts every connection except those to Kafka's first listener.
     pub tls: Option<Tls>,

@@ -113,8 +113,8 @@ fn verified(ca: &Path) -> String {
     format!("?sslmode=verify-full&sslrootcert={path}")
 }
 
-/// Copies a file into the data folder for Postgres alone: it refuses a private key that others may read, and its account
-/// may have no access to the original.
+/// Copies a file into the data folder for Postgres alone: it refuses a private key that others may read, and its
+/// account may have no access to the original.
 fn own_copy(file: &Path, copy: &Path, account: Option<&Account>) -> Result<(), Error> {
     fs::copy(file, copy).map_err(Error::file("copy", file))?;
     fs::set_permissions(copy, fs::Permissions::from_mode(0o600))

@@ -112,7 +112,8 @@ async fn check_replica(url: &str, ca: Option<&Path>) -> Result<(), Cause> {
     }
 }
 
-/// Runs a statement in ClickHouse, without a default database, and returns the result. An `https` URL needs the authority.
+/// Runs a statement in ClickHouse, without a default database, and returns the result. An `https` URL needs the
+/// authority.
 ///
 /// # Errors
 /// The connection's error, or ClickHouse's.

@@ -1,5 +1,5 @@
-//! TLS: an authority with a certificate for the servers of this machine, clients that trust it, and what decrypts in front
-//! of a server that cannot.
+//! TLS: an authority with a certificate for the servers of this machine, clients that trust it, and what decrypts in
+//! front of a server that cannot.
 
 use std::convert::Infallible;
 use std::io;
@@ -38,7 +38,8 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Returns the authority of a folder, which the first call creates. Its key is not kept, so that it signs nothing else.
+    /// Returns the authority of a folder, which the first call creates. Its key is not kept, so that it signs nothing
+    /// else.
     ///
     /// # Errors
     /// When the files cannot be written.

@@ -1,4 +1,5 @@
-//! ZooKeeper as one node, from its jars: what replicas of ClickHouse agree by. With TLS it wants its clients' certificates.
+//! ZooKeeper as one node, from its jars: what replicas of ClickHouse agree by. With TLS it wants its clients'
+//! certificates.
 
 use std::fs;
 

@@ -22,8 +22,8 @@ use url::Url;
 /// Timeout of DNS, connection and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long an idle connection is kept; less than common servers keep it. No other limit: there are never more to a host
-/// than requests were in flight at once, and a lower limit closes connections that the next deliveries need.
+/// How long an idle connection is kept; less than common servers keep it. No other limit: there are never more to a
+/// host than requests were in flight at once, and a lower limit closes connections that the next deliveries need.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Maximum concurrent lookups of recently resolved names. Each lookup blocks one of the runtime's 512 threads.

@@ -151,7 +151,8 @@ fn report(batch: &[Finished], settled: &Settled) {
     for notice in &settled.notices {
         let (endpoint, count) = (notice.endpoint_id, notice.consecutive_exhausted);
         metrics::counter!("hopline_webhook_notices_total", "exhausted" => count.to_string()).increment(1);
-        tracing::warn!(%endpoint, count, "{count} consecutive deliveries to endpoint {endpoint} used up their attempts");
+        tracing::warn!(%endpoint, count, "{count} consecutive deliveries to endpoint {endpoint} used up their \
+            attempts");
     }
     metrics::counter!("hopline_webhook_endpoints_disabled_total").increment(settled.disabled.len() as u64);
     for endpoint in &settled.disabled {

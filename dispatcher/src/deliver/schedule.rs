@@ -148,7 +148,8 @@ async fn poll(pool: PgPool, polled: mpsc::Sender<Vec<Waiting>>) {
                 let oldest = |age: fn(&Waiting) -> Option<Duration>| {
                     backlog.iter().filter_map(age).max().unwrap_or_default().as_secs_f64()
                 };
-                let gauge = |attempt: &'static str| metrics::gauge!("hopline_webhook_oldest_due_seconds", "attempt" => attempt);
+                let name = "hopline_webhook_oldest_due_seconds";
+                let gauge = |attempt: &'static str| metrics::gauge!(name, "attempt" => attempt);
                 gauge("first").set(oldest(|one| one.first));
                 gauge("retry").set(oldest(|one| one.retry));
                 metrics::gauge!("hopline_webhook_endpoints_due").set(backlog.len() as f64);

@@ -26,8 +26,8 @@ pub(crate) struct Limits {
     pub(crate) failures: i64,
 }
 
-/// Removes deliveries that will not be sent and, when `thorough`, rows that have expired, exceed the limits, or belong to
-/// deleted endpoints.
+/// Removes deliveries that will not be sent and, when `thorough`, rows that have expired, exceed the limits, or belong
+/// to deleted endpoints.
 ///
 /// One dispatcher at a time does it. Returns whether more rows remain.
 pub(crate) async fn clean(pool: &PgPool, limits: Limits, thorough: bool) -> sqlx::Result<bool> {

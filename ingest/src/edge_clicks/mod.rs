@@ -199,8 +199,8 @@ impl EdgeClicks {
         Ok(Results { results })
     }
 
-    /// Returns a link that the caller may name, even if it is not active: it redirected when it was visited. A blocked link
-    /// is unknown.
+    /// Returns a link that the caller may name, even if it is not active: it redirected when it was visited. A blocked
+    /// link is unknown.
     fn target(&self, caller: Caller, link: &LinkRef) -> Option<Arc<Target>> {
         let links = &self.edge.links;
         let target = match link {

@@ -32,7 +32,8 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Starts to publish the clicks in the spool. `kafka` is ready while Kafka answers; `tracer` gets the confirmed ones.
+    /// Starts to publish the clicks in the spool. `kafka` is ready while Kafka answers; `tracer` gets the confirmed
+    /// ones.
     ///
     /// # Errors
     /// When the producer's settings are invalid, or the thread cannot be started.

@@ -33,8 +33,8 @@ impl FencingToken {
 }
 
 impl Store {
-    /// Raises the epoch of a source and returns the new one. From now on, inserts under any other epoch are rejected; by
-    /// other replicas, once they know of it.
+    /// Raises the epoch of a source and returns the new one. From now on, inserts under any other epoch are rejected;
+    /// by other replicas, once they know of it.
     ///
     /// The upper half of an epoch is a counter. The lower half is random, so that two processors that take over at the
     /// same time do not write the same number. On replicas, each epoch can be followed by one other epoch only.
@@ -89,8 +89,8 @@ impl Store {
         Ok(FencingToken { src, epoch })
     }
 
-    /// Like [`Store::fence`], for statements that rely on what is not stored: every replica knows the new epoch, and has
-    /// the rows that were stored under older ones.
+    /// Like [`Store::fence`], for statements that rely on what is not stored: every replica knows the new epoch, and
+    /// has the rows that were stored under older ones.
     ///
     /// # Errors
     /// Also when a replica does not answer.

@@ -89,8 +89,8 @@ impl Store {
         Self { client, owner, salt: String::new() }
     }
 
-    /// Returns a store for which inserts that were lost with a replica have left their places free: an epoch and a source
-    /// are raised and begun once again. Only for rows that no replica can bring back.
+    /// Returns a store for which inserts that were lost with a replica have left their places free: an epoch and a
+    /// source are raised and begun once again. Only for rows that no replica can bring back.
     pub(crate) fn forgetting_what_is_lost(self) -> Self {
         Self { salt: format!("-{}", Uuid::now_v7().simple()), ..self }
     }
@@ -125,8 +125,8 @@ impl Store {
         Ok(DateTime::from_timestamp_millis(millis).unwrap_or_default())
     }
 
-    /// Makes replicas ignore an insert if one with this token was stored before, on any of them. A single server ignores
-    /// the token.
+    /// Makes replicas ignore an insert if one with this token was stored before, on any of them. A single server
+    /// ignores the token.
     fn once(&self, insert: Query, token: &str) -> Query {
         let token = format!("{token}{}", self.salt);
         insert.with_setting("insert_deduplicate", "1").with_setting("insert_deduplication_token", token)

@@ -1,12 +1,12 @@
 //! `processor adopt-topic`: continues with a topic of clicks that was recreated.
 //!
-//! Rows are identified by their positions, so offsets of two topics must not share a source. A partition whose topic has
-//! another id than the one that its rows came from gets a new source: stored rows stay counted, and clicks of the new
-//! topic are counted from its start.
+//! Rows are identified by their positions, so offsets of two topics must not share a source. A partition whose topic
+//! has another id than the one that its rows came from gets a new source: stored rows stay counted, and clicks of the
+//! new topic are counted from its start.
 //!
-//! An adoption is one row per partition, inserted under the epoch of the former source. The partition's owner is fenced by
-//! that epoch, claims the partition again, and reads its new source; see [`crate::pipeline::ownership`]. After a kill,
-//! run it again: it adopts the remaining partitions. Processors may keep running.
+//! An adoption is one row per partition, inserted under the epoch of the former source. The partition's owner is fenced
+//! by that epoch, claims the partition again, and reads its new source; see [`crate::pipeline::ownership`]. After a
+//! kill, run it again: it adopts the remaining partitions. Processors may keep running.
 
 use std::fmt;
 
@@ -102,8 +102,8 @@ impl fmt::Display for Outcome {
             let since = since.map_or_else(String::new, |since| format!(" after {since}"));
             writeln!(
                 f,
-                "  lost: clicks that the former log received{since} and that were not counted. Their number is unknown, \
-                 and the former log can no longer be replayed or audited"
+                "  lost: clicks that the former log received{since} and that were not counted. Their number is \
+                 unknown, and the former log can no longer be replayed or audited"
             )?;
         }
         writeln!(f, "{}", if self.dry_run { "nothing was changed" } else { "done" })

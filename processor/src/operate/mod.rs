@@ -55,8 +55,8 @@ pub enum Command {
     DeadLetters(dead_letters::DeadLetters),
     /// Reads a part of the log again, and rebuilds its days.
     ///
-    /// Reports and live clicks continue meanwhile. Correct rows stay unchanged, lost rows come back, and rows of deleted
-    /// links do not. Days that were closed at least an hour ago are rebuilt one after the other; later days get
+    /// Reports and live clicks continue meanwhile. Correct rows stay unchanged, lost rows come back, and rows of
+    /// deleted links do not. Days that were closed at least an hour ago are rebuilt one after the other; later days get
     /// their missing rows. After a kill, run it again; `--from` may be the interrupted day.
     ///
     /// Examples: processor replay --from 2026-11-20T00:00:00Z --to 2026-11-21T00:00:00Z --dry-run;
@@ -92,8 +92,8 @@ pub enum Command {
     AdoptTopic(adopt_topic::AdoptTopic),
     /// Continues a source of clicks whose last rows were lost for ever with a replica of ClickHouse.
     ///
-    /// Until then its partition is not counted further; the processor's log names the source. The lost clicks are counted
-    /// again from Kafka. Run `api migrate --replace-replica` before it. Processors may keep running.
+    /// Until then its partition is not counted further; the processor's log names the source. The lost clicks are
+    /// counted again from Kafka. Run `api migrate --replace-replica` before it. Processors may keep running.
     ///
     /// Example: processor release-source --src 65536
     ReleaseSource(release_source::ReleaseSource),

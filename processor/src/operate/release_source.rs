@@ -1,8 +1,8 @@
 //! `processor release-source`: continues a source whose last rows were lost together with a replica of ClickHouse.
 //!
-//! On replicas each row can be followed by one insert only. When the insert that followed the last remaining row is lost,
-//! its place stays taken, and no processor can continue. A new source at the same position has a place of its own, and
-//! the log has the lost clicks.
+//! On replicas each row can be followed by one insert only. When the insert that followed the last remaining row is
+//! lost, its place stays taken, and no processor can continue. A new source at the same position has a place of its
+//! own, and the log has the lost clicks.
 
 use std::fmt;
 
@@ -19,8 +19,8 @@ use crate::clickhouse::sources::Source;
 const ATTEMPTS: usize = 20;
 
 /// Why a source cannot be released while a replica lacks rows.
-const AWAY: &str = "a replica waits for rows of another one. If that one is away, start it; if it is lost for ever, run \
-                    `api migrate --replace-replica`, and this command again after a minute";
+const AWAY: &str = "a replica waits for rows of another one. If that one is away, start it; if it is lost for ever, \
+                    run `api migrate --replace-replica`, and this command again after a minute";
 
 /// Arguments of `release-source`.
 #[derive(Debug, Clone, Args)]
@@ -48,8 +48,8 @@ impl fmt::Display for Released {
         let Self { partition, src, new_src, first_offset } = self;
         writeln!(
             f,
-            "partition {partition} continues at offset {first_offset} as source {new_src}; the rows of source {src} stay \
-             counted"
+            "partition {partition} continues at offset {first_offset} as source {new_src}; the rows of source {src} \
+             stay counted"
         )
     }
 }

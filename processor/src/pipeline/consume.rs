@@ -1,9 +1,9 @@
 //! The thread that polls Kafka. It sends records to the lanes of their partitions; assignments open and close lanes.
 //!
-//! It never waits for ClickHouse. Each partition has a queue of its own, which is not read while the lane's inbox is full:
-//! librdkafka then fetches no more of that partition, and of the others it does. Pausing it would discard what was fetched,
-//! and a paused partition that is alone on its broker is fetched again only after up to a second, when the thread of that
-//! broker wakes up.
+//! It never waits for ClickHouse. Each partition has a queue of its own, which is not read while the lane's inbox is
+//! full: librdkafka then fetches no more of that partition, and of the others it does. Pausing it would discard what
+//! was fetched, and a paused partition that is alone on its broker is fetched again only after up to a second, when the
+//! thread of that broker wakes up.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -141,7 +141,8 @@ fn poll(consumer: &Consumer, shutdown: &Shutdown) -> Result<(), ConsumeError> {
     let (mut checked, mut committed) = (Instant::now(), Instant::now());
     let mut wait = POLL;
     while !shutdown.requested() {
-        // Events; records only of a partition without a queue of its own, such as one of a topic that was created again.
+        // Events; records only of a partition without a queue of its own, such as one of a topic that was created
+        // again.
         if let Some(message) = received(consumer.poll(wait), &limit)? {
             let mut chunk = Chunk::new(message.partition());
             chunk.push(&message);

@@ -1,8 +1,8 @@
 //! Stores deleted links and conversions from their topics in their tables, at least once. Writing a row again has no
 //! effect.
 //!
-//! Where a partition is read from is known by ClickHouse: of the position there and the offset committed to Kafka the lower
-//! one counts, so that a ClickHouse that was restored from a backup gets again what it lost.
+//! Where a partition is read from is known by ClickHouse: of the position there and the offset committed to Kafka the
+//! lower one counts, so that a ClickHouse that was restored from a backup gets again what it lost.
 //!
 //! The process to which this group assigns the only partition of topic `links` also runs upkeep; see [`crate::upkeep`].
 
@@ -124,8 +124,8 @@ pub async fn intake(
     Ok(())
 }
 
-/// Lets the consumer start its partitions where ClickHouse's records of them end. Those that it had before are included: a
-/// record that was received in between may be of one of them, and reading records again has no effect.
+/// Lets the consumer start its partitions where ClickHouse's records of them end. Those that it had before are
+/// included: a record that was received in between may be of one of them, and reading records again has no effect.
 async fn start(
     consumer: &Arc<StreamConsumer<Assignments>>,
     store: &Store,

@@ -50,8 +50,8 @@ pub struct Ownership {
 /// The topic is not the one that the stored rows came from, so its offsets cannot be compared with theirs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "partition {partition} of topic {topic} is not the log that its stored clicks came from: Kafka's id of the topic is \
-     {found}, and was {known}. Its clicks are neither counted nor lost; they wait in the topic. Restore the former \
+    "partition {partition} of topic {topic} is not the log that its stored clicks came from: Kafka's id of the topic \
+     is {found}, and was {known}. Its clicks are neither counted nor lost; they wait in the topic. Restore the former \
      topic, or run `processor adopt-topic`: it keeps the stored clicks, and counts the new topic from its start"
 )]
 pub struct WrongLog {
@@ -159,8 +159,8 @@ impl Claim {
         Ok(())
     }
 
-    /// Pauses when a source has begun and is not there: its beginning was lost with a replica, until an operator releases
-    /// it.
+    /// Pauses when a source has begun and is not there: its beginning was lost with a replica, until an operator
+    /// releases it.
     async fn pause_if_lost(&self, has_begun: bool, src: u32) -> Result<(), Stopped> {
         if has_begun {
             tracing::warn!(
@@ -309,8 +309,8 @@ impl Claim {
             partition,
             first_offset,
             lost,
-            "the log of partition {partition} was truncated: it lost {lost} offsets from {first_offset} on. Their clicks \
-             stay counted; new records at these offsets are counted as a new source"
+            "the log of partition {partition} was truncated: it lost {lost} offsets from {first_offset} on. Their \
+             clicks stay counted; new records at these offsets are counted as a new source"
         );
         let Some(src) = source.next_src() else {
             // Takes 65,000 truncations of one partition.

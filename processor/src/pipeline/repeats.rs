@@ -219,7 +219,8 @@ mod tests {
                 let rows = rows(&log[start..end]);
                 start = end;
                 let asked = to_look_up(&rows, &recent_ids);
-                let found = asked.iter().map(|possible| possible.click_id.to_owned()).filter(|id| table.contains(id)).collect();
+                let ids = asked.iter().map(|possible| possible.click_id.to_owned());
+                let found = ids.filter(|id| table.contains(id)).collect();
                 let repeats = find(&rows, &recent_ids, &found);
                 for (index, row) in rows.rows().enumerate() {
                     if repeats.contains(&index) {

@@ -47,8 +47,8 @@ impl Upkeep {
         Ok(true)
     }
 
-    /// Closes again the first slice whose clicks have changed since it was closed: by a very late click, or by a rebuild
-    /// that was killed before it closed the slice. Returns whether there was one.
+    /// Closes again the first slice whose clicks have changed since it was closed: by a very late click, or by a
+    /// rebuild that was killed before it closed the slice. Returns whether there was one.
     pub(super) async fn close_again(&self) -> Result<bool, UpkeepError> {
         let Some(slice) = self.tables.changed_slices().await?.pop_first() else { return Ok(false) };
         let version = raise_epoch(&self.store).await?;
@@ -58,10 +58,11 @@ impl Upkeep {
         Ok(true)
     }
 
-    /// Removes rows of versions that no query reads: another version replaced them a while ago, or they were never active.
+    /// Removes rows of versions that no query reads: another version replaced them a while ago, or they were never
+    /// active.
     ///
-    /// They cannot become active any more: a version is an epoch, and every replica knows a higher one. The version of a
-    /// run that is at work is the highest epoch. Returns false, and removes nothing, while a replica does not answer.
+    /// They cannot become active any more: a version is an epoch, and every replica knows a higher one. The version of
+    /// a run that is at work is the highest epoch. Returns false, and removes nothing, while a replica does not answer.
     pub(super) async fn remove_orphaned_rows(&self) -> Result<bool, UpkeepError> {
         let known = async {
             let epoch = self.store.epoch(UPKEEP).await?;

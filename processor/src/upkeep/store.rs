@@ -150,8 +150,8 @@ impl UpkeepStore {
 
     /// Deletes raw clicks that are there now and returns how many; the sources that end with them keep their positions.
     ///
-    /// Clicks that are stored meanwhile stay: a processor may not know of a deleted link yet, and their positions are not
-    /// kept.
+    /// Clicks that are stored meanwhile stay: a processor may not know of a deleted link yet, and their positions are
+    /// not kept.
     pub(super) async fn delete_clicks(&self, condition: &str) -> Result<u64, StoreError> {
         let clicks = self.clicks().await?;
         let last = format!("SELECT src, max(koff) FROM {clicks} WHERE {condition} GROUP BY src");
@@ -277,8 +277,8 @@ impl UpkeepStore {
         Ok(day.and_then(|day| day.parse().ok()))
     }
 
-    /// Returns the number of the last block of clicks of each day that has any. Each insert and each replacement of rows
-    /// gets a higher number. Those of several shards are added up.
+    /// Returns the number of the last block of clicks of each day that has any. Each insert and each replacement of
+    /// rows gets a higher number. Those of several shards are added up.
     pub async fn last_blocks(&self) -> Result<BTreeMap<NaiveDate, i64>, StoreError> {
         const SQL: &str = "SELECT partition, max(max_block_number) FROM system.parts \
                            WHERE database = currentDatabase() AND table = 'clicks' AND active GROUP BY partition";
@@ -309,7 +309,8 @@ impl UpkeepStore {
             .collect())
     }
 
-    /// Compares the raw rows of a run's slices with the rollups computed on the same shard; describes the difference, if any.
+    /// Compares the raw rows of a run's slices with the rollups computed on the same shard; describes the difference,
+    /// if any.
     pub(super) async fn difference(shard: &Statements, run: &Run) -> Result<Option<String>, StoreError> {
         let zero = Uuid::nil();
         let days: Vec<String> = run.slices.keys().map(|slice| format!("'{slice}'")).collect();
@@ -350,8 +351,8 @@ impl UpkeepStore {
               WHERE link_id NOT IN (SELECT link_id FROM purges) LIMIT {MAX_LINKS} \
               UNION ALL SELECT link_id FROM {clicks} \
               WHERE (toDate(broker_ts) >= '{recent}' \
-                     OR toDate(broker_ts) IN (SELECT day FROM rebuilds WHERE at > now() - INTERVAL {RECENT_REBUILD_DAYS} DAY)) \
-                AND link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id \
+                     OR toDate(broker_ts) IN (SELECT day FROM rebuilds WHERE at > now() - INTERVAL \
+                {RECENT_REBUILD_DAYS} DAY)) AND link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id \
               UNION ALL SELECT link_id FROM conversions \
               WHERE link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id) LIMIT {MAX_LINKS}",
             clicks = self.clicks().await?,
@@ -381,7 +382,8 @@ impl UpkeepStore {
             else {
                 continue;
             };
-            // A click counts in its own slice and in the month's last one, if the month was over and the click not late.
+            // A click counts in its own slice and in the month's last one, if the month was over and the click not
+            // late.
             for slice in [slice, last_day_of_month(day)] {
                 if closed.is_some_and(|closed| slice <= closed) {
                     touched.entry(WorkspaceId::from_uuid(workspace)).or_default().insert(slice);

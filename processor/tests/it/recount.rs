@@ -45,15 +45,16 @@ impl Drop for Lists {
 }
 
 const FIREFOX: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
-const CHROME: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36";
+const CHROME: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) \
+    Chrome/140.0.0.0 Safari/537.36";
 
 /// A person's click with this User-Agent.
 fn by(id: &str, user_agent: Option<&str>) -> Click {
     Click { user_agent: user_agent.map(str::to_owned), purpose: None, ..click(id) }
 }
 
-/// Stores 600 clicks of closed slices that the log no longer holds. Writes 300 clicks of two closed days to the log, from
-/// two browsers and without a User-Agent. The slices were closed two hours ago.
+/// Stores 600 clicks of closed slices that the log no longer holds. Writes 300 clicks of two closed days to the log,
+/// from two browsers and without a User-Agent. The slices were closed two hours ago.
 async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     store(isolated, &random_clicks(first, 4, 600)).await;

@@ -36,8 +36,8 @@ pub(crate) fn moment(day: NaiveDate, minute: i64) -> DateTime<Utc> {
     day.and_time(chrono::NaiveTime::MIN).and_utc() + TimeDelta::minutes(minute)
 }
 
-/// Stores 600 clicks of closed slices that the log no longer holds. Writes 240 clicks of two closed days and 60 of today
-/// to the log, with repeats and invalid records. Slices were closed two hours ago.
+/// Stores 600 clicks of closed slices that the log no longer holds. Writes 240 clicks of two closed days and 60 of
+/// today to the log, with repeats and invalid records. Slices were closed two hours ago.
 async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     store(isolated, &random_clicks(first, 4, 600)).await;

@@ -51,7 +51,8 @@ pub(crate) async fn on_each(isolated: &Isolated, sql: &str, expected: &[&str]) {
     .await;
 }
 
-/// Inserts batches after what its own replica has, until all rows are there; returns how many of its inserts were refused.
+/// Inserts batches after what its own replica has, until all rows are there; returns how many of its inserts were
+/// refused.
 async fn fight(store: &Store, log: Source, token: FencingToken, lengths: impl Fn(u64) -> u64) -> u32 {
     let mut refused = 0;
     loop {

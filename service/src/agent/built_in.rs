@@ -152,13 +152,15 @@ mod tests {
     fn browsers_are_human() {
         for (user_agent, device_type, browser, os) in [
             (
-                "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36",
+                "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 \
+                    Safari/537.36",
                 "desktop",
                 Some("Chrome"),
                 Some("Windows"),
             ),
             (
-                "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36 Edg/140.0.0.0",
+                "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 \
+                    Safari/537.36 Edg/140.0.0.0",
                 "desktop",
                 Some("Edge"),
                 Some("Windows"),
@@ -170,25 +172,29 @@ mod tests {
                 Some("Linux"),
             ),
             (
-                "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.0 Mobile/15E148 Safari/604.1",
+                "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) \
+                    Version/18.0 Mobile/15E148 Safari/604.1",
                 "mobile",
                 Some("Safari"),
                 Some("iOS"),
             ),
             (
-                "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.0 Safari/605.1.15",
+                "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.0 \
+                    Safari/605.1.15",
                 "desktop",
                 Some("Safari"),
                 Some("macOS"),
             ),
             (
-                "Mozilla/5.0 (Linux; Android 14; SM-X200) AppleWebKit/537.36 (KHTML, like Gecko) SamsungBrowser/25.0 Chrome/121.0.0.0 Safari/537.36",
+                "Mozilla/5.0 (Linux; Android 14; SM-X200) AppleWebKit/537.36 (KHTML, like Gecko) SamsungBrowser/25.0 \
+                    Chrome/121.0.0.0 Safari/537.36",
                 "tablet",
                 Some("Samsung Internet"),
                 Some("Android"),
             ),
             (
-                "Mozilla/5.0 (Linux; Android 9; CUBOT_X18_Plus) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0.0.0 Mobile Safari/537.36",
+                "Mozilla/5.0 (Linux; Android 9; CUBOT_X18_Plus) AppleWebKit/537.36 (KHTML, like Gecko) \
+                    Chrome/120.0.0.0 Mobile Safari/537.36",
                 "mobile",
                 Some("Chrome"),
                 Some("Android"),

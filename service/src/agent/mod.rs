@@ -112,7 +112,8 @@ fn is_prefetch(purpose: &str) -> bool {
 mod tests {
     use super::*;
 
-    const CHROME: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36";
+    const CHROME: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) \
+        Chrome/140.0.0.0 Safari/537.36";
 
     #[test]
     fn a_prefetch_is_a_preview() {

@@ -77,7 +77,8 @@ impl Known {
         self.order.lock().iter().copied().filter(is_of_it).collect()
     }
 
-    /// Makes a replica the first one of all, or of `shard`, whose others it must not move; returns whether another one was.
+    /// Makes a replica the first one of all, or of `shard`, whose others it must not move; returns whether another one
+    /// was.
     pub(super) fn choose(&self, replica: usize, shard: Option<u16>) -> bool {
         let Some(present) = self.order(shard).first().copied().filter(|present| *present != replica) else {
             return false;

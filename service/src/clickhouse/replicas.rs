@@ -1,7 +1,7 @@
 //! The replicas of ClickHouse, of which statements use one at a time.
 //!
-//! All replicas of a shard have the same rows, some a moment later than others. A program stays with one of them while it
-//! works, and changes to another one when it fails. Of most tables every shard has all rows.
+//! All replicas of a shard have the same rows, some a moment later than others. A program stays with one of them while
+//! it works, and changes to another one when it fails. Of most tables every shard has all rows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -258,8 +258,8 @@ impl Clickhouse {
         self.client().insert_formatted_with(sql)
     }
 
-    /// Waits until the replica that is used now has all rows of these tables that any replica had stored before. A single
-    /// server has them.
+    /// Waits until the replica that is used now has all rows of these tables that any replica had stored before. A
+    /// single server has them.
     ///
     /// # Errors
     /// When it does not get them in a few seconds.
@@ -284,8 +284,8 @@ impl Clickhouse {
             .collect()
     }
 
-    /// Like [`Clickhouse::sync`], but a replica that answers gets a minute: for work that no other replica can do, or that
-    /// has time.
+    /// Like [`Clickhouse::sync`], but a replica that answers gets a minute: for work that no other replica can do, or
+    /// that has time.
     ///
     /// # Errors
     /// When it does not answer, or does not get them.
@@ -310,7 +310,8 @@ impl Clickhouse {
         Ok(())
     }
 
-    /// Changes to the first replica, from the present one on, that gets all rows of these tables; see [`Clickhouse::sync`].
+    /// Changes to the first replica, from the present one on, that gets all rows of these tables; see
+    /// [`Clickhouse::sync`].
     ///
     /// # Errors
     /// When none does: the present one stays.

@@ -155,7 +155,8 @@ impl Clients {
         Self { open: Slots::default(), most: limits.connections_per_client, proxies: limits.proxies.clone() }
     }
 
-    /// Counts a connection of a client until the slot is dropped. A proxy has none: its connections are of many clients.
+    /// Counts a connection of a client until the slot is dropped. A proxy has none: its connections are of many
+    /// clients.
     fn admit(&self, peer: IpAddr) -> Result<Option<Slot<u64>>, TooMany> {
         let peer = peer.to_canonical();
         if self.most == 0 || is_internal(peer) || self.proxies.contains(peer) {

@@ -24,7 +24,10 @@ pub struct KafkaConfig {
 
     /// Replicas of each topic, of which all but one have a record before it is acknowledged; without it, what the
     /// brokers do by default.
-    #[arg(long, value_name = "COUNT", env = "HOPLINE_TOPIC_REPLICAS", value_parser = clap::value_parser!(u16).range(1..=10))]
+    #[arg(
+        long, value_name = "COUNT", env = "HOPLINE_TOPIC_REPLICAS",
+        value_parser = clap::value_parser!(u16).range(1..=10)
+    )]
     pub topic_replicas: Option<u16>,
 
     #[arg(skip = properties(std::env::vars_os()))]

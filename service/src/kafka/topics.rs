@@ -52,8 +52,8 @@ pub struct EnsuredTopic {
     /// The actual number of partitions if it differs from the specification. Only an operator adds partitions, because
     /// that moves keys to other partitions.
     pub differing_partitions: Option<usize>,
-    /// The actual number of replicas if it is less than [`KafkaConfig`] wants. Only an operator adds replicas, with Kafka's
-    /// own tool.
+    /// The actual number of replicas if it is less than [`KafkaConfig`] wants. Only an operator adds replicas, with
+    /// Kafka's own tool.
     pub missing_replicas: Option<usize>,
 }
 

@@ -12,8 +12,8 @@ use super::ids::Ratio;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Traces")]
 pub struct TraceConfig {
-    /// Collector of traces, as http://host:4318 or https://host. Spans are sent to /v1/traces below it, as OTLP over HTTP
-    /// in protobuf. Without it, nothing is traced.
+    /// Collector of traces, as http://host:4318 or https://host. Spans are sent to /v1/traces below it, as OTLP over
+    /// HTTP in protobuf. Without it, nothing is traced.
     #[arg(long = "otlp-endpoint", value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_parser = endpoint)]
     pub(super) otlp_endpoint: Option<Url>,
 

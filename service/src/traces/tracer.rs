@@ -125,7 +125,8 @@ impl Span {
         self
     }
 
-    /// Ends the span now and queues it for the collector. Never waits: it is dropped and counted when the queue is full.
+    /// Ends the span now and queues it for the collector. Never waits: it is dropped and counted when the queue is
+    /// full.
     pub fn end(mut self) {
         self.message.end_time_unix_nano = nanoseconds(SystemTime::now());
         if self.queue.spans.try_send(self.message).is_err() {

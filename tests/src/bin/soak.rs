@@ -34,7 +34,8 @@ use futures_util::FutureExt as _;
     version,
     after_help = "Progress goes to standard error, the verdict to standard output.\n\n\
     Exit codes: 0 when every answered click is on its topic and none would be counted twice, or was delivered under \
-    one id and repeated within the bound, or is a row once, or every row of a file is a link once; 1 otherwise, 64 wrong usage."
+    one id and repeated within the bound, or is a row once, or every row of a file is a link once; 1 otherwise, 64 \
+    wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -52,7 +53,10 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "50", value_parser = clap::value_parser!(u32).range(1..))]
         kills: u32,
         /// Connections that click without a pause
-        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "16",
+            value_parser = clap::value_parser!(u32).range(1..=1000)
+        )]
         connections: u32,
     },
     /// kill -9 of Kafka, which comes back at once
@@ -62,10 +66,16 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
         kills: u32,
         /// Connections that click
-        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "16",
+            value_parser = clap::value_parser!(u32).range(1..=1000)
+        )]
         connections: u32,
         /// Clicks per second, all connections together
-        #[arg(long, value_name = "COUNT", default_value = "500", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "500",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// Kafka stopped for a while
@@ -77,10 +87,16 @@ enum Command {
         #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = clap::value_parser!(u32).range(1..))]
         seconds: u32,
         /// Connections that click
-        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "16",
+            value_parser = clap::value_parser!(u32).range(1..=1000)
+        )]
         connections: u32,
         /// Clicks per second, all connections together
-        #[arg(long, value_name = "COUNT", default_value = "500", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "500",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// kill -9 of two dispatchers in turn at random moments, every third while it starts
@@ -90,10 +106,16 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
         kills: u32,
         /// Connections that click
-        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "16",
+            value_parser = clap::value_parser!(u32).range(1..=1000)
+        )]
         connections: u32,
         /// Clicks per second, all connections together; each is one delivery
-        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "200",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// Kafka stopped for a while, then Postgres
@@ -105,20 +127,32 @@ enum Command {
         #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(1..))]
         seconds: u32,
         /// Connections that click
-        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "16",
+            value_parser = clap::value_parser!(u32).range(1..=1000)
+        )]
         connections: u32,
         /// Clicks per second, all connections together; each is one delivery
-        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "100",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// kill -9 of the primary of Postgres, and promotion of its standby
     #[command(after_help = "Examples:\n  ./dev soak postgres-promotion --rate 200")]
     PostgresPromotion {
         /// Connections that click
-        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "16",
+            value_parser = clap::value_parser!(u32).range(1..=1000)
+        )]
         connections: u32,
         /// Clicks per second, all connections together; each is one delivery
-        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "100",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// Every delivery's signature checked by the example receiver in Python
@@ -130,31 +164,47 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..))]
         events: u32,
         /// Connections that click
-        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "16",
+            value_parser = clap::value_parser!(u32).range(1..=1000)
+        )]
         connections: u32,
         /// Clicks per second, all connections together
-        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "200",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// kill -9 of the API half way through an import of links; tells what memory it took
     #[command(after_help = "Examples:\n  ./dev soak --release import\n  ./dev soak import --rows 1000")]
     Import {
         /// Rows of the file
-        #[arg(long, value_name = "COUNT", default_value = "1000000", value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "1000000",
+            value_parser = clap::value_parser!(u32).range(100..=1_000_000)
+        )]
         rows: u32,
     },
-    /// Endpoints that never answer beside as many that do; then more clicks than an endpoint can take, beside a neighbour
+    /// Endpoints that never answer beside as many that do; then more clicks than an endpoint can take, beside a
+    /// neighbour
     #[command(after_help = "Examples:\n  ./dev soak --release webhooks-isolation\n  \
         ./dev soak webhooks-isolation --workspaces 4 --clicks 3000 --seconds 10")]
     WebhooksIsolation {
         /// Workspaces, each with 8 black holes, 8 endpoints that answer and 2 clicks per second
-        #[arg(long, value_name = "COUNT", default_value = "25", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "25",
+            value_parser = clap::value_parser!(u32).range(1..=1000)
+        )]
         workspaces: u32,
         /// For how long these are clicked
         #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(20..))]
         seconds: u32,
         /// Clicks of the second part, at 2,000 per second, for an endpoint that takes 50 ms
-        #[arg(long, value_name = "COUNT", default_value = "20000", value_parser = clap::value_parser!(u32).range(1_000..))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "20000",
+            value_parser = clap::value_parser!(u32).range(1_000..)
+        )]
         clicks: u32,
     },
     /// Programs of another release replaced by those of this build, and back; `.ci/upgrade` builds the last release's
@@ -164,10 +214,16 @@ enum Command {
         #[arg(long, value_name = "FOLDER")]
         former: PathBuf,
         /// Connections that click
-        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "16",
+            value_parser = clap::value_parser!(u32).range(1..=1000)
+        )]
         connections: u32,
         /// Clicks per second, all connections together; each is one delivery
-        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "100",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// kill -9 of the processor at random moments, every third while it starts
@@ -177,7 +233,10 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..))]
         kills: u32,
         /// Clicks per second
-        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "1000",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// kill -9 of ClickHouse at random moments of inserts
@@ -187,7 +246,10 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..))]
         kills: u32,
         /// Clicks per second
-        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "1000",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// ClickHouse stopped for a while
@@ -197,7 +259,10 @@ enum Command {
         #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(1..))]
         seconds: u32,
         /// Clicks per second
-        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "1000",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// kill -9 of Kafka while clicks are counted
@@ -207,7 +272,10 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
         kills: u32,
         /// Clicks per second
-        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "1000",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// SIGSTOP of one of two processors until the other has its partitions, then SIGCONT
@@ -217,7 +285,10 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "50", value_parser = clap::value_parser!(u32).range(1..))]
         stops: u32,
         /// Clicks per second
-        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "1000",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// Up to four processors that join, leave and die; partitions are added, most clicks are on one link
@@ -230,12 +301,16 @@ enum Command {
         #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
         pause: u32,
         /// Clicks per second
-        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "1000",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// kill -9, SIGSTOP and lag of ClickHouse's replicas, ZooKeeper and processors, one after another
     #[command(
-        after_help = "Examples:\n  ./dev soak counts-replicas --rounds 5\n  ./dev soak counts-replicas --replicas 3\n  ./dev soak counts-replicas --shards 2 --rounds 4"
+        after_help = "Examples:\n  ./dev soak counts-replicas --rounds 5\n  ./dev soak counts-replicas --replicas \
+            3\n  ./dev soak counts-replicas --shards 2 --rounds 4"
     )]
     CountsReplicas {
         /// Shards of ClickHouse
@@ -248,14 +323,20 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
         /// Clicks per second
-        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "1000",
+            value_parser = clap::value_parser!(u32).range(1..=100_000)
+        )]
         rate: u32,
     },
     /// Rows per second of one, two and four processors that work off a backlog, most of it on one link
     #[command(after_help = "Examples:\n  ./dev soak --release counts-throughput --clicks 3000000")]
     CountsThroughput {
         /// Clicks of each backlog
-        #[arg(long, value_name = "COUNT", default_value = "1000000", value_parser = clap::value_parser!(u64).range(1_000..))]
+        #[arg(
+            long, value_name = "COUNT", default_value = "1000000",
+            value_parser = clap::value_parser!(u64).range(1_000..)
+        )]
         clicks: u64,
     },
 }

@@ -45,11 +45,11 @@ pub struct Isolated {
     pub databases: Vec<Arc<Database>>,
 }
 
-/// A database of a ClickHouse that tests share. It is dropped with this: without any query, ClickHouse spent half of a processor
-/// on the tables of 400 tests, and it has users for a limited number of databases.
+/// A database of a ClickHouse that tests share. It is dropped with this: without any query, ClickHouse spent half of a
+/// processor on the tables of 400 tests, and it has users for a limited number of databases.
 ///
-/// Those of Postgres stay: they cost nothing while they are not used, and two that were dropped at once with force had not
-/// gone after a minute.
+/// Those of Postgres stay: they cost nothing while they are not used, and two that were dropped at once with force had
+/// not gone after a minute.
 #[derive(Debug)]
 pub struct Database {
     /// The administrator's URL of the server.

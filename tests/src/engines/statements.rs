@@ -44,8 +44,8 @@ pub(super) async fn accepted(url: &str, query: &str, rows: Vec<u8>) -> String {
     answer.unwrap_or_else(|error| panic!("ClickHouse refused {query}: {error}"))
 }
 
-/// Returns a client for plain HTTP without redirects and proxies. The kernel accepts connections for a frozen server: each
-/// request ends after [`PATIENCE`].
+/// Returns a client for plain HTTP without redirects and proxies. The kernel accepts connections for a frozen server:
+/// each request ends after [`PATIENCE`].
 pub fn http_client() -> reqwest::Client {
     // Fails when the provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();

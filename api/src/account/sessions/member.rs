@@ -75,7 +75,8 @@ pub(crate) fn suspended() -> ApiError {
 /// Finds the member of a request's session, and the workspace if the member's account owns it.
 ///
 /// # Errors
-/// 403 for a change of another site's page or in a suspended account, 401 without a session, 429 above the member's limit.
+/// 403 for a change of another site's page or in a suspended account, 401 without a session, 429 above the member's
+/// limit.
 pub(crate) async fn member_of(app: &App, head: &Head, workspace: Option<Uuid>) -> Result<Member, ApiError> {
     origin::check(&head.method, &head.headers, app.dashboard_url.as_ref())?;
     let digest = cookie::token(&head.headers).map(cookie::digest);

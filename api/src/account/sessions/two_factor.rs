@@ -144,8 +144,8 @@ pub(crate) async fn remove(
     attempt.succeeded(&app).await.map_err(database)
 }
 
-/// Checks the second factor of a member: an authenticator's code or a recovery code, each once. `None` when one is needed
-/// and none is given; true when none is needed.
+/// Checks the second factor of a member: an authenticator's code or a recovery code, each once. `None` when one is
+/// needed and none is given; true when none is needed.
 pub(super) async fn is_proven(
     transaction: &mut PgConnection,
     app: &App,

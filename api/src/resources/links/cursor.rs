@@ -1,7 +1,7 @@
 //! Cursors: where a list of links goes on, as an opaque text.
 //!
-//! A cursor has the order of its list, and for an order by clicks their class: one of another list is rejected instead of
-//! leading somewhere.
+//! A cursor has the order of its list, and for an order by clicks their class: one of another list is rejected instead
+//! of leading somewhere.
 
 use chrono::{DateTime, Datelike as _, Utc};
 use serde::{Deserialize, Serialize};
@@ -164,7 +164,11 @@ mod tests {
         }
 
         #[test]
-        fn a_cursor_with_a_changed_character_is_rejected(cursor in any_cursor(), place in any::<proptest::sample::Index>(), other in "[A-Za-z0-9_-]") {
+        fn a_cursor_with_a_changed_character_is_rejected(
+            cursor in any_cursor(),
+            place in any::<proptest::sample::Index>(),
+            other in "[A-Za-z0-9_-]",
+        ) {
             let text = cursor.encode();
             let place = place.index(text.len());
             let mut mangled = text.clone();

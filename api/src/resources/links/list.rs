@@ -93,7 +93,8 @@ pub(crate) async fn list(caller: Caller, Query(page): Query<Page>, app: App) -> 
         Some(Cursor::Clicks(Clicks(instant, ..))) => *instant,
         _ => now,
     };
-    // The index knows parts of three characters. A shorter word reads every link of the workspace, one request at a time.
+    // The index knows parts of three characters. A shorter word reads every link of the workspace, one request at a
+    // time.
     let is_short = filter.words.iter().any(|word| word.chars().count() < 3);
     let _turn = if is_short { app.searches.take(caller.workspace).await } else { None };
     let window = Window::parse(

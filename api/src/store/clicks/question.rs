@@ -12,8 +12,8 @@ use super::pieces::Range;
 /// The link id of the workspace's own rollups.
 const WHOLE_WORKSPACE: Uuid = Uuid::nil();
 
-/// Returns the condition that excludes clicks of a workspace's deleted links, also before they are purged. Links that an
-/// earlier release deleted may be stored without their workspace.
+/// Returns the condition that excludes clicks of a workspace's deleted links, also before they are purged. Links that
+/// an earlier release deleted may be stored without their workspace.
 fn not_deleted(workspace: Uuid) -> String {
     let zero = Uuid::nil();
     format!(

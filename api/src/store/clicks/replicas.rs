@@ -1,9 +1,10 @@
 //! The replica that queries read.
 //!
-//! A query must not count less than an earlier one. So it counts what a state promises, which one task reads each second
-//! for all queries: the closed slices, and the raw rows before `as_of`. It reads a replica that had the rows of all
-//! replicas after that state was read, and a second one should have them too before the state is used. When the first one
-//! fails, the second one is read; if it lacks later rows that only the failed one has, `as_of` stays where it is.
+//! A query must not count less than an earlier one. So it counts what a state promises, which one task reads each
+//! second for all queries: the closed slices, and the raw rows before `as_of`. It reads a replica that had the rows of
+//! all replicas after that state was read, and a second one should have them too before the state is used. When the
+//! first one fails, the second one is read; if it lacks later rows that only the failed one has, `as_of` stays where it
+//! is.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -40,8 +41,9 @@ struct State {
     complete: Complete,
 }
 
-/// Replicas that had all rows, each with the blocks that it had then: replicas merge over numbers of blocks without rows at
-/// different times, so their blocks are compared with their own. Another one is complete with the blocks of any of them.
+/// Replicas that had all rows, each with the blocks that it had then: replicas merge over numbers of blocks without
+/// rows at different times, so their blocks are compared with their own. Another one is complete with the blocks of any
+/// of them.
 type Complete = BTreeMap<usize, Blocks>;
 
 /// Keeps the state of a replica that has all rows, until a shutdown is requested. A single server has them always.
@@ -136,8 +138,8 @@ async fn are_complete(clickhouse: &Clickhouse, complete: &Complete, wanted: usiz
     clickhouse.each_shard().await.is_ok_and(|shards| shards.iter().all(is_complete))
 }
 
-/// Changes to the first replica of each shard, from the present one on, that still has its blocks, or those of one that is
-/// complete; returns whether each shard has one.
+/// Changes to the first replica of each shard, from the present one on, that still has its blocks, or those of one that
+/// is complete; returns whether each shard has one.
 async fn choose(clickhouse: &Clickhouse, complete: &Complete) -> bool {
     let Ok(shards) = clickhouse.each_shard().await else { return false };
     let chosen = join_all(shards.iter().map(|shard| replica_with(shard, complete))).await;

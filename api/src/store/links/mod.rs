@@ -543,8 +543,8 @@ pub(crate) async fn set_blocked_host(
     .await
 }
 
-/// Blocks up to `limit` links of a suspended account, or ends that block, under the links' next revisions. Returns those
-/// that changed.
+/// Blocks up to `limit` links of a suspended account, or ends that block, under the links' next revisions. Returns
+/// those that changed.
 pub(crate) async fn set_suspended(
     transaction: &mut PgConnection,
     account: Uuid,
@@ -569,8 +569,8 @@ pub(crate) async fn tags(pool: &PgPool, workspace: Uuid, limit: i64) -> sqlx::Re
     sqlx::query_scalar(include_str!("../tags.sql")).bind(workspace).bind(limit).fetch_all(pool).await
 }
 
-/// Returns whether a workspace cannot take a slug: a link of any workspace has it, because a slug belongs to the host, or
-/// it is held for another one.
+/// Returns whether a workspace cannot take a slug: a link of any workspace has it, because a slug belongs to the host,
+/// or it is held for another one.
 pub(crate) async fn is_slug_taken(pool: &PgPool, workspace: Uuid, slug: &str) -> sqlx::Result<bool> {
     let has_link: bool = sqlx::query_scalar("SELECT EXISTS (SELECT FROM links WHERE slug = $1)")
         .bind(slug)

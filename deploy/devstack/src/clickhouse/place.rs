@@ -73,8 +73,8 @@ impl Place {
             format!("<shard><internal_replication>true</internal_replication>{replicas}</shard>")
         };
         let shards: String = self.native.iter().map(shard).collect();
-        // secret: a server runs a query of another one as the user who sent it. sessions_path: by it a server knows its own
-        // former sessions; all of the library's have the same id.
+        // secret: a server runs a query of another one as the user who sent it. sessions_path: by it a server knows its
+        // own former sessions; all of the library's have the same id.
         format!(
             "\
     <interserver_http_host>{FOR_CLIENTS}</interserver_http_host>

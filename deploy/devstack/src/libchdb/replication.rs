@@ -3,11 +3,11 @@
 //! The library was built as a console, which has no address for other servers and opens no port for them, so its
 //! replicated tables stay read-only. Three of its functions return that address, its protocol and its password; they
 //! are replaced by functions that return constants. The second address that the library listens on for HTTP gets the
-//! handler of other servers, which the library contains, instead of the one of queries. And a connection that another server
-//! breaks off, because it was killed, does not end this one.
+//! handler of other servers, which the library contains, instead of the one of queries. And a connection that another
+//! server breaks off, because it was killed, does not end this one.
 //!
-//! All of it holds for one version, at addresses within the library that were found by reading its code. The bytes there
-//! are compared first, so any other version is an error.
+//! All of it holds for one version, at addresses within the library that were found by reading its code. The bytes
+//! there are compared first, so any other version is an error.
 
 use std::ffi::c_void;
 use std::net::SocketAddrV4;
@@ -60,7 +60,8 @@ const PAGE: usize = 4096;
 const SHORT: usize = 22;
 
 /// Changes the loaded library, whose memory begins at `base`, before its entry point is called: other servers reach it
-/// by this scheme at `address`, which must be the second one that it listens on or what decrypts for it, as a user with a password.
+/// by this scheme at `address`, which must be the second one that it listens on or what decrypts for it, as a user with
+/// a password.
 ///
 /// # Errors
 /// When the library is another version.

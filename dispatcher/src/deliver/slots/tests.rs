@@ -224,7 +224,8 @@ proptest! {
                 4 => slots.slow(endpoint(number), Instant::now()),
                 _ => if !held.is_empty() {
                     let permit = held.swap_remove(usize::try_from(number).unwrap() % held.len());
-                    let standing = [None, Some(Standing::Proven), Some(Standing::Failing), Some(Standing::Unknown)][amount];
+                    let known = [Standing::Proven, Standing::Failing, Standing::Unknown];
+                    let standing = amount.checked_sub(1).map(|index| known[index]);
                     slots.ended(permit, standing, SEND_WITHIN);
                 },
             }

@@ -181,8 +181,8 @@ impl Audit<'_> {
         };
         if extent.end < done {
             bail!(
-                "partition {partition} of topic {} ends at offset {}, but everything before {done} is counted: the log was \
-                 truncated. A running processor keeps the counted clicks and continues with this log",
+                "partition {partition} of topic {} ends at offset {}, but everything before {done} is counted: the log \
+                 was truncated. A running processor keeps the counted clicks and continues with this log",
                 log.topic(),
                 extent.end
             );

@@ -1,5 +1,5 @@
-//! The audits that the processor which runs upkeep makes by itself. Table `audits` has their results, and the newest one is
-//! exported as metrics: `hopline_processor_audit_differences` and `hopline_processor_audit_timestamp_seconds`.
+//! The audits that the processor which runs upkeep makes by itself. Table `audits` has their results, and the newest
+//! one is exported as metrics: `hopline_processor_audit_differences` and `hopline_processor_audit_timestamp_seconds`.
 
 use std::time::Duration;
 

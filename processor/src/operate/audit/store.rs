@@ -296,12 +296,11 @@ impl AuditStore {
             ["clicks", "counts", "breakdowns"].map(|table| self.everywhere.of(table));
         let raw = |value: &str, keys: &str| {
             format!(
-                "SELECT toUInt8(0) AS side, '' AS dim, val, key.1 AS per, day, workspace_id AS workspace, key.2 AS link, \
-                        kind, key.3 AS since, n, v \
-                 FROM (SELECT workspace_id, link_id, toString(class) AS kind, toStartOfHour(occurred_at) AS hour, \
-                              toDate(broker_ts) AS day, {value} AS val, count() AS n, uniqCombined64State({PRECISION})(visitor) AS v \
-                       FROM {clicks} WHERE toDate(broker_ts) IN ({days}) AND {NOT_DELETED} \
-                       GROUP BY workspace_id, link_id, kind, hour, day, val) \
+                "SELECT toUInt8(0) AS side, '' AS dim, val, key.1 AS per, day, workspace_id AS workspace, key.2 AS \
+                 link, kind, key.3 AS since, n, v FROM (SELECT workspace_id, link_id, toString(class) AS kind, \
+                       toStartOfHour(occurred_at) AS hour, toDate(broker_ts) AS day, {value} AS val, count() AS n, \
+                       uniqCombined64State({PRECISION})(visitor) AS v FROM {clicks} WHERE toDate(broker_ts) IN \
+                       ({days}) AND {NOT_DELETED} GROUP BY workspace_id, link_id, kind, hour, day, val) \
                  ARRAY JOIN arrayFlatten(arrayMap(of -> [{keys}], [link_id, toUUID('{zero}')])) AS key",
             )
         };
@@ -316,8 +315,8 @@ impl AuditStore {
             let breakdowns = format!(
                 "{} UNION ALL SELECT toUInt8(1), '', value, 'day', slice, workspace_id, link_id, toString(class), \
                         toDateTime(start, 'UTC'), clicks, visitors \
-                 FROM {broken_down} WHERE dimension = '{dimension}' AND unit = 'day' AND slice IN ({days}) AND {active} \
-                   AND {NOT_DELETED}",
+                 FROM {broken_down} WHERE dimension = '{dimension}' AND unit = 'day' AND slice IN ({days}) AND \
+                   {active} AND {NOT_DELETED}",
                 raw(&format!("toString({dimension})"), "('day', of, toStartOfDay(hour))"),
             );
             let found = self.unequal(&breakdowns).await?;

@@ -5,9 +5,9 @@
 //! version. Reports read closed days from the rollups, so they change once, when that version becomes active. Open and
 //! recently closed days only get their missing rows, inserted under a new epoch of each source.
 //!
-//! A staging table belongs to one attempt. A new rebuild drops the tables of earlier ones, so their late statements fail.
-//! After a kill, finished days stay finished. If a day's rows were replaced but its slice was not closed again, upkeep
-//! notices the new blocks and closes it.
+//! A staging table belongs to one attempt. A new rebuild drops the tables of earlier ones, so their late statements
+//! fail. After a kill, finished days stay finished. If a day's rows were replaced but its slice was not closed again,
+//! upkeep notices the new blocks and closes it.
 
 mod fill;
 mod store;

@@ -1,14 +1,14 @@
 //! `processor recount`: classifies stored clicks by the current rules, one day after the other.
 //!
-//! Rows keep the User-Agent and purpose, from which class, device type, browser and operating system are computed again.
-//! Country and visitor cannot be recomputed because the address is not stored. A click without a User-Agent is unchanged:
-//! none was sent, or its visitor had asked not to be tracked.
+//! Rows keep the User-Agent and purpose, from which class, device type, browser and operating system are computed
+//! again. Country and visitor cannot be recomputed because the address is not stored. A click without a User-Agent is
+//! unchanged: none was sent, or its visitor had asked not to be tracked.
 //!
 //! Referrers lose their `www.`; edges did not always remove it.
 //!
-//! Each distinct pair of User-Agent and purpose is classified once. Classifications that differ from the rows are written
-//! to table `recounts`, and table `rebuilds` names the recount of each rebuilt day. Audit and replay apply them to
-//! the log. After a kill, run it again: it finds what still differs.
+//! Each distinct pair of User-Agent and purpose is classified once. Classifications that differ from the rows are
+//! written to table `recounts`, and table `rebuilds` names the recount of each rebuilt day. Audit and replay apply them
+//! to the log. After a kill, run it again: it finds what still differs.
 
 mod store;
 

@@ -69,8 +69,8 @@ impl RecountStore {
         self.statements.fetch(&sql)
     }
 
-    /// Returns how many of the clicks for which a condition holds have a referrer with `www.`, by the broker's day, in days
-    /// since 1970.
+    /// Returns how many of the clicks for which a condition holds have a referrer with `www.`, by the broker's day, in
+    /// days since 1970.
     pub(super) async fn referrers_with_www(&self, condition: &str) -> Result<Vec<(u16, u64)>, StoreError> {
         let sql = format!(
             "SELECT toUInt16(toDate(broker_ts)) AS day, count() FROM {clicks} \

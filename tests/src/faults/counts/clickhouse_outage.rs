@@ -36,8 +36,8 @@ impl fmt::Display for Drained {
         let [before, during, after] = self.memory.map(|bytes| bytes >> 20);
         write!(
             f,
-            "{}; processor's memory {before} MiB before, {during} MiB during, {after} MiB after; all counted {:.1?} after \
-             ClickHouse was started",
+            "{}; processor's memory {before} MiB before, {during} MiB during, {after} MiB after; all counted {:.1?} \
+             after ClickHouse was started",
             self.exact, self.drained
         )
     }

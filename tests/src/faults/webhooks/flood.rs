@@ -80,8 +80,9 @@ impl fmt::Display for Flooded {
         } = self;
         write!(
             f,
-            "{arrivals}; at most {at_once} requests at once; the dispatcher had {peak_mib} MiB at most; the neighbour's \
-             {deliveries} deliveries: p50 {p50:.0?}, p99 {p99:.0?}, longest {longest:.0?}, {behind} of the others after them"
+            "{arrivals}; at most {at_once} requests at once; the dispatcher had {peak_mib} MiB at most; the \
+             neighbour's {deliveries} deliveries: p50 {p50:.0?}, p99 {p99:.0?}, longest {longest:.0?}, {behind} of the \
+             others after them"
         )
     }
 }

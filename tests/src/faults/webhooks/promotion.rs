@@ -23,12 +23,12 @@ pub struct Promotion {
 /// Rows of the import that goes on over the promotion.
 const ROWS: u32 = 3_000;
 
-/// Kills the primary of Postgres under load and promotes its synchronous standby, without restarting a program. Links are
-/// created all the time, and a file is imported.
+/// Kills the primary of Postgres under load and promotes its synchronous standby, without restarting a program. Links
+/// are created all the time, and a file is imported.
 ///
 /// # Panics
-/// When a program ends, a click is not answered, a delivery never arrives, a link that was answered is lost, a member is
-/// signed out, requests are not limited any more, or a row of the file is lost or done twice.
+/// When a program ends, a click is not answered, a delivery never arrives, a link that was answered is lost, a member
+/// is signed out, requests are not limited any more, or a row of the file is lost or done twice.
 pub async fn promotion(plan: Promotion) -> Arrivals {
     let (own, standby) = OwnEngines::start_with_standby().await;
     // A promotion then loses nothing that was answered.

@@ -12,8 +12,8 @@ use clap::{Args, Parser, Subcommand};
 #[command(
     name = "./dev",
     bin_name = "./dev",
-    after_help = "Everything is kept in .dev/ (git ignores it): data, logs, keys, downloaded engines. A second clone has \
-    a separate stack.\n\
+    after_help = "Everything is kept in .dev/ (git ignores it): data, logs, keys, downloaded engines. A second clone \
+    has a separate stack.\n\
     Set KAFKA_BROKERS, CLICKHOUSE_URL or DATABASE_URL to use an external engine.\n\n\
     Exit codes: 0 on success, 1 on failure, 64 on wrong usage."
 )]
@@ -55,8 +55,8 @@ pub(crate) enum Command {
     /// Show the logs
     #[command(
         after_help = "Examples:\n  ./dev logs\n  ./dev logs api --lines 200\n  ./dev logs processor -f\n\n\
-        Services: ingest, processor, api, dispatcher, kafka, clickhouse, postgres, devstack. In a cluster also the name of \
-        one server, such as ingest-2."
+        Services: ingest, processor, api, dispatcher, kafka, clickhouse, postgres, devstack. In a cluster also the \
+        name of one server, such as ingest-2."
     )]
     Logs(Logs),
     /// Delete all data, keys and the demo account; downloaded engines stay
@@ -133,15 +133,17 @@ pub(crate) enum Command {
     },
     /// Run the tests on separate engines
     ///
-    /// Starts engines in temporary folders on free ports, so a stack may be running. A test that fails and then passes is
-    /// reported as flaky at the end and does not fail the run.
+    /// Starts engines in temporary folders on free ports, so a stack may be running. A test that fails and then passes
+    /// is reported as flaky at the end and does not fail the run.
     #[command(
         after_help = "Examples:\n  ./dev test\n  ./dev test -- -p processor\n  ./dev test -- -p tests kills\n  \
         ./dev test --heavy -- counts_faults\n  ./dev test --cluster -- -p tests\n\n\
-        Exit codes are those of cargo-nextest: 0 when every test passed, 4 when none has such a name, 100 when one failed."
+        Exit codes are those of cargo-nextest: 0 when every test passed, 4 when none has such a name, 100 when one \
+        failed."
     )]
     Test {
-        /// On three brokers, two shards of two replicas and two servers of Postgres, for tests that start no own engines
+        /// On three brokers, two shards of two replicas and two servers of Postgres, for tests that start no own
+        /// engines
         #[arg(long)]
         cluster: bool,
         /// Run the heavy tests, which take minutes or start many engines, instead of all others
@@ -200,7 +202,8 @@ pub(crate) struct Up {
     /// Start in the background and return once everything is ready
     #[arg(long)]
     pub(crate) detach: bool,
-    /// Start three brokers of Kafka, two shards of ClickHouse with two replicas each, two servers of Postgres, two of each service
+    /// Start three brokers of Kafka, two shards of ClickHouse with two replicas each, two servers of Postgres, two of
+    /// each service
     ///
     /// Its data is separate from that of a stack without --cluster. Only one of the two can run at a time.
     #[arg(long)]

@@ -41,8 +41,8 @@ pub(crate) fn prebuilt() -> Option<PathBuf> {
     std::env::var_os("DEVSTACK_PROGRAMS").filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-/// Builds programs and returns the path of each. Cargo reports progress line by line on standard error, because other parts of
-/// this process may report too.
+/// Builds programs and returns the path of each. Cargo reports progress line by line on standard error, because other
+/// parts of this process may report too.
 pub(crate) async fn programs(
     repository: &Path,
     names: &[&str],

@@ -101,9 +101,11 @@ pub(crate) fn welcome(status: &Status, final_line: &str) -> anyhow::Result<Strin
   Edge       {edge}
   API key    {key}
 
-Create a link, click it as a browser would, and read its counts (`./dev demo` fills the dashboard with two months of clicks):
+Create a link, click it as a browser would, and read its counts (`./dev demo` fills the dashboard with two months of \
+clicks):
 
-  ID=$(curl -s {api}/api/links -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -d '{body}' | tee /dev/stderr | grep -o 'lnk_[0-9A-Za-z_-]*' | head -n 1)
+  ID=$(curl -s {api}/api/links -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -d '{body}' | tee \
+  /dev/stderr | grep -o 'lnk_[0-9A-Za-z_-]*' | head -n 1)
   sleep 1; curl -i -A '{BROWSER}' {edge}/{slug}
   sleep 1; curl -s {api}/api/links/$ID -H 'Authorization: Bearer {key}'
 

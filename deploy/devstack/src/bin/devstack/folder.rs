@@ -1,4 +1,5 @@
-//! The folder `.dev`, which contains all files of the stack; those of a cluster, except the logs, are in `.dev/cluster`.
+//! The folder `.dev`, which contains all files of the stack; those of a cluster, except the logs, are in
+//! `.dev/cluster`.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write as _};
@@ -33,7 +34,8 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Opens the `.dev` of the repository at `root`, for the stack that was started last; creates it when it is missing.
+    /// Opens the `.dev` of the repository at `root`, for the stack that was started last; creates it when it is
+    /// missing.
     pub(crate) fn open(root: &Path) -> anyhow::Result<Self> {
         let repository =
             fs::canonicalize(root).with_context(|| format!("no repository at {}", root.display()))?;

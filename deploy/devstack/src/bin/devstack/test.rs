@@ -21,7 +21,8 @@ use crate::folder::Folder;
 use crate::members::Topology;
 use crate::terminal::{Interrupts, print_error};
 
-/// The number of ClickHouse's databases with users for each test at a time: more than one uses and killed ones leave behind.
+/// The number of ClickHouse's databases with users for each test at a time: more than one uses and killed ones leave
+/// behind.
 const DATABASES: u32 = 30;
 
 /// Variable of nextest: how many tests run at a time.
