@@ -9,6 +9,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use metrics::{gauge, histogram};
 use schemas::id::{AccountId, EndpointId};
 use service::{LogLimit, Shutdown};
 use sqlx::PgPool;
@@ -148,11 +149,10 @@ async fn poll(pool: PgPool, polled: mpsc::Sender<Vec<Waiting>>) {
                 let oldest = |age: fn(&Waiting) -> Option<Duration>| {
                     backlog.iter().filter_map(age).max().unwrap_or_default().as_secs_f64()
                 };
-                let name = "hopline_webhook_oldest_due_seconds";
-                let gauge = |attempt: &'static str| metrics::gauge!(name, "attempt" => attempt);
+                let gauge = |attempt: &'static str| gauge!("hopline_webhook_oldest_due_seconds", "attempt" => attempt);
                 gauge("first").set(oldest(|one| one.first));
                 gauge("retry").set(oldest(|one| one.retry));
-                metrics::gauge!("hopline_webhook_endpoints_due").set(backlog.len() as f64);
+                gauge!("hopline_webhook_endpoints_due").set(backlog.len() as f64);
                 if polled.send(backlog).await.is_err() {
                     return;
                 }
@@ -254,8 +254,8 @@ impl Deliver {
         for held in self.held.values().filter(|held| now.duration_since(held.since) > SLOW_AFTER) {
             self.slots.slow(held.permit.endpoint_id, held.since);
         }
-        metrics::gauge!("hopline_webhook_in_flight").set(self.slots.in_flight() as f64);
-        metrics::gauge!("hopline_webhook_in_flight_bytes").set(self.slots.bytes() as f64);
+        gauge!("hopline_webhook_in_flight").set(self.slots.in_flight() as f64);
+        gauge!("hopline_webhook_in_flight_bytes").set(self.slots.bytes() as f64);
     }
 
     /// Claims and starts deliveries of the endpoints whose turn it is. Returns whether there may be more.
@@ -405,7 +405,7 @@ impl Attempt {
         let begun = Instant::now();
         let outcome = self.sender.attempt(&delivery, &target).await;
         let took = begun.elapsed();
-        metrics::histogram!("hopline_webhook_attempt_seconds").record(took);
+        histogram!("hopline_webhook_attempt_seconds").record(took);
         // The next request need not wait until this outcome is written.
         drop(pass);
         finish.send(delivery, outcome, took).await;
