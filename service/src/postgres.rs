@@ -89,8 +89,8 @@ impl fmt::Debug for DatabaseUrl {
 /// The error for a malformed connection string; it does not contain the text, which may have a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected postgres://user:password@host:port[,host:port…]/database; target_session_attrs, if any, must be \
-     read-write or primary"
+    "expected postgres://user:password@host:port[,host:port…]/database; target_session_attrs, if any, \
+     must be read-write or primary"
 )]
 pub struct DatabaseUrlFault;
 

@@ -157,8 +157,8 @@ async fn embedded_browsers_of_apps_are_human() {
     let lists = Agents::load(&Cache::shared().data().await.unwrap()).unwrap();
     let android = "Mozilla/5.0 (Linux; Android 15; CPH2557 Build/AP3A.240617.008; wv) AppleWebKit/537.36 (KHTML, like \
         Gecko) Version/4.0 Chrome/142.0.0.0 Mobile Safari/537.36";
-    let iphone = "Mozilla/5.0 (iPhone; CPU iPhone OS 18_7 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) \
-        Mobile/15E148";
+    let iphone = "Mozilla/5.0 (iPhone; CPU iPhone OS 18_7 like Mac OS X) AppleWebKit/605.1.15 (KHTML, \
+        like Gecko) Mobile/15E148";
     let desktop = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 \
         Electron/39.0.0 Safari/537.36";
     for app in [

@@ -374,8 +374,8 @@ async fn a_large_body_is_rejected_with_and_without_a_length() {
         .await;
     with_length.read_answer().await.error_message(413, "PAYLOAD_TOO_LARGE");
 
-    let head = "POST /names HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: \
-        chunked\r\n\r\n";
+    let head = "POST /names HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        transfer-encoding: chunked\r\n\r\n";
     let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000));
     let mut chunked = server.connect().await;
     chunked.send(&format!("{head}{chunk}{chunk}1\r\nx\r\n")).await;

@@ -9,11 +9,8 @@ use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use service::kafka::{Context, EnsuredTopic, KafkaConfig, TopicSpec, ensure_topics, topic_ids, watch};
 use service::{Check, Health, Shutdown};
+use tests::{ANSWER, eventually};
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
-
-/// Timeout of every wait; only a failing test reaches it.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const CLICKS: TopicSpec<'_> = TopicSpec {
     name: "clicks",
@@ -38,14 +35,21 @@ fn unchanged() -> EnsuredTopic {
     }
 }
 
-async fn until(check: &Check, ready: bool) {
-    timeout(PATIENCE, async {
-        while check.is_ready() != ready {
-            sleep(Duration::from_millis(20)).await;
-        }
+async fn becomes(check: &Check, ready: bool) {
+    eventually("the check follows", async || match check.is_ready() {
+        is if is == ready => Ok(()),
+        is => Err(is),
     })
-    .await
-    .unwrap();
+    .await;
+}
+
+/// Waits until the report contains a text.
+async fn reports(health: &Health, expected: &str) {
+    eventually(expected, async || {
+        let report = serde_json::to_string(&health.report()).unwrap();
+        if report.contains(expected) { Ok(()) } else { Err(report) }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -68,13 +72,11 @@ async fn topics_are_created_once_and_then_updated() {
         described[0].as_ref().unwrap().get("segment.ms").unwrap().value.clone()
     };
     // A broker applies a change some time after it has confirmed it.
-    timeout(PATIENCE, async {
-        while own().await.as_deref() != Some("777000") {
-            sleep(Duration::from_millis(20)).await;
-        }
+    eventually("the change is applied", async || match own().await {
+        Some(own) if own == "777000" => Ok(()),
+        other => Err(other),
     })
-    .await
-    .unwrap();
+    .await;
     let repaired = ensure_topics(&config, &[CLICKS]).await.unwrap();
     let altered = vec![
         ("retention.ms".to_owned(), "1".to_owned(), "60000".to_owned()),
@@ -94,7 +96,7 @@ async fn a_recreated_topic_has_a_new_id() {
     let client: Arc<BaseConsumer> = Arc::new(config.client_config("ids").create().unwrap());
     let id = async || {
         let client = Arc::clone(&client);
-        let ask = move || topic_ids(client.client(), &["test.clicks", "test.none"], PATIENCE).unwrap();
+        let ask = move || topic_ids(client.client(), &["test.clicks", "test.none"], ANSWER).unwrap();
         let ids = spawn_blocking(ask).await.unwrap();
         assert!(!ids.contains_key("test.none"));
         ids.get("test.clicks").copied()
@@ -102,32 +104,19 @@ async fn a_recreated_topic_has_a_new_id() {
     assert_eq!(id().await, None);
     ensure_topics(&config, &[CLICKS]).await.unwrap();
     // The broker lists a new topic some time after it has confirmed it.
-    let known = async || {
-        timeout(PATIENCE, async {
-            loop {
-                if let Some(id) = id().await {
-                    return id;
-                }
-                sleep(Duration::from_millis(20)).await;
-            }
-        })
-        .await
-        .unwrap()
-    };
+    let known = async || eventually("the topic has an id", async || id().await.ok_or("none")).await;
     let first = known().await;
     assert_eq!(id().await, Some(first));
 
     let admin: AdminClient<Context> =
         config.client_config("operator").create_with_context(Context::default()).unwrap();
     admin.delete_topics(&["test.clicks"], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
-    timeout(PATIENCE, async {
-        // The broker lists the topic until it has processed the deletion.
-        while ensure_topics(&config, &[CLICKS]).await.is_ok_and(|ensured| !ensured[0].created) {
-            sleep(Duration::from_millis(20)).await;
-        }
+    // The broker lists the topic until it has processed the deletion.
+    eventually("the topic is created again", async || match ensure_topics(&config, &[CLICKS]).await {
+        Ok(ensured) if !ensured[0].created => Err(ensured),
+        _ => Ok(()),
     })
-    .await
-    .unwrap();
+    .await;
     let second = known().await;
     assert!(second != first && !second.is_nil(), "{second}");
 }
@@ -142,22 +131,16 @@ async fn the_probe_follows_topics_and_brokers() {
         let (config, check, shutdown) = (config.clone(), check.clone(), shutdown.clone());
         async move { watch(&config, vec!["test.clicks".to_owned()], check, shutdown).await }
     });
-    timeout(PATIENCE, async {
-        while !serde_json::to_string(&health.report()).unwrap().contains("missing topics: test.clicks") {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
-    .unwrap();
+    reports(&health, "missing topics: test.clicks").await;
 
     ensure_topics(&config, &[CLICKS]).await.unwrap();
-    until(&check, true).await;
+    becomes(&check, true).await;
     // The topic has one replica, and the broker's settings flush it.
     assert_eq!(serde_json::to_value(health.report()).unwrap()["checks"]["kafka"]["detail"], "ok");
     server.kill().await;
-    until(&check, false).await;
+    becomes(&check, false).await;
     server.start().await.unwrap();
-    until(&check, true).await;
+    becomes(&check, true).await;
 
     shutdown.request();
     watching.await.unwrap().unwrap();
@@ -193,18 +176,9 @@ async fn topics_have_the_configured_replicas_and_the_probe_names_what_is_missing
         let topics = ["test.clicks", "test.former"].map(str::to_owned).to_vec();
         async move { watch(&config, topics, check, shutdown).await }
     });
-    let detail = async |expected: &str| {
-        timeout(PATIENCE, async {
-            while !serde_json::to_string(&health.report()).unwrap().contains(expected) {
-                sleep(Duration::from_millis(20)).await;
-            }
-        })
-        .await
-        .unwrap_or_else(|_| panic!("no {expected}: {:?}", health.report()));
-    };
-    detail("ok, but topic test.former has 1 of 3 replicas").await;
+    reports(&health, "ok, but topic test.former has 1 of 3 replicas").await;
     brokers[2].kill().await;
-    detail("broker 3 lacks records").await;
+    reports(&health, "broker 3 lacks records").await;
     assert!(check.is_ready());
 
     shutdown.request();

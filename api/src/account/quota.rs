@@ -164,8 +164,8 @@ impl LinkQuota {
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         if self.left <= 0 {
             return Err(ApiError::plan_limit(format!(
-                "The {} plan allows {} links in all workspaces of the account together. Delete links or upgrade the \
-                    plan.",
+                "The {} plan allows {} links in all workspaces of the account together. \
+                    Delete links or upgrade the plan.",
                 self.plan, self.cap
             )));
         }

@@ -144,8 +144,8 @@ pub(crate) async fn rotate(
         "UPDATE webhook_endpoints
          SET previous_secret_key_id = secret_key_id, previous_secret_sealed = secret_sealed,
              previous_secret_until = now() + interval '24 hours',
-             secret_key_id = $3, secret_sealed = $4, updated_at = greatest(created_at, date_trunc('milliseconds', \
-             now()))
+             secret_key_id = $3, secret_sealed = $4, updated_at = greatest(created_at, \
+             date_trunc('milliseconds', now()))
          WHERE id = $1 AND workspace_id = $2",
     )
     .bind(id)

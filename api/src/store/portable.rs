@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 /// The names of the exported tables, and the statement for each, with the account as `$1`.
 pub(crate) const TABLES: &[(&str, &str)] = &[
-    ("members", "SELECT to_jsonb(u) - 'password_hash' - 'totp_sealed' - 'totp_key_id' FROM users u WHERE account_id = \
-        $1 ORDER BY id"),
+    ("members", "SELECT to_jsonb(u) - 'password_hash' - 'totp_sealed' - 'totp_key_id' FROM users u \
+        WHERE account_id = $1 ORDER BY id"),
     ("workspaces", "SELECT to_jsonb(w) FROM workspaces w WHERE account_id = $1 ORDER BY id"),
     (
         "keys",

@@ -13,8 +13,8 @@ use crate::store::role::Role;
 /// 7 days without a request. `seen_at` is written at most every five minutes.
 const FIND: &str = "
     WITH session AS (
-        SELECT s.token_sha256, s.seen_at, u.id AS user_id, u.role, a.id AS account_id, a.plan, a.suspended_at IS NOT \
-        NULL AS is_suspended,
+        SELECT s.token_sha256, s.seen_at, u.id AS user_id, u.role, a.id AS account_id, a.plan, \
+        a.suspended_at IS NOT NULL AS is_suspended,
                (SELECT w.id FROM workspaces w WHERE w.account_id = a.id AND w.id = $2) AS workspace_id
         FROM sessions s
         JOIN users u ON u.id = s.user_id
@@ -90,8 +90,8 @@ pub(crate) async fn end_all(connection: &mut PgConnection, user: Uuid) -> sqlx::
 /// Removes sessions that have ended. Returns how many.
 pub(crate) async fn remove_ended(connection: &mut PgConnection) -> sqlx::Result<u64> {
     let removed = sqlx::query(
-        "DELETE FROM sessions WHERE seen_at < now() - interval '7 days' OR created_at < now() - \
-        interval '30 days'",
+        "DELETE FROM sessions WHERE seen_at < now() - interval '7 days' \
+        OR created_at < now() - interval '30 days'",
     )
     .execute(connection)
     .await?;

@@ -42,8 +42,8 @@ pub(crate) async fn insert(
     kind: Kind,
 ) -> sqlx::Result<Workspace> {
     sqlx::query_as(
-        "INSERT INTO workspaces (id, account_id, name, kind) VALUES ($1, $2, $3, $4) RETURNING id, name, \
-        kind",
+        "INSERT INTO workspaces (id, account_id, name, kind) VALUES ($1, $2, $3, $4) \
+        RETURNING id, name, kind",
     )
     .bind(Uuid::now_v7())
     .bind(account)

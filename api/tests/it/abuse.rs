@@ -277,8 +277,8 @@ async fn personal_fields_of_conversions_go_with_the_retention_of_their_click() {
     assert_eq!(removed().await, 0);
     let age = async |days: i32| {
         sqlx::query(
-            "UPDATE conversions SET clicked_at = date_trunc('day', now(), 'UTC') - make_interval(days => $1, \
-            secs => 1)",
+            "UPDATE conversions SET clicked_at = date_trunc('day', now(), 'UTC') \
+            - make_interval(days => $1, secs => 1)",
         )
         .bind(days)
         .execute(&mut server.engines.postgres().await)

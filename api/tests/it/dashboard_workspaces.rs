@@ -207,11 +207,13 @@ async fn only_the_dashboard_enables_a_disabled_endpoint() {
     let body = json!({"url": "https://example.com/hook", "events": ["click.created"]});
     let endpoint = owner.post("/webhooks", body).await.body;
     let id = text(&endpoint["id"]);
-    sqlx::query("UPDATE webhook_endpoints SET status = 'disabled', disabled_reason = 'tired', consecutive_exhausted = \
-        15")
-        .execute(&mut server.engines.postgres().await)
-        .await
-        .unwrap();
+    sqlx::query(
+        "UPDATE webhook_endpoints SET status = 'disabled', disabled_reason = 'tired', \
+        consecutive_exhausted = 15",
+    )
+    .execute(&mut server.engines.postgres().await)
+    .await
+    .unwrap();
     assert_eq!(owner.get(&format!("/webhooks/{id}")).await.body["disabled_reason"], "tired");
     let path = format!("/api/webhooks/{id}/enable");
     assert_eq!(server.send(Method::POST, &path, Some(json!({}))).await.status, 404, "not with a key");

@@ -95,8 +95,8 @@ async fn a_timed_out_query_is_cancelled_in_clickhouse() {
     assert_eq!(server.send(Method::GET, &format!("{link}/stats"), None).await.status, 200);
     // The same columns, but each row takes its time.
     server.engines.clickhouse("RENAME TABLE clicks TO real_clicks").await;
-    let slow = "CREATE VIEW clicks SQL SECURITY DEFINER AS SELECT * FROM real_clicks WHERE sleepEachRow(3) = 0 AND \
-        sleep(3) = 0";
+    let slow = "CREATE VIEW clicks SQL SECURITY DEFINER AS SELECT * FROM real_clicks WHERE sleepEachRow(3) = 0 \
+        AND sleep(3) = 0";
     server.engines.clickhouse(slow).await;
     let workspace: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
     let id: schemas::id::LinkId = text(&json!(link.trim_start_matches("/api/links/"))).parse().unwrap();
@@ -131,8 +131,8 @@ async fn slow_conversions_are_null_and_delay_nothing() {
     let server = Server::start_on(engines).await;
     let link = link_of(&server).await;
     server.engines.clickhouse("RENAME TABLE conversions TO real_conversions").await;
-    let slow = "CREATE VIEW conversions SQL SECURITY DEFINER AS SELECT * FROM real_conversions WHERE sleepEachRow(3) = \
-        0";
+    let slow = "CREATE VIEW conversions SQL SECURITY DEFINER AS SELECT * FROM real_conversions \
+        WHERE sleepEachRow(3) = 0";
     server.engines.clickhouse(slow).await;
     let workspace: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
     let id: schemas::id::LinkId = link.trim_start_matches("/api/links/").parse().unwrap();

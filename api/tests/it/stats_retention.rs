@@ -23,8 +23,8 @@ async fn retention_is_written_once_a_day_by_one_instance() {
     let uuid = |id: &str| id.parse::<WorkspaceId>().unwrap().uuid();
     let mut expected = [format!("{}\t30\t1", uuid(&free)), format!("{}\t1095\t1", uuid(&business))];
     expected.sort();
-    let query = "SELECT workspace_id, max(days), count() FROM retention GROUP BY workspace_id ORDER BY \
-        toString(workspace_id)";
+    let query = "SELECT workspace_id, max(days), count() FROM retention GROUP BY workspace_id \
+        ORDER BY toString(workspace_id)";
     tests::eventually("both are written", async || {
         let written = engines.clickhouse(query).await;
         if written.trim() == expected.join("\n") { Ok(()) } else { Err(written) }

@@ -60,8 +60,8 @@ async fn store(server: &Server, links: &[Counted], days: u64) {
         .map(|counted| format!("(toUUID('{}'), {}, {})", counted.link.uuid(), counted.visitors, counted.seed))
         .collect();
     let query = format!(
-        "INSERT INTO clicks (workspace_id, link_id, occurred_at, click_id, class, visitor, country, src, koff, \
-            broker_ts)
+        "INSERT INTO clicks (workspace_id, link_id, occurred_at, click_id, class, visitor, country, \
+            src, koff, broker_ts)
          SELECT toUUID('{}'), one.1,
                 addMilliseconds(toDateTime64('{}', 3, 'UTC'), cityHash64(n, one.3, 'time') % (86400000 * {days})) AS at,
                 toString(n), 'human', cityHash64(n % one.2, one.3), 'DE', 65536, n, at

@@ -69,8 +69,8 @@ impl Clicks {
         };
         let browser = one_of(4, &BROWSERS);
         let user_agent = format!(
-            "Mozilla/5.0 (Linux; Android {}; K) AppleWebKit/537.36 (KHTML, like Gecko) {}/{}.0.0.0 Mobile \
-                Safari/537.36",
+            "Mozilla/5.0 (Linux; Android {}; K) AppleWebKit/537.36 (KHTML, \
+                like Gecko) {}/{}.0.0.0 Mobile Safari/537.36",
             10 + draw(5, 6),
             browser.as_deref().unwrap_or_default(),
             120 + draw(6, 20),

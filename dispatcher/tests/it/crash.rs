@@ -38,11 +38,7 @@ async fn a_killed_dispatcher_loses_nothing_and_repeats_under_the_same_id() {
         if missing == 0 { Ok(()) } else { Err(missing) }
     })
     .await;
-    eventually("nothing is left", async || match world.pending().await {
-        0 => Ok(()),
-        left => Err(left),
-    })
-    .await;
+    world.done().await;
     let mut bodies = HashMap::new();
     let requests = receiver.requests();
     for request in &requests {
@@ -190,11 +186,7 @@ async fn a_stopped_dispatcher_finishes_attempts_in_flight_and_releases_the_rest(
         count => Err(count),
     })
     .await;
-    eventually("nothing is left", async || match world.pending().await {
-        0 => Ok(()),
-        left => Err(left),
-    })
-    .await;
+    world.done().await;
     let ids: HashSet<String> =
         receiver.requests().iter().map(|request| request.delivery().to_owned()).collect();
     assert_eq!((ids.len(), receiver.requests().len()), (40, 40), "stopping repeats nothing");

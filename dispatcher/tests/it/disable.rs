@@ -257,8 +257,8 @@ async fn deliveries_of_a_suspended_account_wait_and_use_no_attempt() {
     world.failed(1).await;
     world.suspend(workspace, true).await;
     // Its retry becomes due, and is neither sent nor removed.
-    let postponed = "SELECT count(*) FROM webhook_deliveries WHERE due_at > now() + interval '30 seconds' AND attempts \
-        = 1";
+    let postponed = "SELECT count(*) FROM webhook_deliveries WHERE due_at > now() + interval '30 seconds' \
+        AND attempts = 1";
     eventually("it is postponed", async || match world.number(postponed).await {
         1 => Ok(()),
         count => Err(count),

@@ -79,8 +79,8 @@ async fn failures_and_their_requests_are_removed_after_seven_days() {
          WHERE id = (SELECT min(id::text)::uuid FROM webhook_failures)",
         "UPDATE webhook_failed_deliveries SET failed_at = now() - interval '7 days 1 minute'
          WHERE delivery_id IN (SELECT delivery_id FROM webhook_failures WHERE attempted_at < now() - interval '1 day')",
-        "INSERT INTO webhook_finished VALUES (gen_random_uuid(), now() - interval '25 hours'), (gen_random_uuid(), \
-            now())",
+        "INSERT INTO webhook_finished VALUES (gen_random_uuid(), now() - interval '25 hours'), \
+            (gen_random_uuid(), now())",
     ] {
         sqlx::query(statement).execute(&world.pool).await.unwrap();
     }

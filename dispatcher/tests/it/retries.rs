@@ -25,11 +25,7 @@ async fn deliver_to(
         _ => Ok(()),
     })
     .await;
-    eventually("the delivery is done with", async || match world.pending().await {
-        0 => Ok(()),
-        left => Err(left),
-    })
-    .await;
+    world.done().await;
     dispatcher.stop().await;
     (endpoint, receiver.requests())
 }
@@ -145,13 +141,7 @@ async fn a_delivery_delayed_by_a_wrong_clock_is_made_due() {
     let dispatcher =
         world.dispatcher_with(|config| config.tuning.retry_base = Duration::from_secs(900)).await;
     world.click(workspace, Class::Human).await;
-    eventually("it has failed once", async || {
-        match world.number("SELECT count(*) FROM webhook_deliveries WHERE attempts = 1").await {
-            1 => Ok(()),
-            count => Err(count),
-        }
-    })
-    .await;
+    world.failed(1).await;
     dispatcher.stop().await;
     // As if the database's clock had been set back by a day since.
     sqlx::query("UPDATE webhook_deliveries SET due_at = due_at + interval '1 day'")

@@ -128,8 +128,10 @@ impl Store {
         // The progress of the previous source applies to this one too, which has no older clicks.
         let progress = self
             .client
-            .query("INSERT INTO progress (src, as_of) SELECT ?, max(as_of) FROM progress WHERE src = ? HAVING count() \
-                > 0")
+            .query(
+                "INSERT INTO progress (src, as_of) SELECT ?, max(as_of) FROM progress WHERE src = ? \
+                HAVING count() > 0",
+            )
             .bind(source.src)
             .bind(token.src)
             .with_setting("async_insert", "0");

@@ -48,8 +48,8 @@ impl fmt::Display for Released {
         let Self { partition, src, new_src, first_offset } = self;
         writeln!(
             f,
-            "partition {partition} continues at offset {first_offset} as source {new_src}; the rows of source {src} \
-             stay counted"
+            "partition {partition} continues at offset {first_offset} as source {new_src}; \
+             the rows of source {src} stay counted"
         )
     }
 }

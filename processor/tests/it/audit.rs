@@ -372,8 +372,8 @@ async fn one_processor_audits_by_itself_when_the_newest_result_is_too_old() {
     let processor = Processor::start_with(auditing()).await;
     let found = exported(&processor, 1).await;
     assert_eq!(isolated.clickhouse(results).await.trim(), "2");
-    let report = "SELECT JSONExtractString(report, 'differences', 1, 'kind') FROM audits ORDER BY ended_at DESC LIMIT \
-        1";
+    let report = "SELECT JSONExtractString(report, 'differences', 1, 'kind') FROM audits \
+        ORDER BY ended_at DESC LIMIT 1";
     assert_eq!(isolated.clickhouse(report).await.trim(), "missing_row");
     processor.stop().await;
 

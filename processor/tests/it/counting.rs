@@ -99,8 +99,8 @@ async fn processors_that_join_and_leave_count_every_click_once() {
     counted_exactly(&isolated, 300).await;
 
     let second = Processor::start(&isolated).await;
-    let owners = "SELECT uniqExact(owner) FROM (SELECT argMax(owner, epoch) AS owner FROM owners WHERE src < \
-         4294967295 GROUP BY src)";
+    let owners = "SELECT uniqExact(owner) FROM (SELECT argMax(owner, epoch) AS owner FROM owners \
+         WHERE src < 4294967295 GROUP BY src)";
     let (sent, ()) = tokio::join!(edge.send_many("together", 1_200), counted(&isolated, owners, 2));
     let () = sent;
     counted_exactly(&isolated, 1_500).await;

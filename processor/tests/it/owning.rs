@@ -43,8 +43,8 @@ async fn two_processors_on_the_same_partitions_store_each_click_once() {
         edge.send_many(&format!("more-{sent}"), 60).await;
         sent += 60;
         let takes = "SELECT min(takes) FROM (SELECT max(n) AS takes FROM \
-                     (SELECT owner, src, count() AS n FROM owners WHERE src < 4294967295 GROUP BY owner, src) GROUP BY \
-                     owner)";
+                     (SELECT owner, src, count() AS n FROM owners WHERE src < 4294967295 \
+                     GROUP BY owner, src) GROUP BY owner)";
         let takes = isolated.clickhouse(takes).await;
         if takes.trim().parse::<u32>().unwrap() >= 2 { Ok(()) } else { Err(takes) }
     })

@@ -282,8 +282,8 @@ async fn a_changed_slice_is_closed_again_after_a_purge() {
     rows.retain(|row| row.click.link_id != link(11));
     assert_rollups(&isolated, &rows, closed).await;
     // What a report has begun to read, it reads to its end.
-    let workspaces = "SELECT version, sum(clicks) FROM counts WHERE toUInt128(link_id) = 0 GROUP BY version ORDER BY \
-        version";
+    let workspaces = "SELECT version, sum(clicks) FROM counts WHERE toUInt128(link_id) = 0 GROUP BY version \
+        ORDER BY version";
     let before = isolated.clickhouse(workspaces).await;
 
     let mut late = rows.iter().find(|row| row.broker_ts.date_naive() == day).unwrap().clone();
@@ -354,8 +354,8 @@ async fn rows_are_removed_a_month_after_their_plan_hides_them() {
     counted(&isolated, &all, kept.len()).await;
     for (table, time) in [("counts", "slice"), ("breakdowns", "slice"), ("clicks", "toDate(broker_ts)")] {
         let old = format!(
-            "SELECT countIf({time} < if(workspace_id = toUUID('{}'), toDate('{short}'), toDate('{long}'))) FROM \
-                {table}",
+            "SELECT countIf({time} < if(workspace_id = toUUID('{}'), toDate('{short}'), \
+                toDate('{long}'))) FROM {table}",
             workspace(0).uuid()
         );
         counted(&isolated, &old, 0).await;

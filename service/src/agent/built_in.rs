@@ -152,8 +152,8 @@ mod tests {
     fn browsers_are_human() {
         for (user_agent, device_type, browser, os) in [
             (
-                "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 \
-                    Safari/537.36",
+                "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, \
+                    like Gecko) Chrome/140.0.0.0 Safari/537.36",
                 "desktop",
                 Some("Chrome"),
                 Some("Windows"),
@@ -179,8 +179,8 @@ mod tests {
                 Some("iOS"),
             ),
             (
-                "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.0 \
-                    Safari/605.1.15",
+                "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, \
+                    like Gecko) Version/18.0 Safari/605.1.15",
                 "desktop",
                 Some("Safari"),
                 Some("macOS"),

@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn nothing_after_the_announcement_of_a_body_is_changed() {
-        let chunked = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n<\r\n0\r\n\r\nGET /<> \
-            HTTP/1.1\r\n\r\n";
+        let chunked = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n<\r\n0\r\n\r\n\
+            GET /<> HTTP/1.1\r\n\r\n";
         assert_eq!(encoded(chunked, 7), chunked);
     }
 

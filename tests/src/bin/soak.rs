@@ -1,6 +1,7 @@
 //! The program of `./dev soak`: injects faults for longer than a test may take.
 
 use std::io::Write as _;
+use std::ops::RangeBounds;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use ::tests::faults::{
     webhook_verify,
 };
 use ::tests::tally::Tally;
+use clap::builder::RangedI64ValueParser;
 use clap::{Parser, Subcommand};
 use futures_util::FutureExt as _;
 
@@ -34,12 +36,17 @@ use futures_util::FutureExt as _;
     version,
     after_help = "Progress goes to standard error, the verdict to standard output.\n\n\
     Exit codes: 0 when every answered click is on its topic and none would be counted twice, or was delivered under \
-    one id and repeated within the bound, or is a row once, or every row of a file is a link once; 1 otherwise, 64 \
-    wrong usage."
+    one id and repeated within the bound, or is a row once, or every row of a file is a link once; \
+    1 otherwise, 64 wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
     command: Command,
+}
+
+/// Returns the parser of a number in a range.
+fn count(range: impl RangeBounds<i64>) -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(range)
 }
 
 #[derive(Debug, Subcommand)]
@@ -50,32 +57,23 @@ enum Command {
     )]
     EdgeKills {
         /// How often
-        #[arg(long, value_name = "COUNT", default_value = "50", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "COUNT", default_value = "50", value_parser = count(1..))]
         kills: u32,
         /// Connections that click without a pause
-        #[arg(
-            long, value_name = "COUNT", default_value = "16",
-            value_parser = clap::value_parser!(u32).range(1..=1000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = count(1..=1000))]
         connections: u32,
     },
     /// kill -9 of Kafka, which comes back at once
     #[command(after_help = "Examples:\n  ./dev soak kafka-kills --kills 20")]
     KafkaKills {
         /// How often
-        #[arg(long, value_name = "COUNT", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "COUNT", default_value = "10", value_parser = count(1..))]
         kills: u32,
         /// Connections that click
-        #[arg(
-            long, value_name = "COUNT", default_value = "16",
-            value_parser = clap::value_parser!(u32).range(1..=1000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = count(1..=1000))]
         connections: u32,
         /// Clicks per second, all connections together
-        #[arg(
-            long, value_name = "COUNT", default_value = "500",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "500", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// Kafka stopped for a while
@@ -84,38 +82,26 @@ enum Command {
     )]
     KafkaOutage {
         /// For how long
-        #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = count(1..))]
         seconds: u32,
         /// Connections that click
-        #[arg(
-            long, value_name = "COUNT", default_value = "16",
-            value_parser = clap::value_parser!(u32).range(1..=1000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = count(1..=1000))]
         connections: u32,
         /// Clicks per second, all connections together
-        #[arg(
-            long, value_name = "COUNT", default_value = "500",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "500", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// kill -9 of two dispatchers in turn at random moments, every third while it starts
     #[command(after_help = "Examples:\n  ./dev soak webhooks-kills\n  ./dev soak webhooks-kills --kills 3")]
     WebhooksKills {
         /// How often
-        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count(1..))]
         kills: u32,
         /// Connections that click
-        #[arg(
-            long, value_name = "COUNT", default_value = "16",
-            value_parser = clap::value_parser!(u32).range(1..=1000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = count(1..=1000))]
         connections: u32,
         /// Clicks per second, all connections together; each is one delivery
-        #[arg(
-            long, value_name = "COUNT", default_value = "200",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// Kafka stopped for a while, then Postgres
@@ -124,35 +110,23 @@ enum Command {
     )]
     WebhooksOutages {
         /// For how long each
-        #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = count(1..))]
         seconds: u32,
         /// Connections that click
-        #[arg(
-            long, value_name = "COUNT", default_value = "16",
-            value_parser = clap::value_parser!(u32).range(1..=1000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = count(1..=1000))]
         connections: u32,
         /// Clicks per second, all connections together; each is one delivery
-        #[arg(
-            long, value_name = "COUNT", default_value = "100",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// kill -9 of the primary of Postgres, and promotion of its standby
     #[command(after_help = "Examples:\n  ./dev soak postgres-promotion --rate 200")]
     PostgresPromotion {
         /// Connections that click
-        #[arg(
-            long, value_name = "COUNT", default_value = "16",
-            value_parser = clap::value_parser!(u32).range(1..=1000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = count(1..=1000))]
         connections: u32,
         /// Clicks per second, all connections together; each is one delivery
-        #[arg(
-            long, value_name = "COUNT", default_value = "100",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// Every delivery's signature checked by the example receiver in Python
@@ -161,29 +135,20 @@ enum Command {
     )]
     WebhooksVerify {
         /// How many clicks at least; events of links come on top
-        #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = count(1..))]
         events: u32,
         /// Connections that click
-        #[arg(
-            long, value_name = "COUNT", default_value = "16",
-            value_parser = clap::value_parser!(u32).range(1..=1000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = count(1..=1000))]
         connections: u32,
         /// Clicks per second, all connections together
-        #[arg(
-            long, value_name = "COUNT", default_value = "200",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// kill -9 of the API half way through an import of links; tells what memory it took
     #[command(after_help = "Examples:\n  ./dev soak --release import\n  ./dev soak import --rows 1000")]
     Import {
         /// Rows of the file
-        #[arg(
-            long, value_name = "COUNT", default_value = "1000000",
-            value_parser = clap::value_parser!(u32).range(100..=1_000_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "1000000", value_parser = count(100..=1_000_000))]
         rows: u32,
     },
     /// Endpoints that never answer beside as many that do; then more clicks than an endpoint can take, beside a
@@ -192,19 +157,13 @@ enum Command {
         ./dev soak webhooks-isolation --workspaces 4 --clicks 3000 --seconds 10")]
     WebhooksIsolation {
         /// Workspaces, each with 8 black holes, 8 endpoints that answer and 2 clicks per second
-        #[arg(
-            long, value_name = "COUNT", default_value = "25",
-            value_parser = clap::value_parser!(u32).range(1..=1000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "25", value_parser = count(1..=1000))]
         workspaces: u32,
         /// For how long these are clicked
-        #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(20..))]
+        #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = count(20..))]
         seconds: u32,
         /// Clicks of the second part, at 2,000 per second, for an endpoint that takes 50 ms
-        #[arg(
-            long, value_name = "COUNT", default_value = "20000",
-            value_parser = clap::value_parser!(u32).range(1_000..)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "20000", value_parser = count(1_000..))]
         clicks: u32,
     },
     /// Programs of another release replaced by those of this build, and back; `.ci/upgrade` builds the last release's
@@ -214,97 +173,73 @@ enum Command {
         #[arg(long, value_name = "FOLDER")]
         former: PathBuf,
         /// Connections that click
-        #[arg(
-            long, value_name = "COUNT", default_value = "16",
-            value_parser = clap::value_parser!(u32).range(1..=1000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "16", value_parser = count(1..=1000))]
         connections: u32,
         /// Clicks per second, all connections together; each is one delivery
-        #[arg(
-            long, value_name = "COUNT", default_value = "100",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// kill -9 of the processor at random moments, every third while it starts
     #[command(after_help = "Examples:\n  ./dev soak counts-processor-kills --kills 20")]
     CountsProcessorKills {
         /// How often
-        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = count(1..))]
         kills: u32,
         /// Clicks per second
-        #[arg(
-            long, value_name = "COUNT", default_value = "1000",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// kill -9 of ClickHouse at random moments of inserts
     #[command(after_help = "Examples:\n  ./dev soak counts-clickhouse-kills --kills 20")]
     CountsClickhouseKills {
         /// How often
-        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "COUNT", default_value = "200", value_parser = count(1..))]
         kills: u32,
         /// Clicks per second
-        #[arg(
-            long, value_name = "COUNT", default_value = "1000",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// ClickHouse stopped for a while
     #[command(after_help = "Examples:\n  ./dev soak counts-clickhouse-outage --seconds 7200 --rate 500")]
     CountsClickhouseOutage {
         /// For how long
-        #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = count(1..))]
         seconds: u32,
         /// Clicks per second
-        #[arg(
-            long, value_name = "COUNT", default_value = "1000",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// kill -9 of Kafka while clicks are counted
     #[command(after_help = "Examples:\n  ./dev soak counts-kafka-kills --kills 20")]
     CountsKafkaKills {
         /// How often
-        #[arg(long, value_name = "COUNT", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "COUNT", default_value = "10", value_parser = count(1..))]
         kills: u32,
         /// Clicks per second
-        #[arg(
-            long, value_name = "COUNT", default_value = "1000",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// SIGSTOP of one of two processors until the other has its partitions, then SIGCONT
     #[command(after_help = "Examples:\n  ./dev soak counts-stops --stops 10")]
     CountsStops {
         /// How often
-        #[arg(long, value_name = "COUNT", default_value = "50", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "COUNT", default_value = "50", value_parser = count(1..))]
         stops: u32,
         /// Clicks per second
-        #[arg(
-            long, value_name = "COUNT", default_value = "1000",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// Up to four processors that join, leave and die; partitions are added, most clicks are on one link
     #[command(after_help = "Examples:\n  ./dev soak counts-members --changes 20")]
     CountsMembers {
         /// How often one comes or goes
-        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count(1..))]
         changes: u32,
         /// Seconds between two of these, on average
-        #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = count(1..))]
         pause: u32,
         /// Clicks per second
-        #[arg(
-            long, value_name = "COUNT", default_value = "1000",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// kill -9, SIGSTOP and lag of ClickHouse's replicas, ZooKeeper and processors, one after another
@@ -320,13 +255,10 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u8).range(2..=5))]
         replicas: u8,
         /// How often each fault comes
-        #[arg(long, value_name = "COUNT", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "COUNT", default_value = "3", value_parser = count(1..))]
         rounds: u32,
         /// Clicks per second
-        #[arg(
-            long, value_name = "COUNT", default_value = "1000",
-            value_parser = clap::value_parser!(u32).range(1..=100_000)
-        )]
+        #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count(1..=100_000))]
         rate: u32,
     },
     /// Rows per second of one, two and four processors that work off a backlog, most of it on one link

@@ -184,8 +184,8 @@ impl fmt::Display for Report {
             let (partition, log) = (partition_of(*src), log_of(*src));
             writeln!(
                 f,
-                "  partition {partition}, offsets from {from} of former log {log}, which Kafka no longer has: {rows} \
-                 rows stay counted"
+                "  partition {partition}, offsets from {from} of former log {log}, which Kafka no longer has: \
+                 {rows} rows stay counted"
             )?;
         }
         writeln!(f, "raw rows = active rollups + open slices")?;

@@ -81,8 +81,8 @@ impl fmt::Display for Flooded {
         write!(
             f,
             "{arrivals}; at most {at_once} requests at once; the dispatcher had {peak_mib} MiB at most; the \
-             neighbour's {deliveries} deliveries: p50 {p50:.0?}, p99 {p99:.0?}, longest {longest:.0?}, {behind} of the \
-             others after them"
+             neighbour's {deliveries} deliveries: p50 {p50:.0?}, p99 {p99:.0?}, longest {longest:.0?}, \
+             {behind} of the others after them"
         )
     }
 }

@@ -12,8 +12,8 @@ use clap::{Args, Parser, Subcommand};
 #[command(
     name = "./dev",
     bin_name = "./dev",
-    after_help = "Everything is kept in .dev/ (git ignores it): data, logs, keys, downloaded engines. A second clone \
-    has a separate stack.\n\
+    after_help = "Everything is kept in .dev/ (git ignores it): data, logs, keys, downloaded engines. \
+    A second clone has a separate stack.\n\
     Set KAFKA_BROKERS, CLICKHOUSE_URL or DATABASE_URL to use an external engine.\n\n\
     Exit codes: 0 on success, 1 on failure, 64 on wrong usage."
 )]
@@ -138,8 +138,8 @@ pub(crate) enum Command {
     #[command(
         after_help = "Examples:\n  ./dev test\n  ./dev test -- -p processor\n  ./dev test -- -p tests kills\n  \
         ./dev test --heavy -- counts_faults\n  ./dev test --cluster -- -p tests\n\n\
-        Exit codes are those of cargo-nextest: 0 when every test passed, 4 when none has such a name, 100 when one \
-        failed."
+        Exit codes are those of cargo-nextest: 0 when every test passed, 4 when none has such a name, \
+        100 when one failed."
     )]
     Test {
         /// On three brokers, two shards of two replicas and two servers of Postgres, for tests that start no own

@@ -20,14 +20,6 @@ struct Report {
     executable: Option<PathBuf>,
 }
 
-/// Returns whether a server's name is that of a service.
-pub(crate) fn is_service(name: &str) -> bool {
-    let is_of = |service: &str| {
-        name.strip_prefix(service).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-    };
-    SERVICES.into_iter().any(is_of)
-}
-
 /// Builds the services unless they are [`prebuilt`], and returns the path of each program.
 pub(crate) async fn services(repository: &Path, release: bool) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     match prebuilt() {

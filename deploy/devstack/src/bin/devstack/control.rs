@@ -17,6 +17,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::sleep;
 
 use crate::action::Action;
+use crate::environment::Services;
 use crate::folder::Folder;
 use crate::stack::Stack;
 use crate::state::{DEMO, STATE, State};
@@ -138,6 +139,11 @@ pub(crate) async fn status(folder: &Folder) -> anyhow::Result<Status> {
     }
     let state = folder.read::<State>(STATE)?.unwrap_or_default();
     Ok(Status::not_running(folder.topology(), folder.read(DEMO)?, state.postgres_folder))
+}
+
+/// Returns the services' programs and environment of the running stack.
+pub(crate) async fn services(folder: &Folder) -> anyhow::Result<Services> {
+    Ok(serde_json::from_value(send(folder, &Request::Environment).await?)?)
 }
 
 /// Sends a request to the running stack, prints its progress, and returns the result; null for `down`.

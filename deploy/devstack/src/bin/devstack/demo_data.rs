@@ -19,8 +19,7 @@ use schemas::message::{Class, Click, Message as _};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
 
-use crate::control::{self, Request};
-use crate::environment::Services;
+use crate::control;
 use crate::folder::Folder;
 use crate::history::{Data, Link, Visit};
 use crate::state::{DEMO, DemoAccount, History};
@@ -41,7 +40,7 @@ struct CreatedLink<'a> {
 pub(crate) async fn fill(folder: &Folder) -> anyhow::Result<()> {
     let began = Instant::now();
     let status = control::status(folder).await?;
-    let services: Services = serde_json::from_value(control::send(folder, &Request::Environment).await?)?;
+    let services = control::services(folder).await?;
     let api = Api::new(&status)?;
     let demo: DemoAccount = folder.read(DEMO)?.context("there is no demo account yet: see `./dev status`")?;
     let address = status.dashboard_address().unwrap_or_default();

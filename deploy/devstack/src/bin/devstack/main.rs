@@ -39,7 +39,7 @@ use devstack::Tls;
 use devstack::libchdb::Encryption;
 use environment::Services;
 use folder::Folder;
-use members::Topology;
+use members::{Member, Topology};
 use schemas::grants::User;
 use terminal::{print_error, print_line};
 
@@ -117,9 +117,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Does something with a server of the running stack, or with all of a service or an engine.
 async fn apply(folder: &Folder, action: Action, ServerName { name }: ServerName) -> anyhow::Result<()> {
-    if matches!(action, Action::Start | Action::Restart) && compile::is_service(&name) {
+    let is_service = folder.topology().named(&name).iter().any(Member::is_service);
+    if is_service && matches!(action, Action::Start | Action::Restart) {
         // A service starts with the present sources, and although somebody has removed its program.
-        let services: Services = serde_json::from_value(control::send(folder, &Request::Environment).await?)?;
+        let services = control::services(folder).await?;
         compile::services(folder.repository(), services.are_released()).await?;
     }
     control::send(folder, &Request::Apply { action, name: name.clone() }).await?;
@@ -154,8 +155,8 @@ async fn operate(
     command: &str,
     arguments: ForwardedArguments,
 ) -> anyhow::Result<()> {
-    let services = match control::send(folder, &Request::Environment).await {
-        Ok(answer) => serde_json::from_value(answer)?,
+    let services = match control::services(folder).await {
+        Ok(services) => services,
         // Help needs only the program, which an earlier start has built beside this one.
         Err(error) if !arguments.has_help() => return Err(error),
         Err(error) => Services::beside_this_program(program).ok_or(error)?,

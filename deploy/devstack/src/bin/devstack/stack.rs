@@ -228,8 +228,8 @@ impl Stack {
                     stack.released_from(&server).await;
                     let (name, log) = (server.name(), &server.launch().log);
                     stack.report(&format!(
-                        "{name} ended unexpectedly with {status}; `./dev start {name}` starts it again. The end of \
-                            {}:\n{}",
+                        "{name} ended unexpectedly with {status}; `./dev start {name}` starts it again. \
+                            The end of {}:\n{}",
                         log.display(),
                         tail(log, 20)
                     ));

@@ -35,8 +35,8 @@ const ALL_READY: Duration = Duration::from_secs(30);
 const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Before the first release migrations are edited in place.
-const OTHER_VERSION: &str = "the database could not be migrated; if another version created the data in .dev/, `./dev \
-    reset` starts empty";
+const OTHER_VERSION: &str = "the database could not be migrated; if another version created the data in .dev/, \
+    `./dev reset` starts empty";
 
 /// Runs the stack in this process until a stop is requested.
 pub(crate) async fn up(folder: Folder, options: Up) -> anyhow::Result<ExitCode> {
