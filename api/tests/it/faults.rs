@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use tests::engines::{http_client, isolated};
 use tests::eventually;
 
-use crate::server::{Server, answer, config};
+use crate::server::{Server, answer, in_production};
 
 #[tokio::test]
 async fn the_api_starts_without_engines_and_names_them() {
     let mut engines = isolated().await;
     engines.kafka_brokers = "127.0.0.1:1".to_owned();
     engines.database_url = "postgres://nobody@127.0.0.1:1/none".to_owned();
-    let config = config(&engines);
+    let config = in_production(&engines);
     let server = Server::serve(engines, config).await;
     let ready = answer(http_client().get(format!("{}/readyz", server.operations))).await;
     assert_eq!(ready.status, 503);
@@ -50,7 +50,7 @@ async fn readyz_names_the_engine_that_is_down_and_requires_postgres_alone() {
         (without_kafka, "kafka", 200),
         (without_clickhouse, "clickhouse", 200),
     ] {
-        let config = config(&engines);
+        let config = in_production(&engines);
         let server = Server::serve(engines, config).await;
         eventually(&format!("{down} alone is not ready"), async || {
             let answer = answer(http_client().get(format!("{}/readyz", server.operations))).await;

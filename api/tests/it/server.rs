@@ -47,7 +47,7 @@ impl Server {
 
     /// Starts an API on these engines, which may be out of reach.
     pub(crate) async fn start_on(engines: Isolated) -> Self {
-        let config = patient(&engines);
+        let config = config(&engines);
         Self::serve(engines, config).await.with_account("business").await
     }
 
@@ -65,7 +65,7 @@ impl Server {
         let engines = isolated().await;
         let mut plans: Value = serde_json::from_str(include_str!("../../plans.json")).unwrap();
         plans["agency"]["links"] = links.into();
-        let mut config = patient(&engines);
+        let mut config = config(&engines);
         config.plans = Some(serde_json::from_value(plans).unwrap());
         Self::serve(engines, config).await.with_account("agency").await
     }
@@ -191,17 +191,17 @@ pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("not a text: {value}")).to_owned()
 }
 
-/// The configuration of an API on these engines.
+/// The configuration of an API on these engines, whose requests wait for a connection to Postgres as long as a busy
+/// machine needs.
 pub(crate) fn config(engines: &Isolated) -> Config {
-    Config::parse_from(std::iter::once("api").chain(engine_arguments(engines).iter().map(String::as_str)))
-}
-
-/// The same, whose requests wait for a connection to Postgres as long as a busy machine needs. In production they are
-/// answered 503 after 3 s.
-fn patient(engines: &Isolated) -> Config {
-    let mut config = config(engines);
+    let mut config = in_production(engines);
     config.postgres.acquire_timeout = ANSWER;
     config
+}
+
+/// The same as in production, where a request without a connection is answered 503 after 3 s.
+pub(crate) fn in_production(engines: &Isolated) -> Config {
+    Config::parse_from(std::iter::once("api").chain(engine_arguments(engines).iter().map(String::as_str)))
 }
 
 fn engine_arguments(engines: &Isolated) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! Postgres: the installed server, or else the one of an npm package.
 
 mod standby;
+mod verifier;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -157,15 +158,15 @@ async fn create_data(
     // Single-user mode needs no port, no client program and no password.
     let mut single = command("postgres");
     single.args(["--single", "-j", "-D"]).arg(&partial).arg("postgres");
-    let users = options
-        .users
-        .iter()
-        .map(|(user, password)| format!("CREATE ROLE {} LOGIN PASSWORD '{password}'\n;\n\n", user.name()));
+    let users = options.users.iter().map(|(user, password)| {
+        Ok(format!("CREATE ROLE {} LOGIN PASSWORD '{}'\n;\n\n", user.name(), verifier::of(password)?))
+    });
+    let users = users.collect::<Result<String, Error>>()?;
     let has_owner = options.users.iter().any(|(user, _)| *user == User::Migrate);
     let owner = if has_owner { User::Migrate.name() } else { NAME };
     let statements = format!(
-        "ALTER ROLE {NAME} PASSWORD '{password}'\n;\n\n{}CREATE DATABASE {NAME} OWNER {owner}\n;\n\n",
-        users.collect::<String>()
+        "ALTER ROLE {NAME} PASSWORD '{}'\n;\n\n{users}CREATE DATABASE {NAME} OWNER {owner}\n;\n\n",
+        verifier::of(password)?
     );
     run_with_input("creating Postgres' database", single, statements.into_bytes()).await?;
 
