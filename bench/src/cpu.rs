@@ -130,7 +130,7 @@ mod tests {
         let spin = move || while !seen.load(Ordering::Relaxed) {};
         let spinning = thread::Builder::new().name("spinning".to_owned()).spawn(spin).unwrap();
         let own = std::process::id();
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + ::tests::PATIENCE;
         while threads(own, |name| name == "spinning").unwrap() < TICK && Instant::now() < deadline {}
         let found = threads(own, |name| name == "spinning").unwrap();
         done.store(true, Ordering::Relaxed);

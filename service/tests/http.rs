@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use service::http::{ApiError, BODY_LIMIT, Limits, Peer, RequestId, Route};
 use service::{Shutdown, http};
+use tests::{PATIENCE, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -16,9 +17,6 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use warp::reply::Response;
 use warp::{Filter as _, Reply as _};
-
-/// Timeout of every wait; only a failing test reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Bytes of an answer that no socket buffers hold.
 const LARGE: usize = 64 << 20;
@@ -287,9 +285,10 @@ async fn a_drain_finishes_requests_in_flight_and_accepts_no_others() {
     server.shutdown.request();
     assert_eq!(idle.until_closed().await, b"");
     assert_eq!(silent.until_closed().await, b"");
-    timeout(PATIENCE, async { while TcpStream::connect(server.address).await.is_ok() {} })
-        .await
-        .expect("the listener stays open");
+    eventually("the listener is closed", async || {
+        TcpStream::connect(server.address).await.err().ok_or("it accepts connections")
+    })
+    .await;
     assert!(!server.task.is_finished(), "the request in flight was abandoned");
 
     server.release.notify_one();

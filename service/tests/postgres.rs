@@ -1,17 +1,13 @@
 //! A pool of several hosts, against real servers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::time::Duration;
-
 use devstack::{Options, Server};
-use service::postgres::{DatabaseUrl, PostgresConfig, pool};
+use service::postgres::{PostgresConfig, pool};
 use sqlx::postgres::PgQueryResult;
 use sqlx::{Connection as _, Executor as _, PgConnection, PgPool};
+use tests::{ANSWER, PATIENCE, eventually};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
-
-/// Timeout of every wait; only a failing test reaches it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use tokio::time::timeout;
 
 async fn server() -> Server {
     devstack::postgres::start(Options::throw_away("postgres").unwrap()).await.unwrap()
@@ -25,22 +21,16 @@ async fn set_standby(server: &Server, is_standby: bool) {
     let set = format!("ALTER SYSTEM SET default_transaction_read_only = {to}");
     connection.execute(sqlx::AssertSqlSafe(set)).await.unwrap();
     connection.execute("SELECT pg_reload_conf()").await.unwrap();
-    timeout(PATIENCE, async {
-        loop {
-            let mut other = PgConnection::connect(server.url()).await.unwrap();
-            let found: String =
-                sqlx::query_scalar("SHOW transaction_read_only").fetch_one(&mut other).await.unwrap();
-            if found == to {
-                break;
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
+    eventually("the setting is active", async || {
+        let mut other = PgConnection::connect(server.url()).await.unwrap();
+        let found: String =
+            sqlx::query_scalar("SHOW transaction_read_only").fetch_one(&mut other).await.unwrap();
+        if found == to { Ok(()) } else { Err(found) }
     })
-    .await
-    .unwrap();
+    .await;
 }
 
-/// Returns the configuration for several servers.
+/// Returns the configuration for several servers, on a machine that may be busy.
 fn config(servers: &[&Server]) -> PostgresConfig {
     let address = |server: &Server| {
         let after = server.url().rsplit_once('@').unwrap().1;
@@ -49,19 +39,13 @@ fn config(servers: &[&Server]) -> PostgresConfig {
     let all: Vec<String> = servers.iter().map(|server| address(server)).collect();
     let one = servers[0].url();
     let url = one.replace(&format!("@{}/", all[0]), &format!("@{}/", all.join(",")));
-    url.parse::<DatabaseUrl>().unwrap().into()
+    PostgresConfig { url: url.parse().unwrap(), acquire_timeout: ANSWER }
 }
 
 /// Writes a row; a statement that meets a change of the server fails, and is repeated.
 async fn write(pool: &PgPool) {
     let write = "CREATE TABLE IF NOT EXISTS t (n int); INSERT INTO t VALUES (1)";
-    timeout(PATIENCE, async {
-        while pool.execute(write).await.is_err() {
-            sleep(Duration::from_millis(50)).await;
-        }
-    })
-    .await
-    .unwrap();
+    eventually("a write succeeds", async || pool.execute(write).await).await;
 }
 
 async fn rows(server: &Server) -> i64 {
@@ -77,14 +61,12 @@ async fn slow_statements(pool: &PgPool, server: &Server, count: i64) -> JoinSet<
         statements.spawn(async move { pool.execute("SELECT pg_sleep(600)").await });
     }
     let mut connection = PgConnection::connect(server.url()).await.unwrap();
-    timeout(PATIENCE, async {
-        let active = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)'";
-        while sqlx::query_scalar::<_, i64>(active).fetch_one(&mut connection).await.unwrap() < count {
-            sleep(Duration::from_millis(20)).await;
-        }
+    let active = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)'";
+    eventually("every statement runs", async || {
+        let running: i64 = sqlx::query_scalar(active).fetch_one(&mut connection).await.unwrap();
+        if running < count { Err(running) } else { Ok(()) }
     })
-    .await
-    .unwrap();
+    .await;
     statements
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use devstack::scratch::Scratch;
 use devstack::{Tls, clickhouse};
@@ -12,9 +11,7 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::Value;
 use sqlx::{Connection as _, PgConnection};
-
-/// How long Kafka may take to answer: librdkafka tries again when it is refused.
-const ANSWER: Duration = Duration::from_secs(10);
+use tests::ANSWER;
 
 /// The servers of a status whose names begin with this, each with its URL.
 fn urls(status: &Value, of: &str) -> Vec<String> {
@@ -70,7 +67,7 @@ pub(crate) async fn strangers_are_refused(status: &Value) {
         ("ssl.ca.location", stranger.ca.to_str().unwrap()),
         ("sasl.password", "wrong"),
     ];
-    // Together, because each waits as long as it may.
+    // Together, because each waits as long as it may: librdkafka tries again when it is refused.
     join_all(urls(status, "kafka-").iter().map(async |broker| {
         answers(broker, None).await.unwrap();
         for refused in join_all(changed.map(|changed| answers(broker, Some(changed)))).await {

@@ -18,16 +18,13 @@ use serde_json::{Value, json};
 use tests::deployment::{BROWSER, programs};
 use tests::engines::http_client;
 use tests::faults::progress;
-use tests::{eventually, eventually_within};
+use tests::{ANSWER, eventually, eventually_within};
 use tokio::time::sleep;
 
 use crate::access::{services_are_themselves, strangers_are_refused};
 
 /// How long a cluster may take to be ready.
 const READY: Duration = Duration::from_secs(400);
-
-/// How long an answer may take.
-const ANSWER: Duration = Duration::from_secs(2);
 
 /// What is done to a server, and what brings it back.
 const AWAY: [[&str; 3]; 12] = [

@@ -152,7 +152,7 @@ async fn other_clients_are_answered_beside_thousands_of_idle_connections() {
     setrlimit(Resource::RLIMIT_NOFILE, allowed, allowed).unwrap();
     let idle = IDLE.min(allowed.saturating_sub(SPARE) as usize);
     // Long enough for all connections to be open at once.
-    let variables = [("HOPLINE_HEADER_TIMEOUT_SECONDS", "30"), ("HOPLINE_MAX_CONNECTIONS", "10100")];
+    let variables = [("HOPLINE_HEADER_TIMEOUT_SECONDS", "60"), ("HOPLINE_MAX_CONNECTIONS", "10100")];
     let (edge, _, slugs) = edge(&variables).await;
     let mut connections = Vec::new();
     for _ in 0..idle {

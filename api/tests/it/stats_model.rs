@@ -1,6 +1,7 @@
 //! Random clicks, what the counts of them must be, and the closing of slices as the processor does it.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::LazyLock;
 
 use chrono::{DateTime, Days, NaiveDate, NaiveTime, TimeDelta, Utc};
 use rand::rngs::StdRng;
@@ -93,12 +94,31 @@ impl Numbers {
     }
 }
 
+/// The day of the first call: a test may run over midnight.
 pub(crate) fn today() -> NaiveDate {
-    Utc::now().date_naive()
+    static TODAY: LazyLock<NaiveDate> = LazyLock::new(|| Utc::now().date_naive());
+    *TODAY
 }
 
 pub(crate) fn midnight(days_ago: u64) -> DateTime<Utc> {
-    (today() - Days::new(days_ago)).and_time(NaiveTime::MIN).and_utc()
+    midnight_before(today(), days_ago)
+}
+
+/// The beginning of the day that is this number of days before another one.
+pub(crate) fn midnight_before(day: NaiveDate, days: u64) -> DateTime<Utc> {
+    (day - Days::new(days)).and_time(NaiveTime::MIN).and_utc()
+}
+
+/// Asks the API, which reads the clock too, and returns the day on which it gave all answers. Asks again after
+/// midnight.
+pub(crate) async fn within_a_day<T>(ask: impl AsyncFn(NaiveDate) -> T) -> (NaiveDate, T) {
+    loop {
+        let day = Utc::now().date_naive();
+        let answers = ask(day).await;
+        if Utc::now().date_naive() == day {
+            return (day, answers);
+        }
+    }
 }
 
 impl Model {

@@ -27,7 +27,7 @@ pub(super) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GK
 const SECRET_KEYS: &str = "1:2222222222222222222222222222222222222222222222222222222222222222";
 
 /// How long the last deliveries in the queue may take.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = ::tests::PATIENCE;
 
 /// Workspaces of accounts on the Business plan, with endpoints.
 pub(super) struct Stage {

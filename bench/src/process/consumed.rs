@@ -12,9 +12,6 @@ use tokio::task::spawn_blocking;
 
 use super::stage::{Round, Stage};
 
-/// How long Kafka may send nothing.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// Reads the topic to its end with the processor's client settings, and ignores the values.
 pub(super) async fn round(stage: &Stage) -> anyhow::Result<Round> {
     let mut config = stage.engines.kafka();
@@ -46,7 +43,7 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Round> {
                 Some(Err(KafkaError::PartitionEOF(_))) => ends += 1,
                 Some(Err(error)) => bail!("consuming failed: {error}"),
                 None => {
-                    ensure!(received.elapsed() < PATIENCE, "no records from Kafka");
+                    ensure!(received.elapsed() < ::tests::PATIENCE, "no records from Kafka");
                     continue;
                 }
             }

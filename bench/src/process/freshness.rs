@@ -27,9 +27,6 @@ use crate::terminal::report_progress;
 /// Time between two queries.
 const POLL: Duration = Duration::from_millis(10);
 
-/// How long the last click may take to become a row.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Seconds before anything is timed, in which the processor connects.
 const WARM_UP_SECONDS: u32 = 2;
 
@@ -115,7 +112,7 @@ pub(super) async fn measure<T>(
                 return Ok::<_, anyhow::Error>((sent, looks));
             }
             let since = *ended.get_or_insert_with(Instant::now);
-            ensure!(since.elapsed() < PATIENCE, "only {rows} clicks became rows");
+            ensure!(since.elapsed() < ::tests::PATIENCE, "only {rows} clicks became rows");
             sleep(POLL).await;
         }
     };
@@ -206,7 +203,7 @@ async fn send(engines: Isolated, rate: u32, from: u64, stop: Arc<AtomicBool>) ->
             producer.poll(Duration::ZERO);
             thread::sleep(Duration::from_millis(1));
         }
-        producer.flush(PATIENCE)?;
+        producer.flush(::tests::PATIENCE)?;
         let sent = std::mem::take(&mut *deliveries.0.lock());
         ensure!(sent.len() as u64 == count, "Kafka confirmed {} of {count} clicks", sent.len());
         Ok(sent)

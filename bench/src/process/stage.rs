@@ -115,7 +115,7 @@ impl Stage {
     /// Deletes a consumer group once it is empty, with its offsets.
     pub(super) async fn delete_group(&self, group: &str) -> anyhow::Result<()> {
         let admin: AdminClient<DefaultClientContext> = self.engines.kafka().create()?;
-        until("the group is deleted", Duration::from_secs(60), || async {
+        until("the group is deleted", ::tests::PATIENCE, || async {
             let results = admin.delete_groups(&[group], &AdminOptions::new()).await?;
             match results.into_iter().next() {
                 Some(Err((_, code))) => Err(code.into()),

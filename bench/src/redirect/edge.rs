@@ -14,7 +14,7 @@ use crate::load::{Answers, Load};
 use crate::server::{self, Constant, pid};
 
 /// How long a link may take from its topic to the edge.
-const LINK_DEADLINE: Duration = Duration::from_secs(30);
+const LINK_DEADLINE: Duration = ::tests::PATIENCE;
 
 /// How long shipping the clicks of a round may take.
 const DRAIN: Duration = Duration::from_secs(300);

@@ -77,7 +77,7 @@ async fn unsent_clicks_arrive_after_a_restart_marked_as_repeats() {
 }
 
 /// Creates a spool like that of a killed edge, with a click for each partition.
-fn fill_spool(spool: &SpoolDir, partitions: &[i32]) {
+pub(crate) fn fill_spool(spool: &SpoolDir, partitions: &[i32]) {
     let click = include_bytes!("../../../schemas/fixtures/click.v1.bare.json").trim_ascii();
     let click_id = Click::decode(click).unwrap().click_id;
     let spool = Spool::open(spool.path(), None).unwrap();

@@ -58,10 +58,11 @@ fn by(id: &str, user_agent: Option<&str>) -> Click {
 async fn counted_clicks(isolated: &Isolated, edge: &Edge<'_>) {
     let first = recent_month(Utc::now().date_naive()).pred_opt().unwrap();
     store(isolated, &random_clicks(first, 4, 600)).await;
+    let days = two_days();
     for number in 0..300 {
         let user_agent = [Some(FIREFOX), Some(CHROME), None][number % 3];
         let click = by(&format!("sent-{number}"), user_agent);
-        let at = moment(two_days()[number / 150], number as i64);
+        let at = moment(days[number / 150], number as i64);
         edge.send_at(number as i32 % 6, &click, at).await;
         if number % 7 == 0 {
             edge.send_at(number as i32 % 6, &again(&click), at).await;
@@ -114,6 +115,7 @@ async fn a_recount_changes_classes_and_a_replay_keeps_them() {
 
     let stop = Arc::new(AtomicBool::new(false));
     let watch = watch(&isolated, &stop);
+    let began = Utc::now().date_naive();
     let live = async {
         let mut sent = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -125,7 +127,9 @@ async fn a_recount_changes_classes_and_a_replay_keeps_them() {
     let recount = async {
         counted(&isolated, "SELECT count() > 0 FROM clicks WHERE startsWith(click_id, 'live-')", 1).await;
         let done = operate(&isolated, &lists.with(&["recount"])).await.unwrap();
-        assert_eq!(done["open_days"], json!([Utc::now().date_naive().to_string()]), "{done}");
+        let ended = Utc::now().date_naive();
+        let open_days = [json!([began]), json!([ended]), json!([began, ended])];
+        assert!(open_days.contains(&done["open_days"]), "{done}");
         stop.store(true, Ordering::Relaxed);
     };
     let (sent, ()) = tokio::join!(live, recount);
@@ -233,7 +237,9 @@ async fn a_killed_recount_can_be_run_again() {
     counted_clicks(&isolated, &edge).await;
     let stop = Arc::new(AtomicBool::new(false));
     let watch = watch(&isolated, &stop);
-    for (round, step) in Step::ALL.into_iter().enumerate() {
+    // Not after the first day's rows are replaced: then upkeep closes its slice, at some time after the next recount.
+    let steps = [Step::Begun, Step::Staged, Step::Replacing, Step::ReplacingSecond];
+    for (round, step) in steps.into_iter().enumerate() {
         // To the new rules and back.
         let rules = if round % 2 == 0 { lists.with(&["recount"]) } else { vec!["recount", "--built-in"] };
         let becomes = if round % 2 == 0 { "200\t100\t0" } else { "300\t0\t0" };

@@ -10,6 +10,7 @@ use schemas::topic;
 use serde_json::json;
 use tests::engines::{Isolated, isolated_with_given_times};
 use tests::processor::{Step, kill_at};
+use tests::proxy::{CLICKS, Fate, Moment, Proxy};
 use tests::signals::{freeze, wake};
 use tokio::process::Child;
 use tokio::task::JoinHandle;
@@ -286,7 +287,8 @@ async fn a_killed_replay_can_be_run_again() {
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
     counted_clicks(&isolated, &edge).await;
-    for (round, step) in Step::ALL.into_iter().enumerate() {
+    let steps = [Step::Begun, Step::Staged, Step::Replaced, Step::ReplacingSecond];
+    for (round, step) in steps.into_iter().enumerate() {
         lose(&isolated, "koff % 2 = 1").await;
         kill_at(&isolated, step, program(&isolated, &["replay", "--from", "earliest"])).await;
         edge.send(3, &click(&format!("live-{round}"))).await;
@@ -306,16 +308,20 @@ async fn a_killed_replay_can_be_run_again() {
 
 /// Starts a replay of everything, and freezes it when it has rows in its staging table.
 async fn frozen_replay(isolated: &Isolated) -> Child {
-    let mut replay =
-        program(isolated, &["replay", "--from", "earliest"]).stdout(Stdio::null()).spawn().unwrap();
-    let staged = "SELECT sum(total_rows) > 0 FROM system.tables WHERE database = currentDatabase() \
-                  AND name LIKE 'clicks_staging_%'";
-    // Without a pause, so that it is frozen soon.
-    while isolated.clickhouse(staged).await.trim() != "1" {
-        let ended = replay.try_wait().unwrap();
-        assert!(ended.is_none(), "it ended with {ended:?} before it was frozen");
+    let proxy = Proxy::start(isolated).await;
+    // The rows of its staging table are the first that it inserts.
+    proxy.set(CLICKS, Moment::Answered);
+    let mut replay = program(&proxy.before(isolated), &["replay", "--from", "earliest"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    tokio::select! {
+        () = proxy.holds() => {}
+        ended = replay.wait() => panic!("it ended before it was frozen: {}", ended.unwrap()),
     }
     freeze(&replay);
+    // It reads the answer when it is woken.
+    proxy.release(Fate::GoesOn);
     replay
 }
 

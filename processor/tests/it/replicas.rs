@@ -12,13 +12,14 @@ use schemas::row::{ClickRow, source};
 use service::clickhouse::Clickhouse;
 use tests::engines::{Isolated, clickhouse, counting_on_cluster};
 use tests::eventually;
+use tokio::sync::Barrier;
 use uuid::Uuid;
 
 use crate::clicks::{again, click};
 use crate::processor::config;
 use crate::storing::insertion;
 
-/// The rows that two owners insert together, and the most of one insert.
+/// The rows that two owners insert together, and about the most of one insert.
 const ROWS: u64 = 300_000;
 const MOST: u64 = 6_000;
 
@@ -52,14 +53,18 @@ pub(crate) async fn on_each(isolated: &Isolated, sql: &str, expected: &[&str]) {
 }
 
 /// Inserts batches after what its own replica has, until all rows are there; returns how many of its inserts were
-/// refused.
-async fn fight(store: &Store, log: Source, token: FencingToken, lengths: impl Fn(u64) -> u64) -> u32 {
+/// refused. Both owners follow the same row at first.
+async fn fight(
+    store: &Store,
+    log: Source,
+    token: FencingToken,
+    both: &Barrier,
+    lengths: impl Fn(u64) -> u64,
+) -> u32 {
     let mut refused = 0;
-    loop {
-        let position = store.position(log).await.unwrap();
-        if position.next >= ROWS {
-            return refused;
-        }
+    let mut position = store.position(log).await.unwrap();
+    both.wait().await;
+    while position.next < ROWS {
         let last = (position.next + lengths(position.next)).min(ROWS);
         let after = After { koff: position.last_koff, as_of: None };
         match store.insert(token, after, &insertion(log.src, position.next..last)).await {
@@ -67,7 +72,9 @@ async fn fight(store: &Store, log: Source, token: FencingToken, lengths: impl Fn
             Err(InsertError::Fenced) => refused += 1,
             Err(error) => panic!("{error}"),
         }
+        position = store.position(log).await.unwrap();
     }
+    refused
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,9 +91,11 @@ async fn two_owners_that_know_nothing_of_each_other_store_each_row_once() {
         }
     })
     .await;
+    let both = Barrier::new(2);
+    // Different lengths, also at first: an insert of the same rows as the other one is no refusal.
     let refused = tokio::join!(
-        fight(&first, log, token, |next| 1 + next * 7919 % MOST),
-        fight(&second, log, token, |next| 1 + next * 104_729 % MOST),
+        fight(&first, log, token, &both, |next| 2 + next * 7919 % MOST),
+        fight(&second, log, token, &both, |next| 3 + next * 104_729 % MOST),
     );
     assert!(refused.0 + refused.1 > 0, "they never met");
     let expected = format!("{ROWS}\t{ROWS}\t{}", ROWS - 1);

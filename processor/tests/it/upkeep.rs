@@ -143,8 +143,8 @@ async fn rows_of_a_killed_run_are_not_counted_and_are_removed() {
 async fn a_slice_is_closed_although_its_last_statement_or_the_answer_is_lost() {
     for moment in [Moment::Answered, Moment::Half] {
         let isolated = isolated().await;
-        // Three days, because in the first minutes of a day the last one is not closed yet.
-        let first = yesterday().checked_sub_days(Days::new(2)).unwrap();
+        // Not yesterday: in the first minutes of a day it is not closed yet.
+        let first = yesterday().checked_sub_days(Days::new(3)).unwrap();
         let rows = random_clicks(first, 3, 300);
         store(&isolated, &rows).await;
         let proxy = Proxy::start(&isolated).await;

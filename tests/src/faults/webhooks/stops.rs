@@ -1,12 +1,11 @@
 //! Dispatchers that are stopped and started.
 
-use std::time::{Duration, Instant};
-
 use devstack::process::Stopped;
 
 use super::super::progress;
 use super::{Stage, receiver};
 use crate::arrivals::Arrivals;
+use crate::deployment::Deployment;
 use crate::engines::Isolated;
 
 /// The number of stops and the load.
@@ -20,23 +19,23 @@ pub struct WebhookStops {
     pub rate: u32,
 }
 
-/// Stops two dispatchers in turn under load with SIGTERM, and starts each again. Also returns the longest stop.
+/// Stops two dispatchers in turn under load with SIGTERM, and starts each again.
 ///
 /// # Panics
-/// When one does not end with exit code 0 or does not become ready again, or a delivery never arrives.
-pub async fn webhook_stops(engines: Isolated, plan: WebhookStops) -> (Arrivals, Duration) {
+/// When one does not end with exit code 0 long before its deadline or does not become ready again, or a delivery never
+/// arrives.
+pub async fn webhook_stops(engines: Isolated, plan: WebhookStops) -> Arrivals {
     let receiver = receiver().await;
-    let stage = Stage::new(engines, &receiver.url("/in"), &["click.created"]).await;
+    // Longer than this waits for a stop, so that no attempt in flight is aborted.
+    let deployment = Deployment::start_on(engines, &[("HOPLINE_DRAIN_SECONDS", "600")]).await;
+    let stage = Stage::on(deployment, &receiver.url("/in"), &["click.created"]).await;
     let other = stage.deployment.another_dispatcher();
     let load = stage.load(plan.connections, plan.rate);
-    let mut longest = Duration::ZERO;
     other.start().await.unwrap();
     for stop in 1..=plan.stops {
         let leaving = if stop % 2 == 0 { &other } else { &stage.deployment.dispatcher };
         load.answers(u64::from(plan.rate)).await;
-        let began = Instant::now();
         let stopped = leaving.stop().await;
-        longest = longest.max(began.elapsed());
         assert!(matches!(stopped, Some(Stopped::Ended(status)) if status.code() == Some(0)), "{stopped:?}");
         load.answers(u64::from(plan.rate)).await;
         leaving.start().await.unwrap();
@@ -45,5 +44,5 @@ pub async fn webhook_stops(engines: Isolated, plan: WebhookStops) -> (Arrivals, 
     load.answers(u64::from(plan.rate)).await;
     let log = load.stop().await;
     log.is_complete();
-    (stage.arrivals(&log, &receiver, &[]).await, longest)
+    stage.arrivals(&log, &receiver, &[]).await
 }
