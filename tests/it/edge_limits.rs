@@ -176,19 +176,6 @@ async fn other_clients_are_answered_beside_thousands_of_idle_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_connections_than_allowed_wait_for_their_turn_and_are_answered() {
-    let variables = [("HOPLINE_HEADER_TIMEOUT_SECONDS", "2"), ("HOPLINE_MAX_CONNECTIONS", "50")];
-    let (edge, _, slugs) = edge(&variables).await;
-    let mut idle = Vec::new();
-    for _ in 0..50 {
-        idle.push(TcpStream::connect(edge.address).await.unwrap());
-    }
-    // Visitors find no free connection until the idle ones have timed out.
-    others_are_answered(&edge, &slugs).await;
-    edge.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_unknown_slugs_uses_no_memory_and_writes_no_log() {
     let (edge, _, slugs) = edge(&[]).await;
     // Warms up, so that the memory of normal work is not counted.

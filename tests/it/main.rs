@@ -32,5 +32,4 @@ mod traffic;
 mod webhooks_changes;
 mod webhooks_faults;
 mod webhooks_isolation;
-mod webhooks_letters;
 mod webhooks_wire;

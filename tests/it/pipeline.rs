@@ -58,19 +58,6 @@ async fn a_thousand_clicks_of_a_hundred_visitors_are_counted_and_delivered_once(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_click_converts_the_moment_it_was_answered() {
-    let deployment = Deployment::start().await;
-    let mut traffic = Traffic::on_links(&deployment, 1, 1).await;
-    // Without a processor: the click id contains everything.
-    deployment.processor.stop().await;
-    assert!(traffic.click(&deployment).await);
-    let id = traffic.click_ids().into_iter().next().unwrap().to_owned();
-    assert_eq!(deployment.convert(&id).await, 201);
-    assert_eq!(deployment.convert(&id).await, 409);
-    assert_eq!(deployment.convert(&id.replace('A', "B")).await, 404);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_changed_link_redirects_to_its_new_destination_and_a_deleted_one_is_gone() {
     let deployment = Deployment::start().await;
     let link = deployment.create_link().await;

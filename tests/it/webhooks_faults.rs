@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tests::engines::isolated;
 use tests::faults::{
-    Promotion, WebhookFreezes, WebhookKills, WebhookOutages, WebhookStops, WebhookVerify, progress,
-    promotion, webhook_freezes, webhook_kills, webhook_outages, webhook_stops, webhook_verify,
+    Promotion, WebhookFreezes, WebhookKills, WebhookOutages, WebhookStops, progress, promotion,
+    webhook_freezes, webhook_kills, webhook_outages, webhook_stops,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,12 +48,4 @@ async fn dispatchers_that_are_stopped_and_started_lose_and_repeat_nothing() {
     progress(&format!("dispatchers stopped: {arrivals}"));
     arrivals.are_complete();
     assert_eq!(arrivals.repeats, arrivals.reasons.logged, "only failed attempts are made again: {arrivals}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn every_delivery_is_accepted_by_a_receiver_written_in_another_language() {
-    let plan = WebhookVerify { events: 300, connections: 8, rate: 100 };
-    let verified = webhook_verify(isolated().await, plan).await;
-    progress(&verified.to_string());
-    verified.is_exact();
 }

@@ -50,7 +50,7 @@ fn assert_removed(processes: &[u32], folder: &Path) {
 }
 
 #[tokio::test]
-async fn kafka_keeps_messages_over_a_kill() {
+async fn kafka_keeps_messages_over_a_kill_and_creates_no_topic_by_itself() {
     let kafka = throw_away(Kind::Kafka).await;
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", kafka.url()).set("group.id", "test").set("auto.offset.reset", "earliest");
@@ -61,6 +61,9 @@ async fn kafka_keeps_messages_over_a_kill() {
     assert!(created.iter().all(Result::is_ok), "{created:?}");
     let producer: FutureProducer = config.create().unwrap();
     producer.send(FutureRecord::to("notes").key("k").payload("kept"), DEADLINE).await.unwrap();
+    let hasty: FutureProducer = config.clone().set("message.timeout.ms", "3000").create().unwrap();
+    let sent = hasty.send(FutureRecord::<(), _>::to("typo").payload("lost"), DEADLINE).await;
+    assert!(sent.is_err(), "{sent:?}");
 
     let address = kafka.url().to_owned();
     kafka.kill().await;
@@ -84,16 +87,6 @@ async fn kafka_keeps_messages_over_a_kill() {
     let (processes, folder) = (processes(&kafka), scratch_of(&kafka));
     drop(kafka);
     assert_removed(&processes, &folder);
-}
-
-#[tokio::test]
-async fn kafka_rejects_a_topic_that_was_never_created() {
-    let kafka = throw_away(Kind::Kafka).await;
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", kafka.url()).set("message.timeout.ms", "3000");
-    let producer: FutureProducer = config.create().unwrap();
-    let sent = producer.send(FutureRecord::<(), _>::to("typo").payload("lost"), DEADLINE).await;
-    assert!(sent.is_err(), "{sent:?}");
 }
 
 #[tokio::test]

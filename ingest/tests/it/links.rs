@@ -29,35 +29,6 @@ async fn a_link_on_the_topic_redirects_and_a_deleted_one_does_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_revision_is_ignored() {
-    let (isolated, spool) = (isolated().await, SpoolDir::new());
-    let newer = Link { revision: 2, append_click_id: false, ..link("s", "https://a.example/new") };
-    let older = Link { revision: 1, destination: "https://a.example/old".to_owned(), ..newer.clone() };
-    publish(&isolated, &[live(&newer), live(&older)]);
-    let edge = Edge::start(&isolated, &spool).await;
-    assert_eq!(location(&edge.get("/s").await), "https://a.example/new");
-    edge.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_slug_moves_to_another_link_in_either_order() {
-    let (isolated, spool) = (isolated().await, SpoolDir::new());
-    let plain = |slug: &str, destination: &str| Link { append_click_id: false, ..link(slug, destination) };
-    let (first, second) = (plain("early", "https://a.example/1"), plain("early", "https://a.example/2"));
-    let (third, fourth) = (plain("late", "https://a.example/3"), plain("late", "https://a.example/4"));
-    let renamed = Link { slug: "renamed".to_owned(), revision: 2, ..third.clone() };
-    publish(
-        &isolated,
-        &[live(&first), deleted(&first, 2), live(&second), live(&third), live(&fourth), live(&renamed)],
-    );
-    let edge = Edge::start(&isolated, &spool).await;
-    assert_eq!(location(&edge.get("/early").await), "https://a.example/2");
-    assert_eq!(location(&edge.get("/late").await), "https://a.example/4");
-    assert_eq!(location(&edge.get("/renamed").await), "https://a.example/3");
-    edge.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn invalid_records_on_the_topic_are_skipped() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let topic = isolated.topic(topic::LINKS);

@@ -9,7 +9,6 @@ mod clicks;
 mod counting;
 mod dead_letters;
 mod doubt;
-mod kills;
 mod owning;
 mod processor;
 mod recount;
