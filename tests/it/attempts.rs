@@ -19,6 +19,9 @@ use crate::traffic::Traffic;
 /// The minimum waits between the attempts of a delivery.
 const WAITS: [u64; 4] = [10, 20, 40, 80];
 
+/// How late a busy machine may make an attempt that is due.
+const LATE: Duration = Duration::from_secs(30);
+
 /// All waits, with the random tenth and the delay of a busy machine.
 const WHOLE: Duration = PATIENCE.saturating_add(Duration::from_secs(150 + 15));
 
@@ -176,6 +179,7 @@ fn follows_schedule(path: &str, requests: &[Request], waits: &[u64], secret: &st
         let gap = pair[1].at.duration_since(pair[0].at).unwrap();
         let wait = Duration::from_secs(*wait);
         assert!(gap >= wait, "{path}: {gap:?} for {wait:?}");
+        assert!(gap <= wait.mul_f64(1.1) + LATE, "{path}: {gap:?} for {wait:?}");
         assert_eq!((pair[0].delivery(), &pair[0].body), (pair[1].delivery(), &pair[1].body), "{path}");
     }
     let times: BTreeSet<&str> = requests

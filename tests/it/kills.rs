@@ -9,7 +9,7 @@ use tests::receiver::{Answer, Receiver};
 
 use crate::traffic::Traffic;
 
-/// Each click passes through all four programs; that each of the others may be killed is shown in the tests of faults.
+/// Kills of the processor are in `counts_faults`, of the dispatcher in `webhooks_faults`, of the API in `pipeline`.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answered_click_is_counted_once_and_delivered_when_the_edge_is_killed() {
     let deployment = Deployment::start().await;

@@ -42,8 +42,18 @@ async fn changes_between_attempts_apply_to_the_next_one() {
     let new_url = json!({ "url": receiver.url("/moved/here") });
     assert_eq!(deployment.send(Method::PATCH, &api(moved), Some(&new_url)).await.0, 200);
     assert_eq!(deployment.send(Method::DELETE, &api(deleted), None).await.0, 204);
+    let killed = newest_dispatcher(&deployment).await;
     deployment.dispatcher.kill().await;
     deployment.dispatcher.start().await.unwrap();
+    eventually("the new dispatcher has noticed the end of the killed one", async || {
+        let left: i64 = sqlx::query_scalar("SELECT count(*) FROM dispatchers WHERE number <= $1")
+            .bind(killed)
+            .fetch_one(&mut deployment.engines.postgres().await)
+            .await
+            .unwrap();
+        if left == 0 { Ok(()) } else { Err(left) }
+    })
+    .await;
 
     // The kill changes no schedule. The delivery of the deleted endpoint may be gone.
     let after = waiting(&deployment).await;
@@ -90,6 +100,11 @@ async fn waiting(deployment: &Deployment) -> Vec<(String, DateTime<Utc>)> {
     .fetch_all(&mut deployment.engines.postgres().await)
     .await
     .unwrap()
+}
+
+async fn newest_dispatcher(deployment: &Deployment) -> i32 {
+    let newest = sqlx::query_scalar("SELECT max(number) FROM dispatchers");
+    newest.fetch_one(&mut deployment.engines.postgres().await).await.unwrap()
 }
 
 fn text(value: &Value) -> &str {

@@ -158,7 +158,7 @@ impl Step {
     }
 }
 
-/// Starts a replay or recount, and kills it at a step.
+/// Starts a replay or recount, and kills it at a step. Of a cluster, it sees the statements of the first replica only.
 ///
 /// # Panics
 /// When it does not reach the step.

@@ -244,8 +244,8 @@ async fn an_account_may_send_so_many_bytes_to_import_on_a_day() {
     assert_eq!(import(&free, true, file).await.status, 200, "another day");
 }
 
-/// Makes rows of an import take about a millisecond more, three for every third one: an import of some thousand rows
-/// lasts longer than the request that sends it, on every machine.
+/// Makes three of ten rows of an import take some milliseconds more: an import of some thousand rows lasts longer than
+/// the request that sends it, on every machine.
 pub(crate) async fn slow_down_imports(engines: &Isolated) {
     let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql
             AS $$ BEGIN PERFORM pg_sleep(0.002); RETURN NEW; END $$;

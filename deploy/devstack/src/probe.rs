@@ -10,7 +10,7 @@ use sqlx::{Connection as _, PgConnection};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::http::{accepted, client_trusting, page};
+use crate::http::{accepted, client_for, page};
 use crate::{Cause, Tls};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -99,7 +99,7 @@ impl rdkafka::consumer::ConsumerContext for Quiet {}
 async fn check_clickhouse(url: &str, ca: Option<&Path>) -> Result<(), Cause> {
     let mut ping = without_credentials(&Url::parse(url)?);
     ping.set_path("/ping");
-    accepted(client_trusting(ca)?.get(ping).send().await?).await?;
+    accepted(client_for(&ping, ca)?.get(ping).send().await?).await?;
     query(url, ca, "SELECT 1").await.map(drop)
 }
 
@@ -112,14 +112,14 @@ async fn check_replica(url: &str, ca: Option<&Path>) -> Result<(), Cause> {
     }
 }
 
-/// Runs a statement in ClickHouse, without a default database, and returns the result. An `https` URL needs the
-/// authority.
+/// Runs a statement in ClickHouse, without a default database, and returns the result. The certificate of an `https`
+/// URL is of this authority, or else of one that the system trusts.
 ///
 /// # Errors
 /// The connection's error, or ClickHouse's.
 pub async fn query(url: &str, ca: Option<&Path>, statement: &str) -> Result<String, Cause> {
     let url = Url::parse(url)?;
-    let mut request = client_trusting(ca)?.post(without_credentials(&url)).body(statement.to_owned());
+    let mut request = client_for(&url, ca)?.post(without_credentials(&url)).body(statement.to_owned());
     if !url.username().is_empty() {
         request = request.basic_auth(url.username(), url.password());
     }

@@ -64,6 +64,8 @@ async fn kafka_keeps_messages_over_a_kill_and_creates_no_topic_by_itself() {
     let hasty: FutureProducer = config.clone().set("message.timeout.ms", "3000").create().unwrap();
     let sent = hasty.send(FutureRecord::<(), _>::to("typo").payload("lost"), DEADLINE).await;
     assert!(sent.is_err(), "{sent:?}");
+    let metadata = admin.inner().fetch_metadata(None, DEADLINE).unwrap();
+    assert!(metadata.topics().iter().all(|topic| topic.name() != "typo"));
 
     let address = kafka.url().to_owned();
     kafka.kill().await;

@@ -181,7 +181,8 @@ async fn every_example_verifies_real_deliveries_and_during_a_rotation_under_eith
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;
-    let endpoint = world.endpoint(workspace, &receiver.url("/"), &["click.created", "link.created"]).await;
+    let events = ["click.created", "link.created", "link.updated", "link.deleted"];
+    let endpoint = world.endpoint(workspace, &receiver.url("/"), &events).await;
     let dispatcher = world.dispatcher().await;
     let arrive = async |count: usize| {
         eventually("events arrive", async || match receiver.count() {
@@ -191,17 +192,21 @@ async fn every_example_verifies_real_deliveries_and_during_a_rotation_under_eith
         .await;
     };
     world.click(workspace, Class::Human).await;
-    world.link_event(workspace, LinkEventKind::Created).await;
-    arrive(2).await;
+    for event in [LinkEventKind::Created, LinkEventKind::Updated, LinkEventKind::Deleted] {
+        world.link_event(workspace, event).await;
+    }
+    arrive(4).await;
     world.rotate(endpoint, NEW, crate::world::SECRET_KEYS).await;
     world.click(workspace, Class::Human).await;
-    arrive(3).await;
+    arrive(5).await;
     dispatcher.stop().await;
 
     let now = chrono::Utc::now().timestamp();
     let requests = receiver.requests();
     for example in examples().await {
-        for (request, secrets) in requests.iter().zip([&[SECRET][..], &[SECRET], &[SECRET, NEW]]) {
+        for (request, secrets) in
+            requests.iter().zip([&[SECRET][..], &[SECRET], &[SECRET], &[SECRET], &[SECRET, NEW]])
+        {
             let header = request.header("x-service-signature");
             for secret in secrets {
                 assert!(example.accepts(secret, header, &request.body, now).await, "{}", example.language);

@@ -237,7 +237,8 @@ async fn a_killed_recount_can_be_run_again() {
     counted_clicks(&isolated, &edge).await;
     let stop = Arc::new(AtomicBool::new(false));
     let watch = watch(&isolated, &stop);
-    // Not after the first day's rows are replaced: then upkeep closes its slice, at some time after the next recount.
+    // A kill after the first day's rows are replaced is left out: upkeep then closes that slice, perhaps after the next
+    // recount.
     let steps = [Step::Begun, Step::Staged, Step::Replacing, Step::ReplacingSecond];
     for (round, step) in steps.into_iter().enumerate() {
         // To the new rules and back.

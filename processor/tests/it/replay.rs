@@ -10,7 +10,7 @@ use schemas::topic;
 use serde_json::json;
 use tests::engines::{Isolated, isolated_with_given_times};
 use tests::processor::{Step, kill_at};
-use tests::proxy::{CLICKS, Fate, Moment, Proxy};
+use tests::proxy::{Fate, Moment, Proxy};
 use tests::signals::{freeze, wake};
 use tokio::process::Child;
 use tokio::task::JoinHandle;
@@ -287,7 +287,7 @@ async fn a_killed_replay_can_be_run_again() {
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
     counted_clicks(&isolated, &edge).await;
-    let steps = [Step::Begun, Step::Staged, Step::Replaced, Step::ReplacingSecond];
+    let steps = [Step::Begun, Step::Staged, Step::Replacing, Step::Replaced, Step::ReplacingSecond];
     for (round, step) in steps.into_iter().enumerate() {
         lose(&isolated, "koff % 2 = 1").await;
         kill_at(&isolated, step, program(&isolated, &["replay", "--from", "earliest"])).await;
@@ -306,13 +306,14 @@ async fn a_killed_replay_can_be_run_again() {
     processor.stop().await;
 }
 
-/// Starts a replay of everything, and freezes it when it has rows in its staging table.
+/// Starts a replay of everything, and freezes it when its staging table has the rows of the first day.
 async fn frozen_replay(isolated: &Isolated) -> Child {
     let proxy = Proxy::start(isolated).await;
-    // The rows of its staging table are the first that it inserts.
-    proxy.set(CLICKS, Moment::Answered);
+    // The first statement that checks them, which has an hour.
+    proxy.set(b"SELECT count() FROM clicks_staging_", Moment::Answered);
     let mut replay = program(&proxy.before(isolated), &["replay", "--from", "earliest"])
         .stdout(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     tokio::select! {
@@ -332,12 +333,14 @@ async fn a_replay_is_fenced_by_a_later_replay() {
     let processor = Processor::start_with(eager(&isolated)).await;
     counted_clicks(&isolated, &edge).await;
     lose(&isolated, "koff % 2 = 1").await;
-    let mut frozen = frozen_replay(&isolated).await;
+    let frozen = frozen_replay(&isolated).await;
     operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
     let made = isolated.clickhouse("SELECT count() FROM rebuilds").await;
     let before = assert_equal(&isolated).await;
     wake(&frozen);
-    assert!(!frozen.wait().await.unwrap().success());
+    let fenced = frozen.wait_with_output().await.unwrap();
+    let said = String::from_utf8_lossy(&fenced.stderr);
+    assert!(!fenced.status.success() && said.contains("clicks_staging_"), "{said}");
     assert_eq!(isolated.clickhouse("SELECT count() FROM rebuilds").await, made);
     assert_eq!(assert_equal(&isolated).await.classes, before.classes);
     assert_eq!(staging_tables(&isolated).await, "0");
@@ -352,16 +355,14 @@ async fn a_link_purged_during_a_replay_does_not_come_back() {
     counted_clicks(&isolated, &edge).await;
     let gone = click("any").link_id;
     lose(&isolated, "koff % 2 = 1").await;
-    let mut frozen = frozen_replay(&isolated).await;
+    let frozen = frozen_replay(&isolated).await;
     let of_gone = format!("SELECT count() FROM clicks WHERE link_id = toUUID('{}')", gone.uuid());
     delete_link(&isolated, gone).await;
     counted(&isolated, &of_gone, 0).await;
     counted(&isolated, "SELECT count() FROM purges", 1).await;
     wake(&frozen);
-    if !frozen.wait().await.unwrap().success() {
-        // A statement timed out if the purge took longer than that. An operator runs an interrupted replay again.
-        operate(&isolated, &["replay", "--from", "earliest"]).await.unwrap();
-    }
+    let ended = frozen.wait_with_output().await.unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     assert_eq!(isolated.clickhouse(&of_gone).await.trim(), "0");
     let report = assert_equal(&isolated).await;
     assert_eq!(report.classes.values().map(|class| class.counted).sum::<u64>(), 600, "{report}");

@@ -19,7 +19,7 @@ use crate::clicks::{again, click};
 use crate::processor::config;
 use crate::storing::insertion;
 
-/// The rows that two owners insert together, and about the most of one insert.
+/// The rows that two owners insert together, and roughly the largest number of rows of one insert.
 const ROWS: u64 = 300_000;
 const MOST: u64 = 6_000;
 

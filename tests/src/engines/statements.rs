@@ -23,9 +23,9 @@ pub async fn clickhouse(url: &str, query: &str, rows: Vec<u8>) -> Result<String,
     let _ = url.set_username("");
     let _ = url.set_password(None);
     url.query_pairs_mut().append_pair("database", &database).append_pair("query", query);
+    let client = if url.scheme() == "https" { https_client() } else { http_client() };
     // ClickHouse requires a length, also for an empty body.
-    let mut request =
-        http_client().post(url).header("content-length", rows.len()).body(rows).timeout(STATEMENT);
+    let mut request = client.post(url).header("content-length", rows.len()).body(rows).timeout(STATEMENT);
     if !user.is_empty() {
         request = request.basic_auth(user, password);
     }
@@ -44,12 +44,20 @@ pub(super) async fn accepted(url: &str, query: &str, rows: Vec<u8>) -> String {
     answer.unwrap_or_else(|error| panic!("ClickHouse refused {query}: {error}"))
 }
 
-/// Returns a client for plain HTTP without redirects and proxies, which trusts no certificate: reading those of the
-/// system took 40 ms for each client. The kernel accepts connections for a frozen server: each request ends after
-/// [`PATIENCE`].
+/// Returns a client for plain HTTP without redirects and proxies. The kernel accepts connections for a frozen server:
+/// each request ends after [`PATIENCE`].
 pub fn http_client() -> reqwest::Client {
+    // Trusts no certificate: reading the system's takes a debug build 40 ms.
+    build(reqwest::Client::builder().tls_certs_only([]))
+}
+
+/// Returns the same for an administrator's engine behind TLS, which trusts the system's certificates.
+fn https_client() -> reqwest::Client {
+    build(reqwest::Client::builder())
+}
+
+fn build(builder: reqwest::ClientBuilder) -> reqwest::Client {
     // Fails when the provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-    client.tls_certs_only([]).timeout(PATIENCE).build().unwrap()
+    builder.no_proxy().redirect(reqwest::redirect::Policy::none()).timeout(PATIENCE).build().unwrap()
 }

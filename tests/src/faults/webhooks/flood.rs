@@ -30,7 +30,7 @@ const LINKS: usize = 3;
 /// Clicks per second of the other workspace.
 const NEIGHBOURLY: u32 = 10;
 
-/// Clicks for the slow endpoint after the last delivery of the other workspace.
+/// Clicks for the slow endpoint after the last one of the other workspace.
 const BEHIND: u64 = 300;
 
 /// Maximum requests in flight to one endpoint.
@@ -115,23 +115,16 @@ pub async fn webhook_flood(engines: Isolated, plan: WebhookFlood) -> Flooded {
     few.answers(1).await;
     let few = few.stop().await;
     few.is_complete();
-    let text = |endpoint: &serde_json::Value, field: &str| endpoint[field].as_str().unwrap().to_owned();
-    let theirs = expected(&few, &text(&neighbour, "id")).len();
-    eventually_within("the neighbour's deliveries arrive during the flood", ARRIVED, async || match receiver
-        .count_of(|request| !is_slow(request))
-    {
-        seen if seen >= theirs => Ok(()),
-        seen => Err((seen, theirs)),
-    })
-    .await;
     flood.answers(BEHIND).await;
     let flood = flood.stop().await;
     flood.is_complete();
 
-    let all = expected(&flood, &text(&slow, "id")).len();
-    eventually_within("the whole flood arrives", ARRIVED, async || match receiver.count_of(is_slow) {
-        seen if seen >= all => Ok(()),
-        seen => Err((seen, all)),
+    let text = |endpoint: &serde_json::Value, field: &str| endpoint[field].as_str().unwrap().to_owned();
+    let wanted = [expected(&flood, &text(&slow, "id")).len(), expected(&few, &text(&neighbour, "id")).len()];
+    let [all, theirs] = wanted;
+    eventually_within("the whole flood arrives, and what is the neighbour's", ARRIVED, async || {
+        let seen = [receiver.count_of(is_slow), receiver.count_of(|request| !is_slow(request))];
+        if seen[0] >= all && seen[1] >= theirs { Ok(()) } else { Err((seen, wanted)) }
     })
     .await;
     let (slow_ones, others): (Vec<Request>, Vec<Request>) =

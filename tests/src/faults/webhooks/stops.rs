@@ -22,11 +22,10 @@ pub struct WebhookStops {
 /// Stops two dispatchers in turn under load with SIGTERM, and starts each again.
 ///
 /// # Panics
-/// When one does not end with exit code 0 long before its deadline or does not become ready again, or a delivery never
-/// arrives.
+/// When one does not end with exit code 0 within 30 s or does not become ready again, or a delivery never arrives.
 pub async fn webhook_stops(engines: Isolated, plan: WebhookStops) -> Arrivals {
     let receiver = receiver().await;
-    // Longer than this waits for a stop, so that no attempt in flight is aborted.
+    // Longer than the 30 s that a stop may take, so that no attempt in flight is aborted.
     let deployment = Deployment::start_on(engines, &[("HOPLINE_DRAIN_SECONDS", "600")]).await;
     let stage = Stage::on(deployment, &receiver.url("/in"), &["click.created"]).await;
     let other = stage.deployment.another_dispatcher();
