@@ -163,10 +163,9 @@ async fn an_unreachable_collector_costs_spans_and_one_line_in_the_log() {
         assert_eq!(deployment.log(program).matches("spans are dropped").count(), 1, "{program}");
     }
     traffic.is_counted(&deployment).await;
-    eventually("every click is delivered", async || {
-        let requests = receiver.requests();
-        let delivered = requests.iter().map(|request| request.delivery()).collect::<BTreeSet<_>>().len();
-        if delivered == traffic.answered() { Ok(()) } else { Err(delivered) }
+    eventually("every click is delivered", async || match receiver.deliveries() {
+        delivered if delivered == traffic.answered() => Ok(()),
+        delivered => Err(delivered),
     })
     .await;
     for service in [&deployment.ingest, &deployment.processor, &deployment.dispatcher] {

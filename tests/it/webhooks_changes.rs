@@ -4,8 +4,8 @@ use chrono::{DateTime, Utc};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tests::deployment::Deployment;
-use tests::eventually;
 use tests::receiver::{Answer, Receiver, Request};
+use tests::{PATIENCE, eventually};
 
 use crate::traffic::Traffic;
 
@@ -69,14 +69,7 @@ async fn changes_between_attempts_apply_to_the_next_one() {
         })
         .await;
     }
-    eventually("nothing waits", async || {
-        let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries")
-            .fetch_one(&mut deployment.engines.postgres().await)
-            .await
-            .unwrap();
-        if waiting == 0 { Ok(()) } else { Err(waiting) }
-    })
-    .await;
+    deployment.no_delivery_waits(PATIENCE).await;
     for (path, count) in [("/kept", 2), ("/rotated", 2), ("/moved", 1), ("/moved/here", 1), ("/deleted", 1)] {
         assert_eq!(receiver.requests_to(path).len(), count, "{path}");
     }

@@ -8,8 +8,8 @@ use reqwest::Method;
 use serde_json::json;
 use tests::deployment::{BROWSER, Deployment, click_id};
 use tests::engines::http_client;
-use tests::eventually;
 use tests::receiver::{Answer, Receiver, Request};
+use tests::{PATIENCE, eventually};
 
 /// Characters that JSON, HTML and URLs must escape, and three scripts.
 const NAME: &str = "Café \"☕\" </script> \\ / 日本 \u{1F980}";
@@ -53,14 +53,7 @@ async fn each_event_arrives_once_at_its_subscribers_as_documented() {
     })
     .await;
     // An event's deliveries are stored together, so that one to the neighbour would wait or have arrived.
-    eventually("nothing waits", async || {
-        let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries")
-            .fetch_one(&mut deployment.engines.postgres().await)
-            .await
-            .unwrap();
-        if waiting == 0 { Ok(()) } else { Err(waiting) }
-    })
-    .await;
+    deployment.no_delivery_waits(PATIENCE).await;
     let requests = receiver.requests_to("/all");
     let of = |event: &str| -> Request {
         let of: Vec<_> =

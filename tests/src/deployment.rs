@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use devstack::process::{Launch, Stopped};
 use devstack::scratch::Scratch;
@@ -11,7 +12,7 @@ use schemas::grants::User;
 use serde_json::{Value, json};
 
 use crate::engines::{Isolated, http_client, isolated};
-use crate::{eventually, free_address};
+use crate::{eventually, eventually_within, free_address};
 
 /// A browser's User-Agent: a click without one is a bot's.
 pub const BROWSER: &str = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
@@ -322,6 +323,29 @@ impl Deployment {
         let (status, endpoint) = self.send(Method::POST, "/api/webhooks", Some(&body)).await;
         assert_eq!(status, 201, "{endpoint}");
         endpoint
+    }
+
+    /// Returns the number of deliveries that wait.
+    ///
+    /// # Panics
+    /// When Postgres does not answer.
+    pub async fn waiting_deliveries(&self) -> i64 {
+        sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries")
+            .fetch_one(&mut self.engines.postgres().await)
+            .await
+            .unwrap()
+    }
+
+    /// Waits until no delivery waits.
+    ///
+    /// # Panics
+    /// When one waits at the deadline.
+    pub async fn no_delivery_waits(&self, deadline: Duration) {
+        eventually_within("no delivery waits", deadline, async || match self.waiting_deliveries().await {
+            0 => Ok(()),
+            waiting => Err(waiting),
+        })
+        .await;
     }
 
     /// Requests a short link as a browser from this address, and returns the answer without following it.

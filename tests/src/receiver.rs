@@ -1,6 +1,6 @@
 //! A webhook receiver that records its requests and answers by a script.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -156,6 +156,15 @@ impl Receiver {
     /// When a script panicked.
     pub fn count(&self) -> usize {
         self.requests.lock().unwrap().len()
+    }
+
+    /// Returns the number of distinct deliveries so far: a delivery may arrive again.
+    ///
+    /// # Panics
+    /// When a script panicked.
+    pub fn deliveries(&self) -> usize {
+        let requests = self.requests.lock().unwrap();
+        requests.iter().map(Request::delivery).collect::<BTreeSet<_>>().len()
     }
 
     /// Returns the number of matching requests so far.

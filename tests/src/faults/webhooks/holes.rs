@@ -113,10 +113,7 @@ pub async fn webhook_holes(engines: Isolated, plan: WebhookHoles) -> Beside {
         wanted.extend(workspace.answering.iter().flat_map(|endpoint| expected(&log, endpoint)));
     }
     arrived(&receiver, known + wanted.len()).await;
-    let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries")
-        .fetch_one(&mut deployment.engines.postgres().await)
-        .await
-        .unwrap();
+    let waiting = deployment.waiting_deliveries().await;
 
     let requests = receiver.requests();
     let (holes, others): (Vec<&Request>, Vec<&Request>) = requests.iter().partition(|one| is_hole(one));

@@ -151,15 +151,7 @@ impl Stage {
             }
         })
         .await;
-        eventually_within("no delivery waits", ARRIVED, async || {
-            let mut postgres = self.deployment.engines.postgres().await;
-            let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries")
-                .fetch_one(&mut postgres)
-                .await
-                .unwrap();
-            if waiting == 0 { Ok(()) } else { Err(waiting) }
-        })
-        .await;
+        self.deployment.no_delivery_waits(ARRIVED).await;
         let logged = self.failed_attempts().await;
         Arrivals::of(log, &self.endpoint, &self.secret, &receiver.requests(), interruptions, logged)
     }
