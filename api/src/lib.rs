@@ -106,7 +106,12 @@ fn app(config: &Config, pool: PgPool, clickhouse: &Clickhouse, shutdown: &Shutdo
     };
     Ok(App::new(State {
         pool,
-        clicks: ClickStore::new(clickhouse, config.queries_per_workspace.get(), config.stats_timeout),
+        clicks: ClickStore::new(
+            clickhouse,
+            config.queries_per_workspace.get(),
+            config.counters_timeout,
+            config.stats_timeout,
+        ),
         plans,
         click_ids: click_id_keys(config),
         secret_keys: config.secret_keys.clone(),

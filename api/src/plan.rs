@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_missing_or_invalid_number_is_named() {
         let missing = fault(|table| drop(table["free"].as_object_mut().unwrap().remove("links")));
-        assert!(missing.contains("`links`"), "unlimited is said, as null: {missing}");
+        assert!(missing.contains("`links`"), "only null means unlimited: {missing}");
         for (field, bad) in [
             ("links", json!(0)),
             ("links", json!(-1)),

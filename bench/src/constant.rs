@@ -15,7 +15,7 @@ use warp::reply::Response;
 
 use crate::server::LOG_FILTER;
 
-/// What to answer, and where.
+/// The answer and the addresses.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Address for requests

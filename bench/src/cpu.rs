@@ -19,7 +19,7 @@ pub(crate) fn threads(id: u32, is_wanted: impl Fn(&str) -> bool) -> anyhow::Resu
     let folder = format!("/proc/{id}/task");
     let mut sum = Duration::ZERO;
     for thread in fs::read_dir(&folder).with_context(|| format!("cannot read {folder}"))? {
-        // A thread may end between the listing and the look.
+        // A thread may have ended since the listing.
         if let Ok((name, time)) = read(&thread?.path().join("stat"))
             && is_wanted(&name)
         {
@@ -29,7 +29,7 @@ pub(crate) fn threads(id: u32, is_wanted: impl Fn(&str) -> bool) -> anyhow::Resu
     Ok(sum)
 }
 
-/// Returns the process of this machine that listens on a TCP port; `None` without one that we may see.
+/// Returns the process of this machine that listens on a TCP port; `None` if this program sees none.
 pub(crate) fn listener(port: u16) -> Option<u32> {
     let tables =
         ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().filter_map(|file| fs::read_to_string(file).ok());

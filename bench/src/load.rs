@@ -1,4 +1,4 @@
-//! Load that costs little CPU: it shares the cores of the server, and its own cost makes servers look more alike.
+//! A load that takes little CPU time from the server on the same cores: its own cost makes servers look more alike.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

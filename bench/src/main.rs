@@ -31,8 +31,8 @@ use tokio::runtime::Builder;
     after_help = "KAFKA_BROKERS, CLICKHOUSE_URL and DATABASE_URL name the engines. \
     A run removes its topics and databases.\n\
     Build the measured programs in the same profile: see bench/README.md\n\n\
-    Exit codes: 0 after a complete run, whatever the ratios; 1 when there is no result, for example because a click \
-    is missing; 64 for wrong usage."
+    Exit codes: 0 after a complete run, whatever the ratios; 1 or 101 when there is no result, for example because a \
+    click is missing; 64 for wrong usage."
 )]
 struct Cli {
     /// Print the result as one JSON value

@@ -24,7 +24,7 @@ use crate::terminal::{ENGINES, prepare, report_progress};
 /// The version of all slices.
 const VERSION: u64 = 1;
 
-/// Links, few of which have many clicks.
+/// Links; one of them has most of the clicks.
 const LINKS: u32 = 10_000;
 
 /// The link that has most of the clicks.
@@ -189,7 +189,7 @@ async fn ask(
     repeats: u32,
     mut once: impl AsyncFnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Histogram<u64>> {
-    // The first answer comes from a cold cache.
+    // Not measured, because the first answer comes from a cold cache.
     once().await?;
     let mut latencies = histogram()?;
     for _ in 0..repeats {

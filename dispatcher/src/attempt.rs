@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn of_4xx_only_429_is_retried() {
+    fn only_429_of_4xx_is_retried() {
         for status in [400, 401, 403, 404, 408, 410, 422, 451, 499] {
             assert_eq!(answered(status).fate(1), Fate::Rejected, "{status}");
             assert_eq!(answered(status).fate(5), Fate::Rejected, "{status}");

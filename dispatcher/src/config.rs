@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_environment_variable_is_in_the_shared_list() {
+    fn every_variable_is_listed() {
         service::config::assert_listed::<Config>();
     }
 }

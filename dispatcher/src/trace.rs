@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_body_of_a_click_names_a_click() {
+    fn only_a_clicks_body_has_a_click_id() {
         let body = |data: &str| format!(r#"{{"id":"1","event":"e","created_at":"now","data":{data}}}"#);
         let click = body(r#"{"link_id":"l","slug":"s","click_id":"AQ\u0047x","class":"human"}"#);
         assert_eq!(click_id(click.as_bytes()).as_deref(), Some("AQGx"));

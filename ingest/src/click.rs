@@ -388,7 +388,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_plain_host_is_the_host_that_the_parser_returns(
+        fn a_plain_host_equals_the_parsers_host(
             host in "[a-z0-9.x-]{0,12}(xn--)?[a-z0-9.-]{0,8}", rest in "([/?#:@\\\\].{0,8})?", scheme in "https?://"
         ) {
             let url = format!("{scheme}{host}{rest}");

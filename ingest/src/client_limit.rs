@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_no_limit() {
+    fn zero_means_no_limit() {
         let limit = ClientLimit::new(0);
         assert!((0..10_000).all(|_| !limit.is_exceeded(IpAddr::from([192, 0, 2, 1]))));
     }

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_environment_variable_is_listed() {
+    fn every_variable_is_listed() {
         service::config::assert_listed::<Program>();
     }
 }

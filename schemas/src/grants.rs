@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acl_is_written_as_kafkas_tool_takes_it() {
+    fn acls_have_the_format_of_kafkas_tool() {
         let written: Vec<String> = kafka("eu.").iter().map(Acl::to_string).collect();
         for expected in [
             "--allow-principal User:hopline_ingest --operation Write --topic eu.clicks",

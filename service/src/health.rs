@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_informational_check_is_reported_and_decides_nothing() {
+    fn an_informational_check_does_not_affect_readiness() {
         let health = Health::new(&Shutdown::new(Duration::ZERO));
         let (spool, kafka) = (health.check("spool"), health.informational("kafka"));
         spool.ready();

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn every_counter_and_histogram_exists_from_the_start_with_its_help_and_type() {
+    fn counters_and_histograms_exist_from_the_start() {
         let text = install().render();
         for line in [
             "# HELP hopline_attempts_total Attempts\n# TYPE hopline_attempts_total counter\n",
@@ -220,7 +220,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}{text}");
         }
-        assert!(!text.contains("hopline_operations_total"), "its values are not known: {text}");
+        assert!(!text.contains("hopline_operations_total"), "the values of its label are not known: {text}");
     }
 
     #[test]

@@ -43,15 +43,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_reader_of_a_shut_connection_gets_its_end_and_others_go_on() {
+    async fn a_shut_connection_ends_and_others_stay_open() {
         for host in ["127.0.0.1", "::1"] {
-            let [meant, other] =
+            let [chosen, other] =
                 [TcpListener::bind((host, 0)).await.unwrap(), TcpListener::bind((host, 0)).await.unwrap()];
-            let mut to_meant = TcpStream::connect(meant.local_addr().unwrap()).await.unwrap();
+            let mut to_chosen = TcpStream::connect(chosen.local_addr().unwrap()).await.unwrap();
             let to_other = TcpStream::connect(other.local_addr().unwrap()).await.unwrap();
-            let address = meant.local_addr().unwrap();
+            let address = chosen.local_addr().unwrap();
             assert_eq!(shut_down(|peer| peer == address).unwrap(), 1);
-            assert_eq!(to_meant.read(&mut [0]).await.unwrap(), 0);
+            assert_eq!(to_chosen.read(&mut [0]).await.unwrap(), 0);
             assert_eq!(to_other.try_read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         }
     }

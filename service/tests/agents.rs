@@ -1,4 +1,4 @@
-//! The accuracy of the classification of User-Agents, measured with lists of real ones.
+//! Measures how accurately real User-Agents are classified.
 //!
 //! Browsers come from npm `user-agents`, which collects those of real visitors; bots and previews from the examples in
 //! npm `crawler-user-agents`. Both are downloaded at the pinned version; none of their text is in this repository.

@@ -220,10 +220,27 @@ async fn connections_without_a_complete_head_are_closed() {
         assert_eq!(idle.get("/hello").await.body, "hello");
         assert_eq!(idle.until_closed().await, b"", "an idle connection is closed without a response");
     };
+    let trickle = async {
+        let started = Instant::now();
+        let mut slow = server.connect().await;
+        slow.send("GET /hello HTTP/1.1\r\nhost: x\r\nx-slow: ").await;
+        // A byte a second until the server closes the connection, or answers with the reason.
+        while timeout(Duration::from_secs(1), slow.0.read_u8()).await.is_err() {
+            assert!(started.elapsed() < PATIENCE, "a slow client is not disconnected");
+            if slow.0.write_all(b"a").await.is_err() {
+                break;
+            }
+        }
+        assert!(
+            started.elapsed() >= Duration::from_millis(3_900),
+            "a slow client was disconnected too early"
+        );
+    };
     tokio::join!(
         incomplete(""),
         incomplete("GET /hel"),
         incomplete("GET /hello HTTP/1.1\r\nhost: x\r\n"),
+        trickle,
         idle
     );
 }
@@ -232,8 +249,8 @@ async fn connections_without_a_complete_head_are_closed() {
 async fn a_client_that_reads_nothing_is_disconnected() {
     let limits = Limits { max_connections: 1, write_timeout: Duration::from_secs(4), ..Limits::default() };
     let server = start(limits, PATIENCE).await;
-    let mut deaf = server.connect().await;
-    deaf.send("GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let mut stalled = server.connect().await;
+    stalled.send("GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await;
     // The only connection is free again, although the first client has closed nothing.
     assert_eq!(server.connect().await.get("/hello").await.body, "hello");
     let mut slow = server.connect().await;
@@ -345,6 +362,30 @@ async fn an_invalid_request_line_gets_a_response() {
         client.0.write_all(&request).await.unwrap();
         assert_eq!(client.read_answer().await.status(), status);
     }
+}
+
+#[tokio::test]
+async fn large_and_malformed_heads_are_rejected() {
+    let server = start_default().await;
+    let large = format!("GET /hello HTTP/1.1\r\nhost: x\r\nx-large: {}\r\n\r\n", "x".repeat(1 << 20));
+    let mut client = server.connect().await;
+    // The server does not read it to its end, so the client may get a reset instead of the answer.
+    let _ = client.0.write_all(large.as_bytes()).await;
+    let answer = client.until_closed().await;
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "), "{}", answer.escape_ascii());
+
+    let many = format!("GET /hello HTTP/1.1\r\nhost: x\r\n{}\r\n", "x-many: a\r\n".repeat(200));
+    let tls = "\x16\x03\x01\x02\x00\x01\x00";
+    for (head, status) in
+        [(many.as_str(), 431), (tls, 400), ("GET\r\n\r\n", 400), ("GET / HTTP/9.9\r\n\r\n", 400)]
+    {
+        let mut client = server.connect().await;
+        client.send(head).await;
+        let answer = client.until_closed().await;
+        let expected = format!("HTTP/1.1 {status} ");
+        assert!(answer.starts_with(expected.as_bytes()), "{head:?}: {}", answer.escape_ascii());
+    }
+    assert_eq!(server.ask("GET /hello HTTP/1.1\r\nhost: x\r\n\r\n").await.body, "hello");
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ fn unchanged() -> EnsuredTopic {
 }
 
 async fn becomes(check: &Check, ready: bool) {
-    eventually("the check follows", async || match check.is_ready() {
+    eventually("the check changes", async || match check.is_ready() {
         is if is == ready => Ok(()),
         is => Err(is),
     })
@@ -137,6 +137,10 @@ async fn the_probe_follows_topics_and_brokers() {
     becomes(&check, true).await;
     // The topic has one replica, and the broker's settings flush it.
     assert_eq!(serde_json::to_value(health.report()).unwrap()["checks"]["kafka"]["detail"], "ok");
+    server.pause().await.unwrap();
+    becomes(&check, false).await;
+    server.resume().await.unwrap();
+    becomes(&check, true).await;
     server.kill().await;
     becomes(&check, false).await;
     server.start().await.unwrap();
@@ -147,7 +151,7 @@ async fn the_probe_follows_topics_and_brokers() {
 }
 
 #[tokio::test]
-async fn topics_have_the_configured_replicas_and_the_probe_names_what_is_missing() {
+async fn topics_are_replicated_and_the_probe_reports_missing_replicas() {
     let brokers = devstack::kafka::start_cluster(3, Options::throw_away).await.unwrap();
     let addresses: Vec<&str> = brokers.iter().map(Server::url).collect();
     let mut config = KafkaConfig::new(addresses.join(","), "test.");
@@ -158,7 +162,7 @@ async fn topics_have_the_configured_replicas_and_the_probe_names_what_is_missing
     config.topic_replicas = Some(3);
     let ensured = ensure_topics(&config, &[CLICKS, former]).await.unwrap();
     assert!(ensured[0].created && ensured[1].missing_replicas == Some(1), "{ensured:?}");
-    assert_eq!(ensured[1].altered, [], "with one replica, two could never have a record");
+    assert_eq!(ensured[1].altered, [], "two in-sync replicas are impossible with one replica");
     let admin: AdminClient<Context> =
         config.client_config("operator").create_with_context(Context::default()).unwrap();
     let described = admin

@@ -13,7 +13,7 @@ async fn server() -> Server {
     devstack::postgres::start(Options::throw_away("postgres").unwrap()).await.unwrap()
 }
 
-/// Lets a server accept no writes, as a standby does, or accept them again.
+/// Makes a server read-only like a standby, or writable again.
 async fn set_standby(server: &Server, is_standby: bool) {
     let mut connection = PgConnection::connect(server.url()).await.unwrap();
     connection.execute("SET default_transaction_read_only = off").await.unwrap();
@@ -42,7 +42,7 @@ fn config(servers: &[&Server]) -> PostgresConfig {
     PostgresConfig { url: url.parse().unwrap(), acquire_timeout: ANSWER }
 }
 
-/// Writes a row; a statement that meets a change of the server fails, and is repeated.
+/// Writes a row; repeats the statement if it fails while the server changes.
 async fn write(pool: &PgPool) {
     let write = "CREATE TABLE IF NOT EXISTS t (n int); INSERT INTO t VALUES (1)";
     eventually("a write succeeds", async || pool.execute(write).await).await;
@@ -53,7 +53,7 @@ async fn rows(server: &Server) -> i64 {
     sqlx::query_scalar("SELECT count(*) FROM t").fetch_one(&mut connection).await.unwrap()
 }
 
-/// Starts this number of statements that take long, each on its connection.
+/// Starts `count` slow statements, each on a separate connection.
 async fn slow_statements(pool: &PgPool, server: &Server, count: i64) -> JoinSet<sqlx::Result<PgQueryResult>> {
     let mut statements = JoinSet::new();
     for _ in 0..count {
@@ -85,7 +85,7 @@ async fn a_pool_writes_to_the_primary_and_follows_it_to_another_host() {
     write(&pool).await;
     assert_eq!(rows(&primary).await, 2);
 
-    // Frozen, it leaves all connections open.
+    // A frozen server leaves all connections open.
     let statements = slow_statements(&pool, &primary, 2).await;
     primary.pause().await.unwrap();
     set_standby(&standby, false).await;

@@ -1,4 +1,4 @@
-//! Who may connect to the engines of `./dev up --cluster`, and as whom its services do.
+//! Access to the engines of `./dev up --cluster`, and the users of its services.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,8 +20,8 @@ fn urls(status: &Value, of: &str) -> Vec<String> {
     of_engine.map(|server| server["url"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Checks that no server of an engine takes a client without the authority, without TLS or with a wrong password.
-pub(crate) async fn strangers_are_refused(status: &Value) {
+/// Checks that no server of an engine can be used without TLS, with another authority or with a wrong password.
+pub(crate) async fn strangers_are_rejected(status: &Value) {
     let folder = Scratch::new("stranger").unwrap();
     let stranger = Tls::in_folder(folder.path()).unwrap();
     let ca = status["ca_file"].as_str().unwrap();
@@ -32,20 +32,20 @@ pub(crate) async fn strangers_are_refused(status: &Value) {
         connect(&url).await.unwrap();
         let without_tls = url.replace("verify-full", "disable");
         let other_ca = url.replace(ca, stranger.ca.to_str().unwrap());
-        for refused in [without_tls, other_ca, url.replace(password, "wrong")] {
-            connect(&refused).await.unwrap_err();
+        for rejected in [without_tls, other_ca, url.replace(password, "wrong")] {
+            connect(&rejected).await.unwrap_err();
         }
     }
     for url in urls(status, "clickhouse-") {
         let select = async |url: &str, ca| clickhouse::query(url, Some(ca), "SELECT 1").await;
         select(&url, Path::new(ca)).await.unwrap();
         select(&url, &stranger.ca).await.unwrap_err();
-        for refused in [url.replace("https:", "http:"), url.replace(password, "wrong")] {
-            select(&refused, Path::new(ca)).await.unwrap_err();
+        for rejected in [url.replace("https:", "http:"), url.replace(password, "wrong")] {
+            select(&rejected, Path::new(ca)).await.unwrap_err();
         }
-        let nobody = url.replace(&format!("hopline:{password}"), "default");
-        select(&nobody, Path::new(ca)).await.unwrap_err();
-        // Its servers trust each other, of both shards.
+        let default_user = url.replace(&format!("hopline:{password}"), "default");
+        select(&default_user, Path::new(ca)).await.unwrap_err();
+        // The servers of both shards trust each other.
         let shards = "SELECT count() FROM cluster('hopline', system.one)";
         assert_eq!(clickhouse::query(&url, Some(Path::new(ca)), shards).await.unwrap().trim(), "2");
     }
@@ -67,18 +67,18 @@ pub(crate) async fn strangers_are_refused(status: &Value) {
         ("ssl.ca.location", stranger.ca.to_str().unwrap()),
         ("sasl.password", "wrong"),
     ];
-    // Together, because each waits as long as it may: librdkafka tries again when it is refused.
+    // Concurrently, because librdkafka retries a rejected connection until the timeout.
     join_all(urls(status, "kafka-").iter().map(async |broker| {
         answers(broker, None).await.unwrap();
-        for refused in join_all(changed.map(|changed| answers(broker, Some(changed)))).await {
-            refused.unwrap_err();
+        for rejected in join_all(changed.map(|changed| answers(broker, Some(changed)))).await {
+            rejected.unwrap_err();
         }
     }))
     .await;
 }
 
-/// Checks that each service reaches each engine encrypted, as its own user.
-pub(crate) async fn services_are_themselves(status: &Value) {
+/// Checks that each service connects to each engine over TLS, with its own user.
+pub(crate) async fn services_use_their_own_users(status: &Value) {
     let administrator = status["kafka_client"]["sasl.password"].as_str().unwrap();
     for server in status["services"].as_array().unwrap().iter().take(8) {
         let (name, pid) = (server["name"].as_str().unwrap(), &server["pid"]);

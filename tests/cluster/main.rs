@@ -1,5 +1,5 @@
-//! A cluster of `./dev up --cluster`, of whose servers one after the other is away. A separate program, which runs
-//! alone (`.config/nextest.toml`): its 18 servers leave other tests too little of a small machine.
+//! A cluster of `./dev up --cluster` whose servers fail one after another. A separate program, which runs alone
+//! (`.config/nextest.toml`): its 18 servers leave other tests too little of a small machine.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,18 +15,18 @@ use devstack::process::{Launch, Process, run, tail};
 use devstack::scratch::Scratch;
 use reqwest::Client;
 use serde_json::{Value, json};
-use tests::deployment::{BROWSER, programs};
+use tests::deployment::{BROWSER, edge_knows, programs};
 use tests::engines::http_client;
 use tests::faults::progress;
 use tests::{ANSWER, eventually, eventually_within};
 use tokio::time::sleep;
 
-use crate::access::{services_are_themselves, strangers_are_refused};
+use crate::access::{services_use_their_own_users, strangers_are_rejected};
 
 /// How long a cluster may take to be ready.
 const READY: Duration = Duration::from_secs(400);
 
-/// What is done to a server, and what brings it back.
+/// The commands that take a server away and bring it back.
 const AWAY: [[&str; 3]; 12] = [
     ["kill", "ingest-1", "start"],
     ["pause", "ingest-2", "resume"],
@@ -72,14 +72,14 @@ impl Cluster {
         String::from_utf8(printed).unwrap()
     }
 
-    /// Empties the disk of a broker that does not run, as a new one in its place has none of its records.
+    /// Empties the disk of a stopped broker, as if a new one replaced it.
     fn loses_data(&self, broker: &str) {
         let data = self.folder.join(".dev/cluster/data").join(broker).join("data");
         for file in fs::read_dir(data).unwrap() {
             let file = file.unwrap();
             if file.file_type().unwrap().is_dir() {
                 fs::remove_dir_all(file.path()).unwrap();
-            // Who it is, and in which cluster, a new one gets from its operator.
+            // An operator gives a new broker its id and its cluster's.
             } else if file.file_name() != "meta.properties" {
                 fs::remove_file(file.path()).unwrap();
             }
@@ -145,14 +145,7 @@ impl Visitor {
         };
         visitor.id = visitor.creates(&visitor.apis[0], "visited").await;
         for edge in &visitor.edges {
-            eventually("the edge knows the link", async || {
-                let head = visitor.client.head(format!("{edge}/visited")).header("user-agent", BROWSER);
-                match head.send().await.map(|answer| answer.status().as_u16()) {
-                    Ok(302) => Ok(()),
-                    other => Err(other),
-                }
-            })
-            .await;
+            edge_knows(edge, "visited").await;
         }
         visitor
     }
@@ -199,7 +192,7 @@ impl Visitor {
         .await;
     }
 
-    /// Waits until every answered click is counted, and returns how many are.
+    /// Waits until every answered click is counted, and returns the count.
     async fn counts_all(&self) -> u64 {
         eventually("every click is counted", async || {
             let request = self.client.get(format!("{}/api/links/{}", self.apis[0], self.id));
@@ -213,13 +206,13 @@ impl Visitor {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_redirects_and_counts_while_each_of_its_servers_is_away_in_turn() {
+async fn a_cluster_redirects_and_counts_while_its_servers_fail() {
     let cluster = Cluster::start();
     let status = cluster.is_ready().await;
     names_every_server(&status);
-    strangers_are_refused(&status).await;
+    strangers_are_rejected(&status).await;
     let visitor = Visitor::new(&status).await;
-    services_are_themselves(&status).await;
+    services_use_their_own_users(&status).await;
     tokio::select! {
         never = visitor.click(&visitor.edges[0]) => never,
         never = visitor.click(&visitor.edges[1]) => never,
@@ -237,7 +230,7 @@ async fn a_cluster_redirects_and_counts_while_each_of_its_servers_is_away_in_tur
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}: {}", tail(&cluster.log, 60));
 }
 
-/// Checks what the status of a cluster has beyond that of a single stack.
+/// Checks the parts of a status that a single stack lacks.
 fn names_every_server(status: &Value) {
     let servers = status["services"].as_array().unwrap();
     let names: Vec<&str> = servers.iter().map(|server| server["name"].as_str().unwrap()).collect();
@@ -270,12 +263,12 @@ async fn servers_are_away(cluster: &Cluster, visitor: &Visitor) {
     cluster.dev(&["kill", "kafka-3"]).await;
     cluster.loses_data("kafka-3");
     cluster.dev(&["start", "kafka-3"]).await;
-    // What was on the lost one and on this one must be on the new one now.
+    // The new broker must have the records that were on the lost one and on this one.
     cluster.dev(&["kill", "kafka-1"]).await;
     visitor.is_answered().await;
     visitor.creates(&visitor.apis[0], "after-kafka-3-was-lost").await;
     cluster.dev(&["start", "kafka-1"]).await;
-    // A primary that is lost, one that is frozen, and one that runs.
+    // A killed primary, a frozen one, and a running one.
     let [first, second] = ["postgres-1", "postgres-2"];
     for [leave, gone, promoted] in
         [["kill", first, second], ["pause", second, first], ["start", first, second]]
@@ -291,7 +284,7 @@ async fn servers_are_away(cluster: &Cluster, visitor: &Visitor) {
         let status = cluster.status().await;
         assert_eq!((role(&status, promoted), role(&status, gone)), ("primary", "standby"));
     }
-    // All of a service, and with it every one of its processes.
+    // All servers of a service or an engine at once.
     for name in ["dispatcher", "kafka"] {
         cluster.dev(&["restart", name]).await;
     }

@@ -1,4 +1,4 @@
-//! The real schedule of attempts, 10, 20, 40 and 80 seconds, not shortened for tests.
+//! The real schedule of attempts: 10, 20, 40 and 80 seconds.
 //!
 //! One deployment with two dispatchers and one endpoint for each kind of failure, all in the same three minutes.
 //! It mostly waits, and its name makes it start first: tests start in alphabetical order.
@@ -19,7 +19,7 @@ use crate::traffic::Traffic;
 /// The minimum waits between the attempts of a delivery.
 const WAITS: [u64; 4] = [10, 20, 40, 80];
 
-/// How late a busy machine may make an attempt that is due.
+/// The longest delay of a due attempt on a busy machine.
 const LATE: Duration = Duration::from_secs(30);
 
 /// All waits, with the random tenth and the delay of a busy machine.
@@ -69,7 +69,7 @@ fn script(request: &Request, number: usize, alive: &AtomicBool) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_kind_of_failure_is_retried_logged_and_ended_as_documented() {
+async fn every_failure_is_retried_and_logged_as_documented() {
     let deployment = Deployment::start().await;
     let second = deployment.another_dispatcher();
     second.start().await.unwrap();
@@ -116,7 +116,7 @@ async fn every_kind_of_failure_is_retried_logged_and_ended_as_documented() {
         .await;
     }
 
-    // No further requests: the last of these ended two minutes ago.
+    // The last attempts of these deliveries ended two minutes ago, so no request follows.
     for (path, waits) in [
         ("500", &WAITS[..]),
         ("301", &WAITS),
@@ -137,8 +137,8 @@ async fn every_kind_of_failure_is_retried_logged_and_ended_as_documented() {
         follows_schedule(path, &to(path), waits, secret);
     }
     assert_eq!(to("elsewhere").len(), 0, "no redirect is followed");
-    the_log_tells_it_all(&deployment, &endpoints).await;
-    failures_are_sent_again_on_request(&deployment, &endpoints["404"], &receiver).await;
+    the_failure_log_is_complete(&deployment, &endpoints).await;
+    redeliveries_and_test_events_arrive(&deployment, &endpoints["404"], &receiver).await;
 
     let path = format!("/api/webhooks/{}", text(&dead["id"]));
     let state = eventually("the dead endpoint is disabled", async || {
@@ -149,7 +149,7 @@ async fn every_kind_of_failure_is_retried_logged_and_ended_as_documented() {
     assert_eq!(state["consecutive_exhausted"], 15);
     assert!(state["disabled_reason"].is_string());
     is_disabled_once(&deployment, &to("dead")).await;
-    comes_back_for_new_events_only(&deployment, &dead, &changed, &alive, &receiver).await;
+    an_enabled_endpoint_gets_new_events_only(&deployment, &dead, &changed, &alive, &receiver).await;
 }
 
 /// Asserts that no delivery is due later than scheduled. A busy machine delays attempts, but not these times.
@@ -191,7 +191,7 @@ fn follows_schedule(path: &str, requests: &[Request], waits: &[u64], secret: &st
 }
 
 /// Compares the failure log with the script's answers.
-async fn the_log_tells_it_all(deployment: &Deployment, endpoints: &BTreeMap<String, Value>) {
+async fn the_failure_log_is_complete(deployment: &Deployment, endpoints: &BTreeMap<String, Value>) {
     for (path, endpoint) in endpoints {
         let log = failures(deployment, endpoint).await;
         let expected: Vec<(u64, u64)> = match path.as_str() {
@@ -223,10 +223,10 @@ async fn the_log_tells_it_all(deployment: &Deployment, endpoints: &BTreeMap<Stri
 }
 
 /// Redelivers a rejected delivery and sends a test event to an endpoint that accepts them now.
-async fn failures_are_sent_again_on_request(deployment: &Deployment, endpoint: &Value, receiver: &Receiver) {
+async fn redeliveries_and_test_events_arrive(deployment: &Deployment, endpoint: &Value, receiver: &Receiver) {
     let path = format!("/api/webhooks/{}", text(&endpoint["id"]));
-    let refused = receiver.requests_to("/404").remove(0);
-    let body = json!({ "delivery_ids": [refused.delivery()] });
+    let rejected = receiver.requests_to("/404").remove(0);
+    let body = json!({ "delivery_ids": [rejected.delivery()] });
     let (status, answer) = deployment.send(Method::POST, &format!("{path}/redeliver"), Some(&body)).await;
     assert_eq!((status, &answer["queued"]), (202, &json!(1)));
     let (status, answer) = deployment.send(Method::POST, &format!("{path}/test"), None).await;
@@ -237,11 +237,11 @@ async fn failures_are_sent_again_on_request(deployment: &Deployment, endpoint: &
     })
     .await;
     let find = |id: &str| requests[1..].iter().find(|request| request.delivery() == id).unwrap();
-    assert_eq!(find(refused.delivery()).body, refused.body);
+    assert_eq!(find(rejected.delivery()).body, rejected.body);
     let test = find(text(&answer["delivery_id"]));
     assert_eq!(test.header("x-service-event"), "endpoint.test");
     assert!(test.is_signed_with(text(&endpoint["secret"])));
-    eventually("the log says that it arrived", async || {
+    eventually("the log shows the delivery", async || {
         let log = failures(deployment, endpoint).await;
         if log[0]["delivered_at"].is_string() { Ok(()) } else { Err(log) }
     })
@@ -268,7 +268,7 @@ async fn is_disabled_once(deployment: &Deployment, requests: &[Request]) {
 }
 
 /// Enables the endpoint again, as an operator does, and asserts that no earlier event is sent.
-async fn comes_back_for_new_events_only(
+async fn an_enabled_endpoint_gets_new_events_only(
     deployment: &Deployment,
     endpoint: &Value,
     link: &Value,
@@ -280,11 +280,9 @@ async fn comes_back_for_new_events_only(
     // An event is matched with all endpoints at once, so an event that the witness got was not for the dead one.
     deployment.create_endpoint(&receiver.url("/witness"), &["link.updated"]).await;
     rename(deployment, link, "while it is disabled").await;
-    eventually("the event has gone to whom it is for", async || {
-        match receiver.requests_to("/witness").len() {
-            0 => Err(()),
-            _ => Ok(()),
-        }
+    eventually("the witness gets the event", async || match receiver.requests_to("/witness").len() {
+        0 => Err(()),
+        _ => Ok(()),
     })
     .await;
     alive.store(true, Ordering::Relaxed);

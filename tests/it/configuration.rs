@@ -1,7 +1,5 @@
 //! Wrong configuration, and unreachable engines.
 
-use std::process::Output;
-
 use schemas::grants::User;
 use serde_json::Value;
 use tests::deployment::{Deployment, binary};
@@ -10,13 +8,17 @@ use tests::eventually;
 
 const PROGRAMS: [&str; 4] = ["ingest", "processor", "api", "dispatcher"];
 
-async fn run(program: &str, environment: &[(String, String)]) -> Output {
-    tokio::process::Command::new(binary(program))
+/// Runs a program with these variables only, and returns its exit code and output.
+async fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) -> (Option<i32>, String) {
+    let output = tokio::process::Command::new(binary(program))
         .env_clear()
         .envs(environment.iter().map(|(name, value)| (name, value)))
+        .args(arguments)
         .output()
         .await
-        .unwrap()
+        .unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(printed).unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -27,29 +29,12 @@ async fn a_wrong_configuration_names_every_wrong_variable_and_exits_with_64() {
         environment.retain(|(name, _)| name != "KAFKA_BROKERS");
         environment.push(("HOPLINE_DRAIN_SECONDS".to_owned(), "soon".to_owned()));
         environment.push(("HOPLINE_TOPIC_PREFFIX".to_owned(), "x".to_owned()));
-        let output = run(program, &environment).await;
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{program}: {said}");
+        let (code, printed) = run(program, &[], &environment).await;
+        assert_eq!(code, Some(64), "{program}: {printed}");
         for fault in ["KAFKA_BROKERS", "HOPLINE_DRAIN_SECONDS", "HOPLINE_TOPIC_PREFFIX"] {
-            assert!(said.contains(fault), "{program} does not name {fault}: {said}");
+            assert!(printed.contains(fault), "{program} does not name {fault}: {printed}");
         }
     }
-}
-
-async fn run_with(
-    program: &str,
-    arguments: &[&str],
-    environment: &[(String, String)],
-) -> (Option<i32>, String) {
-    let output = tokio::process::Command::new(binary(program))
-        .env_clear()
-        .envs(environment.iter().map(|(name, value)| (name, value)))
-        .args(arguments)
-        .output()
-        .await
-        .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(said).unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,14 +42,14 @@ async fn wrong_usage_exits_64_and_help_exits_0() {
     let deployment = Deployment::prepare(isolated().await);
     for program in PROGRAMS {
         for wrong in [&["--nonsense"][..], &["nonsense"], &["--log-format", "xml"], &["--drain-seconds"]] {
-            let (code, said) = run_with(program, wrong, &deployment.environment_of(User::Api)).await;
-            assert_eq!(code, Some(64), "{program} {wrong:?}: {said}");
+            let (code, printed) = run(program, wrong, &deployment.environment_of(User::Api)).await;
+            assert_eq!(code, Some(64), "{program} {wrong:?}: {printed}");
         }
         for right in ["--help", "--version"] {
-            assert_eq!(run_with(program, &[right], &[]).await.0, Some(0), "{program} {right}");
+            assert_eq!(run(program, &[right], &[]).await.0, Some(0), "{program} {right}");
         }
-        assert_eq!(run_with(program, &["healthcheck", "--help"], &[]).await.0, Some(0), "{program}");
-        assert_eq!(run_with(program, &["healthcheck", "nonsense"], &[]).await.0, Some(64), "{program}");
+        assert_eq!(run(program, &["healthcheck", "--help"], &[]).await.0, Some(0), "{program}");
+        assert_eq!(run(program, &["healthcheck", "nonsense"], &[]).await.0, Some(64), "{program}");
     }
     for (program, wrong) in [
         ("ingest", &["spool", "--nonsense"][..]),
@@ -77,8 +62,8 @@ async fn wrong_usage_exits_64_and_help_exits_0() {
         ("api", &["admin", "create-account", "--name", "", "--plan", "pro"]),
         ("api", &["admin", "show-account", "--account", "lnk_1"]),
     ] {
-        let (code, said) = run_with(program, wrong, &deployment.environment_of(User::Api)).await;
-        assert_eq!(code, Some(64), "{program} {wrong:?}: {said}");
+        let (code, printed) = run(program, wrong, &deployment.environment_of(User::Api)).await;
+        assert_eq!(code, Some(64), "{program} {wrong:?}: {printed}");
     }
 }
 
@@ -90,16 +75,16 @@ async fn a_command_prints_nothing_but_its_answer() {
         ("api", User::Api, &["admin", "--json", "create-account", "--name", "a", "--plan", "pro"][..]),
         ("processor", User::Processor, &["lag", "--json"]),
     ] {
-        let (code, said) = run_with(program, command, &deployment.environment_of(user)).await;
-        assert_eq!(code, Some(0), "{program}: {said}");
-        assert!(serde_json::from_str::<Value>(&said).is_ok(), "{program}: {said}");
+        let (code, printed) = run(program, command, &deployment.environment_of(user)).await;
+        assert_eq!(code, Some(0), "{program}: {printed}");
+        assert!(serde_json::from_str::<Value>(&printed).is_ok(), "{program}: {printed}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_listed_in_help_are_the_accepted_ones() {
     for program in PROGRAMS {
-        let (_, help) = run_with(program, &["--help"], &[]).await;
+        let (_, help) = run(program, &["--help"], &[]).await;
         let mut listed: Vec<(String, Vec<String>)> = Vec::new();
         let mut values: Vec<String> = Vec::new();
         for line in help.lines().map(str::trim) {
@@ -138,9 +123,9 @@ async fn values_listed_in_help_are_the_accepted_ones() {
 /// Returns a program's error about one variable, if there is one. The program does not start, because other variables
 /// are missing.
 async fn fault(program: &str, name: &str, value: &str) -> Option<String> {
-    let (code, said) = run_with(program, &[], &[(name.to_owned(), value.to_owned())]).await;
-    assert_eq!(code, Some(64), "{program}: {said}");
-    said.lines().find(|line| line.starts_with(&format!("{name}: "))).map(str::to_owned)
+    let (code, printed) = run(program, &[], &[(name.to_owned(), value.to_owned())]).await;
+    assert_eq!(code, Some(64), "{program}: {printed}");
+    printed.lines().find(|line| line.starts_with(&format!("{name}: "))).map(str::to_owned)
 }
 
 async fn assert_accepted(program: &str, name: &str, value: &str) {
@@ -159,10 +144,9 @@ async fn a_wrong_secret_is_named_and_not_shown() {
         let mut environment = deployment.environment_of(User::Api);
         environment.retain(|(name, _)| name != variable);
         environment.push((variable.to_owned(), "hunter2hunter2".to_owned()));
-        let output = run(program, &environment).await;
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{program}: {said}");
-        assert!(said.contains(variable) && !said.contains("hunter2"), "{program}: {said}");
+        let (code, printed) = run(program, &[], &environment).await;
+        assert_eq!(code, Some(64), "{program}: {printed}");
+        assert!(printed.contains(variable) && !printed.contains("hunter2"), "{program}: {printed}");
     }
 }
 
@@ -195,19 +179,19 @@ async fn programs_start_while_their_engines_are_down_and_name_them() {
             if status == 503 && named { Ok(()) } else { Err(format!("{status} {body}")) }
         });
         tokio::select! {
-            () = starting => panic!("{name} gave up"),
+            () = starting => panic!("{name} ended"),
             () = looking => {}
         }
         let listen = format!("HOPLINE_{}_OPERATIONS_LISTEN", name.to_uppercase());
         let port = server.url().rsplit_once(':').unwrap().1;
         // It listens on every address in a container.
         let environment = [(listen, format!("0.0.0.0:{port}"))];
-        assert_eq!(run_with(name, &["healthcheck"], &environment).await, (Some(0), String::new()));
-        let (code, said) = run_with(name, &["healthcheck", "--ready"], &environment).await;
-        assert!(code == Some(1) && checks.iter().all(|check| said.contains(check)), "{said}");
+        assert_eq!(run(name, &["healthcheck"], &environment).await, (Some(0), String::new()));
+        let (code, printed) = run(name, &["healthcheck", "--ready"], &environment).await;
+        assert!(code == Some(1) && checks.iter().all(|check| printed.contains(check)), "{printed}");
         assert!(server.pid().is_some(), "{name} still runs");
         server.kill().await;
-        let (code, said) = run_with(name, &["healthcheck"], &environment).await;
-        assert!(code == Some(1) && said.contains(port), "{said}");
+        let (code, printed) = run(name, &["healthcheck"], &environment).await;
+        assert!(code == Some(1) && printed.contains(port), "{printed}");
     }
 }

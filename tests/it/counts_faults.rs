@@ -13,19 +13,19 @@ use tests::faults::progress;
 const MEMORY: u64 = 256 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_click_is_a_row_once_when_the_processor_is_killed_at_random() {
+async fn each_click_is_one_row_when_the_processor_is_killed() {
     let exact = counts_processor_kills(ProcessorKills { kills: 5, rate: 500 }).await;
     progress(&format!("processor killed: {exact}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_click_is_a_row_once_when_clickhouse_is_killed_at_random() {
+async fn each_click_is_one_row_when_clickhouse_is_killed() {
     let exact = counts_clickhouse_kills(ClickhouseKills { kills: 5, rate: 500 }).await;
     progress(&format!("ClickHouse killed: {exact}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_click_is_a_row_once_and_memory_stays_flat_when_clickhouse_is_stopped() {
+async fn each_click_is_one_row_and_memory_is_flat_when_clickhouse_stops() {
     let down = Duration::from_secs(15);
     let drained = counts_clickhouse_outage(ClickhouseOutage { down, rate: 3_000 }).await;
     progress(&format!("ClickHouse stopped for {down:?}: {drained}"));
@@ -33,26 +33,26 @@ async fn each_click_is_a_row_once_and_memory_stays_flat_when_clickhouse_is_stopp
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_click_is_a_row_once_when_kafka_is_killed() {
+async fn each_click_is_one_row_when_kafka_is_killed() {
     let exact = counts_kafka_kills(CountsKafkaKills { kills: 2, rate: 500 }).await;
     progress(&format!("Kafka killed: {exact}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_click_is_a_row_once_when_one_of_two_processors_is_frozen_and_continues() {
+async fn each_click_is_one_row_when_processors_are_frozen() {
     let exact = counts_stops(Stops { stops: 3, rate: 500 }).await;
-    progress(&format!("processors held: {exact}"));
+    progress(&format!("processors frozen: {exact}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_click_is_a_row_once_while_processors_and_partitions_change() {
+async fn each_click_is_one_row_while_processors_and_partitions_change() {
     let pause = Duration::from_secs(3);
     let exact = counts_members(Members { changes: 8, pause, rate: 500 }).await;
     progress(&format!("processors came and went: {exact}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_click_is_a_row_once_on_replicas_that_are_killed_frozen_and_behind() {
+async fn each_click_is_one_row_on_failing_replicas() {
     let exact = counts_replica_faults(ReplicaFaults { shards: 1, replicas: 2, rounds: 1, rate: 500 }).await;
     progress(&format!("replicas broken: {exact}"));
 }

@@ -1,26 +1,11 @@
-//! Chosen moments: a statement to ClickHouse is held while its sender dies, hangs or times out.
+//! A statement to ClickHouse is held at a chosen moment while its sender dies, hangs or times out.
 
 use tests::clicks::{Clicks, Plan};
-use tests::counted::{all_counted, is_exact};
+use tests::counted::{all_counted, count, is_exact, more_rows};
 use tests::engines::{Isolated, counting};
-use tests::eventually;
 use tests::processor::Processor;
 use tests::proxy::{CLICKS, Fate, Moment, OWNERS, Proxy};
-
-async fn number(engines: &Isolated, query: &str) -> u64 {
-    engines.clickhouse(query).await.trim().parse().unwrap()
-}
-
-async fn grows(engines: &Isolated, query: &str) {
-    let before = number(engines, query).await;
-    eventually(&format!("more than {before}: {query}"), async || {
-        let now = number(engines, query).await;
-        if now > before { Ok(()) } else { Err(now) }
-    })
-    .await;
-}
-
-const ROWS: &str = "SELECT count() FROM clicks";
+use tests::{eventually, metric};
 
 /// Counts the epochs that were raised for partitions; upkeep has its own source.
 const TAKES: &str = "SELECT count() FROM owners WHERE src < 4294967295";
@@ -47,7 +32,7 @@ async fn a_processor_killed_at_any_step_of_an_insert_loses_and_repeats_nothing()
         (OWNERS, Moment::Before),
         (OWNERS, Moment::Answered),
     ] {
-        grows(&engines, ROWS).await;
+        more_rows(&engines).await;
         proxy.set(statement, moment);
         if statement == OWNERS {
             // A processor raises epochs when it takes partitions over.
@@ -59,7 +44,7 @@ async fn a_processor_killed_at_any_step_of_an_insert_loses_and_repeats_nothing()
         proxy.release(Fate::IsCut);
         processor.server.start().await.unwrap();
     }
-    grows(&engines, ROWS).await;
+    more_rows(&engines).await;
     let ledger = clicks.stop().await;
     all_counted(&engines, &ledger).await;
     processor.stop().await;
@@ -69,16 +54,16 @@ async fn a_processor_killed_at_any_step_of_an_insert_loses_and_repeats_nothing()
 /// Waits until a processor has every partition and stores rows.
 async fn works(engines: &Isolated) {
     eventually("every partition is taken over", async || {
-        let takes = number(engines, TAKES).await;
+        let takes = count(engines, TAKES).await;
         if takes >= 6 { Ok(()) } else { Err(takes) }
     })
     .await;
-    grows(engines, ROWS).await;
+    more_rows(engines).await;
 }
 
 /// Holds an insert of a frozen processor until another one has its partitions, and then releases it. Returns
 /// ClickHouse's answer to it, and the number of doubled rows.
-async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
+async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, usize) {
     let clicks = Clicks::start(engines, Plan::at(300));
     let first = Processor::start(&proxy.before(engines)).await;
     works(engines).await;
@@ -86,21 +71,21 @@ async fn a_late_insert(engines: &Isolated, proxy: Proxy) -> (String, u64) {
     proxy.holds().await;
     first.server.pause().await.unwrap();
 
-    let takes = number(engines, TAKES).await;
+    let takes = count(engines, TAKES).await;
     let second = Processor::start(engines).await;
     eventually("the other processor has every partition", async || {
-        let more = number(engines, TAKES).await - takes;
+        let more = count(engines, TAKES).await - takes;
         if more >= 6 { Ok(()) } else { Err(more) }
     })
     .await;
-    grows(engines, ROWS).await;
+    more_rows(engines).await;
     // The other processor has stored the rows of the held insert.
     let ledger = clicks.stop().await;
     all_counted(engines, &ledger).await;
 
     proxy.release(Fate::GoesOn);
     let answer = proxy.answer().await;
-    let repeats = number(engines, "SELECT count() - uniqExact(src, koff) FROM clicks").await;
+    let repeats = count(engines, "SELECT count() - uniqExact(src, koff) FROM clicks").await;
     first.server.resume().await.unwrap();
     let more = Clicks::start(engines, Plan::at(300));
     more.more(300).await;
@@ -124,8 +109,8 @@ async fn a_late_insert_of_a_frozen_processor_is_rejected() {
     assert_eq!(repeats, 0);
 }
 
-/// Shows that the test above can fail: without the check, the same insert is stored; on replicas its token keeps it
-/// out.
+/// Shows that the test above can fail: without the check, a single server stores the same insert. Replicas reject it by
+/// its token.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_epoch_check_a_late_insert_doubles_clicks() {
     let engines = counting().await;
@@ -136,28 +121,28 @@ async fn without_the_epoch_check_a_late_insert_doubles_clicks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_insert_that_arrives_after_its_sender_timed_out_is_rejected() {
+async fn an_insert_after_its_senders_timeout_is_rejected() {
     let engines = counting().await;
     let proxy = Proxy::start(&engines).await;
     let clicks = Clicks::start(&engines, Plan::at(300));
     let processor = Processor::start(&proxy.before(&engines)).await;
     works(&engines).await;
-    let takes = number(&engines, TAKES).await;
+    let takes = count(&engines, TAKES).await;
     proxy.set(CLICKS, Moment::Before);
     proxy.holds().await;
     // After half a minute without an answer, it takes the partition over again and inserts the missing rows.
-    eventually("the sender gave up", async || {
-        let now = number(&engines, TAKES).await;
+    eventually("the partition is taken over again", async || {
+        let now = count(&engines, TAKES).await;
         if now > takes { Ok(()) } else { Err(now) }
     })
     .await;
-    grows(&engines, ROWS).await;
+    more_rows(&engines).await;
     proxy.release(Fate::GoesOn);
     let answer = proxy.answer().await;
     assert_rejected(&engines, &answer);
     let ledger = clicks.stop().await;
     all_counted(&engines, &ledger).await;
-    assert!(processor.metric("hopline_processor_doubtful_inserts_total").await > 0.0);
+    assert!(metric(processor.server.url(), "hopline_processor_doubtful_inserts_total").await > 0.0);
     processor.stop().await;
     is_exact(&engines, &ledger).await;
 }

@@ -1,5 +1,4 @@
-//! Every engine is lost at once: ClickHouse and Postgres come back from backups of different ages, Kafka comes back
-//! empty.
+//! All engines are lost: ClickHouse and Postgres are restored from backups of different ages, and Kafka restarts empty.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +8,8 @@ use reqwest::Method;
 use schemas::grants::User;
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-use tests::deployment::{Deployment, click_id, programs};
+use tests::counted::click_ids;
+use tests::deployment::{Deployment, binary, click_id, programs};
 use tests::eventually;
 use tests::faults::OwnEngines;
 use tokio::process::Command;
@@ -55,12 +55,12 @@ async fn script(deployment: &Deployment, name: &str, folder: &Path, engine: &str
 
 /// Runs a command of the processor and returns its answer.
 async fn processor(deployment: &Deployment, arguments: &[&str]) -> Value {
-    let answer = deployment.run(User::Processor, &deployment.program("processor"), arguments).await;
+    let answer = deployment.run(User::Processor, &binary("processor"), arguments).await;
     serde_json::from_slice(&answer).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_the_loss_of_every_engine_backups_and_spools_are_counted_and_nothing_else() {
+async fn backups_and_spools_restore_the_counts_after_losing_every_engine() {
     let own = OwnEngines::start().await;
     let deployment = Deployment::start_on(own.isolated().await, &[]).await;
     let scratch = Scratch::new("backups").unwrap();
@@ -85,7 +85,7 @@ async fn after_the_loss_of_every_engine_backups_and_spools_are_counted_and_nothi
     old.click(&deployment, 5).await;
     old.shows(&deployment, 45, 2).await;
 
-    // Kafka goes first. The edge takes clicks into its spool, and dies with them.
+    // Kafka stops first. The edge spools clicks and is then killed.
     own.kafka.stop().await;
     let before: BTreeSet<String> = old.clicks.iter().chain(&young.clicks).cloned().collect();
     old.click(&deployment, 7).await;
@@ -119,9 +119,8 @@ async fn after_the_loss_of_every_engine_backups_and_spools_are_counted_and_nothi
     // The 15 clicks of the old link and the 10 of the young one between the backup and the loss are gone.
     old.shows(&deployment, 30 + 7, 2).await;
     young.shows(&deployment, 3, 0).await;
-    let rows = deployment.engines.clickhouse("SELECT click_id FROM clicks").await;
-    let stored: BTreeSet<String> = rows.lines().map(str::to_owned).collect();
-    assert_eq!((rows.lines().count(), stored.len()), (40, 40), "no click is a row twice");
+    let stored = click_ids(&deployment.engines).await;
+    assert_eq!(stored.len(), 40);
     let in_spool = old.clicks.iter().chain(&young.clicks).filter(|click| !before.contains(*click));
     assert!(in_spool.clone().count() == 10 && in_spool.clone().all(|click| stored.contains(click)));
     let report = processor(&deployment, &["audit", "--json"]).await;
@@ -131,7 +130,7 @@ async fn after_the_loss_of_every_engine_backups_and_spools_are_counted_and_nothi
         "{report}"
     );
 
-    // The edge redirects as Postgres says, and everything goes on.
+    // The edge has the links of Postgres, and all programs work.
     eventually("the edge has the destination of the backup", async || {
         let answer = deployment.click(&old.slug, "198.51.100.2").await.unwrap();
         let location = answer.headers()["location"].to_str().unwrap().to_owned();
@@ -145,7 +144,7 @@ async fn after_the_loss_of_every_engine_backups_and_spools_are_counted_and_nothi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_edges_disk_that_comes_back_older_counts_no_click_twice() {
+async fn an_older_copy_of_an_edges_disk_counts_no_click_twice() {
     let own = OwnEngines::start().await;
     let deployment = Deployment::start_on(own.isolated().await, &[]).await;
     let mut link = Clicked::create(&deployment).await;

@@ -3,11 +3,12 @@
 use devstack::Server;
 use tests::edge::Edge;
 use tests::engines::{Isolated, topics_on};
-use tests::eventually;
 use tests::faults::{own_kafka, progress};
 use tests::links;
 use tests::load::Load;
+use tests::signals::log_tail;
 use tests::tally::Tally;
+use tests::{eventually, metric, readyz};
 
 const DROPPED: &str = "hopline_clicks_dropped_total";
 
@@ -24,11 +25,11 @@ async fn with_a_full_spool_redirects_continue_and_drops_are_counted_exactly() {
 async fn on_a_full_disk_redirects_continue_and_drops_are_counted_exactly() {
     let kafka = own_kafka().await;
     let engines = topics_on(kafka.url()).await;
-    // More than the size of the disk.
+    // Larger than the disk.
     let limit = [("HOPLINE_SPOOL_MAX_BYTES", "1073741824")];
     let Some(edge) = Edge::prepare_on_small_disk(&engines, 12 << 20, &limit) else {
-        // The other test covers what is possible without such a disk.
-        progress("NOT SHOWN on a full disk: no file system may be mounted here");
+        // The other test covers a full spool.
+        progress("SKIPPED: the full disk, because mounting a file system is not allowed here");
         return;
     };
     fills_up_and_recovers(&edge, &engines, &kafka, "the disk takes no clicks").await;
@@ -40,34 +41,34 @@ async fn fills_up_and_recovers(edge: &Edge, engines: &Isolated, kafka: &Server, 
     let slugs = links::publish(engines, 10);
     edge.server.start().await.unwrap();
     edge.knows(&slugs[9]).await;
-    let pid = edge.server.pid();
+    let (url, pid) = (edge.server.url(), edge.server.pid());
     let load = Load::start(edge.address, &slugs, 8, None);
     load.answers(100).await;
-    assert!(edge.metric(DROPPED).await == 0.0);
+    assert!(metric(url, DROPPED).await == 0.0);
     kafka.stop().await;
-    eventually("clicks are dropped", async || match edge.metric(DROPPED).await {
+    eventually("clicks are dropped", async || match metric(url, DROPPED).await {
         dropped if dropped > 500.0 => Ok(()),
         dropped => Err(dropped),
     })
     .await;
     load.answers(500).await;
-    let (status, report) = edge.readyz().await;
+    let (status, report) = readyz(url).await;
     let check = &report["checks"]["spool"];
     assert_eq!((status, &check["ready"]), (503, &false.into()), "{report}");
-    let said = check["detail"].as_str().unwrap();
-    assert!(said.contains("dropped") && said.contains(detail), "{said}");
+    let found = check["detail"].as_str().unwrap();
+    assert!(found.contains("dropped") && found.contains(detail), "{found}");
 
     kafka.start().await.unwrap();
-    eventually("the edge is ready again", async || match edge.readyz().await {
+    eventually("the edge is ready again", async || match readyz(url).await {
         (200, _) => Ok(()),
-        (_, report) => Err((report, edge.files(), edge.log_tail())),
+        (_, report) => Err((report, edge.files(), log_tail(&edge.server))),
     })
     .await;
     load.answers(500).await;
     let log = load.stop().await;
     log.is_complete();
     assert_eq!(edge.server.pid(), pid, "it recovered without a restart");
-    let dropped = edge.metric(DROPPED).await as usize;
+    let dropped = metric(url, DROPPED).await as usize;
     // One line for each interval, and not for each click.
     let alarms = edge.log().matches("clicks were dropped and counted").count();
     assert!((1..100).contains(&alarms), "{alarms} lines for {dropped} drops");
@@ -84,7 +85,7 @@ async fn fills_up_and_recovers(edge: &Edge, engines: &Isolated, kafka: &Server, 
 /// Waits until every click is confirmed, by the metrics, because only the edge sees its own disk.
 async fn ships_everything_anywhere(edge: &Edge) {
     eventually("every click is confirmed", async || {
-        let records = edge.metric("hopline_spool_records").await;
+        let records = metric(edge.server.url(), "hopline_spool_records").await;
         if records == 0.0 { Ok(()) } else { Err(records) }
     })
     .await;

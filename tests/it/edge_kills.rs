@@ -8,7 +8,7 @@ use tests::load::{Load, Log};
 use tests::tally::Tally;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_answered_click_is_missing_when_the_edge_is_killed_at_random() {
+async fn no_answered_click_is_missing_when_the_edge_is_killed() {
     let tally = edge_kills(EdgeKills { kills: 3, connections: 8 }).await;
     progress(&format!("edge killed: {tally}"));
     tally.is_exact();

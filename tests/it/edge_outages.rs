@@ -25,7 +25,7 @@ async fn every_click_is_answered_and_arrives_when_kafka_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn known_links_redirect_when_the_edge_starts_with_everything_else_stopped() {
+async fn known_links_redirect_with_everything_else_stopped() {
     let own = OwnEngines::start().await;
     let engines = own.isolated().await;
     let OwnEngines { kafka, clickhouse, postgres } = &own;
@@ -43,14 +43,16 @@ async fn known_links_redirect_when_the_edge_starts_with_everything_else_stopped(
     .await;
 
     for service in [&deployment.processor, &deployment.api, &deployment.dispatcher] {
-        service.stop().await;
+        service.kill().await;
     }
     tokio::join!(kafka.stop(), clickhouse.stop(), postgres.stop());
+    for _ in 0..30 {
+        assert!(traffic.click(&deployment).await, "a known link redirects");
+    }
     deployment.ingest.kill().await;
-    // Ready with its snapshot.
+    // The edge is ready with its snapshot, so the first request finds its link.
     deployment.ingest.start().await.unwrap();
-    // Without waiting: the first request finds its link.
-    for _ in 0..60 {
+    for _ in 0..30 {
         assert!(traffic.click(&deployment).await, "a known link redirects");
     }
 
@@ -63,4 +65,6 @@ async fn known_links_redirect_when_the_edge_starts_with_everything_else_stopped(
         service.start().await.unwrap();
     }
     traffic.is_counted(&deployment).await;
+    let later = deployment.create_link().await;
+    deployment.edge_knows(later["slug"].as_str().unwrap()).await;
 }

@@ -1,4 +1,4 @@
-//! Visitors' addresses never leave the edge's memory: everything that is stored or sent is searched for them.
+//! Visitors' addresses never leave the edge's memory. The test searches everything that is stored or sent for them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use tests::deployment::{BROWSER, Deployment, click_id};
 use tests::engines::{Isolated, clickhouse, http_client, isolated};
-use tests::eventually;
 use tests::log::for_each_record;
 use tests::receiver::{Answer, Receiver};
+use tests::{eventually, metrics_page};
 
 /// Addresses of documentation networks with a distinctive pattern. No country is found for them.
 const ADDRESSES: [&str; 5] = [
@@ -72,7 +72,7 @@ impl Needles {
 
     fn are_not_in(&self, place: &str, bytes: &[u8]) {
         let found = self.find(bytes);
-        assert!(found.is_none(), "{place} has {found:?}");
+        assert!(found.is_none(), "{place} contains {found:?}");
     }
 }
 
@@ -94,7 +94,7 @@ async fn no_address_of_a_visitor_is_stored_logged_or_sent() {
     deployment.edge_knows(slug).await;
 
     let mut click_ids = Vec::new();
-    // A click stays in its segment for at least 2 s. If this machine stalls for longer, others are looked for.
+    // A click stays in its segment for at least 2 s. If this machine stalls for longer, the search repeats with others.
     eventually("the search finds clicks in the spool", async || {
         let clicked = redirected(&deployment, slug, &needles).await;
         let spooled = files(&deployment.spool());
@@ -107,7 +107,7 @@ async fn no_address_of_a_visitor_is_stored_logged_or_sent() {
     })
     .await;
     click_ids.extend(sent_by_another_edge(&deployment, slug, &needles).await);
-    // An API request from a visitor's browser, which also has the visitor's address.
+    // A request to the API from a visitor's browser, with the visitor's address.
     assert_eq!(convert(&deployment, &click_ids[0]).await, 201);
 
     eventually("every click is counted", async || {
@@ -140,10 +140,9 @@ async fn no_address_of_a_visitor_is_stored_logged_or_sent() {
     in_postgres(&deployment.engines, &needles, &click_ids).await;
     for server in deployment.services() {
         let name = server.name();
-        let page = http_client().get(format!("{}/metrics", server.url())).send().await.unwrap();
-        needles.are_not_in(&format!("{name}'s metrics"), &page.bytes().await.unwrap());
+        needles.are_not_in(&format!("{name}'s metrics"), metrics_page(server.url()).await.as_bytes());
         let log = deployment.log(name);
-        assert!(log.contains("DEBUG"), "{name} logs everything it can");
+        assert!(log.contains("DEBUG"), "{name} logs at level debug");
         needles.are_not_in(&format!("{name}'s log"), log.as_bytes());
     }
     deployment.ingest.stop().await;
@@ -215,7 +214,7 @@ async fn sent_by_another_edge(deployment: &Deployment, slug: &str, needles: &Nee
         send(token, body).await;
     }
     assert_eq!(send("no-token", items.to_string()).await.0, 401);
-    let body = eventually("the items are taken", async || match send(token, items.to_string()).await {
+    let body = eventually("the items are accepted", async || match send(token, items.to_string()).await {
         (202, body) => Ok(body),
         other => Err(other),
     })
@@ -291,7 +290,7 @@ async fn in_postgres(engines: &Isolated, needles: &Needles, click_ids: &[String]
             }
         }
     }
-    assert!(everything.contains(&click_ids[0]), "the conversion, or its delivery, is there");
+    assert!(everything.contains(&click_ids[0]), "the conversion or its delivery is stored");
 }
 
 /// Returns the bytes of the hex digits at the start of a text.

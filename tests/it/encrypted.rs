@@ -1,4 +1,4 @@
-//! Every engine over TLS, with certificates of an own authority, from an empty installation on; and the printed rights.
+//! An empty installation with every engine over TLS, with certificates of a private authority; and the printed rights.
 
 use devstack::install::Cache;
 use devstack::scratch::Scratch;
@@ -45,11 +45,8 @@ async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges(
 
     let link = deployment.create_link().await;
     let (id, slug) = (link["id"].as_str().unwrap(), link["slug"].as_str().unwrap());
-    eventually("the edge knows the link", async || match deployment.click(slug, "198.51.100.1").await {
-        Ok(answer) if answer.status() == 302 => Ok(()),
-        other => Err(other.map(|answer| answer.status())),
-    })
-    .await;
+    deployment.edge_knows(slug).await;
+    assert_eq!(deployment.click(slug, "198.51.100.1").await.unwrap().status(), 302);
     eventually("the click is counted", async || {
         let shown = deployment.show_link(id).await;
         if shown["total_clicks"] == json!(1) { Ok(()) } else { Err(shown) }
@@ -65,7 +62,7 @@ async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges(
     .unwrap();
     assert_eq!(encrypted, [("hopline_api".to_owned(), true), ("hopline_dispatcher".to_owned(), true)]);
 
-    // A certificate of another authority is refused.
+    // A certificate of another authority is rejected.
     let run = async |user: User, program: &str, arguments: &[&str], variable: (&str, &str)| {
         let environment = deployment.environment_of(user);
         let output = Command::new(binary(program))
@@ -86,19 +83,19 @@ async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges(
         (User::Processor, "processor", audit, ("KAFKA_CONFIG_SSL_CA_LOCATION", other)),
         (User::Api, "api", accounts, ("DATABASE_URL", url.as_str())),
     ] {
-        let (succeeded, said) = run(user, program, arguments, ("NO_COLOR", "1")).await;
-        assert!(succeeded, "{program} {arguments:?}: {said}");
+        let (succeeded, errors) = run(user, program, arguments, ("NO_COLOR", "1")).await;
+        assert!(succeeded, "{program} {arguments:?}: {errors}");
         let rejected = timeout(PATIENCE, run(user, program, arguments, variable)).await;
-        let (succeeded, said) = rejected.expect("a wrong certificate is an error soon");
-        assert!(!succeeded && said.contains("certificate"), "{variable:?}: {said}");
+        let (succeeded, errors) = rejected.expect("a wrong certificate is an error in time");
+        assert!(!succeeded && errors.contains("certificate"), "{variable:?}: {errors}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kafkas_own_tool_takes_the_printed_rights() {
+async fn kafkas_tool_accepts_the_printed_rights() {
     let deployment = Deployment::prepare(isolated().await);
     let arguments = ["migrate", "--print-grants=kafka"];
-    let printed = deployment.run(User::Migrate, &deployment.program("api"), &arguments).await;
+    let printed = deployment.run(User::Migrate, &binary("api"), &arguments).await;
 
     let folder = Scratch::new("acls").unwrap();
     let classes = Cache::shared().kafka().await.unwrap().join("*");
@@ -116,13 +113,13 @@ async fn kafkas_own_tool_takes_the_printed_rights() {
         .output()
         .await
         .unwrap();
-    let said = String::from_utf8_lossy(&added.stdout);
-    assert!(added.status.success(), "{said}{}", String::from_utf8_lossy(&added.stderr));
+    let listed = String::from_utf8_lossy(&added.stdout);
+    assert!(added.status.success(), "{listed}{}", String::from_utf8_lossy(&added.stderr));
     let prefix = &deployment.engines.topic_prefix;
     for expected in [
         "principal=User:hopline_dispatcher, host=*, operation=READ, permissionType=ALLOW",
         &format!("resourceType=TRANSACTIONAL_ID, name={prefix}outbox"),
     ] {
-        assert!(said.contains(expected), "{said}");
+        assert!(listed.contains(expected), "{listed}");
     }
 }

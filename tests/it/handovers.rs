@@ -1,4 +1,4 @@
-//! Slugs move between links while two APIs compete for publishing: in the end, the edge agrees with Postgres.
+//! Slugs move between links while two APIs compete for publishing. In the end, the edge agrees with Postgres.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ async fn slugs_end_at_the_right_link_while_publishers_are_frozen() {
 
     let mut expected = Vec::new();
     for round in 0..3 {
-        // The API that publishes is frozen, and the other one must take over.
+        // The API that publishes is frozen, so the other one must take over.
         let stopped = if round % 2 == 0 { &deployment.api } else { &other };
         let asked = (round % 2 == 0).then_some(other_url.as_str());
         stopped.pause().await.unwrap();
@@ -37,7 +37,8 @@ async fn slugs_end_at_the_right_link_while_publishers_are_frozen() {
     assert_eq!(waiting, 0);
 }
 
-/// Creates a link, moves its slug to another link by deletion, then swaps two slugs by way of a third.
+/// Creates a link, moves its slug to another link by deletion, then swaps two slugs by way of a third, and changes
+/// the destination of one link.
 ///
 /// Returns the final destination of each slug; `None` for a free slug.
 async fn hand_over(
@@ -70,9 +71,11 @@ async fn hand_over(
     patch(&one, &aside).await;
     patch(&two, left).await;
     patch(&one, right).await;
+    let moved = json!({ "destination": "https://example.com/moved" });
+    send(Method::PATCH, &one, Some(moved)).await;
     vec![
         (left.to_owned(), Some("https://example.com/two".to_owned())),
-        (right.to_owned(), Some("https://example.com/one".to_owned())),
+        (right.to_owned(), Some("https://example.com/moved".to_owned())),
         (aside, None),
     ]
 }

@@ -9,7 +9,7 @@ use tests::receiver::{Answer, Receiver};
 
 use crate::traffic::Traffic;
 
-/// Kills of the processor are in `counts_faults`, of the dispatcher in `webhooks_faults`, of the API in `pipeline`.
+/// Kills of the processor are in `counts_faults`, of the dispatcher in `webhooks_faults`, of the API in `edge_outages`.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answered_click_is_counted_once_and_delivered_when_the_edge_is_killed() {
     let deployment = Deployment::start().await;
@@ -21,7 +21,7 @@ async fn every_answered_click_is_counted_once_and_delivered_when_the_edge_is_kil
     let edge = &deployment.ingest;
     for round in 0..4 {
         if round > 0 {
-            // While clicks continue: the next request meets a dead or starting program.
+            // Clicks continue, so the next request meets a dead or starting program.
             edge.kill().await;
             for _ in 0..20 {
                 traffic.click(&deployment).await;

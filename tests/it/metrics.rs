@@ -1,15 +1,14 @@
-//! What Prometheus reads from the programs.
+//! The metrics of the programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{NaiveTime, Utc};
 use devstack::Server;
 use tests::deployment::{Deployment, click_id};
-use tests::engines::{Isolated, http_client, isolated, topics_on};
-use tests::eventually;
-use tests::faults::own_kafka;
+use tests::engines::isolated;
 use tests::processor::Processor;
 use tests::receiver::{Answer, Receiver};
+use tests::{eventually, metrics_page};
 
 const LAG: &str = "hopline_processor_lag_offsets";
 const COUNTED_UNTIL: &str = "hopline_processor_counted_until_seconds";
@@ -24,8 +23,7 @@ struct Page {
 impl Page {
     /// Reads a program's page. Each family has a description and a kind before its series.
     async fn of(server: &Server) -> Self {
-        let answer = http_client().get(format!("{}/metrics", server.url())).send().await.unwrap();
-        let text = answer.text().await.unwrap();
+        let text = metrics_page(server.url()).await;
         let mut page = Self { values: BTreeMap::new(), kinds: BTreeMap::new() };
         let (mut described, mut family) = ("", "");
         for line in text.lines().filter(|line| !line.is_empty()) {
@@ -93,7 +91,7 @@ async fn no_counter_appears_after_the_start() {
     let redirect = deployment.click(slug, "198.51.100.1").await.unwrap();
     assert_eq!(deployment.convert(&click_id(&redirect)).await, 201);
     assert_eq!(deployment.head("no-such-slug").await.unwrap(), 404);
-    // Each is the last step of its program.
+    // Each metric belongs to the last step of its program.
     let recorded = [
         ("hopline_clicks_delivered_total", 0),
         ("hopline_processor_rows_inserted_total", 1),
@@ -157,13 +155,8 @@ async fn the_processor_that_runs_upkeep_reports_closed_days_from_its_start() {
     let slug = link["slug"].as_str().unwrap();
     let today = || Utc::now().date_naive().and_time(NaiveTime::MIN).and_utc().timestamp() as f64;
     let before = today();
-    eventually("the click is answered", async || {
-        match deployment.click(slug, "198.51.100.1").await.map(|answer| answer.status().as_u16()) {
-            Ok(302) => Ok(()),
-            other => Err(other),
-        }
-    })
-    .await;
+    deployment.edge_knows(slug).await;
+    assert_eq!(deployment.click(slug, "198.51.100.1").await.unwrap().status(), 302);
     let is_reported = async |server: &Server| {
         eventually("closed days are reported", async || {
             let until = Page::of(server).await.values.get(CLOSED_UNTIL).copied();
@@ -172,7 +165,7 @@ async fn the_processor_that_runs_upkeep_reports_closed_days_from_its_start() {
         .await
     };
     is_reported(&deployment.processor).await;
-    // It has closed no day itself.
+    // The new process has closed no day itself.
     deployment.processor.kill().await;
     deployment.processor.start().await.unwrap();
     is_reported(&deployment.processor).await;
@@ -192,47 +185,4 @@ async fn the_processor_that_runs_upkeep_reports_closed_days_from_its_start() {
     .await;
     is_reported(&deployment.processor).await;
     other.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_outbox_is_measured_while_kafka_hangs_and_edge_and_api_stay_ready() {
-    let kafka = own_kafka().await;
-    let Isolated { kafka_brokers, topic_prefix, .. } = topics_on(kafka.url()).await;
-    let engines = Isolated { kafka_brokers, topic_prefix, ..isolated().await };
-    let deployment = Deployment::start_on(engines, &[]).await;
-    eventually("the outbox is empty", async || {
-        let page = Page::of(&deployment.api).await;
-        let waiting = ["hopline_outbox_messages", "hopline_outbox_oldest_seconds"].map(|name| page.sum(name));
-        if waiting == [0.0, 0.0] { Ok(()) } else { Err(waiting) }
-    })
-    .await;
-
-    kafka.pause().await.unwrap();
-    deployment.create_link().await;
-    // Longer than between two measurements.
-    eventually("the outbox is measured", async || {
-        let page = Page::of(&deployment.api).await;
-        let (messages, age) =
-            (page.sum("hopline_outbox_messages"), page.sum("hopline_outbox_oldest_seconds"));
-        if messages == 2.0 && age > 6.0 { Ok(()) } else { Err((messages, age)) }
-    })
-    .await;
-    for server in [&deployment.ingest, &deployment.api] {
-        eventually("Kafka is reported", async || {
-            let page = Page::of(server).await;
-            match page.values[r#"hopline_check_ready{check="kafka"}"#] {
-                0.0 => Ok(()),
-                ready => Err(ready),
-            }
-        })
-        .await;
-        let ready = http_client().get(format!("{}/readyz", server.url())).send().await.unwrap();
-        assert_eq!(ready.status(), 200, "{}: {}", server.name(), ready.text().await.unwrap());
-    }
-    kafka.resume().await.unwrap();
-    eventually("the outbox is empty", async || {
-        let messages = Page::of(&deployment.api).await.sum("hopline_outbox_messages");
-        if messages == 0.0 { Ok(()) } else { Err(messages) }
-    })
-    .await;
 }

@@ -5,19 +5,19 @@ use std::path::Path;
 
 use schemas::clickhouse::MIGRATIONS;
 use schemas::grants::User;
-use tests::deployment::{Deployment, programs};
+use tests::deployment::{Deployment, binary, programs};
 use tests::engines::empty;
 use tests::eventually;
 
 const UP_TO_DATE: &str = "Postgres: up to date\nClickHouse: up to date\nKafka: up to date\n";
 
-/// Returns what `api migrate --plan` prints.
+/// Returns the output of `api migrate --plan`.
 async fn plan(deployment: &Deployment) -> String {
-    let output = deployment.run(User::Migrate, &deployment.program("api"), &["migrate", "--plan"]).await;
+    let output = deployment.run(User::Migrate, &binary("api"), &["migrate", "--plan"]).await;
     String::from_utf8(output).unwrap()
 }
 
-/// Waits until nothing is planned any more: a broker lists new topics a moment after it created them.
+/// Waits until the plan is empty, because a broker lists new topics a moment after it created them.
 async fn is_up_to_date(deployment: &Deployment) {
     eventually("nothing is planned", async || match plan(deployment).await {
         planned if planned == UP_TO_DATE => Ok(()),
@@ -26,7 +26,7 @@ async fn is_up_to_date(deployment: &Deployment) {
     .await;
 }
 
-/// Returns the names of the files as a plan has them.
+/// Returns the names of Postgres' migrations as a plan prints them.
 fn postgres_migrations() -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../schemas/postgres");
     let files =
@@ -65,7 +65,7 @@ async fn a_plan_names_every_change_and_makes_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn migrations_at_once_run_each_statement_once() {
+async fn concurrent_migrations_run_each_statement_once() {
     let deployment = Deployment::prepare(empty().await);
     let programs = programs();
     tokio::join!(deployment.migrate(&programs), deployment.migrate(&programs), deployment.migrate(&programs));
@@ -75,7 +75,7 @@ async fn migrations_at_once_run_each_statement_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_before_the_schemas_migrates_nothing_and_does_not_fail() {
+async fn an_older_release_migrates_nothing_and_succeeds() {
     let deployment = Deployment::prepare(empty().await);
     let engines = &deployment.engines;
     deployment.migrate(&programs()).await;

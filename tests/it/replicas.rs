@@ -1,4 +1,4 @@
-//! Reports from replicas of ClickHouse, of which some are behind, frozen or dead.
+//! Reports while replicas of ClickHouse are behind, frozen or dead.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -8,9 +8,10 @@ use devstack::clickhouse_cluster::{Cluster, start_cluster};
 use devstack::{Options, Server};
 use reqwest::Method;
 use schemas::grants::User;
-use tests::deployment::{Deployment, click_id};
+use tests::deployment::{Deployment, binary, click_id};
 use tests::engines::{clickhouse, empty_on_cluster, host_of};
 use tests::faults::progress;
+use tests::processor::audit;
 use tests::{PATIENCE, eventually, eventually_within};
 use tokio::time::sleep;
 
@@ -67,7 +68,7 @@ impl Watched<'_> {
                 assert!(converted >= before, "{converted} conversions, and {before} before");
             }
             self.read_newest().await;
-            // More often, and reading takes the processors from what is watched.
+            // More frequent reads would take the CPU from the programs.
             sleep(Duration::from_millis(250)).await;
         }
     }
@@ -110,7 +111,7 @@ impl Watched<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reports_never_get_lower_while_replicas_are_behind_frozen_or_dead() {
+async fn reported_counts_never_drop_while_replicas_fail() {
     let cluster = start_cluster(2, 2, Options::throw_away).await.unwrap();
     let deployment = Deployment::start_on(empty_on_cluster(&cluster).await, &[]).await;
     let link = deployment.create_link().await;
@@ -140,8 +141,7 @@ async fn reports_never_get_lower_while_replicas_are_behind_frozen_or_dead() {
         }
     })
     .await;
-    let audit = deployment.program("processor");
-    deployment.run(User::Processor, &audit, &["audit"]).await;
+    audit(&deployment.engines).await;
     progress(&format!(
         "{answered} clicks answered and counted; the longest time without counts was {:.1?}",
         watched.longest.get()
@@ -200,7 +200,7 @@ async fn run(watched: &Watched<'_>, replica: usize, sql: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_from_kafka() {
+async fn a_lost_replica_is_replaced_and_refilled_from_kafka() {
     let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
     let first = &cluster.shards[0][0];
     let deployment = Deployment::start_on(empty_on_cluster(&cluster).await, &[]).await;
@@ -232,7 +232,7 @@ async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_fr
     click(50).await;
     counted(50).await;
 
-    // Only the first one has the clicks that come now, and both have all else.
+    // The next clicks are only on the first replica; everything else is on both.
     on(1, "SYSTEM STOP FETCHES clicks").await.unwrap();
     click(50).await;
     eventually("the first replica has them", async || match on(0, "SELECT count() FROM clicks").await {
@@ -247,34 +247,33 @@ async fn a_replica_that_is_lost_for_ever_is_replaced_and_its_clicks_come_back_fr
     std::fs::remove_dir_all(first.launch().log.with_extension("").join("data")).unwrap();
     on(1, "SYSTEM START FETCHES clicks").await.unwrap();
     click(50).await;
-    // It has nothing of before, not even the database.
+    // The new first replica is empty, without the database.
     first.start().await.unwrap();
     let database = deployment.engines.clickhouse_url.rsplit_once('/').unwrap().1;
     devstack::clickhouse::query(first.url(), None, &format!("CREATE DATABASE {database}")).await.unwrap();
     let name = host_of(first.url());
-    let api = deployment.program("api");
-    deployment.run(User::Migrate, &api, &["migrate", "--replace-replica", &name]).await;
-    // Both have given up on what is lost, and the new one has the rest.
+    deployment.run(User::Migrate, &binary("api"), &["migrate", "--replace-replica", &name]).await;
+    // Both replicas skip the lost parts, and the new one has all others.
     for (replica, table) in [(0, "owners"), (0, "sources"), (0, "clicks"), (1, "clicks")] {
         let sync = format!("SYSTEM SYNC REPLICA {table}");
         eventually("the replicas are complete", async || on(replica, &sync).await).await;
     }
-    // Which partition lost its last rows is not known to a test. One that lost none continues as well.
-    let processor = deployment.program("processor");
+    // The test does not know which partitions lost their last rows, and may release the others too.
+    let processor = binary("processor");
     for partition in 0..schemas::topic::CLICKS.partitions {
         let src = schemas::row::source(1, partition as u16).to_string();
         deployment.run(User::Processor, &processor, &["release-source", "--src", &src]).await;
     }
-    // Rows that were followed by others before their replica was lost.
+    // The replay restores lost rows that are not the last of their partition.
     deployment.run(User::Processor, &processor, &["replay", "--from", "earliest"]).await;
     counted(150).await;
     click(10).await;
     counted(160).await;
-    deployment.run(User::Processor, &processor, &["audit"]).await;
+    audit(&deployment.engines).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_of_a_link_that_is_deleted_while_a_replica_is_away_are_gone_from_all() {
+async fn a_replica_that_was_down_removes_a_deleted_links_rows() {
     let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
     let second = &cluster.shards[0][1];
     let engines = empty_on_cluster(&cluster).await;
@@ -286,7 +285,7 @@ async fn rows_of_a_link_that_is_deleted_while_a_replica_is_away_are_gone_from_al
         clickhouse(&url, sql, Vec::new()).await.map(|rows| rows.trim().to_owned())
     };
     let has = async |replica: usize, expected: &str| {
-        eventually("its rows", async || match rows(replica).await {
+        eventually("the replica has these rows", async || match rows(replica).await {
             Ok(rows) if rows == expected => Ok(()),
             other => Err(other),
         })
@@ -310,6 +309,5 @@ async fn rows_of_a_link_that_is_deleted_while_a_replica_is_away_are_gone_from_al
     has(0, "20\t1").await;
     second.start().await.unwrap();
     has(1, "20\t1").await;
-    let processor = deployment.program("processor");
-    deployment.run(User::Processor, &processor, &["audit"]).await;
+    audit(&deployment.engines).await;
 }

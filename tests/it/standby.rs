@@ -1,4 +1,4 @@
-//! A standby of Postgres that is promoted although it lacks what the primary confirmed last.
+//! A standby of Postgres is promoted although it lacks the primary's last commits.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ async fn delivered(receiver: &Receiver, clicks: usize) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_promoted_standby_lacks_is_published_under_its_own_ids_only() {
+async fn deliveries_keep_their_ids_after_a_lossy_promotion() {
     let (own, standby) = OwnEngines::start_with_standby().await;
     let mut engines = own.isolated().await;
     let [first, other] = [&own.postgres, &standby].map(|server| host_of(server.url()));
@@ -46,7 +46,7 @@ async fn what_a_promoted_standby_lacks_is_published_under_its_own_ids_only() {
     })
     .await;
 
-    // From here on, only the primary.
+    // The standby lacks everything from here on.
     standby.kill().await;
     let mut lost = Clicked::create(&deployment).await;
     known.click(&deployment, 20).await;
@@ -66,13 +66,13 @@ async fn what_a_promoted_standby_lacks_is_published_under_its_own_ids_only() {
     let (status, _) = deployment.send(reqwest::Method::GET, &format!("/api/links/{}", lost.id), None).await;
     assert_eq!(status, 404, "the standby lacks this link");
     deployment.admin(&["publish-links", "--restored"]).await;
-    // Its clicks and everything else go on.
+    // The edge still redirects the lost link, and everything else works.
     known.click(&deployment, 20).await;
     lost.click(&deployment, 1).await;
     assert_eq!(deployment.convert(&known.clicks[0]).await, 201, "the standby lacks the conversion");
     known.shows(&deployment, 43, 1).await;
     let after = delivered(&receiver, 46).await;
-    assert!(before.is_subset(&after), "what was sent again has its former id");
+    assert!(before.is_subset(&after), "a repeated delivery keeps its id");
     let bodies: BTreeSet<_> =
         receiver.requests().iter().map(|request: &Request| request.body.clone()).collect();
     assert_eq!((after.len(), bodies.len()), (46, 46));

@@ -1,8 +1,8 @@
 //! SIGTERM of each program: it ends with exit code 0 within its deadline and loses nothing.
 
 use devstack::Server;
-use devstack::process::Stopped;
 use tests::deployment::Deployment;
+use tests::signals::stop;
 
 use crate::traffic::Traffic;
 
@@ -21,10 +21,7 @@ async fn each_program_exits_with_0_on_sigterm_and_nothing_is_lost() {
             assert!(traffic.click(&deployment).await);
         }
         let program = program(&deployment);
-        match program.stop().await {
-            Some(Stopped::Ended(status)) => assert_eq!(status.code(), Some(0), "{}", program.name()),
-            other => panic!("{} did not stop by itself: {other:?}", program.name()),
-        }
+        stop(program).await;
         program.start().await.unwrap();
     }
     assert_eq!(traffic.answered(), 200);

@@ -1,8 +1,7 @@
-//! A trace follows a click from the edge to its row and to its receiver, and never stands in its way.
+//! A trace follows a click from the edge to its row and to its receiver, and never delays it.
 
 use std::collections::BTreeSet;
 
-use devstack::process::Stopped;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -13,7 +12,8 @@ use sha2::{Digest as _, Sha256};
 use tests::deployment::{BROWSER, Deployment};
 use tests::engines::{http_client, isolated};
 use tests::receiver::{Answer, Receiver};
-use tests::{eventually, free_address};
+use tests::signals::stop;
+use tests::{eventually, free_address, metric};
 
 use crate::traffic::Traffic;
 
@@ -87,7 +87,7 @@ async fn one_trace_has_all_spans_of_a_click_and_continues_at_its_receiver() {
         assert!(request.is_signed_with(endpoint["secret"].as_str().unwrap()));
     }
 
-    // An event that is not a click has a trace of its own, by the delivery's id.
+    // An event that is not a click has a separate trace, by the delivery's id.
     let request = requests.iter().find(|request| request.path == "/links").unwrap();
     let (trace, root) = ids_of(request.delivery());
     let spans = spans_of(&collector, &trace, 2).await;
@@ -152,11 +152,8 @@ async fn an_unreachable_collector_costs_spans_and_one_line_in_the_log() {
         let mut dropped = BTreeSet::new();
         eventually("several batches are dropped", async || {
             assert!(traffic.click(&deployment).await);
-            let page = http_client().get(format!("{}/metrics", service.url())).send().await.unwrap();
-            let page = page.text().await.unwrap();
-            let line =
-                page.lines().find(|line| line.starts_with("hopline_trace_spans_total{outcome=\"dropped\"}"));
-            dropped.insert(line.unwrap().to_owned());
+            let spans = metric(service.url(), "hopline_trace_spans_total{outcome=\"dropped\"}").await;
+            dropped.insert(spans as u64);
             if dropped.len() > 3 { Ok(()) } else { Err(dropped.clone()) }
         })
         .await;
@@ -169,10 +166,7 @@ async fn an_unreachable_collector_costs_spans_and_one_line_in_the_log() {
     })
     .await;
     for service in [&deployment.ingest, &deployment.processor, &deployment.dispatcher] {
-        match service.stop().await {
-            Some(Stopped::Ended(status)) => assert_eq!(status.code(), Some(0), "{}", service.name()),
-            other => panic!("{} did not stop by itself: {other:?}", service.name()),
-        }
+        stop(service).await;
     }
 }
 
@@ -248,7 +242,7 @@ fn text(attributes: &[KeyValue], key: &str) -> String {
     }
 }
 
-/// Returns the ids of the trace of a click or delivery and of its root span, as docs/guides/monitoring.md tells how.
+/// Returns the ids of the trace of a click or delivery and of its root span, as docs/guides/monitoring.md describes.
 fn ids_of(id: &str) -> (String, String) {
     let digest = hex(&Sha256::digest(id));
     (digest[..32].to_owned(), digest[32..48].to_owned())

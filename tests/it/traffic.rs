@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use tests::counted::{click_ids, count};
 use tests::deployment::{Deployment, click_id};
 use tests::eventually;
 
@@ -18,26 +19,17 @@ pub(crate) struct Traffic {
 impl Traffic {
     /// Creates links and waits until the edge knows them.
     pub(crate) async fn on_links(deployment: &Deployment, links: usize, visitors: usize) -> Self {
-        let mut made = Vec::new();
+        let mut created = Vec::new();
         for _ in 0..links {
             let link = deployment.create_link().await;
             let text = |field: &str| link[field].as_str().unwrap().to_owned();
-            made.push((text("id"), text("slug")));
+            created.push((text("id"), text("slug")));
         }
-        let mut traffic = Self { links: made, visitors, sent: 0, answered: BTreeMap::new() };
-        for place in 0..links {
-            let slug = traffic.links[place].1.clone();
-            eventually("the edge knows the link", async || {
-                // A HEAD is not counted.
-                match deployment.head(&slug).await {
-                    Ok(302) => Ok(()),
-                    other => Err(other),
-                }
-            })
-            .await;
+        for (_, slug) in &created {
+            deployment.edge_knows(slug).await;
         }
-        traffic.answered = traffic.links.iter().map(|(id, _)| (id.clone(), BTreeMap::new())).collect();
-        traffic
+        let answered = created.iter().map(|(id, _)| (id.clone(), BTreeMap::new())).collect();
+        Self { links: created, visitors, sent: 0, answered }
     }
 
     /// Clicks once, with the next visitor and link. Returns true when the edge answered with a redirect.
@@ -103,21 +95,14 @@ impl Traffic {
                 visitors.len()
             );
         }
-        let rows = deployment.engines.clickhouse("SELECT click_id FROM clicks").await;
-        let mut ids: Vec<&str> = rows.lines().collect();
-        let stored = ids.len();
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), stored, "no click is a row twice");
-        let stored: BTreeSet<&str> = ids.into_iter().collect();
-        assert!(self.click_ids().is_subset(&stored), "every answered click is a row");
-        let positions =
-            deployment.engines.clickhouse("SELECT count() - uniqExact(src, koff) FROM clicks").await;
-        assert_eq!(positions.trim(), "0", "no position of the log is a row twice");
+        let stored = click_ids(&deployment.engines).await;
+        assert!(self.click_ids().iter().all(|id| stored.contains(*id)), "every answered click is a row");
+        let repeats = count(&deployment.engines, "SELECT count() - uniqExact(src, koff) FROM clicks").await;
+        assert_eq!(repeats, 0, "no position of the log is a row twice");
     }
 }
 
 fn number(value: &Value) -> usize {
-    // Null while ClickHouse is unreachable, which is not enough.
+    // Null, while ClickHouse is unreachable, counts as 0.
     value.as_u64().unwrap_or_default() as usize
 }

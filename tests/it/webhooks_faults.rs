@@ -18,15 +18,15 @@ async fn every_event_is_delivered_under_one_id_when_dispatchers_are_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_event_is_delivered_when_one_of_two_dispatchers_is_frozen_and_continues() {
+async fn every_event_is_delivered_when_dispatchers_are_frozen() {
     let freezes = WebhookFreezes { freezes: 2, connections: 8, rate: 100 };
     let arrivals = webhook_freezes(isolated().await, freezes).await;
-    progress(&format!("dispatchers held: {arrivals}"));
+    progress(&format!("dispatchers frozen: {arrivals}"));
     arrivals.are_complete();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_event_is_delivered_after_kafka_and_then_postgres_were_stopped() {
+async fn every_event_is_delivered_after_outages_of_kafka_and_postgres() {
     // Shorter than in the edge's test, which stops Kafka for a minute.
     let down = Duration::from_secs(15);
     let arrivals = webhook_outages(WebhookOutages { down, connections: 8, rate: 50 }).await;
@@ -35,17 +35,17 @@ async fn every_event_is_delivered_after_kafka_and_then_postgres_were_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_event_is_delivered_and_no_link_lost_when_a_standby_of_postgres_is_promoted() {
+async fn a_promoted_standby_loses_no_event_and_no_link() {
     let arrivals = promotion(Promotion { connections: 8, rate: 50 }).await;
     progress(&format!("a standby promoted: {arrivals}"));
     arrivals.are_complete();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dispatchers_that_are_stopped_and_started_lose_and_repeat_nothing() {
+async fn restarted_dispatchers_lose_and_repeat_nothing() {
     let stops = WebhookStops { stops: 3, connections: 8, rate: 50 };
     let arrivals = webhook_stops(isolated().await, stops).await;
     progress(&format!("dispatchers stopped: {arrivals}"));
     arrivals.are_complete();
-    assert_eq!(arrivals.repeats, arrivals.reasons.logged, "only failed attempts are made again: {arrivals}");
+    assert_eq!(arrivals.repeats, arrivals.reasons.logged, "only failed attempts are repeated: {arrivals}");
 }

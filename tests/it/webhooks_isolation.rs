@@ -4,7 +4,7 @@ use tests::engines::isolated;
 use tests::faults::{WebhookFlood, WebhookHoles, progress, webhook_flood, webhook_holes};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_at_a_slow_endpoint_stays_within_its_limits_and_delays_no_other_workspace() {
+async fn a_flooded_endpoint_delays_no_other_workspace() {
     let flood = WebhookFlood { clicks: 3_000, connections: 16, rate: None };
     let flooded = webhook_flood(isolated().await, flood).await;
     progress(&flooded.to_string());
@@ -12,9 +12,9 @@ async fn a_flood_at_a_slow_endpoint_stays_within_its_limits_and_delays_no_other_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_delivery_waits_for_a_black_hole_of_its_own_workspace_or_another() {
+async fn black_holes_delay_no_delivery() {
     let holes = WebhookHoles { workspaces: 4, each: 8, clicks: 40, rate: 12 };
     let beside = webhook_holes(isolated().await, holes).await;
     progress(&beside.to_string());
-    beside.nobody_waited();
+    beside.no_delivery_waited();
 }

@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 use hyper::body::Bytes;
 use reqwest::Method;
 use serde_json::json;
+use tests::PATIENCE;
 use tests::deployment::{BROWSER, Deployment, click_id};
 use tests::engines::http_client;
 use tests::receiver::{Answer, Receiver, Request};
-use tests::{PATIENCE, eventually};
 
 /// Characters that JSON, HTML and URLs must escape, and three scripts.
 const NAME: &str = "Café \"☕\" </script> \\ / 日本 \u{1F980}";
@@ -47,12 +47,8 @@ async fn each_event_arrives_once_at_its_subscribers_as_documented() {
     assert_eq!(deployment.send(Method::PATCH, &path, Some(&json!({ "is_active": false }))).await.0, 200);
     assert_eq!(deployment.send(Method::DELETE, &path, None).await.0, 204);
 
-    eventually("every event arrives", async || match receiver.count() {
-        count if count >= 5 => Ok(()),
-        count => Err(count),
-    })
-    .await;
-    // An event's deliveries are stored together, so that one to the neighbour would wait or have arrived.
+    receiver.receives_at_least(5).await;
+    // An event's deliveries are stored together, so one to the neighbour would wait or have arrived.
     deployment.no_delivery_waits(PATIENCE).await;
     let requests = receiver.requests_to("/all");
     let of = |event: &str| -> Request {
@@ -74,7 +70,7 @@ async fn each_event_arrives_once_at_its_subscribers_as_documented() {
         })
     );
     assert_eq!((&data("link.created")["id"], &data("link.created")["name"]), (&json!(id), &json!(NAME)));
-    assert_eq!(data("link.created").get("total_clicks"), None, "counters are not told");
+    assert_eq!(data("link.created").get("total_clicks"), None, "counters are not sent");
     let changed = data("link.updated");
     assert_eq!((&changed["changed"], &changed["is_active"]), (&json!(["is_active"]), &json!(false)));
     assert_eq!(
@@ -86,7 +82,7 @@ async fn each_event_arrives_once_at_its_subscribers_as_documented() {
     assert_eq!(other.len(), 1);
     is_as_documented(&other[0], "link.updated", updated["secret"].as_str().unwrap());
     assert_ne!(other[0].delivery(), of("link.updated").delivery());
-    assert_eq!(receiver.count(), 5, "nothing goes to the neighbour, and nothing twice");
+    assert_eq!(receiver.count(), 5, "nothing goes to the neighbour or arrives twice");
 
     for secret in [&all, &updated].map(|endpoint| endpoint["secret"].as_str().unwrap()) {
         for service in ["ingest", "processor", "api", "dispatcher"] {
@@ -131,12 +127,12 @@ fn is_as_documented(request: &Request, event: &str, secret: &str) {
     let signed_at = SystemTime::UNIX_EPOCH + Duration::from_secs(t.parse().unwrap());
     // A signature has whole seconds.
     assert!(created_at < signed_at + Duration::from_secs(1), "signed at {t}, before the event");
-    assert!(signed_at <= request.at, "signed at {t}, after it came");
+    assert!(signed_at <= request.at, "signed at {t}, after it arrived");
     for place in [0, request.body.len() / 2, request.body.len() - 1] {
         let mut flipped = request.clone();
         let mut bytes = request.body.to_vec();
         bytes[place] ^= 1;
         flipped.body = Bytes::from(bytes);
-        assert!(!flipped.is_signed_with(secret), "a flipped bit at {place} shows");
+        assert!(!flipped.is_signed_with(secret), "a flipped bit at {place} is not detected");
     }
 }

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use devstack::ports;
 
-/// Returns an address of this machine on a port that nobody listens on.
+/// Returns an address of this machine on a port without a listener.
 ///
 /// # Panics
 /// When no port is available.

@@ -38,10 +38,10 @@ pub struct Reasons {
     pub interrupted: usize,
     /// Of these, requests that arrived during an interruption.
     pub meanwhile: usize,
-    /// The request was not answered, because its sender died or timed out.
-    pub unanswered: usize,
-    /// The failure log has a failed attempt that the receiver answered.
+    /// The failure log has the attempt: it failed or timed out.
     pub logged: usize,
+    /// The request was not answered, and its sender logged nothing, because it died.
+    pub unanswered: usize,
 }
 
 /// The requests at a receiver, compared with a log of answered clicks.
@@ -95,11 +95,11 @@ impl Arrivals {
                 reasons.interrupted += 1;
                 let is_meanwhile = |one: &Interruption| one.began < before.at && one.ended >= before.at;
                 reasons.meanwhile += usize::from(interruptions.iter().any(is_meanwhile));
-            } else if !before.was_answered() {
-                reasons.unanswered += 1;
             } else if let Some(left @ 1..) = logged.get_mut(id) {
                 *left -= 1;
                 reasons.logged += 1;
+            } else if !before.was_answered() {
+                reasons.unanswered += 1;
             } else {
                 unexplained.push(unexplained_text(before, request, interruptions));
             }
@@ -140,15 +140,15 @@ impl Arrivals {
     pub fn are_complete(&self) {
         assert!(self.answered > 0, "nothing was answered");
         for (what, which) in [
-            ("arrived under an id of no click", &self.strangers),
-            ("were signed or written wrongly", &self.wrong),
+            ("deliveries of no click", &self.strangers),
+            ("requests with a wrong signature or body", &self.wrong),
         ] {
             assert!(which.is_empty(), "{self}; {what}, such as {}", which[0]);
         }
         assert!(self.missing.is_empty(), "{self}; such as {}", self.missing[0]);
         assert!(
             self.unexplained.is_empty(),
-            "{self}; repeated for no reason, such as {}",
+            "{self}; repeated without a reason, such as {}",
             self.unexplained[0]
         );
         // A failed attempt is retried within five attempts, with or without an interruption.
@@ -248,26 +248,26 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_delivery_and_one_of_no_click_are_noticed() {
+    fn missing_and_unexpected_deliveries_are_detected() {
         let arrivals = compare(&[request("a", 1, "x"), request("c", 1, "x")], &[]);
         assert_eq!((arrivals.answered, arrivals.arrived), (2, 2));
         assert_eq!((arrivals.missing.len(), arrivals.strangers.len()), (1, 1));
     }
 
     #[test]
-    fn a_repeat_of_an_answered_request_needs_an_interruption_that_ended_after_it() {
+    fn only_interruptions_that_end_later_explain_repeats() {
         let requests =
             [request("a", 2, "x"), request("b", 2, "x"), request("a", 4, "x"), request("b", 6, "x")];
         let arrivals = compare(&requests, &[(5, 5)]);
         assert_eq!((arrivals.repeats, arrivals.unexplained.len(), arrivals.bound()), (2, 1, CLAIMED));
-        assert_eq!(compare(&requests, &[(0, 1)]).unexplained.len(), 2, "it was over");
+        assert_eq!(compare(&requests, &[(0, 1)]).unexplained.len(), 2, "it ended before the request");
         // A process may send a last request while it is killed.
         let reasons = compare(&requests, &[(1, 3)]).reasons;
         assert_eq!(reasons, Reasons { interrupted: 2, meanwhile: 2, ..Reasons::default() });
     }
 
     #[test]
-    fn a_repeat_of_a_request_without_an_answer_and_a_logged_failure_need_none() {
+    fn unanswered_and_failed_requests_explain_repeats() {
         let left = Arc::new(End { at: at(3), answered: false }.into());
         let first = Request { end: left, ..request("a", 2, "x") };
         let arrivals = compare(&[first, request("a", 4, "x")], &[]);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn another_body_under_the_same_id_and_a_wrong_signature_are_noticed() {
+    fn changed_bodies_and_wrong_signatures_are_detected() {
         let arrivals = compare(&[request("a", 1, "x"), request("a", 3, "y")], &[(2, 2)]);
         assert_eq!(arrivals.wrong.len(), 3, "two signatures and a body");
     }

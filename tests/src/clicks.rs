@@ -161,7 +161,7 @@ impl Clicks {
         let Self { confirmed, writer, .. } = self;
         tokio::task::spawn_blocking(move || writer.join()).await.unwrap().unwrap();
         let ledger = std::mem::take(&mut *confirmed.ledger.lock());
-        assert_eq!(ledger.failures, 0, "Kafka refused clicks");
+        assert_eq!(ledger.failures, 0, "Kafka rejected clicks");
         ledger
     }
 }

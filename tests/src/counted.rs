@@ -11,11 +11,11 @@ use schemas::topic;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::ANSWER;
 use crate::clicks::Ledger;
 use crate::engines::Isolated;
-use crate::log::records;
+use crate::log::{Record, records};
 use crate::processor::audit;
+use crate::{ANSWER, PATIENCE, eventually};
 
 /// How long the number of rows may stay unchanged while clicks are missing.
 const STANDSTILL: Duration = Duration::from_secs(120);
@@ -30,7 +30,7 @@ pub struct Exact {
     pub clicks: usize,
     /// Invalid records, each with a dead letter.
     pub dead_letters: usize,
-    /// Inserts that stored a part, as far as ClickHouse's part log has them.
+    /// Sources of the rows.
     pub sources: usize,
 }
 
@@ -39,16 +39,16 @@ impl fmt::Display for Exact {
         let Self { clicks, dead_letters, sources } = self;
         write!(
             f,
-            "{clicks} clicks of {sources} partitions are {clicks} rows, each once; {dead_letters} dead letters; rows + \
-             dead letters = offsets"
+            "{clicks} clicks of {sources} partitions, each one row; {dead_letters} dead letters; rows + dead letters = \
+             offsets"
         )
     }
 }
 
-/// Waits until there are as many rows as clicks in the ledger.
+/// Waits until there are as many rows as clicks in the ledger, and as many dead letters as invalid records.
 ///
 /// # Panics
-/// When rows are missing and their number stays unchanged.
+/// When rows are missing and their number stays unchanged, or dead letters are missing at the deadline.
 pub async fn all_counted(engines: &Isolated, ledger: &Ledger) {
     let ids = format!("SELECT uniqExact(click_id) FROM {}", engines.clicks());
     let (mut seen, mut since) = (0, Instant::now());
@@ -60,6 +60,14 @@ pub async fn all_counted(engines: &Isolated, ledger: &Ledger) {
         assert!(since.elapsed() < STANDSTILL, "{seen} of {} clicks are counted", ledger.clicks.len());
         sleep(LOOK).await;
     }
+    if ledger.poison.is_empty() {
+        return;
+    }
+    eventually("every invalid record is a dead letter", async || match dead_letters(engines).len() {
+        written if written >= ledger.poison.len() => Ok(()),
+        written => Err(written),
+    })
+    .await;
 }
 
 /// Asserts that each click of the ledger is exactly one row and that there are no other rows, that counts by link and
@@ -70,10 +78,10 @@ pub async fn all_counted(engines: &Isolated, ledger: &Ledger) {
 /// # Panics
 /// When the assertion fails.
 pub async fn is_exact(engines: &Isolated, ledger: &Ledger) -> Exact {
-    let sources: Vec<u32> = lines(engines, "SELECT DISTINCT src FROM clicks ORDER BY src").await;
+    let sources = engines.clickhouse("SELECT DISTINCT src FROM clicks ORDER BY src").await;
     let mut seen = BTreeSet::new();
     let (mut twice, mut strangers) = (Vec::new(), Vec::new());
-    for source in &sources {
+    for source in sources.lines() {
         let ids = format!("SELECT click_id FROM clicks WHERE src = {source} ORDER BY koff");
         for id in engines.clickhouse(&ids).await.lines() {
             let number = u128::from_str_radix(id, 16).unwrap();
@@ -88,7 +96,7 @@ pub async fn is_exact(engines: &Isolated, ledger: &Ledger) -> Exact {
     let missing: Vec<&u128> = ledger.clicks.keys().filter(|id| !seen.contains(*id)).collect();
     assert!(
         missing.is_empty() && twice.is_empty() && strangers.is_empty(),
-        "of {} clicks {} are missing and {} are rows twice; {} rows are of no click; such as {:?} {:?} {:?}",
+        "of {} clicks {} are missing and {} have two rows; {} rows belong to no click; such as {:?} {:?} {:?}",
         ledger.clicks.len(),
         missing.len(),
         twice.len(),
@@ -98,24 +106,25 @@ pub async fn is_exact(engines: &Isolated, ledger: &Ledger) -> Exact {
         strangers.first()
     );
     let positions = count(engines, "SELECT count() - uniqExact(src, koff) FROM clicks").await;
-    assert_eq!(positions, 0, "positions of the log that are rows twice");
+    assert_eq!(positions, 0, "positions of the log with two rows");
     assert_eq!(by_link_and_day(engines).await, ledger.by_link_and_day());
 
-    // A dead letter may be written twice if the processor died before it recorded that.
-    let letters: BTreeSet<(i32, i64)> = records(engines, topic::DEAD_LETTERS)
-        .iter()
-        .map(|letter| {
-            let number = |name: &str| {
-                let (_, value) = letter.headers.iter().find(|(header, _)| header == name).unwrap();
-                String::from_utf8_lossy(value).parse::<i64>().unwrap()
-            };
-            (number("partition") as i32, number("offset"))
-        })
-        .collect();
-    assert_eq!(letters, ledger.poison, "dead letters are those records that are no clicks");
+    let letters = dead_letters(engines);
+    assert_eq!(letters, ledger.poison, "each invalid record is a dead letter");
     assert_eq!(offsets(engines), ledger.clicks.len() + letters.len(), "rows + dead letters = offsets");
     audit(engines).await;
-    Exact { clicks: ledger.clicks.len(), dead_letters: letters.len(), sources: sources.len() }
+    Exact { clicks: ledger.clicks.len(), dead_letters: letters.len(), sources: sources.lines().count() }
+}
+
+/// Returns the positions of the records that have a dead letter.
+///
+/// A dead letter may be written twice if the processor died before it recorded that.
+fn dead_letters(engines: &Isolated) -> BTreeSet<(i32, i64)> {
+    let position = |letter: &Record| {
+        let [partition, offset] = ["partition", "offset"].map(|name| letter.header(name));
+        (partition.parse().unwrap(), offset.parse().unwrap())
+    };
+    records(engines, topic::DEAD_LETTERS).iter().map(position).collect()
 }
 
 async fn by_link_and_day(engines: &Isolated) -> BTreeMap<(LinkId, NaiveDate), u64> {
@@ -137,17 +146,40 @@ fn offsets(engines: &Isolated) -> usize {
     let partitions = metadata.topics()[0].partitions().iter();
     let ends = partitions.map(|partition| {
         let (start, end) = consumer.fetch_watermarks(&name, partition.id(), ANSWER).unwrap();
-        assert_eq!(start, 0, "nothing has left the log");
+        assert_eq!(start, 0, "the log is complete");
         usize::try_from(end).unwrap()
     });
     ends.sum()
 }
 
 /// Returns the result of a query for one number.
-pub(crate) async fn count(engines: &Isolated, sql: &str) -> usize {
+///
+/// # Panics
+/// When ClickHouse rejects it, or the result is not a number.
+pub async fn count(engines: &Isolated, sql: &str) -> usize {
     engines.clickhouse(sql).await.trim().parse().unwrap()
 }
 
-async fn lines(engines: &Isolated, sql: &str) -> Vec<u32> {
-    engines.clickhouse(sql).await.lines().map(|line| line.parse().unwrap()).collect()
+/// Waits until there are more rows of clicks than now.
+///
+/// # Panics
+/// When none come in time.
+pub async fn more_rows(engines: &Isolated) {
+    const ROWS: &str = "SELECT count() FROM clicks";
+    let (before, since) = (count(engines, ROWS).await, Instant::now());
+    while count(engines, ROWS).await <= before {
+        assert!(since.elapsed() < PATIENCE, "the number of rows stays {before}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Returns the click ids of all rows.
+///
+/// # Panics
+/// When a click has two rows.
+pub async fn click_ids(engines: &Isolated) -> BTreeSet<String> {
+    let rows = engines.clickhouse("SELECT click_id FROM clicks").await;
+    let ids: BTreeSet<String> = rows.lines().map(str::to_owned).collect();
+    assert_eq!(ids.len(), rows.lines().count(), "a click has two rows");
+    ids
 }

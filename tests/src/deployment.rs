@@ -1,10 +1,11 @@
 //! The four programs, as an operator runs them, on isolated parts of the real engines.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use devstack::process::{Launch, Stopped};
+use devstack::process::Launch;
 use devstack::scratch::Scratch;
 use devstack::{Probe, Server};
 use reqwest::{Method, Response};
@@ -12,6 +13,7 @@ use schemas::grants::User;
 use serde_json::{Value, json};
 
 use crate::engines::{Isolated, http_client, isolated};
+use crate::signals::stop;
 use crate::{eventually, eventually_within, free_address};
 
 /// A browser's User-Agent: a click without one is a bot's.
@@ -126,7 +128,7 @@ impl Deployment {
     /// Prepares a second dispatcher on the same engines.
     ///
     /// # Panics
-    /// When no port can be had.
+    /// When no port is available.
     pub fn another_dispatcher(&self) -> Server {
         let operations = free_address().to_string();
         self.another("dispatcher", &operations, &[("HOPLINE_DISPATCHER_OPERATIONS_LISTEN", &operations)])
@@ -153,18 +155,14 @@ impl Deployment {
         self.run(User::Migrate, &programs.join("api"), &["migrate"]).await;
     }
 
-    /// Stops a program, and puts that of this folder in its place, with the same settings, without starting it.
+    /// Stops a program and prepares the one of this folder with the same settings, without starting it.
     ///
     /// # Panics
     /// When it does not end by itself with exit code 0.
     pub async fn replace(&mut self, name: &str, programs: &Path) {
         let services = [&mut self.ingest, &mut self.processor, &mut self.api, &mut self.dispatcher];
         let former = services.into_iter().find(|service| service.name() == name).unwrap();
-        let stopped = former.stop().await;
-        assert!(
-            matches!(stopped, Some(Stopped::Ended(status)) if status.code() == Some(0)),
-            "{name}: {stopped:?}"
-        );
+        stop(former).await;
         let launch = Launch { program: programs.join(name), ..former.launch().clone() };
         *former = server(name, former.url(), launch);
     }
@@ -172,11 +170,6 @@ impl Deployment {
     /// The four programs.
     pub fn services(&self) -> [&Server; 4] {
         [&self.ingest, &self.processor, &self.api, &self.dispatcher]
-    }
-
-    /// The path of a program.
-    pub fn program(&self, name: &str) -> PathBuf {
-        binary(name)
     }
 
     /// Returns the variables with which a user of the engines runs a program.
@@ -202,7 +195,7 @@ impl Deployment {
     /// The address of the edge.
     ///
     /// # Panics
-    /// Never: the URL was made from an address.
+    /// Never: the URL contains an address.
     pub fn edge_address(&self) -> SocketAddr {
         self.edge_url.trim_start_matches("http://").parse().unwrap()
     }
@@ -242,7 +235,7 @@ impl Deployment {
     /// When it fails.
     pub async fn admin(&self, arguments: &[&str]) -> Value {
         let arguments = [&["admin", "--json"][..], arguments].concat();
-        serde_json::from_slice(&self.run(User::Api, &self.program("api"), &arguments).await).unwrap()
+        serde_json::from_slice(&self.run(User::Api, &binary("api"), &arguments).await).unwrap()
     }
 
     /// Creates an account on this plan, and returns a `read,write` key of its workspace.
@@ -307,7 +300,7 @@ impl Deployment {
     /// Returns a link with its counts.
     ///
     /// # Panics
-    /// When the API refuses.
+    /// When the API rejects it.
     pub async fn show_link(&self, id: &str) -> Value {
         let (status, link) = self.send(Method::GET, &format!("/api/links/{id}"), None).await;
         assert_eq!(status, 200, "{link}");
@@ -317,7 +310,7 @@ impl Deployment {
     /// Creates a webhook endpoint and returns it with its secret.
     ///
     /// # Panics
-    /// When the API refuses.
+    /// When the API rejects it.
     pub async fn create_endpoint(&self, url: &str, events: &[&str]) -> Value {
         let body = json!({ "url": url, "events": events });
         let (status, endpoint) = self.send(Method::POST, "/api/webhooks", Some(&body)).await;
@@ -339,13 +332,26 @@ impl Deployment {
     /// Waits until no delivery waits.
     ///
     /// # Panics
-    /// When one waits at the deadline.
+    /// When one still waits at the deadline.
     pub async fn no_delivery_waits(&self, deadline: Duration) {
         eventually_within("no delivery waits", deadline, async || match self.waiting_deliveries().await {
             0 => Ok(()),
             waiting => Err(waiting),
         })
         .await;
+    }
+
+    /// Returns the number of attempts of each delivery in the failure log.
+    ///
+    /// # Panics
+    /// When Postgres does not answer.
+    pub async fn failed_attempts(&self) -> HashMap<String, usize> {
+        let rows: Vec<(String, i64)> =
+            sqlx::query_as("SELECT delivery_id::text, count(*) FROM webhook_failures GROUP BY 1")
+                .fetch_all(&mut self.engines.postgres().await)
+                .await
+                .unwrap();
+        rows.into_iter().map(|(delivery, count)| (delivery, count as usize)).collect()
     }
 
     /// Requests a short link as a browser from this address, and returns the answer without following it.
@@ -373,23 +379,34 @@ impl Deployment {
     /// Waits until the edge redirects a link.
     ///
     /// # Panics
-    /// When it does not.
+    /// As [`edge_knows`].
     pub async fn edge_knows(&self, slug: &str) {
-        eventually("the edge knows the link", async || match self.head(slug).await {
-            Ok(302) => Ok(()),
-            other => Err(other),
-        })
-        .await;
+        edge_knows(&self.edge_url, slug).await;
     }
 
     /// Registers a conversion and returns its status.
     ///
     /// # Panics
-    /// When no answer comes.
+    /// When there is no answer.
     pub async fn convert(&self, click_id: &str) -> u16 {
         let body = json!({ "click_id": click_id });
         self.send(Method::POST, "/api/conversions", Some(&body)).await.0
     }
+}
+
+/// Waits until the edge at this URL redirects a link, with HEAD requests, which are not counted.
+///
+/// # Panics
+/// When it does not learn the link in time.
+pub async fn edge_knows(edge_url: &str, slug: &str) {
+    let (client, url) = (http_client(), format!("{edge_url}/{slug}"));
+    eventually("the edge knows the link", async || {
+        match client.head(&url).header("user-agent", BROWSER).send().await {
+            Ok(answer) if answer.status() == 302 => Ok(()),
+            other => Err(other.map(|answer| answer.status())),
+        }
+    })
+    .await;
 }
 
 /// Returns the click id in the destination of a redirect.
@@ -402,7 +419,7 @@ pub fn click_id(redirect: &Response) -> String {
     url.query_pairs().find(|(name, _)| name == "click_id").unwrap().1.into_owned()
 }
 
-/// Describes a program that is ready when its operations listener says so.
+/// Describes a program that is ready when its `/readyz` answers with 200.
 fn server(name: &str, url: &str, launch: Launch) -> Server {
     Server::new(name, url, launch, Probe::Http { url: format!("{url}/readyz") })
 }

@@ -5,19 +5,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use devstack::process::{Launch, Stopped, tail};
+use devstack::process::Launch;
 use devstack::scratch::Scratch;
 use devstack::{Probe, Server};
 use schemas::grants::User;
 use serde_json::Value;
 
-use crate::deployment::{BROWSER, binary};
-use crate::engines::{Isolated, http_client};
-use crate::eventually;
-use crate::free_address;
-
-/// Lines of the log that a failing test shows.
-const LOG_LINES: usize = 30;
+use crate::deployment::{binary, edge_knows};
+use crate::engines::Isolated;
+use crate::signals::stop;
+use crate::{eventually, free_address};
 
 /// A shell script that mounts a small disk that only the program sees.
 const ON_SMALL_DISK: &str = "mount -t tmpfs -o size=\"$0\" tmpfs \"$HOPLINE_SPOOL_DIR\" && exec \"$1\"";
@@ -37,7 +34,7 @@ impl Edge {
     /// Prepares an edge with additional variables, without starting it.
     ///
     /// # Panics
-    /// When no port or no folder can be had.
+    /// When no port or no folder is available.
     pub fn prepare(engines: &Isolated, variables: &[(&str, &str)]) -> Self {
         Self::prepare_as(binary("ingest"), Vec::new(), engines, variables)
     }
@@ -109,11 +106,6 @@ impl Edge {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// Returns the end of its log, for a failing test.
-    pub fn log_tail(&self) -> String {
-        tail(&self.folder.path().join("log"), LOG_LINES)
-    }
-
     /// Returns the files of its spool with their sizes, for a failing test, also from a disk that only the program
     /// sees.
     pub fn files(&self) -> Vec<String> {
@@ -131,47 +123,12 @@ impl Edge {
             .collect()
     }
 
-    /// Requests a path at the operations address.
+    /// Waits until it redirects a link.
     ///
     /// # Panics
-    /// When no answer comes.
-    pub async fn operations(&self, path: &str) -> (u16, String) {
-        let answer = http_client().get(format!("{}{path}", self.server.url())).send().await.unwrap();
-        (answer.status().as_u16(), answer.text().await.unwrap())
-    }
-
-    /// Returns the value of a metric without labels.
-    ///
-    /// # Panics
-    /// When there is no such metric.
-    pub async fn metric(&self, name: &str) -> f64 {
-        let (_, page) = self.operations("/metrics").await;
-        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("no {name} in\n{page}")).parse().unwrap()
-    }
-
-    /// Returns the status and the body of `/readyz`.
-    ///
-    /// # Panics
-    /// When there is no answer, or the answer is not JSON.
-    pub async fn readyz(&self) -> (u16, Value) {
-        let (status, page) = self.operations("/readyz").await;
-        (status, serde_json::from_str(&page).unwrap())
-    }
-
-    /// Waits until a link redirects, with HEAD requests, which are not counted.
-    ///
-    /// # Panics
-    /// When it does not learn the link in time.
+    /// As [`edge_knows`].
     pub async fn knows(&self, slug: &str) {
-        let (client, url) = (http_client(), format!("http://{}/{slug}", self.address));
-        eventually("the edge knows the link", async || {
-            match client.head(&url).header("user-agent", BROWSER).send().await {
-                Ok(answer) if answer.status() == 302 => Ok(()),
-                other => Err(other.map(|answer| answer.status())),
-            }
-        })
-        .await;
+        edge_knows(&format!("http://{}", self.address), slug).await;
     }
 
     /// Returns the output of `ingest spool --json`.
@@ -223,9 +180,6 @@ impl Edge {
     /// # Panics
     /// When it does not end with exit code 0.
     pub async fn stop(&self) {
-        match self.server.stop().await {
-            Some(Stopped::Ended(status)) if status.success() => {}
-            other => panic!("the edge did not end in good order: {other:?}\n{}", self.log()),
-        }
+        stop(&self.server).await;
     }
 }

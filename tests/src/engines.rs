@@ -21,7 +21,7 @@ use self::urls::{each_host, engine};
 /// Creates isolated parts of the engines that `./dev test` started or that the environment names.
 ///
 /// # Panics
-/// When `KAFKA_BROKERS`, `CLICKHOUSE_URL` or `DATABASE_URL` is missing, or an engine rejects it.
+/// When `KAFKA_BROKERS`, `CLICKHOUSE_URL` or `DATABASE_URL` is missing, or an engine rejects a statement or a topic.
 pub async fn isolated() -> Isolated {
     let [kafka, clickhouse, postgres] = given();
     isolated_on(&kafka, &clickhouse, &postgres).await
@@ -35,19 +35,19 @@ pub async fn isolated_with_given_times() -> Isolated {
     migrated(given(), &GIVEN_TIMES).await
 }
 
-/// The settings of a topic whose records have their producer's times. Not changed later: a broker applies a change at
-/// some time after it confirmed it.
+/// The settings of a topic whose records have their producer's times. Set when the topic is created, because a broker
+/// applies a later change only some time after it confirmed it.
 const GIVEN_TIMES: [(&str, &str); 2] = [("message.timestamp.type", "CreateTime"), ("retention.ms", "-1")];
 
 /// Creates isolated parts of engines that a test has started.
 ///
 /// # Panics
-/// When an engine refuses.
+/// When an engine rejects a statement or a topic.
 pub async fn isolated_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &str) -> Isolated {
     migrated([kafka_brokers, clickhouse_url, database_url].map(str::to_owned), &[]).await
 }
 
-/// Creates topics, of which that of clicks has these settings instead of its own, and databases with tables.
+/// Creates databases with tables, and topics. These settings override those of the topic of clicks.
 async fn migrated([kafka, clickhouse, postgres]: [String; 3], click_settings: &[(&str, &str)]) -> Isolated {
     let isolated = empty_on(&kafka, &clickhouse, &postgres).await;
     tokio::join!(
@@ -63,10 +63,10 @@ fn given() -> [String; 3] {
     ["KAFKA_BROKERS", "CLICKHOUSE_URL", "DATABASE_URL"].map(engine)
 }
 
-/// Shows with a test that failed what the services it ran in its own process warned of. The output of a benchmark,
-/// which uses these engines too, is for a program.
+/// Logs the warnings of services in the test's own process; the test runner shows them when the test fails. They go to
+/// standard error, because the standard output of a benchmark is its result.
 fn log_warnings() {
-    // An earlier call has started it.
+    // Fails when an earlier call has started it.
     let _ = tracing_subscriber::fmt()
         .with_writer(TestWriter::with_stderr)
         .with_env_filter("warn,rdkafka=off")
@@ -74,10 +74,10 @@ fn log_warnings() {
         .try_init();
 }
 
-/// Creates databases without tables and no topics: what `api migrate` starts from.
+/// Creates databases without tables and no topics, as before the first `api migrate`.
 ///
 /// # Panics
-/// When an engine refuses.
+/// When an engine rejects a statement or a topic.
 pub async fn empty_on(kafka_brokers: &str, clickhouse_url: &str, database_url: &str) -> Isolated {
     empty_with(kafka_brokers, &each_host(clickhouse_url), database_url).await
 }
@@ -96,7 +96,7 @@ async fn empty_with(kafka_brokers: &str, clickhouse_urls: &[String], database_ur
 /// The same in the engines that `./dev test` started or that the environment names.
 ///
 /// # Panics
-/// When a variable is missing, or an engine refuses.
+/// When a variable is missing, or an engine rejects a statement or a topic.
 pub async fn empty() -> Isolated {
     let [kafka, clickhouse, postgres] = given();
     empty_on(&kafka, &clickhouse, &postgres).await
@@ -105,7 +105,7 @@ pub async fn empty() -> Isolated {
 /// Creates topics and no databases, which is all that an edge needs.
 ///
 /// # Panics
-/// When Kafka refuses.
+/// When Kafka rejects it.
 pub async fn topics_on(kafka_brokers: &str) -> Isolated {
     let isolated = named(kafka_brokers);
     tokio::join!(add_acls(&isolated), create_topics(&isolated, topic::CLICKS.partitions, &[]));
@@ -116,7 +116,7 @@ pub async fn topics_on(kafka_brokers: &str) -> Isolated {
 /// partitions.
 ///
 /// # Panics
-/// When an engine refuses.
+/// When an engine rejects a statement or a topic.
 pub async fn counting_on(kafka_brokers: &str, clickhouse_url: &str, partitions: i32) -> Isolated {
     counting_with(kafka_brokers, &each_host(clickhouse_url), partitions, &[]).await
 }
@@ -124,7 +124,7 @@ pub async fn counting_on(kafka_brokers: &str, clickhouse_url: &str, partitions: 
 /// The same on the replicas of a cluster.
 ///
 /// # Panics
-/// When an engine refuses.
+/// When an engine rejects a statement or a topic.
 pub async fn counting_on_cluster(kafka_brokers: &str, cluster: &Cluster, partitions: i32) -> Isolated {
     counting_with(kafka_brokers, &urls_of(cluster), partitions, &[]).await
 }
@@ -132,7 +132,7 @@ pub async fn counting_on_cluster(kafka_brokers: &str, cluster: &Cluster, partiti
 /// The same, with a topic of clicks whose records have their producer's times.
 ///
 /// # Panics
-/// When an engine refuses.
+/// When an engine rejects a statement or a topic.
 pub async fn given_times_on_cluster(kafka_brokers: &str, cluster: &Cluster, partitions: i32) -> Isolated {
     counting_with(kafka_brokers, &urls_of(cluster), partitions, &GIVEN_TIMES).await
 }
@@ -154,7 +154,7 @@ async fn counting_with(
 /// Creates databases without tables and no topics, with ClickHouse's on each replica of a cluster.
 ///
 /// # Panics
-/// When an engine refuses.
+/// When an engine rejects a statement or a topic.
 pub async fn empty_on_cluster(cluster: &Cluster) -> Isolated {
     let [kafka, _, postgres] = given();
     empty_with(&kafka, &urls_of(cluster), &postgres).await
@@ -168,7 +168,7 @@ fn urls_of(cluster: &Cluster) -> Vec<String> {
 /// partitions.
 ///
 /// # Panics
-/// When `KAFKA_BROKERS` or `CLICKHOUSE_URL` is missing, or an engine rejects it.
+/// When `KAFKA_BROKERS` or `CLICKHOUSE_URL` is missing, or an engine rejects a statement or a topic.
 pub async fn counting() -> Isolated {
     let [kafka, clickhouse] = ["KAFKA_BROKERS", "CLICKHOUSE_URL"].map(engine);
     counting_on(&kafka, &clickhouse, topic::CLICKS.partitions).await

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How long a test waits for what it expects, also on a busy machine. Only a test that fails waits this long; the
+/// How long a test waits for a condition, also on a busy machine. Only a test that fails waits this long; the
 /// runner kills tests after twice that.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-/// How long one answer of an engine may take on a busy machine. A question to Kafka blocks its thread, so that
+/// How long one answer of an engine may take on a busy machine. A request to Kafka blocks its thread, so that
 /// [`eventually`] cannot interrupt it.
 pub const ANSWER: Duration = Duration::from_secs(30);
 
@@ -23,7 +23,7 @@ pub async fn eventually<T, E: Debug>(what: &str, condition: impl AsyncFnMut() ->
     eventually_within(what, PATIENCE, condition).await
 }
 
-/// [`eventually`] with another deadline: of what takes longer, or is promised within that time.
+/// [`eventually`] with another deadline, for a condition that takes longer or is promised within a time.
 ///
 /// # Panics
 /// As [`eventually`].

@@ -16,6 +16,7 @@ pub mod faults;
 pub mod links;
 pub mod load;
 pub mod log;
+mod operations;
 pub mod processor;
 pub mod proxy;
 pub mod receiver;
@@ -24,3 +25,4 @@ pub mod tally;
 
 pub use address::free_address;
 pub use eventually::{ANSWER, PATIENCE, eventually, eventually_within};
+pub use operations::{find_metric, metric, metrics_page, readyz};

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_is_of_the_clicks_of_its_span() {
+    fn a_latency_covers_the_clicks_due_in_its_span() {
         let start = Instant::now();
         let answer = |second, millis| Answer {
             click_id: "a".into(),

@@ -39,6 +39,15 @@ impl Record {
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.value).unwrap()
     }
+
+    /// Returns a header as text.
+    ///
+    /// # Panics
+    /// When it is missing.
+    pub fn header(&self, name: &str) -> String {
+        let (_, value) = self.headers.iter().find(|(header, _)| header == name).unwrap();
+        String::from_utf8_lossy(value).into_owned()
+    }
 }
 
 /// Returns all committed records of a topic, partition by partition.
@@ -54,7 +63,7 @@ pub fn records(isolated: &Isolated, topic: Topic) -> Vec<Record> {
 
 /// Calls `each` with all committed records of a topic, in order within each partition.
 ///
-/// For topics that do not fit into memory.
+/// It also reads topics that do not fit into memory.
 ///
 /// # Panics
 /// When Kafka sends nothing for 30 seconds.

@@ -3,21 +3,18 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use devstack::process::{Launch, Memory, Stopped, tail};
+use devstack::process::{Launch, Memory};
 use devstack::scratch::Scratch;
 use devstack::{Probe, Server};
 use schemas::grants::User;
 use tokio::process::{Child, Command};
 
 use crate::deployment::binary;
-use crate::engines::{Isolated, http_client};
+use crate::engines::Isolated;
 use crate::faults::progress;
 use crate::free_address;
 use crate::proxy::{Fate, Moment, Proxy};
-use crate::signals::{freeze, wake};
-
-/// Lines of the log that a failing test shows.
-const LOG_LINES: usize = 30;
+use crate::signals::{freeze, log_tail, stop, wake};
 
 /// A `processor` process. Dropping it kills it.
 #[derive(Debug)]
@@ -25,13 +22,13 @@ pub struct Processor {
     /// The process.
     pub server: Server,
     // Declared after the process, so that the folder is removed after the process has ended.
-    folder: Scratch,
+    _folder: Scratch,
 }
 
 impl Drop for Processor {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let (url, log) = (self.server.url(), tail(&self.folder.path().join("log"), LOG_LINES));
+            let (url, log) = (self.server.url(), log_tail(&self.server));
             progress(&format!("the last lines of the processor at {url}:\n{log}"));
         }
     }
@@ -70,7 +67,7 @@ impl Processor {
         launch.environment.push(("HOPLINE_PROCESSOR_OPERATIONS_LISTEN".to_owned(), operators.clone()));
         let url = format!("http://{operators}");
         let server = Server::new("processor", &url, launch, Probe::Http { url: format!("{url}/healthz") });
-        Self { server, folder }
+        Self { server, _folder: folder }
     }
 
     /// Starts a processor, which then takes its partitions over.
@@ -81,22 +78,6 @@ impl Processor {
         let processor = Self::prepare(engines);
         processor.server.start().await.unwrap();
         processor
-    }
-
-    /// Returns the sum of a metric over its labels; 0 when it does not exist yet.
-    ///
-    /// # Panics
-    /// When no answer comes.
-    pub async fn metric(&self, name: &str) -> f64 {
-        let answer = http_client().get(format!("{}/metrics", self.server.url())).send().await.unwrap();
-        let page = answer.text().await.unwrap();
-        let lines = page.lines().filter_map(|line| line.strip_prefix(name));
-        let values = lines.filter_map(|rest| match rest.as_bytes().first() {
-            Some(b' ' | b'{') => rest.rsplit_once(' ')?.1.parse::<f64>().ok(),
-            _ => None,
-        });
-        // `sum` of no values is -0.
-        values.fold(0.0, |sum, value| sum + value)
     }
 
     /// Returns its resident memory in bytes.
@@ -112,13 +93,7 @@ impl Processor {
     /// # Panics
     /// When it does not end by itself with 0.
     pub async fn stop(&self) {
-        match self.server.stop().await {
-            Some(Stopped::Ended(status)) if status.success() => {}
-            other => panic!(
-                "the processor did not end in good order: {other:?}\n{}",
-                tail(&self.folder.path().join("log"), LOG_LINES)
-            ),
-        }
+        stop(&self.server).await;
     }
 }
 
@@ -158,7 +133,7 @@ impl Step {
     }
 }
 
-/// Starts a replay or recount, and kills it at a step. Of a cluster, it sees the statements of the first replica only.
+/// Starts a replay or recount, and kills it at a step. In a cluster, it sees only the first replica's statements.
 ///
 /// # Panics
 /// When it does not reach the step.
@@ -176,7 +151,7 @@ pub async fn kill_at(engines: &Isolated, step: Step, mut command: Command) {
         let running = running.get_or_insert_with(|| command.spawn().unwrap());
         tokio::select! {
             () = proxy.holds() => {}
-            ended = running.wait() => panic!("it ended before {step:?}: {}", ended.unwrap()),
+            ended = running.wait() => panic!("the command ended before {step:?}: {}", ended.unwrap()),
         }
     }
     running.expect("each step has a statement").kill().await.unwrap();

@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -13,14 +15,20 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Response};
 use hyper_util::rt::TokioIo;
 use sha2::Sha256;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::{PATIENCE, eventually};
 
 /// Maximum difference between a signature's time and now.
 const TOLERANCE: Duration = Duration::from_secs(300);
 
-/// Connections that may wait to be accepted. Of more, the kernel drops some, and their senders try again after seconds.
+/// Connections that may wait to be accepted. The kernel drops some of those beyond, and their senders retry after
+/// seconds.
 const BACKLOG: u32 = 4_096;
 
 /// A received request.
@@ -73,6 +81,19 @@ impl Request {
     /// Returns when it ended; `None` while it is in flight.
     pub fn ended_at(&self) -> Option<SystemTime> {
         self.end.get().map(|end| end.at)
+    }
+
+    /// Returns copies of the request, each with only one of its signatures.
+    pub fn signatures(&self) -> Vec<Self> {
+        let mut parts = self.header("x-service-signature").split(',');
+        let t = parts.next().unwrap_or_default();
+        parts
+            .map(|v1| {
+                let mut alone = self.clone();
+                alone.headers.insert("x-service-signature", format!("{t},{v1}").parse().unwrap());
+                alone
+            })
+            .collect()
     }
 
     /// Returns whether the signature matches this secret and body, with a time close to now.
@@ -163,16 +184,53 @@ impl Receiver {
     /// # Panics
     /// When a script panicked.
     pub fn deliveries(&self) -> usize {
-        let requests = self.requests.lock().unwrap();
-        requests.iter().map(Request::delivery).collect::<BTreeSet<_>>().len()
+        self.deliveries_of(|_| true)
     }
 
-    /// Returns the number of matching requests so far.
+    /// Returns the number of distinct deliveries of matching requests so far.
     ///
     /// # Panics
     /// When a script panicked.
-    pub fn count_of(&self, is_counted: impl Fn(&Request) -> bool) -> usize {
-        self.requests.lock().unwrap().iter().filter(|request| is_counted(request)).count()
+    pub fn deliveries_of(&self, is_counted: impl Fn(&Request) -> bool) -> usize {
+        let requests = self.requests.lock().unwrap();
+        let counted = requests.iter().filter(|request| is_counted(request));
+        counted.map(Request::delivery).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Waits until exactly this number of requests has arrived.
+    ///
+    /// # Panics
+    /// When another number has arrived at the deadline.
+    pub async fn receives(&self, count: usize) {
+        eventually(&format!("{count} requests arrive"), async || match self.count() {
+            seen if seen == count => Ok(()),
+            seen => Err(seen),
+        })
+        .await;
+    }
+
+    /// Waits until at least this number of requests has arrived.
+    ///
+    /// # Panics
+    /// When fewer have arrived at the deadline.
+    pub async fn receives_at_least(&self, count: usize) {
+        eventually(&format!("{count} requests arrive"), async || match self.count() {
+            seen if seen >= count => Ok(()),
+            seen => Err(seen),
+        })
+        .await;
+    }
+
+    /// Waits until exactly this number of requests to one path has arrived.
+    ///
+    /// # Panics
+    /// When another number has arrived at the deadline.
+    pub async fn receives_at(&self, path: &str, count: usize) {
+        eventually(&format!("{count} requests to {path}"), async || match self.requests_to(path).len() {
+            seen if seen == count => Ok(()),
+            seen => Err(seen),
+        })
+        .await;
     }
 
     /// Returns the requests to one path so far.
@@ -181,6 +239,28 @@ impl Receiver {
         requests.retain(|request| request.path == path);
         requests
     }
+}
+
+/// Starts the documentation's example receiver in Python, and returns it with its URL. Port 0 is any free one.
+///
+/// # Panics
+/// When it does not start.
+pub async fn start_example(port: u16, secret: &str, arguments: &[&str]) -> (Child, String) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/receiver/receiver.py");
+    let mut child = Command::new("python3")
+        .arg(script)
+        .args(["--port", &port.to_string()])
+        .args(arguments)
+        .env("WEBHOOK_SECRET", secret)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let first = timeout(PATIENCE, BufReader::new(child.stderr.as_mut().unwrap()).lines().next_line()).await;
+    let first = first.unwrap().unwrap().unwrap_or_default();
+    let url = first.strip_prefix("listening on ").unwrap_or_else(|| panic!("{first}")).to_owned();
+    (child, url)
 }
 
 /// Records the end of a request when it is dropped.
@@ -193,6 +273,28 @@ impl Drop for Ending {
     fn drop(&mut self) {
         let _ = self.end.set(End { at: SystemTime::now(), answered: self.answered });
     }
+}
+
+/// Returns the first request of each delivery.
+///
+/// # Panics
+/// When a delivery was repeated more often than attempts of it have failed; `failed` is the number of each delivery's
+/// attempts in the failure log.
+pub fn first_of_each<'a>(
+    requests: impl IntoIterator<Item = &'a Request>,
+    failed: &HashMap<String, usize>,
+) -> Vec<&'a Request> {
+    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let mut first = Vec::new();
+    for request in requests {
+        let repeats = seen.entry(request.delivery()).and_modify(|repeats| *repeats += 1).or_default();
+        if *repeats == 0 {
+            first.push(request);
+        }
+        let allowed = failed.get(request.delivery()).copied().unwrap_or_default();
+        assert!(*repeats <= allowed, "{} was repeated without a failed attempt", request.delivery());
+    }
+    first
 }
 
 /// Returns the maximum number of these requests that were in flight at the same time.

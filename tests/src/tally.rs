@@ -87,7 +87,7 @@ impl Tally {
     /// Asserts that no click would be counted twice, and none is on the topic without a request.
     ///
     /// # Panics
-    /// When that is not so.
+    /// When the assertion fails.
     pub fn has_no_more(&self) {
         assert!(self.counted_twice.is_empty(), "{self}; such as {}", self.counted_twice[0]);
         assert!(self.strangers as u64 <= self.unanswered, "{self}");
@@ -143,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_click_and_one_without_a_mark_twice_are_noticed() {
+    fn missing_and_doubled_clicks_are_detected() {
         assert!(!is_exact(&tally(&[("a", false)], &["a", "b"], 0)));
         assert!(!is_exact(&tally(&[("a", false), ("a", false)], &["a"], 0)));
         assert!(!is_exact(&tally(&[], &[], 0)));
     }
 
     #[test]
-    fn only_a_click_without_an_answer_may_be_on_the_topic_beside_the_answered_ones() {
+    fn only_unanswered_clicks_may_be_strangers() {
         assert!(is_exact(&tally(&[("a", false), ("b", false)], &["a"], 1)));
         assert!(!is_exact(&tally(&[("a", false), ("b", false)], &["a"], 0)));
     }

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_text_with_the_form_of_a_key_has_a_digest() {
+    fn only_well_formed_keys_have_a_digest() {
         let key = PlainToken::api_key(&mut rand::rng());
         assert_eq!(digest_of_api_key(key.reveal()), Some(key.digest()));
         let token = PlainToken::edge_token(&mut rand::rng());
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_prefix_randomness_and_checksum_and_shows_its_first_13_characters() {
+    fn a_key_is_prefix_randomness_and_checksum() {
         let key = PlainToken::api_key(&mut rand::rng());
         let rest = key.reveal().strip_prefix("hop_live_").unwrap();
         assert_eq!(rest.len(), 38);

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_normalised_as_destinations_are() {
+    fn a_host_is_normalised_like_a_destination() {
         assert_eq!(normal_host("Evil.Example.").as_deref(), Some("evil.example"));
         assert_eq!(normal_host("bücher.example").as_deref(), Some("xn--bcher-kva.example"));
         assert_eq!(normal_host("0x7f.1").as_deref(), Some("127.0.0.1"));

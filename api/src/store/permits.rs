@@ -113,14 +113,14 @@ mod tests {
         let mut modest = Box::pin(permits.take(workspace(2)));
         assert!((&mut modest).now_or_never().is_none());
         drop(greedy);
-        assert!(modest.now_or_never().flatten().is_some(), "before the hundred");
+        assert!(modest.now_or_never().flatten().is_some(), "it goes before the hundred");
     }
 
     #[test]
     fn an_idle_workspace_is_removed() {
         let permits = Permits::new(1, 1);
         let permit = at_once(&permits, 1).unwrap();
-        // One that gave up waiting.
+        // This wait is abandoned.
         assert!(at_once(&permits, 1).is_none());
         assert_eq!(permits.0.workspaces.lock().len(), 1);
         drop(permit);

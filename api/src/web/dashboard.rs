@@ -277,8 +277,8 @@ mod tests {
         for refused in ["br", "gzip;q=0", "identity", "xgzip"] {
             assert_eq!(coding("assets/a-1234.js", refused), None, "{refused}");
         }
-        assert_eq!(coding("assets/f-1234.woff2", "gzip"), None, "a font is compressed by itself");
-        assert_eq!(coding("licences/a.txt", "gzip"), None, "it would only grow");
+        assert_eq!(coding("assets/f-1234.woff2", "gzip"), None, "fonts are already compressed");
+        assert_eq!(coding("licences/a.txt", "gzip"), None, "compression would make it larger");
     }
 
     #[test]

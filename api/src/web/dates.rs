@@ -253,7 +253,7 @@ mod tests {
             let day = |offset: i64| (now() + chrono::TimeDelta::days(offset)).date_naive();
             let start_text = start.map(|offset| day(offset).to_string());
             let end_text = length.map(|length| day(start.unwrap_or(0) + length).to_string());
-            // Other years are written with a sign, or refused.
+            // Other years are written with a sign or rejected.
             let common = |text: &Option<String>| {
                 text.as_ref().is_none_or(|text| text.len() == 10 && !text.starts_with("0000"))
             };

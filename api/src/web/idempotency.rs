@@ -177,7 +177,7 @@ mod tests {
         for bad in [&b""[..], b"a b", b"a\tb", "schlüssel".as_bytes(), b"\xff", "x".repeat(256).as_bytes()] {
             assert_eq!(header(&[bad]).unwrap_err().status(), StatusCode::BAD_REQUEST);
         }
-        assert!(header(&[b"a", b"a"]).is_err(), "two keys are none");
+        assert!(header(&[b"a", b"a"]).is_err(), "two keys are rejected");
     }
 
     #[test]

@@ -264,7 +264,7 @@ mod tests {
         let refused = limits.charge(address).unwrap_err();
         assert_eq!((refused.limit, refused.remaining), (3, 0));
         assert!(refused.reset > Utc::now());
-        assert!(limits.charge(IpAddr::from([198, 51, 100, 8])).is_ok(), "another address has its own");
+        assert!(limits.charge(IpAddr::from([198, 51, 100, 8])).is_ok(), "addresses have separate budgets");
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_known_from_its_acceptance_until_its_end() {
+    fn an_accepted_key_is_known_until_it_is_forgotten() {
         let visit = limits(1).visit(&Request::new(()));
         let key = [7; 32];
         assert!(visit.charge_unknown_key(&key).unwrap().is_some());

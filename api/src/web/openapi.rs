@@ -46,7 +46,7 @@ mod tests {
     use crate::web::operation::{Access, Operation};
 
     #[test]
-    fn the_document_has_every_operation_with_its_status_and_no_other() {
+    fn the_document_lists_exactly_the_operations() {
         let document: Value = serde_json::from_str(DOCUMENT).unwrap();
         let operations: Vec<Operation> = of_workspace().into_iter().chain(of_anyone()).collect();
         let paths = document["paths"].as_object().unwrap();

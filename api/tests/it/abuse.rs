@@ -1,4 +1,4 @@
-//! What operators stop: links, hosts, accounts; and what of an account is exported and deleted.
+//! Operators block links and hosts, suspend, export and delete accounts, and reseal secrets.
 
 use reqwest::Method;
 use schemas::topic;
@@ -25,7 +25,7 @@ async fn shown(server: &Server, id: &str) -> Value {
     server.send(Method::GET, &format!("/api/links/{id}"), None).await.body
 }
 
-/// The last record of a link for the edges.
+/// Returns the last record of a link on topic `links`.
 async fn record(server: &Server, id: &str) -> Value {
     server.all_published().await;
     let records = records(&server.engines, topic::LINKS);
@@ -33,7 +33,7 @@ async fn record(server: &Server, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_blocked_link_cannot_be_edited_and_its_slug_is_nobodys_after_it_is_deleted() {
+async fn a_blocked_links_slug_stays_reserved() {
     let server = Server::start().await;
     let id = link(&server, "https://a.example/", "spring").await;
     let path = format!("/api/links/{id}");
@@ -59,7 +59,7 @@ async fn a_blocked_link_cannot_be_edited_and_its_slug_is_nobodys_after_it_is_del
     assert_eq!(server.send(Method::DELETE, &path, None).await.status, 204);
     let again = json!({"name": "c", "destination": "https://b.example", "slug": "spring"});
     let taken = server.send(Method::POST, "/api/links", Some(again)).await;
-    assert_eq!(code(&taken), (409, "SLUG_TAKEN".to_owned()), "nobody's for 90 days");
+    assert_eq!(code(&taken), (409, "SLUG_TAKEN".to_owned()), "reserved for 90 days");
     let unknown = run(&server.engines, &[], &["unblock-link", "--id", &id], "").await;
     assert_eq!(unknown.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("there is no link"));
@@ -90,7 +90,7 @@ async fn a_blocked_host_blocks_links_to_it_and_rejects_new_ones() {
     let change = server.send(Method::PATCH, &format!("/api/links/{other}"), Some(change)).await;
     assert_eq!(change.status, 400);
 
-    // A link that is blocked by itself too stays so.
+    // A link that was blocked by its id, too, stays blocked.
     server.admin(&["block-link", "--id", &evil, "--reason", "Phishing"]).await;
     let unblocked = server.admin(&["unblock-destination", "--host", "evil.example"]).await;
     assert_eq!(unblocked["links_unblocked"], 1);
@@ -127,7 +127,7 @@ async fn a_suspended_account_does_nothing_until_it_is_resumed() {
     assert_eq!(code(&session), refused);
     let mut other = Browser::new(&server);
     assert_eq!(code(&other.sign_in("ada@example.com", PASSWORD).await), refused);
-    assert_eq!(other.sign_in("ada@example.com", "wrong wrong wrong").await.status, 401, "nothing is told");
+    assert_eq!(other.sign_in("ada@example.com", "wrong wrong wrong").await.status, 401, "reveals nothing");
 
     let resumed = server.admin(&["resume-account", "--account", &account]).await;
     assert_eq!((&resumed["status"], &resumed["links"]), (&json!("active"), &json!(1)));
@@ -171,7 +171,7 @@ async fn a_former_slug_is_free_for_its_own_workspace_only() {
 }
 
 #[tokio::test]
-async fn an_account_is_exported_and_nothing_of_it_is_left_after_it_is_deleted() {
+async fn an_account_is_exported_and_deleted_completely() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let other = owner.of_other_account(&server, "eve@example.com", "business").await;
@@ -222,8 +222,8 @@ async fn an_account_is_exported_and_nothing_of_it_is_left_after_it_is_deleted() 
     assert_eq!(record(&server, &id.to_string()).await["id"], id.to_string());
     server.all_published().await;
 
-    // Every table of Postgres is searched for the account's ids and for what its members wrote. The ids of deleted
-    // links stay, and the operator's trail.
+    // Search every table of Postgres for the account's ids and its members' text. Only the ids of deleted links and the
+    // audit trail stay.
     let account_uuid = account.parse::<schemas::id::AccountId>().unwrap().uuid().to_string();
     let workspace_uuid = workspace.parse::<schemas::id::WorkspaceId>().unwrap().uuid().to_string();
     let mut connection = server.engines.postgres().await;
@@ -238,7 +238,7 @@ async fn an_account_is_exported_and_nothing_of_it_is_left_after_it_is_deleted() 
     for table in tables {
         let words: &[&str] = match table.as_str() {
             "deleted_links" => &["eve", "Secret"],
-            // The other account's owner invited her.
+            // The other account's owner invited this member.
             "audit_trail" => &["eve.example", "Secret plan", "buyer@"],
             _ => &[&account_uuid, &workspace_uuid, "eve@", "eve.example", "Secret plan", "buyer@"],
         };
@@ -252,7 +252,7 @@ async fn an_account_is_exported_and_nothing_of_it_is_left_after_it_is_deleted() 
             assert_eq!(found, 0, "{word} is in {table}");
         }
     }
-    // The email address is free again, and nobody gets the slug.
+    // The email address is free again, and the slug stays reserved.
     assert_eq!(
         owner.with_member(&server, "eve@example.com", "editor").await.0.get("/links").await.status,
         200
@@ -265,11 +265,13 @@ async fn an_account_is_exported_and_nothing_of_it_is_left_after_it_is_deleted() 
 }
 
 #[tokio::test]
-async fn personal_fields_of_conversions_go_with_the_retention_of_their_click() {
+async fn personal_fields_of_conversions_expire_with_their_click() {
     let server = Server::start().await;
     let id: schemas::id::LinkId = link(&server, "https://a.example/", "spring").await.parse().unwrap();
     let click = server.click_ids().mint(id, chrono::Utc::now(), [7; 10]);
-    let body = json!({"click_id": click, "external_user_id": "u", "user_name": "Ada", "user_email": "ada@example.com"});
+    let body = json!({
+        "click_id": click, "external_user_id": "buyer-77", "user_name": "Ada", "user_email": "ada@example.com"
+    });
     let convert = async || server.send(Method::POST, "/api/conversions", Some(body.clone())).await;
     assert_eq!(convert().await.status, 201);
     let removed =
@@ -296,14 +298,14 @@ async fn personal_fields_of_conversions_go_with_the_retention_of_their_click() {
             .await
             .unwrap();
     assert!(
-        digests == 1 && !["Ada", "ada@", "done", &click].iter().any(|word| left.contains(word)),
+        digests == 1 && !["Ada", "ada@", "buyer-77", &click].iter().any(|word| left.contains(word)),
         "{left}"
     );
     assert_eq!(code(&convert().await), (409, "CONVERSION_EXISTS".to_owned()));
 }
 
 #[tokio::test]
-async fn secrets_are_sealed_with_the_present_key_and_open_without_the_former() {
+async fn reseal_moves_secrets_to_the_current_key() {
     let server = Server::start().await;
     let hook = json!({"url": "https://hooks.example/", "events": ["click.created"]});
     let hook = server.send(Method::POST, "/api/webhooks", Some(hook)).await.body;

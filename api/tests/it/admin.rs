@@ -1,4 +1,4 @@
-//! The operator's commands, as the program that an operator runs.
+//! The operator's commands, run as a program.
 
 use std::collections::HashMap;
 use std::process::{Output, Stdio};
@@ -38,12 +38,12 @@ pub(crate) async fn run(
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that reads nothing may be gone before it is written to.
+    // A command that reads no input may have exited already.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes()).await;
     child.wait_with_output().await.unwrap()
 }
 
-/// The JSON of a command that succeeds.
+/// Runs a command that must succeed and returns its JSON.
 pub(crate) async fn succeed(
     engines: &Isolated,
     variables: &[(&str, &str)],
@@ -175,7 +175,7 @@ async fn a_members_password_is_hashed_and_an_email_is_unique() {
     assert_eq!(role, "editor");
     assert!(hash.starts_with("$argon2id$") && !hash.contains(PASSWORD));
 
-    let nobodys = server.account.replace("acc_0", "acc_1");
+    let unknown = server.account.replace("acc_0", "acc_1");
     for (account, email, input, code, fault) in [
         (&server.account, "ADA@Example.com", PASSWORD, 1, "--email: another member has the address"),
         (&server.account, "ada", PASSWORD, 64, "--email: must have an @"),
@@ -187,7 +187,7 @@ async fn a_members_password_is_hashed_and_an_email_is_unique() {
             "--password-stdin: the password must have at least 12",
         ),
         (&server.account, "eve@example.com", "", 64, "--password-stdin: the password must have at least 12"),
-        (&nobodys, "eve@example.com", PASSWORD, 1, "--account: there is no account acc_1"),
+        (&unknown, "eve@example.com", PASSWORD, 1, "--account: there is no account acc_1"),
     ] {
         let refused = create(account, email, input).await;
         let stderr = String::from_utf8(refused.stderr).unwrap();
@@ -253,7 +253,7 @@ async fn a_wrong_command_names_the_argument_at_fault() {
         .fetch_one(&mut engines.postgres().await)
         .await
         .unwrap();
-    assert_eq!(trail, 0, "what was refused changed nothing");
+    assert_eq!(trail, 0, "rejected commands leave no entry");
 }
 
 #[tokio::test]
@@ -299,7 +299,7 @@ async fn an_enabled_endpoint_receives_new_events() {
     };
     let before = state().await;
     assert_eq!(enable().await, json!({"endpoint_id": endpoint, "status": "enabled", "changed": false}));
-    assert_eq!(state().await, before, "one that is enabled misses no event");
+    assert_eq!(state().await, before, "an enabled endpoint keeps its state");
 
     sqlx::query(
         "UPDATE webhook_endpoints
@@ -349,13 +349,13 @@ async fn a_password_reset_ends_all_sessions() {
     assert_eq!(browser.send(Method::GET, "/app/api/session", None).await.status, 401);
     assert_eq!(browser.sign_in("ada@example.com", crate::dashboard::PASSWORD).await.status, 401);
     assert_eq!(browser.sign_in("ada@example.com", "another good one").await.status, 200);
-    let nobodys = ["reset-password", "--email", "eve@example.com", "--password-stdin"];
-    assert!(!run(&server.engines, &[], &nobodys, "another good one\n").await.status.success());
+    let unknown = ["reset-password", "--email", "eve@example.com", "--password-stdin"];
+    assert!(!run(&server.engines, &[], &unknown, "another good one\n").await.status.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn publish_links_runs_beside_changes() {
-    // More than one transaction takes.
+    // More links than `publish-links` publishes in one transaction.
     const LINKS: usize = 600;
     let server = Server::start().await;
     let admin = async |arguments: &[&str]| succeed(&server.engines, &[], arguments, "").await;
@@ -390,9 +390,9 @@ async fn publish_links_runs_beside_changes() {
     for (key, record) in &after {
         let mut expected = before[key].clone();
         match links.iter().position(|id| id == key) {
-            // A deleted link's own revision is forgotten; any that is later will do.
+            // The revision of a deleted link is not kept, so its record has the highest one.
             Some(0..10) => expected["revision"] = json!(i64::MAX),
-            // Compaction keeps the last record, and that is to be the change.
+            // Compaction keeps the last record, which must be the change.
             Some(10..60) => expected["revision"] = json!(2),
             _ => {}
         }
@@ -411,7 +411,7 @@ async fn after_a_restore_published_links_replace_later_changes() {
         let changed = server.send(Method::PATCH, &format!("/api/links/{id}"), Some(body)).await;
         assert_eq!(changed.status, 200);
     };
-    // Three changes, and Postgres comes back without them.
+    // Postgres is restored without these three changes.
     for lost in ["https://b.example/", "https://c.example/", "https://d.example/"] {
         patch(lost).await;
     }
@@ -428,7 +428,7 @@ async fn after_a_restore_published_links_replace_later_changes() {
     assert!(changed[&id]["revision"].as_u64() > after[&id]["revision"].as_u64());
 }
 
-/// The last record of each key of topic `links`, and how many records there are.
+/// Returns the last record of each key of topic `links`, and the number of records.
 async fn latest(server: &Server) -> (HashMap<String, Value>, usize) {
     server.all_published().await;
     let records = tests::log::records(&server.engines, schemas::topic::LINKS);

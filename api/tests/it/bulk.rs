@@ -103,7 +103,7 @@ async fn the_cap_may_be_reached_within_a_request() {
 }
 
 #[tokio::test]
-async fn requests_with_crossing_slugs_both_succeed() {
+async fn crossing_requests_create_each_slug_once() {
     let server = Server::start().await;
     let slugs: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
     let link = |slug: &String| json!({"name": "a", "destination": "https://example.com", "slug": slug});

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::server::Server;
 
-/// A click of a link: who, of which class, when.
+/// A click of a link, with its visitor, class and time.
 pub(crate) struct Clicked<'a> {
     pub(crate) link: &'a serde_json::Value,
     pub(crate) visitor: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Clicked<'a> {
     pub(crate) at: DateTime<Utc>,
 }
 
-/// Stores clicks that the broker took when they happened.
+/// Stores clicks whose broker time is the time of the click.
 pub(crate) async fn store(server: &Server, clicks: &[Clicked<'_>]) {
     let mut bytes = Vec::new();
     for (koff, clicked) in clicks.iter().enumerate() {

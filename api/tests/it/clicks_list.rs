@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use tests::eventually;
 
 use crate::server::{Server, text};
-use crate::stats_model::{self, Asked, DAYS, Model, Stored, midnight};
+use crate::stats_model::{self, DAYS, Model, Query, Stored, midnight};
 
-fn everything(link: Option<usize>) -> Asked {
-    Asked { link, class: None, start: midnight(DAYS), end: Utc::now() }
+fn everything(link: Option<usize>) -> Query {
+    Query { link, class: None, start: midnight(DAYS), end: Utc::now() }
 }
 
-/// The clicks that are asked about, newest first.
-fn newest_first(model: &Model, asked: Asked) -> Vec<&Stored> {
-    let mut clicks: Vec<&Stored> = model.clicks(asked).collect();
+/// Returns the selected clicks, newest first.
+fn newest_first(model: &Model, query: Query) -> Vec<&Stored> {
+    let mut clicks: Vec<&Stored> = model.clicks(query).collect();
     clicks.sort_by_key(|click| std::cmp::Reverse((click.at(), click.row.src, click.row.koff)));
     clicks
 }
@@ -26,7 +26,7 @@ fn ids(clicks: &[&Stored]) -> Vec<String> {
     clicks.iter().map(|click| click.row.click.click_id.clone()).collect()
 }
 
-/// The ids of all pages; `between` runs after each page.
+/// Reads all pages and returns their ids; `between` runs after each page.
 async fn read_pages(server: &Server, path: &str, between: impl AsyncFn(usize)) -> Vec<String> {
     let mut ids = Vec::new();
     let mut next = path.to_owned();
@@ -52,11 +52,11 @@ async fn pages_have_each_click_once_while_new_ones_arrive() {
         let path = format!("/api/clicks?class=all&limit={limit}&start_date={since}");
         assert_eq!(read_pages(&server, &path, still).await, ids(&newest_first(&model, everything(None))));
         let path = format!("/api/v1/links/{}/clicks?limit={limit}&start_date={since}", model.link_id(3));
-        let humans = Asked { class: Some(Class::Human), ..everything(Some(3)) };
+        let humans = Query { class: Some(Class::Human), ..everything(Some(3)) };
         assert_eq!(read_pages(&server, &path, still).await, ids(&newest_first(&model, humans)));
     }
 
-    // Between two pages clicks arrive, of now and of long ago.
+    // New clicks arrive between two pages, recent ones and old ones.
     let new = |number: usize| {
         let template = &newest_first(&model, everything(Some(3)))[number].row;
         let mut row = template.clone();
@@ -96,13 +96,13 @@ async fn a_click_is_shown_without_its_visitor() {
     );
 }
 
-/// Reads an export.
+/// Reads an export and returns its headers and text.
 async fn export(server: &Server, path: &str, accept: &str) -> (reqwest::header::HeaderMap, String) {
     let request = server.request(Method::GET, path).bearer_auth(&server.key).header("accept", accept);
     let answer = request.send().await.unwrap();
     assert_eq!(answer.status(), 200);
     let headers = answer.headers().clone();
-    assert!(!headers.contains_key("content-length"), "its length is not known when it begins");
+    assert!(!headers.contains_key("content-length"), "an export has no known length");
     (headers, answer.text().await.unwrap())
 }
 
@@ -130,7 +130,7 @@ async fn an_export_has_every_click_as_csv_and_ndjson() {
     let mut rows = csv.split("\r\n");
     assert!(rows.next().unwrap().starts_with("click_id,link_id,slug,occurred_at,class,country,"));
     let rows: Vec<&str> = rows.collect();
-    // Nothing of the model has a line's end, and the last line has one.
+    // No field of the model contains a line break, and the last line ends with one.
     assert_eq!(rows.len(), expected.len() + 1);
     for (row, click) in rows.iter().zip(&expected) {
         assert!(
@@ -162,7 +162,7 @@ async fn a_cell_that_looks_like_a_formula_is_text() {
     assert!(csv.contains("\"a,b\r\n\"\"c\"\"\""), "{csv}");
 }
 
-/// Creates a link with a hundred thousand clicks in one day, most of them in one minute of it.
+/// Creates a link with a hundred thousand clicks in one day, most of them in one minute.
 async fn link_with_100_000_clicks(server: &Server) -> schemas::id::LinkId {
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let id: schemas::id::LinkId = text(&link["id"]).parse().unwrap();
@@ -194,14 +194,14 @@ async fn an_export_of_100_000_clicks_has_each_once() {
 }
 
 #[tokio::test]
-async fn a_workspace_has_four_exports_at_a_time_and_they_end_with_their_key() {
+async fn a_workspace_has_four_exports_and_a_revoked_key_ends_them() {
     let server = Server::start().await;
     let id = link_with_100_000_clicks(&server).await;
     let export = async || {
         let path = format!("/api/links/{id}/clicks?format=ndjson");
         server.request(Method::GET, &path).bearer_auth(&server.key).send().await.unwrap()
     };
-    // Larger than all buffers between the API and a client that does not read.
+    // An export is larger than all buffers between the API and a client that does not read.
     let mut unread = Vec::new();
     for _ in 0..4 {
         let answer = export().await;
@@ -228,7 +228,7 @@ async fn a_workspace_has_four_exports_at_a_time_and_they_end_with_their_key() {
 }
 
 #[tokio::test]
-async fn conversions_are_listed_in_full_newest_click_first() {
+async fn conversions_are_listed_newest_click_first() {
     let server = Server::start().await;
     let mut expected = Vec::new();
     let mut links = Vec::new();

@@ -37,14 +37,14 @@ async fn fifty_concurrent_conversions_of_a_click_register_one() {
         server.send(Method::GET, &format!("/api/links/{}/conversions", text(&link["id"])), None).await.body;
     assert_eq!(listed["conversions"].as_array().unwrap().len(), 1);
 
-    let told = tests::eventually("the topic has the conversion", async || {
-        let told = records(&server.engines, schemas::topic::CONVERSIONS);
-        if told.is_empty() { Err("nothing") } else { Ok(told) }
+    let published = tests::eventually("the topic has the conversion", async || {
+        let published = records(&server.engines, schemas::topic::CONVERSIONS);
+        if published.is_empty() { Err("nothing") } else { Ok(published) }
     })
     .await;
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].json()["click_id"], json!(click_id));
-    let text = String::from_utf8(told[0].value.clone()).unwrap();
+    assert_eq!(published.len(), 1);
+    assert_eq!(published[0].json()["click_id"], json!(click_id));
+    let text = String::from_utf8(published[0].value.clone()).unwrap();
     assert!(!text.contains("Ada") && !text.contains("a@b.example"), "no personal field leaves Postgres");
 }
 
@@ -73,7 +73,7 @@ async fn only_clicks_of_existing_links_convert() {
     assert_eq!(convert(&server, &json!({"click_id": click_id})).await.status, 404);
 }
 
-/// The ids of a list, read page by page.
+/// Reads a list page by page and returns its ids.
 async fn listed(server: &Server, path: &str, limit: usize) -> Vec<Value> {
     let path = format!("{path}&limit={limit}");
     let (mut ids, mut next) = (Vec::new(), path.clone());
@@ -93,7 +93,7 @@ async fn the_list_agrees_with_the_statistics_by_class() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let link_id: LinkId = text(&link["id"]).parse().unwrap();
-    // The newest first. Programs are rare, and the newest click has not reached ClickHouse yet.
+    // Newest first. Few clicks are of bots, and the newest click has not reached ClickHouse yet.
     let class_of = |number: u8| match number {
         0 => None,
         3 | 40 | 41 => Some(Class::Bot),
@@ -103,7 +103,7 @@ async fn the_list_agrees_with_the_statistics_by_class() {
     let now = schemas::time::to_millis(Utc::now());
     let (mut rows, mut stored, mut ids) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..45 {
-        // Two clicks of each millisecond, so that the place of a page's end is not its time alone.
+        // Two clicks at each time, so that the time alone does not identify the end of a page.
         let at = now - TimeDelta::seconds(i64::from(60 + number / 2));
         let mut click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
         (click.link_id, click.workspace_id) = (link_id, server.workspace.parse().unwrap());

@@ -1,36 +1,36 @@
-//! A browser in which somebody uses the dashboard.
+//! A browser that uses the dashboard.
 
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
 use crate::server::{Answer, Server, answer, text};
 
-/// A good password.
+/// A valid password.
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
-/// A browser that keeps one cookie, and sends what the page sends.
+/// A browser that keeps one cookie and sends the headers of the page.
 #[derive(Clone)]
 pub(crate) struct Browser {
     pub(crate) cookie: Option<String>,
     client: reqwest::Client,
     url: String,
-    /// The workspace whose routes [`Browser::get`] and its like are below.
+    /// The workspace of [`Browser::path`], [`Browser::get`] and [`Browser::post`].
     pub(crate) workspace: String,
 }
 
 impl Browser {
-    /// A browser in which nobody is signed in.
+    /// Creates a browser without a session.
     pub(crate) fn new(server: &Server) -> Self {
         let client = tests::engines::http_client();
         Self { cookie: None, client, url: server.url.clone(), workspace: server.workspace.clone() }
     }
 
-    /// Goes on at another instance.
+    /// Continues at another instance.
     pub(crate) fn at(&mut self, server: &Server) {
         self.url = server.url.clone();
     }
 
-    /// Sets up the server's account and is signed in as its owner, ada@example.com.
+    /// Sets up the server's account and returns a browser with a session of its owner, ada@example.com.
     pub(crate) async fn set_up(server: &Server) -> Self {
         let mut browser = Self::new(server);
         let token = text(&server.admin(&["setup-token"]).await["setup_token"]);
@@ -50,7 +50,7 @@ impl Browser {
         answer
     }
 
-    /// Makes a member of the account whose owner is signed in here, and signs the member in elsewhere.
+    /// Creates a member of this owner's account. Returns a browser with the member's session, and the member's id.
     pub(crate) async fn with_member(&self, server: &Server, email: &str, role: &str) -> (Self, String) {
         let body = json!({"email": email, "role": role, "password": PASSWORD});
         let created = self.send(Method::POST, "/app/api/members", Some(body)).await;
@@ -60,7 +60,7 @@ impl Browser {
         (browser, text(&created.body["id"]))
     }
 
-    /// An account of somebody else on a plan, with a browser in which its owner is signed in.
+    /// Creates another account on a plan, and returns a browser with a session of its owner.
     pub(crate) async fn of_other_account(&self, server: &Server, email: &str, plan: &str) -> Self {
         let account = server.admin(&["create-account", "--name", "Other", "--plan", plan]).await;
         let (mut browser, _) = self.with_member(server, email, "owner").await;
@@ -82,7 +82,7 @@ impl Browser {
         }
     }
 
-    /// A request as the page sends it.
+    /// Prepares a request as the page sends it.
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let mut request = self.bare(method.clone(), path);
         if method != Method::GET {
@@ -91,7 +91,7 @@ impl Browser {
         request
     }
 
-    /// A request with nothing but the cookie.
+    /// Prepares a request with only the cookie.
     pub(crate) fn bare(&self, method: Method, path: &str) -> RequestBuilder {
         let mut request = self.client.request(method, format!("{}{path}", self.url));
         if let Some(cookie) = &self.cookie {
@@ -109,17 +109,17 @@ impl Browser {
         answer(request).await
     }
 
-    /// The path of something in the browser's workspace.
+    /// Returns a path in the browser's workspace.
     pub(crate) fn path(&self, below: &str) -> String {
         format!("/app/api/workspaces/{}{below}", self.workspace)
     }
 
-    /// Reads something in the workspace.
+    /// Reads a resource of the workspace.
     pub(crate) async fn get(&self, below: &str) -> Answer {
         self.send(Method::GET, &self.path(below), None).await
     }
 
-    /// Makes something in the workspace.
+    /// Creates a resource in the workspace.
     pub(crate) async fn post(&self, below: &str, body: Value) -> Answer {
         self.send(Method::POST, &self.path(below), Some(body)).await
     }

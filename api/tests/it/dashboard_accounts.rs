@@ -72,7 +72,7 @@ async fn a_member_sees_and_ends_sessions() {
     assert!(is_signed_in(&owner).await && !is_signed_in(&tablet).await);
 }
 
-/// The code that an authenticator shows, some steps from now.
+/// Returns the code that an authenticator shows after this number of half minutes.
 fn totp(secret: &str, steps: i64) -> String {
     let bits = secret.bytes().map(|byte| match byte {
         b'A'..=b'Z' => byte - b'A',
@@ -93,26 +93,26 @@ fn totp(secret: &str, steps: i64) -> String {
 }
 
 #[tokio::test]
-async fn a_second_factor_is_asked_for_and_no_code_is_taken_twice() {
+async fn a_second_factor_is_required_and_its_codes_work_once() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
-    assert_eq!(post(&owner, "two-factor/confirm", json!({"code": "000000"})).await.status, 400, "not begun");
+    assert_eq!(post(&owner, "two-factor/confirm", json!({"code": "000000"})).await.status, 400, "no setup");
     let begun = post(&owner, "two-factor", json!({})).await.body;
     let secret = text(&begun["secret"]);
     assert!(text(&begun["otpauth_url"]).contains(&format!("secret={secret}")), "{begun}");
     let qr = owner.bare(Method::GET, "/app/api/two-factor/qr").send().await.unwrap();
     assert_eq!(qr.headers()["content-type"], "image/svg+xml");
-    // It does not count before it is confirmed.
+    // Sign-in does not require it before it is confirmed.
     assert_eq!(Browser::new(&server).sign_in("ada@example.com", PASSWORD).await.status, 200);
     let wrong = post(&owner, "two-factor/confirm", json!({"code": "abcdef"})).await;
     assert_eq!(code(&wrong), (403, "FORBIDDEN".to_owned()));
-    // Those of this half of a minute and of the next: neither ends before it is used.
+    // Use the codes of this half minute and of the next, so that neither expires before its use.
     let first = totp(&secret, 0);
     let confirmed = post(&owner, "two-factor/confirm", json!({"code": first})).await;
     let recovery: Vec<String> =
         confirmed.body["recovery_codes"].as_array().unwrap().iter().map(text).collect();
     assert_eq!(recovery.len(), 10);
-    assert_eq!(post(&owner, "two-factor", json!({})).await.status, 400, "it is on");
+    assert_eq!(post(&owner, "two-factor", json!({})).await.status, 400, "already enabled");
     let session = owner.send(Method::GET, "/app/api/session", None).await.body;
     assert_eq!(session["user"]["two_factor"], true);
 
@@ -127,13 +127,13 @@ async fn a_second_factor_is_asked_for_and_no_code_is_taken_twice() {
     assert_eq!(
         code(&sign_in(Some(&first)).await),
         (401, "UNAUTHORIZED".to_owned()),
-        "taken by the confirmation"
+        "used by the confirmation"
     );
     let next = totp(&secret, 1);
     assert_eq!(sign_in(Some(&next)).await.status, 200);
-    assert_eq!(sign_in(Some(&next)).await.status, 401, "taken");
+    assert_eq!(sign_in(Some(&next)).await.status, 401, "used");
     assert_eq!(sign_in(Some(&recovery[0].to_uppercase())).await.status, 200);
-    assert_eq!(sign_in(Some(&recovery[0])).await.status, 401, "taken");
+    assert_eq!(sign_in(Some(&recovery[0])).await.status, 401, "used");
 
     let remove = async |password: &str, code: &str| {
         let body = json!({"password": password, "code": code});
@@ -162,7 +162,7 @@ async fn an_operator_removes_a_lost_second_factor() {
 }
 
 #[tokio::test]
-async fn wrong_passwords_of_others_do_not_lock_a_known_browser_out() {
+async fn others_wrong_passwords_do_not_lock_out_a_known_browser() {
     let server = Server::start().await;
     let mut owner = Browser::set_up(&server).await;
     let first = owner.sign_in("ada@example.com", PASSWORD).await;
@@ -185,11 +185,11 @@ async fn wrong_passwords_of_others_do_not_lock_a_known_browser_out() {
     for _ in 0..10 {
         assert_eq!(sign_in(&device, "wrong wrong wrong").await, 401);
     }
-    assert_eq!(sign_in(&device, PASSWORD).await, 429, "it has a limit, too");
+    assert_eq!(sign_in(&device, PASSWORD).await, 429, "a known browser has a limit, too");
 }
 
 #[tokio::test]
-async fn a_role_changes_at_once_and_the_last_owner_stays_one() {
+async fn a_role_changes_at_once_and_an_owner_remains() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let (member, id) = owner.with_member(&server, "grace@example.com", "editor").await;
@@ -207,8 +207,8 @@ async fn a_role_changes_at_once_and_the_last_owner_stays_one() {
     assert_eq!(set(&own, "owner").await.status, 200);
     assert_eq!(set(&id, "king").await.status, 400);
     assert_eq!(set(&id, "owner").await.status, 200);
-    assert_eq!(set(&own, "editor").await.status, 200, "there is another one");
-    assert_eq!(set(&id, "editor").await.status, 403, "an editor changes no roles");
+    assert_eq!(set(&own, "editor").await.status, 200, "another owner remains");
+    assert_eq!(set(&id, "editor").await.status, 403, "an editor cannot change roles");
 }
 
 #[tokio::test]
@@ -241,7 +241,7 @@ async fn a_removed_members_keys_are_revoked_on_request() {
     let (own, theirs) = (key(&owner).await, key(&member).await);
     let listed = owner.get("/keys").await.body;
     assert_eq!(listed["keys"][0]["created_by"], id);
-    assert_eq!(listed["keys"][2]["created_by"], Value::Null, "an operator's");
+    assert_eq!(listed["keys"][2]["created_by"], Value::Null, "an operator's key");
     let path = format!("/app/api/members/{id}?revoke_keys=true");
     assert_eq!(owner.send(Method::DELETE, &path, None).await.status, 204);
     assert_eq!(server.send_as(&theirs, Method::GET, "/api/links", None).await.status, 401);
@@ -249,7 +249,7 @@ async fn a_removed_members_keys_are_revoked_on_request() {
 }
 
 #[tokio::test]
-async fn owners_read_their_accounts_audit_trail_and_no_other() {
+async fn only_owners_read_their_accounts_audit_trail() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let other = owner.of_other_account(&server, "eve@example.com", "business").await;

@@ -1,4 +1,4 @@
-//! Links in and out as CSV.
+//! Import and export of links as CSV.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ async fn a_dry_run_predicts_the_import() {
     file += "example.com/b,,,,\r\n";
     file += "nowhere,Bad,bad,,\r\n\r\n";
     file += "https://example.com/c,Taken,taken,,\r\n";
-    // Enough rows that the second "first" is in another batch.
+    // Enough rows to put the second "first" into another batch.
     for number in 0..600 {
         file += &format!("https://example.com/{number},n{number},row-{number},,\r\n");
     }
@@ -86,7 +86,7 @@ async fn a_dry_run_predicts_the_import() {
         .fetch_one(&mut server.engines.postgres().await)
         .await
         .unwrap();
-    assert_eq!(kept, 0, "the file goes when it is done");
+    assert_eq!(kept, 0, "the file is removed after the import");
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn files_of_every_spreadsheet_are_imported() {
     assert_eq!((owner.get(&path).await.status.as_u16(), other.get(&path).await.status.as_u16()), (200, 404));
     let id = text(&report["import_id"]);
     let turned = send(&owner, &format!("?import_id={id}"), "destination\n").await;
-    assert_eq!(turned.status, 404, "a try-out does not become an import");
+    assert_eq!(turned.status, 404, "a dry run does not become an import");
     let again = send(&other, &format!("?dry_run=true&import_id={id}"), "destination\n").await;
     assert_eq!(again.status, 404);
     let again = send(&owner, &format!("?dry_run=true&import_id={id}"), "destination\n").await;
@@ -135,7 +135,7 @@ async fn control_characters_reject_a_row_only() {
     let header = "name,destination,slug,tags,external_id,is_active,expires_at,redirect_status,forward_query,\
                   append_click_id";
     let columns = header.split(',').count();
-    // NUL, which Postgres takes in no text; another control character; bytes of Latin-1; half a character of UTF-8.
+    // NUL, which Postgres does not store; another control character; a byte of Latin-1; half a UTF-8 character.
     let bad = [&b"a\0b"[..], b"a\x07b", b"caf\xe9", b"a\xf0\x9f\x9a"];
     let mut file = header.as_bytes().to_vec();
     for cell in bad {
@@ -159,7 +159,7 @@ async fn control_characters_reject_a_row_only() {
         }
     }
     assert_eq!(count(&server).await, 1);
-    // UTF-16 without its mark is no text that could be told from others.
+    // UTF-16 without a byte order mark cannot be recognized.
     let unmarked: Vec<u8> =
         "destination\nhttps://example.com\n".encode_utf16().flat_map(u16::to_be_bytes).collect();
     assert_eq!(import(&owner, true, unmarked).await.status, 400);
@@ -178,7 +178,7 @@ async fn an_import_stops_at_the_plans_cap() {
     for dry_run in [true, false] {
         let report = import(&free, dry_run, file.clone()).await.body;
         assert_eq!(numbers(&report), [450, 25, 425], "dry run: {dry_run}");
-        assert_eq!(report["results"].as_array().unwrap().len(), 200, "the first ones are told");
+        assert_eq!(report["results"].as_array().unwrap().len(), 200, "the report lists the first 200");
         let refused = free.path(&format!("/links/import/{}/refused", text(&report["import_id"])));
         let refused = free.bare(Method::GET, &refused).send().await.unwrap();
         assert_eq!(refused.headers()["content-disposition"], r#"attachment; filename="refused.csv""#);
@@ -187,7 +187,7 @@ async fn an_import_stops_at_the_plans_cap() {
         assert_eq!(
             (lines.len(), lines[0]),
             (426, "row,status,message,content"),
-            "and all of them are in a file"
+            "the file lists all of them"
         );
         assert!(lines[1].starts_with("27,403,") && lines[425].starts_with("451,403,"), "{refused}");
         assert!(lines[1].ends_with(",https://example.com/25"), "{}", lines[1]);
@@ -217,7 +217,7 @@ async fn an_import_stops_when_10_000_rows_were_rejected() {
 }
 
 #[tokio::test]
-async fn an_account_may_send_so_many_bytes_to_import_on_a_day() {
+async fn imported_bytes_are_limited_per_day() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let free = owner.of_other_account(&server, "eve@example.com", "free").await;
@@ -244,8 +244,8 @@ async fn an_account_may_send_so_many_bytes_to_import_on_a_day() {
     assert_eq!(import(&free, true, file).await.status, 200, "another day");
 }
 
-/// Makes three of ten rows of an import take some milliseconds more: an import of some thousand rows lasts longer than
-/// the request that sends it, on every machine.
+/// Delays three of ten rows of an import by some milliseconds, so that an import of some thousand rows lasts longer
+/// than the request that sends it, on every machine.
 pub(crate) async fn slow_down_imports(engines: &Isolated) {
     let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql
             AS $$ BEGIN PERFORM pg_sleep(0.002); RETURN NEW; END $$;
@@ -275,7 +275,7 @@ async fn an_import_resumes_after_its_process_ended() {
         .await
         .unwrap();
     assert!(so_far > 0 && so_far < ROWS, "{so_far}");
-    // Two that want to go on with it.
+    // Two instances compete for the rest of the import.
     let config = config(&engines);
     let _other = Server::serve(engines.clone(), config.clone()).await;
     let mut server = Server::serve(engines, config).await;
@@ -340,7 +340,7 @@ async fn an_export_has_no_formula_and_is_imported_unchanged() {
     assert_eq!(answer.headers()["content-disposition"], r#"attachment; filename="links.csv""#);
     let file = answer.text().await.unwrap();
     assert_eq!(file.split("\r\n").count(), 1_003, "each link is a line");
-    assert!(file.contains(r#""'=HYPERLINK(""x"",""y"")""#), "a text and no formula");
+    assert!(file.contains(r#""'=HYPERLINK(""x"",""y"")""#), "a text, not a formula");
 
     let created =
         owner.send(Method::POST, "/app/api/workspaces", Some(json!({"name": "b", "kind": "personal"}))).await;
@@ -362,7 +362,7 @@ async fn an_export_has_no_formula_and_is_imported_unchanged() {
     .await
     .unwrap();
     assert_eq!(same, 1_001);
-    // All columns but id and time of creation.
+    // All columns except the id and the time of creation.
     let cells = |file: &str| {
         file.split("\r\n").map(|line| line.rsplitn(4, ',').last().unwrap().to_owned()).collect::<Vec<_>>()
     };

@@ -1,4 +1,4 @@
-//! Clicks as they happen, with a key and at the dashboard.
+//! Live streams of clicks, with a key and in the dashboard.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl Clicker {
         }
     }
 
-    /// A click as the edge publishes it, and confirmed by the broker.
+    /// Publishes a click as the edge does, and waits until the broker has confirmed it.
     async fn click(&self, workspace: &str, link: &str, id: &str) {
         self.send(&click(workspace, link, id)).await;
     }
@@ -83,12 +83,12 @@ impl Listener {
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), 200);
         let mut listener = Self { response, unread: String::new() };
-        // Clicks from here on are not missed.
+        // From now on, the stream misses no click.
         assert!(listener.block().await.unwrap().starts_with(": "));
         listener
     }
 
-    /// The text up to the next empty line; none at the end.
+    /// Returns the text up to the next empty line, or none at the end.
     async fn block(&mut self) -> Option<String> {
         loop {
             if let Some((block, rest)) = self.unread.split_once("\n\n") {
@@ -103,7 +103,7 @@ impl Listener {
 
     async fn event(&mut self) -> Event {
         loop {
-            let block = self.block().await.expect("the stream goes on");
+            let block = self.block().await.expect("the stream continues");
             let field =
                 |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
             if !field("event: ").is_empty() {
@@ -150,7 +150,7 @@ async fn a_click_is_streamed_to_listeners_of_its_workspace_and_link() {
     clicker.click(&owner.workspace, &one, "first").await;
     let first = at_dashboard.event().await;
     assert_eq!((first.kind.as_str(), &first.data["click_id"]), ("click", &json!("first")));
-    assert_eq!(first.data["utm_source"], "two\nlines", "and no line of its own");
+    assert_eq!(first.data["utm_source"], "two\nlines", "a line break does not split the event");
     assert_eq!(first.data["class"], "bot");
     assert!(!first.data.to_string().contains("visitor") && !first.data.to_string().contains("secret agent"));
     clicker.click(&owner.workspace, &two, "second").await;
@@ -173,7 +173,7 @@ async fn a_stream_resumes_at_another_instance() {
         let request = instance.request(Method::GET, &path).header("cookie", owner.cookie.clone().unwrap());
         request.header("last-event-id", id)
     };
-    // Somebody listens there too, or nothing would be kept.
+    // An instance keeps clicks only while it has a listener.
     let mut other = Listener::open(there("")).await;
     clicker.click(&owner.workspace, &link, "seen").await;
     let seen = here.event().await;
@@ -186,7 +186,7 @@ async fn a_stream_resumes_at_another_instance() {
     let mut missed: [String; 5] = again.click_ids().await;
     missed.sort();
     assert_eq!(missed, [0, 1, 2, 3, 4].map(|number| format!("missed-{number}")));
-    // Another instance has the same clicks in an order of its own: rather twice than not at all.
+    // Another instance has the same clicks in another order, so it may repeat clicks, but skips none.
     let mut again = Listener::open(there(&seen.id)).await;
     let mut first = again.event().await;
     if first.kind == "gap" {
@@ -197,7 +197,7 @@ async fn a_stream_resumes_at_another_instance() {
         let [id] = again.click_ids().await;
         ids.push(id);
     }
-    // What nobody knows any more is told as a gap.
+    // An instance that no longer has the clicks after an id sends a gap.
     let mut late = Listener::open(there("1000-0-1-00000000")).await;
     assert_eq!(late.event().await.kind, "gap");
 }
@@ -206,8 +206,8 @@ async fn a_stream_resumes_at_another_instance() {
 async fn streams_need_permission_and_end_at_shutdown() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
-    let nobodys = LinkId::from_uuid(uuid::Uuid::now_v7());
-    assert_eq!(server.send(Method::GET, &format!("/api/links/{nobodys}/live"), None).await.status, 404);
+    let unknown = LinkId::from_uuid(uuid::Uuid::now_v7());
+    assert_eq!(server.send(Method::GET, &format!("/api/links/{unknown}/live"), None).await.status, 404);
     assert_eq!(answer(server.request(Method::GET, "/api/live")).await.status, 401);
     let mut listeners = Vec::new();
     for _ in 0..50 {
@@ -218,7 +218,7 @@ async fn streams_need_permission_and_end_at_shutdown() {
     let mut last = listeners.pop().unwrap();
     drop(listeners);
     let engines = server.stop().await;
-    // A stream that is open until the drain's deadline is cut, which is an error.
+    // A stream that is still open at the drain's deadline is cut, which is an error.
     while let Some(block) = last.block().await {
         assert!(block.starts_with(':'), "{block}");
     }
@@ -243,7 +243,7 @@ async fn an_account_has_a_limit_of_streams_over_all_workspaces() {
     assert_eq!((refused.status.as_u16(), &refused.body["code"]), (429, &json!("RATE_LIMITED")));
     assert_eq!(refused.headers["retry-after"], "10");
     let refused = answer(server.request(Method::GET, "/api/live").bearer_auth(&server.key)).await;
-    assert_eq!(refused.status, 429, "a key's are the account's too");
+    assert_eq!(refused.status, 429, "streams of a key count, too");
     let other = owner.of_other_account(&server, "eve@example.com", "free").await;
     Listener::open(other.bare(Method::GET, &other.path("/live"))).await;
 }
@@ -269,13 +269,13 @@ async fn a_process_has_a_limit_of_streams() {
         let refused = browser.get("/live").await;
         assert_eq!((refused.status.as_u16(), &refused.body["code"]), (503, &json!("UNAVAILABLE")));
         assert_eq!(refused.headers["retry-after"], "10");
-        assert_eq!(browser.get("/usage").await.status, 200, "all else is answered");
+        assert_eq!(browser.get("/usage").await.status, 200, "other requests are answered");
     }
-    // Nothing happens on the streams by which it could be noticed that somebody has left.
+    // No event is written to the streams, so no failed write reveals that a listener has left.
     for _ in 0..3 {
         listeners.pop();
         let request = || other.bare(Method::GET, &other.path("/live"));
-        let again = tests::eventually("there is a place again", async || {
+        let again = tests::eventually("another stream may be opened", async || {
             let response = request().send().await.unwrap();
             if response.status() == 200 { Ok(response) } else { Err(response.status()) }
         });
@@ -301,5 +301,5 @@ async fn a_stream_ends_after_its_member_or_key_is_removed() {
             assert_eq!(block, ":", "nothing but comments");
         }
     }
-    assert_eq!(of_owner.block().await.as_deref(), Some(":"), "who may listen goes on");
+    assert_eq!(of_owner.block().await.as_deref(), Some(":"), "the owner's stream continues");
 }

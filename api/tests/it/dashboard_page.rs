@@ -1,4 +1,4 @@
-//! The dashboard's page, whether or not it is part of the build.
+//! The dashboard's page, also in builds without it.
 
 use reqwest::Method;
 
@@ -14,7 +14,7 @@ async fn the_root_redirects_to_the_dashboard() {
             (answer.status().as_u16(), &answer.headers()["location"]),
             (303, &"/app".parse().unwrap())
         );
-        assert!(!answer.headers().contains_key("x-ratelimit-limit"), "it costs nothing");
+        assert!(!answer.headers().contains_key("x-ratelimit-limit"), "no rate limit");
     }
     let posted = answer(server.request(Method::POST, "/")).await;
     assert_eq!((posted.status.as_u16(), posted.body["code"].as_str()), (405, Some("METHOD_NOT_ALLOWED")));
@@ -31,7 +31,7 @@ async fn the_page_is_at_every_path_below_app_except_the_api() {
             assert!(policy.starts_with("default-src 'none'; script-src 'self'"), "{policy}");
             assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
             assert!(!answer.headers().contains_key("access-control-allow-origin"), "for no other site");
-            assert!(!answer.headers().contains_key("x-ratelimit-limit"), "files cost nothing");
+            assert!(!answer.headers().contains_key("x-ratelimit-limit"), "no rate limit for files");
         }
     }
     let missing = server.request(Method::GET, "/app/assets/none.js").send().await.unwrap();

@@ -1,4 +1,4 @@
-//! What must let nobody in, at every route of the dashboard there is: one that is added is asked too.
+//! Every route of the dashboard rejects requests without permission; new routes are covered automatically.
 
 use api::Access;
 use reqwest::{Method, RequestBuilder};
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::dashboard::{Browser, PASSWORD};
 use crate::server::{Answer, Server, answer, text};
 
-/// A route and the place of its ids.
+/// A route of the dashboard.
 struct Route {
     method: Method,
     /// The path below `/app/api`, with names in braces.
@@ -18,7 +18,7 @@ struct Route {
     is_open: bool,
 }
 
-/// What a workspace has.
+/// The ids of a workspace and of a resource of each kind.
 #[derive(Debug, Clone, PartialEq)]
 struct Ids {
     workspace: String,
@@ -31,7 +31,7 @@ struct Ids {
     session: String,
 }
 
-fn every() -> Vec<Route> {
+fn routes() -> Vec<Route> {
     let routes = api::dashboard_operations().into_iter().map(|(method, path, access)| Route {
         method,
         path,
@@ -40,12 +40,12 @@ fn every() -> Vec<Route> {
     routes.collect()
 }
 
-fn of_workspace() -> Vec<Route> {
-    every().into_iter().filter(|route| route.path.starts_with("workspaces/{workspace}/")).collect()
+fn workspace_routes() -> Vec<Route> {
+    routes().into_iter().filter(|route| route.path.starts_with("workspaces/{workspace}/")).collect()
 }
 
 impl Route {
-    /// The path with ids in it.
+    /// Returns the path with these ids.
     fn at(&self, ids: &Ids) -> String {
         let id = match self.path.trim_start_matches("workspaces/{workspace}/") {
             path if path.starts_with("links/import") => &ids.import,
@@ -55,7 +55,7 @@ impl Route {
             path if path.starts_with("members") => &ids.user,
             path if path.starts_with("sessions") => &ids.session,
             path => {
-                assert!(!path.contains("{id}"), "whose id has {path}?");
+                assert!(!path.contains("{id}"), "{path} needs an id of an unknown kind");
                 &ids.link
             }
         };
@@ -67,7 +67,7 @@ impl Route {
         format!("/app/api/{path}{query}")
     }
 
-    /// A body with which the route would do its work.
+    /// Returns a body that the route accepts.
     fn body(&self) -> Value {
         let link = json!({"name": "b", "destination": "https://example.com", "external_id": "b"});
         match (self.path.trim_start_matches("workspaces/{workspace}/"), self.method.as_str()) {
@@ -89,7 +89,7 @@ impl Route {
         }
     }
 
-    /// The request as the page sends it.
+    /// Prepares the request as the page sends it.
     fn request(&self, browser: &Browser, ids: &Ids) -> RequestBuilder {
         let request = browser.request(self.method.clone(), &self.at(ids));
         match (&self.method, self.path.ends_with("links/import")) {
@@ -102,42 +102,42 @@ impl Route {
     }
 }
 
-/// Makes one of everything in the browser's workspace.
-async fn make(browser: &Browser) -> Ids {
-    let made = async |path: &str, body| text(&browser.post(path, body).await.body["id"]);
+/// Creates a resource of each kind in the browser's workspace.
+async fn create_resources(browser: &Browser) -> Ids {
+    let create = async |path: &str, body| text(&browser.post(path, body).await.body["id"]);
     let file = browser.request(Method::POST, &browser.path("/links/import?dry_run=true"));
     let file = file.header("content-type", "text/csv").body("destination\nhttps://example.com\n");
     let endpoint =
-        made("/webhooks", json!({"url": "https://example.com/a", "events": ["click.created"]})).await;
+        create("/webhooks", json!({"url": "https://example.com/a", "events": ["click.created"]})).await;
     let test = browser.post(&format!("/webhooks/{endpoint}/test"), json!({})).await;
     Ids {
         workspace: browser.workspace.clone(),
-        link: made("/links", json!({"name": "a", "destination": "https://example.com"})).await,
+        link: create("/links", json!({"name": "a", "destination": "https://example.com"})).await,
         endpoint,
         delivery: text(&test.body["delivery_id"]),
-        key: made("/keys", json!({"name": "a", "scope": "read"})).await,
+        key: create("/keys", json!({"name": "a", "scope": "read"})).await,
         import: text(&answer(file).await.body["import_id"]),
         user: text(&browser.send(Method::GET, "/app/api/session", None).await.body["user"]["id"]),
         session: text(&browser.send(Method::GET, "/app/api/sessions", None).await.body["sessions"][0]["id"]),
     }
 }
 
-/// What the owner has: what of it would differ if something had been changed.
-async fn all(owner: &Browser) -> Vec<Value> {
+/// Returns the owner's links, endpoints, keys, tags, members and workspaces, to detect a change.
+async fn state_of(owner: &Browser) -> Vec<Value> {
     let links = owner.get("/links").await.body["links"].as_array().unwrap().clone();
-    let mut all: Vec<Value> = links.iter().map(|link| json!([link["id"], link["name"]])).collect();
+    let mut state: Vec<Value> = links.iter().map(|link| json!([link["id"], link["name"]])).collect();
     for path in ["/webhooks", "/keys", "/tags"] {
-        all.push(owner.get(path).await.body);
+        state.push(owner.get(path).await.body);
     }
     for path in ["/app/api/members", "/app/api/workspaces"] {
-        all.push(owner.send(Method::GET, path, None).await.body);
+        state.push(owner.send(Method::GET, path, None).await.body);
     }
-    all
+    state
 }
 
-fn is_refused(answer: &Answer, status: u16, code: &str, route: &Route, why: &str) {
-    let what = format!("{} {}, {why}: {}", route.method, route.path, answer.body);
-    assert_eq!((answer.status.as_u16(), &answer.body["code"]), (status, &json!(code)), "{what}");
+fn assert_rejected(answer: &Answer, status: u16, code: &str, route: &Route, why: &str) {
+    let request = format!("{} {}, {why}: {}", route.method, route.path, answer.body);
+    assert_eq!((answer.status.as_u16(), &answer.body["code"]), (status, &json!(code)), "{request}");
 }
 
 #[tokio::test]
@@ -145,22 +145,22 @@ async fn no_operation_shows_another_workspace() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let other = owner.of_other_account(&server, "eve@example.com", "business").await;
-    let theirs = make(&owner).await;
-    let own = make(&other).await;
+    let theirs = create_resources(&owner).await;
+    let own = create_resources(&other).await;
     let body = json!({"name": "Second", "kind": "personal"});
     let second = owner.send(Method::POST, "/app/api/workspaces", Some(body)).await.body;
-    let before = all(&owner).await;
+    let before = state_of(&owner).await;
 
-    // Everything in a workspace of another account, and in none.
+    // Every route in a workspace of another account, and in unknown and malformed workspaces.
     let nowhere = [WorkspaceId::from_uuid(Uuid::nil()).to_string(), "nonsense".to_owned(), "%00".to_owned()];
     for workspace in [theirs.workspace.clone()].into_iter().chain(nowhere) {
         let ids = Ids { workspace, ..theirs.clone() };
-        for route in of_workspace() {
+        for route in workspace_routes() {
             let refused = answer(route.request(&other, &ids)).await;
-            is_refused(&refused, 404, "NOT_FOUND", &route, "in a foreign workspace");
+            assert_rejected(&refused, 404, "NOT_FOUND", &route, "in a foreign workspace");
         }
     }
-    // Their ids, ids of nothing, and invalid ids, in one's own workspace; and those of one's own other workspace.
+    // Foreign, unknown and malformed ids, and ids of another workspace of the same account.
     let unknown = Ids {
         workspace: own.workspace.clone(),
         link: LinkId::from_uuid(Uuid::nil()).to_string(),
@@ -189,45 +189,45 @@ async fn no_operation_shows_another_workspace() {
         ..theirs.clone()
     };
     for (browser, ids) in [(&other, &foreign), (&other, &unknown), (&other, &nonsense), (&owner, &second)] {
-        for route in every().into_iter().filter(|route| route.path.contains("{id}")) {
+        for route in routes().into_iter().filter(|route| route.path.contains("{id}")) {
             let refused = answer(route.request(browser, ids)).await;
-            is_refused(&refused, 404, "NOT_FOUND", &route, "with a foreign id");
+            assert_rejected(&refused, 404, "NOT_FOUND", &route, "with a foreign id");
         }
     }
-    // A session is no way into the public API, and a key none into the dashboard.
-    for route in of_workspace() {
+    // The dashboard accepts no key, and the public API no session.
+    for route in workspace_routes() {
         let request = server.request(route.method.clone(), &route.at(&theirs)).bearer_auth(&server.key);
         let request =
             request.header("x-requested-with", "hopline").header("content-type", "application/json");
-        is_refused(&answer(request).await, 401, "UNAUTHORIZED", &route, "with a key");
+        assert_rejected(&answer(request).await, 401, "UNAUTHORIZED", &route, "with a key");
     }
     assert_eq!(answer(owner.bare(Method::GET, "/api/links")).await.status, 401);
-    assert_eq!(all(&owner).await, before, "nothing has changed");
+    assert_eq!(state_of(&owner).await, before, "nothing has changed");
 }
 
 #[tokio::test]
 async fn a_removed_members_session_is_rejected_by_every_operation() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
-    // Even one who could do everything.
+    // An owner, who may use every operation.
     let (removed, id) = owner.with_member(&server, "grace@example.com", "owner").await;
-    let ids = make(&removed).await;
+    let ids = create_resources(&removed).await;
     assert_eq!(owner.send(Method::DELETE, &format!("/app/api/members/{id}"), None).await.status, 204);
-    let before = all(&owner).await;
-    for route in every().into_iter().filter(|route| !route.is_open) {
+    let before = state_of(&owner).await;
+    for route in routes().into_iter().filter(|route| !route.is_open) {
         let refused = answer(route.request(&removed, &ids)).await;
-        is_refused(&refused, 401, "UNAUTHORIZED", &route, "after the removal");
+        assert_rejected(&refused, 401, "UNAUTHORIZED", &route, "after the removal");
     }
-    assert_eq!(all(&owner).await, before, "nothing has changed");
+    assert_eq!(state_of(&owner).await, before, "nothing has changed");
 }
 
 #[tokio::test]
 async fn no_operation_accepts_a_cross_site_change() {
     let server = Server::start().await;
     let browser = Browser::set_up(&server).await;
-    let ids = make(&browser).await;
-    let before = all(&browser).await;
-    // What a page of another site can send: forms, texts, and whatever a careless CORS policy would let through.
+    let ids = create_resources(&browser).await;
+    let before = state_of(&browser).await;
+    // Requests that a page of another site can send, and those that a careless CORS policy would let through.
     let forged: [(&str, &[(&str, &str)]); 7] = [
         ("form", &[("content-type", "application/x-www-form-urlencoded")]),
         ("text", &[("content-type", "text/plain")]),
@@ -247,7 +247,7 @@ async fn no_operation_accepts_a_cross_site_change() {
         ),
         ("the header without json", &[("x-requested-with", "hopline")]),
     ];
-    let writing: Vec<Route> = every().into_iter().filter(|route| route.method != Method::GET).collect();
+    let writing: Vec<Route> = routes().into_iter().filter(|route| route.method != Method::GET).collect();
     assert!(writing.len() > 20);
     for route in &writing {
         let path = route.at(&ids);
@@ -256,7 +256,7 @@ async fn no_operation_accepts_a_cross_site_change() {
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
-            is_refused(&answer(request).await, 403, "FORBIDDEN", route, what);
+            assert_rejected(&answer(request).await, 403, "FORBIDDEN", route, what);
         }
         let preflight = browser
             .bare(Method::OPTIONS, &path)
@@ -267,7 +267,7 @@ async fn no_operation_accepts_a_cross_site_change() {
         assert!(!preflight.status().is_success(), "{path}");
         assert!(!preflight.headers().contains_key("access-control-allow-origin"), "{path}");
     }
-    assert_eq!(all(&browser).await, before, "nothing has changed, and the session is still there");
+    assert_eq!(state_of(&browser).await, before, "nothing has changed, and the session is still there");
     let read = browser.bare(Method::GET, "/app/api/session").header("origin", "https://evil.example");
     let read = read.send().await.unwrap();
     assert!(!read.headers().contains_key("access-control-allow-origin"), "no other site reads it");
@@ -276,24 +276,24 @@ async fn no_operation_accepts_a_cross_site_change() {
 }
 
 #[tokio::test]
-async fn a_viewer_sees_everything_and_changes_nothing() {
+async fn a_viewer_has_read_access_only() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let (viewer, _) = owner.with_member(&server, "vera@example.com", "viewer").await;
-    let ids = make(&owner).await;
-    let before = all(&owner).await;
-    for route in of_workspace().into_iter().filter(|route| !route.path.ends_with("live")) {
+    let ids = create_resources(&owner).await;
+    let before = state_of(&owner).await;
+    for route in workspace_routes().into_iter().filter(|route| !route.path.ends_with("live")) {
         let request = route.request(&viewer, &ids);
         if route.method == Method::GET {
-            // Some answer files and pictures.
+            // Some routes return files or images.
             let status = request.send().await.unwrap().status();
             assert!(status.is_success(), "{} {}: {status}", route.method, route.path);
         } else {
-            is_refused(&answer(request).await, 403, "FORBIDDEN", &route, "by a viewer");
+            assert_rejected(&answer(request).await, 403, "FORBIDDEN", &route, "by a viewer");
         }
     }
-    for route in every().into_iter().filter(|route| route.path.starts_with("audit")) {
-        is_refused(&answer(route.request(&viewer, &ids)).await, 403, "FORBIDDEN", &route, "by a viewer");
+    for route in routes().into_iter().filter(|route| route.path.starts_with("audit")) {
+        assert_rejected(&answer(route.request(&viewer, &ids)).await, 403, "FORBIDDEN", &route, "by a viewer");
     }
-    assert_eq!(all(&owner).await, before, "nothing has changed");
+    assert_eq!(state_of(&owner).await, before, "nothing has changed");
 }

@@ -1,4 +1,4 @@
-//! Signing in and out, set-up, members; and what must not let anybody in.
+//! Set-up, sign-in and sign-out, sessions and members.
 
 use reqwest::Method;
 use serde_json::json;
@@ -28,7 +28,7 @@ async fn the_first_owner_is_set_up_once_with_the_token() {
     let done = browser.send(Method::POST, "/app/api/setup", Some(owner(&token, PASSWORD))).await;
     assert_eq!(done.status, 200, "{}", done.body);
     assert_eq!(done.body["user"]["role"], "owner");
-    assert_eq!(done.body["account"]["id"], json!(server.account), "the account that was there");
+    assert_eq!(done.body["account"]["id"], json!(server.account), "the existing account");
     assert_eq!(done.body["workspaces"][0]["id"], json!(server.workspace));
     assert_eq!(done.body["public_url"], "https://go.example");
     let cookie = done.headers["set-cookie"].to_str().unwrap();
@@ -37,7 +37,7 @@ async fn the_first_owner_is_set_up_once_with_the_token() {
     let again = browser.send(Method::POST, "/app/api/setup", Some(owner(&token, PASSWORD))).await;
     assert_eq!(again.status, 403);
 
-    assert_eq!(browser.sign_in("ADA@example.com", PASSWORD).await.status, 200, "in whatever case");
+    assert_eq!(browser.sign_in("ADA@example.com", PASSWORD).await.status, 200, "emails ignore case");
     let session = browser.send(Method::GET, "/app/api/session", None).await;
     assert_eq!(session.body, done.body);
 }
@@ -64,7 +64,7 @@ async fn countries_are_attributed_where_the_licence_requires_it() {
         browser.at(server);
         browser.send(Method::GET, "/app/api/session", None).await.body["attribution"].clone()
     };
-    assert_eq!(attribution(&server).await, json!(null), "no data at all");
+    assert_eq!(attribution(&server).await, json!(null), "no country data");
     let mut with_lists = config(&server.engines);
     with_lists.data_dir = Some("lists".into());
     let with_lists = Server::serve(server.engines.clone(), with_lists).await;
@@ -112,7 +112,7 @@ async fn sign_in_attempts_are_limited_over_all_instances() {
             }
         }
     };
-    // A stranger at one address keeps nobody out who is at another one.
+    // Failures from one address do not lock out others.
     fail(0..1).await;
     assert_eq!(attempt(&here, "203.0.113.1", "ada@example.com", PASSWORD).await.status, 200);
     fail(1..11).await;
@@ -122,7 +122,7 @@ async fn sign_in_attempts_are_limited_over_all_instances() {
         let wait: u64 = refused.headers["retry-after"].to_str().unwrap().parse().unwrap();
         assert!((1..=900).contains(&wait), "{wait}");
     }
-    // Who tries many emails from one address is refused too, and then uses up nobody's.
+    // Trying many emails is limited and does not count against their owners.
     let address = "203.0.113.9";
     let mut refused = 0;
     for number in 0..70 {
@@ -139,7 +139,7 @@ async fn sign_in_attempts_are_limited_over_all_instances() {
         .execute(&mut server.engines.postgres().await)
         .await
         .unwrap();
-    assert_eq!(attempt(&here, "203.0.113.1", "ada@example.com", PASSWORD).await.status, 200, "it passes");
+    assert_eq!(attempt(&here, "203.0.113.1", "ada@example.com", PASSWORD).await.status, 200, "it expires");
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn sign_out_ends_one_session_or_all() {
     assert_eq!((status(&first).await, status(&others[0]).await), (401, 200));
     assert_eq!(others[0].send(Method::POST, "/app/api/sign-out-everywhere", None).await.status, 204);
     assert_eq!((status(&others[0]).await, status(&others[1]).await), (401, 401));
-    assert_eq!(first.send(Method::POST, "/app/api/sign-out", None).await.status, 204, "nobody is signed in");
+    assert_eq!(first.send(Method::POST, "/app/api/sign-out", None).await.status, 204, "without a session");
 }
 
 #[tokio::test]
@@ -176,11 +176,11 @@ async fn a_session_expires() {
 }
 
 #[tokio::test]
-async fn a_planted_session_token_is_never_signed_in() {
+async fn sign_in_replaces_a_planted_session_token() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let mut browser = Browser::new(&server);
-    // Somebody else has put a token into the browser: a made-up one, and then one of a session of their own.
+    // An attacker has planted a token in the browser: an invented one, then one of the attacker's session.
     for planted in [format!("hopline_session={}", "A".repeat(43)), owner.cookie.clone().unwrap()] {
         browser.cookie = Some(planted.clone());
         assert_eq!(browser.sign_in("ada@example.com", PASSWORD).await.status, 200);
@@ -189,12 +189,12 @@ async fn a_planted_session_token_is_never_signed_in() {
         attacker.cookie = Some(planted);
         assert_eq!(attacker.send(Method::GET, "/app/api/session", None).await.status, 401);
     }
-    // The database alone signs nobody in.
+    // A database copy is not enough to sign in.
     let digests: Vec<Vec<u8>> = sqlx::query_scalar("SELECT token_sha256 FROM sessions")
         .fetch_all(&mut server.engines.postgres().await)
         .await
         .unwrap();
-    assert_eq!(digests.len(), 2, "one of each sign-in, and none of those before");
+    assert_eq!(digests.len(), 2, "one of each sign-in, and none of the planted ones");
     assert!(digests.iter().all(|digest| digest.len() == 32));
 }
 
@@ -232,7 +232,7 @@ async fn a_cookie_is_secure_behind_tls() {
         assert_eq!(signed_in.headers.contains_key("strict-transport-security"), is_tls, "{proto}");
     }
     let elsewhere = Browser::new(&at_url).sign_in("ada@example.com", PASSWORD).await;
-    assert_eq!(elsewhere.status, 403, "its origin is the address it was asked at, not the page's");
+    assert_eq!(elsewhere.status, 403, "its origin is not the dashboard's URL");
 }
 
 #[tokio::test]
@@ -289,7 +289,7 @@ async fn only_owners_change_members() {
     assert_eq!(owner.get("/links").await.body["links"][0]["id"], made.body["id"]);
     let gone = owner.send(Method::DELETE, &format!("/app/api/members/{id}"), None).await;
     assert_eq!(gone.status, 404);
-    // A key belongs to its workspace: it goes on, in the list where owners see and revoke it.
+    // A key belongs to its workspace: it stays valid, and owners can see and revoke it.
     assert_eq!(server.send_as(&text(&key["key"]), Method::GET, "/api/links", None).await.status, 200);
     let listed = owner.get("/keys").await.body;
     let kept = listed["keys"].as_array().unwrap().iter().find(|one| one["id"] == key["id"]).unwrap();
@@ -302,13 +302,13 @@ async fn only_owners_change_members() {
             .unwrap();
     assert!(made_by.contains(&id), "{made_by}");
     let last = owner.send(Method::DELETE, &format!("/app/api/members/{ada}"), None).await;
-    assert_eq!((last.status.as_u16(), &last.body["code"]), (403, &json!("FORBIDDEN")), "somebody must stay");
+    assert_eq!((last.status.as_u16(), &last.body["code"]), (403, &json!("FORBIDDEN")), "an owner must stay");
     let kept: (Option<String>, String, Option<String>) =
         sqlx::query_as("SELECT email, name, password_hash FROM users WHERE removed_at IS NOT NULL")
             .fetch_one(&mut server.engines.postgres().await)
             .await
             .unwrap();
-    assert_eq!(kept, (None, String::new(), None), "nothing is known of who was removed");
+    assert_eq!(kept, (None, String::new(), None), "no personal data of a removed member stays");
 }
 
 #[tokio::test]

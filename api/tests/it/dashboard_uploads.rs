@@ -1,4 +1,4 @@
-//! Files on their way to an import: sent again, broken off, many at once; and whose turn it is.
+//! Uploads of files to import: repeated, interrupted and concurrent ones, and the order of imports.
 
 use futures_util::future::join_all;
 use futures_util::stream;
@@ -28,7 +28,7 @@ async fn imports(server: &Server) -> i64 {
         .unwrap()
 }
 
-/// Another workspace of the account.
+/// Creates another workspace of the account.
 async fn second_workspace(owner: &Browser) -> Browser {
     let body = json!({"name": "Second", "kind": "personal"});
     let made = owner.send(Method::POST, "/app/api/workspaces", Some(body)).await;
@@ -42,7 +42,7 @@ async fn second_workspace(owner: &Browser) -> Browser {
 async fn a_file_sent_twice_under_a_key_is_imported_once() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
-    // Without slugs: what is imported twice is there twice.
+    // Without slugs, a row that is imported twice creates two links.
     let rows = "destination\n".to_owned() + &"https://example.com\n".repeat(30);
     let many = join_all((0..8).map(|_| send_named(&owner, "k", "", rows.clone()))).await;
     for sent in &many {
@@ -63,39 +63,39 @@ async fn a_file_sent_twice_under_a_key_is_imported_once() {
     }
     let link = owner.request(Method::POST, &owner.path("/links")).header("idempotency-key", "k");
     let refused = answer(link.json(&json!({"name": "a", "destination": "https://example.com"}))).await;
-    assert_eq!(refused.status, 409, "a key is of one operation");
+    assert_eq!(refused.status, 409, "a key belongs to one operation");
     assert_eq!(send_named(&owner, "a b", "", rows.clone()).await.status, 400);
-    tests::eventually("what came again is forgotten", async || match imports(&server).await {
+    tests::eventually("the repeated uploads are removed", async || match imports(&server).await {
         1 => Ok(()),
         more => Err(more),
     })
     .await;
     let second = second_workspace(&owner).await;
     done(&second, send_named(&second, "k", "", rows.clone()).await).await;
-    assert_eq!(count(&server).await, 60, "another workspace's keys are its own");
+    assert_eq!(count(&server).await, 60, "each workspace has its own keys");
     sqlx::query("UPDATE idempotency_keys SET created_at = now() - interval '24 hours'")
         .execute(&mut server.engines.postgres().await)
         .await
         .unwrap();
     done(&owner, send_named(&owner, "k", "", rows).await).await;
-    assert_eq!(count(&server).await, 90, "and the next day it is another request");
+    assert_eq!(count(&server).await, 90, "a key expires after a day");
 }
 
 #[tokio::test]
 async fn an_interrupted_upload_leaves_nothing() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
-    // Some pieces of it are stored by the time.
+    // Large enough that some pieces are already stored.
     let whole = file(100_000, "row");
     let (half, _) = whole.split_at(whole.len() / 2);
-    // More often than there may be imports at a time.
+    // More often than the limit of imports at a time.
     for _ in 0..11 {
         let chunks = [Ok(half.to_owned()), Err(std::io::Error::other("the browser has left"))];
         let path = owner.path("/links/import");
         let request = owner.request(Method::POST, &path).header("content-type", "text/csv");
         let request = request.header("idempotency-key", "k").body(Body::wrap_stream(stream::iter(chunks)));
         assert!(request.send().await.is_err());
-        tests::eventually("what has come is forgotten", async || match imports(&server).await {
+        tests::eventually("the interrupted upload is removed", async || match imports(&server).await {
             0 => Ok(()),
             some => Err(some),
         })
@@ -113,7 +113,7 @@ async fn an_account_has_at_most_10_imports_under_concurrency() {
     let owner = Browser::set_up(&server).await;
     let other = owner.of_other_account(&server, "eve@example.com", "business").await;
     let second = second_workspace(&owner).await;
-    // No link can be made, so no import gets done.
+    // No link can be created, so no import finishes.
     let mut postgres = server.engines.postgres().await;
     let mut lock = postgres.begin().await.unwrap();
     sqlx::query("LOCK TABLE links IN EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
@@ -131,9 +131,9 @@ async fn an_account_has_at_most_10_imports_under_concurrency() {
         assert_eq!((refused.status.as_u16(), &refused.body["code"]), (429, &json!("RATE_LIMITED")));
         assert_eq!(refused.headers["retry-after"], "30");
     }
-    assert_eq!(send(&other, "", file(1, "theirs")).await.status, 200, "another account has its own");
+    assert_eq!(send(&other, "", file(1, "theirs")).await.status, 200, "another account has its own limit");
     lock.rollback().await.unwrap();
-    tests::eventually("all that were accepted are done", async || match count(&server).await {
+    tests::eventually("all accepted imports are done", async || match count(&server).await {
         11 => Ok(()),
         links => Err(links),
     })

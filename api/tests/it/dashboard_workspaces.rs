@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::dashboard::Browser;
 use crate::server::{Server, text};
 use crate::stats_model::{
-    Asked, DAYS, Model, conversion, midnight_before, store_conversions, store_rows, within_a_day,
+    DAYS, Model, Query, conversion, midnight_before, store_conversions, store_rows, within_a_day,
 };
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn members_change_links_on_every_plan() {
 }
 
 #[tokio::test]
-async fn a_list_shows_members_further_fields() {
+async fn members_see_more_fields_of_links() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let body = json!({
@@ -99,7 +99,7 @@ async fn a_list_shows_members_further_fields() {
     ] {
         assert_eq!(owner.get(&format!("/slugs/{slug}")).await.body, expected, "{slug}");
     }
-    // A slug belongs to the host: of another account it is as taken.
+    // A slug is unique on its host, so it is taken for other accounts, too.
     let other = owner.of_other_account(&server, "eve@example.com", "free").await;
     let seen = other.get(&format!("/slugs/{}", text(&link["slug"]))).await.body;
     assert_eq!(seen["reason"], "taken");
@@ -157,7 +157,7 @@ async fn a_key_created_without_a_name_is_called_api_key() {
 }
 
 #[tokio::test]
-async fn a_sparkline_is_the_human_clicks_of_each_of_the_last_30_days() {
+async fn a_sparkline_counts_human_clicks_of_30_days() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     let model = Model::create(&server, 31, 900).await;
@@ -173,7 +173,7 @@ async fn a_sparkline_is_the_human_clicks_of_each_of_the_last_30_days() {
             .map(|back| {
                 let start = midnight_before(today, back);
                 let end = start + TimeDelta::days(1);
-                model.clicks(Asked { link: Some(place), class: Some(Class::Human), start, end }).count()
+                model.clicks(Query { link: Some(place), class: Some(Class::Human), start, end }).count()
             })
             .collect();
         assert!(days.iter().sum::<usize>() > 0);

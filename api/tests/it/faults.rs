@@ -1,4 +1,4 @@
-//! Engines that are down, and requests that make no sense.
+//! Unreachable engines, and invalid requests.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -22,11 +22,11 @@ async fn the_api_starts_without_engines_and_names_them() {
     );
     assert_eq!(answer(http_client().get(format!("{}/healthz", server.operations))).await.status, 200);
 
-    let well_formed = tests_key();
+    let well_formed = unknown_key();
     let refused = server.send_as(&well_formed, Method::GET, "/api/links", None).await;
     assert_eq!((refused.status.as_u16(), &refused.body["code"]), (503, &json!("UNAVAILABLE")));
     assert!(refused.headers.contains_key("retry-after"));
-    // Answered without a statement: no key, and texts that are no keys.
+    // A missing or malformed key is rejected without a statement.
     let mut damaged = well_formed.clone();
     damaged.replace_range(10..11, "1");
     for key in ["", "nonsense", &damaged] {
@@ -37,7 +37,7 @@ async fn the_api_starts_without_engines_and_names_them() {
 }
 
 #[tokio::test]
-async fn readyz_names_the_engine_that_is_down_and_requires_postgres_alone() {
+async fn readyz_names_unreachable_engines_and_requires_only_postgres() {
     let unreachable = "127.0.0.1:1";
     let mut without_postgres = isolated().await;
     without_postgres.database_url = format!("postgres://nobody@{unreachable}/none");
@@ -55,16 +55,16 @@ async fn readyz_names_the_engine_that_is_down_and_requires_postgres_alone() {
         eventually(&format!("{down} alone is not ready"), async || {
             let answer = answer(http_client().get(format!("{}/readyz", server.operations))).await;
             let checks = answer.body["checks"].as_object().unwrap();
-            let is_as_wanted = checks.iter().all(|(name, check)| check["ready"] == (name != down));
-            if is_as_wanted && answer.status == status { Ok(()) } else { Err(answer) }
+            let is_as_expected = checks.iter().all(|(name, check)| check["ready"] == (name != down));
+            if is_as_expected && answer.status == status { Ok(()) } else { Err(answer) }
         })
         .await;
         server.stop().await;
     }
 }
 
-/// A key that no database knows, with a right checksum.
-fn tests_key() -> String {
+/// Returns a key with a valid checksum that no database has.
+fn unknown_key() -> String {
     "hop_live_000000000000000000000000000000002Qs0Tq".to_owned()
 }
 

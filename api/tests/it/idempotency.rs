@@ -1,4 +1,4 @@
-//! Requests that are sent again.
+//! Repeated requests.
 
 use futures_util::future::join_all;
 use reqwest::Method;
@@ -24,7 +24,7 @@ async fn a_repeated_request_under_a_key_gets_the_same_answer() {
     let server = Server::start().await;
     let first = create(&server, "order-1", "/api/links", &link()).await;
     assert_eq!(first.status, 201);
-    // The order of the fields makes no other request, nor does the prefix of the path.
+    // Neither the order of the fields nor the prefix of the path makes it another request.
     let reordered = json!({"destination": "https://example.com", "name": "a"});
     for (path, body) in [("/api/links", link()), ("/api/v1/links", reordered)] {
         let again = create(&server, "order-1", path, &body).await;
@@ -32,7 +32,7 @@ async fn a_repeated_request_under_a_key_gets_the_same_answer() {
         assert_eq!(again.headers["location"], first.headers["location"]);
     }
     assert_eq!(links(&server).await, 1);
-    // Also when the link has changed or gone since: the answer is to the first request.
+    // After the link was deleted, the answer is still that of the first request.
     let path = format!("/api/links/{}", text(&first.body["id"]));
     server.send(Method::DELETE, &path, None).await;
     assert_eq!(create(&server, "order-1", "/api/links", &link()).await.body, first.body);
@@ -49,7 +49,7 @@ async fn another_request_under_a_key_is_a_conflict() {
         assert_eq!((refused.status.as_u16(), &refused.body["code"]), (409, &json!("IDEMPOTENCY_CONFLICT")));
     }
     assert_eq!(links(&server).await, 1);
-    // Another workspace's keys are its own.
+    // Each workspace has its own keys.
     let arguments =
         ["create-workspace", "--account", &server.account, "--name", "Other", "--kind", "organization"];
     let other = text(&server.admin(&arguments).await["workspace_id"]);
@@ -86,7 +86,7 @@ async fn a_rejected_request_leaves_its_key_free() {
 #[tokio::test]
 async fn a_killed_request_leaves_its_key_free() {
     let server = Server::start().await;
-    // As a process that dies between the key and its commit: the server ends its transaction.
+    // As if a process had died between the insert of the key and the commit: the server ends its transaction.
     let mut dying = server.engines.postgres().await;
     for statement in [
         "BEGIN",
@@ -108,7 +108,7 @@ async fn a_killed_request_leaves_its_key_free() {
             .fetch_one(&mut server.engines.postgres().await)
             .await
             .unwrap();
-            if waiting > 0 { Ok(()) } else { Err("nobody waits") }
+            if waiting > 0 { Ok(()) } else { Err("no request waits") }
         })
         .await;
         sqlx::query("SELECT pg_terminate_backend($1)").bind(pid).execute(&mut operator).await.unwrap();
@@ -141,7 +141,7 @@ async fn old_keys_are_removed() {
         .await
         .unwrap();
     create(&server, "young", "/api/links", &link()).await;
-    // The sweep comes at the start of an instance, too.
+    // An instance also sweeps when it starts.
     let config = crate::server::config(&server.engines);
     let other = Server::serve(server.engines.clone(), config).await;
     tests::eventually("the old key is removed", async || {

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Permissions of API keys.
 
 use reqwest::Method;
 use serde_json::json;
@@ -17,11 +17,21 @@ async fn every_invalid_key_gets_the_same_answer() {
         .admin(&[&["create-key", "--workspace", &server.workspace, "--scope", "read"][..], &past].concat())
         .await;
     let expired = text(&expired["key"]);
-    let mut unknown = server.key.clone();
-    unknown.replace_range(9..10, if unknown.as_bytes()[9] == b'a' { "b" } else { "a" });
+    let mut mistyped = server.key.clone();
+    mistyped.replace_range(9..10, if mistyped.as_bytes()[9] == b'a' { "b" } else { "a" });
+    // A key with a valid checksum that the database does not have.
+    let created = server.admin(&["create-key", "--workspace", &server.workspace, "--scope", "read"]).await;
+    let unknown = text(&created["key"]);
+    let id: schemas::id::KeyId = text(&created["key_id"]).parse().unwrap();
+    let removed = sqlx::query("DELETE FROM api_keys WHERE id = $1")
+        .bind(id.uuid())
+        .execute(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    assert_eq!(removed.rows_affected(), 1);
 
     let mut bodies = Vec::new();
-    for key in [&revoked, &expired, &unknown, "", "nonsense"] {
+    for key in [&revoked, &expired, &mistyped, &unknown, "", "nonsense"] {
         let refused = server.send_as(key, Method::GET, "/api/links", None).await;
         assert_eq!(refused.status, 401, "{key}");
         bodies.push(refused.body);
@@ -38,7 +48,7 @@ async fn every_invalid_key_gets_the_same_answer() {
 }
 
 #[tokio::test]
-async fn a_revoked_key_is_rejected_by_the_next_request_on_every_instance() {
+async fn every_instance_rejects_a_revoked_key_at_once() {
     let server = Server::start().await;
     let config = config(&server.engines);
     let others = [
@@ -58,7 +68,7 @@ async fn a_revoked_key_is_rejected_by_the_next_request_on_every_instance() {
 }
 
 #[tokio::test]
-async fn a_read_only_key_and_a_plan_without_write_are_told_apart() {
+async fn read_only_keys_and_read_only_plans_get_different_errors() {
     let server = Server::start().await;
     let body = json!({"name": "a", "destination": "https://example.com"});
     let reader = server.create_key(&server.workspace, "read").await;

@@ -1,4 +1,4 @@
-//! How often a caller may ask.
+//! Rate limits, and requests of other origins.
 
 use std::collections::BTreeMap;
 
@@ -26,17 +26,17 @@ async fn an_accounts_rate_limit_is_shared_by_keys_and_instances() {
     set_plan(&one, "free").await;
     let second_key = one.create_key(&one.workspace, "read").await;
 
-    // Answers by the window that they name; a minute may begin in between.
+    // Answers by the window in their headers, because a minute may begin during the test.
     let mut windows: BTreeMap<i64, Vec<Answer>> = BTreeMap::new();
     while windows.values().all(|answers| answers.len() < 70) {
-        let asked = windows.values().map(Vec::len).sum::<usize>();
-        let server = if asked % 2 == 0 { &one } else { &other };
-        let key = if asked % 3 == 0 { &one.key } else { &second_key };
+        let sent = windows.values().map(Vec::len).sum::<usize>();
+        let server = if sent % 2 == 0 { &one } else { &other };
+        let key = if sent % 3 == 0 { &one.key } else { &second_key };
         let answer = server.send_as(key, Method::GET, "/api/links", None).await;
         windows.entry(number(&answer, "x-ratelimit-reset")).or_default().push(answer);
     }
     for (reset, answers) in &windows {
-        assert_eq!(reset % 60, 0, "a window ends with a minute");
+        assert_eq!(reset % 60, 0, "a window ends with a full minute");
         let allowed: Vec<&Answer> = answers.iter().filter(|answer| answer.status == StatusCode::OK).collect();
         assert_eq!(allowed.len(), answers.len().min(60));
         for (used, answer) in (1..).zip(&allowed) {
@@ -72,7 +72,7 @@ async fn an_answer_names_the_minute_that_its_request_counted_in() {
     let server = Server::start().await;
     set_plan(&server, "free").await;
     server.send(Method::GET, "/api/links", None).await;
-    // As for a request that has waited for its account's row since the minute before.
+    // As if the request had waited for its account's row since an earlier minute.
     let later = "UPDATE request_windows SET minute = minute + interval '1 hour'
                  RETURNING extract(epoch FROM minute + interval '1 minute')::bigint";
     let end: i64 = sqlx::query_scalar(later).fetch_one(&mut server.engines.postgres().await).await.unwrap();
@@ -111,7 +111,7 @@ async fn every_answer_has_rate_limit_headers() {
 async fn only_requests_without_a_known_key_count_for_the_address() {
     let engines = tests::engines::isolated().await;
     let mut strict = config(&engines);
-    // An address may send the next one after a minute.
+    // An address may send one request a minute.
     strict.address_requests_per_minute = 1.try_into().unwrap();
     strict.trusted_proxies = "127.0.0.0/8".parse().unwrap();
     let owner = Server::start_on(engines.clone()).await;
@@ -128,7 +128,7 @@ async fn only_requests_without_a_known_key_count_for_the_address() {
     assert_eq!((refused.status.as_u16(), &refused.body["code"]), (429, &json!("RATE_LIMITED")));
     assert!(refused.headers.contains_key("retry-after") && refused.headers.contains_key("x-request-id"));
     assert_eq!(from("198.51.100.1", keyed(&owner.key)).await.status, 200, "an accepted key continues");
-    assert_eq!(from("198.51.100.1", keyed(&another_key)).await.status, 429, "another one is not looked up");
+    assert_eq!(from("198.51.100.1", keyed(&another_key)).await.status, 429, "another key is not looked up");
 
     // Each request that fails counts: without a key, to an unknown path, a conversion.
     let failing = [
@@ -161,7 +161,7 @@ async fn cross_origin_requests_may_use_authorization_only() {
 
     let refused =
         answer(server.request(Method::GET, "/api/links").header("origin", "https://shop.example")).await;
-    assert_eq!(refused.headers["access-control-allow-origin"], "*", "a page may read why it was refused");
+    assert_eq!(refused.headers["access-control-allow-origin"], "*", "a page may read the error");
     let exposed = refused.headers["access-control-expose-headers"].to_str().unwrap();
     assert!(exposed.contains("X-RateLimit-Remaining") && exposed.contains("Retry-After"));
 }

@@ -25,7 +25,7 @@ async fn a_link_is_created_read_changed_and_deleted() {
     let link = answer.body;
     assert_eq!(answer.headers["location"], format!("/api/v1/links/{}", text(&link["id"])));
     assert_eq!(link["name"], "Spring");
-    assert_eq!(link["destination"], "https://example.com/a?b=%20", "kept to the letter");
+    assert_eq!(link["destination"], "https://example.com/a?b=%20", "stored unchanged");
     assert_eq!(text(&link["slug"]).len(), 7);
     assert_eq!(link["short_url"], format!("https://go.example/{}", text(&link["slug"])));
     assert_eq!((&link["total_clicks"], &link["unique_clicks"]), (&json!(0), &json!(0)));
@@ -35,7 +35,7 @@ async fn a_link_is_created_read_changed_and_deleted() {
     assert_eq!(
         server.send(Method::GET, &path.replace("/v1", ""), None).await.body["id"],
         link["id"],
-        "both prefixes are the same operations"
+        "both prefixes have the same operations"
     );
 
     let changed =
@@ -139,7 +139,7 @@ async fn the_link_cap_holds_over_all_workspaces_under_concurrency() {
 }
 
 #[tokio::test]
-async fn counters_are_the_human_clicks_of_the_retention_window() {
+async fn counters_cover_human_clicks_of_the_retention_window() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let click = |visitor: u64, class: &'static str, days_ago: i64| {
@@ -179,7 +179,7 @@ async fn convert(server: &Server, link: &Value, clicked_at: DateTime<Utc>) {
 }
 
 #[tokio::test]
-async fn counters_are_of_the_requested_window() {
+async fn counters_cover_the_requested_window() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let now = Utc::now();
@@ -197,7 +197,7 @@ async fn counters_are_of_the_requested_window() {
         (format!("start_date={}&end_date={}", day(10), day(10)), 2, 2, 0),
         (format!("start_date={}", day(9)), 2, 2, 1),
         (format!("end_date={}", day(9)), 3, 2, 1),
-        // The end is not in the window, the start is.
+        // The window includes its start and excludes its end.
         (format!("start_date={encoded}&end_date={}", noon(9).format("%Y-%m-%dT%H:%M:%SZ")), 2, 2, 0),
         ("start_date=1990-01-01".to_owned(), 4, 3, 1),
         ("start_date=1990-01-01&end_date=1990-12-31".to_owned(), 0, 0, 0),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::clicks;
 use crate::server::{Server, text};
 
-/// The names of all links of a list, read page by page.
+/// Reads a list page by page and returns the names of its links.
 async fn names(server: &Server, query: &str, limit: usize) -> Vec<String> {
     let first = format!("/api/links?limit={limit}&{query}");
     let mut names = Vec::new();
@@ -28,13 +28,13 @@ async fn create(server: &Server, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn every_order_is_paged_without_gaps_and_repeats() {
+async fn every_order_is_paged_without_gaps_or_repeats() {
     let server = Server::start().await;
     let mut links = Vec::new();
     for name in ["delta", "Alpha", "charlie", "Bravo", "bravo", "écho", "\u{1F600}"] {
         links.push(create(&server, name).await);
     }
-    // The same instant for several: the id decides.
+    // Links of the same instant are ordered by id.
     sqlx::query(
         "UPDATE links SET created_at = '2026-01-01T00:00:00Z' WHERE name IN ('charlie', 'Bravo', 'bravo')",
     )
@@ -63,7 +63,7 @@ async fn every_order_is_paged_without_gaps_and_repeats() {
 }
 
 #[tokio::test]
-async fn the_order_by_clicks_is_of_one_instant() {
+async fn pages_by_clicks_share_one_snapshot() {
     let server = Server::start().await;
     let mut links = Vec::new();
     for name in ["a", "b", "c"] {
@@ -75,7 +75,7 @@ async fn the_order_by_clicks_is_of_one_instant() {
     }
     let first = server.send(Method::GET, "/api/links?sort=-total_clicks&limit=1", None).await.body;
     assert_eq!(first["links"][0]["name"], "a");
-    // What is clicked between two pages changes neither order nor numbers.
+    // Clicks between two pages change neither the order nor the counters.
     let later = Utc::now() + TimeDelta::seconds(1);
     clicks::store(&server, &clicks::of_visitors(&links[2], 50, later)).await;
     let cursor = text(&first["next_cursor"]);
@@ -88,7 +88,7 @@ async fn the_order_by_clicks_is_of_one_instant() {
 }
 
 #[tokio::test]
-async fn counters_and_order_have_the_requested_class() {
+async fn counters_and_order_use_the_requested_class() {
     let server = Server::start().await;
     let before = Utc::now() - TimeDelta::minutes(1);
     let mut links = Vec::new();
@@ -185,7 +185,7 @@ async fn links_are_found_by_words_in_slug_name_destination_or_tags() {
         ("podcast radio ep-42 example.com/e slow", vec!["Podcast ep. 42: Repair cafés"]),
         ("podcast summer", vec![]),
         ("'; DROP TABLE links; --", vec![]),
-        // Not across two fields.
+        // A word does not match across two fields.
         ("summerhttps", vec![]),
         ("2summer", vec![]),
     ] {

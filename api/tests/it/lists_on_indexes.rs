@@ -1,4 +1,4 @@
-//! Lists find their links through indexes, whatever is asked.
+//! Lists find their links through indexes, with every order and filter.
 
 use reqwest::Method;
 use serde_json::json;
@@ -7,7 +7,7 @@ use tests::eventually;
 use crate::dashboard::Browser;
 use crate::server::{Server, text};
 
-/// Links of the workspace that is asked, and of all workspaces together.
+/// Links of the listed workspace, and of all workspaces together.
 const OWN: u32 = 2_000;
 const ALL: u32 = 40_000;
 
@@ -24,7 +24,7 @@ async fn no_list_reads_the_whole_table() {
         .unwrap()
     };
     let (scans_before, finds_before) = (count("seq_scan").await, count("idx_scan").await);
-    let mut asked = 0;
+    let mut requests = 0;
     for sort in ["-created_at", "created_at", "name", "-total_clicks"] {
         for filter in [
             "limit=100",
@@ -44,18 +44,18 @@ async fn no_list_reads_the_whole_table() {
             let path = format!("/api/links?sort={sort}&{filter}");
             let page = server.send(Method::GET, &path, None).await;
             assert_eq!(page.status, 200, "{path}: {}", page.body);
-            asked += 1;
+            requests += 1;
             if let Some(cursor) = page.body["next_cursor"].as_str() {
                 let next = server.send(Method::GET, &format!("{path}&cursor={cursor}"), None).await;
                 assert_eq!(next.status, 200, "{path}");
-                asked += 1;
+                requests += 1;
             }
         }
     }
-    // Connections report what they did when they have been idle for a moment.
+    // A connection reports its statistics after it has been idle for a moment.
     eventually("the statistics are complete", async || {
         let finds = count("idx_scan").await - finds_before;
-        if finds >= asked { Ok(()) } else { Err((finds, asked)) }
+        if finds >= requests { Ok(()) } else { Err((finds, requests)) }
     })
     .await;
     assert_eq!(count("seq_scan").await, scans_before, "a list read the whole table");
@@ -79,13 +79,13 @@ async fn tags_are_listed_from_an_index() {
     let plan: Vec<String> =
         sqlx::query_scalar(explain).bind(own.uuid()).bind(1_000_i64).fetch_all(&mut postgres).await.unwrap();
     let plan = plan.join("\n");
-    // The first tag, and from each of the two to the next: three rows of the index, and none of a table.
+    // Three reads of the index, one for each tag and one for the end, and none of a table.
     assert_eq!(plan.matches("Index Only Scan using link_tags_pkey").count(), 2, "{plan}");
     assert!(!plan.contains("Seq Scan") && !plan.contains("Sort"), "{plan}");
     let mut steps = plan.lines().filter(|line| line.contains("Index Only Scan"));
     assert!(steps.all(|step| step.contains("loops=1)") || step.contains("loops=2)")), "{plan}");
 
-    // It follows the links through every change of theirs.
+    // The list follows every change of a link.
     let made = owner
         .post("/links", json!({"name": "a", "destination": "https://example.com", "tags": ["x", "y"]}))
         .await;
@@ -100,7 +100,7 @@ async fn tags_are_listed_from_an_index() {
     assert_eq!(tags().await, json!(["common", "rare"]));
 }
 
-/// Fills the table with `all` links: `own_links` of the asked workspace, the rest of others of the account.
+/// Inserts `all` links: `own_links` into the server's workspace, the rest into others of the account.
 async fn fill(server: &Server, own_links: u32, all: u32) {
     for n in 0..3 {
         let name = format!("Other {n}");

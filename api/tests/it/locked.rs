@@ -63,7 +63,7 @@ async fn a_deletion_unlocks_the_oldest_locked_link() {
     for _ in 0..3 {
         paths.push(format!("/api/links/{}", text(&server.create_link(link()).await["id"])));
     }
-    // Two above the cap, as a downgrade leaves them: the newest are locked.
+    // Two locked links above the cap, as after a downgrade.
     sqlx::query(
         "INSERT INTO links (id, workspace_id, user_id, slug, name, destination, is_locked, created_at, updated_at)
          SELECT gen_random_uuid(), workspace_id, user_id, 'locked' || n, 'locked' || n, 'https://example.com', true,
@@ -81,23 +81,23 @@ async fn a_deletion_unlocks_the_oldest_locked_link() {
     assert_eq!(server.send(Method::DELETE, &paths[0], None).await.status, 204);
     assert_eq!(locked().await, ["locked2"]);
     let refused = server.send(Method::POST, "/api/links", Some(link())).await;
-    assert_eq!(refused.body["code"], "PLAN_LIMIT", "the room is the unlocked link's");
+    assert_eq!(refused.body["code"], "PLAN_LIMIT", "the unlocked link takes the free place");
     assert_eq!(server.send(Method::DELETE, &paths[1], None).await.status, 204);
     assert!(locked().await.is_empty());
 
-    let told = eventually("both are told", async || {
-        let told = records(&server.engines, schemas::topic::LINK_EVENTS);
-        if told.len() >= 7 { Ok(told) } else { Err(told.len()) }
+    let events = eventually("both changes are published", async || {
+        let events = records(&server.engines, schemas::topic::LINK_EVENTS);
+        if events.len() >= 7 { Ok(events) } else { Err(events.len()) }
     })
     .await;
-    // Records of two links may be in two partitions, so in either order.
-    let mut unlocked: Vec<Value> = told
+    // The records of two links may be in two partitions, so their order may differ.
+    let mut unlocked: Vec<Value> = events
         .iter()
         .map(tests::log::Record::json)
         .filter(|event| event["event"] == "link.updated")
         .map(|event| json!([event["data"]["name"], event["data"]["is_locked"], event["data"]["changed"]]))
         .collect();
-    unlocked.sort_by_key(|told| text(&told[0]));
+    unlocked.sort_by_key(|event| text(&event[0]));
     assert_eq!(
         unlocked,
         [json!(["locked1", false, ["is_locked"]]), json!(["locked2", false, ["is_locked"]])]

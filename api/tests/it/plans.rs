@@ -1,4 +1,4 @@
-//! Plans: what a change of plan does to links and writes, and the file that replaces the table.
+//! Changes of plan and their effect on links and writes, and an operator's file of plans.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,8 +54,8 @@ async fn set_plan(server: &Server, plans: &PlansFile, plan: &str) -> Value {
     admin::succeed(&server.engines, &[("HOPLINE_PLANS_FILE", plans.path())], &arguments, "").await
 }
 
-/// Inserts links, each a second newer than the one before, in turn over all workspaces of the account. Their names
-/// are their places from 1 on.
+/// Inserts links, each a second newer than the one before, into all workspaces in turn. Their names are the numbers
+/// from 1 on.
 async fn insert_links(server: &Server, count: i32) {
     let inserted = sqlx::query(
         "INSERT INTO links (id, workspace_id, user_id, slug, name, destination, created_at, updated_at)
@@ -71,7 +71,7 @@ async fn insert_links(server: &Server, count: i32) {
     assert_eq!(inserted.rows_affected(), u64::try_from(count).unwrap());
 }
 
-/// The names of the locked links, oldest first.
+/// Returns the names of the locked links, oldest first.
 async fn locked(server: &Server) -> Vec<String> {
     sqlx::query_scalar("SELECT name FROM links WHERE is_locked ORDER BY created_at, id")
         .fetch_all(&mut server.engines.postgres().await)
@@ -97,7 +97,7 @@ async fn a_downgrade_locks_the_newest_links_and_an_upgrade_unlocks_them() {
         ["create-workspace", "--account", &server.account, "--name", "Other", "--kind", "organization"];
     server.admin(&arguments).await;
     insert_links(&server, 30).await;
-    // Another account's links are none of its business.
+    // The change must not touch another account.
     server.admin(&["create-account", "--name", "Neighbour", "--plan", "free"]).await;
 
     let version = endpoints_version(&server).await;
@@ -107,7 +107,7 @@ async fn a_downgrade_locks_the_newest_links_and_an_upgrade_unlocks_them() {
     };
     assert_eq!(set("free").await, (5, 0));
     assert_eq!(locked(&server).await, names(26..=30));
-    assert_eq!(endpoints_version(&server).await, version + 1, "the plan decides who gets webhooks");
+    assert_eq!(endpoints_version(&server).await, version + 1, "a plan may exclude webhooks");
     let workspaces: i64 =
         sqlx::query_scalar("SELECT count(DISTINCT workspace_id) FROM links WHERE is_locked")
             .fetch_one(&mut server.engines.postgres().await)
@@ -118,13 +118,13 @@ async fn a_downgrade_locks_the_newest_links_and_an_upgrade_unlocks_them() {
     assert_eq!(set("starter").await, (0, 5));
     assert!(locked(&server).await.is_empty());
 
-    // Edges learn the new revisions, and that the links still redirect; receivers learn what changed.
-    let told = eventually("every lock is told", async || {
-        let told = records(&server.engines, schemas::topic::LINK_EVENTS);
-        if told.len() == 10 { Ok(told) } else { Err(told.len()) }
+    // Edges get new revisions of links that still redirect; receivers get the changed fields.
+    let events = eventually("every change is published", async || {
+        let events = records(&server.engines, schemas::topic::LINK_EVENTS);
+        if events.len() == 10 { Ok(events) } else { Err(events.len()) }
     })
     .await;
-    for event in told.iter().map(Record::json) {
+    for event in events.iter().map(Record::json) {
         assert_eq!(
             (&event["event"], &event["data"]["changed"]),
             (&json!("link.updated"), &json!(["is_locked"]))
@@ -158,7 +158,7 @@ async fn deleting_a_link_unlocks_the_oldest_locked_one() {
     assert_eq!(server.send(Method::GET, &path(5), None).await.body["is_locked"], true);
     assert_eq!(edit(3).await.status, 200);
 
-    // A locked link goes without making room, an unlocked one makes room for one.
+    // The deletion of a locked link unlocks no other; that of an unlocked link unlocks the oldest.
     assert_eq!(server.send(Method::DELETE, &path(5), None).await.status, 204);
     assert_eq!(locked(&server).await, names(4..=4).into_iter().chain(names(6..=6)).collect::<Vec<_>>());
     assert_eq!(server.send(Method::DELETE, &path(1), None).await.status, 204);
@@ -166,8 +166,7 @@ async fn deleting_a_link_unlocks_the_oldest_locked_one() {
     assert_eq!(edit(4).await.status, 200);
 }
 
-/// Whether the caller is to ask again, as on a machine on which twelve requests wait longer for their turn than a lock
-/// may take.
+/// Returns whether the API asked for a retry because a lock was not granted in time.
 fn is_busy(answer: &Answer) -> bool {
     answer.body["code"] == "UNAVAILABLE" && answer.headers.contains_key("retry-after")
 }
@@ -195,7 +194,7 @@ async fn a_downgrade_during_many_creations_holds_the_cap() {
         }
     };
     let downgrade = async || {
-        eventually("the storm is on", async || {
+        eventually("links are being created", async || {
             let links: i64 = sqlx::query_scalar("SELECT count(*) FROM links")
                 .fetch_one(&mut server.engines.postgres().await)
                 .await
@@ -207,10 +206,10 @@ async fn a_downgrade_during_many_creations_holds_the_cap() {
         changed.store(true, Ordering::SeqCst);
         set
     };
-    let (storm, set) = tokio::join!(join_all((0..12).map(|_| create())), downgrade());
-    let created: i64 = storm.iter().map(|(created, _)| created).sum();
-    assert_eq!(storm.iter().map(|(_, late)| late).sum::<i64>(), 0, "nothing was created after the change");
-    assert_eq!(set["locked"], json!(created - 20), "every link that was answered is counted");
+    let (counts, set) = tokio::join!(join_all((0..12).map(|_| create())), downgrade());
+    let created: i64 = counts.iter().map(|(created, _)| created).sum();
+    assert_eq!(counts.iter().map(|(_, late)| late).sum::<i64>(), 0, "nothing was created after the change");
+    assert_eq!(set["locked"], json!(created - 20), "every created link is counted");
     let (all, unlocked): (i64, i64) =
         sqlx::query_as("SELECT count(*), count(*) FILTER (WHERE NOT is_locked) FROM links")
             .fetch_one(&mut server.engines.postgres().await)
@@ -223,7 +222,7 @@ async fn a_downgrade_during_many_creations_holds_the_cap() {
 async fn no_key_writes_after_a_downgrade() {
     let server = Server::start().await;
     let changed = AtomicBool::new(false);
-    // Before the storm: a late writer would be refused its first link already.
+    // Created first, because a late writer could not create its link after the downgrade.
     let one = || server.create_link(json!({"name": "a", "destination": "https://example.com"}));
     let links = join_all((0..12).map(|_| one())).await;
     let writes = async |(n, link): (usize, Value)| {
@@ -239,7 +238,7 @@ async fn no_key_writes_after_a_downgrade() {
             let answer = server.send(method.clone(), path, Some(body.clone())).await;
             match answer.body["code"].as_str() {
                 Some("PLAN_REQUIRED") => return,
-                // Twenty endpoints are soon there; asking goes on.
+                // The limit of 20 endpoints is reached early; keep sending.
                 Some("PLAN_LIMIT") | None => assert!(!after_the_change, "{}", answer.body),
                 Some(_) if is_busy(&answer) => {}
                 Some(_) => panic!("{}", answer.body),
@@ -247,7 +246,7 @@ async fn no_key_writes_after_a_downgrade() {
         }
     };
     let downgrade = async || {
-        eventually("the storm is on", async || {
+        eventually("links are being created", async || {
             let links: i64 = sqlx::query_scalar("SELECT count(*) FROM links")
                 .fetch_one(&mut server.engines.postgres().await)
                 .await

@@ -1,4 +1,4 @@
-//! An API of a test's own.
+//! An API for one test.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) struct Server {
     task: JoinHandle<anyhow::Result<()>>,
 }
 
-/// An answer, read whole.
+/// An answer with its whole body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -40,18 +40,18 @@ pub(crate) struct Answer {
 }
 
 impl Server {
-    /// Starts an API on engines of its own.
+    /// Starts an API on isolated engines.
     pub(crate) async fn start() -> Self {
         Self::start_on(isolated().await).await
     }
 
-    /// Starts an API on these engines, which may be out of reach.
+    /// Starts an API on these engines, which may be unreachable.
     pub(crate) async fn start_on(engines: Isolated) -> Self {
         let config = config(&engines);
         Self::serve(engines, config).await.with_account("business").await
     }
 
-    /// Makes an account on that plan, with a key that writes.
+    /// Creates an account on that plan, with a key that may write.
     pub(crate) async fn with_account(mut self, plan: &str) -> Self {
         let account = self.admin(&["create-account", "--name", "Test", "--plan", plan]).await;
         self.account = text(&account["account_id"]);
@@ -110,7 +110,7 @@ impl Server {
         serde_json::from_str(&api::administer(&config, admin).await.unwrap()).unwrap()
     }
 
-    /// How many messages wait in the outbox.
+    /// Returns the number of messages in the outbox.
     pub(crate) async fn outbox(&self) -> i64 {
         let waiting = sqlx::query_scalar("SELECT count(*) FROM outbox");
         waiting.fetch_one(&mut self.engines.postgres().await).await.unwrap()
@@ -125,7 +125,7 @@ impl Server {
         .await;
     }
 
-    /// Makes a key of a workspace.
+    /// Creates a key of a workspace.
     pub(crate) async fn create_key(&self, workspace: &str, scope: &str) -> String {
         text(&self.admin(&["create-key", "--workspace", workspace, "--scope", scope]).await["key"])
     }
@@ -144,7 +144,7 @@ impl Server {
         answer(request).await
     }
 
-    /// A request without a key.
+    /// Prepares a request without a key.
     pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         self.client.request(method, format!("{}{path}", self.url))
     }
@@ -162,7 +162,7 @@ impl Server {
     }
 }
 
-/// Sends a request and reads its answer; an empty body is null. What an error says is written for people.
+/// Sends a request and reads its answer; an empty body is null. Checks that an error's messages are for people.
 pub(crate) async fn answer(request: reqwest::RequestBuilder) -> Answer {
     let answer = request.send().await.unwrap();
     let status = answer.status();
@@ -175,7 +175,7 @@ pub(crate) async fn answer(request: reqwest::RequestBuilder) -> Answer {
     Answer { status, headers, body }
 }
 
-/// Every message is a sentence in our own words, and none is a parser's.
+/// Checks that every message is a sentence, and none a parser's message.
 fn check_messages(error: &Value) {
     let details = error["details"].as_array().into_iter().flatten();
     for message in details.chain([error]).filter_map(|one| one["message"].as_str()) {
@@ -183,7 +183,7 @@ fn check_messages(error: &Value) {
         let is_parsers = [" at line ", "`", "invalid type", "expected ", "EOF", "digit", "serde", "refused"]
             .into_iter()
             .any(|word| message.contains(word));
-        assert!(is_sentence && !is_parsers, "not for people: {error}");
+        assert!(is_sentence && !is_parsers, "not a message for people: {error}");
     }
 }
 
@@ -191,15 +191,17 @@ pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("not a text: {value}")).to_owned()
 }
 
-/// The configuration of an API on these engines, whose requests wait for a connection to Postgres as long as a busy
-/// machine needs.
+/// Returns the configuration of an API on these engines, whose requests wait for Postgres and ClickHouse as long as a
+/// busy machine needs.
 pub(crate) fn config(engines: &Isolated) -> Config {
     let mut config = in_production(engines);
     config.postgres.acquire_timeout = ANSWER;
+    config.stats_timeout = ANSWER;
+    config.counters_timeout = ANSWER;
     config
 }
 
-/// The same as in production, where a request without a connection is answered 503 after 3 s.
+/// Returns the configuration of production, where a request without a connection gets 503 after 3 s.
 pub(crate) fn in_production(engines: &Isolated) -> Config {
     Config::parse_from(std::iter::once("api").chain(engine_arguments(engines).iter().map(String::as_str)))
 }

@@ -1,4 +1,4 @@
-//! Slugs that many want, and slugs that move.
+//! Concurrent requests for a slug, and slugs that move to another link.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ fn with_slug(slug: &str) -> Value {
     json!({"name": "a", "destination": "https://example.com", "slug": slug})
 }
 
-/// Which link each slug leads to, as an edge understands topic `links` when it reads it in its order.
+/// Returns the link of each slug, as an edge derives it from topic `links`.
 async fn edges_map(server: &Server) -> BTreeMap<String, String> {
     server.all_published().await;
     let mut slugs: BTreeMap<String, String> = BTreeMap::new();
     for record in records(&server.engines, schemas::topic::LINKS) {
-        // Whatever the link had before, it has no more; a slug that another link took meanwhile is that link's.
+        // The link loses its former slug; a slug that another link took meanwhile stays with that link.
         slugs.retain(|_, link| *link != record.key);
         if let LinkRecord::Live(link) = LinkRecord::decode(&record.value).unwrap() {
             slugs.insert(link.slug, record.key);
@@ -37,7 +37,7 @@ async fn stored_map(server: &Server) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn of_fifty_requests_for_a_slug_one_succeeds() {
+async fn fifty_requests_for_a_slug_create_one_link() {
     let server = Server::start().await;
     let answers =
         join_all((0..50).map(|_| server.send(Method::POST, "/api/links", Some(with_slug("spring"))))).await;
@@ -58,7 +58,7 @@ async fn a_deleted_links_slug_goes_to_one_new_link() {
         let (deleted, mut answers) = tokio::join!(server.send(Method::DELETE, &path, None), wanting);
         assert_eq!(deleted.status, 204);
         if answers.iter().all(|answer| answer.status != 201) {
-            // All of them came before the deletion.
+            // All requests came before the deletion.
             answers.push(server.send(Method::POST, "/api/links", Some(with_slug("spring"))).await);
         }
         let made: Vec<_> = answers.into_iter().filter(|answer| answer.status == 201).collect();
@@ -78,8 +78,8 @@ async fn slugs_swapped_over_two_instances_agree_with_postgres() {
     for n in 0..4 {
         links.push(server.create_link(with_slug(&format!("s{n}"))).await);
     }
-    // Four links and five slugs: one is always free, and everyone wants everything. They wait for each other's rows, so
-    // many more would wait too long for a connection.
+    // Four links compete for five slugs, of which one is always free. The requests wait for each other's rows; many
+    // more would wait too long for a connection.
     let moves = (0..60_usize).map(|n| {
         let server = if n % 2 == 0 { &server } else { &other };
         let path = format!("/api/links/{}", text(&links[n % 4]["id"]));
@@ -101,7 +101,7 @@ async fn slugs_swapped_over_two_instances_agree_with_postgres() {
 }
 
 #[tokio::test]
-async fn two_links_that_swap_slugs_both_succeed() {
+async fn two_links_cannot_swap_slugs() {
     let server = Server::start().await;
     for round in 0..5 {
         let (a, b) = (format!("a{round}"), format!("b{round}"));
@@ -113,7 +113,7 @@ async fn two_links_that_swap_slugs_both_succeed() {
             server.send(Method::PATCH, &one, Some(json!({"slug": b}))),
             server.send(Method::PATCH, &two, Some(json!({"slug": a}))),
         );
-        // Both slugs are taken until one link lets go, and neither does.
+        // Each slug belongs to the other link, and neither link gives its slug up.
         assert_eq!((one.status.as_u16(), two.status.as_u16()), (409, 409));
     }
     assert_eq!(edges_map(&server).await, stored_map(&server).await);

@@ -1,4 +1,4 @@
-//! Statistics while ClickHouse is away, slow, or asked too much.
+//! Statistics while ClickHouse is unreachable or slow.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ async fn assert_unavailable(server: &Server, link: &str) {
     }
     let csv =
         server.request(Method::GET, "/api/clicks").bearer_auth(&server.key).header("accept", "text/csv");
-    assert_eq!(crate::server::answer(csv).await.status, 503, "before a byte of the export");
+    assert_eq!(crate::server::answer(csv).await.status, 503, "before the first byte of the export");
 }
 
 async fn assert_unknown(server: &Server, link: &str) {
@@ -62,21 +62,22 @@ async fn without_clickhouse_statistics_are_503_and_counters_null() {
     assert_eq!(made.status, 201);
     for (query, status) in [("", 503), ("?class=human", 503), ("?class=bot", 503), ("?class=all", 200)] {
         let shown = server.send(Method::GET, &format!("{link}/conversions{query}"), None).await;
-        assert_eq!(shown.status, status, "{query}: they are in Postgres, and their clicks' classes are not");
+        assert_eq!(shown.status, status, "{query}: Postgres has them, but not their clicks' classes");
     }
 }
 
 #[tokio::test]
 async fn a_silent_clickhouse_times_out() {
     let mut engines = isolated().await;
-    // It takes connections, and nothing else.
+    // It accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     engines.clickhouse_url = format!("http://{}/none", silent.local_addr().unwrap());
     let mut config = config(&engines);
     config.stats_timeout = Duration::from_millis(300);
+    config.counters_timeout = Duration::from_millis(300);
     let server = Server::serve(engines, config).await.with_account("business").await;
     let link = link_of(&server).await;
-    // A request that waited for ClickHouse would wait for ever.
+    // Without a timeout, this request would hang.
     let refused = server.send(Method::GET, "/api/stats", None).await;
     assert_eq!(refused.status, 503);
     assert_unknown(&server, &link).await;
@@ -87,6 +88,7 @@ async fn a_timed_out_query_is_cancelled_in_clickhouse() {
     let engines = isolated().await;
     let mut config = config(&engines);
     config.stats_timeout = Duration::from_secs(1);
+    config.counters_timeout = Duration::from_secs(1);
     let server = Server::serve(engines, config).await.with_account("business").await;
     let link = link_of(&server).await;
     // The other tests use this ClickHouse too, and may make it slow.
@@ -95,7 +97,7 @@ async fn a_timed_out_query_is_cancelled_in_clickhouse() {
         if shown.status == 200 { Ok(()) } else { Err(shown) }
     })
     .await;
-    // The same columns, but each row takes its time.
+    // The same columns, but each row is slow.
     server.engines.clickhouse("RENAME TABLE clicks TO real_clicks").await;
     let slow = "CREATE VIEW clicks SQL SECURITY DEFINER AS SELECT * FROM real_clicks WHERE sleepEachRow(3) = 0 \
         AND sleep(3) = 0";
@@ -118,7 +120,7 @@ async fn a_timed_out_query_is_cancelled_in_clickhouse() {
     assert_eq!((shown.status.as_u16(), &shown.body["total_clicks"]), (200, &Value::Null));
     tests::eventually("no query is left", async || {
         let running = "SELECT count() FROM system.processes WHERE current_database = currentDatabase()";
-        // The one that asks.
+        // The only one left is this query.
         match server.engines.clickhouse(running).await.trim() {
             "1" => Ok(()),
             count => Err(count.to_owned()),
@@ -130,7 +132,10 @@ async fn a_timed_out_query_is_cancelled_in_clickhouse() {
 #[tokio::test]
 async fn slow_conversions_are_null_and_delay_nothing() {
     let engines = isolated().await;
-    let server = Server::start_on(engines).await;
+    let mut config = config(&engines);
+    config.stats_timeout = Duration::from_secs(10);
+    config.counters_timeout = Duration::from_secs(2);
+    let server = Server::serve(engines, config).await.with_account("business").await;
     let link = link_of(&server).await;
     server.engines.clickhouse("RENAME TABLE conversions TO real_conversions").await;
     let slow = "CREATE VIEW conversions SQL SECURITY DEFINER AS SELECT * FROM real_conversions \
@@ -139,7 +144,7 @@ async fn slow_conversions_are_null_and_delay_nothing() {
     let workspace: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
     let id: schemas::id::LinkId = link.trim_start_matches("/api/links/").parse().unwrap();
     for number in 0..3 {
-        // Each is a part of its own, and so sleeps in a block of its own.
+        // Each row is a separate part, so it sleeps in a separate block.
         let insert = format!(
             "INSERT INTO real_conversions SELECT toUUID('{}'), toUUID('{}'), now() - {number}, 'c{number}',
                     generateUUIDv4(), now()",

@@ -1,4 +1,4 @@
-//! Random clicks, what the counts of them must be, and the closing of slices as the processor does it.
+//! Random clicks, their expected counts, and the closing of slices as the processor does it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::LazyLock;
@@ -18,15 +18,15 @@ use crate::server::{Server, text};
 /// Days before today of the earliest click.
 pub(crate) const DAYS: u64 = 400;
 
-/// Visitors of all links together: fewer than breakdowns count exactly.
+/// Visitors of all links together: few enough for exact counts in breakdowns.
 const VISITORS: u64 = 300;
 
 const CLASSES: [Class; 5] = [Class::Human, Class::Human, Class::Human, Class::Bot, Class::Preview];
 
-/// A dimension, the values that its clicks have, and where a click has them.
+/// A dimension, the values of its clicks, and its field in a click.
 pub(crate) type Dimension = (&'static str, &'static [&'static str], fn(&mut Click) -> &mut Option<String>);
 
-/// The dimensions that vary. An empty value is: not known.
+/// The dimensions that vary. An empty value is unknown.
 pub(crate) const DIMENSIONS: [Dimension; 4] = [
     ("country", &["", "DE", "FR", "US", "BR"], |click| &mut click.country),
     ("referrer", &["", "it's", r"back\slash", "who?", "??", "{n}", "ü.example"], |click| {
@@ -36,9 +36,9 @@ pub(crate) const DIMENSIONS: [Dimension; 4] = [
     ("os", &["", "Linux"], |click| &mut click.os),
 ];
 
-/// A click as it is stored.
+/// A stored click.
 pub(crate) struct Stored {
-    /// Place of its link.
+    /// Index of its link.
     pub(crate) link: usize,
     pub(crate) row: ClickRow,
 }
@@ -55,17 +55,17 @@ impl Stored {
 
 /// The clicks of one workspace, and which of them converted.
 pub(crate) struct Model {
-    /// The links, as the API showed them.
+    /// The links as the API returned them.
     pub(crate) links: Vec<serde_json::Value>,
     pub(crate) clicks: Vec<Stored>,
     pub(crate) converted: HashSet<String>,
-    /// Places of links that are deleted.
+    /// Indexes of deleted links.
     pub(crate) deleted: HashSet<usize>,
 }
 
-/// Which clicks: of a link or the workspace, of a class or all, in a window.
+/// Selects clicks: of a link or the workspace, of one class or all, in a window.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct Query {
     pub(crate) link: Option<usize>,
     pub(crate) class: Option<Class>,
     pub(crate) start: DateTime<Utc>,
@@ -94,7 +94,7 @@ impl Numbers {
     }
 }
 
-/// The day of the first call: a test may run over midnight.
+/// Returns the day of the first call, because a test may run past midnight.
 pub(crate) fn today() -> NaiveDate {
     static TODAY: LazyLock<NaiveDate> = LazyLock::new(|| Utc::now().date_naive());
     *TODAY
@@ -104,13 +104,13 @@ pub(crate) fn midnight(days_ago: u64) -> DateTime<Utc> {
     midnight_before(today(), days_ago)
 }
 
-/// The beginning of the day that is this number of days before another one.
+/// Returns the beginning of the day that is this number of days before another one.
 pub(crate) fn midnight_before(day: NaiveDate, days: u64) -> DateTime<Utc> {
     (day - Days::new(days)).and_time(NaiveTime::MIN).and_utc()
 }
 
-/// Asks the API, which reads the clock too, and returns the day on which it gave all answers. Asks again after
-/// midnight.
+/// Sends requests to the API, which reads the clock, too, and returns the day of all answers. Repeats the requests if
+/// midnight has passed.
 pub(crate) async fn within_a_day<T>(ask: impl AsyncFn(NaiveDate) -> T) -> (NaiveDate, T) {
     loop {
         let day = Utc::now().date_naive();
@@ -122,7 +122,7 @@ pub(crate) async fn within_a_day<T>(ask: impl AsyncFn(NaiveDate) -> T) -> (Naive
 }
 
 impl Model {
-    /// Makes links in the API and stores clicks of them, the same for the same seed and day.
+    /// Creates links through the API and stores clicks of them. The same seed and day give the same clicks.
     pub(crate) async fn create(server: &Server, seed: u64, clicks: usize) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let mut links = Vec::new();
@@ -130,9 +130,9 @@ impl Model {
             let body = json!({"name": format!("n{number}"), "destination": "https://example.com"});
             links.push(server.create_link(body).await);
         }
-        // Few days, so that a day has many clicks, among them those on which clocks are changed.
+        // Few days, so that each has many clicks, including the days on which clocks change.
         let mut days: Vec<u64> = (0..40).map(|_| random.random_range(0..DAYS)).collect();
-        days.extend((0..DAYS).filter(|day| is_changed(midnight(*day))));
+        days.extend((0..DAYS).filter(|day| has_clock_change(midnight(*day))));
         let mut stored: Vec<Stored> = (0..clicks)
             .map(|number| {
                 let link = (random.random_range(0.0..25.0_f64).sqrt()) as usize;
@@ -141,7 +141,7 @@ impl Model {
                 let hour = TimeDelta::hours(random.random_range(0..24));
                 let within = TimeDelta::milliseconds(random.random_range(0..3_600_000));
                 let edge = day + hour + if random.random_bool(0.2) { near_border } else { within };
-                // Some come late, by minutes or by days, and some edges' clocks run ahead.
+                // Some clicks arrive late, by up to ten days, and some edges' clocks are ahead.
                 let late = match random.random_range(0..10) {
                     0 => TimeDelta::hours(random.random_range(0..240)),
                     1 => TimeDelta::milliseconds(random.random_range(-5..0)),
@@ -169,7 +169,7 @@ impl Model {
         store_rows(server, self.clicks.iter().map(|click| &click.row)).await;
         let mut bytes = Vec::new();
         for click in self.clicks.iter().filter(|click| self.converted.contains(&click.row.click.click_id)) {
-            // Each twice: the topic is read at least once.
+            // Each conversion twice, because the topic is read at least once.
             for _ in 0..2 {
                 write_conversion(&conversion(&click.row, click.at()), &mut bytes);
             }
@@ -177,12 +177,12 @@ impl Model {
         store_conversions(server, bytes).await;
     }
 
-    /// The id of a link, by its place.
+    /// Returns the id of a link, by its index.
     pub(crate) fn link_id(&self, link: usize) -> LinkId {
         text(&self.links[link]["id"]).parse().unwrap()
     }
 
-    /// Deletes a link and tells ClickHouse, as the processor does; its rows stay, as before a purge.
+    /// Deletes a link, also in ClickHouse, as the processor does. Its rows stay, as before a purge.
     pub(crate) async fn delete(&mut self, server: &Server, link: usize) {
         let path = format!("/api/links/{}", self.link_id(link));
         assert_eq!(server.send(reqwest::Method::DELETE, &path, None).await.status, 204);
@@ -193,35 +193,35 @@ impl Model {
         self.deleted.insert(link);
     }
 
-    /// The clicks that are asked about.
-    pub(crate) fn clicks(&self, asked: Asked) -> impl Iterator<Item = &Stored> {
+    /// Returns the clicks of a query.
+    pub(crate) fn clicks(&self, query: Query) -> impl Iterator<Item = &Stored> {
         self.clicks.iter().filter(move |click| {
-            let of = match asked.link {
+            let of = match query.link {
                 Some(link) => click.link == link,
                 None => !self.deleted.contains(&click.link),
             };
-            let class = asked.class.is_none_or(|class| click.row.click.class == class);
-            of && class && click.at() >= asked.start && click.at() < asked.end
+            let class = query.class.is_none_or(|class| click.row.click.class == class);
+            of && class && click.at() >= query.start && click.at() < query.end
         })
     }
 
-    /// Those of them that converted.
-    pub(crate) fn conversions(&self, asked: Asked) -> usize {
-        self.clicks(asked).filter(|click| self.converted.contains(&click.row.click.click_id)).count()
+    /// Returns how many clicks of a query converted.
+    pub(crate) fn conversions(&self, query: Query) -> usize {
+        self.clicks(query).filter(|click| self.converted.contains(&click.row.click.click_id)).count()
     }
 
-    /// Counts by any key.
-    pub(crate) fn by<K: Ord>(&self, asked: Asked, key: impl Fn(&Stored) -> K) -> BTreeMap<K, Numbers> {
+    /// Returns counts by a key of the clicks.
+    pub(crate) fn by<K: Ord>(&self, query: Query, key: impl Fn(&Stored) -> K) -> BTreeMap<K, Numbers> {
         let mut groups: BTreeMap<K, Vec<&Stored>> = BTreeMap::new();
-        for click in self.clicks(asked) {
+        for click in self.clicks(query) {
             groups.entry(key(click)).or_default().push(click);
         }
         groups.into_iter().map(|(key, clicks)| (key, Numbers::of(clicks))).collect()
     }
 }
 
-/// Whether a zone of the tests has other clocks at the end of a day than at its beginning.
-fn is_changed(day: DateTime<Utc>) -> bool {
+/// Returns whether a zone of the tests changes its clocks on a day.
+fn has_clock_change(day: DateTime<Utc>) -> bool {
     use chrono::Offset as _;
     ["Europe/Berlin", "America/New_York", "Africa/Cairo", "America/Havana"].iter().any(|zone| {
         let zone: chrono_tz::Tz = zone.parse().unwrap();
@@ -251,7 +251,7 @@ fn click(
     click
 }
 
-/// The conversion of a click that its id says was made at a time.
+/// Returns a conversion of a click. `clicked_at` is the time in the click's id.
 pub(crate) fn conversion(row: &ClickRow, clicked_at: DateTime<Utc>) -> Conversion {
     Conversion {
         version: Version,
@@ -270,7 +270,7 @@ pub(crate) async fn store_conversions(server: &Server, bytes: Vec<u8>) {
     server.engines.clickhouse_insert(&query, bytes).await;
 }
 
-/// Stores raw rows as they are.
+/// Stores raw rows unchanged.
 pub(crate) async fn store_rows(server: &Server, rows: impl IntoIterator<Item = &ClickRow>) {
     let mut bytes = Vec::new();
     rows.into_iter().for_each(|row| row.write_row_binary(&mut bytes));
@@ -282,14 +282,14 @@ pub(crate) async fn store_rows(server: &Server, rows: impl IntoIterator<Item = &
     server.engines.clickhouse_insert(&query, bytes).await;
 }
 
-/// Closes the slices of some days ago, from the first to before the last number, as the processor's upkeep does.
+/// Closes the slices of a range of days before today, as the processor's upkeep does.
 pub(crate) async fn close(server: &Server, days_ago: std::ops::Range<u64>, epoch: u64) {
     let slices = days_ago.rev().map(|days_ago| (today() - Days::new(days_ago), -1)).collect();
     let run = Run { scope: Scope::All, version: epoch, slices };
     compute(server, &run, true).await;
 }
 
-/// Carries out a run of the rollups. One that does not end is not in force.
+/// Executes a run of the rollups. A run that does not end is not active.
 pub(crate) async fn compute(server: &Server, run: &Run, ends: bool) {
     let take = format!(
         "INSERT INTO owners (src, epoch, owner, taken_at) VALUES ({UPKEEP}, {}, 'test', now())",

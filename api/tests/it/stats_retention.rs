@@ -1,4 +1,4 @@
-//! What the plans keep, for those who delete rows from the disk.
+//! The retention of each workspace, which the API writes for the processor's upkeep.
 
 use schemas::id::WorkspaceId;
 use tests::engines::isolated;
@@ -13,7 +13,7 @@ async fn retention_is_written_once_a_day_by_one_instance() {
     let free = text(&setup.admin(&arguments).await["workspace_id"]);
     let business = setup.workspace.clone();
     setup.stop().await;
-    // The first instance may have found the first account there, or none.
+    // The first instance may have written the first account's retention, or nothing.
     engines.clickhouse("TRUNCATE TABLE retention").await;
 
     let (one, other) = (

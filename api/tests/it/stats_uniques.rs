@@ -1,4 +1,4 @@
-//! How far uniques are from the exact number; `docs/measurements/uniques.md` has the table that this prints.
+//! The error of uniques; `docs/measurements/uniques.md` has the table that this prints.
 
 use reqwest::Method;
 use schemas::clickhouse::EXACT_VISITORS;
@@ -21,7 +21,7 @@ const SIZES: [(u64, u64); 9] = [
     (1_000_000, 1),
 ];
 
-/// A link, and who clicked it.
+/// A link and its visitors.
 struct Counted {
     link: LinkId,
     visitors: u64,
@@ -30,7 +30,7 @@ struct Counted {
     days: u64,
 }
 
-/// How far off, in percent: the mean and the most.
+/// Errors in percent: their sum, their maximum and their number.
 #[derive(Default)]
 struct Errors {
     sum: f64,
@@ -92,7 +92,7 @@ async fn create(server: &Server, sizes: &[(u64, u64)], days: &[u64]) -> Vec<Coun
     links
 }
 
-/// Asks for a link's totals, or for those of its one country, and shows that no visitor counts more than once.
+/// Returns a link's counts, or those of its only country, and checks that visitors never exceed clicks.
 async fn counts(server: &Server, link: LinkId, path: &str, pointer: &str) -> Value {
     let path = format!("/api/links/{link}/{path}start_date={}", midnight(31).date_naive());
     let answer = server.send(Method::GET, &path, None).await;
@@ -103,7 +103,7 @@ async fn counts(server: &Server, link: LinkId, path: &str, pointer: &str) -> Val
     counts.clone()
 }
 
-/// Each visitor clicks once, so an estimate that is too high by one is more than the clicks.
+/// Each visitor clicks once, so an estimate that is too high by one would exceed the clicks.
 #[tokio::test]
 async fn uniques_never_exceed_clicks() {
     let server = Server::start().await;
@@ -130,8 +130,8 @@ async fn uniques_never_exceed_clicks() {
 }
 
 #[tokio::test]
-#[allow(clippy::print_stdout, reason = "the table is what the test is for")]
-async fn uniques_are_exact_for_few_and_nearly_so_for_many_in_one_day_and_across_thirty() {
+#[allow(clippy::print_stdout, reason = "the documentation has the printed table")]
+async fn uniques_are_exact_for_few_and_close_for_many() {
     let server = Server::start().await;
     let links = create(&server, &SIZES, &[1, 30]).await;
     stats_model::close(&server, 1..32, 3).await;

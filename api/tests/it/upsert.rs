@@ -1,4 +1,4 @@
-//! Links by the caller's own ids.
+//! Links by the caller's ids.
 
 use futures_util::future::join_all;
 use reqwest::Method;
@@ -29,14 +29,14 @@ async fn a_link_is_created_once_and_then_changed() {
     assert_eq!(changed.body["destination"], "https://example.com", "only supplied fields change");
     assert_eq!(changed.body["slug"], created.body["slug"]);
 
-    let told = eventually("both changes are told", async || {
-        let told = records(&server.engines, schemas::topic::LINK_EVENTS);
-        if told.len() >= 2 { Ok(told) } else { Err(told.len()) }
+    let published = eventually("both changes are published", async || {
+        let published = records(&server.engines, schemas::topic::LINK_EVENTS);
+        if published.len() >= 2 { Ok(published) } else { Err(published.len()) }
     })
     .await;
-    let events: Vec<Value> = told.iter().map(|record| record.json()["event"].clone()).collect();
-    assert_eq!(events, ["link.created", "link.updated"], "an empty change tells nobody");
-    assert_eq!(told[1].json()["data"]["changed"], json!(["name", "is_active"]));
+    let events: Vec<Value> = published.iter().map(|record| record.json()["event"].clone()).collect();
+    assert_eq!(events, ["link.created", "link.updated"], "an empty change publishes nothing");
+    assert_eq!(published[1].json()["data"]["changed"], json!(["name", "is_active"]));
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::server::{Server, text};
 
 #[tokio::test]
-async fn usage_is_of_the_whole_account() {
+async fn usage_covers_the_whole_account() {
     let server = Server::start().await;
     let link = json!({"name": "a", "destination": "https://example.com"});
     server.create_link(link.clone()).await;

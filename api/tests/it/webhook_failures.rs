@@ -1,5 +1,5 @@
-//! What failed at a webhook endpoint, what is sent again, and test events, over HTTP. The dispatcher's part is in its
-//! own tests: here its tables are filled by hand.
+//! The failure log, redelivery and test events over HTTP. The dispatcher has its own tests; these tests fill its tables
+//! themselves.
 
 use reqwest::Method;
 use schemas::id::EndpointId;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::server::{Server, text};
 
-/// An endpoint of the server's workspace, or of another one with its own key.
+/// Creates an endpoint in the workspace of a key.
 async fn create_as(server: &Server, key: &str) -> EndpointId {
     let body = json!({"url": "https://hooks.example.com/in", "events": ["click.created"]});
     let created = server.send_as(key, Method::POST, "/api/webhooks", Some(body)).await;
@@ -57,7 +57,7 @@ async fn run(server: &Server, statement: &'static str, id: Uuid) {
     sqlx::query(statement).bind(id).execute(&mut server.engines.postgres().await).await.unwrap();
 }
 
-/// The deliveries that wait for the dispatcher: their ids, in order.
+/// Returns the ids of the deliveries that wait for the dispatcher, in order.
 async fn queued(server: &Server) -> Vec<Uuid> {
     sqlx::query_scalar("SELECT delivery_id FROM webhook_deliveries ORDER BY delivery_id")
         .fetch_all(&mut server.engines.postgres().await)
@@ -78,7 +78,7 @@ async fn failed_attempts_of_seven_days_are_paged_newest_first() {
     let (endpoint, other) = (create(&server).await, create(&server).await);
     fail(&server, other, 0).await;
     let mut expected = Vec::new();
-    // Three of one instant, and one on either side of the edge.
+    // Three of one instant, and one on either side of the limit of seven days.
     for minutes in [1, 1, 1, 2, 3, 7 * 24 * 60 - 5] {
         expected.push(fail(&server, endpoint, minutes).await);
     }
@@ -192,7 +192,7 @@ async fn failed_deliveries_are_redelivered_by_id() {
 
     let ids = json!({"delivery_ids": [one, one, two, old, foreign, Uuid::now_v7()]});
     assert_eq!(redeliver(&server, endpoint, ids.clone()).await, json!({"queued": 2}));
-    assert_eq!(redeliver(&server, endpoint, ids.clone()).await, json!({"queued": 0}), "on their way already");
+    assert_eq!(redeliver(&server, endpoint, ids.clone()).await, json!({"queued": 0}), "already queued");
     let mut expected = vec![one, two];
     expected.sort();
     assert_eq!(queued(&server).await, expected);
@@ -223,7 +223,7 @@ async fn failed_deliveries_are_redelivered_by_time_unless_they_arrived() {
     .unwrap();
     let ago = |minutes: i64| (minute - chrono::TimeDelta::minutes(minutes)).to_rfc3339();
 
-    // Half-open: from the first on, and without the last.
+    // The range includes its start and excludes its end.
     let range = json!({"start_date": ago(30), "end_date": ago(10)});
     assert_eq!(redeliver(&server, endpoint, range.clone()).await, json!({"queued": 2}));
     assert_eq!(redeliver(&server, endpoint, range).await, json!({"queued": 0}));
@@ -286,11 +286,7 @@ async fn a_deleted_endpoint_hides_its_deliveries() {
     redeliver(&server, endpoint, json!({"delivery_ids": [delivery]})).await;
     let path = format!("/api/webhooks/{endpoint}");
     assert_eq!(server.send(Method::DELETE, &path, None).await.status, 204);
-    assert_eq!(
-        queued(&server).await,
-        [delivery],
-        "there may be millions, so it is not this request's to remove them"
-    );
+    assert_eq!(queued(&server).await, [delivery], "the dispatcher removes them");
     for (method, below, body) in [
         (Method::GET, "/failures", None),
         (Method::GET, &format!("/deliveries/{delivery}"), None),

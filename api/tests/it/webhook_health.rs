@@ -1,5 +1,5 @@
-//! How an endpoint is, and how one of its deliveries went, over HTTP. The dispatcher's part is in its own tests: here
-//! its tables are filled by hand.
+//! The health of an endpoint and the outcome of a delivery over HTTP. The dispatcher has its own tests; these tests
+//! fill its tables themselves.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -83,7 +83,7 @@ async fn a_delivery_shows_the_outcome_of_a_test_or_redelivery() {
                "error_class": null, "next_attempt_at": pending["next_attempt_at"], "delivered_at": null})
     );
 
-    // It fails, for good.
+    // Its only attempt fails and is final.
     run(
         &server,
         "INSERT INTO webhook_failed_deliveries (delivery_id, endpoint_id, workspace_id, event, body, created_at,
@@ -124,7 +124,7 @@ async fn only_a_kept_delivery_of_the_endpoint_is_found() {
     assert_eq!(status(&endpoint, &Uuid::now_v7().to_string()).await, 404);
     assert_eq!(status(&endpoint, "nonsense").await, 404);
 
-    // A first attempt that succeeds leaves this alone.
+    // A first attempt that succeeds leaves only this row.
     run(
         &server,
         "INSERT INTO webhook_finished (delivery_id, finished_at, delivered_to, attempts)

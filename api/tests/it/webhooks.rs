@@ -174,7 +174,7 @@ async fn a_rotated_secret_is_shown_once() {
     assert!(secret.starts_with("whsec_") && secret != former);
     assert!(!server.send(Method::GET, &path, None).await.body.to_string().contains("whsec_"));
 
-    // The dispatcher signs with both until then.
+    // The dispatcher signs with both until the former one expires.
     let ring: KeyRing = format!("1:{}", "22".repeat(32)).parse().unwrap();
     let endpoint: EndpointId = id.parse().unwrap();
     let open = |(key, sealed): (i16, Vec<u8>)| {
@@ -293,7 +293,7 @@ async fn endpoints_need_write_access_and_their_own_workspace() {
     server.admin(&["set-plan", "--account", &server.account, "--plan", "pro"]).await;
     ask_all(&server.key, 403, "PLAN_REQUIRED").await;
     server.admin(&["set-plan", "--account", &server.account, "--plan", "agency"]).await;
-    assert_eq!(server.send(Method::GET, &path, None).await.status, 200, "untouched by all of it");
+    assert_eq!(server.send(Method::GET, &path, None).await.status, 200, "no request changed it");
 }
 
 fn body() -> Value {

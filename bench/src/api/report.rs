@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_about_one_percentile() {
+    fn each_target_checks_its_percentile() {
         assert_eq!(comparison().p50, Spread { min: 1.5, median: 1.5, max: 1.5 });
         assert_eq!(comparison().p99, Spread { min: 3.0, median: 3.5, max: 4.0 });
         let report = Report::new([comparison(), comparison()], vec![1.0], vec![2.0]).unwrap();

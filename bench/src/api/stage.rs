@@ -69,7 +69,7 @@ impl Stage {
         .execute(&mut postgres)
         .await?;
         sqlx::query("VACUUM ANALYZE links").execute(&mut postgres).await?;
-        // As a processor without lag would leave them.
+        // The state of a processor without lag.
         engines
             .clickhouse("INSERT INTO progress SELECT 65536 + number, now64(3, 'UTC') FROM numbers(12)")
             .await;

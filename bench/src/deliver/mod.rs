@@ -94,7 +94,7 @@ async fn throughput(name: &'static str, options: &Options, endpoints: usize) -> 
     Throughput::new(name, endpoints, &dispatched, &bare)
 }
 
-/// What dispatchers delivered that started with clicks on the topic.
+/// The deliveries of dispatchers that started with clicks on the topic.
 pub(crate) struct Dispatched {
     pub(crate) deliveries: usize,
     pub(crate) per_second: f64,
@@ -102,7 +102,7 @@ pub(crate) struct Dispatched {
     pub(crate) cpu: Duration,
 }
 
-/// Lets dispatchers make about this number of deliveries, and checks that each arrives.
+/// Runs dispatchers for about this number of deliveries, and checks that each arrives.
 pub(crate) async fn dispatch(
     dispatchers: usize,
     endpoints: usize,
@@ -141,12 +141,7 @@ async fn latency(options: &Options) -> anyhow::Result<Latency> {
     let deployment = Deployment::prepare(engines.clone());
     let (edge, dispatcher) = (start(&deployment.ingest).await?, start(&deployment.dispatcher).await?);
     // The topic has one partition, so the edge that knows the last link knows all.
-    let last = slugs.last().context("no links")?;
-    until("the last link", DEADLINE, || async {
-        let status = deployment.head(last).await?;
-        if status == 302 { Ok(()) } else { Err(status.to_string().into()) }
-    })
-    .await?;
+    deployment.edge_knows(slugs.last().context("no links")?).await;
     let load = Load::start(deployment.edge_address(), &slugs, VISITORS, Some(options.rate));
     tokio::time::sleep(WARM_UP).await;
     let warm = load.answered();
@@ -184,7 +179,7 @@ async fn received(receiver: &Receiver, wanted: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns requests per second, from the first to the last, and describes repeats.
+/// Returns requests per second, from the first to the last, and reports repeats.
 ///
 /// # Errors
 /// When a delivery did not arrive.

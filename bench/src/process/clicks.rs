@@ -1,4 +1,4 @@
-//! Clicks of many visitors on many links, the same in each run but for their times.
+//! Clicks of many visitors on many links, the same in each run except for their times.
 
 use std::time::Duration;
 
@@ -183,13 +183,13 @@ mod tests {
     #[test]
     fn clicks_differ_in_their_ids_and_share_links_and_visitors() {
         let clicks = Clicks::new().unwrap();
-        let made: Vec<Click> = (0..5_000).map(|number| clicks.click(number)).collect();
-        let ids: BTreeSet<&str> = made.iter().map(|click| click.click_id.as_str()).collect();
-        assert_eq!(ids.len(), made.len());
+        let drawn: Vec<Click> = (0..5_000).map(|number| clicks.click(number)).collect();
+        let ids: BTreeSet<&str> = drawn.iter().map(|click| click.click_id.as_str()).collect();
+        assert_eq!(ids.len(), drawn.len());
         assert!(ids.iter().all(|id| id.len() == TEXT_LEN));
-        let links: BTreeSet<LinkId> = made.iter().map(|click| click.link_id).collect();
+        let links: BTreeSet<LinkId> = drawn.iter().map(|click| click.link_id).collect();
         assert!((100..=LINKS as usize).contains(&links.len()), "{}", links.len());
-        let workspaces: BTreeSet<WorkspaceId> = made.iter().map(|click| click.workspace_id).collect();
+        let workspaces: BTreeSet<WorkspaceId> = drawn.iter().map(|click| click.workspace_id).collect();
         assert_eq!(workspaces.len(), WORKSPACES as usize);
     }
 }

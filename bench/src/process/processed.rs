@@ -51,7 +51,7 @@ pub(super) async fn round(stage: &Stage) -> anyhow::Result<Processed> {
         kafka: raw_cpu.kafka + more.kafka,
         clickhouse: raw_cpu.clickhouse + more.clickhouse,
     };
-    stage.delete_group(&format!("{}{GROUP}", stage.engines.topic_prefix)).await?;
+    stage.engines.delete_group(GROUP).await;
     Ok(Processed {
         raw: Round { rows_per_second, cpu_seconds_per_million: raw_cpu },
         with_rollups: Round { rows_per_second: stage.clicks as f64 / seconds, cpu_seconds_per_million: cpu },

@@ -5,10 +5,7 @@ use std::time::{Duration, Instant};
 use ::tests::engines::{Isolated, clickhouse};
 use anyhow::{Context as _, ensure};
 use devstack::Server;
-use devstack::readiness::until;
 use http::Uri;
-use rdkafka::admin::{AdminClient, AdminOptions};
-use rdkafka::client::DefaultClientContext;
 use serde::Serialize;
 use tokio::time::sleep;
 
@@ -96,7 +93,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Checks that every position of the topic is a row once.
+    /// Checks that every position of the topic is one row.
     pub(crate) async fn check_rows(&self) -> anyhow::Result<()> {
         let found = self
             .engines
@@ -109,20 +106,6 @@ impl Stage {
             "rows, positions, click ids: {} instead of {expected}",
             found.trim()
         );
-        Ok(())
-    }
-
-    /// Deletes a consumer group once it is empty, with its offsets.
-    pub(super) async fn delete_group(&self, group: &str) -> anyhow::Result<()> {
-        let admin: AdminClient<DefaultClientContext> = self.engines.kafka().create()?;
-        until("the group is deleted", ::tests::PATIENCE, || async {
-            let results = admin.delete_groups(&[group], &AdminOptions::new()).await?;
-            match results.into_iter().next() {
-                Some(Err((_, code))) => Err(code.into()),
-                _ => Ok(()),
-            }
-        })
-        .await?;
         Ok(())
     }
 

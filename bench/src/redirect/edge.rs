@@ -4,17 +4,14 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ::tests::deployment::Deployment;
+use ::tests::metric;
 use anyhow::Context as _;
 use devstack::Server;
-use devstack::http::{accepted, client};
 use devstack::readiness::until;
 
 use super::round::{Round, Usage};
 use crate::load::{Answers, Load};
 use crate::server::{self, Constant, pid};
-
-/// How long a link may take from its topic to the edge.
-const LINK_DEADLINE: Duration = ::tests::PATIENCE;
 
 /// How long shipping the clicks of a round may take.
 const DRAIN: Duration = Duration::from_secs(300);
@@ -34,12 +31,7 @@ impl Edge {
     pub(crate) async fn start(deployment: &Deployment, slugs: &[String]) -> anyhow::Result<Self> {
         let server = server::start(&deployment.ingest).await?;
         // The topic has one partition, so the edge that knows the last link knows all.
-        let last = slugs.last().context("no links")?;
-        until("the last link", LINK_DEADLINE, || async {
-            let status = deployment.head(last).await?;
-            if status == 302 { Ok(()) } else { Err(status.to_string().into()) }
-        })
-        .await?;
+        deployment.edge_knows(slugs.last().context("no links")?).await;
         Ok(Self { server, address: deployment.edge_address(), answered: 0 })
     }
 
@@ -51,7 +43,7 @@ impl Edge {
         let answers = under_load(load, self.address, duration, "edge").await?;
         let ended = Instant::now();
         self.answered += answers.latencies.len();
-        let waiting = self.answered.saturating_sub(self.delivered().await?);
+        let waiting = self.answered.saturating_sub(self.delivered().await);
         self.all_shipped().await?;
         let drain = ended.elapsed();
         let usage = Usage::read(pid(&self.server)?)?.since(&before);
@@ -61,7 +53,7 @@ impl Edge {
     /// Waits until Kafka has confirmed every answered click.
     pub(super) async fn all_shipped(&self) -> anyhow::Result<()> {
         until("the shipping of every click", DRAIN, || async {
-            let delivered = self.delivered().await?;
+            let delivered = self.delivered().await;
             if delivered >= self.answered {
                 Ok(())
             } else {
@@ -73,11 +65,8 @@ impl Edge {
     }
 
     /// Returns how many clicks Kafka has confirmed.
-    async fn delivered(&self) -> anyhow::Result<u64> {
-        let url = format!("{}/metrics", self.server.url());
-        let client = client().map_err(anyhow::Error::from_boxed)?;
-        let page = accepted(client.get(url).send().await?).await.map_err(anyhow::Error::from_boxed)?;
-        counter(&page, DELIVERED).with_context(|| format!("metric {DELIVERED} is missing"))
+    async fn delivered(&self) -> u64 {
+        metric(self.server.url(), DELIVERED).await as u64
     }
 }
 
@@ -99,27 +88,4 @@ async fn under_load(
     name: &str,
 ) -> anyhow::Result<Answers> {
     load.closed(server, duration).await.with_context(|| format!("under load, {name}"))
-}
-
-/// Returns the sum of a counter's series on a page of metrics in Prometheus' text format.
-fn counter(page: &str, name: &str) -> Option<u64> {
-    let series = page.lines().filter_map(|line| {
-        let rest = line.strip_prefix(name).filter(|rest| rest.starts_with([' ', '{']))?;
-        rest.rsplit_once(' ')?.1.parse::<u64>().ok()
-    });
-    series.fold(None, |sum, value| Some(sum.unwrap_or_default() + value))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_counter_is_the_sum_of_its_own_series() {
-        let page = "# TYPE clicks_total counter\nclicks_total{class=\"human\"} 7\nclicks_total{class=\"bot\"} 2\n\
-                    clicks_total_other 100\nplain_total 3\n";
-        assert_eq!(counter(page, "clicks_total"), Some(9));
-        assert_eq!(counter(page, "plain_total"), Some(3));
-        assert_eq!(counter(page, "absent_total"), None);
-    }
 }

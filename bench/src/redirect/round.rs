@@ -14,7 +14,7 @@ pub(super) struct Usage {
     server: Duration,
     /// The server's threads that ship clicks to Kafka.
     shipping: Duration,
-    /// This process, which makes the load.
+    /// This process, which generates the load.
     load: Duration,
     machine: Duration,
 }
@@ -31,7 +31,7 @@ impl Usage {
         })
     }
 
-    /// Returns what was used since `before`.
+    /// Returns the CPU times since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {
             server: self.server.saturating_sub(before.server),
@@ -60,7 +60,7 @@ pub(crate) struct Round {
     shipping: Option<Shipping>,
 }
 
-/// How the clicks of a round came to Kafka.
+/// How the clicks of a round reached Kafka.
 #[derive(Debug, Serialize)]
 struct Shipping {
     /// The part of the server's CPU time that the shipping threads used.
@@ -89,7 +89,7 @@ impl Round {
         }
     }
 
-    /// Adds how the clicks came to Kafka.
+    /// Adds how the clicks reached Kafka.
     pub(super) fn with_shipping(mut self, usage: &Usage, waiting: u64, drain: Duration) -> Self {
         let cpu_us_per_request = micros_each(usage.shipping, self.requests);
         self.shipping = Some(Shipping { cpu_us_per_request, waiting, drain_seconds: drain.as_secs_f64() });

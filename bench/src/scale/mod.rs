@@ -1,7 +1,7 @@
 //! `bench scale`: several servers of each kind against one, in one run.
 //!
-//! On a machine whose cores one server fills, several answer no more than one. The CPU time for each click then shows
-//! what the others cost, and what machines of their own would carry.
+//! If one server uses all cores of a machine, several answer no more than one. The CPU time for each click then shows
+//! the cost of the others, and the load that separate machines would carry.
 
 mod deliveries;
 mod edges;
@@ -16,7 +16,7 @@ use rows::Layout;
 
 use crate::terminal::{ENGINES, prepare, report_progress};
 
-/// What several servers do together.
+/// The work that several servers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Work {
     /// Clicks to rows.
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// Measures only these
     #[arg(long, value_name = "WHAT", value_delimiter = ',', default_value = "rows,redirects,deliveries")]
     only: Vec<Work>,
-    /// Clicks that each round makes rows of
+    /// Clicks that each round turns into rows
     #[arg(
         long, value_name = "COUNT", default_value = "1000000",
         value_parser = clap::value_parser!(u64).range(1_000..=100_000_000)

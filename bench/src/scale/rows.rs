@@ -35,7 +35,7 @@ impl FromStr for Layout {
     }
 }
 
-/// Servers, and the program that makes rows of clicks.
+/// The servers of a round, and their processor program.
 pub(super) struct Way {
     pub(super) name: String,
     /// None for a single server, without replication.

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// How long a stack may take to start.
 const START_DEADLINE: Duration = Duration::from_secs(400);
 
-/// What all clones share: prebuilt programs and downloaded engines.
+/// The prebuilt programs and downloaded engines that all clones share.
 struct Kit {
     scratch: Scratch,
     engines: PathBuf,

@@ -93,7 +93,7 @@ fn a_moved_clone_is_rebuilt_and_uses_its_new_folder() {
 }
 
 #[test]
-fn many_calls_at_once_remove_programs_once_and_only_in_a_moved_clone() {
+fn simultaneous_calls_clean_a_moved_clone_once() {
     let scratch = Scratch::new("dev").unwrap();
     let clone = Clone::new(&scratch, "original", "1.95.0");
     let at_once = |clone: &Clone| {
@@ -116,7 +116,7 @@ fn an_older_rust_is_rejected_with_the_update_command() {
 }
 
 #[test]
-fn without_pythons_venv_tests_name_the_package_and_other_commands_run() {
+fn without_python_venv_only_tests_fail_and_name_the_package() {
     let scratch = Scratch::new("dev").unwrap();
     let clone = Clone::new(&scratch, "clone", "1.95.0");
     // Not root, which would install it.

@@ -19,7 +19,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 /// Set in the process that [`a_parent_killed_with_sigkill_leaves_no_process`] starts and kills.
 const PARENT: &str = "DEVSTACK_TEST_PARENT";
 
-/// How long a test waits for what it expects, also on a busy machine. Only a test that fails waits this long.
+/// How long a test waits for a condition, even on a busy machine. Only a failing test waits this long.
 const DEADLINE: Duration = Duration::from_secs(240);
 
 async fn throw_away(kind: Kind) -> Server {
@@ -50,7 +50,7 @@ fn assert_removed(processes: &[u32], folder: &Path) {
 }
 
 #[tokio::test]
-async fn kafka_keeps_messages_over_a_kill_and_creates_no_topic_by_itself() {
+async fn kafka_keeps_messages_after_a_kill_and_creates_no_topics() {
     let kafka = throw_away(Kind::Kafka).await;
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", kafka.url()).set("group.id", "test").set("auto.offset.reset", "earliest");
@@ -92,7 +92,7 @@ async fn kafka_keeps_messages_over_a_kill_and_creates_no_topic_by_itself() {
 }
 
 #[tokio::test]
-async fn clickhouse_keeps_rows_over_a_kill() {
+async fn clickhouse_keeps_rows_after_a_kill() {
     let clickhouse = throw_away(Kind::ClickHouse).await;
     let url = clickhouse.url().to_owned();
     query(&url, "CREATE TABLE hopline.notes (text String) ENGINE = MergeTree ORDER BY text").await.unwrap();
@@ -110,7 +110,7 @@ async fn clickhouse_keeps_rows_over_a_kill() {
 }
 
 #[tokio::test]
-async fn replicas_of_clickhouse_get_each_others_rows_also_after_a_kill() {
+async fn clickhouse_replicas_exchange_rows_even_after_a_kill() {
     let cluster = start_cluster(1, 2, Options::throw_away).await.unwrap();
     let [first, second] = &cluster.shards[0][..] else { panic!("{cluster:?}") };
     for replica in [first, second] {
@@ -123,7 +123,7 @@ async fn replicas_of_clickhouse_get_each_others_rows_also_after_a_kill() {
     second.kill().await;
     query(first.url(), "INSERT INTO hopline.notes VALUES ('two')").await.unwrap();
     second.start().await.unwrap();
-    // It is read-only until it has its session with ZooKeeper again.
+    // The replica is read-only until it has reconnected to ZooKeeper.
     let sync = || query(second.url(), "SYSTEM SYNC REPLICA hopline.notes");
     readiness::until("the replica", DEADLINE, sync).await.unwrap();
     let notes = "SELECT groupArray(text) FROM (SELECT text FROM hopline.notes ORDER BY text)";
@@ -143,7 +143,7 @@ async fn clickhouse_applies_the_profile_and_the_password() {
 }
 
 #[tokio::test]
-async fn postgres_keeps_data_over_a_kill() {
+async fn postgres_keeps_data_after_a_kill() {
     let postgres = throw_away(Kind::Postgres).await;
     let mut connection = PgConnection::connect(postgres.url()).await.unwrap();
     connection.execute("CREATE TABLE notes (text text); INSERT INTO notes VALUES ('kept')").await.unwrap();

@@ -91,7 +91,7 @@ mod tests {
     use crate::attempt::SealedSecret;
 
     #[test]
-    fn a_question_under_a_former_lease_does_not_get_the_answer_for_the_current_one() {
+    fn a_former_lease_gets_no_answer_for_the_current_one() {
         let (delivery_id, former, present) = (Uuid::from_u128(1), Uuid::from_u128(2), Uuid::from_u128(3));
         let (questions, mut answers): (Vec<_>, Vec<_>) = [former, present]
             .map(|lease_token| {

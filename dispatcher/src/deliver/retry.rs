@@ -85,14 +85,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_wait_is_shorter_than_scheduled_or_a_tenth_longer(attempt in 1..MAX_ATTEMPTS, random in 0.0..1.0) {
+        fn jitter_adds_at_most_a_tenth(attempt in 1..MAX_ATTEMPTS, random in 0.0..1.0) {
             let scheduled = wait(attempt, BASE, 0.0, None);
             let jittered = wait(attempt, BASE, random, None);
             prop_assert!(jittered >= scheduled && jittered <= scheduled.mul_f64(1.1));
         }
 
         #[test]
-        fn no_header_value_makes_a_wait_of_more_than_fifteen_minutes(value in "\\PC*") {
+        fn retry_after_is_at_most_fifteen_minutes(value in "\\PC*") {
             prop_assert!(retry_after(&value, now()).unwrap_or_default() <= MAX_RETRY_AFTER);
         }
     }

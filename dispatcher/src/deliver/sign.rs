@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn two_secrets_make_two_signatures_of_one_time() {
+    fn two_secrets_give_two_signatures_of_one_time() {
         let [one, two] = ["new", "former"].map(|secret| header([secret], 7, b"body"));
         let both = header(["new", "former"], 7, b"body");
         assert_eq!(both, format!("{one},{}", two.strip_prefix("t=7,").unwrap()));

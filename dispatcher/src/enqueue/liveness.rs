@@ -132,16 +132,16 @@ mod tests {
         assert!(health.report().ready);
         let slow = async {
             sleep(MAX_BATCH_TIME * 2).await;
-            assert!(!health.report().ready, "it does not wait for the end to say so");
+            assert!(!health.report().ready, "a slow batch is reported before it ends");
             Err::<(), _>("no answer")
         };
         assert_eq!(liveness.during(slow).await, Err("no answer"));
         assert_eq!(liveness.during(async { Ok::<_, &str>(()) }).await, Ok(()));
-        assert!(!health.report().ready, "getting ready again is not the batch");
+        assert!(!health.report().ready, "a successful step is not a stored batch");
         liveness.done();
         assert!(health.report().ready);
         for _ in 0..2 {
-            assert!(health.report().ready, "one failure is nothing to tell of");
+            assert!(health.report().ready, "a single failure is not reported");
             assert_eq!(liveness.during(async { Err::<(), _>("fenced") }).await, Err("fenced"));
             sleep(MAX_BATCH_TIME / 2 + CHECK_INTERVAL).await;
         }
@@ -161,7 +161,7 @@ mod tests {
         assert!(liveness.idle(false) && !health.report().ready);
         sleep(REPLACE_AFTER).await;
         assert!(!liveness.idle(false));
-        assert!(liveness.idle(false) && !health.report().ready, "the next one has its time too");
+        assert!(liveness.idle(false) && !health.report().ready, "the next consumer gets the same time");
         assert!(liveness.idle(true) && health.report().ready);
     }
 }

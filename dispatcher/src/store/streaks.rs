@@ -198,8 +198,8 @@ mod tests {
     fn counted(before: i32, batch: &[Finished]) -> (i32, Vec<i32>) {
         let streaks = HashMap::from([(endpoint(), Streak { epoch: EPOCH, exhausted: before })]);
         let counted = count(&streaks, &batch.iter().collect::<Vec<_>>());
-        let told = counted.notices.iter().map(|notice| notice.consecutive_exhausted).collect();
-        (counted.exhausted[&endpoint()], told)
+        let notices = counted.notices.iter().map(|notice| notice.consecutive_exhausted).collect();
+        (counted.exhausted[&endpoint()], notices)
     }
 
     #[test]

@@ -96,7 +96,7 @@ async fn a_body_that_never_comes_after_a_200_is_a_success() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endless_compressed_body_of_a_failure_is_truncated_and_not_decompressed() {
+async fn an_endless_compressed_body_is_truncated_and_not_decompressed() {
     let flood = Behaviour::Flood(
         "HTTP/1.1 500 No\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n\x1f",
         &[0x8b; 65_536],
@@ -108,7 +108,7 @@ async fn an_endless_compressed_body_of_a_failure_is_truncated_and_not_decompress
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn informational_answers_alone_are_no_answer() {
+async fn informational_responses_alone_fail() {
     assert_eq!(fails(Behaviour::Close("HTTP/1.1 100 Continue\r\n\r\n")).await, without_answer("response"));
     let flood = Behaviour::Trickle("HTTP/1.1 103 Early Hints\r\n\r\n");
     assert_eq!(times_out(flood).await, without_answer("timeout"));

@@ -25,11 +25,7 @@ async fn a_killed_dispatcher_loses_nothing_and_repeats_under_the_same_id() {
             expected.insert(delivery_id(&click, &endpoint.to_string()).to_string());
         }
         let before = round * 100;
-        eventually("deliveries are under way", async || match receiver.requests().len() {
-            count if count > before + 10 => Ok(()),
-            count => Err(count),
-        })
-        .await;
+        receiver.receives_at_least(before + 11).await;
         dispatcher.kill().await;
         dispatcher = start(&world).await;
     }
@@ -44,9 +40,9 @@ async fn a_killed_dispatcher_loses_nothing_and_repeats_under_the_same_id() {
     let mut bodies = HashMap::new();
     let requests = receiver.requests();
     for request in &requests {
-        assert!(expected.contains(request.delivery()), "an id that no event has: {request:?}");
+        assert!(expected.contains(request.delivery()), "no event has this id: {request:?}");
         let body = bodies.entry(request.delivery()).or_insert(&request.body);
-        assert_eq!(*body, &request.body, "one id, two bodies");
+        assert_eq!(*body, &request.body, "two bodies under one id");
     }
     // Each of three kills repeats at most the requests in flight to one endpoint, and the unwritten outcomes.
     let repeats = requests.len() - expected.len();
@@ -66,19 +62,15 @@ async fn leases_of_a_killed_dispatcher_are_released_before_they_expire() {
     }
     let first = world.dispatcher().await;
     world.click(workspace, Class::Human).await;
-    eventually("eight requests are in flight", async || match receiver.requests().len() {
-        8 => Ok(()),
-        count => Err(count),
-    })
-    .await;
+    receiver.receives(8).await;
     let second = world.dispatcher().await;
-    eventually("both are known", async || match world.number("SELECT count(*) FROM dispatchers").await {
+    eventually("both exist", async || match world.number("SELECT count(*) FROM dispatchers").await {
         2 => Ok(()),
         count => Err(count),
     })
     .await;
     first.kill().await;
-    // It takes about two seconds. Its leases last for ten minutes, longer than this waits.
+    // The takeover takes about two seconds. The leases last for ten minutes, longer than this waits.
     world.done().await;
     let requests = receiver.requests();
     let ids: HashSet<&str> = requests.iter().map(|request| request.delivery()).collect();
@@ -110,18 +102,11 @@ async fn a_delivery_taken_over_by_another_dispatcher_is_not_sent() {
             config.tuning.lease_margin = 4 * PATIENCE;
         })
         .await;
-    let arrived = async |count| {
-        eventually("that many requests", async || match receiver.count() {
-            seen if seen >= count => Ok(()),
-            seen => Err(seen),
-        })
-        .await;
-    };
     world.click(workspace, Class::Human).await;
-    arrived(ENDPOINTS).await;
+    receiver.receives_at_least(ENDPOINTS).await;
     world.done().await;
     world.click(workspace, Class::Human).await;
-    arrived(ENDPOINTS + AT_ONCE).await;
+    receiver.receives_at_least(ENDPOINTS + AT_ONCE).await;
     eventually("the other two are claimed", async || {
         match world.number("SELECT count(*) FROM webhook_deliveries WHERE lease_token IS NULL").await {
             0 => Ok(()),
@@ -145,10 +130,10 @@ async fn a_delivery_taken_over_by_another_dispatcher_is_not_sent() {
     let last = world.click(workspace, Class::Human).await;
     release.send_replace(true);
     // After the two, because an endpoint's deliveries are sent in order.
-    arrived(ENDPOINTS + AT_ONCE + ENDPOINTS).await;
+    receiver.receives_at_least(ENDPOINTS + AT_ONCE + ENDPOINTS).await;
     let requests = receiver.requests();
     assert!(requests[ENDPOINTS + AT_ONCE..].iter().all(|one| one.json()["data"]["click_id"] == *last));
-    eventually("the other dispatcher's are left", async || match world.pending().await {
+    eventually("only the other dispatcher's are left", async || match world.pending().await {
         2 => Ok(()),
         count => Err(count),
     })
@@ -172,11 +157,7 @@ async fn a_stopped_dispatcher_finishes_attempts_in_flight_and_releases_the_rest(
     for _ in 0..40 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("the first requests are in flight", async || match receiver.requests().len() {
-        0 => Err("none"),
-        _ => Ok(()),
-    })
-    .await;
+    receiver.receives_at_least(1).await;
     dispatcher.stop().await;
     let leased: i64 =
         sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries WHERE lease_token IS NOT NULL")
@@ -186,11 +167,7 @@ async fn a_stopped_dispatcher_finishes_attempts_in_flight_and_releases_the_rest(
     assert_eq!(leased, 0);
 
     let dispatcher = world.dispatcher().await;
-    eventually("the rest arrives", async || match receiver.requests().len() {
-        40.. => Ok(()),
-        count => Err(count),
-    })
-    .await;
+    receiver.receives_at_least(40).await;
     world.done().await;
     let ids: HashSet<String> =
         receiver.requests().iter().map(|request| request.delivery().to_owned()).collect();
@@ -199,7 +176,7 @@ async fn a_stopped_dispatcher_finishes_attempts_in_flight_and_releases_the_rest(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_dispatchers_share_the_work_without_repeats() {
+async fn two_dispatchers_deliver_each_event_once() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;
@@ -214,20 +191,12 @@ async fn two_dispatchers_share_the_work_without_repeats() {
     for _ in 0..20 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("all arrive", async || match receiver.requests().len() {
-        count if count >= 8 * 40 => Ok(()),
-        count => Err(count),
-    })
-    .await;
+    receiver.receives_at_least(8 * 40).await;
     first.stop().await;
     for _ in 0..10 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("the second takes over", async || match receiver.requests().len() {
-        count if count >= 8 * 50 => Ok(()),
-        count => Err(count),
-    })
-    .await;
+    receiver.receives_at_least(8 * 50).await;
     second.stop().await;
     let ids: HashSet<String> =
         receiver.requests().iter().map(|request| request.delivery().to_owned()).collect();
@@ -235,13 +204,11 @@ async fn two_dispatchers_share_the_work_without_repeats() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readiness_names_what_is_checked() {
+async fn readyz_lists_every_check() {
     let world = World::new().await;
     let dispatcher = world.dispatcher().await;
-    let client = tests::engines::http_client();
     eventually("both engines and the reader are ready", async || {
-        let answer = client.get(format!("{}/readyz", dispatcher.operations_url)).send().await.unwrap();
-        let report: serde_json::Value = answer.json().await.unwrap();
+        let (_, report) = tests::readyz(&dispatcher.operations_url).await;
         let checks = ["kafka", "postgres", "enqueue"];
         let ready = checks.iter().all(|check| report["checks"][check]["ready"] == true);
         if ready && report["ready"] == true { Ok(()) } else { Err(report) }

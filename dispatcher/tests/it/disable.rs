@@ -5,6 +5,7 @@ use std::time::Duration;
 use schemas::message::Class;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver};
+use tokio::sync::watch;
 
 use crate::world::World;
 
@@ -19,7 +20,7 @@ async fn notices(world: &World) -> Vec<i32> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifteen_exhausted_deliveries_in_a_row_disable_an_endpoint_and_only_it() {
+async fn fifteen_exhausted_deliveries_disable_only_their_endpoint() {
     let world = World::new().await;
     let receiver =
         Receiver::start(|request, _| Answer::Status(if request.path == "/dead" { 500 } else { 200 })).await;
@@ -54,11 +55,7 @@ async fn fifteen_exhausted_deliveries_in_a_row_disable_an_endpoint_and_only_it()
 
     // The sixteenth goes only to the enabled endpoint.
     world.click(workspace, Class::Human).await;
-    eventually("the living endpoint has them all", async || match receiver.requests_to("/alive").len() {
-        16 => Ok(()),
-        count => Err(count),
-    })
-    .await;
+    receiver.receives_at("/alive", 16).await;
     assert_eq!(receiver.requests_to("/dead").len(), 15 * 5);
     assert_eq!(world.state(alive).await, ("enabled".to_owned(), 0));
     dispatcher.stop().await;
@@ -90,7 +87,7 @@ async fn a_success_resets_the_streak() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fourteen_exhausted_a_success_and_fourteen_exhausted_disable_nothing() {
+async fn a_success_after_fourteen_exhausted_prevents_disabling() {
     const ATTEMPTS: usize = 14 * 5;
     let world = World::new().await;
     // The deliveries of each part have ended before the next part begins.
@@ -104,7 +101,7 @@ async fn fourteen_exhausted_a_success_and_fourteen_exhausted_disable_nothing() {
             world.click(workspace, Class::Human).await;
         }
         world.enqueued().await;
-        eventually("the count is as it should be", async || match world.state(endpoint).await {
+        eventually("the count is reached", async || match world.state(endpoint).await {
             (_, seen) if seen == count => Ok(()),
             state => Err(state),
         })
@@ -118,7 +115,7 @@ async fn fourteen_exhausted_a_success_and_fourteen_exhausted_disable_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_refusals_in_a_row_disable_nothing() {
+async fn twenty_404s_in_a_row_disable_nothing() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(404)).await;
     let workspace = world.workspace("business").await;
@@ -127,20 +124,20 @@ async fn twenty_refusals_in_a_row_disable_nothing() {
     for _ in 0..20 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("each is refused once", async || match world.failures(endpoint).await.len() {
+    eventually("each is rejected once", async || match world.failures(endpoint).await.len() {
         20 => Ok(()),
         count => Err(count),
     })
     .await;
     world.done().await;
     assert_eq!(world.state(endpoint).await, ("enabled".to_owned(), 0));
-    assert_eq!(receiver.requests().len(), 20, "a refusal is the last word");
+    assert_eq!(receiver.requests().len(), 20, "a 404 is final");
     assert!(notices(&world).await.is_empty());
     dispatcher.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forty_that_exhaust_at_once_in_two_dispatchers_disable_once() {
+async fn two_dispatchers_disable_an_endpoint_once() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(500)).await;
     let workspace = world.workspace("business").await;
@@ -165,7 +162,7 @@ async fn forty_that_exhaust_at_once_in_two_dispatchers_disable_once() {
 async fn an_endpoint_enabled_again_gets_only_new_events_and_a_new_streak() {
     let world = World::new().await;
     let receiver = Receiver::start(|request, number| match number {
-        // The fifteen that disable it; then one that is in flight while the endpoint is disabled and enabled again.
+        // The fifteen that disable it. Older deliveries would be rejected, too.
         0..75 => Answer::Status(500),
         _ if request.header("x-service-event") == "link.deleted" => Answer::Status(500),
         _ => Answer::Status(200),
@@ -248,15 +245,21 @@ async fn deliveries_of_a_deleted_endpoint_or_lost_plan_are_removed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn deliveries_of_a_suspended_account_wait_and_use_no_attempt() {
     let world = World::new().await;
-    let receiver = Receiver::start(|_, number| Answer::Status(if number == 0 { 503 } else { 200 })).await;
+    let (release, released) = watch::channel(false);
+    let receiver = Receiver::start(move |_, number| match number {
+        0 => Answer::Held(released.clone(), 503),
+        _ => Answer::Status(200),
+    })
+    .await;
     let workspace = world.workspace("business").await;
     world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
-    // Long enough to suspend the account before the retry is due.
-    let dispatcher = world.dispatcher_with(|config| config.tuning.retry_base = Duration::from_secs(20)).await;
+    let dispatcher = world.dispatcher().await;
     world.click(workspace, Class::Human).await;
-    world.failed(1).await;
+    receiver.receives(1).await;
+    // Before the first attempt ends, so that its retry becomes due afterwards.
     world.suspend(workspace, true).await;
-    // Its retry becomes due, and is neither sent nor removed.
+    release.send_replace(true);
+    // The retry is neither sent nor removed.
     let postponed = "SELECT count(*) FROM webhook_deliveries WHERE due_at > now() + interval '30 seconds' \
         AND attempts = 1";
     eventually("it is postponed", async || match world.number(postponed).await {

@@ -1,4 +1,4 @@
-//! Which endpoints get which events.
+//! Delivery of events to the endpoints that subscribed to them.
 
 use schemas::message::{Class, Click, LinkEventKind, Message as _, delivery_id};
 use schemas::topic;
@@ -9,7 +9,7 @@ use tests::receiver::{Answer, Receiver};
 use crate::world::{SECRET, World};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_arrive_once_and_signed_at_those_who_asked_and_nowhere_else() {
+async fn each_event_arrives_once_and_signed_at_its_subscribers() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let (business, agency) = (world.workspace("business").await, world.workspace("agency").await);
@@ -35,7 +35,7 @@ async fn events_arrive_once_and_signed_at_those_who_asked_and_nowhere_else() {
         if requests.len() >= 5 { Ok(requests) } else { Err(requests.len()) }
     })
     .await;
-    // Only now it is certain that the other events have no delivery.
+    // After this, it is certain that the other events have no delivery.
     world.enqueued().await;
     world.done().await;
 
@@ -69,7 +69,7 @@ async fn events_arrive_once_and_signed_at_those_who_asked_and_nowhere_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_clicked_right_after_its_endpoint_was_created_is_delivered() {
+async fn a_click_right_after_an_endpoint_was_created_is_delivered() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;
@@ -99,11 +99,7 @@ async fn an_invalid_event_becomes_a_dead_letter_and_delays_nothing() {
     world.publish(topic::CLICKS, "b", b"{\"v\":77}").await;
     world.publish(topic::LINK_EVENTS, "c", b"\xff\xfe").await;
     world.click(workspace, Class::Human).await;
-    eventually("the click after them arrives", async || match receiver.requests().len() {
-        1 => Ok(()),
-        count => Err(count),
-    })
-    .await;
+    receiver.receives(1).await;
     let letters = eventually("three dead letters", async || {
         let letters = records(&world.isolated, topic::DEAD_LETTERS);
         if letters.len() == 3 { Ok(letters) } else { Err(letters) }
@@ -117,7 +113,7 @@ async fn an_invalid_event_becomes_a_dead_letter_and_delays_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_that_lost_webhooks_gets_no_further_attempt() {
+async fn a_plan_without_webhooks_ends_retries() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(500)).await;
     let workspace = world.workspace("business").await;
@@ -133,7 +129,7 @@ async fn a_plan_that_lost_webhooks_gets_no_further_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_webhook_of_a_resubmitted_dead_letter_arrives() {
+async fn a_resubmitted_dead_letter_is_delivered_once() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;
@@ -155,7 +151,7 @@ async fn the_webhook_of_a_resubmitted_dead_letter_arrives() {
         world.done().await;
     }
     let requests = receiver.requests();
-    assert_eq!(requests.len(), 1, "its end is remembered");
+    assert_eq!(requests.len(), 1, "the finished delivery is remembered");
     assert_eq!(requests[0].delivery(), delivery_id(&click.click_id, &endpoint.to_string()).to_string());
     dispatcher.stop().await;
 }

@@ -19,7 +19,7 @@ async fn redeliver(world: &World, endpoint: EndpointId, ids: Option<Vec<Uuid>>, 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failed_deliveries_are_sent_again_by_id_and_by_time_with_the_same_id_and_body() {
+async fn redelivery_by_id_or_time_keeps_id_and_body() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, number| Answer::Status(if number < 3 { 404 } else { 200 })).await;
     let workspace = world.workspace("business").await;
@@ -28,7 +28,7 @@ async fn failed_deliveries_are_sent_again_by_id_and_by_time_with_the_same_id_and
     for _ in 0..3 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("three are refused", async || match world.failures(endpoint).await.len() {
+    eventually("three are rejected", async || match world.failures(endpoint).await.len() {
         3 => Ok(()),
         count => Err(count),
     })
@@ -50,7 +50,7 @@ async fn failed_deliveries_are_sent_again_by_id_and_by_time_with_the_same_id_and
         assert_eq!(first.body, request.body);
         assert!(request.is_signed_with(SECRET));
     }
-    // By id, also deliveries that have arrived; but none of another endpoint.
+    // A redelivery by id includes deliveries that have arrived, but none of another endpoint.
     assert_eq!(redeliver(&world, EndpointId::from_uuid(Uuid::now_v7()), Some(vec![one]), 0).await, 0);
     assert_eq!(redeliver(&world, endpoint, Some(vec![one]), 0).await, 1);
     world.done().await;
@@ -68,7 +68,7 @@ async fn failures_and_their_requests_are_removed_after_seven_days() {
     for _ in 0..2 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("two are refused", async || match world.failures(endpoint).await.len() {
+    eventually("two are rejected", async || match world.failures(endpoint).await.len() {
         2 => Ok(()),
         count => Err(count),
     })
@@ -92,7 +92,7 @@ async fn failures_and_their_requests_are_removed_after_seven_days() {
     for (table, count) in [
         ("attempts", "SELECT count(*) FROM webhook_failures"),
         ("requests", "SELECT count(*) FROM webhook_failed_deliveries"),
-        ("ends", "SELECT count(*) FROM webhook_finished"),
+        ("finished", "SELECT count(*) FROM webhook_finished"),
     ] {
         eventually(table, async || match world.number(count).await {
             1 => Ok(()),
@@ -167,6 +167,6 @@ async fn a_test_event_goes_through_the_same_queue() {
             .fetch_one(&world.pool)
             .await
             .unwrap();
-    assert_eq!(remembered, (id, Some(endpoint.uuid()), Some(1)), "its success can be shown");
+    assert_eq!(remembered, (id, Some(endpoint.uuid()), Some(1)), "the API can show its success");
     dispatcher.stop().await;
 }

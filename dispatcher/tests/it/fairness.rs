@@ -7,7 +7,7 @@ use tests::receiver::{Answer, Receiver};
 use crate::world::World;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn endpoints_that_never_answer_do_not_delay_those_that_do() {
+async fn silent_endpoints_delay_no_other() {
     let world = World::new().await;
     let receiver =
         Receiver::start(
@@ -33,11 +33,7 @@ async fn endpoints_that_never_answer_do_not_delay_those_that_do() {
             world.click(workspace, Class::Human).await;
         }
         // The requests that are not answered do not end while this waits.
-        eventually("both of the living have it", async || match receiver.requests_to("/alive").len() {
-            count if count == 2 * round => Ok(()),
-            count => Err(count),
-        })
-        .await;
+        receiver.receives_at("/alive", 2 * round).await;
         // From now on, the dispatcher knows which endpoints have answered.
         if round == 1 {
             for _ in 0..12 {
@@ -57,7 +53,7 @@ async fn endpoints_that_never_answer_do_not_delay_those_that_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_with_many_workspaces_gets_the_permits_of_one_account() {
+async fn many_workspaces_share_the_permits_of_their_account() {
     let world = World::new().await;
     let receiver =
         Receiver::start(
@@ -93,11 +89,7 @@ async fn an_account_with_many_workspaces_gets_the_permits_of_one_account() {
     .await;
     for count in 1..=5 {
         world.click(other, Class::Human).await;
-        eventually("the other account has it", async || match receiver.requests_to("/alive").len() {
-            arrived if arrived == count => Ok(()),
-            arrived => Err(arrived),
-        })
-        .await;
+        receiver.receives_at("/alive", count).await;
     }
     // Half of its permits at most: none of its endpoints has answered.
     assert!(receiver.requests_to("/hole").len() <= 4, "{}", receiver.requests_to("/hole").len());

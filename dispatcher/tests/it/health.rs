@@ -29,7 +29,7 @@ async fn wait_for(world: &World, endpoint: EndpointId, name: &str, is_there: fn(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_success_and_the_last_failure_of_an_endpoint_are_stored_4xx_included() {
+async fn the_last_success_and_failure_are_stored_including_4xx() {
     let world = World::new().await;
     let receiver =
         Receiver::start(|_, number| Answer::Status(if number == 1 || number == 2 { 400 } else { 200 })).await;
@@ -50,7 +50,7 @@ async fn the_last_success_and_the_last_failure_of_an_endpoint_are_stored_4xx_inc
         count => Err(count),
     })
     .await;
-    // Stored together with the failure, so nothing is waited for.
+    // It is stored together with the failure, so the test does not wait.
     let failing = moments(&world, endpoint).await;
     assert!(failing.0 == first.0 && failing.1 > failing.0, "{failing:?}");
     assert_eq!(world.state(endpoint).await, ("enabled".to_owned(), 0));
@@ -71,11 +71,7 @@ async fn the_last_success_before_a_stop_is_stored() {
     let dispatcher = world.dispatcher().await;
     for clicks in 1..=20 {
         world.click(workspace, Class::Human).await;
-        eventually("it arrives", async || match receiver.requests().len() {
-            count if count == clicks => Ok(()),
-            count => Err(count),
-        })
-        .await;
+        receiver.receives(clicks).await;
     }
     let before_last = receiver.requests()[18].at;
     dispatcher.stop().await;
@@ -84,7 +80,7 @@ async fn the_last_success_before_a_stop_is_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_rows_of_a_deleted_endpoint_are_removed() {
+async fn the_health_of_a_deleted_endpoint_is_removed() {
     let world = World::new().await;
     let workspace = world.workspace("business").await;
     let kept = world.endpoint(workspace, "https://hooks.example/", &["click.created"]).await;

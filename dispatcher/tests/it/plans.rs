@@ -1,4 +1,4 @@
-//! How many rows Postgres reads for a batch of deliveries.
+//! The number of rows that Postgres reads for a batch of deliveries.
 
 use schemas::message::Class;
 use sqlx::Executor as _;
@@ -8,7 +8,7 @@ use tests::receiver::{Answer, Receiver};
 use crate::world::World;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_cached_plan_reads_the_whole_queue_for_each_batch() {
+async fn no_cached_plan_reads_the_whole_queue() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;
@@ -45,7 +45,7 @@ async fn no_cached_plan_reads_the_whole_queue_for_each_batch() {
     let read = "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'webhook_deliveries'";
     let before = world.number(read).await;
     deliver(20).await;
-    // The deleted rows, which are counted together with the rows that were read.
+    // Postgres reports deleted rows together with the rows that were read.
     let ended = "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'webhook_deliveries'";
     eventually("all have ended", async || match world.number(ended).await {
         40 => Ok(()),

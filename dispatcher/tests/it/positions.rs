@@ -1,15 +1,11 @@
 //! The position at which a dispatcher continues: the one in Postgres, unless the log does not have that offset.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
 use schemas::message::{Class, Message as _};
 use schemas::topic;
-use tests::engines::http_client;
-use tests::eventually;
 use tests::receiver::{Answer, Receiver};
+use tests::{eventually, metric};
 
 use crate::world::{Dispatcher, Workspace, World};
 
@@ -34,33 +30,17 @@ async fn arrived(world: &World, receiver: &Receiver) -> usize {
 }
 
 /// Waits until a dispatcher has reported that it does not continue at a stored position.
-async fn has_jumped(dispatcher: &Dispatcher, reason: &str) {
-    let url = format!("{}/metrics", dispatcher.operations_url);
-    eventually("the jump is counted", async || {
-        let metrics = http_client().get(&url).send().await.unwrap().text().await.unwrap();
-        let line = format!("hopline_webhook_position_jumps_total{{reason=\"{reason}\"}}");
-        if metrics.contains(&line) { Ok(()) } else { Err(metrics) }
-    })
-    .await;
-}
-
-/// Deletes and recreates the topic of clicks.
-async fn make_anew(world: &World) {
-    let admin: AdminClient<DefaultClientContext> = world.isolated.kafka().create().unwrap();
-    let name = world.isolated.topic(topic::CLICKS);
-    let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
-    admin.delete_topics(&[&name], &options).await.unwrap().remove(0).unwrap();
-    let new = NewTopic::new(&name, topic::CLICKS.partitions, TopicReplication::Fixed(1));
-    let new = topic::CLICKS.config.iter().fold(new, |new, (key, value)| new.set(key, value));
-    // Kafka deletes the former topic with a delay.
-    eventually("the topic is made anew", async || {
-        admin.create_topics([&new], &options).await.unwrap().remove(0)
+async fn wait_for_jump(dispatcher: &Dispatcher, reason: &str) {
+    let jumps = format!("hopline_webhook_position_jumps_total{{reason=\"{reason}\"}}");
+    eventually("the jump is counted", async || match metric(&dispatcher.operations_url, &jumps).await {
+        0.0 => Err(0),
+        _ => Ok(()),
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn postgres_and_not_kafka_says_where_to_go_on() {
+async fn the_position_in_postgres_wins() {
     let world = World::new().await;
     let receiver = Receiver::start(|_, _| Answer::Status(200)).await;
     let workspace = world.workspace("business").await;
@@ -69,21 +49,13 @@ async fn postgres_and_not_kafka_says_where_to_go_on() {
     for _ in 0..3 {
         world.click(workspace, Class::Human).await;
     }
-    eventually("three arrive", async || match receiver.requests().len() {
-        3 => Ok(()),
-        count => Err(count),
-    })
-    .await;
+    receiver.receives(3).await;
     dispatcher.stop().await;
 
     // As after a restore from a backup: Kafka's committed offsets are ahead of the database's.
     sqlx::query("UPDATE webhook_offsets SET next_offset = 0").execute(&world.pool).await.unwrap();
     let dispatcher = world.dispatcher().await;
-    eventually("the three arrive again", async || match receiver.requests().len() {
-        6 => Ok(()),
-        count => Err(count),
-    })
-    .await;
+    receiver.receives(6).await;
     dispatcher.stop().await;
     let ids: HashSet<String> =
         receiver.requests().iter().map(|request| request.delivery().to_owned()).collect();
@@ -112,15 +84,15 @@ async fn a_position_beyond_the_end_of_a_log_affects_only_its_partition() {
         click_in(&world, workspace, partition).await;
     }
     let dispatcher = world.dispatcher().await;
-    assert_eq!(arrived(&world, &receiver).await, 11, "the first partition goes on at its end");
-    has_jumped(&dispatcher, "beyond-end").await;
+    assert_eq!(arrived(&world, &receiver).await, 11, "the first partition continues at its end");
+    wait_for_jump(&dispatcher, "beyond-end").await;
     click_in(&world, workspace, 0).await;
     assert_eq!(arrived(&world, &receiver).await, 12);
     dispatcher.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_positions_in_postgres_the_committed_offsets_say_where_to_go_on() {
+async fn committed_offsets_replace_missing_positions() {
     let world = World::new().await;
     let (receiver, workspace) = listening(&world).await;
     let dispatcher = world.dispatcher().await;
@@ -149,16 +121,16 @@ async fn a_recreated_topic_is_read_from_its_start() {
     assert_eq!(arrived(&world, &receiver).await, 3);
     dispatcher.stop().await;
 
-    // Its log has the stored offset, and no record of it was read.
-    make_anew(&world).await;
+    // The new log has the stored offset, and none of its records was read.
+    world.isolated.recreate_topic(topic::CLICKS).await;
     for _ in 0..5 {
         click_in(&world, workspace, 0).await;
     }
     let dispatcher = world.dispatcher().await;
     assert_eq!(arrived(&world, &receiver).await, 8);
-    has_jumped(&dispatcher, "other-topic").await;
+    wait_for_jump(&dispatcher, "other-topic").await;
 
-    make_anew(&world).await;
+    world.isolated.recreate_topic(topic::CLICKS).await;
     click_in(&world, workspace, 0).await;
     assert_eq!(arrived(&world, &receiver).await, 9, "a running dispatcher notices");
     dispatcher.stop().await;

@@ -1,4 +1,4 @@
-//! A receiver on TCP: it reads a request, then writes what its script says.
+//! A receiver on TCP that reads a request and then behaves as the test chooses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// What a raw receiver does after a request.
+/// The behaviour of a raw receiver after a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Behaviour {
     /// Writes this and closes.

@@ -293,7 +293,7 @@ impl World {
         sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries").fetch_one(&self.pool).await.unwrap()
     }
 
-    /// The failure log of an endpoint: attempt, status, error class, body; in order of attempts.
+    /// Returns the failure log of an endpoint: attempt, status, error class, body; in order of attempts.
     pub(crate) async fn failures(
         &self,
         endpoint: EndpointId,
@@ -311,7 +311,7 @@ impl World {
         .collect()
     }
 
-    /// Status and number of consecutive exhausted deliveries of an endpoint.
+    /// Returns the status and the number of consecutive exhausted deliveries of an endpoint.
     pub(crate) async fn state(&self, endpoint: EndpointId) -> (String, i32) {
         let row = sqlx::query("SELECT status, consecutive_exhausted FROM webhook_endpoints WHERE id = $1")
             .bind(endpoint.uuid())
@@ -359,15 +359,15 @@ impl World {
 
     /// Waits until no delivery is left.
     pub(crate) async fn done(&self) {
-        eventually("nothing is left", async || match self.pending().await {
+        eventually("no delivery is left", async || match self.pending().await {
             0 => Ok(()),
             left => Err(left),
         })
         .await;
     }
 
-    /// Makes every delivery due that waits for its next attempt. By itself, a dispatcher does that to one that is due
-    /// in more than 20 minutes.
+    /// Makes every delivery due that waits for its next attempt. A dispatcher itself does that only for deliveries that
+    /// are due in more than 20 minutes.
     pub(crate) async fn make_due(&self) {
         sqlx::query("UPDATE webhook_deliveries SET due_at = now()").execute(&self.pool).await.unwrap();
     }
@@ -407,7 +407,7 @@ impl Dispatcher {
         self.run.await.unwrap().unwrap();
     }
 
-    /// Aborts it at once: nothing is finished, written or released.
+    /// Aborts the dispatcher at once: it finishes, writes and releases nothing.
     pub(crate) async fn kill(self) {
         self.run.abort();
         assert!(self.run.await.unwrap_err().is_cancelled());

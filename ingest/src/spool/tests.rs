@@ -281,7 +281,7 @@ fn unrecognized_files_are_reported_and_not_changed() {
 }
 
 #[test]
-fn a_file_in_the_way_of_a_new_segment_loses_no_click() {
+fn a_name_collision_loses_no_click() {
     let directory = Directory::new();
     let spool = directory.open();
     fs::create_dir(directory.path().join(format!("{:020}.clicks", 0))).unwrap();

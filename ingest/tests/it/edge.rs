@@ -18,7 +18,7 @@ use service::Shutdown;
 use service::metrics::Metrics;
 use tests::engines::Isolated;
 use tests::log::records;
-use tests::{PATIENCE, eventually};
+use tests::{PATIENCE, eventually, readyz};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -110,9 +110,7 @@ impl Edge {
 
     /// Returns the status and the report of `/readyz`.
     pub(crate) async fn readyz(&self) -> (u16, serde_json::Value) {
-        let url = format!("http://{}/readyz", self.operations);
-        let answer = client().get(url).send().await.unwrap();
-        (answer.status().as_u16(), serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap())
+        readyz(&format!("http://{}", self.operations)).await
     }
 
     /// Sends a GET request with a browser's User-Agent.

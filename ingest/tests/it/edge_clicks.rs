@@ -70,7 +70,7 @@ async fn body(answer: Response) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_limit_of_clicks_per_client_is_for_redirects_only() {
+async fn the_click_limit_applies_to_redirects_only() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish_token(&isolated, &token(TOKEN, None));
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
@@ -181,7 +181,7 @@ async fn a_repeated_item_keeps_its_click_id_and_partition() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_item_has_a_result_and_a_duplicate_counts_once() {
+async fn each_item_has_a_result_and_a_duplicate_has_the_same_id() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let edge = edge(&isolated, &spool, &[&link("s", "https://a.example/")]).await;
     let good = item("s", "e-1");
@@ -246,7 +246,7 @@ async fn a_workspace_token_cannot_name_links_of_another_workspace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_token_gets_the_answer_of_any_invalid_one() {
+async fn a_revoked_token_is_rejected_like_an_invalid_one() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     let revoked = token("soon revoked", None);
     publish_token(&isolated, &revoked);

@@ -10,9 +10,9 @@ use rdkafka::producer::DefaultProducerContext;
 use schemas::message::Link;
 use schemas::topic;
 use tests::engines::Isolated;
-use tests::{eventually, free_address};
+use tests::{eventually, free_address, metric, readyz};
 
-use crate::edge::{KEY, answers, client, live, publish_to};
+use crate::edge::{KEY, answers, live, publish_to};
 
 /// A broker that can be stopped. The real one is shared with other tests.
 pub(crate) struct Broker {
@@ -106,17 +106,12 @@ impl Program {
 
     /// Returns the value of a metric without labels.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
-        let url = format!("http://{}/metrics", self.operations);
-        let text = client().get(url).send().await.unwrap().text().await.unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+        metric(&format!("http://{}", self.operations), name).await
     }
 
     /// Returns whether a check of `/readyz` is ready, and its detail.
     pub(crate) async fn check(&self, name: &str) -> (bool, String) {
-        let url = format!("http://{}/readyz", self.operations);
-        let answer = client().get(url).send().await.unwrap().bytes().await.unwrap();
-        let report: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+        let (_, report) = readyz(&format!("http://{}", self.operations)).await;
         let check = &report["checks"][name];
         (check["ready"].as_bool().unwrap(), check["detail"].as_str().unwrap().to_owned())
     }

@@ -8,14 +8,12 @@ use reqwest::Method;
 use schemas::message::{Class, ForwardQuery, Link};
 use schemas::topic;
 use tests::engines::isolated;
-use tests::eventually;
 use tests::log::records;
+use tests::{eventually, metrics_page};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::edge::{
-    BROWSER, Edge, SpoolDir, click_id, click_id_keys, clicks, client, link, live, location, publish,
-};
+use crate::edge::{BROWSER, Edge, SpoolDir, click_id, click_id_keys, clicks, link, live, location, publish};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_click_arrives_on_the_topic_with_the_visitors_click_id() {
@@ -106,10 +104,12 @@ async fn headers_that_are_not_utf8_do_not_fail_a_redirect() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
     let edge = Edge::start(&isolated, &spool).await;
-    let headers: [(&str, &[u8]); 6] = [
+    let headers: [(&str, &[u8]); 8] = [
         ("user-agent", b"Mozilla/5.0 \xff\xfe"),
         ("referer", b"https://n.example/\xff"),
         ("x-forwarded-for", b"\xff"),
+        ("forwarded", b"\xff"),
+        ("accept-language", b"\xff"),
         ("sec-purpose", b"\xff"),
         ("cookie", b"\xff"),
         ("x-request-id", b"\xff"),
@@ -165,8 +165,7 @@ async fn paths_without_an_active_link_answer_with_a_page() {
     }
     assert_eq!(edge.request(Method::POST, "/moved", &[]).await.status(), 405);
 
-    let metrics = client().get(format!("http://{}/metrics", edge.operations)).send().await.unwrap();
-    let metrics = metrics.text().await.unwrap();
+    let metrics = metrics_page(&format!("http://{}", edge.operations)).await;
     for name in [
         "hopline_clicks_total",
         "hopline_redirects_total",
@@ -189,6 +188,9 @@ async fn send_raw(edge: &Edge, request: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+/// A target with characters that the HTTP library rejects.
+const UNENCODED: &[u8] = b"/s?a=<b>\"c\"`";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_request_is_answered_and_every_redirect_is_counted() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
@@ -207,8 +209,7 @@ async fn every_request_is_answered_and_every_redirect_is_counted() {
         (b"/s%20", "404"),
         (b"/../s", "404"),
         (b"/%ff", "404"),
-        // Browsers encode these.
-        (b"/s?q=<", "302"),
+        (UNENCODED, "302"),
         (b"/s?q=\xff", "302"),
         (format!("/s?{too_long}").as_bytes(), "414"),
     ] {
@@ -228,6 +229,7 @@ async fn every_request_is_answered_and_every_redirect_is_counted() {
                 location.starts_with("https://a.example/%7e?x=%zz&") && location.ends_with("#f?g"),
                 "{shown}"
             );
+            assert!(target != UNENCODED || location.contains("&a=%3Cb%3E%22c%22%60"), "{location}");
             assert_eq!(
                 location.matches("click_id=").count() - location.matches("external_click_id=").count(),
                 1
@@ -326,7 +328,7 @@ async fn clicks_with_a_privacy_signal_have_no_stable_visitor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clicks_above_a_clients_limit_redirect_and_count_as_those_of_a_bot() {
+async fn clicks_above_a_clients_limit_redirect_and_count_as_bots() {
     let (isolated, spool) = (isolated().await, SpoolDir::new());
     publish(&isolated, &[live(&link("s", "https://a.example/"))]);
     let mut config = crate::edge::config(&isolated.kafka_brokers, &isolated.topic_prefix, spool.path());
@@ -398,13 +400,13 @@ async fn a_blocked_link_answers_410_and_is_not_counted() {
     let text = page.text().await.unwrap();
     assert!(text.contains("disabled") && !text.contains("a.example"), "{text}");
     edge.stop().await;
-    // It stays blocked in the snapshot, until the topic says otherwise.
+    // The snapshot keeps the link blocked until the topic unblocks it.
     let edge = Edge::start(&isolated, &spool).await;
     assert_eq!(edge.get("/s").await.status(), 410);
     edge.is_ready().await;
     (blocked.is_blocked, blocked.revision) = (false, 2);
     publish(&isolated, &[live(&blocked)]);
-    eventually("it redirects", async || match edge.get("/s").await.status().as_u16() {
+    eventually("the link redirects", async || match edge.get("/s").await.status().as_u16() {
         302 => Ok(()),
         status => Err(status),
     })

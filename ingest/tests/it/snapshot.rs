@@ -3,7 +3,6 @@
 use std::fs;
 
 use ingest::Config;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::mocking::MockCluster;
 use schemas::topic;
 use tests::engines::isolated;
@@ -114,7 +113,7 @@ async fn a_change_is_in_the_snapshot_before_the_edge_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_that_cannot_be_used_is_ignored() {
+async fn an_unusable_snapshot_is_ignored() {
     let isolated = isolated().await;
     let known = link("s", "https://a.example/");
     publish(&isolated, &[live(&known)]);
@@ -127,7 +126,7 @@ async fn a_snapshot_that_cannot_be_used_is_ignored() {
     let mut other_format = good.clone();
     other_format[8] = 99;
     let half = good[..good.len() / 2].to_vec();
-    for (what, bytes, prefix) in [
+    for (fault, bytes, prefix) in [
         ("corrupt", corrupt, isolated.topic_prefix.as_str()),
         ("half written", half, &isolated.topic_prefix),
         ("of another format", other_format, &isolated.topic_prefix),
@@ -140,9 +139,9 @@ async fn a_snapshot_that_cannot_be_used_is_ignored() {
         fs::write(snapshot(&spool), bytes).unwrap();
         // Nothing listens on port 1, so links can only come from the snapshot.
         let edge = Edge::start_with("127.0.0.1:1", prefix, &spool).await;
-        assert_eq!(edge.get("/s").await.status(), 404, "{what}");
+        assert_eq!(edge.get("/s").await.status(), 404, "{fault}");
         let (_, report) = edge.readyz().await;
-        assert_eq!(report["checks"]["links"]["ready"], false, "{what}");
+        assert_eq!(report["checks"]["links"]["ready"], false, "{fault}");
         edge.stop().await;
     }
     // The valid snapshot is served, so the others were ignored for their faults.
@@ -184,14 +183,7 @@ async fn an_empty_topic_removes_no_link() {
     write_snapshot(&isolated.kafka_brokers, &isolated.topic_prefix, &spool).await;
     let bytes = fs::read(snapshot(&spool)).unwrap();
 
-    let admin: AdminClient<_> = isolated.kafka().create().unwrap();
-    let (name, options) = (isolated.topic(topic::LINKS), AdminOptions::new());
-    admin.delete_topics(&[&name], &options).await.unwrap().remove(0).unwrap();
-    eventually("the topic is created again", async || {
-        let topic = NewTopic::new(&name, topic::LINKS.partitions, TopicReplication::Fixed(1));
-        admin.create_topics(&[topic], &options).await.unwrap().remove(0)
-    })
-    .await;
+    isolated.recreate_topic(topic::LINKS).await;
 
     let edge = Edge::start_with(&isolated.kafka_brokers, &isolated.topic_prefix, &spool).await;
     let links = links_check(&edge, "topic links is empty").await;

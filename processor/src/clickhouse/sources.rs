@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn each_log_of_a_topic_has_the_offsets_up_to_where_the_next_one_begins() {
+    fn each_log_of_a_topic_ends_where_the_next_begins() {
         // The third was truncated before the start of the second.
         let all = [log(1, 0, 6, 0), log(2, 0, 7, 0), log(3, 0, 7, 50), log(4, 0, 7, 30), log(1, 1, 7, 3)];
         let sources = Sources::from_iter(all);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_number_has_no_next_one() {
+    fn the_last_number_has_no_successor() {
         assert_eq!(log(1, 3, 7, 0).next_src(), Some(source(2, 3)));
         assert_eq!(log(log_of(UPKEEP) - 1, 3, 7, 0).next_src(), None);
     }

@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_of_a_partition_is_read() {
+    fn a_partition_range_is_parsed() {
         assert_eq!("3:10-20".parse(), Ok(Offsets { partition: 3, from: 10, to: 20 }));
         for bad in ["", "3", "3:10", "3:20-10", "3:5-5", "-1:1-2", "a:1-2", "3:1-"] {
             assert!(bad.parse::<Offsets>().is_err(), "{bad}");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_is_a_time_or_the_earliest() {
+    fn a_start_is_a_time_or_earliest() {
         assert_eq!("earliest".parse(), Ok(Start::Earliest));
         assert_eq!("2026-11-21T08:00:00Z".parse(), Ok(Start::Time("2026-11-21T08:00:00Z".parse().unwrap())));
         assert!("yesterday".parse::<Start>().is_err());

@@ -363,7 +363,7 @@ pub(crate) mod tests {
         let full = batcher.cut().unwrap();
         let memory = full.rows.body.as_ptr();
         batcher.reuse(full);
-        assert!(batcher.cut().is_none(), "nothing of it is left");
+        assert!(batcher.cut().is_none(), "no row is left");
         batcher.push(&row(1_000, "b", false, now));
         let small = batcher.cut().unwrap();
         assert_eq!((small.rows.body.as_ptr(), small.rows().len(), small.next), (memory, 1, 1_001));

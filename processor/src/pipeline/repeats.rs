@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_within_a_batch_is_found_whichever_copy_has_again() {
+    fn a_repeat_within_a_batch_is_found_in_either_order() {
         let none = RecentIds::default();
         assert_eq!(find(&rows(&["a", "+a"]), &none, &stored(&[])), [1]);
         assert_eq!(find(&rows(&["+a", "a"]), &none, &stored(&[])), [1]);
@@ -179,7 +179,7 @@ mod tests {
         recent_ids.admit("a", now());
         assert_eq!(find(&rows(&["a", "b"]), &recent_ids, &stored(&[])), [0]);
         assert_eq!(find(&rows(&["+a"]), &recent_ids, &stored(&[])), [0]);
-        assert!(to_look_up(&rows(&["+a"]), &recent_ids).is_empty(), "it need not be looked up");
+        assert!(to_look_up(&rows(&["+a"]), &recent_ids).is_empty(), "a recent id is not looked up");
         recent_ids.admit("c", now() + RECENT_PERIOD);
         assert!(recent_ids.contain("a"));
         recent_ids.admit("d", now() + RECENT_PERIOD + TimeDelta::milliseconds(1));

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stop_ends_both_the_attempt_and_the_pause() {
+    async fn a_stop_ends_the_attempt_and_the_pause() {
         let stop = CancellationToken::new();
         stop.cancel();
         let endless = until_done("wait", 0, &stop, std::future::pending::<Result<(), std::fmt::Error>>).await;

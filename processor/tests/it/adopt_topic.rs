@@ -1,14 +1,11 @@
 //! A wiped topic is adopted: counted clicks stay, and the new log is counted from its start.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use processor::clickhouse::{After, FencingToken, InsertError, Store};
 use processor::operate::audit::report::Former;
 use processor::pipeline::log::Log;
 use processor::pipeline::ownership::Claim;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
 use schemas::row::source;
 use schemas::topic;
 use tests::engines::{Isolated, isolated};
@@ -21,23 +18,6 @@ use crate::clicks::{Edge, again, click, counted, counted_exactly, present, wait_
 use crate::processor::{Processor, config, operate, program};
 use crate::storing::insertion;
 use crate::upkeep::eager;
-
-/// Deletes and recreates the topic of clicks.
-async fn wipe(isolated: &Isolated) {
-    let admin: AdminClient<DefaultClientContext> = isolated.kafka().create().unwrap();
-    let name = isolated.topic(topic::CLICKS);
-    let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
-    for result in admin.delete_topics(&[&name], &options).await.unwrap() {
-        result.unwrap();
-    }
-    let new = NewTopic::new(&name, topic::CLICKS.partitions, TopicReplication::Fixed(1));
-    let new = topic::CLICKS.config.iter().fold(new, |new, (key, value)| new.set(key, value));
-    // Kafka deletes the former topic with a delay.
-    eventually("the topic is recreated", async || {
-        admin.create_topics([&new], &options).await.unwrap().remove(0)
-    })
-    .await;
-}
 
 /// Makes the clicks of partition 0 belong to another topic.
 pub(crate) const FORMER: &str = "INSERT INTO sources (src, topic_id, at, reason) \
@@ -73,7 +53,7 @@ async fn a_wiped_topic_is_counted_from_its_start() {
     assert!(nothing.contains("nothing to adopt"), "{nothing}");
     processor.stop().await;
 
-    wipe(&isolated).await;
+    isolated.recreate_topic(topic::CLICKS).await;
     let edge = Edge::new(&isolated);
     // Longer than the former log. The first copy of the marked click arrives late.
     edge.send(0, &marked).await;
@@ -111,7 +91,7 @@ async fn a_wiped_topic_is_counted_from_its_start() {
     assert_eq!(report.classes["human"].rows, 181);
     processor.stop().await;
 
-    // Records of the former log cannot be read again, and a replay says so.
+    // A replay rejects ranges of the former log: its records cannot be read again.
     for (range, refusal) in [
         (&["--offsets", "0:0-100"][..], "ends at offset 21: it replaced another log"),
         (&["--from", "2026-01-01T00:00:00Z"], "with the log that it replaced"),
@@ -134,15 +114,15 @@ async fn running_processors_resume_after_a_wiped_topic_is_adopted() {
     counted_exactly(&isolated, 600).await;
     wait_until_processed(&isolated).await;
 
-    wipe(&isolated).await;
+    isolated.recreate_topic(topic::CLICKS).await;
     // Nothing was written to the new topic yet, and progress stays unchanged.
     wait_for_readiness(&processor, 503, "adopt-topic").await;
     let as_of = "SELECT max(as_of) FROM progress";
-    let said = isolated.clickhouse(as_of).await;
+    let before = isolated.clickhouse(as_of).await;
     let edge = Edge::new(&isolated);
     edge.send_many("new", 60).await;
     wait_for_readiness(&processor, 503, "adopt-topic").await;
-    assert_eq!(isolated.clickhouse(as_of).await, said);
+    assert_eq!(isolated.clickhouse(as_of).await, before);
     assert_eq!(isolated.clickhouse("SELECT count() FROM clicks").await.trim(), "600");
 
     operate(&isolated, &["adopt-topic"]).await.unwrap();
@@ -223,7 +203,7 @@ async fn a_killed_adoption_is_completed_by_the_next() {
     // One of the steps copies the progress of the former source to the new one.
     counted(&isolated, "SELECT uniqExact(src) FROM progress", 6).await;
     processor.stop().await;
-    wipe(&isolated).await;
+    isolated.recreate_topic(topic::CLICKS).await;
     Edge::new(&isolated).send_many("new", 60).await;
 
     const PROGRESS: &[u8] = b"INSERT INTO progress";
@@ -277,10 +257,10 @@ async fn committed_offsets_in_the_new_log_skip_no_click() {
     counted_exactly(&isolated, 60).await;
     wait_until_processed(&isolated).await;
     processor.stop().await;
-    wipe(&isolated).await;
+    isolated.recreate_topic(topic::CLICKS).await;
     Edge::new(&isolated).send_many("new", 120).await;
     operate(&isolated, &["adopt-topic"]).await.unwrap();
-    // As the last insert of a processor that did not know of the adoption.
+    // As a processor does that commits its last insert after the adoption.
     let group = format!("{}hopline-processor", isolated.topic_prefix);
     let member: rdkafka::consumer::BaseConsumer =
         isolated.kafka().set("group.id", group).set("enable.auto.commit", "false").create().unwrap();

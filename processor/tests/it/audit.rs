@@ -14,7 +14,7 @@ use schemas::message::Message as _;
 use schemas::row::UPKEEP;
 use schemas::topic;
 use tests::engines::{Isolated, isolated, isolated_with_given_times};
-use tests::eventually;
+use tests::{eventually, find_metric, metric};
 use tokio_util::sync::CancellationToken;
 
 use crate::clicks::{Edge, again, click, counted, counted_exactly, wait_until_processed};
@@ -61,7 +61,7 @@ async fn close(isolated: &Isolated, slices: &[NaiveDate]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn repeats_dead_letters_and_deleted_links_are_equal() {
+async fn repeats_dead_letters_and_deletions_are_accepted() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start_with(eager(&isolated)).await;
@@ -105,7 +105,7 @@ async fn repeats_dead_letters_and_deleted_links_are_equal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_counted_yet_is_not_a_difference() {
+async fn uncounted_records_are_not_differences() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     edge.send_many("click", 60).await;
@@ -255,7 +255,7 @@ async fn a_wrong_rollup_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_click_older_than_every_plan_shows_is_expired() {
+async fn clicks_beyond_the_longest_window_are_expired() {
     let isolated = isolated_with_given_times().await;
     let edge = Edge::new(&isolated);
     let old = Utc::now().checked_sub_days(Days::new(200)).unwrap();
@@ -287,7 +287,7 @@ async fn a_click_older_than_every_plan_shows_is_expired() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_letter_that_was_not_written_is_found() {
+async fn a_missing_dead_letter_is_reported() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     edge.write(4, b"no click", None).await;
@@ -335,21 +335,19 @@ async fn the_audit_prints_one_json_line_and_sets_the_exit_code() {
 }
 
 /// Waits until the processor exports the result of an audit with this number of differences.
-async fn exported(processor: &Processor, differences: u64) -> String {
-    let expected = format!("hopline_processor_audit_differences {differences}\n");
-    let mut metrics = String::new();
+async fn exported(processor: &Processor, differences: f64) -> f64 {
     eventually("the result of an audit is exported", async || {
-        metrics = processor.metrics().await;
-        if metrics.contains(&expected) { Ok(()) } else { Err(metrics.clone()) }
+        match find_metric(&processor.operations, "hopline_processor_audit_differences").await {
+            Some(found) if found == differences => Ok(()),
+            other => Err(other),
+        }
     })
     .await;
-    let timestamp =
-        metrics.lines().find(|line| line.starts_with("hopline_processor_audit_timestamp_seconds"));
-    timestamp.expect("it has a time").to_owned()
+    metric(&processor.operations, "hopline_processor_audit_timestamp_seconds").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_processor_audits_by_itself_when_the_newest_result_is_too_old() {
+async fn one_processor_audits_when_the_newest_result_is_old() {
     let isolated = isolated().await;
     let results = "SELECT count() FROM audits";
     let edge = Edge::new(&isolated);
@@ -370,7 +368,7 @@ async fn one_processor_audits_by_itself_when_the_newest_result_is_too_old() {
         isolated.clickhouse(statement).await;
     }
     let processor = Processor::start_with(auditing()).await;
-    let found = exported(&processor, 1).await;
+    let found = exported(&processor, 1.0).await;
     assert_eq!(isolated.clickhouse(results).await.trim(), "2");
     let report = "SELECT JSONExtractString(report, 'differences', 1, 'kind') FROM audits \
         ORDER BY ended_at DESC LIMIT 1";
@@ -379,22 +377,21 @@ async fn one_processor_audits_by_itself_when_the_newest_result_is_too_old() {
 
     // A processor that takes over exports the stored result and waits for the next one.
     let processor = Processor::start_with(auditing()).await;
-    assert_eq!(exported(&processor, 1).await, found);
+    assert_eq!(exported(&processor, 1.0).await, found);
     processor.stop().await;
     assert_eq!(isolated.clickhouse(results).await.trim(), "2");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_audit_that_fails_runs_again_and_stores_no_result() {
+async fn a_failed_audit_is_repeated_and_stores_no_result() {
     let isolated = isolated().await;
     isolated.clickhouse("RENAME TABLE recounts TO away").await;
     let processor = Processor::start_with(Config { audit_hours: 1, ..config(&isolated) }).await;
     eventually("an audit failed", async || {
-        let metrics = processor.metrics().await;
-        let failures =
-            metrics.lines().find_map(|line| line.strip_prefix("hopline_processor_audit_failures_total "));
-        let failed = failures.is_some_and(|failures| failures != "0");
-        if failed { Ok(()) } else { Err(metrics) }
+        match metric(&processor.operations, "hopline_processor_audit_failures_total").await {
+            0.0 => Err(0),
+            _ => Ok(()),
+        }
     })
     .await;
     assert_eq!(isolated.clickhouse("SELECT count() FROM audits").await.trim(), "0");

@@ -1,4 +1,4 @@
-//! A ClickHouse that was lost is restored by the operators' scripts.
+//! The operators' scripts restore a lost ClickHouse.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -40,7 +40,7 @@ async fn fails_with(isolated: &Isolated, name: &str, arguments: &[&str], expecte
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_clickhouse_is_restored_from_its_backup_and_the_log() {
-    comes_back(&isolated().await).await;
+    check_restore(&isolated().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,9 +48,9 @@ async fn lost_shards_are_restored_from_their_backup_and_the_log() {
     let cluster = start_cluster(2, 2, Options::throw_away).await.unwrap();
     let kafka = std::env::var("KAFKA_BROKERS").unwrap();
     let isolated = counting_on_cluster(&kafka, &cluster, CLICKS.partitions).await;
-    comes_back(&isolated).await;
+    check_restore(&isolated).await;
 
-    // A shard is never left out.
+    // Neither script leaves out a shard.
     let scratch = Scratch::new("backup").unwrap();
     let folder = scratch.path().join("saved");
     let folder = folder.to_str().unwrap();
@@ -61,7 +61,8 @@ async fn lost_shards_are_restored_from_their_backup_and_the_log() {
     fails_with(&one_shard, "restore", &[folder, "clickhouse"], "has clicks-1 clicks-2, and").await;
 }
 
-async fn comes_back(isolated: &Isolated) {
+/// Restores lost tables from a backup, and checks that the log completes them.
+async fn check_restore(isolated: &Isolated) {
     let scratch = Scratch::new("backup").unwrap();
     let folder = scratch.path().join("saved");
     let folder = folder.to_str().unwrap();
@@ -73,7 +74,7 @@ async fn comes_back(isolated: &Isolated) {
     counted_exactly(isolated, 700).await;
     all_closed(isolated).await;
     delete_link(isolated, link(77)).await;
-    // The processor runs on meanwhile.
+    // The processor keeps running.
     succeeds(isolated, "backup", &[folder, "clickhouse"]).await;
     edge.send_many("later", 300).await;
     counted_exactly(isolated, 1_000).await;
@@ -101,7 +102,7 @@ async fn comes_back(isolated: &Isolated) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_backup_and_wrong_uses_are_rejected() {
+async fn damaged_backups_and_wrong_usage_are_rejected() {
     let isolated = isolated().await;
     let scratch = Scratch::new("backup").unwrap();
     let folder = scratch.path().join("saved");
@@ -120,7 +121,7 @@ async fn a_damaged_backup_and_wrong_uses_are_rejected() {
         succeeds(&isolated, "backup", &[former.to_str().unwrap(), "clickhouse"]).await;
     }
 
-    // Nothing is left of a backup that failed.
+    // A failed backup leaves no folder.
     let other = scratch.path().join("other");
     isolated.clickhouse("DROP TABLE sources").await;
     fails_with(&isolated, "backup", &[other.to_str().unwrap(), "clickhouse"], "did not run a statement")

@@ -79,7 +79,7 @@ pub(crate) async fn counted(isolated: &Isolated, query: &str, expected: impl ToS
     .await;
 }
 
-/// Returns the present in SQL, to wait for what is written from now on.
+/// Returns the current time in SQL, to wait for rows that are written from now on.
 pub(crate) fn present() -> String {
     format!("fromUnixTimestamp64Milli({}, 'UTC')", Utc::now().timestamp_millis())
 }

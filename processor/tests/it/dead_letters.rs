@@ -1,42 +1,22 @@
 //! Records that are not valid clicks.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::message::Headers as _;
-use rdkafka::{Message as _, Offset, TopicPartitionList};
 use schemas::message::Message as _;
 use schemas::topic;
 use tests::engines::{Isolated, isolated};
-use tests::{PATIENCE, eventually};
+use tests::log::{Record, records};
+use tests::{PATIENCE, eventually, metric};
 
 use crate::audit::assert_equal;
 use crate::clicks::{Edge, click, counted, counted_exactly};
 use crate::processor::{Processor, operate};
 
-/// Key, value and headers of a dead letter, as text.
-type Letter = (String, String, BTreeMap<String, String>);
-
-/// Reads the first `count` dead letters.
-async fn letters(isolated: &Isolated, count: usize) -> Vec<Letter> {
-    let consumer: BaseConsumer =
-        isolated.kafka().set("group.id", "reader").set("enable.auto.commit", "false").create().unwrap();
-    let mut start = TopicPartitionList::new();
-    start.add_partition_offset(&isolated.topic(topic::DEAD_LETTERS), 0, Offset::Beginning).unwrap();
-    consumer.assign(&start).unwrap();
-    let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
-    let mut letters = Vec::new();
-    eventually("dead letters", async || {
-        while let Some(Ok(message)) = consumer.poll(Duration::from_millis(50)) {
-            let headers = message.headers().unwrap().iter();
-            let headers = headers.map(|header| (header.key.to_owned(), text(header.value))).collect();
-            letters.push((text(message.key()), text(message.payload()), headers));
-        }
-        if letters.len() >= count { Ok(()) } else { Err(letters.len()) }
+/// Waits until there are `count` dead letters, and returns them.
+async fn letters(isolated: &Isolated, count: usize) -> Vec<Record> {
+    eventually("dead letters", async || match records(isolated, topic::DEAD_LETTERS) {
+        letters if letters.len() >= count => Ok(letters),
+        letters => Err(letters.len()),
     })
-    .await;
-    letters
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,22 +33,29 @@ async fn invalid_records_become_dead_letters() {
     let processor = Processor::start(&isolated).await;
     counted_exactly(&isolated, 3).await;
     let mut letters = letters(&isolated, 2).await;
-    letters.sort();
+    letters.sort_by_key(|letter| letter.key.clone());
     assert_eq!(letters.len(), 2);
     let clicks = isolated.topic(topic::CLICKS);
-    for ((key, value, headers), (offset, bytes, reason)) in letters.into_iter().zip([
+    for (letter, (offset, bytes, reason)) in letters.iter().zip([
         (malformed, "{\"v\":1, oops", "malformed message: "),
         (unknown, later.as_str(), "unknown message version 2"),
     ]) {
-        assert_eq!(key, format!("{clicks}/1/{offset}"));
-        assert_eq!(value, bytes);
-        assert_eq!(headers["topic"], clicks);
-        assert_eq!(headers["partition"], "1");
-        assert_eq!(headers["offset"], offset.to_string());
-        assert_eq!(headers["schema"], "click.v1");
-        assert_eq!(headers["key"], "key");
-        assert!(headers["reason"].starts_with(reason), "{headers:?}");
+        assert_eq!(letter.key, format!("{clicks}/1/{offset}"));
+        assert_eq!(letter.value, bytes.as_bytes());
+        assert_eq!(letter.header("topic"), clicks);
+        assert_eq!(letter.header("partition"), "1");
+        assert_eq!(letter.header("offset"), offset.to_string());
+        assert_eq!(letter.header("schema"), "click.v1");
+        assert_eq!(letter.header("key"), "key");
+        assert!(letter.header("reason").starts_with(reason), "{letter:?}");
     }
+    eventually("both are in the metric", async || {
+        match metric(&processor.operations, "hopline_processor_dead_letters_total").await {
+            2.0 => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
     processor.stop().await;
 }
 
@@ -86,8 +73,8 @@ async fn a_dead_letter_at_the_end_is_not_written_again_after_a_restart() {
     let processor = Processor::start(&isolated).await;
     edge.write(0, b"second", None).await;
     let letters = letters(&isolated, 2).await;
-    let values: Vec<&str> = letters.iter().map(|(_, value, _)| value.as_str()).collect();
-    assert_eq!(values, ["first", "second"]);
+    let values: Vec<&[u8]> = letters.iter().map(|letter| letter.value.as_slice()).collect();
+    assert_eq!(values, [&b"first"[..], b"second"]);
     processor.stop().await;
 }
 
@@ -126,9 +113,9 @@ async fn dead_letters_are_listed_and_shown_by_filter() {
     processor.stop().await;
 }
 
-/// Writes a click to the topic of dead letters, as a build that cannot decode it does; optionally without its source,
-/// as a foreign program may.
-async fn bury(isolated: &Isolated, source: Option<(i32, i64)>, payload: &[u8]) {
+/// Writes a click to the topic of dead letters like a build that cannot decode it; without a source, like a foreign
+/// program.
+async fn write_dead_letter(isolated: &Isolated, source: Option<(i32, i64)>, payload: &[u8]) {
     let producer: rdkafka::producer::FutureProducer = isolated.kafka().create().unwrap();
     let (topic, clicks) = (isolated.topic(topic::DEAD_LETTERS), isolated.topic(topic::CLICKS));
     let mut headers = rdkafka::message::OwnedHeaders::new();
@@ -146,17 +133,16 @@ async fn bury(isolated: &Isolated, source: Option<(i32, i64)>, payload: &[u8]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_letter_that_is_resubmitted_twice_counts_once() {
+async fn a_dead_letter_resubmitted_twice_counts_once() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     let processor = Processor::start(&isolated).await;
     edge.send(1, &click("before")).await;
     let unreadable = edge.write(1, b"{", None).await.offset;
-    // A record that is readable since an upgrade, and was written by two readers, one of them twice because it was
-    // killed.
+    // A click that an upgrade made readable. Two processors wrote its dead letter, one of them twice after a kill.
     let late = click("late");
     for _ in 0..3 {
-        bury(&isolated, Some((3, 17)), &late.encode()).await;
+        write_dead_letter(&isolated, Some((3, 17)), &late.encode()).await;
     }
     letters(&isolated, 4).await;
 
@@ -189,7 +175,7 @@ async fn dead_letters_without_a_source_are_all_sent() {
     let edge = Edge::new(&isolated);
     let processor = Processor::start(&isolated).await;
     for name in ["one", "other", "third"] {
-        bury(&isolated, None, &click(name).encode()).await;
+        write_dead_letter(&isolated, None, &click(name).encode()).await;
     }
     letters(&isolated, 3).await;
     for round in 1..=2 {
@@ -205,7 +191,7 @@ async fn dead_letters_without_a_source_are_all_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lag_is_what_is_written_and_not_counted() {
+async fn the_lag_is_the_number_of_uncounted_records() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     edge.send_many("click", 30).await;

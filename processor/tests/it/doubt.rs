@@ -2,7 +2,7 @@
 
 use tests::engines::{Isolated, isolated};
 use tests::proxy::{CLICKS, Moment, Proxy};
-use tests::{eventually, free_address};
+use tests::{eventually, find_metric, free_address, metric};
 use tokio::net::TcpListener;
 
 use crate::clicks::{Edge, counted_exactly};
@@ -33,10 +33,10 @@ async fn an_insert_without_an_answer_is_read_back() {
         breaking.await.unwrap();
         let sent = tests::log::records(&isolated, schemas::topic::CLICKS).len();
         counted_exactly(&isolated, sent).await;
-        let line = format!("hopline_processor_doubtful_inserts_total{{resolution=\"{resolution}\"}}");
-        eventually(&line, async || {
-            let metrics = processor.metrics().await;
-            if metrics.contains(&line) { Ok(()) } else { Err(metrics) }
+        let series = format!("hopline_processor_doubtful_inserts_total{{resolution=\"{resolution}\"}}");
+        eventually(&series, async || match metric(&processor.operations, &series).await {
+            0.0 => Err(0),
+            _ => Ok(()),
         })
         .await;
         processor.stop().await;
@@ -44,7 +44,7 @@ async fn an_insert_without_an_answer_is_read_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_processor_waits_for_clickhouse_and_says_so() {
+async fn a_processor_waits_for_clickhouse() {
     let isolated = isolated().await;
     let edge = Edge::new(&isolated);
     edge.send_many("early", 60).await;
@@ -81,9 +81,8 @@ async fn a_backlog_larger_than_memory_waits_in_kafka() {
     edge.send_many("backlog", backlog).await;
     let processor = Processor::start_with(config(&isolated.with_clickhouse_at(address))).await;
     eventually("every partition is full", async || {
-        let metrics = processor.metrics().await;
-        let full = metrics.lines().find_map(|line| line.strip_prefix("hopline_processor_full_partitions "));
-        if full == Some("6") { Ok(()) } else { Err(full.map(str::to_owned)) }
+        let full = find_metric(&processor.operations, "hopline_processor_full_partitions").await;
+        if full == Some(6.0) { Ok(()) } else { Err(full) }
     })
     .await;
     let _proxy = Proxy::start_on(TcpListener::bind(address).await.unwrap(), &isolated);

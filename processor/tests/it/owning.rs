@@ -13,7 +13,7 @@ use schemas::topic;
 use tests::engines::{counting_on, isolated, isolated_with_given_times};
 use tests::faults::own_kafka_and_folder;
 use tests::proxy::Proxy;
-use tests::{ANSWER, eventually};
+use tests::{ANSWER, eventually, metric};
 
 use crate::adopt_topic::FORMER;
 use crate::audit::assert_equal;
@@ -67,7 +67,7 @@ async fn without_the_epoch_check_two_processors_double_clicks() {
     let rival = processor::Config { group: "rival", ..config(&other.before(&isolated)) };
     let rival = Processor::start_with(rival).await;
     let mut sent = 0;
-    eventually("a click is there twice", async || {
+    eventually("a click is stored twice", async || {
         edge.send_many(&format!("more-{sent}"), 60).await;
         sent += 60;
         let repeats = isolated.clickhouse("SELECT count() - uniqExact(src, koff) FROM clicks").await;
@@ -79,7 +79,7 @@ async fn without_the_epoch_check_two_processors_double_clicks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_whose_times_step_back_is_still_the_same_log() {
+async fn a_log_whose_times_step_back_keeps_its_source() {
     let isolated = isolated_with_given_times().await;
     let edge = Edge::new(&isolated);
     let now = Utc::now();
@@ -113,7 +113,7 @@ async fn another_topic_is_rejected_until_the_former_one_is_back() {
     }
     edge.send(1, &click("elsewhere")).await;
     let processor = Processor::start(&isolated).await;
-    eventually("a refusal", async || match processor.readiness().await {
+    eventually("the topic is rejected", async || match processor.readiness().await {
         (503, report)
             if report["checks"]["partitions"]["detail"].as_str().is_some_and(|detail| {
                 detail.contains("is not the log that its stored clicks came from")
@@ -125,7 +125,7 @@ async fn another_topic_is_rejected_until_the_former_one_is_back() {
         other => Err(other),
     })
     .await;
-    // Only other partitions are counted.
+    // Only the other partitions are counted.
     counted(&isolated, "SELECT count() FROM clicks WHERE src = 65537", 1).await;
     assert_eq!(isolated.clickhouse("SELECT count() FROM clicks WHERE src = 65536").await.trim(), "0");
     isolated.clickhouse("DELETE FROM sources WHERE reason = 'test'").await;
@@ -133,7 +133,7 @@ async fn another_topic_is_rejected_until_the_former_one_is_back() {
     processor.stop().await;
 }
 
-/// Inserts rows of partition 0 whose records the log has lost at its end.
+/// Returns an insert of rows of partition 0 whose records the log has lost at its end.
 fn lost_rows(offsets: std::ops::Range<u64>) -> String {
     let (first, count) = (offsets.start, offsets.end - offsets.start);
     format!(
@@ -162,7 +162,7 @@ async fn a_truncated_log_continues_as_a_new_source() {
         let processor = Processor::start(&isolated).await;
         let log = "SELECT concat(toString(topic_id = (SELECT any(topic_id) FROM sources WHERE src = 65536)), ' ', \
                    toString(first_offset)) FROM sources WHERE src = 131072";
-        eventually("another log", async || match isolated.clickhouse(log).await.trim() {
+        eventually("the log has a new source", async || match isolated.clickhouse(log).await.trim() {
             "1 10" => Ok(()),
             other => Err(other.to_owned()),
         })
@@ -172,10 +172,7 @@ async fn a_truncated_log_continues_as_a_new_source() {
         }
         counted_exactly(&isolated, 10 + 5 + grown + 4).await;
         // The metric counts all processors of this test's process.
-        let metrics = processor.metrics().await;
-        let is_counted =
-            |line: &str| line.starts_with("hopline_processor_logs_cut_total ") && !line.ends_with(" 0");
-        assert!(metrics.lines().any(is_counted), "{metrics}");
+        assert!(metric(&processor.operations, "hopline_processor_logs_cut_total").await > 0.0);
         processor.stop().await;
         let report = assert_equal(&isolated).await;
         assert_eq!(report.former, [Former { src: 65_536, from: 10, rows: 5 }], "{report}");
@@ -204,7 +201,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_restored_from_an_older_copy_is_noticed() {
+async fn a_partition_restored_from_an_older_copy_is_detected() {
     let (kafka, folder) = own_kafka_and_folder().await;
     let isolated = counting_on(kafka.url(), &isolated().await.clickhouse_url, 6).await;
     let edge = Edge::new(&isolated);
@@ -246,14 +243,14 @@ async fn a_restored_clickhouse_gets_the_rest_from_the_log() {
         let mut processor = Some(Processor::start(&isolated).await);
         edge.send_many("before", 300).await;
         counted_exactly(&isolated, 300).await;
-        // The copy is made here.
+        // The copy that is restored below.
         for table in ["clicks", "progress", "stretches"] {
             isolated.clickhouse(&format!("CREATE TABLE copy_of_{table} CLONE AS {table}")).await;
         }
         edge.send_many("after", 600).await;
         counted_exactly(&isolated, 900).await;
-        let said = "SELECT min(as_of) > (SELECT max(broker_ts) FROM clicks) FROM progress FINAL";
-        counted(&isolated, said, 1).await;
+        let passed = "SELECT min(as_of) > (SELECT max(broker_ts) FROM clicks) FROM progress FINAL";
+        counted(&isolated, passed, 1).await;
         if let Some(processor) = processor.take_if(|_| !is_running) {
             processor.stop().await;
         }
@@ -287,17 +284,17 @@ async fn no_progress_is_reported_while_a_partition_has_no_owner() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_added_partition_is_noticed() {
+async fn an_added_partition_is_detected() {
     let isolated = isolated().await;
     let name = isolated.topic(topic::CLICKS);
     let log = Log::new(&config(&isolated).kafka, &name, "looks").unwrap();
     let added = topic::CLICKS.partitions;
     assert_eq!(log.extent(added - 1).await.unwrap(), Extent { start: 0, end: 0 });
-    assert!(log.extent(added).await.is_err(), "it is not there yet");
+    assert!(log.extent(added).await.is_err(), "the partition does not exist yet");
     let admin: AdminClient<DefaultClientContext> = isolated.kafka().create().unwrap();
     let more = NewPartitions::new(&name, added as usize + 1);
     admin.create_partitions([&more], &AdminOptions::new()).await.unwrap().remove(0).unwrap();
-    eventually("another client sees it", async || {
+    eventually("another client sees the partition", async || {
         let metadata = admin.inner().fetch_metadata(Some(&name), ANSWER).unwrap();
         let seen = metadata.topics()[0].partitions().len();
         if seen > added as usize { Ok(()) } else { Err(seen) }

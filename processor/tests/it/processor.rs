@@ -1,6 +1,5 @@
 //! A processor inside the test's process.
 
-use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -10,7 +9,8 @@ use processor::{Config, Program};
 use schemas::grants::User;
 use service::Shutdown;
 use service::metrics::Metrics;
-use tests::engines::{Isolated, http_client};
+use tests::engines::Isolated;
+use tests::readyz;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::task::JoinHandle;
@@ -18,7 +18,8 @@ use tokio::task::JoinHandle;
 /// A running processor; a test stops it to check its result.
 pub(crate) struct Processor {
     shutdown: Shutdown,
-    operations: SocketAddr,
+    /// The URL for operators.
+    pub(crate) operations: String,
     run: JoinHandle<anyhow::Result<()>>,
 }
 
@@ -72,7 +73,7 @@ impl Processor {
     /// Starts a processor with this configuration.
     pub(crate) async fn start_with(config: Config) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let operations = listener.local_addr().unwrap();
+        let operations = format!("http://{}", listener.local_addr().unwrap());
         let shutdown = Shutdown::new(Duration::from_secs(20));
         let metrics = Metrics::install("processor", processor::METRICS).unwrap();
         let run = tokio::spawn(processor::run(config, listener, metrics, shutdown.clone()));
@@ -88,14 +89,6 @@ impl Processor {
 
     /// The answer of `/readyz`, with its status.
     pub(crate) async fn readiness(&self) -> (u16, serde_json::Value) {
-        let url = format!("http://{}/readyz", self.operations);
-        let answer = http_client().get(url).send().await.unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap())
-    }
-
-    /// The answer of `/metrics`.
-    pub(crate) async fn metrics(&self) -> String {
-        let url = format!("http://{}/metrics", self.operations);
-        http_client().get(url).send().await.unwrap().text().await.unwrap()
+        readyz(&self.operations).await
     }
 }

@@ -52,16 +52,16 @@ pub(crate) async fn on_each(isolated: &Isolated, sql: &str, expected: &[&str]) {
     .await;
 }
 
-/// Inserts batches after what its own replica has, until all rows are there; returns how many of its inserts were
-/// refused. Both owners follow the same row at first.
-async fn fight(
+/// Inserts batches after the last row of the store's replica until all rows are stored; returns the number of rejected
+/// inserts. Both owners start after the same row.
+async fn insert_all(
     store: &Store,
     log: Source,
     token: FencingToken,
     both: &Barrier,
     lengths: impl Fn(u64) -> u64,
 ) -> u32 {
-    let mut refused = 0;
+    let mut rejected = 0;
     let mut position = store.position(log).await.unwrap();
     both.wait().await;
     while position.next < ROWS {
@@ -69,20 +69,20 @@ async fn fight(
         let after = After { koff: position.last_koff, as_of: None };
         match store.insert(token, after, &insertion(log.src, position.next..last)).await {
             Ok(()) => {}
-            Err(InsertError::Fenced) => refused += 1,
+            Err(InsertError::Fenced) => rejected += 1,
             Err(error) => panic!("{error}"),
         }
         position = store.position(log).await.unwrap();
     }
-    refused
+    rejected
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_owners_that_know_nothing_of_each_other_store_each_row_once() {
+async fn two_owners_with_one_epoch_store_each_row_once() {
     let (_cluster, isolated) = on_two_replicas().await;
     let (first, second) = (store(&isolated, 0), store(&isolated, 1));
     let log = Source { src: source(1, 0), topic_id: Uuid::nil(), first_offset: 0, shard: 0 };
-    // Both have the highest epoch, so nothing but the tokens tells them apart.
+    // Both have the highest epoch, so only the deduplication tokens prevent double rows.
     let token = FencingToken { src: log.src, epoch: first.raise_epoch(log.src).await.unwrap() };
     eventually("the other replica knows the epoch", async || {
         match on(&isolated, 1, "SELECT count() FROM owners").await.as_str() {
@@ -92,16 +92,16 @@ async fn two_owners_that_know_nothing_of_each_other_store_each_row_once() {
     })
     .await;
     let both = Barrier::new(2);
-    // Different lengths, also at first: an insert of the same rows as the other one is no refusal.
-    let refused = tokio::join!(
-        fight(&first, log, token, &both, |next| 2 + next * 7919 % MOST),
-        fight(&second, log, token, &both, |next| 3 + next * 104_729 % MOST),
+    // The lengths differ from the first batch on, because an insert of the same rows is not rejected.
+    let rejected = tokio::join!(
+        insert_all(&first, log, token, &both, |next| 2 + next * 7919 % MOST),
+        insert_all(&second, log, token, &both, |next| 3 + next * 104_729 % MOST),
     );
-    assert!(refused.0 + refused.1 > 0, "they never met");
+    assert!(rejected.0 + rejected.1 > 0, "no insert was rejected");
     let expected = format!("{ROWS}\t{ROWS}\t{}", ROWS - 1);
     for replica in 0..2 {
         let rows = "SELECT count(), uniqExact(koff), max(koff) FROM clicks";
-        eventually("each row is there once", async || match on(&isolated, replica, rows).await {
+        eventually("each row is stored once", async || match on(&isolated, replica, rows).await {
             same if same == expected => Ok(()),
             other => Err(other),
         })
@@ -110,7 +110,7 @@ async fn two_owners_that_know_nothing_of_each_other_store_each_row_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_is_followed_once_also_after_later_rows_were_purged() {
+async fn a_position_is_inserted_once_after_a_purge() {
     let (_cluster, isolated) = on_two_replicas().await;
     let store = store(&isolated, 0);
     let log = Source { src: source(1, 0), topic_id: Uuid::nil(), first_offset: 0, shard: 0 };
@@ -126,7 +126,7 @@ async fn a_row_is_followed_once_also_after_later_rows_were_purged() {
     on(&isolated, 0, "DELETE FROM clicks WHERE koff >= 10 SETTINGS lightweight_deletes_sync = 2").await;
     let position = store.position(log).await.unwrap();
     assert_eq!((position.next, position.last_koff), (purged.next, Some(19)));
-    // A former owner that still is at nine, and the present one.
+    // A former owner whose last row is 9, then the current one.
     let late = store.insert(token, at_nine, &insertion(log.src, 10..30)).await.unwrap_err();
     assert!(matches!(late, InsertError::Fenced), "{late}");
     store.insert(token, after().await, &insertion(log.src, 20..25)).await.unwrap();
@@ -134,7 +134,7 @@ async fn a_row_is_followed_once_also_after_later_rows_were_purged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_equal_inserts_are_two() {
+async fn equal_inserts_are_both_stored() {
     let (_cluster, isolated) = on_two_replicas().await;
     let clickhouse = Clickhouse::new(&config(&isolated).clickhouse);
     for _ in 0..2 {
@@ -146,7 +146,7 @@ async fn two_equal_inserts_are_two() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_that_raise_an_epoch_at_once_one_has_it() {
+async fn simultaneous_takeovers_on_replicas_raise_the_epoch_in_turn() {
     let (_cluster, isolated) = on_two_replicas().await;
     let (first, second) = (store(&isolated, 0), store(&isolated, 1));
     let src = source(1, 0);
@@ -164,7 +164,7 @@ async fn of_two_that_raise_an_epoch_at_once_one_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_lacks_rows_is_left_for_one_that_has_them() {
+async fn the_store_switches_to_a_complete_replica() {
     let (cluster, isolated) = on_replicas(3).await;
     let clickhouse = Clickhouse::new(&config(&isolated).clickhouse);
     let [present, writing] =
@@ -175,16 +175,16 @@ async fn a_replica_that_lacks_rows_is_left_for_one_that_has_them() {
     writing.insert(token, After::default(), &insertion(log.src, 0..10)).await.unwrap();
     present.choose_complete(&["clicks"]).await.unwrap();
     assert_eq!((clickhouse.chosen(), present.rows(log.src).await.unwrap()), (1, 10));
-    // The others know of rows that they cannot get.
+    // The others know of rows that they cannot fetch.
     on(&isolated, 2, "SYSTEM STOP FETCHES clicks").await;
     on(&isolated, 1, "INSERT INTO clicks SELECT * REPLACE (koff + 10 AS koff) FROM clicks").await;
     cluster.shards[0][1].kill().await;
     present.choose_complete(&["clicks"]).await.unwrap_err();
-    assert_eq!(clickhouse.chosen(), 1, "it stays, because no other one is better");
+    assert_eq!(clickhouse.chosen(), 1, "the store keeps its replica, because no other one is better");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeat_is_looked_up_among_the_rows_of_all_replicas() {
+async fn a_repeat_is_looked_up_on_all_replicas() {
     let (_cluster, isolated) = on_two_replicas().await;
     let (first, second) = (store(&isolated, 0), store(&isolated, 1));
     on(&isolated, 1, "SYSTEM STOP FETCHES clicks").await;
@@ -199,7 +199,7 @@ async fn a_repeat_is_looked_up_among_the_rows_of_all_replicas() {
     let look_up = second.stored(&asked);
     let fetch = async {
         let waits = "SELECT count() FROM system.processes WHERE query LIKE 'SYSTEM SYNC REPLICA%'";
-        eventually("the other replica is waited for", async || {
+        eventually("the lookup waits for the other replica", async || {
             let waiting = on(&isolated, 1, waits).await;
             if waiting == "1" { Ok(()) } else { Err(waiting) }
         })

@@ -72,7 +72,8 @@ pub(crate) fn random_clicks(first: NaiveDate, days: u64, count: u64) -> Vec<Clic
                 ..click(&format!("click-{number}"))
             };
             ClickRow {
-                click, // Of another topic: the one at hand does not hold these positions.
+                click,
+                // A source of another topic, because the test's topic does not have these positions.
                 src: source(9, (number % 6) as u16),
                 koff: 1_000_000 + number,
                 broker_ts,
@@ -96,7 +97,7 @@ pub(crate) async fn store(isolated: &Isolated, rows: &[ClickRow]) {
 /// A table, a workspace, a link or all zeros, a class, a unit, its start, a dimension's name and value, a slice.
 type Key = [String; 8];
 
-/// What rollups have for each key: clicks and distinct visitors.
+/// The clicks and distinct visitors of each key.
 pub(crate) type Rollups = BTreeMap<Key, (u64, usize)>;
 
 /// Computes the rollups of these clicks when all slices until `closed` are closed.
@@ -190,14 +191,14 @@ pub(crate) async fn found(isolated: &Isolated) -> Rollups {
     found
 }
 
-/// Checks that the active rollups are those of these clicks.
+/// Checks that the active rollups equal those of these clicks.
 pub(crate) async fn assert_rollups(isolated: &Isolated, rows: &[ClickRow], closed: NaiveDate) {
     let (expected, found) = (expected(rows, closed), found(isolated).await);
     for (key, value) in &expected {
         assert_eq!(found.get(key), Some(value), "{key:?}");
     }
     for (key, value) in &found {
-        assert!(expected.contains_key(key), "{key:?} has {value:?} and should not be");
+        assert!(expected.contains_key(key), "unexpected {key:?}: {value:?}");
     }
 }
 

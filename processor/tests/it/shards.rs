@@ -1,4 +1,4 @@
-//! The clicks of several shards of ClickHouse.
+//! Clicks on several shards of ClickHouse.
 
 use chrono::TimeDelta;
 use devstack::Options;
@@ -21,7 +21,7 @@ use crate::upkeep::{all_closed, delete_link, eager};
 const CLICKS: i64 = 40;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_click_is_on_the_shard_of_its_partition_through_replays_and_purges() {
+async fn each_click_stays_on_the_shard_of_its_partition() {
     let cluster = start_cluster(2, 1, Options::throw_away).await.unwrap();
     let kafka = std::env::var("KAFKA_BROKERS").unwrap();
     let isolated = given_times_on_cluster(&kafka, &cluster, 4).await;

@@ -94,7 +94,7 @@ async fn an_insert_into_an_older_copy_stores_nothing() {
     let refused = store.insert(token, after, &insertion(src, 10..20)).await.unwrap_err();
     assert!(matches!(refused, InsertError::Fenced), "{refused}");
     assert_eq!(rows(&isolated).await, "10");
-    // Nor does its owner write it again.
+    // The owner cannot write later progress either.
     let later = Progress { src, as_of: as_of + TimeDelta::seconds(1), known: Some(as_of) };
     store.write_progress(&[later]).await.unwrap();
     assert_eq!(store.progress().await.unwrap(), [(src, before)].into());

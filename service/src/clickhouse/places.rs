@@ -147,13 +147,13 @@ mod tests {
             known.learn(replica, place(shard)).unwrap();
         }
         assert_eq!(known.shards(), Some(vec![1, 2]));
-        assert!(!known.choose(2, Some(2)), "it was used");
+        assert!(!known.choose(2, Some(2)), "it is already in use");
         assert!(known.choose(3, Some(2)));
         let pinned = known.pinned();
         assert!(known.choose(1, Some(1)));
         assert_eq!((known.order(Some(1)), known.order(Some(2))), (vec![1, 0], vec![3, 2]));
         assert_eq!(pinned.order(Some(1)), [0, 1]);
-        // Of one shard, a replica is changed without a change of the one that is used of any.
+        // A shard's replica changes without changing the replica that is used for any shard.
         assert!(known.choose(2, Some(2)));
         assert_eq!(known.order(None), [1, 0, 2, 3]);
         assert!(known.choose(2, None));

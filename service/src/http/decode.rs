@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_never_those_of_serde() {
+    fn no_message_comes_from_serde() {
         for (text, message) in [
             (r#"{"text":3}"#, "Text must be a string."),
             (r#"{"text":null}"#, "Text must be a string."),

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_after_the_announcement_of_a_body_is_changed() {
+    fn bytes_after_a_request_with_a_body_are_unchanged() {
         let chunked = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n<\r\n0\r\n\r\n\
             GET /<> HTTP/1.1\r\n\r\n";
         assert_eq!(encoded(chunked, 7), chunked);
@@ -183,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_result_does_not_depend_on_how_bytes_arrive(
+        fn the_result_does_not_depend_on_chunk_sizes(
             stream in "(GET /[a-c<\"]{0,9} HTTP/1.1\r\n(X: <\r\n|content-length: 1\r\n){0,2}\r\n){1,4}",
             size in 1_usize..50,
         ) {

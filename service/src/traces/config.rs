@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_go_below_the_endpoint() {
+    fn the_traces_url_extends_the_endpoint() {
         for (text, url) in [
             ("http://collector:4318", "http://collector:4318/v1/traces"),
             ("https://example.com/otlp/", "https://example.com/otlp/v1/traces"),

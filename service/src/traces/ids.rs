@@ -76,7 +76,7 @@ mod tests {
     const GOLDEN: &str = "5caff73189f5135d759b6b48b913b81f b0a2769569806540";
 
     #[test]
-    fn a_ratio_includes_its_share_and_a_higher_one_includes_the_same_and_more() {
+    fn a_ratio_includes_its_share_and_all_of_lower_ratios() {
         assert_eq!(included("0"), 0);
         assert_eq!(included("1"), 10_000);
         assert!((80..=120).contains(&included("0.01")), "{}", included("0.01"));

@@ -36,7 +36,7 @@ use futures_util::FutureExt as _;
     version,
     after_help = "Progress goes to standard error, the verdict to standard output.\n\n\
     Exit codes: 0 when every answered click is on its topic and none would be counted twice, or was delivered under \
-    one id and repeated within the bound, or is a row once, or every row of a file is a link once; \
+    one id and repeated within the bound, or is one row, or every row of a file is one link; \
     1 otherwise, 64 wrong usage."
 )]
 struct Cli {
@@ -134,7 +134,7 @@ enum Command {
         after_help = "Examples:\n  ./dev soak webhooks-verify\n  ./dev soak webhooks-verify --events 1000"
     )]
     WebhooksVerify {
-        /// How many clicks at least; events of links come on top
+        /// Minimum number of clicks; events of links come on top
         #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = count(1..))]
         events: u32,
         /// Connections that click
@@ -144,7 +144,7 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "200", value_parser = count(1..=100_000))]
         rate: u32,
     },
-    /// kill -9 of the API half way through an import of links; tells what memory it took
+    /// kill -9 of the API half way through an import of links; reports its memory
     #[command(after_help = "Examples:\n  ./dev soak --release import\n  ./dev soak import --rows 1000")]
     Import {
         /// Rows of the file
@@ -179,7 +179,7 @@ enum Command {
         #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count(1..=100_000))]
         rate: u32,
     },
-    /// kill -9 of the processor at random moments, every third while it starts
+    /// kill -9 of the processor at random moments, every third while it starts; one record in 500 is invalid
     #[command(after_help = "Examples:\n  ./dev soak counts-processor-kills --kills 20")]
     CountsProcessorKills {
         /// How often
@@ -232,10 +232,10 @@ enum Command {
     /// Up to four processors that join, leave and die; partitions are added, most clicks are on one link
     #[command(after_help = "Examples:\n  ./dev soak counts-members --changes 20")]
     CountsMembers {
-        /// How often one comes or goes
+        /// How often a processor joins, leaves or dies
         #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count(1..))]
         changes: u32,
-        /// Seconds between two of these, on average
+        /// Average seconds between two changes
         #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = count(1..))]
         pause: u32,
         /// Clicks per second
@@ -254,7 +254,7 @@ enum Command {
         /// Replicas of each shard
         #[arg(long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u8).range(2..=5))]
         replicas: u8,
-        /// How often each fault comes
+        /// How often each fault is injected
         #[arg(long, value_name = "COUNT", default_value = "3", value_parser = count(1..))]
         rounds: u32,
         /// Clicks per second
@@ -276,9 +276,9 @@ enum Command {
 /// The result when every click, or every row of a file, is complete.
 const ON_TOPIC: &str = "every answered click is on the topic";
 const DELIVERED: &str = "every answered click was delivered";
-const COUNTED: &str = "every click of the topic is a row once";
-const UPGRADED: &str = "every answered click is a row once and was delivered";
-const IMPORTED: &str = "every row of the file is a link once, or told as refused";
+const COUNTED: &str = "every click of the topic is one row";
+const UPGRADED: &str = "every answered click is one row and was delivered";
+const IMPORTED: &str = "every row of the file is one link, or reported as rejected";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -341,7 +341,7 @@ async fn run(command: Command) -> (String, &'static str) {
             let holes = WebhookHoles { workspaces, each: 8, clicks: rate * seconds, rate };
             let beside = webhook_holes(own.isolated().await, holes).await;
             progress(&beside.to_string());
-            beside.nobody_waited();
+            beside.no_delivery_waited();
             let flood = WebhookFlood { clicks, connections: 32, rate: Some(2_000) };
             let flooded = webhook_flood(own.isolated().await, flood).await;
             flooded.is_contained();

@@ -43,7 +43,7 @@ struct Cli {
     /// How often ClickHouse is killed
     #[arg(long, value_name = "COUNT", default_value = "200")]
     kills: u32,
-    /// Send batches again without any token, to see what tokens are for
+    /// Send batches again without tokens, for comparison
     #[arg(long)]
     without_tokens: bool,
 }

@@ -14,7 +14,7 @@ use super::isolated::{Database, Isolated};
 use super::statements::{accepted, clickhouse};
 use super::urls::{database_of, each_host, host_of, with_database};
 
-/// Creates the topics, that of clicks with these partitions and these settings instead of its own.
+/// Creates the topics. The topic of clicks has this number of partitions, and these settings override its own.
 pub(super) async fn create_topics(
     isolated: &Isolated,
     click_partitions: i32,
@@ -75,7 +75,7 @@ pub(super) async fn create_first_clickhouse(url: &str, isolated: &Isolated) -> S
         accepted(url, &format!("CREATE DATABASE {name}"), Vec::new()).await;
         return with_database(url, name);
     }
-    // One of those that have users of their own.
+    // Picks a database that has its own users.
     let of_migrate = devstack::clickhouse::user_of("", User::Migrate);
     let list = format!(
         "SELECT substring(name, 1, length(name) - {}) FROM system.users WHERE endsWith(name, '{of_migrate}')",
@@ -83,7 +83,7 @@ pub(super) async fn create_first_clickhouse(url: &str, isolated: &Isolated) -> S
     );
     let names = clickhouse(url, &list, Vec::new()).await.unwrap();
     let names: Vec<&str> = names.lines().collect();
-    // Other test programs draw too.
+    // Other test programs pick one at the same time.
     let drawn = u32::from_be_bytes(*uuid::Uuid::now_v7().as_bytes().last_chunk().unwrap());
     let first = usize::try_from(drawn).unwrap() % names.len();
     for name in names.iter().cycle().skip(first).take(names.len()) {
@@ -95,7 +95,7 @@ pub(super) async fn create_first_clickhouse(url: &str, isolated: &Isolated) -> S
     panic!("all {} databases are in use", names.len());
 }
 
-/// Creates the tables of the first server, and those that it has then on the others.
+/// Creates the tables on the first server, then the same tables on the others.
 pub(super) async fn migrate_clickhouse(isolated: &Isolated) {
     let is_cluster = isolated.is_replicated();
     let url =

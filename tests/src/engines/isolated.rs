@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use devstack::kafka;
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use reqwest::Url;
 use schemas::grants::User;
 use schemas::topic;
@@ -17,6 +17,7 @@ use tokio::runtime::Builder;
 
 use super::statements::{accepted, clickhouse};
 use super::urls::{PASSWORD, database_of, each_host, engine, host_of, with_user};
+use crate::eventually;
 
 /// How long a database may take to be dropped.
 const REMOVAL: Duration = Duration::from_secs(60);
@@ -33,28 +34,27 @@ pub struct Isolated {
     pub topic_prefix: String,
     /// For `CLICKHOUSE_URL`: with the test's own database.
     pub clickhouse_url: String,
-    /// The other replicas of ClickHouse, as `host:port`, which the programs are given after that of the URL.
+    /// The other replicas of ClickHouse, as `host:port`, after the URL's host in the programs' list.
     pub other_clickhouse: Vec<String>,
     /// For `DATABASE_URL`: the test's own database.
     pub database_url: String,
-    /// Another host of Postgres, as `host:port`, which the programs are given before that of the URL.
+    /// Another host of Postgres, as `host:port`, before the URL's host in the programs' list.
     pub other_postgres: Option<String>,
     /// Whether the engines have the users of [`schemas::grants`]: those that tests start, not an administrator's.
     pub has_users: bool,
-    /// Those of a ClickHouse that tests share.
+    /// Databases of a ClickHouse that tests share.
     pub databases: Vec<Arc<Database>>,
 }
 
-/// A database of a ClickHouse that tests share. It is dropped with this: without any query, ClickHouse spent half of a
-/// processor on the tables of 400 tests, and it has users for a limited number of databases.
+/// A database of a ClickHouse that tests share. Dropping this value drops the database: the tables of 400 tests took
+/// half a core without any query, and the users of ClickHouse suffice for a limited number of databases.
 ///
-/// Those of Postgres stay: they cost nothing while they are not used, and two that were dropped at once with force had
-/// not gone after a minute.
+/// Databases of Postgres stay: unused ones cost nothing, and two concurrent forced drops took more than a minute.
 #[derive(Debug)]
 pub struct Database {
     /// The administrator's URL of the server.
     pub(super) server: String,
-    /// What drops it.
+    /// The statement that drops it.
     pub(super) statement: String,
 }
 
@@ -70,9 +70,9 @@ impl Drop for Database {
         };
         // A runtime cannot wait inside another one.
         let removed = thread::scope(|scope| scope.spawn(remove).join());
-        // A database that stays costs time and nothing else.
+        // A database that stays only costs time.
         if let Ok(Err(error)) = removed {
-            tracing::warn!(statement = self.statement, error, "a test's database stays");
+            tracing::warn!(statement = self.statement, error, "cannot drop a test's database");
         }
     }
 }
@@ -100,7 +100,7 @@ impl Isolated {
             ("HOPLINE_TOPIC_PREFIX", self.topic_prefix.clone()),
             ("CLICKHOUSE_URL", self.clickhouse_url_of(user)),
             ("DATABASE_URL", self.database_url_of(user)),
-            // Tests audit where they mean to.
+            // Tests start audits themselves.
             ("HOPLINE_AUDIT_HOURS", "0".to_owned()),
         ];
         if self.is_replicated() {
@@ -161,7 +161,7 @@ impl Isolated {
         with_user(&self.database_url, self.has_users.then(|| user.name().to_owned()))
     }
 
-    /// Returns how many replicas the topics have.
+    /// Returns the number of replicas of each partition.
     pub(super) fn topic_replicas(&self) -> i32 {
         if self.kafka_brokers.split(',').count() < 3 { 1 } else { 3 }
     }
@@ -179,7 +179,7 @@ impl Isolated {
     /// Returns the same engines, with ClickHouse at another address.
     ///
     /// # Panics
-    /// When the URL of ClickHouse is not one.
+    /// When ClickHouse's URL is invalid.
     #[must_use]
     pub fn with_clickhouse_at(&self, address: SocketAddr) -> Self {
         let mut url = Url::parse(&self.clickhouse_url).unwrap();
@@ -188,8 +188,8 @@ impl Isolated {
         Self { clickhouse_url: url.into(), ..self.clone() }
     }
 
-    /// Runs a ClickHouse statement in this test's database and returns its result as text. A query reads the clicks of
-    /// all shards, once each replica has those that the others have; other statements run on each shard.
+    /// Runs a ClickHouse statement in this test's database and returns its result as text. A query waits until all
+    /// replicas have the same clicks, and reads those of all shards; other statements run on each shard.
     ///
     /// # Panics
     /// When ClickHouse rejects it.
@@ -230,7 +230,7 @@ impl Isolated {
     /// Runs a ClickHouse insert with these rows in its format, on the first shard.
     ///
     /// # Panics
-    /// When ClickHouse refuses it.
+    /// When ClickHouse rejects it.
     pub async fn clickhouse_insert(&self, query: &str, rows: Vec<u8>) {
         accepted(&self.clickhouse_url, query, rows).await;
     }
@@ -243,7 +243,7 @@ impl Isolated {
     /// Removes the topics, for a program whose Kafka keeps running.
     ///
     /// # Panics
-    /// When Kafka refuses.
+    /// When Kafka rejects it.
     pub async fn remove_topics(&self) {
         let admin: AdminClient<_> = self.kafka().create().unwrap();
         let names = topic::ALL.map(|topic| self.topic(topic));
@@ -252,10 +252,42 @@ impl Isolated {
             result.unwrap();
         }
     }
+
+    /// Deletes a topic and creates it again.
+    ///
+    /// # Panics
+    /// When Kafka rejects a request.
+    pub async fn recreate_topic(&self, topic: topic::Topic) {
+        let admin: AdminClient<_> = self.kafka().create().unwrap();
+        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
+        let name = self.topic(topic);
+        admin.delete_topics(&[&name], &options).await.unwrap().remove(0).unwrap();
+        let new = NewTopic::new(&name, topic.partitions, TopicReplication::Fixed(self.topic_replicas()));
+        let new = topic.config.iter().fold(new, |new, (key, value)| new.set(key, value));
+        // Kafka deletes the former topic with a delay.
+        eventually("the topic is created again", async || {
+            admin.create_topics([&new], &options).await.unwrap().remove(0)
+        })
+        .await;
+    }
+
+    /// Deletes a consumer group once it has no members, as Kafka does when its offsets expire.
+    ///
+    /// # Panics
+    /// When it keeps a member.
+    pub async fn delete_group(&self, name: &str) {
+        let admin: AdminClient<_> = self.kafka().create().unwrap();
+        let group = format!("{}{name}", self.topic_prefix);
+        eventually("the group is deleted", async || {
+            admin.delete_groups(&[&group], &AdminOptions::new()).await.unwrap().remove(0)
+        })
+        .await;
+    }
+
     /// Removes the topics and the database of Postgres, for a program whose engines keep running.
     ///
     /// # Panics
-    /// When an engine rejects it.
+    /// When an engine rejects a statement or a topic.
     pub async fn remove(self) {
         self.remove_topics().await;
         let mut admin = PgConnection::connect(&each_host(&engine("DATABASE_URL"))[0]).await.unwrap();

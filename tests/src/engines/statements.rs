@@ -39,10 +39,10 @@ pub async fn clickhouse(url: &str, query: &str, rows: Vec<u8>) -> Result<String,
 /// The same.
 ///
 /// # Panics
-/// When ClickHouse refuses it.
+/// When ClickHouse rejects it.
 pub(super) async fn accepted(url: &str, query: &str, rows: Vec<u8>) -> String {
     let answer = clickhouse(url, query, rows).await;
-    answer.unwrap_or_else(|error| panic!("ClickHouse refused {query}: {error}"))
+    answer.unwrap_or_else(|error| panic!("ClickHouse rejected {query}: {error}"))
 }
 
 /// Returns a client for plain HTTP without redirects and proxies. The kernel accepts connections for a frozen server:

@@ -21,7 +21,7 @@ const DONE: Duration = Duration::from_secs(3_600);
 const REFUSED_EACH: u32 = 100;
 
 /// Rejected rows that a report lists.
-const TOLD: usize = 200;
+const LISTED: usize = 200;
 
 /// The size of the file.
 #[derive(Debug, Clone, Copy)]
@@ -98,12 +98,12 @@ impl Member {
 
     /// Waits until an import is done, and returns its report.
     pub(super) async fn done(&self, id: &str) -> Value {
-        let mut told = Instant::now();
+        let mut reported = Instant::now();
         eventually_within("the import is done", DONE, async || {
             let report = self.report(id).await.map_err(|error| error.to_string())?;
-            if told.elapsed() > Duration::from_secs(10) {
+            if reported.elapsed() > Duration::from_secs(10) {
                 progress(&format!("{} rows are done", report["rows"]));
-                told = Instant::now();
+                reported = Instant::now();
             }
             if report["done"] == true { Ok(report) } else { Err(report["rows"].to_string()) }
         })
@@ -127,9 +127,9 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     progress(&format!("a file of {} MB", file.len() / 1_000_000));
     let began = Instant::now();
 
-    // The answer is lost unless it comes before the kill.
+    // The answer is lost if the kill comes first.
     let first = tokio::spawn(member.send(&file).send());
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     let mut postgres = deployment.engines.postgres().await;
     let killed_at = eventually_within("half of the rows are done", DONE, async || {
         let done: i64 =
@@ -137,16 +137,16 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
                 .fetch_one(&mut postgres)
                 .await
                 .unwrap();
-        if told.elapsed() > Duration::from_secs(10) {
+        if reported.elapsed() > Duration::from_secs(10) {
             progress(&format!("{done} rows are done"));
-            told = Instant::now();
+            reported = Instant::now();
         }
         if done >= rows / 2 { Ok(done) } else { Err(done) }
     })
     .await;
     let before = memory(&deployment).peak;
     deployment.api.kill().await;
-    // Ignores whether the answer came.
+    // The kill may have cut off the answer.
     let _ = first.await.unwrap();
     progress(&format!("killed the API after {killed_at} rows"));
     deployment.api.start().await.unwrap();
@@ -159,14 +159,14 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
 
     let failed = refused.len() as i64;
     is_complete(&report, plan.rows);
-    let told: Vec<i64> =
+    let listed: Vec<i64> =
         report["results"].as_array().unwrap().iter().map(|result| result["row"].as_i64().unwrap()).collect();
-    assert_eq!(told, refused[..refused.len().min(TOLD)], "{report}");
+    assert_eq!(listed, refused[..refused.len().min(LISTED)], "{report}");
     let file =
         member.request(Method::GET, &format!("/{id}/refused")).send().await.unwrap().text().await.unwrap();
     let in_file: Vec<String> =
         file.lines().skip(1).map(|line| line.split(',').next().unwrap().to_owned()).collect();
-    assert_eq!(in_file, refused.iter().map(i64::to_string).collect::<Vec<_>>(), "the file of refused rows");
+    assert_eq!(in_file, refused.iter().map(i64::to_string).collect::<Vec<_>>(), "the file of rejected rows");
     let (imports, links): (i64, i64) = sqlx::query_as(
         "SELECT (SELECT count(*) FROM link_imports), (SELECT count(DISTINCT slug) FROM links)",
     )
@@ -176,7 +176,7 @@ pub async fn import_kill(engines: Isolated, plan: ImportKill) -> Imported {
     assert_eq!(
         (imports, links),
         (1, rows - failed),
-        "the file sent again is the same import, and each row is done once"
+        "the repeated request continues the import, and each row is one link"
     );
     Imported { rows: plan.rows, killed_at, links, took, memory: [idle, before, after] }
 }

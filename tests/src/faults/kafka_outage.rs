@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::{Stage, progress};
+use crate::metric;
 use crate::tally::Tally;
 
 /// The length of the outage and the load.
@@ -60,7 +61,7 @@ pub async fn kafka_outage(plan: KafkaOutage) -> Outage {
     while down.elapsed() < plan.down {
         // The length of the outage is the input of this test.
         tokio::time::sleep(Duration::from_secs(10).min(plan.down.saturating_sub(down.elapsed()))).await;
-        let spool = stage.edge.metric("hopline_spool_bytes").await / 1e6;
+        let spool = metric(stage.edge.server.url(), "hopline_spool_bytes").await / 1e6;
         progress(&format!(
             "{:.0} s without Kafka: {} clicks answered, {spool:.0} MB spooled",
             down.elapsed().as_secs_f32(),
@@ -72,7 +73,7 @@ pub async fn kafka_outage(plan: KafkaOutage) -> Outage {
     let up = Instant::now();
     load.answers(some).await;
     let log = load.stop().await;
-    progress("Kafka is back; waiting until every click is there");
+    progress("Kafka is back; waiting for every click");
     log.is_complete();
     let p99 = |from, until| log.latency(99, from, until).unwrap();
     Outage {

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_rfc_6238() {
+    fn codes_match_rfc_6238() {
         // Appendix B, cut to 6 digits.
         for (seconds, code) in
             [(59, "287082"), (1_111_111_109, "081804"), (1_234_567_890, "005924"), (20_000_000_000, "353130")]
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_shown_as_authenticators_take_it() {
+    fn a_secret_has_the_format_of_authenticators() {
         assert_eq!(base32(b"12345678901234567890"), "GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ");
         let url = otpauth_url(b"12345678901234567890", "ada+b@example.com");
         assert_eq!(

@@ -330,7 +330,7 @@ mod tests {
         let other = "name;destination\n\"Zürich, \"\"été\"\" 🚲\";https://example.com";
         assert_eq!(read(other.as_bytes()), expected, "with semicolons, and no line break at the end");
         assert_eq!(read(other.replace(';', "\t").replace('\n', "\r").as_bytes()), expected);
-        assert_eq!(read(text.replace("\r\n", "\n\n\n").as_bytes()), expected, "empty lines are no rows");
+        assert_eq!(read(text.replace("\r\n", "\n\n\n").as_bytes()), expected, "empty lines are skipped");
     }
 
     #[test]

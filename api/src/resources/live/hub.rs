@@ -292,12 +292,12 @@ mod tests {
         let again = hub.listen(ACCOUNT, WORKSPACE, None, Some(first)).unwrap();
         assert!(again.has_gap);
         assert_eq!(again.missed.len(), KEPT);
-        assert!(hub.listen(ACCOUNT, Uuid::nil(), None, Some(first)).unwrap().has_gap, "nothing is known");
-        assert!(!hub.listen(ACCOUNT, Uuid::nil(), None, None).unwrap().has_gap, "nothing was asked");
+        assert!(hub.listen(ACCOUNT, Uuid::nil(), None, Some(first)).unwrap().has_gap, "no click is known");
+        assert!(!hub.listen(ACCOUNT, Uuid::nil(), None, None).unwrap().has_gap, "no place was given");
     }
 
     #[test]
-    fn a_slow_listener_is_cut_off_and_delays_nobody() {
+    fn a_slow_listener_delays_no_other() {
         let hub = hub();
         let mut slow = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
         let mut quick = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
@@ -321,7 +321,7 @@ mod tests {
         let subscription: Vec<Subscription> =
             (0..MOST_OF_WORKSPACE).map(|_| hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap()).collect();
         assert_eq!(hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap_err().status(), 429);
-        assert!(hub.listen(ACCOUNT, Uuid::nil(), None, None).is_ok(), "another workspace has its own");
+        assert!(hub.listen(ACCOUNT, Uuid::nil(), None, None).is_ok(), "workspaces have separate limits");
         assert!(hub.wants(Some(WORKSPACE)) && !hub.wants(Some(LINK)));
         drop(subscription);
         assert!(hub.listen(ACCOUNT, WORKSPACE, None, None).is_ok());
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(listen(&hub, 1, 9).unwrap_err().status(), 429);
         assert!(
             !hub.state().channels.contains_key(&Uuid::from_u128(1_009)),
-            "what is refused leaves nothing"
+            "a rejected listener leaves no channel"
         );
         let mut of_others: Vec<Subscription> =
             (0..50).map(|number| listen(&hub, 2, number).unwrap()).collect();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_was_cut_off_counts_until_its_stream_ends() {
+    fn a_disconnected_listener_counts_until_its_stream_ends() {
         let hub = Hub::new(4);
         let slow = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
         for offset in 0..=QUEUE as i64 {

@@ -299,7 +299,7 @@ mod tests {
                 let (from, to) = (instant(pair[0]).with_timezone(&zone), instant(pair[1] - 1).with_timezone(&zone));
                 match interval {
                     Interval::Month => prop_assert_eq!(from.month(), to.month()),
-                    // Where clocks went back over midnight, a day has a part of the day before it within.
+                    // Where clocks go back over midnight, a day contains a part of the previous day.
                     Interval::Day => prop_assert!(from.date_naive() == to.date_naive()),
                     _ => prop_assert!(pair[1] - pair[0] <= HOUR),
                 }

@@ -39,9 +39,6 @@ const COUNTERS_MEMORY: u64 = 512 << 20;
 /// Memory of one query of a report, in bytes: a thousand points of a series may have 100 KB of visitors each.
 const REPORTS_MEMORY: u64 = 1 << 30;
 
-/// How long an operation on links waits for counters before it answers without them.
-const COUNTERS_BOUND: Duration = Duration::from_secs(2);
-
 /// Access to the tables, shared by all requests.
 pub(crate) struct ClickStore {
     /// For counters of links, with a short timeout.
@@ -53,15 +50,20 @@ pub(crate) struct ClickStore {
 }
 
 impl ClickStore {
-    /// Creates both pools. Each allows a workspace `per_workspace` concurrent requests; a report takes at most
-    /// `reports_bound`.
-    pub(crate) fn new(client: &Clickhouse, per_workspace: usize, reports_bound: Duration) -> Self {
+    /// Creates both pools. Each allows a workspace `per_workspace` concurrent requests; an operation on links waits for
+    /// counters at most `counters_bound`, a report takes at most `reports_bound`.
+    pub(crate) fn new(
+        client: &Clickhouse,
+        per_workspace: usize,
+        counters_bound: Duration,
+        reports_bound: Duration,
+    ) -> Self {
         // Both read the replica whose state is known, which changes with that state.
         let client = client.pinned();
         let recent = Arc::new(Recent::default());
         let pool = |bound, memory| QueryPool::new(&client, &recent, per_workspace, bound, memory);
         let (counters, reports) =
-            (pool(COUNTERS_BOUND, COUNTERS_MEMORY), pool(reports_bound, REPORTS_MEMORY));
+            (pool(counters_bound, COUNTERS_MEMORY), pool(reports_bound, REPORTS_MEMORY));
         Self { counters, reports, client }
     }
 }

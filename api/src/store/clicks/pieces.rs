@@ -180,20 +180,20 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_begins_a_month() {
+    fn the_end_is_the_start_of_a_month() {
         assert_eq!(END, at("2100-01-01T00:00:00Z"));
         assert_eq!(Unit::Month.floor(END), END);
     }
 
     #[test]
-    fn the_months_are_those_of_the_calendar() {
+    fn months_match_the_calendar() {
         for day in 0..END / DAY {
             let date = DateTime::from_timestamp_millis(day * DAY).unwrap().date_naive();
             assert_eq!(Unit::Month.floor(day * DAY + 17), (day - i64::from(date.day0())) * DAY, "{date}");
         }
     }
 
-    /// Whole units of one kind, and instants that are near borders as often as not.
+    /// Instants at, near and between the borders of units.
     fn instant() -> impl Strategy<Value = i64> {
         let hours = 0..END / HOUR;
         prop_oneof![

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_covers_the_blocks_that_it_has_however_they_are_merged() {
+    fn a_replica_covers_its_blocks_however_they_are_merged() {
         assert!(blocks(&[0..=9]).cover(&blocks(&[0..=3, 5..=9])));
         assert!(!blocks(&[0..=3, 5..=9]).cover(&blocks(&[0..=9])));
         assert!(blocks(&[0..=3]).cover(&Blocks::default()));

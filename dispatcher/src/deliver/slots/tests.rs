@@ -1,4 +1,4 @@
-//! Which endpoints get a permit when there are not enough.
+//! Distribution of permits when there are not enough.
 
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -25,7 +25,7 @@ fn prove(slots: &mut Slots, number: u128) {
     let grant = slots.offer(endpoint(number), account(number), 1).unwrap();
     slots.claimed(grant, Claim { firsts: 1, ..Claim::default() });
     end(slots, number, Some(Standing::Proven));
-    // It used all it was granted, so it waits for more, but there is none.
+    // It used everything that it was granted, so it waits for more, but has no further delivery.
     let grants = slots.grant();
     assert_eq!(grants.len(), 1);
     slots.claimed(grants[0], Claim::default());
@@ -164,7 +164,7 @@ async fn first_attempts_leave_a_quarter_of_the_permits_to_retries() {
 }
 
 #[tokio::test]
-async fn a_account_cannot_take_the_permits_of_the_others() {
+async fn an_account_cannot_take_the_permits_of_others() {
     let mut slots = Slots::new(Limits { per_account: 128 / AHEAD, ..LIMITS });
     for number in 0..20 {
         prove(&mut slots, number);

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_read_as_it_was_written() {
+    fn a_snapshot_round_trips() {
         let (read, read_origin) = read(&bytes()[..], TOPIC).unwrap();
         assert_eq!(read_origin, origin());
         let written = table();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_written_snapshot_is_damaged_wherever_it_ends() {
+    fn a_truncated_snapshot_is_damaged() {
         let bytes = bytes();
         for end in MAGIC.len()..bytes.len() {
             assert!(matches!(read(&bytes[..end], TOPIC), Err(SnapshotError::Damaged)), "{end}");

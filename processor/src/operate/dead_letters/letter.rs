@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_is_parsed_as_it_is_printed() {
+    fn a_position_round_trips() {
         let place: Place = "3/17".parse().unwrap();
         assert_eq!(place, Place { partition: 3, offset: 17 });
         assert_eq!(place.to_string(), "3/17");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_can_be_seen() {
+    fn invalid_utf8_is_shown_escaped() {
         assert_eq!(readable(b"{\"a\":\xff\xfe}\xc3\xa9"), "{\"a\":\\xff\\xfe}é");
     }
 }

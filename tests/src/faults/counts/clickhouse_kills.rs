@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use devstack::Kind;
 
-use super::super::{at_random, progress};
+use super::super::at_random;
 use super::{Stage, own};
 use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
+use crate::metric;
 use crate::processor::Processor;
 
 /// The number of kills and the load.
@@ -36,12 +37,8 @@ pub async fn counts_clickhouse_kills(plan: ClickhouseKills) -> Exact {
         tokio::time::sleep(at_random(LIFE)).await;
         own(&stage.clickhouse).kill().await;
         own(&stage.clickhouse).start().await.unwrap();
-        let (rows, doubts) = (stage.rows().await, doubts(&processor).await);
-        progress(&format!(
-            "kill {kill} of {}: {} clicks written, {rows} rows, {doubts} inserts were in doubt",
-            plan.kills,
-            clicks.confirmed()
-        ));
+        let doubts = doubts(&processor).await;
+        stage.report(&format!("kill {kill} of {}, {doubts} inserts in doubt", plan.kills), &clicks).await;
     }
     stage.more_rows().await;
     let ledger = clicks.stop().await;
@@ -53,5 +50,5 @@ pub async fn counts_clickhouse_kills(plan: ClickhouseKills) -> Exact {
 
 /// Returns the number of inserts without an answer that were checked.
 async fn doubts(processor: &Processor) -> f64 {
-    processor.metric("hopline_processor_doubtful_inserts_total").await
+    metric(processor.server.url(), "hopline_processor_doubtful_inserts_total").await
 }

@@ -56,13 +56,13 @@ pub async fn counts_clickhouse_outage(plan: ClickhouseOutage) -> Drained {
     clicks.more(u64::from(plan.rate) * 3).await;
     let before = processor.memory();
     own(&stage.clickhouse).stop().await;
-    let (stopped, mut during, mut told) = (Instant::now(), 0, Instant::now());
+    let (stopped, mut during, mut reported) = (Instant::now(), 0, Instant::now());
     while stopped.elapsed() < plan.down {
         // The length of the outage is the input of this test.
         tokio::time::sleep(LOOK.min(plan.down)).await;
         during = during.max(processor.memory());
-        if told.elapsed() > 20 * LOOK {
-            told = Instant::now();
+        if reported.elapsed() > 20 * LOOK {
+            reported = Instant::now();
             let (seconds, mib) = (stopped.elapsed().as_secs(), processor.memory() >> 20);
             let written = clicks.confirmed();
             progress(&format!("{seconds} s without ClickHouse: {written} clicks written, {mib} MiB"));

@@ -2,7 +2,6 @@
 
 use devstack::Kind;
 
-use super::super::progress;
 use super::{Stage, own};
 use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
@@ -30,12 +29,7 @@ pub async fn counts_kafka_kills(plan: CountsKafkaKills) -> Exact {
         clicks.more(u64::from(plan.rate)).await;
         own(&stage.kafka).kill().await;
         own(&stage.kafka).start().await.unwrap();
-        let rows = stage.rows().await;
-        progress(&format!(
-            "kill {kill} of {}: {} clicks written, {rows} rows",
-            plan.kills,
-            clicks.confirmed()
-        ));
+        stage.report(&format!("kill {kill} of {}", plan.kills), &clicks).await;
     }
     clicks.more(u64::from(plan.rate)).await;
     let ledger = clicks.stop().await;

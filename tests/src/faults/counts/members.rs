@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::{at_random, progress};
+use super::super::at_random;
 use super::Stage;
 use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
@@ -59,11 +59,7 @@ pub async fn counts_members(plan: Members) -> Exact {
         };
         // The random pause is the input of this test.
         tokio::time::sleep(at_random(2 * plan.pause)).await;
-        let (rows, written) = (stage.rows().await, clicks.confirmed());
-        progress(&format!(
-            "change {change} of {}: one {what}; {written} clicks written, {rows} rows",
-            plan.changes
-        ));
+        stage.report(&format!("change {change} of {}, one {what}", plan.changes), &clicks).await;
     }
     stage.more_rows().await;
     assert!(stage.rows().await > before, "nothing was counted meanwhile");

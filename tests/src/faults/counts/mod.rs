@@ -12,13 +12,10 @@ mod replicas;
 mod stops;
 mod throughput;
 
-use std::time::{Duration, Instant};
-
 use devstack::{Engine, Kind, Options, Server};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
 use schemas::topic;
-use tokio::time::sleep;
 
 pub use clickhouse_kills::{ClickhouseKills, counts_clickhouse_kills};
 pub use clickhouse_outage::{ClickhouseOutage, counts_clickhouse_outage};
@@ -29,8 +26,9 @@ pub use replicas::{ReplicaFaults, counts_replica_faults};
 pub use stops::{Stops, counts_stops};
 pub use throughput::{Throughput, counts_throughput};
 
-use crate::PATIENCE;
-use crate::counted::count;
+use super::progress;
+use crate::clicks::Clicks;
+use crate::counted::{count, more_rows};
 use crate::engines::{Isolated, counting_on};
 
 /// The engines of a fault.
@@ -41,7 +39,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Creates engines, of which `own` are started here, with the default number of partitions.
+    /// Starts the engines in `own`, finds or starts the others, and creates the default number of partitions.
     async fn new(own: &[Kind]) -> Self {
         Self::with_partitions(own, topic::CLICKS.partitions).await
     }
@@ -78,15 +76,17 @@ impl Stage {
 
     /// Waits until there are more rows.
     async fn more_rows(&self) {
-        let (before, since) = (self.rows().await, Instant::now());
-        while self.rows().await == before {
-            assert!(since.elapsed() < PATIENCE, "no more rows than {before} come");
-            sleep(Duration::from_millis(20)).await;
-        }
+        more_rows(&self.engines).await;
+    }
+
+    /// Reports progress after a step, with the numbers of clicks and rows.
+    async fn report(&self, step: &str, clicks: &Clicks) {
+        let (rows, written) = (self.rows().await, clicks.confirmed());
+        progress(&format!("{step}: {written} clicks written, {rows} rows"));
     }
 }
 
 /// Returns an engine that this fault may break.
 fn own(engine: &Engine) -> &Server {
-    engine.server().expect("it was asked for as the fault's own")
+    engine.server().expect("the fault has started this engine")
 }

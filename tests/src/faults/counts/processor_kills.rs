@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::{at_random, progress};
+use super::super::at_random;
 use super::Stage;
 use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
@@ -23,13 +23,14 @@ const LIFE: Duration = Duration::from_millis(1_500);
 /// The longest time between a start and a kill during it; by then the processor has taken its partitions over.
 const BIRTH: Duration = Duration::from_secs(8);
 
-/// Kills the processor at random moments, every third time while it starts and takes its partitions over.
+/// Kills the processor at random moments, every third time while it starts and takes its partitions over. One record
+/// in 500 is invalid.
 ///
 /// # Panics
 /// When a click is lost or doubled.
 pub async fn counts_processor_kills(plan: ProcessorKills) -> Exact {
     let stage = Stage::new(&[]).await;
-    let clicks = Clicks::start(&stage.engines, Plan::at(plan.rate));
+    let clicks = Clicks::start(&stage.engines, Plan { poison_every: 500, ..Plan::at(plan.rate) });
     let processor = Processor::start(&stage.engines).await;
     for kill in 1..=plan.kills {
         // The random moment is the input of this test.
@@ -41,16 +42,13 @@ pub async fn counts_processor_kills(plan: ProcessorKills) -> Exact {
         }
         processor.server.kill().await;
         processor.server.start().await.unwrap();
-        let rows = stage.rows().await;
-        progress(&format!(
-            "kill {kill} of {}: {} clicks written, {rows} rows",
-            plan.kills,
-            clicks.confirmed()
-        ));
+        stage.report(&format!("kill {kill} of {}", plan.kills), &clicks).await;
     }
     stage.more_rows().await;
     let ledger = clicks.stop().await;
     all_counted(&stage.engines, &ledger).await;
     processor.stop().await;
-    is_exact(&stage.engines, &ledger).await
+    let exact = is_exact(&stage.engines, &ledger).await;
+    assert!(exact.dead_letters > 0, "no record was invalid");
+    exact
 }

@@ -15,14 +15,14 @@ use crate::engines::{Isolated, clickhouse, counting_on_cluster};
 use crate::eventually;
 use crate::processor::Processor;
 
-/// How many shards and replicas, and how often all faults come.
+/// The number of shards and replicas, and of rounds with all faults.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplicaFaults {
     /// The shards.
     pub shards: usize,
     /// The replicas of each shard.
     pub replicas: usize,
-    /// How often each fault comes.
+    /// How often each fault is injected.
     pub rounds: u32,
     /// Clicks per second.
     pub rate: u32,
@@ -31,11 +31,11 @@ pub struct ReplicaFaults {
 /// A fault of one replica or of ZooKeeper.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// kill -9 of each replica of the shard, of the next one as soon as the former is back.
+    /// kill -9 of each replica of the shard, one as soon as the former is back.
     KillInTurn,
     /// SIGSTOP of the replica until its session has ended, then SIGCONT.
     Freeze,
-    /// The replica gets no rows of the others, and another one of its shard is killed.
+    /// The replica fetches no rows, and another one of its shard is killed.
     Lag,
     /// kill -9 of ZooKeeper, which is back after a moment.
     KillZookeeper,
@@ -57,7 +57,7 @@ const FAULTS: [Fault; 7] = [
     Fault::KillProcessor,
 ];
 
-/// The longest time for which something is killed.
+/// The longest time between a kill and the next start.
 const DOWN: Duration = Duration::from_secs(3);
 
 /// How long ZooKeeper is lost.
@@ -116,7 +116,7 @@ impl Stage {
         Self { engines, cluster, _kafka: kafka }
     }
 
-    /// Returns the places of the replicas of each shard, which are numbered on from shard to shard.
+    /// Returns the places of each shard's replicas, which are numbered over all shards.
     fn shards(&self) -> Vec<Range<usize>> {
         let replicas = self.cluster.shards[0].len();
         (0..self.cluster.shards.len()).map(|shard| shard * replicas..(shard + 1) * replicas).collect()
@@ -165,7 +165,7 @@ impl Stage {
         .await
     }
 
-    /// Returns the highest number of rows of a replica that answers, of each shard, added up.
+    /// Returns the sum over the shards of the most rows that a replica reports.
     async fn rows(&self) -> u64 {
         let mut rows = 0;
         for shard in self.shards() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::{at_random, progress};
+use super::super::at_random;
 use super::Stage;
 use crate::clicks::{Clicks, Plan};
 use crate::counted::{Exact, all_counted, is_exact};
@@ -35,12 +35,7 @@ pub async fn counts_stops(plan: Stops) -> Exact {
         // The random length is the input of this test.
         tokio::time::sleep(at_random(HELD)).await;
         held.server.resume().await.unwrap();
-        let rows = stage.rows().await;
-        progress(&format!(
-            "stop {stop} of {}: {} clicks written, {rows} rows",
-            plan.stops,
-            clicks.confirmed()
-        ));
+        stage.report(&format!("stop {stop} of {}", plan.stops), &clicks).await;
     }
     stage.more_rows().await;
     let ledger = clicks.stop().await;

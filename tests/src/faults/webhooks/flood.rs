@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use devstack::process::Memory;
 
-use super::{ANSWER, ARRIVED, knows, latencies};
+use super::{ANSWER, ARRIVED, latencies};
 use crate::arrivals::{Arrivals, expected};
 use crate::deployment::Deployment;
 use crate::engines::Isolated;
 use crate::eventually_within;
 use crate::load::Load;
-use crate::receiver::{Answer, Receiver, Request, most_at_once};
+use crate::receiver::{Answer, Receiver, Request, first_of_each, most_at_once};
 
 /// The number and rate of clicks.
 #[derive(Debug, Clone, Copy)]
 pub struct WebhookFlood {
-    /// Minimum clicks for the slow endpoint while the other workspace has some.
+    /// Minimum clicks for the slow endpoint while visitors also click in the other workspace.
     pub clicks: u32,
     /// Visitors.
     pub connections: u32,
@@ -46,8 +46,10 @@ pub struct Flooded {
     pub arrivals: Arrivals,
     /// Its maximum concurrent requests.
     pub at_once: usize,
-    /// The other workspace's deliveries, and how many of the slow endpoint's arrived after the last of them.
-    pub neighbour: (usize, usize),
+    /// The other workspace's deliveries.
+    pub neighbour: Arrivals,
+    /// How many of the slow endpoint's deliveries arrived after the last of them.
+    pub behind: usize,
     /// The other workspace's latencies from click to request: median, 99th percentile and maximum.
     pub latencies: [Duration; 3],
     /// The dispatcher's maximum memory.
@@ -55,33 +57,27 @@ pub struct Flooded {
 }
 
 impl Flooded {
-    /// Asserts that everything arrived once within the limits, and that the other workspace did not wait for the end.
+    /// Asserts that each delivery arrived within the limits, that only failed attempts were repeated, and that the
+    /// other workspace did not wait for the flood.
     ///
     /// # Panics
     /// When the assertion fails.
     pub fn is_contained(&self) {
         self.arrivals.are_complete();
-        assert_eq!(self.arrivals.repeats, 0, "{self}");
+        self.neighbour.are_complete();
         assert!(self.at_once <= AT_ONCE, "{self}");
-        let (deliveries, behind) = self.neighbour;
-        assert!(deliveries > 0 && behind > 0, "{self}");
+        assert!(self.behind > 0, "{self}");
         assert!(self.peak_mib <= MEMORY_MIB, "{self}");
     }
 }
 
 impl fmt::Display for Flooded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            arrivals,
-            at_once,
-            neighbour: (deliveries, behind),
-            latencies: [p50, p99, longest],
-            peak_mib,
-        } = self;
+        let Self { arrivals, at_once, neighbour, behind, latencies: [p50, p99, longest], peak_mib } = self;
         write!(
             f,
             "{arrivals}; at most {at_once} requests at once; the dispatcher had {peak_mib} MiB at most; the \
-             neighbour's {deliveries} deliveries: p50 {p50:.0?}, p99 {p99:.0?}, longest {longest:.0?}, \
+             neighbour: {neighbour}; p50 {p50:.0?}, p99 {p99:.0?}, longest {longest:.0?}, \
              {behind} of the others after them"
         )
     }
@@ -106,7 +102,7 @@ pub async fn webhook_flood(engines: Isolated, plan: WebhookFlood) -> Flooded {
     let neighbour = deployment.create_endpoint(&receiver.url("/neighbour"), &["click.created"]).await;
     let theirs = deployment.create_link().await["slug"].as_str().unwrap().to_owned();
     // The links are read in order, so an edge that knows the last link knows all.
-    knows(&deployment, &theirs).await;
+    deployment.edge_knows(&theirs).await;
 
     let edge = deployment.edge_address();
     let flood = Load::start(edge, &slugs, plan.connections, plan.rate);
@@ -122,21 +118,28 @@ pub async fn webhook_flood(engines: Isolated, plan: WebhookFlood) -> Flooded {
     let text = |endpoint: &serde_json::Value, field: &str| endpoint[field].as_str().unwrap().to_owned();
     let wanted = [expected(&flood, &text(&slow, "id")).len(), expected(&few, &text(&neighbour, "id")).len()];
     let [all, theirs] = wanted;
-    eventually_within("the whole flood arrives, and what is the neighbour's", ARRIVED, async || {
-        let seen = [receiver.count_of(is_slow), receiver.count_of(|request| !is_slow(request))];
+    eventually_within("all deliveries of both workspaces arrive", ARRIVED, async || {
+        let seen = [receiver.deliveries_of(is_slow), receiver.deliveries_of(|request| !is_slow(request))];
         if seen[0] >= all && seen[1] >= theirs { Ok(()) } else { Err((seen, wanted)) }
     })
     .await;
+    deployment.no_delivery_waits(ARRIVED).await;
     let (slow_ones, others): (Vec<Request>, Vec<Request>) =
         receiver.requests().into_iter().partition(is_slow);
-    assert_eq!(others.len(), theirs, "each of the neighbour's arrives, and once");
-    let last = others.iter().map(|request| request.at).max().unwrap();
-    let secret = text(&slow, "secret");
+    let failed = deployment.failed_attempts().await;
+    let first = first_of_each(&others, &failed);
+    let last = first.iter().map(|request| request.at).max().unwrap();
+    let behind = first_of_each(&slow_ones, &failed).iter().filter(|request| request.at > last).count();
+    let compare = |log, endpoint, requests: &[Request]| {
+        let [id, secret] = ["id", "secret"].map(|field| text(endpoint, field));
+        Arrivals::of(log, &id, &secret, requests, &[], failed.clone())
+    };
     Flooded {
-        arrivals: Arrivals::of(&flood, &text(&slow, "id"), &secret, &slow_ones, &[], Default::default()),
+        arrivals: compare(&flood, &slow, &slow_ones),
         at_once: most_at_once(&slow_ones),
-        neighbour: (theirs, slow_ones.iter().filter(|request| request.at > last).count()),
-        latencies: latencies(&others),
+        neighbour: compare(&few, &neighbour, &others),
+        behind,
+        latencies: latencies(first),
         peak_mib: Memory::of(deployment.dispatcher.pid().unwrap()).unwrap().peak >> 20,
     }
 }

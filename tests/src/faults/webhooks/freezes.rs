@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::progress;
-use super::{ARRIVED, SOME, Stage, delivering, receiver};
+use super::{ARRIVED, SOME, Stage, delivering, receiver, report};
 use crate::arrivals::{Arrivals, Interruption};
 use crate::engines::Isolated;
 use crate::eventually_within;
@@ -39,12 +38,7 @@ pub async fn webhook_freezes(engines: Isolated, plan: WebhookFreezes) -> Arrival
             held.resume().await.unwrap();
         };
         interruptions.push(Interruption::of(freezing).await);
-        progress(&format!(
-            "freeze {round} of {}: {} clicks answered, {} requests",
-            plan.freezes,
-            load.answered(),
-            receiver.count()
-        ));
+        report(&format!("freeze {round} of {}", plan.freezes), &load, &receiver);
     }
     delivering(&receiver, SOME).await;
     let log = load.stop().await;
@@ -57,7 +51,7 @@ pub async fn webhook_freezes(engines: Isolated, plan: WebhookFreezes) -> Arrival
 async fn all_move_on(stage: &Stage) {
     for _ in 0..2 {
         let before = positions(stage).await;
-        eventually_within("every partition goes on", ARRIVED, async || {
+        eventually_within("every partition advances", ARRIVED, async || {
             let now = positions(stage).await;
             if before.iter().all(|(partition, at)| now[partition] > *at) {
                 Ok(())

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::super::{at_random, progress};
-use super::{SOME, Stage, delivering, receiver};
+use super::super::at_random;
+use super::{SOME, Stage, delivering, receiver, report};
 use crate::arrivals::{Arrivals, Interruption};
 use crate::engines::Isolated;
 
@@ -51,12 +51,7 @@ pub async fn webhook_kills(engines: Isolated, plan: WebhookKills) -> Arrivals {
         }
         killed.push(Interruption::of(victim.kill()).await);
         victim.start().await.unwrap();
-        progress(&format!(
-            "kill {kill} of {}: {} clicks answered, {} requests",
-            plan.kills,
-            load.answered(),
-            receiver.count()
-        ));
+        report(&format!("kill {kill} of {}", plan.kills), &load, &receiver);
     }
     delivering(&receiver, SOME).await;
     let log = load.stop().await;

@@ -13,7 +13,6 @@ mod stops;
 mod upgrade;
 mod verify;
 
-use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
@@ -29,6 +28,7 @@ pub use stops::{WebhookStops, webhook_stops};
 pub use upgrade::{Upgrade, Upgraded, upgrade};
 pub use verify::{Verified, WebhookVerify, webhook_verify};
 
+use super::progress;
 use crate::arrivals::{Arrivals, Interruption, expected};
 use crate::deployment::Deployment;
 use crate::engines::{Isolated, empty_on, isolated_on};
@@ -127,7 +127,7 @@ impl Stage {
             slugs.push(deployment.create_link().await["slug"].as_str().unwrap().to_owned());
         }
         // The links are read in order, so an edge that knows the last link knows all.
-        knows(&deployment, &slugs[LINKS - 1]).await;
+        deployment.edge_knows(&slugs[LINKS - 1]).await;
         let (endpoint, secret) = (text("id"), text("secret"));
         Self { deployment, endpoint, secret, slugs }
     }
@@ -152,24 +152,9 @@ impl Stage {
         })
         .await;
         self.deployment.no_delivery_waits(ARRIVED).await;
-        let logged = self.failed_attempts().await;
+        let logged = self.deployment.failed_attempts().await;
         Arrivals::of(log, &self.endpoint, &self.secret, &receiver.requests(), interruptions, logged)
     }
-
-    /// Returns the number of attempts of each delivery in the failure log.
-    async fn failed_attempts(&self) -> HashMap<String, usize> {
-        let rows: Vec<(String, i64)> =
-            sqlx::query_as("SELECT delivery_id::text, count(*) FROM webhook_failures GROUP BY 1")
-                .fetch_all(&mut self.deployment.engines.postgres().await)
-                .await
-                .unwrap();
-        rows.into_iter().map(|(delivery, count)| (delivery, count as usize)).collect()
-    }
-}
-
-/// Waits until the edge knows a link.
-async fn knows(deployment: &Deployment, slug: &str) {
-    deployment.edge_knows(slug).await;
 }
 
 /// Returns latencies from click to request: median, 99th percentile and maximum.
@@ -189,6 +174,11 @@ fn clicked_at(request: &Request) -> SystemTime {
     at.parse::<DateTime<Utc>>().unwrap().into()
 }
 
+/// Reports progress after a step, with the numbers of clicks and requests.
+fn report(step: &str, load: &Load, receiver: &Receiver) {
+    progress(&format!("{step}: {} clicks answered, {} requests", load.answered(), receiver.count()));
+}
+
 /// Starts a receiver that accepts every request after a delay.
 async fn receiver() -> Receiver {
     Receiver::start(|_, _| Answer::Late(ANSWER, 200)).await
@@ -197,7 +187,7 @@ async fn receiver() -> Receiver {
 /// Waits until this many more requests have arrived, because faults of idle dispatchers prove nothing.
 async fn delivering(receiver: &Receiver, more: usize) {
     let wanted = receiver.count() + more;
-    eventually_within("deliveries go on", ARRIVED, async || match receiver.count() {
+    eventually_within("deliveries continue", ARRIVED, async || match receiver.count() {
         count if count >= wanted => Ok(()),
         count => Err(format!("{count} of {wanted}")),
     })

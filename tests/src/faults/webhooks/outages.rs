@@ -4,13 +4,11 @@ use std::time::{Duration, Instant};
 
 use devstack::Server;
 
-use super::super::progress;
-use super::{ARRIVED, OwnEngines, SOME, Stage, delivering, receiver};
+use super::{ARRIVED, OwnEngines, SOME, Stage, delivering, receiver, report};
 use crate::arrivals::{Arrivals, Interruption};
-use crate::engines::http_client;
-use crate::eventually_within;
 use crate::load::Load;
 use crate::receiver::Receiver;
+use crate::{eventually_within, readyz};
 
 /// How long it may take until deliveries continue after an outage. It should take seconds.
 const RESUMED: Duration = Duration::from_secs(90);
@@ -49,15 +47,12 @@ pub async fn webhook_outages(plan: WebhookOutages) -> Arrivals {
     let log = load.stop().await;
     log.is_complete();
     let arrivals = stage.arrivals(&log, &receiver, &interruptions).await;
-    assert_eq!(before, pids(), "a program was started again");
+    assert_eq!(before, pids(), "a program was restarted");
     arrivals
 }
 
 async fn outage(engine: &Server, down: Duration, stage: &Stage, load: &Load, receiver: &Receiver) {
-    let say = |what: &str| {
-        let (answered, requests) = (load.answered(), receiver.count());
-        progress(&format!("{} {what}: {answered} clicks answered, {requests} requests", engine.name()));
-    };
+    let say = |what: &str| report(&format!("{} {what}", engine.name()), load, receiver);
     engine.stop().await;
     let stopped = Instant::now();
     say("is stopped");
@@ -68,22 +63,20 @@ async fn outage(engine: &Server, down: Duration, stage: &Stage, load: &Load, rec
     let back = Instant::now();
     say("is back");
     let wanted = receiver.count() + SOME;
-    eventually_within("deliveries go on", RESUMED, async || match receiver.count() {
+    eventually_within("deliveries continue", RESUMED, async || match receiver.count() {
         count if count >= wanted => Ok(()),
         count => Err(format!("{count} of {wanted}")),
     })
     .await;
-    say(&format!("has been back for {:.1?}, and deliveries go on", back.elapsed()));
+    say(&format!("has been back for {:.1?}, and deliveries continue", back.elapsed()));
     is_ready(&stage.deployment.dispatcher, true).await;
 }
 
 /// Waits until a program is ready, or not ready.
 async fn is_ready(program: &Server, wanted: bool) {
-    let (client, url) = (http_client(), format!("{}/readyz", program.url()));
-    eventually_within("the program tells the truth", ARRIVED, async || {
-        let answer = client.get(&url).send().await.unwrap();
-        let (ready, report) = (answer.status() == 200, answer.text().await.unwrap());
-        if ready == wanted { Ok(()) } else { Err(report) }
+    eventually_within("the program reports its readiness", ARRIVED, async || {
+        let (status, report) = readyz(program.url()).await;
+        if (status == 200) == wanted { Ok(()) } else { Err(report) }
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! A primary of Postgres that is lost, and its standby that is promoted.
+//! The loss of Postgres' primary, and the promotion of its standby.
 
 use devstack::{Server, postgres};
 use serde_json::Value;
@@ -20,7 +20,7 @@ pub struct Promotion {
     pub rate: u32,
 }
 
-/// Rows of the import that goes on over the promotion.
+/// Rows of the import that continues during the promotion.
 const ROWS: u32 = 3_000;
 
 /// Kills the primary of Postgres under load and promotes its synchronous standby, without restarting a program. Links
@@ -54,7 +54,7 @@ pub async fn promotion(plan: Promotion) -> Arrivals {
     let import: Value = member.send(&file).send().await.unwrap().json().await.unwrap();
     let import = import["import_id"].as_str().unwrap_or_else(|| panic!("{import}"));
     let interruption = Interruption::of(async {
-        // Links are created until the very moment at which the primary is gone.
+        // Links are created until the primary has ended.
         let mut killed = std::pin::pin!(own.postgres.kill());
         loop {
             tokio::select! {
@@ -73,7 +73,7 @@ pub async fn promotion(plan: Promotion) -> Arrivals {
     })
     .await;
     is_complete(&member.done(import).await, ROWS);
-    // Between two minutes, the count begins again.
+    // The count begins again with each minute.
     eventually("requests of a minute are counted", async || {
         let first = remaining(&stage.deployment, &limited).await;
         let second = remaining(&stage.deployment, &limited).await;
@@ -96,11 +96,11 @@ pub async fn promotion(plan: Promotion) -> Arrivals {
         .unwrap();
     assert_eq!(stored, created.len() as i64, "links that were answered are lost");
     let arrivals = stage.arrivals(&log, &receiver, &[interruption]).await;
-    assert_eq!(before, stage.deployment.services().map(Server::pid), "a program was started again");
+    assert_eq!(before, stage.deployment.services().map(Server::pid), "a program was restarted");
     arrivals
 }
 
-/// Returns how many requests a key may still send in this minute.
+/// Returns a key's remaining requests of this minute.
 async fn remaining(deployment: &Deployment, key: &str) -> i64 {
     let request = http_client().get(format!("{}/api/links?limit=1", deployment.api_url()));
     let answer = request.bearer_auth(key).send().await.unwrap();

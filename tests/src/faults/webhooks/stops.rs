@@ -1,12 +1,11 @@
 //! Dispatchers that are stopped and started.
 
-use devstack::process::Stopped;
-
 use super::super::progress;
 use super::{Stage, receiver};
 use crate::arrivals::Arrivals;
 use crate::deployment::Deployment;
 use crate::engines::Isolated;
+use crate::signals::stop;
 
 /// The number of stops and the load.
 #[derive(Debug, Clone, Copy)]
@@ -31,14 +30,13 @@ pub async fn webhook_stops(engines: Isolated, plan: WebhookStops) -> Arrivals {
     let other = stage.deployment.another_dispatcher();
     let load = stage.load(plan.connections, plan.rate);
     other.start().await.unwrap();
-    for stop in 1..=plan.stops {
-        let leaving = if stop % 2 == 0 { &other } else { &stage.deployment.dispatcher };
+    for round in 1..=plan.stops {
+        let leaving = if round % 2 == 0 { &other } else { &stage.deployment.dispatcher };
         load.answers(u64::from(plan.rate)).await;
-        let stopped = leaving.stop().await;
-        assert!(matches!(stopped, Some(Stopped::Ended(status)) if status.code() == Some(0)), "{stopped:?}");
+        stop(leaving).await;
         load.answers(u64::from(plan.rate)).await;
         leaving.start().await.unwrap();
-        progress(&format!("stop {stop} of {}: {} clicks answered", plan.stops, load.answered()));
+        progress(&format!("stop {round} of {}: {} clicks answered", plan.stops, load.answered()));
     }
     load.answers(u64::from(plan.rate)).await;
     let log = load.stop().await;

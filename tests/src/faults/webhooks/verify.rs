@@ -2,15 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use devstack::ports;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::task::JoinSet;
 
 use super::super::progress;
@@ -18,6 +16,7 @@ use super::{ARRIVED, LINKS, Stage};
 use crate::arrivals::expected;
 use crate::engines::Isolated;
 use crate::eventually_within;
+use crate::receiver::start_example;
 
 /// Links that are created, changed and deleted besides the clicks.
 const CHANGED: usize = 20;
@@ -41,7 +40,7 @@ pub struct Verified {
     /// Requests whose signature it accepted.
     pub accepted: usize,
     /// Requests whose signature it rejected.
-    pub refused: usize,
+    pub rejected: usize,
 }
 
 impl Verified {
@@ -50,16 +49,16 @@ impl Verified {
     /// # Panics
     /// When the assertion fails.
     pub fn is_exact(&self) {
-        assert!(self.refused == 0 && self.accepted == self.deliveries, "{self}");
+        assert!(self.rejected == 0 && self.accepted == self.deliveries, "{self}");
     }
 }
 
 impl fmt::Display for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { deliveries, accepted, refused } = self;
+        let Self { deliveries, accepted, rejected } = self;
         write!(
             f,
-            "{deliveries} deliveries: the example in Python accepted {accepted} requests and refused {refused}"
+            "{deliveries} deliveries: the example in Python accepted {accepted} requests and rejected {rejected}"
         )
     }
 }
@@ -99,17 +98,17 @@ pub async fn webhook_verify(engines: Isolated, plan: WebhookVerify) -> Verified 
     })
     .await;
     let verdicts = example.verdicts();
-    assert_eq!(verdicts.len(), deliveries, "deliveries that nobody expects");
+    assert_eq!(verdicts.len(), deliveries, "unexpected deliveries");
     let accepted = verdicts.values().map(|verdict| verdict.accepted).sum();
-    let refused = verdicts.values().map(|verdict| verdict.refused).sum();
-    Verified { deliveries, accepted, refused }
+    let rejected = verdicts.values().map(|verdict| verdict.rejected).sum();
+    Verified { deliveries, accepted, rejected }
 }
 
 /// How often a delivery was accepted and rejected.
 #[derive(Debug, Clone, Copy, Default)]
 struct Verdict {
     accepted: usize,
-    refused: usize,
+    rejected: usize,
 }
 
 /// The running example and its output.
@@ -121,33 +120,19 @@ struct Example {
 
 impl Example {
     async fn start(port: u16, secret: &str) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/receiver/receiver.py");
-        let mut process = Command::new("python3")
-            .arg(script)
-            .args(["--json", "--port", &port.to_string()])
-            .env("WEBHOOK_SECRET", secret)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let mut errors = BufReader::new(process.stderr.take().unwrap()).lines();
-        let first = errors.next_line().await.unwrap().unwrap_or_default();
-        assert!(first.starts_with("listening on "), "{first}");
+        let (mut process, _) = start_example(port, secret, &["--json"]).await;
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let verdicts = Arc::new(Mutex::new(HashMap::<String, Verdict>::new()));
         let seen = Arc::clone(&verdicts);
         let mut reader = JoinSet::new();
         reader.spawn(async move {
-            // Kept open, so that the example can write to it.
-            let _errors = errors;
             while let Some(line) = lines.next_line().await.unwrap() {
                 let line: Value = serde_json::from_str(&line).unwrap();
                 let delivery = line["delivery"].as_str().unwrap();
                 assert_eq!(line["body"]["id"], line["delivery"]);
                 let mut seen = seen.lock().unwrap();
                 let verdict = seen.entry(delivery.to_owned()).or_default();
-                *(if line["verified"] == true { &mut verdict.accepted } else { &mut verdict.refused }) += 1;
+                *(if line["verified"] == true { &mut verdict.accepted } else { &mut verdict.rejected }) += 1;
             }
         });
         Self { verdicts, _reader: reader, _process: process }
