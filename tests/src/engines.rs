@@ -5,8 +5,8 @@ mod isolated;
 mod statements;
 mod urls;
 
-use devstack::Kind;
 use devstack::clickhouse_cluster::Cluster;
+use devstack::{Kind, each_host};
 use schemas::topic;
 use tracing_subscriber::fmt::TestWriter;
 
@@ -15,8 +15,8 @@ use self::create::{
 };
 pub use self::isolated::Isolated;
 pub use self::statements::{clickhouse, http_client};
+use self::urls::engine;
 pub use self::urls::host_of;
-use self::urls::{each_host, engine};
 
 /// Creates isolated parts of the engines that `./dev test` started or that the environment names.
 ///

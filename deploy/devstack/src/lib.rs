@@ -41,6 +41,6 @@ pub use account::Account;
 pub use engines::{Engine, Kind, USERS_VARIABLE};
 pub use error::{Cause, Error};
 pub use options::Options;
-pub use probe::Probe;
+pub use probe::{Probe, each_host};
 pub use server::Server;
 pub use tls::Tls;

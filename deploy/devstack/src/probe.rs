@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::future::select_ok;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use reqwest::Url;
@@ -15,7 +16,7 @@ use crate::{Cause, Tls};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The readiness check of a server, in the server's protocol.
+/// The readiness check of a server, in the server's protocol. Of several hosts in a URL, one that is ready is enough.
 #[derive(Debug, Clone)]
 pub enum Probe {
     /// Kafka's metadata lists a broker.
@@ -65,9 +66,16 @@ impl Probe {
         let check = async {
             match self {
                 Self::Kafka { client } => check_kafka(client.clone()).await,
-                Self::ClickHouse { url, ca } => check_clickhouse(url, ca.as_deref()).await,
+                Self::ClickHouse { url, ca } => {
+                    let hosts = each_host(url);
+                    let checks = hosts.iter().map(|host| Box::pin(check_clickhouse(host, ca.as_deref())));
+                    select_ok(checks).await.map(drop)
+                }
                 Self::Replica { url, ca } => check_replica(url, ca.as_deref()).await,
-                Self::Postgres { url } => Ok(PgConnection::connect(url).await?.close().await?),
+                Self::Postgres { url } => {
+                    let hosts = each_host(url);
+                    select_ok(hosts.iter().map(|host| Box::pin(check_postgres(host)))).await.map(drop)
+                }
                 Self::ZooKeeper { address, tls } => check_zookeeper(address, tls.as_ref()).await,
                 Self::Http { url } => page(url).await,
             }
@@ -96,6 +104,10 @@ impl rdkafka::ClientContext for Quiet {
 
 impl rdkafka::consumer::ConsumerContext for Quiet {}
 
+async fn check_postgres(url: &str) -> Result<(), Cause> {
+    Ok(PgConnection::connect(url).await?.close().await?)
+}
+
 async fn check_clickhouse(url: &str, ca: Option<&Path>) -> Result<(), Cause> {
     let mut ping = without_credentials(&Url::parse(url)?);
     ping.set_path("/ping");
@@ -110,6 +122,15 @@ async fn check_replica(url: &str, ca: Option<&Path>) -> Result<(), Cause> {
         "0" => Ok(()),
         tables => Err(format!("{tables} of its tables are read-only").into()),
     }
+}
+
+/// Returns the URL of each host of a URL, which may list several as `scheme://user@host:port,host:port/database`.
+#[must_use]
+pub fn each_host(url: &str) -> Vec<String> {
+    let authority = url.split_once("://").map_or(0, |(scheme, _)| scheme.len() + 3);
+    let end = url[authority..].find(['/', '?']).map_or(url.len(), |length| authority + length);
+    let start = url[authority..end].rfind('@').map_or(authority, |length| authority + length + 1);
+    url[start..end].split(',').map(|host| format!("{}{host}{}", &url[..start], &url[end..])).collect()
 }
 
 /// Runs a statement in ClickHouse, without a default database, and returns the result. The certificate of an `https`
@@ -160,5 +181,15 @@ mod tests {
     fn a_clickhouse_query_does_not_send_credentials_in_the_url() {
         let url = Url::parse("http://user:secret@127.0.0.1:8123/hopline").unwrap();
         assert_eq!(without_credentials(&url).as_str(), "http://127.0.0.1:8123/");
+    }
+
+    #[test]
+    fn each_host_of_a_url_has_a_url() {
+        assert_eq!(
+            each_host("http://u:p@a:1,b:2/db?x=@y"),
+            ["http://u:p@a:1/db?x=@y", "http://u:p@b:2/db?x=@y"]
+        );
+        assert_eq!(each_host("http://a:1,[::1]:2"), ["http://a:1", "http://[::1]:2"]);
+        assert_eq!(each_host("http://a:1/"), ["http://a:1/"]);
     }
 }

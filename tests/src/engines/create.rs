@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use devstack::{Kind, kafka};
+use devstack::{Kind, each_host, kafka};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use schemas::clickhouse::MIGRATIONS;
 use schemas::grants::{self, User};
@@ -12,7 +12,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use super::isolated::{Database, Isolated};
 use super::statements::{accepted, clickhouse};
-use super::urls::{database_of, each_host, host_of, with_database};
+use super::urls::{database_of, host_of, with_database};
 
 /// Creates the topics. The topic of clicks has this number of partitions, and these settings override its own.
 pub(super) async fn create_topics(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use devstack::kafka;
+use devstack::{each_host, kafka};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use reqwest::Url;
@@ -16,7 +16,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::runtime::Builder;
 
 use super::statements::{accepted, clickhouse};
-use super::urls::{PASSWORD, database_of, each_host, engine, host_of, with_user};
+use super::urls::{PASSWORD, database_of, engine, host_of, with_user};
 use crate::eventually;
 
 /// How long a database may take to be dropped.

@@ -5,12 +5,6 @@ use reqwest::Url;
 /// The password of every user of the engines that tests start.
 pub(super) const PASSWORD: &str = "hopline";
 
-/// Returns the URL of each host of a URL.
-pub(super) fn each_host(url: &str) -> Vec<String> {
-    let hosts = url.split(['@', '/']).nth(3).unwrap_or_default();
-    hosts.split(',').map(|host| url.replacen(hosts, host, 1)).collect()
-}
-
 /// Returns a URL for this user.
 pub(super) fn with_user(url: &str, user: Option<String>) -> String {
     let (Ok(mut with), Some(user)) = (Url::parse(url), user) else { return url.to_owned() };
