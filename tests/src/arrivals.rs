@@ -196,6 +196,7 @@ pub fn expected(log: &Log, endpoint: &str) -> HashSet<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
     use std::time::Instant;
 
@@ -203,7 +204,7 @@ mod tests {
 
     use super::*;
     use crate::load::Answer;
-    use crate::receiver::End;
+    use crate::receiver::{End, first_of_each, only_failures_are_repeated};
 
     const ENDPOINT: &str = "whe_1";
 
@@ -278,6 +279,19 @@ mod tests {
         let arrivals = compare_with(&requests, &[], logged);
         assert_eq!(arrivals.reasons, Reasons { logged: 1, ..Reasons::default() });
         assert_eq!(arrivals.unexplained.len(), 1, "one failure is a reason for one more attempt");
+    }
+
+    #[test]
+    fn only_a_failed_attempt_allows_a_repeat() {
+        let requests = [request("a", 2, "x"), request("b", 3, "x"), request("a", 4, "x")];
+        let failed = |click: usize| HashMap::from([(requests[click].delivery().to_owned(), 1)]);
+        only_failures_are_repeated(&requests, &failed(0));
+        let anothers = AssertUnwindSafe(|| only_failures_are_repeated(&requests, &failed(1)));
+        assert!(catch_unwind(anothers).is_err(), "a failed attempt of another delivery is no reason");
+        assert_eq!(
+            first_of_each(&requests).iter().map(|request| request.at).collect::<Vec<_>>(),
+            [at(2), at(3)]
+        );
     }
 
     #[test]

@@ -276,25 +276,28 @@ impl Drop for Ending {
 }
 
 /// Returns the first request of each delivery.
+pub fn first_of_each<'a>(requests: impl IntoIterator<Item = &'a Request>) -> Vec<&'a Request> {
+    let mut seen = BTreeSet::new();
+    requests.into_iter().filter(|request| seen.insert(request.delivery())).collect()
+}
+
+/// Asserts that a delivery was repeated at most as often as attempts of it have failed. `failed` is the number of each
+/// delivery's attempts in the failure log. [`Arrivals`](crate::arrivals::Arrivals) also accepts interruptions.
 ///
 /// # Panics
-/// When a delivery was repeated more often than attempts of it have failed; `failed` is the number of each delivery's
-/// attempts in the failure log.
-pub fn first_of_each<'a>(
+/// When the assertion fails.
+pub fn only_failures_are_repeated<'a>(
     requests: impl IntoIterator<Item = &'a Request>,
     failed: &HashMap<String, usize>,
-) -> Vec<&'a Request> {
-    let mut seen: HashMap<&str, usize> = HashMap::new();
-    let mut first = Vec::new();
+) {
+    let mut attempts: HashMap<&str, usize> = HashMap::new();
     for request in requests {
-        let repeats = seen.entry(request.delivery()).and_modify(|repeats| *repeats += 1).or_default();
-        if *repeats == 0 {
-            first.push(request);
-        }
-        let allowed = failed.get(request.delivery()).copied().unwrap_or_default();
-        assert!(*repeats <= allowed, "{} was repeated without a failed attempt", request.delivery());
+        *attempts.entry(request.delivery()).or_default() += 1;
     }
-    first
+    for (delivery, count) in attempts {
+        let allowed = 1 + failed.get(delivery).copied().unwrap_or_default();
+        assert!(count <= allowed, "{delivery} was repeated without a failed attempt");
+    }
 }
 
 /// Returns the maximum number of these requests that were in flight at the same time.

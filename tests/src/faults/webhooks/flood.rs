@@ -127,9 +127,9 @@ pub async fn webhook_flood(engines: Isolated, plan: WebhookFlood) -> Flooded {
     let (slow_ones, others): (Vec<Request>, Vec<Request>) =
         receiver.requests().into_iter().partition(is_slow);
     let failed = deployment.failed_attempts().await;
-    let first = first_of_each(&others, &failed);
+    let first = first_of_each(&others);
     let last = first.iter().map(|request| request.at).max().unwrap();
-    let behind = first_of_each(&slow_ones, &failed).iter().filter(|request| request.at > last).count();
+    let behind = first_of_each(&slow_ones).iter().filter(|request| request.at > last).count();
     let compare = |log, endpoint, requests: &[Request]| {
         let [id, secret] = ["id", "secret"].map(|field| text(endpoint, field));
         Arrivals::of(log, &id, &secret, requests, &[], failed.clone())

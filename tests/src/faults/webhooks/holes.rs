@@ -12,7 +12,7 @@ use crate::deployment::Deployment;
 use crate::engines::Isolated;
 use crate::eventually_within;
 use crate::load::Load;
-use crate::receiver::{Answer, Receiver, Request, first_of_each, most_at_once};
+use crate::receiver::{Answer, Receiver, Request, first_of_each, most_at_once, only_failures_are_repeated};
 
 /// The number of endpoints and the load.
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +120,8 @@ pub async fn webhook_holes(engines: Isolated, plan: WebhookHoles) -> Beside {
 
     let requests = receiver.requests();
     let (holes, others): (Vec<&Request>, Vec<&Request>) = requests.iter().partition(|one| is_hole(one));
-    let first = first_of_each(others, &deployment.failed_attempts().await);
+    only_failures_are_repeated(others.iter().copied(), &deployment.failed_attempts().await);
+    let first = first_of_each(others);
     let is_of_load = |request: &&Request| wanted.contains(request.delivery());
     let of_load: Vec<&Request> = first.iter().copied().filter(is_of_load).collect();
     assert_eq!(
