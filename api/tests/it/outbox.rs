@@ -98,6 +98,7 @@ async fn a_hanging_kafka_is_measured_and_the_publisher_keeps_its_lock() {
         if seen.len() > 3 { Ok(()) } else { Err(seen.len()) }
     })
     .await;
+    assert!(server.outbox().await > 0, "Kafka hangs");
     kafka.resume().await.unwrap();
     published(&server, topic::LINKS, 2).await;
     let (pid, _): (i32, String) = sqlx::query_as(publisher).fetch_one(&mut postgres).await.unwrap();
