@@ -62,10 +62,20 @@ pub(super) async fn create_clickhouse(isolated: &mut Isolated, servers: &[String
     let shared = Kind::ClickHouse.external_url().map(|url| each_host(&url)).unwrap_or_default();
     // A replica must be gone from ZooKeeper before another test creates one of the same path.
     let end = if servers.len() > 1 { " SYNC" } else { "" };
-    let statement = format!("DROP DATABASE IF EXISTS {name}{end}");
-    let of = |server: &String| Arc::new(Database { server: server.clone(), statement: statement.clone() });
-    // The first server, on which a test claims a name, comes last.
-    isolated.databases = servers.iter().rev().filter(|server| shared.contains(server)).map(of).collect();
+    let drop = |server: &String, name: &str, end: &str| {
+        let statement = format!("DROP DATABASE IF EXISTS {name}{end}");
+        Arc::new(Database { server: server.clone(), statement })
+    };
+    let shared = servers.iter().filter(|server| shared.contains(server));
+    isolated.databases = shared.clone().map(|server| drop(server, &name, end)).collect();
+    // The claim comes last: a server forgets a database's name before the database's tables are gone.
+    let claims = shared.take(1).map(|server| drop(server, &claim_of(&name), ""));
+    isolated.databases.extend(claims);
+}
+
+/// The name of the database whose creation claims a name, on the first server.
+fn claim_of(name: &str) -> String {
+    format!("{name}_claimed")
 }
 
 /// Creates a database, and returns its URL.
@@ -87,8 +97,13 @@ pub(super) async fn create_first_clickhouse(url: &str, isolated: &Isolated) -> S
     let drawn = u32::from_be_bytes(*uuid::Uuid::now_v7().as_bytes().last_chunk().unwrap());
     let first = usize::try_from(drawn).unwrap() % names.len();
     for name in names.iter().cycle().skip(first).take(names.len()) {
-        match clickhouse(url, &format!("CREATE DATABASE {name}"), Vec::new()).await {
-            Ok(_) => return with_database(url, name),
+        match clickhouse(url, &format!("CREATE DATABASE {}", claim_of(name)), Vec::new()).await {
+            Ok(_) => {
+                // A database that its test could not drop keeps its name, and now the claim, too.
+                if clickhouse(url, &format!("CREATE DATABASE {name}"), Vec::new()).await.is_ok() {
+                    return with_database(url, name);
+                }
+            }
             Err(error) => assert!(error.contains("DATABASE_ALREADY_EXISTS"), "{error}"),
         }
     }
