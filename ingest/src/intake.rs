@@ -82,8 +82,8 @@ impl Intake {
         }
     }
 
-    /// Stores a click together with its partition, so that a repeat goes to the same one.
-    pub fn store(&self, click: &Click) {
+    /// Stores a click together with its partition, so that a repeat goes to the same one; false when it was dropped.
+    pub fn store(&self, click: &Click) -> bool {
         let at = click.occurred_at.timestamp_millis();
         let partition = self.partitions.for_time(at);
         RECORD.with_borrow_mut(|record| {
@@ -95,6 +95,7 @@ impl Intake {
                     if self.rejecting.load(Ordering::Relaxed) {
                         self.recovered();
                     }
+                    return true;
                 }
                 Ok(Err(error)) => {
                     self.rejected(&error);
@@ -103,7 +104,8 @@ impl Intake {
                 // The click cannot be encoded; the spool still accepts others.
                 Err(error) => self.drop_click(&error),
             }
-        });
+            false
+        })
     }
 
     /// Starts the thread that syncs the spool at an interval, so that clicks survive a power loss, and prepares the

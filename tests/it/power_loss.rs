@@ -97,6 +97,7 @@ async fn every_answered_click_is_one_row_after_a_power_loss() {
     }
     assert!(lost > 0, "nothing was lost");
     let log = load.stop().await;
+    assert_eq!(log.dropped, 0, "the spool took every click");
     progress(&format!("{} clicks answered, {lost} of Kafka's records lost", log.answers.len()));
     // The edge does not sync its record of confirmed clicks.
     for entry in fs::read_dir(edge.spool()).unwrap() {

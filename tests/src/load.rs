@@ -25,7 +25,7 @@ const REDIRECT: &[u8] = b"HTTP/1.1 302 ";
 /// More bytes than the head of any answer of an edge.
 const HEAD_BYTES: usize = 4 * 1024;
 
-/// A click that was answered with a redirect.
+/// A click that was answered with a redirect and stored.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// The click id in the destination.
@@ -46,8 +46,10 @@ pub struct Load {
 /// The results of all clicks.
 #[derive(Debug, Default)]
 pub struct Log {
-    /// The clicks that were answered with a redirect.
+    /// The clicks that were answered with a redirect and stored.
     pub answers: Vec<Answer>,
+    /// Clicks that were answered with a redirect without a click id, because the spool took no more.
+    pub dropped: u64,
     /// Clicks that were sent and not answered, because the edge was killed. They may have been counted.
     pub unanswered: u64,
     /// Clicks that were not sent, because the connection failed.
@@ -59,7 +61,9 @@ pub struct Log {
 #[derive(Debug, Default)]
 struct Counts {
     stop: AtomicBool,
+    /// Dropped ones too.
     answered: AtomicU64,
+    dropped: AtomicU64,
     unanswered: AtomicU64,
     unsent: AtomicU64,
     refused: AtomicU64,
@@ -68,6 +72,7 @@ struct Counts {
 /// The result of a click.
 enum Fate {
     Answered(Box<str>),
+    Dropped,
     Refused,
     Unanswered,
     Unsent,
@@ -118,9 +123,9 @@ impl Load {
         while let Some(answers) = self.visitors.join_next().await {
             log.answers.append(&mut answers.unwrap());
         }
-        let Counts { unanswered, unsent, refused, .. } = &*self.counts;
-        [log.unanswered, log.unsent, log.refused] =
-            [unanswered, unsent, refused].map(|count| count.load(Ordering::Relaxed));
+        let Counts { dropped, unanswered, unsent, refused, .. } = &*self.counts;
+        [log.dropped, log.unanswered, log.unsent, log.refused] =
+            [dropped, unanswered, unsent, refused].map(|count| count.load(Ordering::Relaxed));
         log
     }
 }
@@ -138,21 +143,22 @@ impl Log {
     /// Adds the results of another edge's visitors.
     pub fn join(&mut self, mut other: Self) {
         self.answers.append(&mut other.answers);
+        self.dropped += other.dropped;
         self.unanswered += other.unanswered;
         self.unsent += other.unsent;
         self.refused += other.refused;
     }
 
-    /// Asserts that every click was answered with a redirect.
+    /// Asserts that every click was answered with a redirect and stored.
     ///
     /// # Panics
     /// When a click was not.
     pub fn is_complete(&self) {
-        let Self { unanswered, unsent, refused, .. } = self;
+        let Self { dropped, unanswered, unsent, refused, .. } = self;
         assert_eq!(
-            (unanswered, unsent, refused),
-            (&0, &0, &0),
-            "clicks without an answer, without a connection, answered with something else"
+            (dropped, unanswered, unsent, refused),
+            (&0, &0, &0, &0),
+            "clicks that were dropped, without an answer, without a connection, answered with something else"
         );
     }
 }
@@ -181,6 +187,10 @@ impl Visitor {
                     answers.push(Answer { click_id, due, latency: due.elapsed() });
                     &self.counts.answered
                 }
+                Fate::Dropped => {
+                    self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                    &self.counts.answered
+                }
                 Fate::Refused => &self.counts.refused,
                 Fate::Unanswered => &self.counts.unanswered,
                 Fate::Unsent => &self.counts.unsent,
@@ -206,7 +216,7 @@ impl Visitor {
         match timeout(ANSWER, ask(&mut stream, request)).await {
             Ok(Ok(Some(click_id))) => {
                 *connection = Some(stream);
-                Fate::Answered(click_id)
+                click_id.map_or(Fate::Dropped, Fate::Answered)
             }
             // The body is not read, so the connection cannot be reused.
             Ok(Ok(None)) => Fate::Refused,
@@ -225,8 +235,8 @@ impl Visitor {
     }
 }
 
-/// Sends a request and returns the click id of the redirect; `None` when the answer is not a redirect.
-async fn ask(stream: &mut TcpStream, request: &str) -> std::io::Result<Option<Box<str>>> {
+/// Sends a request and returns the click id of the redirect, if it has one; `None` when the answer is not a redirect.
+async fn ask(stream: &mut TcpStream, request: &str) -> std::io::Result<Option<Option<Box<str>>>> {
     stream.set_nodelay(true)?;
     stream.write_all(request.as_bytes()).await?;
     let mut head = [0; HEAD_BYTES];
@@ -241,7 +251,7 @@ async fn ask(stream: &mut TcpStream, request: &str) -> std::io::Result<Option<Bo
             return Ok(None);
         }
     }
-    Ok(click_id(&String::from_utf8_lossy(&head[..length])))
+    Ok(Some(click_id(&String::from_utf8_lossy(&head[..length]))))
 }
 
 /// Returns the click id in the destination of a redirect.

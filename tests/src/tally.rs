@@ -27,6 +27,8 @@ pub struct Tally {
     pub strangers: usize,
     /// Clicks without an answer, the maximum of `strangers`.
     unanswered: u64,
+    /// Clicks that were answered and not stored.
+    dropped: u64,
 }
 
 /// The records of one click.
@@ -71,6 +73,7 @@ impl Tally {
             counted_twice: twice.map(|(id, _)| id.clone()).collect(),
             strangers: seen.values().filter(|seen| !seen.answered).count(),
             unanswered: log.unanswered,
+            dropped: log.dropped,
         }
     }
 
@@ -81,6 +84,7 @@ impl Tally {
     pub fn is_exact(&self) {
         assert!(self.answered > 0, "nothing was answered");
         assert!(self.missing.is_empty(), "{self}; such as {}", self.missing[0]);
+        assert_eq!(self.dropped, 0, "{self}");
         self.has_no_more();
     }
 
@@ -102,12 +106,14 @@ impl Seen {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { answered, on_topic, missing, repeats, counted_twice, strangers, unanswered } = self;
+        let Self { answered, on_topic, missing, repeats, counted_twice, strangers, unanswered, dropped } =
+            self;
         let (missing, counted_twice) = (missing.len(), counted_twice.len());
         write!(
             f,
-            "{answered} clicks answered, {on_topic} on the topic, {missing} missing, {counted_twice} unmarked more \
-             than once, {repeats} repeats; {unanswered} without an answer, {strangers} of them on the topic"
+            "{answered} clicks answered, {dropped} dropped, {on_topic} on the topic, {missing} missing, \
+             {counted_twice} unmarked more than once, {repeats} repeats; {unanswered} without an answer, {strangers} \
+             of them on the topic"
         )
     }
 }

@@ -12,7 +12,7 @@ pub(crate) enum Role {
     #[serde(alias = "member")]
     #[value(alias = "member")]
     Editor,
-    /// May see everything but personal fields of conversions, and change nothing.
+    /// May see links and counts, but neither personal fields nor webhooks, and change nothing.
     Viewer,
 }
 

@@ -222,28 +222,36 @@ impl Edge {
     }
 
     fn redirect(&self, slug: &str, target: &Target, request: &Request<'_>, now: DateTime<Utc>) -> Response {
-        let click_id = self.click_ids.mint(target.link_id, now, rand::random());
-        let location = destination::location(
-            target.destination(),
-            target.forward_query,
-            request.query,
-            target.append_click_id.then_some(click_id.as_str()),
-        );
-        if request.is_counted {
-            let Request { query, headers, address, .. } = *request;
-            let mut visit = Visit::new(slug, query, headers, address, now);
-            if self.client_limit.is_exceeded(address) {
-                visit.purpose = agent::OVER_LIMIT.as_bytes();
-            }
-            let click = self.clicks.click(&visit, target, click_id);
-            // Before the answer, so that an answered click survives a crash.
-            self.intake.store(&click);
-            self.counts.of(click.class).increment(1);
-            if let Some(since) = request.traced_since {
-                self.trace("redirect", since, &click, target.redirect_status);
-            }
-        }
+        // Before the answer, so that an answered click survives a crash.
+        let click = if request.is_counted { self.store_click(slug, target, request, now) } else { None };
+        let click_id = click.as_ref().filter(|_| target.append_click_id).map(|click| click.click_id.as_str());
+        let location =
+            destination::location(target.destination(), target.forward_query, request.query, click_id);
         redirect_to(target.redirect_status, &location)
+    }
+
+    /// Stores the click of a visit. `None` when it was dropped: only the id of a stored click is given out, since a
+    /// conversion needs no more than an id.
+    fn store_click(
+        &self,
+        slug: &str,
+        target: &Target,
+        request: &Request<'_>,
+        now: DateTime<Utc>,
+    ) -> Option<Click> {
+        let Request { query, headers, address, .. } = *request;
+        let mut visit = Visit::new(slug, query, headers, address, now);
+        if self.client_limit.is_exceeded(address) {
+            visit.purpose = agent::OVER_LIMIT.as_bytes();
+        }
+        let click_id = self.click_ids.mint(target.link_id, now, rand::random());
+        let click = self.clicks.click(&visit, target, click_id);
+        let is_stored = self.intake.store(&click);
+        self.counts.of(click.class).increment(1);
+        if let Some(since) = request.traced_since {
+            self.trace("redirect", since, &click, target.redirect_status);
+        }
+        is_stored.then_some(click)
     }
 
     /// Traces a click that is about to be answered.

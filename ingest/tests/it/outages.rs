@@ -15,7 +15,9 @@ use tests::engines::isolated;
 use tests::{PATIENCE, eventually};
 use tokio::net::TcpListener;
 
-use crate::edge::{BROWSER, Edge, SpoolDir, click_id, clicks, config, link, live, publish, request};
+use crate::edge::{
+    BROWSER, Edge, SpoolDir, click_id, clicks, config, link, live, location, publish, request,
+};
 use crate::program::{Broker, Program};
 
 pub(crate) async fn click_ten_times(address: SocketAddr) -> BTreeSet<String> {
@@ -165,7 +167,9 @@ async fn a_missing_spool_directory_stops_no_redirect_and_recovers() {
     // No segment exists yet. Without the directory none can be created, as on a full disk.
     let moved = spool.path().with_extension("moved");
     fs::rename(spool.path(), &moved).unwrap();
-    assert_eq!(edge.get("/s").await.status(), 302);
+    let dropped = edge.get("/s").await;
+    assert_eq!(dropped.status(), 302);
+    assert_eq!(location(&dropped), "https://a.example/", "without a click id");
     let (status, report) = edge.readyz().await;
     assert_eq!((status, &report["checks"]["spool"]["ready"]), (503, &false.into()));
     fs::rename(&moved, spool.path()).unwrap();

@@ -104,7 +104,7 @@ pub async fn upgrade(engines: Isolated, plan: &Upgrade) -> Upgraded {
     load.answers(u64::from(plan.rate)).await;
 
     let mut log = load.stop().await;
-    assert_eq!(log.refused, 0, "clicks that were answered with something other than a redirect");
+    assert_eq!((log.refused, log.dropped), (0, 0), "clicks that were refused, or redirected and not stored");
     log.answers.append(&mut changing.more);
     let Changing { stage, replaced, .. } = changing;
     let arrivals = stage.arrivals(&log, &receiver, &[]).await;
