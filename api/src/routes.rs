@@ -108,6 +108,7 @@ pub(crate) fn of_sessions() -> Vec<Operation> {
         post::<Owner, _>     ("members",                                members::create::create,           CREATED),
         patch::<Owner, _>    ("members/{id}",                           members::role::set_role,           OK),
         delete::<Owner, _>   ("members/{id}",                           members::remove::remove,           NO_CONTENT),
+        delete::<Owner, _>   ("members/{id}/two-factor",                members::reset::two_factor,        NO_CONTENT),
         get::<Member, _>     ("workspaces",                             workspaces::list,                  OK),
         post::<Owner, _>     ("workspaces",                             workspaces::create,                CREATED),
     ]

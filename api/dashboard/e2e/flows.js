@@ -322,6 +322,11 @@ export const last = {
     await theirs.getByText('Password changed.').waitFor();
 
     await theirs.getByRole('button', { name: 'Set up' }).click();
+    await theirs.getByRole('dialog').getByLabel('Password').fill('not the password');
+    await theirs.getByRole('button', { name: 'Continue' }).click();
+    await theirs.getByRole('dialog').getByRole('alert').filter({ hasText: 'password is wrong' }).waitFor();
+    await theirs.getByRole('dialog').getByLabel('Password').fill(fresh);
+    await theirs.getByRole('button', { name: 'Continue' }).click();
     await theirs.waitForFunction(() => document.querySelector('dialog img')?.naturalWidth > 0);
     await look(theirs, 'two-factor', { full: false });
     const secret = await theirs.locator('dialog .mono').textContent();

@@ -471,7 +471,7 @@ export function answer(method, path, query, body) {
       return { members: state.members };
     case 'POST /members':
       if (state.members.some(({ email }) => email === body.email)) throw new Refusal(409, 'EMAIL_TAKEN', 'There is a member with this email.');
-      state.members.push({ id: id('usr'), name: body.name ?? '', email: body.email, role: body.role, created_at: now() });
+      state.members.push({ id: id('usr'), name: body.name ?? '', email: body.email, role: body.role, two_factor: false, created_at: now() });
       return { status: 201, json: { ...state.members.at(-1), ...(body.password ? {} : { password: 'quiet-amber-otter-71' }) } };
     case 'GET /sessions':
       return { sessions: [{ id: id('ses'), created_at: now(), last_seen_at: now(), user_agent: 'Firefox on Linux', is_current: true }] };
@@ -484,6 +484,10 @@ export function answer(method, path, query, body) {
     case 'PATCH /members':
       return Object.assign(state.members.find((member) => member.id === parts[1]), body);
     case 'DELETE /members':
+      if (parts[2] === 'two-factor') {
+        state.members.find((member) => member.id === parts[1]).two_factor = false;
+        return { status: 204 };
+      }
       state.members = state.members.filter((member) => member.id !== parts[1]);
       return { status: 204 };
   }

@@ -112,7 +112,7 @@ export function newState({ kind = 'full', plan = 'business' } = {}) {
   };
   state.members.push({ ...state.user, created_at: iso(now - 300 * DAY) });
   if (kind !== 'full') return state;
-  state.members.push({ id: id('usr'), name: 'Grace Hopper', email: 'grace@example.com', role: 'editor', created_at: iso(now - 40 * DAY) });
+  state.members.push({ id: id('usr'), name: 'Grace Hopper', email: 'grace@example.com', role: 'editor', two_factor: true, created_at: iso(now - 40 * DAY) });
 
   LINKS.forEach(([slug, name, destination, tags, daily], place) => {
     const created = now - (place < 8 ? 400 - place * 20 : 90 - place * 5) * DAY;

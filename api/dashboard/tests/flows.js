@@ -181,6 +181,18 @@ export const flows = {
     await page.getByRole('dialog').getByRole('button', { name: 'Add member' }).click();
     assert.ok((await page.getByLabel('Password', { exact: true }).inputValue()).length > 11);
     await page.getByRole('button', { name: 'Done' }).click();
+    await page.getByRole('button', { name: 'Reset two-factor sign-in of grace@example.com' }).click();
+    await page.getByRole('button', { name: 'Reset', exact: true }).click();
+    await page.getByText('grace@example.com signs in with the password alone now.').waitFor();
+    await page.getByRole('button', { name: /^Reset two-factor/ }).waitFor({ state: 'detached' });
+    const role = page.getByLabel('Role of grace@example.com');
+    await role.selectOption('Viewer');
+    await page.getByRole('button', { name: 'Cancel' }).click();
+    assert.equal(await role.inputValue(), 'editor', 'nothing has changed');
+    await role.selectOption('Viewer');
+    await page.getByRole('button', { name: 'Make viewer' }).click();
+    await page.getByText('grace@example.com is a viewer now.').waitFor();
+    await page.waitForFunction(() => document.querySelector('[aria-label="Role of grace@example.com"]').value === 'viewer');
     await page.getByRole('button', { name: 'Remove alan@example.com' }).click();
     await page.getByRole('button', { name: 'Remove member' }).click();
     await page.locator('li').filter({ hasText: 'alan@example.com' }).waitFor({ state: 'detached' });

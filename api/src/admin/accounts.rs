@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::trail::record;
 use crate::account::quota::{self, Settled};
+use crate::account::sessions::two_factor;
 use crate::app::App;
 use crate::error::violates;
 use crate::plan::Plan;
@@ -15,7 +16,7 @@ use crate::resources::usage::Usage;
 use crate::store::audit::Of;
 use crate::store::members::NewMember;
 use crate::store::workspaces::Kind;
-use crate::store::{accounts, endpoints, members, sessions, two_factor, workspaces};
+use crate::store::{accounts, endpoints, members, workspaces};
 
 /// Creates an account, its owner and its personal workspace.
 pub(super) async fn create_account(
@@ -92,11 +93,10 @@ pub(super) async fn reset_password(pool: &PgPool, email: &str, hash: &str) -> sq
 }
 
 /// Removes a member's second factor and ends the member's sessions; `None` when no member has the email address.
-pub(super) async fn reset_two_factor(pool: &PgPool, email: &str) -> sqlx::Result<Option<UserId>> {
-    let Some((user, ..)) = members::find(pool, email).await? else { return Ok(None) };
-    let mut transaction = pool.begin().await?;
-    two_factor::remove(&mut transaction, user).await?;
-    sessions::end_all(&mut transaction, user).await?;
+pub(super) async fn reset_two_factor(app: &App, email: &str) -> sqlx::Result<Option<UserId>> {
+    let Some((user, ..)) = members::find(&app.pool, email).await? else { return Ok(None) };
+    let mut transaction = app.pool.begin().await?;
+    two_factor::reset(&mut transaction, app, user).await?;
     let id = UserId::from_uuid(user);
     record(&mut transaction, "reset-two-factor", &id.to_string(), Of::User(user), json!({})).await?;
     transaction.commit().await?;

@@ -140,7 +140,7 @@ async fn carry_out(command: Command, app: &App, clickhouse: &Clickhouse) -> anyh
         }
         Command::Reseal => Ok(json!({ "resealed": reseal(app).await? })),
         Command::ResetTwoFactor { email } => {
-            let id = reset_two_factor(pool, &email)
+            let id = reset_two_factor(app, &email)
                 .await?
                 .ok_or_else(|| anyhow::anyhow!("--email: no member has the address {email}"))?;
             Ok(json!({ "user_id": id }))

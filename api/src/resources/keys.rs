@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::error::database;
 use crate::store::audit::Of;
 use crate::store::keys::{Key, Scope};
-use crate::store::{audit, keys};
+use crate::store::{audit, keys, members};
 use crate::web::caller::{Caller, Editor};
 use crate::web::dates::parse_instant;
 use crate::web::faults::{Faults, check_name};
@@ -83,6 +83,10 @@ pub(crate) async fn create(
         created_by: Some(caller.user),
     };
     let mut transaction = app.pool.begin().await.map_err(database)?;
+    // A change of the role revokes the member's keys, and this one must not slip past it.
+    if !members::may_change_links(&mut transaction, caller.user).await.map_err(database)? {
+        return Err(ApiError::forbidden("You may no longer change this workspace."));
+    }
     keys::insert(&mut transaction, caller.workspace, &shown, &key.digest()).await.map_err(database)?;
     let details = json!({ "name": name, "scope": scope });
     audit::record(

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use schemas::id::UserId;
 use serde::Serialize;
 use serde_json::json;
-use sqlx::{PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::plan::Plan;
@@ -24,9 +24,15 @@ pub(crate) struct Member {
     pub(crate) name: String,
     pub(crate) email: String,
     pub(crate) role: String,
+    /// Whether signing in takes a code. Only owners see it of others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) two_factor: Option<bool>,
     #[serde(with = "schemas::time::millis")]
     pub(crate) created_at: DateTime<Utc>,
 }
+
+/// The columns of [`Member`].
+const MEMBER: &str = "id, name, email, role, totp_confirmed_at IS NOT NULL AS two_factor, created_at";
 
 /// A member to insert.
 pub(crate) struct NewMember<'a> {
@@ -57,13 +63,11 @@ pub(crate) async fn insert(transaction: &mut PgConnection, member: &NewMember<'_
 
 /// Reads the members of an account who can sign in, the oldest first.
 pub(crate) async fn list(pool: &PgPool, account: Uuid) -> sqlx::Result<Vec<Member>> {
-    sqlx::query_as(
-        "SELECT id, name, email, role, created_at FROM users
-         WHERE account_id = $1 AND removed_at IS NULL AND email IS NOT NULL ORDER BY created_at, id",
-    )
-    .bind(account)
-    .fetch_all(pool)
-    .await
+    let sql = format!(
+        "SELECT {MEMBER} FROM users
+         WHERE account_id = $1 AND removed_at IS NULL AND email IS NOT NULL ORDER BY created_at, id"
+    );
+    sqlx::query_as(AssertSqlSafe(sql)).bind(account).fetch_all(pool).await
 }
 
 /// Reads id, email address, role and creation of every member of an account, the oldest first.
@@ -158,10 +162,35 @@ pub(crate) async fn set_role(
 
 /// Reads a member of an account who can sign in.
 pub(crate) async fn one(transaction: &mut PgConnection, id: Uuid) -> sqlx::Result<Member> {
-    sqlx::query_as("SELECT id, name, email, role, created_at FROM users WHERE id = $1")
-        .bind(id)
-        .fetch_one(transaction)
-        .await
+    let sql = format!("SELECT {MEMBER} FROM users WHERE id = $1");
+    sqlx::query_as(AssertSqlSafe(sql)).bind(id).fetch_one(transaction).await
+}
+
+/// Returns whether a member may change links. The answer holds until the transaction ends.
+pub(crate) async fn may_change_links(connection: &mut PgConnection, id: Uuid) -> sqlx::Result<bool> {
+    let found: Option<bool> = sqlx::query_scalar(
+        "SELECT role <> 'viewer' FROM users WHERE id = $1 AND removed_at IS NULL FOR SHARE",
+    )
+    .bind(id)
+    .fetch_optional(connection)
+    .await?;
+    Ok(found.unwrap_or(false))
+}
+
+/// Returns whether an account has a member who can sign in.
+pub(crate) async fn is_of_account(
+    connection: &mut PgConnection,
+    account: Uuid,
+    id: Uuid,
+) -> sqlx::Result<bool> {
+    sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM users
+                        WHERE id = $2 AND account_id = $1 AND removed_at IS NULL AND email IS NOT NULL)",
+    )
+    .bind(account)
+    .bind(id)
+    .fetch_one(connection)
+    .await
 }
 
 /// Reads the hash of a member's password.

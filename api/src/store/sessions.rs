@@ -49,30 +49,44 @@ pub(crate) async fn find(
     sqlx::query_as(FIND).bind(&digest[..]).bind(workspace).fetch_optional(pool).await
 }
 
-/// Begins a session, and ends the browser's former one. Returns false when the password was changed while it was being
-/// checked.
+/// Begins a session, and ends the browser's former one. Returns false when the password or the second factor was
+/// changed while it was being checked.
 pub(crate) async fn begin(
     transaction: &mut PgConnection,
     digest: &[u8; 32],
     user: Uuid,
     password_hash: &str,
+    two_factor_since: Option<DateTime<Utc>>,
     former: Option<[u8; 32]>,
     user_agent: &str,
 ) -> sqlx::Result<bool> {
-    if let Some(former) = former {
-        end(&mut *transaction, &former).await?;
-    }
     let begun = sqlx::query(
         "INSERT INTO sessions (token_sha256, user_id, user_agent)
-         SELECT $1, id, $4 FROM users WHERE id = $2 AND password_hash = $3 AND removed_at IS NULL FOR SHARE",
+         SELECT $1, id, $4 FROM users
+         WHERE id = $2 AND password_hash = $3 AND removed_at IS NULL
+           AND totp_confirmed_at IS NOT DISTINCT FROM $5 FOR SHARE",
     )
     .bind(&digest[..])
     .bind(user)
     .bind(password_hash)
     .bind(user_agent)
-    .execute(transaction)
+    .bind(two_factor_since)
+    .execute(&mut *transaction)
     .await?;
+    // After the member's row is locked, as everywhere.
+    if let Some(former) = former {
+        end(transaction, &former).await?;
+    }
     Ok(begun.rows_affected() == 1)
+}
+
+/// Keeps a session until the transaction ends; false when it has ended.
+pub(crate) async fn hold(transaction: &mut PgConnection, digest: &[u8; 32]) -> sqlx::Result<bool> {
+    let found = sqlx::query("SELECT FROM sessions WHERE token_sha256 = $1 FOR SHARE")
+        .bind(&digest[..])
+        .fetch_optional(transaction)
+        .await?;
+    Ok(found.is_some())
 }
 
 /// Ends a session.

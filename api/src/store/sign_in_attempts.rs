@@ -1,7 +1,8 @@
-//! Attempts to sign in of the last quarter of an hour, by the keyed hash of an address or an email.
+//! Attempts to sign in of the last quarter of an hour, by the keyed hash of an address,
+//! an email, a browser, or a member whose password or code was asked.
 
 use chrono::{DateTime, Utc};
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgExecutor, PgPool};
 
 /// Counts an attempt. Returns the number of attempts, and when it is reset.
 pub(crate) async fn count(pool: &PgPool, who: &[u8; 32]) -> sqlx::Result<(i32, DateTime<Utc>)> {
@@ -18,12 +19,17 @@ pub(crate) async fn count(pool: &PgPool, who: &[u8; 32]) -> sqlx::Result<(i32, D
     .await
 }
 
-/// Removes what `cleared` counted, and one attempt of `reduced`.
-pub(crate) async fn take_back(pool: &PgPool, reduced: &[u8; 32], cleared: &[[u8; 32]]) -> sqlx::Result<()> {
-    let cleared: Vec<&[u8]> = cleared.iter().map(|who| &who[..]).collect();
-    sqlx::query("DELETE FROM sign_in_attempts WHERE who = ANY($1)").bind(cleared).execute(pool).await?;
+/// Removes all attempts of `who`.
+pub(crate) async fn clear(executor: impl PgExecutor<'_>, who: &[[u8; 32]]) -> sqlx::Result<()> {
+    let who: Vec<&[u8]> = who.iter().map(|who| &who[..]).collect();
+    sqlx::query("DELETE FROM sign_in_attempts WHERE who = ANY($1)").bind(who).execute(executor).await?;
+    Ok(())
+}
+
+/// Removes one attempt.
+pub(crate) async fn take_back(pool: &PgPool, who: &[u8; 32]) -> sqlx::Result<()> {
     sqlx::query("UPDATE sign_in_attempts SET attempts = greatest(attempts - 1, 0) WHERE who = $1")
-        .bind(&reduced[..])
+        .bind(&who[..])
         .execute(pool)
         .await?;
     Ok(())

@@ -1,5 +1,6 @@
 //! Second factors of members.
 
+use chrono::{DateTime, Utc};
 use service::sealed::Sealed;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -24,6 +25,11 @@ pub(crate) async fn begin(pool: &PgPool, user: Uuid, secret: &Sealed) -> sqlx::R
     .execute(pool)
     .await?;
     Ok(begun.rows_affected() == 1)
+}
+
+/// Reads when a member's second factor was confirmed; `None` when it is off.
+pub(crate) async fn confirmed_at(pool: &PgPool, user: Uuid) -> sqlx::Result<Option<DateTime<Utc>>> {
+    sqlx::query_scalar("SELECT totp_confirmed_at FROM users WHERE id = $1").bind(user).fetch_one(pool).await
 }
 
 /// Reads a member's second factor, locked until the transaction ends.
@@ -91,12 +97,14 @@ pub(crate) async fn remove(transaction: &mut PgConnection, user: Uuid) -> sqlx::
     Ok(())
 }
 
-/// Reads the members whose secret another key than `key` sealed.
+/// Reads the members whose confirmed secret another key than `key` sealed. An unconfirmed one is drawn again.
 pub(crate) async fn sealed_with_another_key(pool: &PgPool, key: i16) -> sqlx::Result<Vec<Uuid>> {
-    sqlx::query_scalar("SELECT id FROM users WHERE totp_key_id <> $1 ORDER BY id")
-        .bind(key)
-        .fetch_all(pool)
-        .await
+    sqlx::query_scalar(
+        "SELECT id FROM users WHERE totp_key_id <> $1 AND totp_confirmed_at IS NOT NULL ORDER BY id",
+    )
+    .bind(key)
+    .fetch_all(pool)
+    .await
 }
 
 /// Stores the same secret under another seal.

@@ -52,7 +52,8 @@ enum Credential {
     Import,
 }
 
-/// A caller that may write: on a plan with write access, and a key with write scope.
+/// A caller that may write: on a plan with write access, and a key with write scope. A viewer is not a writer, not even
+/// for reading: the URL of an endpoint is often a secret.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Writer(pub(crate) Caller);
 
@@ -93,8 +94,11 @@ impl Caller {
     pub(crate) async fn is_valid(&self, app: &App) -> sqlx::Result<bool> {
         match &self.credential {
             Credential::Key { digest, .. } => keys::is_valid(&app.pool, digest).await,
-            Credential::Session { digest, .. } => {
-                Ok(sessions::find(&app.pool, digest, None).await?.is_some_and(|row| !row.is_suspended))
+            Credential::Session { digest, is_viewer } => {
+                let found = sessions::find(&app.pool, digest, None).await?;
+                // A viewer gets other fields, so a changed role ends the answer.
+                Ok(found
+                    .is_some_and(|row| !row.is_suspended && matches!(row.role, Role::Viewer) == *is_viewer))
             }
             Credential::Import => Ok(true),
         }
@@ -111,6 +115,11 @@ impl Caller {
 
     fn may_write(self) -> Result<Writer, ApiError> {
         self.require_scope()?;
+        if self.is_viewer() {
+            return Err(ApiError::forbidden(
+                "Viewers cannot see webhooks. Ask an owner of the account for another role.",
+            ));
+        }
         self.plan.require_write()?;
         Ok(Writer(self))
     }
@@ -176,7 +185,7 @@ async fn of_session(app: &App, head: &Head, workspace: &str) -> Result<Caller, A
     let is_viewer = matches!(member.role, Role::Viewer);
     // Every change has another method, whatever it changes.
     if is_viewer && head.method != Method::GET {
-        return Err(ApiError::forbidden("A viewer can see everything and change nothing."));
+        return Err(ApiError::forbidden("Viewers cannot change anything."));
     }
     Ok(Caller {
         workspace: member

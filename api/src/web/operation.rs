@@ -35,7 +35,7 @@ pub enum Access {
     Caller,
     /// A key with write scope on a plan with write access, or a member.
     Editor,
-    /// A key with write scope, or a member, on a plan with write access.
+    /// A key with write scope, or an owner or editor, on a plan with write access.
     Writer,
     /// A member who is signed in.
     Member,

@@ -289,6 +289,36 @@ async fn an_import_resumes_after_its_process_ended() {
 }
 
 #[tokio::test]
+async fn an_import_stops_once_its_member_may_not_change_links() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    slow_down_imports(&server.engines).await;
+    let mut file = String::from("destination,slug\n");
+    const ROWS: i64 = 20_000;
+    (0..ROWS).for_each(|number| file += &format!("https://example.com/{number},{{row}}-{number}\n"));
+    for name in ["demoted", "removed"] {
+        let (member, id) = owner.with_member(&server, &format!("{name}@example.com"), "editor").await;
+        let report = send(&member, "?dry_run=false", file.replace("{row}", name)).await.body;
+        assert_eq!(report["done"], false, "{report}");
+        let path = format!("/app/api/members/{id}");
+        let changed = match name {
+            "demoted" => owner.send(Method::PATCH, &path, Some(json!({"role": "viewer"}))).await,
+            _ => owner.send(Method::DELETE, &path, None).await,
+        };
+        assert!(changed.status.is_success(), "{}", changed.body);
+        let links = count(&server).await;
+        let path = format!("/links/import/{}", text(&report["import_id"]));
+        let report = done(&owner, owner.get(&path).await).await.body;
+        let [_, created, failed] = numbers(&report);
+        assert!(created < ROWS && failed == 1, "{report}");
+        let last = &report["results"][0];
+        assert_eq!((&last["status"], &last["row"]), (&json!(403), &json!(created + 2)), "{report}");
+        assert!(text(&last["message"]).contains("may no longer change links"), "{report}");
+        assert_eq!(count(&server).await, links, "nothing is imported after the change");
+    }
+}
+
+#[tokio::test]
 async fn an_export_has_no_formula_and_is_imported_unchanged() {
     const AWKWARD: &[&str] = &[
         "=HYPERLINK(\"x\",\"y\")",

@@ -161,6 +161,23 @@ async fn a_click_is_streamed_to_listeners_of_its_workspace_and_link() {
 }
 
 #[tokio::test]
+async fn a_viewers_stream_has_no_personal_fields() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let (viewer, _) = owner.with_member(&server, "vera@example.com", "viewer").await;
+    let link = link(&owner).await;
+    let clicker = Clicker::new(&server);
+    let mut of_owner = Listener::open(owner.bare(Method::GET, &owner.path("/live"))).await;
+    let mut of_viewer = Listener::open(viewer.bare(Method::GET, &viewer.path("/live"))).await;
+    let given = Some("ada@example.com".to_owned());
+    clicker.send(&Click { external_click_id: given, ..click(&owner.workspace, &link, "first") }).await;
+    let (seen, of_viewer) = (of_owner.event().await, of_viewer.event().await);
+    assert_eq!((&seen.data["external_click_id"], seen.id), (&json!("ada@example.com"), of_viewer.id));
+    assert_eq!(of_viewer.data["external_click_id"], Value::Null);
+    assert_eq!(of_viewer.data["click_id"], "first");
+}
+
+#[tokio::test]
 async fn a_stream_resumes_at_another_instance() {
     let server = Server::start().await;
     let instance = Server::serve(server.engines.clone(), crate::server::config(&server.engines)).await;

@@ -81,6 +81,7 @@ impl Route {
             ("members", _) => json!({"email": "mallory@example.com", "role": "owner", "password": PASSWORD}),
             ("members/{id}", "PATCH") => json!({"role": "viewer"}),
             ("password", _) => json!({"current_password": PASSWORD, "new_password": "another long password"}),
+            ("two-factor", "POST") => json!({"password": PASSWORD}),
             ("two-factor/confirm", _) => json!({"code": "000000"}),
             ("two-factor", "DELETE") => json!({"password": PASSWORD, "code": "000000"}),
             ("workspaces", _) => json!({"name": "b", "kind": "personal"}),
@@ -284,7 +285,7 @@ async fn a_viewer_has_read_access_only() {
     let before = state_of(&owner).await;
     for route in workspace_routes().into_iter().filter(|route| !route.path.ends_with("live")) {
         let request = route.request(&viewer, &ids);
-        if route.method == Method::GET {
+        if route.method == Method::GET && !route.path.contains("/webhooks") {
             // Some routes return files or images.
             let status = request.send().await.unwrap().status();
             assert!(status.is_success(), "{} {}: {status}", route.method, route.path);

@@ -281,7 +281,8 @@ async fn only_owners_change_members() {
     let key = grace.post("/keys", json!({"name": "hers", "scope": "read,write"})).await.body;
 
     // The session of a removed member ends with the removal; the link stays.
-    assert_eq!(owner.send(Method::DELETE, &format!("/app/api/members/{id}"), None).await.status, 204);
+    let path = format!("/app/api/members/{id}?revoke_keys=false");
+    assert_eq!(owner.send(Method::DELETE, &path, None).await.status, 204);
     for path in ["/app/api/session".to_owned(), grace.path("/links")] {
         assert_eq!(grace.send(Method::GET, &path, None).await.status, 401);
     }
@@ -289,7 +290,7 @@ async fn only_owners_change_members() {
     assert_eq!(owner.get("/links").await.body["links"][0]["id"], made.body["id"]);
     let gone = owner.send(Method::DELETE, &format!("/app/api/members/{id}"), None).await;
     assert_eq!(gone.status, 404);
-    // A key belongs to its workspace: it stays valid, and owners can see and revoke it.
+    // A key belongs to its workspace: the owner has kept it, and owners can see and revoke it.
     assert_eq!(server.send_as(&text(&key["key"]), Method::GET, "/api/links", None).await.status, 200);
     let listed = owner.get("/keys").await.body;
     let kept = listed["keys"].as_array().unwrap().iter().find(|one| one["id"] == key["id"]).unwrap();

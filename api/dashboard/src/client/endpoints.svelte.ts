@@ -26,7 +26,7 @@ export async function countTroubled(workspace = asked) {
   }
 }
 
-/** Resets the count, on plans without webhooks. */
+/** Resets the count, on plans without webhooks and for viewers. */
 export function forgetTroubled() {
   asked = '';
   count = 0;

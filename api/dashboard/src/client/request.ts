@@ -94,7 +94,7 @@ export async function request<T>(method: string, path: string, options: Options 
 export const get = <T>(path: string, query?: Query, signal?: AbortSignal) =>
   request<T>('GET', path, { query, signal });
 export const post = <T>(path: string, json?: unknown) => request<T>('POST', path, { json });
-export const patch = <T>(path: string, json: unknown) => request<T>('PATCH', path, { json });
+export const patch = <T>(path: string, json: unknown, query?: Query) => request<T>('PATCH', path, { json, query });
 export const remove = (path: string, options: Options = {}) => request<void>('DELETE', path, options);
 
 /** Converts anything thrown to a Fault. */

@@ -204,6 +204,8 @@ export interface Member {
   name: string;
   email: string;
   role: Role;
+  /** Only owners see it. */
+  two_factor?: boolean;
   created_at: string;
 }
 

@@ -83,6 +83,7 @@ pub(crate) async fn create(Owner(owner): Owner, Json(new): Json<New>, app: App) 
         name: name.to_owned(),
         email: email.to_owned(),
         role: new.role.as_str().to_owned(),
+        two_factor: Some(false),
         created_at: Utc::now(),
     };
     Ok(Created { member, password: shown })

@@ -7,6 +7,7 @@ use crate::account::sessions::member;
 use crate::app::App;
 use crate::error::database;
 use crate::store::members::{self, Member};
+use crate::store::role::Role;
 
 /// All members.
 #[derive(Debug, Serialize)]
@@ -16,5 +17,9 @@ pub(crate) struct Members {
 
 /// Answers with the members of the account who can sign in, the oldest first.
 pub(crate) async fn list(member: member::Member, app: App) -> Result<Members, ApiError> {
-    Ok(Members { members: members::list(&app.pool, member.account).await.map_err(database)? })
+    let mut members = members::list(&app.pool, member.account).await.map_err(database)?;
+    if !matches!(member.role, Role::Owner) {
+        members.iter_mut().for_each(|member| member.two_factor = None);
+    }
+    Ok(Members { members })
 }

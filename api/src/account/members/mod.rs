@@ -3,10 +3,16 @@
 pub(crate) mod create;
 pub(crate) mod list;
 pub(crate) mod remove;
+pub(crate) mod reset;
 pub(crate) mod role;
 
+use schemas::id::UserId;
+use serde::Deserialize;
 use service::http::ApiError;
+use sqlx::PgConnection;
+use uuid::Uuid;
 
+use crate::store::keys;
 use crate::store::members::Outcome;
 
 /// Longest email address: the path of RFC 5321 without its angle brackets, in bytes.
@@ -39,6 +45,29 @@ pub(crate) fn check_email(email: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// The query of a removal or a change of a role.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Keys {
+    /// Whether to revoke the keys that the member created.
+    #[serde(default = "yes")]
+    revoke_keys: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl Keys {
+    /// Revokes the member's keys if the query asks for it. Returns how many.
+    async fn settle(&self, transaction: &mut PgConnection, account: Uuid, id: UserId) -> sqlx::Result<u64> {
+        if !self.revoke_keys {
+            return Ok(0);
+        }
+        keys::revoke_of_member(transaction, account, id.uuid()).await
+    }
+}
+
 /// Returns the error of an outcome other than success.
 fn refused(outcome: &Outcome) -> Option<ApiError> {
     match outcome {
@@ -46,8 +75,12 @@ fn refused(outcome: &Outcome) -> Option<ApiError> {
         Outcome::LastOwner => {
             Some(ApiError::forbidden("The account needs at least one owner who can sign in."))
         }
-        Outcome::NoSuchMember => Some(ApiError::not_found("There is no such member in your account.")),
+        Outcome::NoSuchMember => Some(no_such_member()),
     }
+}
+
+fn no_such_member() -> ApiError {
+    ApiError::not_found("There is no such member in your account.")
 }
 
 /// The error for an email address that a member of any account has.

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::json;
 use service::http::ApiError;
 
-use super::refused;
+use super::{Keys, refused};
 use crate::account::sessions::member::Owner;
 use crate::app::App;
 use crate::error::database;
@@ -13,7 +13,7 @@ use crate::store::audit::Of;
 use crate::store::members::Member;
 use crate::store::role::Role;
 use crate::store::{accounts, audit, members};
-use crate::web::request::Json;
+use crate::web::request::{Json, Query};
 
 /// The body.
 #[derive(Deserialize)]
@@ -22,10 +22,12 @@ pub(crate) struct Change {
     role: Role,
 }
 
-/// Changes a member's role, from the member's next request on.
+/// Changes a member's role, from the member's next request on. A viewer's keys are revoked unless the query says not
+/// to, and a viewer's import stops.
 pub(crate) async fn set_role(
     Owner(owner): Owner,
     id: UserId,
+    Query(parameters): Query<Keys>,
     Json(Change { role }): Json<Change>,
     app: App,
 ) -> Result<Member, ApiError> {
@@ -36,7 +38,12 @@ pub(crate) async fn set_role(
     if let Some(error) = refused(&outcome.map_err(database)?) {
         return Err(error);
     }
-    let (actor, details) = (audit::member(owner.user), json!({ "role": role.as_str() }));
+    let mut details = json!({ "role": role.as_str() });
+    if matches!(role, Role::Viewer) {
+        let revoked = parameters.settle(&mut transaction, owner.account, id).await.map_err(database)?;
+        details["revoked_keys"] = revoked.into();
+    }
+    let actor = audit::member(owner.user);
     audit::record(&mut transaction, &actor, "set-role", &id.to_string(), Of::Account(owner.account), details)
         .await
         .map_err(database)?;

@@ -74,7 +74,7 @@ pub(crate) async fn set_up(
         Err(error) => return Err(database(error)),
     };
     transaction.commit().await.map_err(database)?;
-    begin(&app, &head, user, &hash).await
+    begin(&app, &head, user, &hash, None).await
 }
 
 /// Returns the set-up token, which is the same on all instances of a deployment.

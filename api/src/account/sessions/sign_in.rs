@@ -1,5 +1,6 @@
 //! `POST /app/api/sign-in`, `/sign-out` and `/sign-out-everywhere`
 
+use chrono::{DateTime, Utc};
 use http::header::{SET_COOKIE, USER_AGENT};
 use http::{HeaderValue, StatusCode};
 use schemas::id::UserId;
@@ -21,6 +22,7 @@ use crate::account::sessions::password::Password;
 use crate::app::App;
 use crate::error::database;
 use crate::store::audit::Of;
+use crate::store::two_factor::confirmed_at;
 use crate::store::{audit, members, sessions};
 use crate::web::faults::check_text;
 use crate::web::limits::Visit;
@@ -85,23 +87,23 @@ pub(crate) async fn sign_in(
     let hash = found.as_ref().and_then(|(_, hash, _)| hash.clone());
     let is_it = app.hashing.verify(password, hash).await?;
     let (Some((user, Some(hash), is_suspended)), true) = (found, is_it) else { return Err(wrong()) };
-    let mut transaction = app.pool.begin().await.map_err(database)?;
-    let is_proven = two_factor::is_proven(&mut transaction, &app, user, code.as_deref()).await?;
-    transaction.commit().await.map_err(database)?;
-    match is_proven {
-        Some(true) => {}
-        Some(false) => return Err(ApiError::unauthorized("The code is wrong, or it was used already.")),
-        None => {
-            // The page asks for the code then; that is not another attempt.
-            attempt.succeeded(&app).await.map_err(database)?;
-            return Err(ApiError::two_factor_required("Enter the code of your authenticator."));
-        }
+    let two_factor_since = confirmed_at(&app.pool, user).await.map_err(database)?;
+    let is_proven = match (two_factor_since, code) {
+        (None, _) => Ok(true),
+        // The page asks for the code then; that is not another attempt.
+        (Some(_), None) => Err(ApiError::two_factor_required("Enter the code of your authenticator.")),
+        (Some(_), Some(code)) => two_factor::take(&app, user, code).await,
+    };
+    if matches!(is_proven, Ok(false)) {
+        return Err(ApiError::unauthorized("The code is wrong, or it was used already."));
     }
+    // The password was right.
     attempt.succeeded(&app).await.map_err(database)?;
+    is_proven?;
     if is_suspended {
         return Err(suspended());
     }
-    begin(&app, &head, user, &hash).await
+    begin(&app, &head, user, &hash, two_factor_since).await
 }
 
 fn wrong() -> ApiError {
@@ -111,12 +113,13 @@ fn wrong() -> ApiError {
 /// Begins a session under a new token, and ends the one the browser had.
 ///
 /// # Errors
-/// 401 when the password was changed since it was checked, or the member was removed.
+/// 401 when the password or the second factor was changed since it was checked, or the member was removed.
 pub(super) async fn begin(
     app: &App,
     head: &Head,
     user: Uuid,
     password_hash: &str,
+    two_factor_since: Option<DateTime<Utc>>,
 ) -> Result<SignedIn, ApiError> {
     let cookie = Cookie::draw(is_secure(app, &head.visit));
     let former = cookie::token(&head.headers).map(cookie::digest);
@@ -125,9 +128,19 @@ pub(super) async fn begin(
     let user_agent = head.headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()));
     let user_agent: String =
         user_agent.unwrap_or_default().chars().filter(|c| !c.is_control()).take(MAX_USER_AGENT).collect();
-    let begun = sessions::begin(&mut transaction, &digest, user, password_hash, former, &user_agent);
+    let begun = sessions::begin(
+        &mut transaction,
+        &digest,
+        user,
+        password_hash,
+        two_factor_since,
+        former,
+        &user_agent,
+    );
     if !begun.await.map_err(database)? {
-        return Err(wrong());
+        return Err(ApiError::unauthorized(
+            "Your password or second factor has just changed. Sign in again.",
+        ));
     }
     let subject = UserId::from_uuid(user).to_string();
     audit::record(&mut transaction, &audit::member(user), "sign-in", &subject, Of::User(user), json!({}))

@@ -1,9 +1,11 @@
-//! Limits on attempts to sign in: by address, by email, and by both together, over all instances.
+//! Limits on attempts to sign in, over all instances: by address, by email, and by both together; and on codes of a
+//! second factor, by member.
 
 use std::time::Duration;
 
 use chrono::Utc;
 use service::http::{ApiError, client_network};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::deployment_hash::deployment_hash;
@@ -17,6 +19,10 @@ use crate::web::limits::Visit;
 const OF_ADDRESS: i32 = 60;
 const OF_EMAIL_AT_ADDRESS: i32 = 10;
 const OF_EMAIL: i32 = 100;
+
+/// Codes of a member's second factor in a quarter of an hour, after the last right one. Three of a million codes are
+/// right at any time, so somebody who has the password and never stops trying finds one in about a year.
+const OF_CODE: i32 = 10;
 
 /// What an attempt counts for, as keyed hashes, so that the table reveals neither addresses nor emails.
 pub(super) struct Attempt {
@@ -62,8 +68,35 @@ impl Attempt {
 
     /// Takes the attempt back after the right password.
     pub(super) async fn succeeded(self, app: &App) -> sqlx::Result<()> {
-        sign_in_attempts::take_back(&app.pool, &self.address, &self.others).await
+        sign_in_attempts::clear(&app.pool, &self.others).await?;
+        sign_in_attempts::take_back(&app.pool, &self.address).await
     }
+}
+
+/// A code that was counted for its member, over all addresses and sessions. Only a counted code can be checked.
+pub(super) struct CountedCode {
+    pub(super) user: Uuid,
+    pub(super) code: String,
+}
+
+impl CountedCode {
+    /// Counts a code before it is checked, so that concurrent ones cannot exceed the limit.
+    ///
+    /// # Errors
+    /// 429 above the limit, even if the code is right.
+    pub(super) async fn count(app: &App, user: Uuid, code: String) -> Result<Self, ApiError> {
+        count(app, &of_codes(app, user), OF_CODE).await?;
+        Ok(Self { user, code })
+    }
+}
+
+/// Forgets the codes of a member, after a right one, or when the second factor is removed.
+pub(super) async fn forget_codes(connection: &mut PgConnection, app: &App, user: Uuid) -> sqlx::Result<()> {
+    sign_in_attempts::clear(connection, &[of_codes(app, user)]).await
+}
+
+fn of_codes(app: &App, user: Uuid) -> [u8; 32] {
+    deployment_hash(app, "code of member", user.as_bytes())
 }
 
 async fn count(app: &App, who: &[u8; 32], most: i32) -> Result<(), ApiError> {

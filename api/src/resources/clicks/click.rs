@@ -76,8 +76,28 @@ impl From<message::Click> for Click {
     }
 }
 
-/// Returns a click of the topic as one line of JSON.
-pub(crate) fn json(click: message::Click) -> String {
-    // Texts, ids and times always become JSON.
-    serde_json::to_string(&Click::from(click)).unwrap_or_default()
+impl Click {
+    /// Removes what a viewer does not see: the `click_id` of the short URL's query, which may name a person.
+    pub(super) fn hide_personal_fields(&mut self) {
+        self.external_click_id = None;
+    }
+}
+
+/// A click of the topic as one line of JSON.
+pub(crate) struct Line {
+    pub(crate) json: String,
+    /// As viewers see it, where that differs.
+    pub(crate) of_viewers: Option<String>,
+}
+
+impl From<message::Click> for Line {
+    fn from(click: message::Click) -> Self {
+        // Texts, ids and times always become JSON.
+        let json = |click: &Click| serde_json::to_string(click).unwrap_or_default();
+        let mut click = Click::from(click);
+        let line = json(&click);
+        let has_personal_fields = click.external_click_id.is_some();
+        click.hide_personal_fields();
+        Self { json: line, of_viewers: has_personal_fields.then(|| json(&click)) }
+    }
 }

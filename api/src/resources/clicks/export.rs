@@ -39,7 +39,13 @@ pub(super) async fn export(
             let rows = queries.with_permit(subject.workspace, batch).await?;
             let next = (rows.len() == BATCH).then_some(reader);
             let mut chunk = Vec::new();
-            rows.into_iter().for_each(|row| write(&mut chunk, format, &row.into()));
+            for row in rows {
+                let mut click = Click::from(row);
+                if caller.is_viewer() {
+                    click.hide_personal_fields();
+                }
+                write(&mut chunk, format, &click);
+            }
             Ok(Some((chunk, next)))
         }
     });

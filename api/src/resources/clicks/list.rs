@@ -100,7 +100,11 @@ pub(crate) async fn list(
     rows.truncate(limit);
     let last = rows.last().filter(|_| has_more).map(|row| row.position());
     let next_cursor = last.map(|Position { at, src, koff }| encode_cursor(&Cursor::Clicks(at, src, koff)));
-    Ok(Answer::Page(Page { clicks: rows.into_iter().map(Click::from).collect(), next_cursor }))
+    let mut clicks: Vec<_> = rows.into_iter().map(Click::from).collect();
+    if caller.is_viewer() {
+        clicks.iter_mut().for_each(Click::hide_personal_fields);
+    }
+    Ok(Answer::Page(Page { clicks, next_cursor }))
 }
 
 fn parse_cursor(text: &str) -> Result<Position, ApiError> {

@@ -78,6 +78,8 @@ impl From<ListedRow> for FullConversion {
 impl FullConversion {
     fn hide_personal_fields(&mut self) {
         (self.external_user_id, self.user_name, self.user_email) = (None, None, None);
+        // Its path and query may name a person. The host stays.
+        self.page_url = None;
     }
 }
 

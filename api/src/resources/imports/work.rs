@@ -16,7 +16,7 @@ use crate::resources::links::create;
 use crate::resources::links::fields::Checked;
 use crate::resources::links::object::{external_id_taken, slug_taken};
 use crate::store::imports::{Import, Outcome, RejectedRow};
-use crate::store::{imports, links};
+use crate::store::{imports, links, members};
 use crate::web::caller::Caller;
 
 /// Rows of a transaction, and transactions of a turn, which takes some tenths of a second.
@@ -65,11 +65,16 @@ impl Work {
     pub(super) async fn turn(&mut self, app: &App, connection: &mut PgConnection) -> anyhow::Result<bool> {
         for _ in 0..TURN {
             let (batch, is_end) = self.read_batch(app, connection).await?;
-            if !batch.is_empty() && !do_batch(app, &mut self.import, &batch, &mut self.dry_run_names).await? {
-                // Another process has continued it.
-                return Ok(true);
-            }
-            if is_end || self.import.failed >= MAX_REJECTED {
+            let progress = match &batch[..] {
+                [] => Progress::Done,
+                batch => do_batch(app, &mut self.import, batch, &mut self.dry_run_names).await?,
+            };
+            let is_stopped = match progress {
+                Progress::Done => self.import.failed >= MAX_REJECTED,
+                Progress::Stopped => true,
+                Progress::Elsewhere => return Ok(true),
+            };
+            if is_end || is_stopped {
                 imports::finish(connection, self.import.id).await?;
                 return Ok(true);
             }
@@ -189,17 +194,26 @@ impl DryRunNames {
     }
 }
 
-/// Imports a batch of rows and records it; false when another process has done so.
+/// The outcome of a batch.
+enum Progress {
+    Done,
+    /// The member may no longer change links.
+    Stopped,
+    /// Another process has done it.
+    Elsewhere,
+}
+
+/// Imports a batch of rows and records it.
 async fn do_batch(
     app: &App,
     import: &mut Import,
     batch: &[Entry],
     dry_run_names: &mut DryRunNames,
-) -> Result<bool, ApiError> {
-    let (outcome, created) = {
+) -> Result<Progress, ApiError> {
+    let (outcome, created, progress) = {
         let (import, dry_run_names) = (&*import, &*dry_run_names);
         let done = retry_deadlocks(|| batch_once(app, import, batch, dry_run_names)).await?;
-        let Some(done) = done else { return Ok(false) };
+        let Some(done) = done else { return Ok(Progress::Elsewhere) };
         done
     };
     if import.is_dry_run {
@@ -210,19 +224,23 @@ async fn do_batch(
     }
     import.created += outcome.created;
     import.failed += outcome.failed;
-    Ok(true)
+    Ok(progress)
 }
 
-/// Imports a batch in one transaction. Returns the outcome and the places of created links; `None` when another process
-/// has done the batch.
+/// Imports a batch in one transaction. Returns the outcome, the places of created links, and whether the import goes
+/// on; `None` when another process has done the batch.
+///
+/// Once its member may no longer change links, the next row is rejected for this reason, and the import stops.
 async fn batch_once(
     app: &App,
     import: &Import,
     batch: &[Entry],
     dry_run_names: &DryRunNames,
-) -> Result<Option<(Outcome, Vec<usize>)>, ApiError> {
+) -> Result<Option<(Outcome, Vec<usize>, Progress)>, ApiError> {
     let caller = Caller::of_import(import.workspace_id, import.account_id, import.user_id, import.plan);
     let (mut transaction, mut quota) = LinkQuota::begin(app, &caller).await?;
+    let may_go_on = members::may_change_links(&mut transaction, import.user_id).await.map_err(database)?;
+    let batch = if may_go_on { batch } else { &batch[..1] };
     if import.is_dry_run {
         quota.assume(import.created);
     }
@@ -237,6 +255,11 @@ async fn batch_once(
     let readable: Vec<Result<&Checked, ApiError>> = batch
         .iter()
         .map(|row| {
+            if !may_go_on {
+                return Err(ApiError::forbidden(
+                    "The import stopped here, because the member who started it may no longer change links.",
+                ));
+            }
             row.link.as_ref().map_err(Clone::clone).and_then(|row| dry_run_names.check(row).map(|()| row))
         })
         .collect();
@@ -255,7 +278,7 @@ async fn batch_once(
                 outcome.failed += 1;
                 let Entry { line: row, ref content, .. } = batch[place];
                 let mut message = error.message().to_owned();
-                if import.failed + outcome.failed == MAX_REJECTED {
+                if may_go_on && import.failed + outcome.failed == MAX_REJECTED {
                     message += " The import stopped here, because 10,000 rows were rejected.";
                 }
                 // Statuses have three digits.
@@ -273,5 +296,6 @@ async fn batch_once(
         return Ok(None);
     }
     transaction.commit().await.map_err(database)?;
-    Ok(Some((outcome, created)))
+    let progress = if may_go_on { Progress::Done } else { Progress::Stopped };
+    Ok(Some((outcome, created, progress)))
 }

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use bytes::Bytes;
 use uuid::Uuid;
 
+use crate::resources::clicks::click::Line;
+
 /// A click's place in the topic, and the process that assigned it.
 ///
 /// As text it is the event's id, which a browser sends as `Last-Event-ID` when it reconnects.
@@ -46,14 +48,20 @@ impl FromStr for Place {
 pub(super) struct Event {
     pub(super) place: Place,
     pub(super) link: Uuid,
-    /// The event's bytes, with id and final empty line.
-    pub(super) bytes: Bytes,
+    bytes: Bytes,
+    of_viewers: Option<Bytes>,
 }
 
 impl Event {
-    /// Formats a click, given as JSON without line breaks.
-    pub(super) fn new(place: Place, link: Uuid, json: &str) -> Self {
-        Self { place, link, bytes: Bytes::from(format!("id: {place}\nevent: click\ndata: {json}\n\n")) }
+    /// Formats a click.
+    pub(super) fn new(place: Place, link: Uuid, Line { json, of_viewers }: &Line) -> Self {
+        let bytes = |json: &str| Bytes::from(format!("id: {place}\nevent: click\ndata: {json}\n\n"));
+        Self { place, link, bytes: bytes(json), of_viewers: of_viewers.as_deref().map(bytes) }
+    }
+
+    /// Returns the event's bytes, with id and final empty line.
+    pub(super) fn bytes(&self, is_viewer: bool) -> Bytes {
+        self.of_viewers.as_ref().filter(|_| is_viewer).unwrap_or(&self.bytes).clone()
     }
 }
 

@@ -16,7 +16,6 @@ use service::Shutdown;
 use service::kafka::{self, KafkaConfig};
 
 use super::event::Event;
-use crate::resources::clicks::click;
 use crate::resources::live::hub::Hub;
 
 /// Timeout of a poll, which bounds the time to stop.
@@ -142,5 +141,5 @@ fn see(hub: &Hub, record: &BorrowedMessage<'_>) {
     let millis = record.timestamp().to_millis().unwrap_or_default();
     let place = hub.place(millis, record.partition(), record.offset());
     let link = click.link_id.uuid();
-    hub.publish(workspace, Event::new(place, link, &click::json(click)));
+    hub.publish(workspace, Event::new(place, link, &click.into()));
 }

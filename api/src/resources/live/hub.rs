@@ -242,6 +242,7 @@ impl Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resources::clicks::click::Line;
 
     const ACCOUNT: Uuid = Uuid::from_u128(4);
     const WORKSPACE: Uuid = Uuid::from_u128(1);
@@ -257,7 +258,7 @@ mod tests {
 
     fn publish_of(hub: &Hub, offset: i64, link: Uuid) -> Place {
         let place = hub.place(1_000_000 + offset * 1_000, 0, offset);
-        hub.publish(WORKSPACE, Event::new(place, link, "{}"));
+        hub.publish(WORKSPACE, Event::new(place, link, &Line { json: "{}".to_owned(), of_viewers: None }));
         place
     }
 

@@ -102,7 +102,7 @@ async fn send_events(
         return;
     }
     for event in std::mem::take(&mut subscription.missed) {
-        if !send(event.bytes.clone()).await {
+        if !send(event.bytes(caller.is_viewer())).await {
             return;
         }
     }
@@ -116,7 +116,7 @@ async fn send_events(
             _ = ticks.tick() => None,
         };
         let bytes = match next {
-            Some(Some(event)) => event.bytes.clone(),
+            Some(Some(event)) => event.bytes(caller.is_viewer()),
             Some(None) => return,
             None => {
                 // While Postgres is away, listeners stay.
