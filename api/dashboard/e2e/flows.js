@@ -224,7 +224,7 @@ export const flows = {
       await harmless();
     }
     await page.getByRole('button', { name: 'Conversions', exact: true }).click();
-    await page.getByRole('cell', { name: HOSTILE }).waitFor();
+    await page.getByRole('region', { name: 'Conversions' }).getByRole('cell', { name: HOSTILE }).waitFor();
     await harmless('<script>alert(1)</script>');
     await page.getByRole('button', { name: 'QR', exact: true }).click();
     await page.getByRole('dialog').locator('img').waitFor();
