@@ -94,11 +94,11 @@ pub(super) async fn reset_password(pool: &PgPool, email: &str, hash: &str) -> sq
 
 /// Removes a member's second factor and ends the member's sessions; `None` when no member has the email address.
 pub(super) async fn reset_two_factor(app: &App, email: &str) -> sqlx::Result<Option<UserId>> {
-    let Some((user, ..)) = members::find(&app.pool, email).await? else { return Ok(None) };
+    let Some(found) = members::find(&app.pool, email).await? else { return Ok(None) };
     let mut transaction = app.pool.begin().await?;
-    two_factor::reset(&mut transaction, app, user).await?;
-    let id = UserId::from_uuid(user);
-    record(&mut transaction, "reset-two-factor", &id.to_string(), Of::User(user), json!({})).await?;
+    two_factor::reset(&mut transaction, app, found.id).await?;
+    let id = UserId::from_uuid(found.id);
+    record(&mut transaction, "reset-two-factor", &id.to_string(), Of::User(found.id), json!({})).await?;
     transaction.commit().await?;
     Ok(Some(id))
 }

@@ -31,6 +31,21 @@ pub(crate) struct Member {
     pub(crate) created_at: DateTime<Utc>,
 }
 
+/// A member as signing in reads it.
+#[derive(sqlx::FromRow)]
+pub(crate) struct SignInRow {
+    pub(crate) id: Uuid,
+    /// A PHC string; none for a member who cannot sign in yet.
+    pub(crate) password_hash: Option<String>,
+    /// Since when signing in takes a code.
+    pub(crate) totp_confirmed_at: Option<DateTime<Utc>>,
+    /// Whether the account is suspended.
+    pub(crate) is_suspended: bool,
+}
+
+/// The users whom members see: an account's first owner is one without an email address until the set-up.
+const IS_MEMBER: &str = "removed_at IS NULL AND email IS NOT NULL";
+
 /// The columns of [`Member`].
 const MEMBER: &str = "id, name, email, role, totp_confirmed_at IS NOT NULL AS two_factor, created_at";
 
@@ -65,7 +80,7 @@ pub(crate) async fn insert(transaction: &mut PgConnection, member: &NewMember<'_
 pub(crate) async fn list(pool: &PgPool, account: Uuid) -> sqlx::Result<Vec<Member>> {
     let sql = format!(
         "SELECT {MEMBER} FROM users
-         WHERE account_id = $1 AND removed_at IS NULL AND email IS NOT NULL ORDER BY created_at, id"
+         WHERE account_id = $1 AND {IS_MEMBER} ORDER BY created_at, id"
     );
     sqlx::query_as(AssertSqlSafe(sql)).bind(account).fetch_all(pool).await
 }
@@ -84,10 +99,11 @@ pub(crate) async fn all(
     .await
 }
 
-/// Finds the member with an email address, whatever its case, and the hash of the password.
-pub(crate) async fn find(pool: &PgPool, email: &str) -> sqlx::Result<Option<(Uuid, Option<String>, bool)>> {
+/// Finds the member with an email address, whatever its case.
+pub(crate) async fn find(pool: &PgPool, email: &str) -> sqlx::Result<Option<SignInRow>> {
     sqlx::query_as(
-        "SELECT u.id, u.password_hash, a.suspended_at IS NOT NULL FROM users u JOIN accounts a ON a.id = u.account_id
+        "SELECT u.id, u.password_hash, u.totp_confirmed_at, a.suspended_at IS NOT NULL AS is_suspended
+         FROM users u JOIN accounts a ON a.id = u.account_id
          WHERE lower(u.email) = lower($1) AND u.removed_at IS NULL",
     )
     .bind(email)
@@ -124,16 +140,13 @@ async fn refuses_last_owner(
     account: Uuid,
     id: Uuid,
 ) -> sqlx::Result<Option<Outcome>> {
-    let found: Option<bool> = sqlx::query_scalar(
+    let sql = format!(
         "SELECT EXISTS (SELECT FROM users o WHERE o.account_id = $1 AND o.id <> $2 AND o.role = 'owner'
                         AND o.password_hash IS NOT NULL)
-         FROM users WHERE id = $2 AND account_id = $1 AND removed_at IS NULL AND email IS NOT NULL",
-    )
-    .bind(account)
-    .bind(id)
-    .fetch_optional(&mut *transaction)
-    .await?;
-    match found {
+         FROM users WHERE id = $2 AND account_id = $1 AND {IS_MEMBER}"
+    );
+    let found = sqlx::query_scalar(AssertSqlSafe(sql)).bind(account).bind(id);
+    match found.fetch_optional(&mut *transaction).await? {
         None => Ok(Some(Outcome::NoSuchMember)),
         Some(false) => Ok(Some(Outcome::LastOwner)),
         Some(true) => Ok(None),
@@ -183,14 +196,8 @@ pub(crate) async fn is_of_account(
     account: Uuid,
     id: Uuid,
 ) -> sqlx::Result<bool> {
-    sqlx::query_scalar(
-        "SELECT EXISTS (SELECT FROM users
-                        WHERE id = $2 AND account_id = $1 AND removed_at IS NULL AND email IS NOT NULL)",
-    )
-    .bind(account)
-    .bind(id)
-    .fetch_one(connection)
-    .await
+    let sql = format!("SELECT EXISTS (SELECT FROM users WHERE id = $2 AND account_id = $1 AND {IS_MEMBER})");
+    sqlx::query_scalar(AssertSqlSafe(sql)).bind(account).bind(id).fetch_one(connection).await
 }
 
 /// Reads the hash of a member's password.

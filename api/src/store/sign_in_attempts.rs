@@ -1,5 +1,5 @@
-//! Attempts to sign in of the last quarter of an hour, by the keyed hash of an address,
-//! an email, a browser, or a member whose password or code was asked.
+//! Attempts to sign in of the last quarter of an hour, by the keyed hash of an address, an email, a browser, or a
+//! member whose password or code was asked.
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgExecutor, PgPool};

@@ -22,7 +22,7 @@ use crate::account::sessions::password::Password;
 use crate::app::App;
 use crate::error::database;
 use crate::store::audit::Of;
-use crate::store::two_factor::confirmed_at;
+use crate::store::members::SignInRow;
 use crate::store::{audit, members, sessions};
 use crate::web::faults::check_text;
 use crate::web::limits::Visit;
@@ -79,16 +79,19 @@ pub(crate) async fn sign_in(
         Ok(()) => members::find(&app.pool, &email.to_lowercase()).await.map_err(database)?,
         Err(_) => None,
     };
-    let known = found.as_ref().and_then(|(user, ..)| device::known(&app, *user, &head.headers));
+    let known = found.as_ref().and_then(|found| device::known(&app, found.id, &head.headers));
     let attempt = match known {
         Some(device) => Attempt::of_device(&app, &head.visit, device).await?,
         None => Attempt::count(&app, &head.visit, &email).await?,
     };
-    let hash = found.as_ref().and_then(|(_, hash, _)| hash.clone());
+    let hash = found.as_ref().and_then(|found| found.password_hash.clone());
     let is_it = app.hashing.verify(password, hash).await?;
-    let (Some((user, Some(hash), is_suspended)), true) = (found, is_it) else { return Err(wrong()) };
-    let two_factor_since = confirmed_at(&app.pool, user).await.map_err(database)?;
-    let is_proven = match (two_factor_since, code) {
+    let (Some(SignInRow { id: user, password_hash: Some(hash), totp_confirmed_at, is_suspended }), true) =
+        (found, is_it)
+    else {
+        return Err(wrong());
+    };
+    let is_proven = match (totp_confirmed_at, code) {
         (None, _) => Ok(true),
         // The page asks for the code then; that is not another attempt.
         (Some(_), None) => Err(ApiError::two_factor_required("Enter the code of your authenticator.")),
@@ -103,7 +106,7 @@ pub(crate) async fn sign_in(
     if is_suspended {
         return Err(suspended());
     }
-    begin(&app, &head, user, &hash, two_factor_since).await
+    begin(&app, &head, user, &hash, totp_confirmed_at).await
 }
 
 fn wrong() -> ApiError {
