@@ -59,7 +59,7 @@ pub(crate) struct State {
     pub(crate) live: Hub,
     /// The turns of searches that no index answers.
     pub(crate) searches: Permits,
-    /// The exports that are being sent, by workspace.
+    /// The exports that are being sent, by account.
     pub(crate) exports: Slots<Uuid>,
     /// Notified when an import is ready to run.
     pub(crate) imports: Notify,

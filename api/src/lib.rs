@@ -44,6 +44,7 @@ use crate::resources::live::hub::Hub;
 use crate::store::clicks::{ClickStore, follow_replicas};
 use crate::store::permits::Permits;
 use crate::store::{grants, migrate};
+use crate::web::download;
 use crate::web::limits::AddressLimits;
 use crate::web::middleware::Middleware;
 
@@ -123,7 +124,7 @@ fn app(config: &Config, pool: PgPool, clickhouse: &Clickhouse, shutdown: &Shutdo
         hashing: Hashing::default(),
         live: Hub::new(config.limits.max_connections),
         searches: Permits::new(1, 4),
-        exports: Slots::default(),
+        exports: Slots::new(download::MOST_EXPORTS),
         imports: Notify::new(),
         shutdown: shutdown.clone(),
     }))

@@ -1,4 +1,4 @@
-//! Limits of what is open at the same time, for each owner.
+//! Limits of what is open at the same time, for each owner and for all.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,12 +8,15 @@ use parking_lot::Mutex;
 
 /// Counts what each owner has open.
 #[derive(Debug, Clone)]
-pub struct Slots<K>(Arc<Mutex<HashMap<K, usize>>>);
+pub struct Slots<K> {
+    open: Arc<Mutex<Open<K>>>,
+    most: usize,
+}
 
-impl<K> Default for Slots<K> {
-    fn default() -> Self {
-        Self(Arc::default())
-    }
+#[derive(Debug)]
+struct Open<K> {
+    by_owner: HashMap<K, usize>,
+    total: usize,
 }
 
 /// A slot of an owner; dropping it frees it.
@@ -23,39 +26,61 @@ pub struct Slot<K: Eq + Hash> {
     owner: K,
 }
 
+/// Why there is no slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// The owner has as many as it may have.
+    Owner,
+    /// All owners together have as many as they may have.
+    All,
+}
+
 impl<K: Eq + Hash + Copy> Slots<K> {
-    /// Takes a slot of an owner; `None` when the owner has `max` already.
+    /// Lets all owners together have `most` slots.
     #[must_use]
-    pub fn take(&self, owner: K, max: usize) -> Option<Slot<K>> {
-        let mut open = self.0.lock();
-        let count = open.entry(owner).or_default();
-        if *count >= max {
-            return None;
+    pub fn new(most: usize) -> Self {
+        Self { open: Arc::new(Mutex::new(Open { by_owner: HashMap::new(), total: 0 })), most }
+    }
+
+    /// Limits each owner only.
+    #[must_use]
+    pub fn unlimited() -> Self {
+        Self::new(usize::MAX)
+    }
+
+    /// Takes a slot of an owner, who may have `max`.
+    ///
+    /// # Errors
+    /// [`Full`] when the owner, or all together, have no more.
+    pub fn take(&self, owner: K, max: usize) -> Result<Slot<K>, Full> {
+        let mut open = self.open.lock();
+        let count = open.by_owner.get(&owner).copied().unwrap_or_default();
+        if count >= max {
+            return Err(Full::Owner);
         }
-        *count += 1;
-        Some(Slot { slots: Self(Arc::clone(&self.0)), owner })
+        if open.total >= self.most {
+            return Err(Full::All);
+        }
+        open.by_owner.insert(owner, count + 1);
+        open.total += 1;
+        Ok(Slot { slots: Self { open: Arc::clone(&self.open), most: self.most }, owner })
     }
 
     /// Returns the number of slots that all owners have.
     #[must_use]
     pub fn total(&self) -> usize {
-        self.0.lock().values().sum()
-    }
-
-    /// Returns whether no owner is remembered.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
+        self.open.lock().total
     }
 }
 
 impl<K: Eq + Hash> Drop for Slot<K> {
     fn drop(&mut self) {
-        let mut open = self.slots.0.lock();
-        if let Some(count) = open.get_mut(&self.owner) {
+        let mut open = self.slots.open.lock();
+        open.total -= 1;
+        if let Some(count) = open.by_owner.get_mut(&self.owner) {
             *count -= 1;
             if *count == 0 {
-                open.remove(&self.owner);
+                open.by_owner.remove(&self.owner);
             }
         }
     }
@@ -66,17 +91,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_has_a_limit_of_slots() {
-        let slots = Slots::default();
+    fn an_owner_and_all_together_have_limits_of_slots() {
+        let slots = Slots::new(6);
         let (one, other) = (1, 2);
         let mut taken: Vec<Slot<i32>> = (0..4).map(|_| slots.take(one, 4).unwrap()).collect();
-        assert!(slots.take(one, 4).is_none());
-        assert!(slots.take(other, 4).is_some());
-        taken.pop();
+        assert_eq!(slots.take(one, 4).unwrap_err(), Full::Owner);
+        taken.extend((0..2).map(|_| slots.take(other, 4).unwrap()));
+        assert_eq!(slots.take(other, 4).unwrap_err(), Full::All);
+        assert_eq!(slots.take(one, 4).unwrap_err(), Full::Owner);
+        assert_eq!(slots.total(), 6);
+        taken.remove(0);
         taken.push(slots.take(one, 4).unwrap());
-        assert!(slots.take(one, 4).is_none());
-        assert_eq!(slots.total(), 4);
+        assert_eq!(slots.take(one, 4).unwrap_err(), Full::Owner);
         taken.clear();
-        assert!(slots.is_empty());
+        assert_eq!(slots.total(), 0);
+        assert!(slots.open.lock().by_owner.is_empty(), "no owner is remembered");
     }
 }

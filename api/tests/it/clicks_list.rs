@@ -162,69 +162,136 @@ async fn a_cell_that_looks_like_a_formula_is_text() {
     assert!(csv.contains("\"a,b\r\n\"\"c\"\"\""), "{csv}");
 }
 
-/// Creates a link with a hundred thousand clicks in one day, most of them in one minute.
-async fn link_with_100_000_clicks(server: &Server) -> schemas::id::LinkId {
+/// Creates a link with this number of clicks in one day, most of them in one minute, with these columns.
+async fn link_with_clicks(server: &Server, number: usize, columns: &[(&str, &str)]) -> schemas::id::LinkId {
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let id: schemas::id::LinkId = text(&link["id"]).parse().unwrap();
     let workspace: schemas::id::WorkspaceId = server.workspace.parse().unwrap();
+    let (names, values): (Vec<String>, Vec<String>) =
+        columns.iter().map(|(name, value)| (format!(", {name}"), format!(", {value}"))).unzip();
     let query = format!(
-        "INSERT INTO clicks (workspace_id, link_id, occurred_at, click_id, class, visitor, src, koff, broker_ts)
+        "INSERT INTO clicks (workspace_id, link_id, occurred_at, click_id, class, visitor, src, koff, broker_ts{})
          SELECT toUUID('{}'), toUUID('{}'), addMilliseconds(toDateTime64('{} 00:00:00', 3, 'UTC'),
                 if(number % 10 = 0, number * 800, 5000000 + number % 60000)) AS at,
-                'click-' || toString(number), 'human', number, 65536, number, at
-         FROM numbers(100000)",
+                'click-' || toString(number), 'human', number, 65536, number, at{}
+         FROM numbers({number})",
+        names.concat(),
         workspace.uuid(),
         id.uuid(),
         midnight(2).date_naive(),
+        values.concat(),
     );
     server.engines.clickhouse(&query).await;
     id
 }
 
-#[tokio::test]
-async fn an_export_of_100_000_clicks_has_each_once() {
-    let server = Server::start().await;
-    let id = link_with_100_000_clicks(&server).await;
-    let (_, lines) = export(&server, &format!("/api/links/{id}/clicks"), "application/x-ndjson").await;
+/// Asserts that an export has the clicks of [`link_with_clicks`], each once, newest first.
+fn assert_each_once(lines: &str, number: usize) {
     let read: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(read.len(), 100_000);
+    assert_eq!(read.len(), number);
     let ids: HashSet<String> = read.iter().map(|click| text(&click["click_id"])).collect();
-    assert!((0..100_000).all(|number| ids.contains(&format!("click-{number}"))), "each of them");
+    assert!((0..number).all(|number| ids.contains(&format!("click-{number}"))), "each of them");
     assert!(read.windows(2).all(|pair| text(&pair[0]["occurred_at"]) >= text(&pair[1]["occurred_at"])));
 }
 
 #[tokio::test]
-async fn a_workspace_has_four_exports_and_a_revoked_key_ends_them() {
+async fn an_export_of_100_000_clicks_has_each_once() {
     let server = Server::start().await;
-    let id = link_with_100_000_clicks(&server).await;
-    let export = async || {
-        let path = format!("/api/links/{id}/clicks?format=ndjson");
-        server.request(Method::GET, &path).bearer_auth(&server.key).send().await.unwrap()
-    };
-    // An export is larger than all buffers between the API and a client that does not read.
+    let id = link_with_clicks(&server, 100_000, &[]).await;
+    let (_, lines) = export(&server, &format!("/api/links/{id}/clicks"), "application/x-ndjson").await;
+    assert_each_once(&lines, 100_000);
+}
+
+/// Begins an export of a link's clicks, without reading more than its head.
+async fn begin_export(server: &Server, key: &str, link: schemas::id::LinkId) -> reqwest::Response {
+    let path = format!("/api/links/{link}/clicks?format=ndjson");
+    server.request(Method::GET, &path).bearer_auth(key).send().await.unwrap()
+}
+
+#[tokio::test]
+async fn an_account_has_four_exports_and_a_process_sixteen() {
+    let mut server = Server::start().await;
     let mut unread = Vec::new();
-    for _ in 0..4 {
-        let answer = export().await;
-        assert_eq!(answer.status(), 200);
-        unread.push(answer);
+    let mut first = None;
+    for account in 0..4 {
+        if account > 0 {
+            server = server.with_account("business").await;
+        }
+        // An export is larger than all buffers between the API and a client that does not read.
+        let id = link_with_clicks(&server, 50_000, &[("referrer", "repeat('r', 200)")]).await;
+        for _ in 0..4 {
+            let answer = begin_export(&server, &server.key, id).await;
+            assert_eq!(answer.status(), 200);
+            unread.push(answer);
+        }
+        first.get_or_insert((server.key.clone(), server.account.clone(), id));
     }
-    let refused = export().await;
-    assert_eq!(refused.status(), 429);
-    assert!(refused.headers().contains_key("retry-after"));
+    let (key, account, id) = first.unwrap();
+    let of_account = begin_export(&server, &key, id).await;
+    assert_eq!(of_account.status(), 429);
+    assert!(of_account.headers().contains_key("retry-after"));
+    let arguments = ["create-workspace", "--account", &account, "--name", "Other", "--kind", "organization"];
+    let workspace = text(&server.admin(&arguments).await["workspace_id"]);
+    let other_key = server.create_key(&workspace, "read").await;
+    let path = "/api/clicks?format=ndjson";
+    assert_eq!(server.send_as(&other_key, Method::GET, path, None).await.status, 429, "of all workspaces");
+
+    server = server.with_account("business").await;
+    let of_process = server.send(Method::GET, path, None).await;
+    assert_eq!((of_process.status.as_u16(), &of_process.body["code"]), (503, &json!("UNAVAILABLE")));
+    assert!(of_process.headers.contains_key("retry-after"));
     drop(unread.pop());
-    let again = eventually("another export may begin", async || match export().await {
-        answer if answer.status() == 200 => Ok(answer),
-        answer => Err(answer.status()),
+    eventually("another export may begin", async || match server.send(Method::GET, path, None).await {
+        answer if answer.status == 200 => Ok(()),
+        answer => Err(answer.status),
     })
     .await;
-    drop(again);
+}
 
+#[tokio::test]
+async fn an_export_ends_with_its_key() {
+    let server = Server::start().await;
+    let id = link_with_clicks(&server, 100_000, &[]).await;
+    let unread = begin_export(&server, &server.key, id).await;
+    assert_eq!(unread.status(), 200);
     sqlx::query("UPDATE api_keys SET revoked_at = now()")
         .execute(&mut server.engines.postgres().await)
         .await
         .unwrap();
-    let cut = unread.pop().unwrap().bytes().await;
+    let cut = unread.bytes().await;
     assert!(cut.is_err(), "an export under a revoked key is complete: {} bytes", cut.unwrap().len());
+}
+
+/// Each test has a process of its own, so its memory is that of the API and of a client that reads nothing.
+#[tokio::test]
+async fn unread_exports_of_wide_clicks_take_little_memory() {
+    const CLICKS: usize = 5_000;
+    const MOST: u64 = 64 << 20;
+    let server = Server::start().await;
+    // As JSON, each of these takes six times its 256 bytes: the export has 46 MB.
+    let wide = ["referrer", "utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content"];
+    let columns = wide.map(|name| (name, "repeat(char(1), 256)"));
+    let id = link_with_clicks(&server, CLICKS, &columns).await;
+    let narrow = link_with_clicks(&server, 1, &[]).await;
+    assert_eq!(begin_export(&server, &server.key, narrow).await.text().await.unwrap().lines().count(), 1);
+
+    let before = memory();
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        let answer = begin_export(&server, &server.key, id).await;
+        assert_eq!(answer.status(), 200);
+        unread.push(answer);
+    }
+    let taken = memory().saturating_sub(before);
+    assert!(taken < MOST, "four unread exports take {} MiB", taken >> 20);
+    assert_each_once(&unread.pop().unwrap().text().await.unwrap(), CLICKS);
+}
+
+/// Returns the memory that this process has, in bytes.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
 #[tokio::test]

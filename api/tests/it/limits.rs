@@ -136,9 +136,16 @@ async fn only_requests_without_a_known_key_count_for_the_address() {
         (server.request(Method::GET, "/api/nothing"), 404),
         (server.request(Method::POST, "/api/conversions").json(&json!({"click_id": "forged"})), 404),
     ];
-    for (number, (request, status)) in (2..).zip(failing) {
-        let address = format!("198.51.100.{number}");
-        assert_eq!(from(&address, request.try_clone().unwrap()).await.status, status);
+    let mut others = (2..).map(|number| format!("198.51.100.{number}"));
+    for (request, status) in failing {
+        let mut address = others.next().unwrap();
+        let mut first = from(&address, request.try_clone().unwrap()).await;
+        if first.status == 429 {
+            // One address in 100,000 shares the budget of another one. Two in a row do not.
+            address = others.next().unwrap();
+            first = from(&address, request.try_clone().unwrap()).await;
+        }
+        assert_eq!(first.status, status);
         assert_eq!(from(&address, request).await.status, 429, "after {status}");
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use service::Shutdown;
 use service::metrics::Metrics;
 use tests::engines::{Isolated, http_client, isolated};
-use tests::{ANSWER, eventually};
+use tests::{ANSWER, PATIENCE, eventually};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -191,13 +191,14 @@ pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("not a text: {value}")).to_owned()
 }
 
-/// Returns the configuration of an API on these engines, whose requests wait for Postgres and ClickHouse as long as a
-/// busy machine needs.
+/// Returns the configuration of an API on these engines, whose requests wait for Postgres, ClickHouse and their clients
+/// as long as a busy machine needs.
 pub(crate) fn config(engines: &Isolated) -> Config {
     let mut config = in_production(engines);
     config.postgres.acquire_timeout = ANSWER;
     config.stats_timeout = ANSWER;
     config.counters_timeout = ANSWER;
+    config.limits.write_timeout = PATIENCE;
     config
 }
 

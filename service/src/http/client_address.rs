@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName};
 use crate::LogLimit;
 use crate::config::Cidrs;
 
-/// Maximum number of hops, because a client can send a header of 100 kB.
+/// Maximum number of hops, because a client can send a header of many kilobytes.
 const MAX_HOPS: usize = 64;
 
 /// Maximum length of a node: a full IPv6 address with brackets, an obfuscated port and quotes.
@@ -244,11 +244,11 @@ mod tests {
 
     #[test]
     fn only_the_last_hops_of_a_long_header_are_read() {
-        let hops = b"10.0.0.9,".repeat(100_000 / 9);
+        let hops = b"10.0.0.9,".repeat(30_000 / 9);
         let value = [b"198.51.100.1, ", &hops[..]].concat();
         assert_eq!(client("10.0.0.1", &[("x-forwarded-for", &value)]), "10.0.0.9");
         // A single element of that length is not an address.
-        assert_eq!(client("10.0.0.1", &[("x-forwarded-for", &b"1".repeat(100_000))]), "10.0.0.1");
+        assert_eq!(client("10.0.0.1", &[("x-forwarded-for", &b"1".repeat(30_000))]), "10.0.0.1");
         let many: Vec<(&'static str, &[u8])> = vec![("x-forwarded-for", b"10.0.0.9"); 5_000];
         assert_eq!(client("10.0.0.1", &many), "10.0.0.9");
     }

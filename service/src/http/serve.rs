@@ -33,11 +33,17 @@ use super::target::EncodeTargets;
 use super::{ApiError, Code, Middleware, Route};
 use crate::config::Cidrs;
 use crate::process::open_files_limit;
-use crate::slots::{Slot, Slots};
+use crate::slots::{Full, Slot, Slots};
 use crate::{LogLimit, Shutdown, config};
 
 /// Pause after a failed accept, when the process is out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Maximum bytes of a request's head, after its target is percent-encoded. A larger one is answered 431.
+const MAX_HEAD: usize = 32 << 10;
+
+/// While this many bytes were read and not parsed, or are unsent, a connection reads and takes nothing further.
+const MAX_BUFFERED: usize = MAX_HEAD;
 
 /// Open files that connections leave for everything else: engines, segments, other listeners.
 const RESERVED_FILES: usize = 256;
@@ -146,23 +152,23 @@ struct Clients {
     proxies: Cidrs,
 }
 
-/// The client has too many connections.
-#[derive(Debug)]
-struct TooMany;
-
 impl Clients {
     fn new(limits: &Limits) -> Self {
-        Self { open: Slots::default(), most: limits.connections_per_client, proxies: limits.proxies.clone() }
+        Self {
+            open: Slots::unlimited(),
+            most: limits.connections_per_client,
+            proxies: limits.proxies.clone(),
+        }
     }
 
     /// Counts a connection of a client until the slot is dropped. A proxy has none: its connections are of many
     /// clients.
-    fn admit(&self, peer: IpAddr) -> Result<Option<Slot<u64>>, TooMany> {
+    fn admit(&self, peer: IpAddr) -> Result<Option<Slot<u64>>, Full> {
         let peer = peer.to_canonical();
         if self.most == 0 || is_internal(peer) || self.proxies.contains(peer) {
             return Ok(None);
         }
-        self.open.take(client_network(peer), self.most).map(Some).ok_or(TooMany)
+        self.open.take(client_network(peer), self.most).map(Some)
     }
 }
 
@@ -178,6 +184,7 @@ impl<M> Server<M> {
         let mut http = http1::Builder::new();
         // Also closes connections that send nothing, and those idle between requests.
         http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
+        http.max_header_size(MAX_HEAD).max_buf_size(MAX_BUFFERED);
         // Responses are small, so writing one buffer is faster. `pipeline_flush` stays off: with it, hyper never sends
         // its own response to a malformed request.
         http.writev(false);

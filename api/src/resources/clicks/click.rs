@@ -77,9 +77,16 @@ impl From<message::Click> for Click {
 }
 
 impl Click {
-    /// Removes what a viewer does not see: the `click_id` of the short URL's query, which may name a person.
-    pub(super) fn hide_personal_fields(&mut self) {
-        self.external_click_id = None;
+    /// Returns a click without what a viewer does not see: the `click_id` of the short URL's query, which may name a
+    /// person.
+    pub(super) fn seen_by_viewers(self) -> Self {
+        Self { external_click_id: None, ..self }
+    }
+
+    /// Returns a row as a caller sees it, who may be a viewer.
+    pub(super) fn of_row(row: ClickRow, is_viewer: bool) -> Self {
+        let click = Self::from(row);
+        if is_viewer { click.seen_by_viewers() } else { click }
     }
 }
 
@@ -94,10 +101,9 @@ impl From<message::Click> for Line {
     fn from(click: message::Click) -> Self {
         // Texts, ids and times always become JSON.
         let json = |click: &Click| serde_json::to_string(click).unwrap_or_default();
-        let mut click = Click::from(click);
+        let click = Click::from(click);
         let line = json(&click);
         let has_personal_fields = click.external_click_id.is_some();
-        click.hide_personal_fields();
-        Self { json: line, of_viewers: has_personal_fields.then(|| json(&click)) }
+        Self { json: line, of_viewers: has_personal_fields.then(|| json(&click.seen_by_viewers())) }
     }
 }

@@ -1,5 +1,7 @@
 //! Exports: every click of a window.
 
+use std::ops::ControlFlow;
+
 use futures_util::stream;
 use service::http::ApiError;
 
@@ -12,8 +14,15 @@ use crate::store::clicks::NewestFirst;
 use crate::web::caller::Caller;
 use crate::web::download::{Download, Export};
 
-/// Clicks of one query: a few megabytes, and the most for which ClickHouse reads wide columns after sorting.
-const BATCH: usize = 10_000;
+/// Bytes of a batch, which ends with the click that reaches them. A waiting export holds a batch in memory; each batch
+/// reads the times of the hours that it touches, so a smaller one makes exports of busy hours slower.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// The first batch, in clicks: it shows how large they are.
+const FIRST_BATCH: usize = 1_000;
+
+/// The largest batch, in clicks: the most for which ClickHouse reads wide columns after sorting.
+const LARGEST_BATCH: usize = 10_000;
 
 /// Begins a file with the clicks of a window, newest first.
 ///
@@ -30,26 +39,30 @@ pub(super) async fn export(
     let export = Export::begin(&app, caller)?;
     let header = if format == Format::Csv { CSV_HEADER.as_bytes().to_vec() } else { Vec::new() };
     let reader = NewestFirst::new(&subject.question(), None, subject.now.timestamp_millis());
-    let chunks = stream::try_unfold(Some(reader), move |reader| {
+    let chunks = stream::try_unfold((reader, FIRST_BATCH), move |(mut reader, limit)| {
         let app = app.clone();
         async move {
-            let Some(mut reader) = reader else { return Ok(None) };
-            let (queries, question) = (&app.clicks.reports, subject.question());
-            let batch = reader.batch(queries, &question, BATCH);
-            let rows = queries.with_permit(subject.workspace, batch).await?;
-            let next = (rows.len() == BATCH).then_some(reader);
-            let mut chunk = Vec::new();
-            for row in rows {
-                let mut click = Click::from(row);
-                if caller.is_viewer() {
-                    click.hide_personal_fields();
-                }
-                write(&mut chunk, format, &click);
+            if reader.is_done() {
+                return Ok(None);
             }
-            Ok(Some((chunk, next)))
+            let (queries, question) = (&app.clicks.reports, subject.question());
+            let (mut chunk, mut clicks) = (Vec::new(), 0);
+            let batch = reader.batch(queries, &question, limit, |row| {
+                write(&mut chunk, format, &Click::of_row(row, caller.is_viewer()));
+                clicks += 1;
+                if chunk.len() < BATCH_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            queries.with_permit(subject.workspace, batch).await?;
+            let next = next_batch(chunk.len(), clicks);
+            Ok(Some((chunk, (reader, next))))
         }
     });
     Download::begin(export, format.media_type(), format.disposition(), header, chunks).await
+}
+
+/// Returns how many clicks the next batch asks for: as many as fit, if they are as large as those of the last one.
+fn next_batch(bytes: usize, clicks: usize) -> usize {
+    (BATCH_BYTES * clicks).checked_div(bytes).map_or(LARGEST_BATCH, |fit| fit.clamp(1, LARGEST_BATCH))
 }
 
 fn write(bytes: &mut Vec<u8>, format: Format, click: &Click) {

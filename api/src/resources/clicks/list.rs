@@ -1,5 +1,7 @@
 //! `GET /links/{id}/clicks` and `GET /clicks`
 
+use std::ops::ControlFlow;
+
 use http::StatusCode;
 use schemas::id::LinkId;
 use serde::{Deserialize, Serialize};
@@ -94,16 +96,17 @@ pub(crate) async fn list(
     let queries = &app.clicks.reports;
     let mut reader = NewestFirst::new(&question, after, subject.now.timestamp_millis());
     // One more row than the limit shows whether there is a next page.
-    let batch = reader.batch(queries, &question, limit + 1);
-    let mut rows = queries.with_permit(subject.workspace, batch).await?;
+    let mut rows = Vec::new();
+    let batch = reader.batch(queries, &question, limit + 1, |row| {
+        rows.push(row);
+        ControlFlow::Continue(())
+    });
+    queries.with_permit(subject.workspace, batch).await?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
     let last = rows.last().filter(|_| has_more).map(|row| row.position());
     let next_cursor = last.map(|Position { at, src, koff }| encode_cursor(&Cursor::Clicks(at, src, koff)));
-    let mut clicks: Vec<_> = rows.into_iter().map(Click::from).collect();
-    if caller.is_viewer() {
-        clicks.iter_mut().for_each(Click::hide_personal_fields);
-    }
+    let clicks = rows.into_iter().map(|row| Click::of_row(row, caller.is_viewer())).collect();
     Ok(Answer::Page(Page { clicks, next_cursor }))
 }
 

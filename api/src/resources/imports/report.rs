@@ -15,8 +15,8 @@ use crate::web::download::{Download, Export};
 /// Rejected rows in a report.
 const MAX_REJECTED: i64 = 200;
 
-/// Rejected rows of one query.
-const BATCH: i64 = 2_000;
+/// Rejected rows of one query, each at most a few kilobytes: a waiting file holds them in memory.
+const BATCH: i64 = 500;
 
 /// The header of the file of rejected rows.
 const HEADER: [&str; 4] = ["row", "status", "message", "content"];

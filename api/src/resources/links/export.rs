@@ -12,8 +12,8 @@ use crate::web::caller::Caller;
 use crate::web::csv;
 use crate::web::download::{Download, Export};
 
-/// Links of one query.
-const BATCH: usize = 1_000;
+/// Links of one query, each at most a few kilobytes: a waiting export holds them in memory.
+const BATCH: usize = 250;
 
 /// The header line. An import recognizes an export by it.
 pub(crate) const HEADER: [&str; 13] = [

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use service::http::{ApiError, Code};
-use service::slots::{Slot, Slots};
+use service::slots::{Full, Slot, Slots};
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
@@ -41,8 +41,6 @@ pub(crate) struct Hub {
     /// Whether the end of the topic is being read.
     following: watch::Sender<bool>,
     process: u32,
-    /// Most listeners of the process.
-    most: usize,
 }
 
 #[derive(Debug, Default)]
@@ -103,10 +101,9 @@ impl Hub {
     pub(crate) fn new(max_connections: usize) -> Self {
         Self {
             state: Arc::default(),
-            open: Slots::default(),
+            open: Slots::new((max_connections / 4).max(1)),
             following: watch::Sender::new(false),
             process: rand::random(),
-            most: (max_connections / 4).max(1),
         }
     }
 
@@ -194,16 +191,18 @@ impl Hub {
             );
             return Err(ApiError::rate_limited(message).with_retry_after(RETRY));
         }
-        let slot = self.open.take(account, MOST_OF_ACCOUNT).ok_or_else(|| {
-            let message =
-                format!("The account already has {MOST_OF_ACCOUNT} live streams. Close one and try again.");
-            ApiError::rate_limited(message).with_retry_after(RETRY)
-        })?;
-        if self.open.total() > self.most {
-            let message = "This server has no more live streams to give. Try again in a moment.";
-            return Err(ApiError::new(Code::Unavailable, message).with_retry_after(RETRY));
-        }
-        Ok(slot)
+        self.open.take(account, MOST_OF_ACCOUNT).map_err(|full| {
+            let error = match full {
+                Full::Owner => ApiError::rate_limited(format!(
+                    "The account already has {MOST_OF_ACCOUNT} live streams. Close one and try again."
+                )),
+                Full::All => ApiError::new(
+                    Code::Unavailable,
+                    "This server has no more live streams to give. Try again in a moment.",
+                ),
+            };
+            error.with_retry_after(RETRY)
+        })
     }
 }
 
@@ -348,7 +347,7 @@ mod tests {
         of_others.pop();
         assert!(listen(&hub, 3, 0).is_ok());
         drop((of_account, of_others));
-        assert!(hub.open.is_empty());
+        assert_eq!(hub.open.total(), 0);
     }
 
     #[test]

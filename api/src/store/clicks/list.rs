@@ -1,7 +1,10 @@
 //! Single clicks, newest first.
 
+use std::ops::ControlFlow;
+
 use clickhouse::Row;
 use clickhouse::error::Result;
+use clickhouse::query::RowCursor;
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -90,15 +93,19 @@ impl NewestFirst {
         Self { next, now, span: FIRST_SPAN }
     }
 
-    /// Reads up to `limit` further clicks; fewer at the end.
+    /// Hands up to `limit` further clicks to `take` as they come, until it breaks; fewer at the end.
+    ///
+    /// The next batch continues after the last click that `take` was handed. Nothing may be read after an error.
     pub(crate) async fn batch(
         &mut self,
         queries: &QueryPool,
         question: &Question<'_>,
         limit: usize,
-    ) -> Result<Vec<ClickRow>> {
-        let mut rows = Vec::new();
-        while rows.len() < limit {
+        mut take: impl FnMut(ClickRow) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut wanted = limit;
+        let mut flow = ControlFlow::Continue(());
+        while wanted > 0 && flow.is_continue() {
             let (until, condition) = match self.next {
                 Next::Nothing => break,
                 Next::Before(end) => (end, format!("occurred_at < {}", instant(end))),
@@ -109,29 +116,43 @@ impl NewestFirst {
                 }
             };
             let from = until.min(self.now).saturating_sub(self.span).max(question.window.start);
-            let wanted = limit - rows.len();
-            let found = read(queries, question, from, &condition, wanted).await?;
-            if found.len() == wanted {
-                let oldest = found.last().map_or(from, |row| row.at);
-                self.span = (until.min(self.now) - oldest).saturating_mul(2).max(LEAST_SPAN);
-                self.next = found.last().map_or(Next::Nothing, |row| Next::After(row.position()));
-            } else {
-                self.span = self.span.saturating_mul(GROWTH);
-                self.next = if from <= question.window.start { Next::Nothing } else { Next::Before(from) };
+            let mut found = select(queries, question, from, &condition, wanted).await?;
+            let mut last = None;
+            while flow.is_continue()
+                && let Some(row) = found.next().await?
+            {
+                last = Some(row.position());
+                wanted -= 1;
+                flow = take(row);
             }
-            rows.extend(found);
+            match last {
+                Some(last) if wanted == 0 || flow.is_break() => {
+                    self.span = (until.min(self.now) - last.at).saturating_mul(2).max(LEAST_SPAN);
+                    self.next = Next::After(last);
+                }
+                _ if from <= question.window.start => self.next = Next::Nothing,
+                _ => {
+                    self.span = self.span.saturating_mul(GROWTH);
+                    self.next = Next::Before(from);
+                }
+            }
         }
-        Ok(rows)
+        Ok(())
+    }
+
+    /// Returns whether no click is left.
+    pub(crate) const fn is_done(&self) -> bool {
+        matches!(self.next, Next::Nothing)
     }
 }
 
-async fn read(
+async fn select(
     queries: &QueryPool,
     question: &Question<'_>,
     from: i64,
     before: &str,
     limit: usize,
-) -> Result<Vec<ClickRow>> {
+) -> Result<RowCursor<ClickRow>> {
     // The broker takes no click before it happens, so earlier partitions are not read.
     let sql = format!(
         "SELECT toUnixTimestamp64Milli(occurred_at) AS at, src, koff, link_id, click_id, slug,
@@ -150,5 +171,5 @@ async fn read(
         from = instant(from),
         counted = and_before(raw_until(queries)?),
     );
-    queries.query(&sql).fetch_all().await
+    queries.query(&sql).fetch()
 }
