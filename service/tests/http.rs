@@ -365,7 +365,7 @@ async fn large_and_malformed_heads_are_rejected() {
     let server = start_default().await;
     let header = |bytes| format!("GET /hello HTTP/1.1\r\nhost: x\r\nx-large: {}\r\n\r\n", "x".repeat(bytes));
     let target = |bytes| format!("GET /hello?{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(bytes));
-    for head in [header(31 << 10), target(31 << 10)] {
+    for head in [header(31 << 10), target(15 << 10)] {
         assert_eq!(server.ask(&head).await.status(), 200);
     }
     for large in [header(33 << 10), target(33 << 10)] {

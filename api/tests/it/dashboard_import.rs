@@ -1,5 +1,6 @@
 //! Import and export of links as CSV.
 
+use chrono::NaiveDate;
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::Executor as _;
@@ -7,6 +8,7 @@ use tests::engines::Isolated;
 
 use crate::dashboard::Browser;
 use crate::server::{Answer, Server, answer, config, text};
+use crate::stats_model::within_a_day;
 
 /// Sends a file and waits until its import is done.
 pub(crate) async fn import(browser: &Browser, dry_run: bool, file: impl Into<Vec<u8>>) -> Answer {
@@ -223,24 +225,24 @@ async fn imported_bytes_are_limited_per_day() {
     let free = owner.of_other_account(&server, "eve@example.com", "free").await;
     let file = "destination\nhttps://example.com\n";
     assert_eq!(import(&free, true, file).await.status, 200);
-    let used = async |bytes: i64, days_ago: i32| {
-        sqlx::query(
-            "UPDATE import_bytes SET bytes = $1, day = (now() AT TIME ZONE 'UTC')::date - $2
-             WHERE bytes > 0",
-        )
-        .bind(bytes)
-        .bind(days_ago)
-        .execute(&mut server.engines.postgres().await)
-        .await
-        .unwrap();
+    let used = async |bytes: i64, day: NaiveDate| {
+        sqlx::query("UPDATE import_bytes SET bytes = $1, day = $2 WHERE bytes > 0")
+            .bind(bytes)
+            .bind(day)
+            .execute(&mut server.engines.postgres().await)
+            .await
+            .unwrap();
     };
-    used(1 << 30, 0).await;
-    let refused = import(&free, true, file).await;
+    let (day, refused) = within_a_day(async |day| {
+        used(1 << 30, day).await;
+        import(&free, true, file).await
+    })
+    .await;
     assert_eq!(refused.status, 429);
     assert_eq!(refused.body["code"], "RATE_LIMITED");
     assert!(refused.headers.contains_key("retry-after"));
     assert_eq!(import(&owner, true, file).await.status, 200, "another account");
-    used(1 << 30, 1).await;
+    used(1 << 30, day.pred_opt().unwrap()).await;
     assert_eq!(import(&free, true, file).await.status, 200, "another day");
 }
 
@@ -253,16 +255,22 @@ pub(crate) async fn slow_down_imports(engines: &Isolated) {
     engines.postgres().await.execute(slow).await.unwrap();
 }
 
+/// Begins an import of rows whose slugs begin with `slug`, and returns its report before it is done.
+async fn begin_import(browser: &Browser, rows: i64, slug: &str) -> Value {
+    let mut file = String::from("destination,slug\n");
+    (0..rows).for_each(|number| file += &format!("https://example.com/{number},{slug}-{number}\n"));
+    let report = send(browser, "?dry_run=false", file).await.body;
+    assert_eq!(report["done"], false, "{report}");
+    report
+}
+
 #[tokio::test]
 async fn an_import_resumes_after_its_process_ended() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     slow_down_imports(&server.engines).await;
-    let mut file = String::from("destination,slug\n");
     const ROWS: i64 = 6_000;
-    (0..ROWS).for_each(|number| file += &format!("https://example.com/{number},row-{number}\n"));
-    let report = send(&owner, "?dry_run=false", file).await.body;
-    assert_eq!(report["done"], false, "{report}");
+    let report = begin_import(&owner, ROWS, "row").await;
     tests::eventually("some rows are done", async || {
         let rows = count(&server).await;
         if rows > 0 { Ok(()) } else { Err(rows) }
@@ -293,13 +301,10 @@ async fn an_import_stops_once_its_member_may_not_change_links() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
     slow_down_imports(&server.engines).await;
-    let mut file = String::from("destination,slug\n");
     const ROWS: i64 = 20_000;
-    (0..ROWS).for_each(|number| file += &format!("https://example.com/{number},{{row}}-{number}\n"));
     for name in ["demoted", "removed"] {
         let (member, id) = owner.with_member(&server, &format!("{name}@example.com"), "editor").await;
-        let report = send(&member, "?dry_run=false", file.replace("{row}", name)).await.body;
-        assert_eq!(report["done"], false, "{report}");
+        let report = begin_import(&member, ROWS, name).await;
         let path = format!("/app/api/members/{id}");
         let changed = match name {
             "demoted" => owner.send(Method::PATCH, &path, Some(json!({"role": "viewer"}))).await,

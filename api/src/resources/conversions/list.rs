@@ -76,10 +76,10 @@ impl From<ListedRow> for FullConversion {
 }
 
 impl FullConversion {
-    fn hide_personal_fields(&mut self) {
-        (self.external_user_id, self.user_name, self.user_email) = (None, None, None);
-        // Its path and query may name a person. The host stays.
-        self.page_url = None;
+    /// Returns a conversion without what a viewer does not see. The host stays.
+    fn seen_by_viewers(self) -> Self {
+        // The path and query of a page may name a person.
+        Self { external_user_id: None, user_name: None, user_email: None, page_url: None, ..self }
     }
 }
 
@@ -120,10 +120,11 @@ pub(crate) async fn list(
     let last = rows.last().filter(|_| has_more);
     let next_cursor =
         last.map(|row| encode_cursor(&Cursor::Conversions(row.clicked_at.timestamp_micros(), row.id)));
-    let mut conversions: Vec<_> = rows.into_iter().map(FullConversion::from).collect();
-    if caller.is_viewer() {
-        conversions.iter_mut().for_each(FullConversion::hide_personal_fields);
-    }
+    let conversions = rows.into_iter().map(FullConversion::from);
+    let conversions = match caller.is_viewer() {
+        true => conversions.map(FullConversion::seen_by_viewers).collect(),
+        false => conversions.collect(),
+    };
     Ok(Conversions { conversions, next_cursor })
 }
 
