@@ -1,6 +1,7 @@
 //! Creates topics and updates their settings.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::admin::{
@@ -11,12 +12,16 @@ use rdkafka::error::KafkaError;
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaErrorCode;
+use tokio::time::{Instant, sleep};
 
 use super::context::metadata;
 use super::{Context, KafkaConfig};
 
 /// Timeout of one request to the brokers.
 const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The pause before a broker is asked again for a topic that it does not know yet.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Selects the brokers' `default.replication.factor`.
 const BROKER_DEFAULT: i32 = -1;
@@ -71,6 +76,12 @@ pub enum EnsureError {
         /// Kafka's reason.
         source: RDKafkaErrorCode,
     },
+    /// A topic exists, but the brokers do not describe it.
+    #[error("topic {topic} exists, but Kafka's brokers do not describe it")]
+    Undescribed {
+        /// The full name.
+        topic: String,
+    },
     /// The thread that fetches metadata panicked.
     #[error("the request for Kafka's metadata panicked")]
     Panicked(#[from] tokio::task::JoinError),
@@ -107,7 +118,42 @@ async fn ensure(
         config.client_config("migrate").create_with_context(Context::default())?;
     let client: BaseProducer<Context> =
         config.client_config("migrate").create_with_context(Context::default())?;
-    let existing: BTreeMap<String, Existing> = tokio::task::spawn_blocking(move || {
+    let client = Arc::new(client);
+    let mut known = known_topics(&client).await?;
+    let wanted = config.topic_replicas.map(usize::from);
+    let in_sync = wanted.map(in_sync);
+
+    let mut ensured = Vec::with_capacity(specs.len());
+    for spec in specs {
+        let topic = config.topic(spec.name);
+        let mut settings = spec.config.to_vec();
+        settings.extend(in_sync.as_deref().map(|count| (IN_SYNC, count)));
+        let is_new = !known.contains_key(&topic);
+        let with_replicas = TopicSpec { config: &settings, ..*spec };
+        let created = is_new && (!applies || create(&admin, &topic, &with_replicas, wanted).await?);
+        if is_new && !created {
+            // It was created by another process, or just before, and the asked broker does not know it yet.
+            known = with_topic(&client, &topic).await?;
+        }
+        let found = known.get(&topic).copied();
+        let replicas = found.map(|found| found.replicas);
+        let missing_replicas = replicas.filter(|replicas| wanted.is_some_and(|wanted| *replicas < wanted));
+        // With fewer replicas, Kafka would take no more records.
+        let possible = if missing_replicas.is_some() { *spec } else { with_replicas };
+        let altered = if created { Vec::new() } else { alter(&admin, &topic, &possible, applies).await? };
+        let partitions = found.map(|found| found.partitions);
+        let differing_partitions = partitions.filter(|count| usize::try_from(spec.partitions) != Ok(*count));
+        ensured.push(EnsuredTopic { topic, created, altered, differing_partitions, missing_replicas });
+    }
+    Ok(ensured)
+}
+
+/// Reads the topics that exist, by their names.
+async fn known_topics(
+    client: &Arc<BaseProducer<Context>>,
+) -> Result<BTreeMap<String, Existing>, EnsureError> {
+    let client = Arc::clone(client);
+    let topics = tokio::task::spawn_blocking(move || {
         let metadata = metadata(&client, TIMEOUT)?;
         let existing = |topic: &MetadataTopic| Existing {
             partitions: topic.partitions().len(),
@@ -115,29 +161,26 @@ async fn ensure(
         };
         let topics = metadata.topics().iter().map(|topic| (topic.name().to_owned(), existing(topic)));
         Ok::<_, KafkaError>(topics.collect())
-    })
-    .await??;
-    let wanted = config.topic_replicas.map(usize::from);
+    });
+    Ok(topics.await??)
+}
 
-    let mut ensured = Vec::with_capacity(specs.len());
-    for spec in specs {
-        let topic = config.topic(spec.name);
-        let found = existing.get(&topic).copied();
-        let replicas = found.map(|found| found.replicas);
-        let missing_replicas = replicas.filter(|replicas| wanted.is_some_and(|wanted| *replicas < wanted));
-        // With fewer replicas, Kafka would take no more records.
-        let in_sync = wanted.filter(|_| missing_replicas.is_none()).map(in_sync);
-        let settings: Vec<(&str, &str)> =
-            spec.config.iter().copied().chain(in_sync.as_deref().map(|count| (IN_SYNC, count))).collect();
-        let with_replicas = TopicSpec { config: &settings, ..*spec };
-        let created = found.is_none() && (!applies || create(&admin, &topic, &with_replicas, wanted).await?);
-        let altered =
-            if created { Vec::new() } else { alter(&admin, &topic, &with_replicas, applies).await? };
-        let partitions = found.map(|found| found.partitions);
-        let differing_partitions = partitions.filter(|count| usize::try_from(spec.partitions) != Ok(*count));
-        ensured.push(EnsuredTopic { topic, created, altered, differing_partitions, missing_replicas });
+/// Reads the topics once one that exists is among them.
+async fn with_topic(
+    client: &Arc<BaseProducer<Context>>,
+    topic: &str,
+) -> Result<BTreeMap<String, Existing>, EnsureError> {
+    let until = Instant::now() + TIMEOUT;
+    loop {
+        let known = known_topics(client).await?;
+        if known.contains_key(topic) {
+            return Ok(known);
+        }
+        if Instant::now() > until {
+            return Err(EnsureError::Undescribed { topic: topic.to_owned() });
+        }
+        sleep(PAUSE).await;
     }
-    Ok(ensured)
 }
 
 /// Increases the partitions of a topic, by its name without prefix.
