@@ -91,9 +91,9 @@ pub async fn run(
     tasks.spawn(async move {
         enqueue::enqueue(kafka, into, handover, enqueueing, tracer, stop).await.context("cannot read events")
     });
-    let (present, stop) = (pool.clone(), shutdown.clone());
+    let present = pool.clone();
     tasks.spawn(async move {
-        leases::watch_over(present, numbered, stop).await;
+        leases::watch_over(present, numbered).await;
         Ok(())
     });
     let (cleaned, stop) = (pool.clone(), shutdown.clone());

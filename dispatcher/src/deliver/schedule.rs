@@ -65,7 +65,8 @@ const STOP_RELEASING_BEFORE: Duration = Duration::from_secs(1);
 
 /// Delivers until a stop is requested, then waits for the attempts in flight.
 ///
-/// `number` is this dispatcher's number in leases; nothing is sent before it has one.
+/// `number` is this dispatcher's number in leases; nothing is sent before it has one. It is received until the last
+/// outcome is written.
 pub(crate) async fn deliver(
     sender: Sender,
     tuning: Tuning,

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use service::LogLimit;
 use service::postgres::accepts_writes;
-use service::{LogLimit, Shutdown};
 use sqlx::{ConnectOptions as _, PgConnection, PgPool};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -21,21 +21,26 @@ const MISSED_CHECKS: u32 = 4;
 /// Timeout of a check, and of releasing one dispatcher's leases.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Registers this dispatcher and releases the leases of dead ones, until a stop is requested.
+/// Registers this dispatcher and releases the leases of dead ones, until nobody receives its number any more: while it
+/// finishes attempts after a stop was requested, others must not take its leases over.
 ///
 /// `number` is this dispatcher's number in leases; `None` before the first registration.
-pub(crate) async fn watch_over(pool: PgPool, number: watch::Sender<Option<i32>>, shutdown: Shutdown) {
+pub(crate) async fn watch_over(pool: PgPool, number: watch::Sender<Option<i32>>) {
+    tokio::select! {
+        () = number.closed() => {}
+        () = watch_on(&pool, &number) => {}
+    }
+}
+
+async fn watch_on(pool: &PgPool, number: &watch::Sender<Option<i32>>) {
     let mut connection: Option<PgConnection> = None;
     let log_limit = LogLimit::default();
     let mut suspects: HashMap<i32, u32> = HashMap::new();
     let mut checks = interval(CHECK_INTERVAL);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while !shutdown.requested() {
-        tokio::select! {
-            _ = checks.tick() => {}
-            () = shutdown.wait() => break,
-        }
-        match within(check(&pool, &mut connection, &number)).await {
+    loop {
+        checks.tick().await;
+        match within(check(pool, &mut connection, number)).await {
             Ok(dead) => {
                 let checks = |other: &i32| suspects.get(other).copied().unwrap_or_default() + 1;
                 suspects = dead.iter().map(|other| (*other, checks(other))).collect();
@@ -50,7 +55,7 @@ pub(crate) async fn watch_over(pool: PgPool, number: watch::Sender<Option<i32>>,
         }
         // On another connection with its own timeout, so that this dispatcher stays registered however slow it is.
         for (&other, _) in suspects.iter().filter(|(_, checks)| **checks >= MISSED_CHECKS) {
-            if let Err(failure) = within(release_leases(&pool, other)).await {
+            if let Err(failure) = within(release_leases(pool, other)).await {
                 tracing::warn!("cannot release the leases of dispatcher {other}: {failure}");
             }
         }

@@ -64,11 +64,7 @@ async fn leases_of_a_killed_dispatcher_are_released_before_they_expire() {
     world.click(workspace, Class::Human).await;
     receiver.receives(8).await;
     let second = world.dispatcher().await;
-    eventually("both exist", async || match world.number("SELECT count(*) FROM dispatchers").await {
-        2 => Ok(()),
-        count => Err(count),
-    })
-    .await;
+    world.dispatchers(2).await;
     first.kill().await;
     // The takeover takes about two seconds. The leases last for ten minutes, longer than this waits.
     world.done().await;
@@ -173,6 +169,28 @@ async fn a_stopped_dispatcher_finishes_attempts_in_flight_and_releases_the_rest(
         receiver.requests().iter().map(|request| request.delivery().to_owned()).collect();
     assert_eq!((ids.len(), receiver.requests().len()), (40, 40), "stopping repeats nothing");
     dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_takes_over_what_a_stopped_dispatcher_still_finishes() {
+    let world = World::new().await;
+    let (release, released) = watch::channel(false);
+    let receiver = Receiver::start(move |_, _| Answer::Held(released.clone(), 200)).await;
+    let workspace = world.workspace("business").await;
+    world.endpoint(workspace, &receiver.url("/"), &["click.created"]).await;
+    let leaving = start(&world).await;
+    world.click(workspace, Class::Human).await;
+    receiver.receives(1).await;
+    let other = start(&world).await;
+    world.dispatchers(2).await;
+    let stopped = tokio::spawn(leaving.stop());
+    // A dispatcher that is gone is taken over after two seconds, or later on a busy machine.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    release.send(true).unwrap();
+    stopped.await.unwrap();
+    world.done().await;
+    assert_eq!(receiver.count(), 1, "the stopped dispatcher delivered it");
+    other.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

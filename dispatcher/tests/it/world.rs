@@ -383,6 +383,17 @@ impl World {
         .await
     }
 
+    /// Waits until this number of dispatchers is registered.
+    pub(crate) async fn dispatchers(&self, number: i64) {
+        eventually("the dispatchers are registered", async || {
+            match self.number("SELECT count(*) FROM dispatchers").await {
+                count if count == number => Ok(()),
+                count => Err(count),
+            }
+        })
+        .await;
+    }
+
     /// Runs a statement and returns its only number.
     pub(crate) async fn number(&self, statement: &'static str) -> i64 {
         sqlx::query_scalar(statement).fetch_one(&self.pool).await.unwrap()
