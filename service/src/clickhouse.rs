@@ -2,6 +2,7 @@
 
 mod places;
 mod replicas;
+pub mod text;
 mod url;
 
 use std::sync::Arc;

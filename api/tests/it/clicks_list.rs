@@ -185,6 +185,34 @@ async fn link_with_clicks(server: &Server, number: usize, columns: &[(&str, &str
     id
 }
 
+/// ClickHouse's client takes the end of an answer, and of each piece of it, for an error if it looks like one.
+#[tokio::test]
+async fn a_text_that_looks_like_an_error_of_clickhouse_is_a_text() {
+    const CLICKS: usize = 20_000;
+    const TEXT: &str = "~Code:DB::Exception:))\n";
+    let server = Server::start().await;
+    let columns = ["referrer", "utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content"];
+    let columns = [&columns[..], &["external_click_id"]].concat();
+    let value = format!("'{}'", TEXT.escape_default());
+    let values: Vec<(&str, &str)> = columns.iter().map(|column| (*column, &*value)).collect();
+    let id = link_with_clicks(&server, CLICKS, &values).await;
+
+    let link = format!("/api/links/{id}");
+    let page = server.send(Method::GET, &format!("{link}/clicks?limit=1"), None).await;
+    assert_eq!(page.status, 200, "{}", page.body);
+    for column in &columns {
+        assert_eq!(page.body["clicks"][0][column], TEXT, "{column}");
+    }
+    for dimension in ["referrer", "utm_source", "utm_medium", "utm_campaign"] {
+        let breakdown = server.send(Method::GET, &format!("{link}/stats/{dimension}"), None).await;
+        assert_eq!(breakdown.status, 200, "{dimension}: {}", breakdown.body);
+        assert_eq!(breakdown.body["items"][0]["value"], TEXT, "{dimension}");
+        assert_eq!(breakdown.body["items"][0]["total_clicks"], CLICKS, "{dimension}");
+    }
+    let (_, lines) = export(&server, &format!("{link}/clicks"), "application/x-ndjson").await;
+    assert_each_once(&lines, CLICKS);
+}
+
 /// Asserts that an export has the clicks of [`link_with_clicks`], each once, newest first.
 fn assert_each_once(lines: &str, number: usize) {
     let read: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -4,7 +4,7 @@ use clickhouse::Row;
 use clickhouse::error::Result;
 use schemas::clickhouse::rollup::DIMENSIONS;
 use serde::Deserialize;
-use service::clickhouse::quoted;
+use service::clickhouse::{quoted, text};
 use service::http::ApiError;
 
 use super::counts::{Count, by_class};
@@ -46,12 +46,14 @@ pub(crate) struct Item {
 
 #[derive(Row, Deserialize)]
 struct ValueRow {
-    k: String,
+    #[serde(deserialize_with = "text::decoded")]
+    value: String,
 }
 
 #[derive(Row, Deserialize)]
 struct ItemRow {
-    k: String,
+    #[serde(deserialize_with = "text::decoded")]
+    value: String,
     total: u64,
     unique: u64,
 }
@@ -79,17 +81,20 @@ pub(crate) async fn breakdown(
     let mut key = Key { of_rollup: "value".to_owned(), of_raw, only: None, whole: None };
     // First the values, then their visitors: most states belong to values that are not shown.
     let Some(rows) = question.rows(snapshot, &rollup, &key, &window, false) else { return Ok(Vec::new()) };
-    let sql = format!("SELECT k FROM ({rows}) GROUP BY k ORDER BY sum(n) DESC, k LIMIT {limit}");
+    let value = text::encoded("k");
+    let sql =
+        format!("SELECT {value} AS value FROM ({rows}) GROUP BY k ORDER BY sum(n) DESC, k LIMIT {limit}");
     let values = queries.query(&sql).fetch_all::<ValueRow>().await?;
     if values.is_empty() {
         return Ok(Vec::new());
     }
-    let list: Vec<String> = values.iter().map(|ValueRow { k }| quoted(k)).collect();
+    let list: Vec<String> = values.iter().map(|row| quoted(&row.value)).collect();
     key.only = Some(list.join(", "));
     let Some(rows) = question.rows(snapshot, &rollup, &key, &window, true) else { return Ok(Vec::new()) };
-    let sql = added_up(&rows, "ORDER BY total DESC, k");
+    let counted = added_up(&rows, "");
+    let sql = format!("SELECT {value} AS value, total, unique FROM ({counted}) ORDER BY total DESC, k");
     let rows = queries.query(&sql).fetch_all::<ItemRow>().await?;
-    let item = |ItemRow { k, total, unique }| Item { value: k, count: Count { total, unique } };
+    let item = |ItemRow { value, total, unique }| Item { value, count: Count { total, unique } };
     Ok(rows.into_iter().map(item).collect())
 }
 

@@ -6,6 +6,7 @@ use clickhouse::Row;
 use clickhouse::error::Result;
 use clickhouse::query::RowCursor;
 use serde::Deserialize;
+use service::clickhouse::text;
 use uuid::Uuid;
 
 use super::query_pool::QueryPool;
@@ -21,6 +22,10 @@ const LEAST_SPAN: i64 = 1_000;
 
 /// The growth of the range after one with too few clicks.
 const GROWTH: i64 = 8;
+
+/// The columns with what visitors wrote.
+const TEXTS: [&str; 7] =
+    ["referrer", "utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content", "external_click_id"];
 
 /// A click's place in the order: its time, and its unique position in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,12 +51,19 @@ pub(crate) struct ClickRow {
     pub(crate) device_type: String,
     pub(crate) browser: String,
     pub(crate) os: String,
+    #[serde(deserialize_with = "text::decoded")]
     pub(crate) referrer: String,
+    #[serde(deserialize_with = "text::decoded")]
     pub(crate) utm_source: String,
+    #[serde(deserialize_with = "text::decoded")]
     pub(crate) utm_medium: String,
+    #[serde(deserialize_with = "text::decoded")]
     pub(crate) utm_campaign: String,
+    #[serde(deserialize_with = "text::decoded")]
     pub(crate) utm_term: String,
+    #[serde(deserialize_with = "text::decoded")]
     pub(crate) utm_content: String,
+    #[serde(deserialize_with = "text::decoded")]
     pub(crate) external_click_id: String,
 }
 
@@ -157,13 +169,13 @@ async fn select(
     let sql = format!(
         "SELECT toUnixTimestamp64Milli(occurred_at) AS at, src, koff, link_id, click_id, slug,
                 toString(class) AS class, toString(country) AS country, toString(device_type) AS device_type,
-                toString(browser) AS browser, toString(os) AS os, referrer, utm_source, utm_medium,
-                utm_campaign, utm_term, utm_content, external_click_id
+                toString(browser) AS browser, toString(os) AS os, {texts}
          FROM {clicks}
          WHERE workspace_id = toUUID('{workspace}') AND {of} AND {class} AND occurred_at >= {from} AND {before}
            AND broker_ts >= {from}{counted}
          ORDER BY occurred_at DESC, src DESC, koff DESC
          LIMIT {limit}",
+        texts = TEXTS.map(|column| format!("{} AS {column}", text::encoded(column))).join(", "),
         clicks = queries.client.everywhere().await?.of("clicks"),
         workspace = question.workspace,
         of = question.of.of_raw(question.workspace),

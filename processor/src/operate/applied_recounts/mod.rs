@@ -10,6 +10,7 @@ use schemas::message::Class;
 use schemas::row::ClickRow;
 use uuid::Uuid;
 
+use self::store::ClassifiedRow;
 use crate::clickhouse::StoreError;
 use crate::clickhouse::statements::{Statements, next};
 
@@ -62,13 +63,12 @@ impl AppliedRecounts {
             }
         }
         let mut rows = store::classifications(statements)?;
-        while let Some((recount, user_agent, purpose, class, device_type, browser, os)) =
-            next(&mut rows).await?
-        {
-            let Ok(recount) = recount.parse() else { continue };
-            let classification = Classification { class, device_type, browser, os };
+        while let Some(row) = next(&mut rows).await? {
+            let ClassifiedRow { recount, agent, why, kind, device, program, system } = row;
+            let classification =
+                Classification { class: kind, device_type: device, browser: program, os: system };
             let classifications = applied.classifications.entry(recount).or_default();
-            classifications.entry(user_agent).or_default().insert(purpose, classification);
+            classifications.entry(agent).or_default().insert(why, classification);
         }
         Ok(applied)
     }

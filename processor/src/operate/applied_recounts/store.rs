@@ -1,6 +1,10 @@
 //! The statements for applied recounts.
 
+use clickhouse::Row;
 use clickhouse::query::RowCursor;
+use serde::Deserialize;
+use service::clickhouse::text;
+use uuid::Uuid;
 
 use crate::clickhouse::StoreError;
 use crate::clickhouse::statements::Statements;
@@ -12,13 +16,29 @@ pub(super) async fn days(statements: &Statements) -> Result<Vec<(String, String)
     statements.fetch_all(SQL).await
 }
 
-/// A recount, a User-Agent, a purpose, and their class, device type, browser and operating system.
-pub(super) type Row = (String, String, String, String, String, String, String);
+/// What a recount made of a User-Agent with a purpose.
+#[derive(Row, Deserialize)]
+pub(super) struct ClassifiedRow {
+    #[serde(with = "clickhouse::serde::uuid")]
+    pub(super) recount: Uuid,
+    #[serde(deserialize_with = "text::decoded")]
+    pub(super) agent: String,
+    #[serde(deserialize_with = "text::decoded")]
+    pub(super) why: String,
+    pub(super) kind: String,
+    pub(super) device: String,
+    pub(super) program: String,
+    pub(super) system: String,
+}
 
 /// Returns the classifications of the applied recounts.
-pub(super) fn classifications(statements: &Statements) -> Result<RowCursor<Row>, StoreError> {
-    const SQL: &str = "SELECT toString(recount), user_agent, purpose, toString(class), \
-                              toString(device_type), toString(browser), toString(os) FROM recounts \
-                       WHERE recounts.recount IN (SELECT recount FROM rebuilds)";
-    statements.fetch(SQL)
+pub(super) fn classifications(statements: &Statements) -> Result<RowCursor<ClassifiedRow>, StoreError> {
+    let sql = format!(
+        "SELECT recount, {agent} AS agent, {why} AS why, toString(class) AS kind, toString(device_type) AS device, \
+                toString(browser) AS program, toString(os) AS system \
+         FROM recounts WHERE recounts.recount IN (SELECT recount FROM rebuilds)",
+        agent = text::encoded("user_agent"),
+        why = text::encoded("toString(purpose)"),
+    );
+    statements.fetch(&sql)
 }

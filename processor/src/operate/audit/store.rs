@@ -10,7 +10,7 @@ use schemas::clickhouse::rollup::{DIMENSIONS, is_active};
 use schemas::clickhouse::{EXACT_VISITORS, PRECISION};
 use schemas::id::{LinkId, WorkspaceId};
 use serde::Deserialize;
-use service::clickhouse::{Clickhouse, Everywhere};
+use service::clickhouse::{Clickhouse, Everywhere, text};
 use uuid::Uuid;
 
 use super::report::{Difference, Former, Kind, Report, Totals};
@@ -81,7 +81,8 @@ struct Doubled {
 #[derive(Row, Deserialize)]
 struct Unequal {
     dim: String,
-    val: String,
+    #[serde(deserialize_with = "text::decoded")]
+    value: String,
     per: String,
     of_slice: String,
     #[serde(with = "clickhouse::serde::uuid")]
@@ -354,7 +355,7 @@ impl AuditStore {
         // Rollups without clicks would not be noticed by their sums, so both sides are asked for what they have. Beyond
         // what is exact, the order of merging may round the visitors differently.
         let sql = format!(
-            "SELECT dim, val, per, toString(day) AS of_slice, workspace, link, kind, \
+            "SELECT dim, {value} AS value, per, toString(day) AS of_slice, workspace, link, kind, \
                     toString(since) AS start, sumIf(n, side = 0) AS raw, sumIf(n, side = 1) AS rolled, \
                     uniqCombined64MergeIf({PRECISION})(v, side = 0) AS raw_visitors, \
                     uniqCombined64MergeIf({PRECISION})(v, side = 1) AS rolled_visitors \
@@ -363,7 +364,8 @@ impl AuditStore {
              GROUP BY dim, val, per, day, workspace, link, kind, since \
              HAVING raw != rolled OR abs(toInt64(raw_visitors) - toInt64(rolled_visitors)) \
                     > if(raw_visitors < {EXACT_VISITORS}, 0, raw_visitors / 1000) \
-             ORDER BY day, workspace, link, per, since LIMIT {LIMIT}"
+             ORDER BY day, workspace, link, per, since LIMIT {LIMIT}",
+            value = text::encoded("val"),
         );
         let rows: Vec<Unequal> = self.statements.fetch_all(&sql).await?;
         Ok(rows.into_iter().map(Unequal::describe).collect())
@@ -400,8 +402,9 @@ const NOT_DELETED: &str = "link_id NOT IN (SELECT link_id FROM deleted_links)";
 
 impl Unequal {
     fn describe(self) -> Difference {
-        let Self { dim, val, per, of_slice, kind, start, raw, rolled, .. } = self;
-        let what = if val.is_empty() && dim.is_empty() { kind } else { format!("{dim} '{val}' of {kind}") };
+        let Self { dim, value, per, of_slice, kind, start, raw, rolled, .. } = self;
+        let what =
+            if value.is_empty() && dim.is_empty() { kind } else { format!("{dim} '{value}' of {kind}") };
         let detail = format!(
             "{what} in the {per} of {start}: {raw} clicks of {} visitors by raw rows, {rolled} of {} by rollups",
             self.raw_visitors, self.rolled_visitors

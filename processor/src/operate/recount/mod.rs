@@ -197,10 +197,9 @@ struct Found {
 
 impl Found {
     fn add(&mut self, scanned: Scanned, agents: &Agents) {
-        let Scanned { workspace, link, user_agent, why, kind, device, program, system, days, clicks } =
-            scanned;
+        let Scanned { workspace, link, agent, why, kind, device, program, system, days, clicks } = scanned;
         let stored = Classification { class: kind, device_type: device, browser: program, os: system };
-        let classification = classify(agents, &user_agent, &why);
+        let classification = classify(agents, &agent, &why);
         if classification == stored {
             return;
         }
@@ -210,7 +209,7 @@ impl Found {
             let key = (workspace, link, stored.class, classification.class.clone());
             *self.differences.entry(key).or_default() += clicks;
         }
-        self.classifications.insert((user_agent, why), classification);
+        self.classifications.insert((agent, why), classification);
     }
 
     /// Adds broker days, given as days since 1970, on which something changes.

@@ -5,7 +5,7 @@ use clickhouse::Row;
 use clickhouse::query::RowCursor;
 use schemas::referrer::WITHOUT_WWW;
 use serde::{Deserialize, Serialize};
-use service::clickhouse::Clickhouse;
+use service::clickhouse::{Clickhouse, text};
 use uuid::Uuid;
 
 use crate::clickhouse::StoreError;
@@ -22,7 +22,9 @@ pub(super) struct Scanned {
     pub(super) workspace: Uuid,
     #[serde(with = "clickhouse::serde::uuid")]
     pub(super) link: Uuid,
-    pub(super) user_agent: String,
+    #[serde(deserialize_with = "text::decoded")]
+    pub(super) agent: String,
+    #[serde(deserialize_with = "text::decoded")]
     pub(super) why: String,
     pub(super) kind: String,
     pub(super) device: String,
@@ -58,12 +60,14 @@ impl RecountStore {
     /// Returns what the clicks for which a condition holds say, by link; those without a User-Agent say nothing.
     pub(super) async fn scan(&self, condition: &str) -> Result<RowCursor<Scanned>, StoreError> {
         let sql = format!(
-            "SELECT workspace_id AS workspace, link_id AS link, user_agent, toString(purpose) AS why, \
+            "SELECT workspace_id AS workspace, link_id AS link, {agent} AS agent, {why} AS why, \
                     toString(class) AS kind, toString(device_type) AS device, toString(browser) AS program, \
                     toString(os) AS system, groupUniqArray(toUInt16(toDate(broker_ts))) AS days, count() AS clicks \
              FROM {clicks} WHERE user_agent != '' AND {condition} \
                AND link_id NOT IN (SELECT link_id FROM deleted_links) \
-             GROUP BY workspace, link, user_agent, why, kind, device, program, system",
+             GROUP BY workspace, link, user_agent, purpose, kind, device, program, system",
+            agent = text::encoded("user_agent"),
+            why = text::encoded("toString(purpose)"),
             clicks = self.statements.client.everywhere().await?.of("clicks")
         );
         self.statements.fetch(&sql)
