@@ -43,7 +43,7 @@ impl User {
 }
 
 /// The tables of Postgres, with what the API and the dispatcher may do.
-const POSTGRES: [(&str, &str, &str); 32] = {
+const POSTGRES: [(&str, &str, &str); 33] = {
     const READ: &str = "SELECT";
     const ADD: &str = "SELECT, INSERT";
     const CHANGE: &str = "SELECT, INSERT, UPDATE";
@@ -55,6 +55,7 @@ const POSTGRES: [(&str, &str, &str); 32] = {
         // Entries stay; the names in those of a deleted account go.
         ("audit_trail", "SELECT, INSERT, UPDATE (details)", ""),
         ("blocked_hosts", QUEUE, ""),
+        ("conversion_days", ALL, ""),
         ("conversions", ALL, ""),
         ("deleted_links", ADD, ""),
         ("dispatchers", "", QUEUE),

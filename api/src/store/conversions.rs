@@ -65,6 +65,9 @@ pub(crate) async fn remove_personal_fields(
     }
 }
 
+/// The most conversions that an account may have on a day of UTC. Anyone who holds click ids registers conversions.
+pub(crate) const MOST_PER_DAY: i64 = 100_000;
+
 /// The outcome of an insert.
 pub(crate) enum Outcome {
     Registered,
@@ -72,9 +75,12 @@ pub(crate) enum Outcome {
     NoSuchLink,
     /// The click has a conversion.
     Exists,
+    /// The account has [`MOST_PER_DAY`] today.
+    TooMany,
 }
 
-/// Inserts a conversion and its outbox row in one transaction.
+/// Inserts a conversion and its outbox row in one transaction, which counts it in its account's day. It counts last,
+/// so that conversions of an account wait for each other only while one is being confirmed.
 pub(crate) async fn insert(pool: &PgPool, row: &ConversionRow) -> sqlx::Result<Outcome> {
     let mut transaction = pool.begin().await?;
     // The share lock delays a deletion of the link until the conversion is there to be deleted with it.
@@ -117,8 +123,28 @@ pub(crate) async fn insert(pool: &PgPool, row: &ConversionRow) -> sqlx::Result<O
         created_at: row.created_at,
     };
     outbox::enqueue_all(&mut transaction, [published.message()]).await?;
+    if !count_in_day(&mut transaction, workspace).await? {
+        return Ok(Outcome::TooMany);
+    }
     transaction.commit().await?;
     Ok(Outcome::Registered)
+}
+
+/// Counts a conversion in the day of its workspace's account; false when the account has had its most today.
+async fn count_in_day(connection: &mut PgConnection, workspace: Uuid) -> sqlx::Result<bool> {
+    let counted = sqlx::query(
+        "INSERT INTO conversion_days AS d (account_id, day, conversions)
+         SELECT account_id, (now() AT TIME ZONE 'UTC')::date, 1 FROM workspaces WHERE id = $1
+         ON CONFLICT (account_id) DO UPDATE
+         SET day = excluded.day,
+             conversions = CASE WHEN d.day = excluded.day THEN d.conversions + 1 ELSE 1 END
+         WHERE d.day <> excluded.day OR d.conversions < $2",
+    )
+    .bind(workspace)
+    .bind(MOST_PER_DAY)
+    .execute(connection)
+    .await?;
+    Ok(counted.rows_affected() == 1)
 }
 
 /// A conversion, as topic `conversions` has it.

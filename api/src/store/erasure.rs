@@ -80,6 +80,7 @@ pub(crate) async fn delete_rest(
         ("users", "account_id = $1"),
         ("workspaces", "account_id = $1"),
         ("request_windows", "account_id = $1"),
+        ("conversion_days", "account_id = $1"),
         ("import_bytes", "account_id = $1"),
         ("accounts", "id = $1"),
     ];

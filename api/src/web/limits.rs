@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Timelike as _, Utc};
 use governor::clock::{Clock as _, DefaultClock};
 use governor::middleware::StateInformationMiddleware;
 use governor::{Quota, RateLimiter};
@@ -28,6 +28,11 @@ const BUCKETS: u64 = 100_000;
 
 /// "Unlimited" in a header: the largest number that every client can read.
 const UNLIMITED: i64 = i32::MAX as i64;
+
+/// Returns the time until the next day begins in UTC.
+pub(crate) fn until_midnight(now: DateTime<Utc>) -> Duration {
+    Duration::from_secs(u64::from(86_400 - now.num_seconds_from_midnight()))
+}
 
 /// What is left of a caller's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! Conversions over HTTP.
 
-use chrono::{TimeDelta, Utc};
+use std::cell::Cell;
+
+use chrono::{NaiveDate, TimeDelta, Utc};
 use reqwest::Method;
 use schemas::id::LinkId;
 use schemas::message::{Class, Click, Message as _};
@@ -9,7 +11,7 @@ use serde_json::{Value, json};
 use tests::log::records;
 
 use crate::server::{Answer, Server, answer, text};
-use crate::stats_model::{conversion, store_conversions, store_rows};
+use crate::stats_model::{conversion, store_conversions, store_rows, within_a_day};
 
 async fn convert(server: &Server, body: &serde_json::Value) -> Answer {
     answer(server.request(Method::POST, "/api/conversions").json(body)).await
@@ -71,6 +73,55 @@ async fn only_clicks_of_existing_links_convert() {
     }
     server.send(Method::DELETE, &format!("/api/links/{}", text(&link["id"])), None).await;
     assert_eq!(convert(&server, &json!({"click_id": click_id})).await.status, 404);
+}
+
+#[tokio::test]
+async fn an_account_has_100_000_conversions_a_day() {
+    let server = Server::start().await;
+    let arguments =
+        ["create-workspace", "--account", &server.account, "--name", "Other", "--kind", "organization"];
+    let other = text(&server.admin(&arguments).await["workspace_id"]);
+    let other_key = server.create_key(&other, "read,write").await;
+    let new_link = json!({"name": "a", "destination": "https://example.com"});
+    let link = server.create_link(new_link.clone()).await;
+    let of_other = server.send_as(&other_key, Method::POST, "/api/links", Some(new_link.clone())).await.body;
+    let clicks = Cell::new(0);
+    let click = |server: &Server, link: &Value| {
+        clicks.set(clicks.get() + 1);
+        let click_id =
+            server.click_ids().mint(text(&link["id"]).parse().unwrap(), Utc::now(), [clicks.get(); 10]);
+        json!({"click_id": click_id})
+    };
+    assert_eq!(convert(&server, &click(&server, &link)).await.status, 201);
+    let used = async |conversions: i64, day: NaiveDate| {
+        sqlx::query("UPDATE conversion_days SET conversions = $1, day = $2")
+            .bind(conversions)
+            .bind(day)
+            .execute(&mut server.engines.postgres().await)
+            .await
+            .unwrap();
+    };
+
+    let (day, (taken, again, one_more, refused, of_workspace)) = within_a_day(async |day| {
+        used(99_999, day).await;
+        let [last, one_more] = [click(&server, &link), click(&server, &link)];
+        let [taken, again] = [convert(&server, &last).await, convert(&server, &last).await];
+        let refused = convert(&server, &one_more).await;
+        (taken, again, one_more, refused, convert(&server, &click(&server, &of_other)).await)
+    })
+    .await;
+    assert_eq!((taken.status.as_u16(), again.status.as_u16()), (201, 409));
+    for refused in [refused, of_workspace] {
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (429, &json!("RATE_LIMITED")));
+        let wait: u32 = refused.headers["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!(wait <= 86_400, "{wait}");
+    }
+    used(100_000, day.pred_opt().unwrap()).await;
+    assert_eq!(convert(&server, &one_more).await.status, 201, "it was not stored, and yesterday is over");
+    used(100_000, day).await;
+    let server = server.with_account("business").await;
+    let link = server.create_link(new_link).await;
+    assert_eq!(convert(&server, &click(&server, &link)).await.status, 201, "of another account");
 }
 
 /// Reads a list page by page and returns its ids.

@@ -12,9 +12,10 @@ use uuid::Uuid;
 use crate::app::App;
 use crate::error::database;
 use crate::store::conversions;
-use crate::store::conversions::{ConversionRow, Outcome};
+use crate::store::conversions::{ConversionRow, MOST_PER_DAY, Outcome};
 use crate::web::caller::Anyone;
 use crate::web::faults::Faults;
+use crate::web::limits::until_midnight;
 use crate::web::request::{Argument, Json, Request};
 
 /// Longest personal field, in bytes.
@@ -43,14 +44,22 @@ impl Argument for Page {
     }
 }
 
-/// Reads `Origin` and `Referer`, ignoring values that are not URLs.
+/// Reads `Origin` and `Referer`, ignoring values that are not URLs of the web. Of a page's URL, user information and
+/// fragment are not kept.
 fn from_request(headers: &HeaderMap) -> Page {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let parsed = |text: Option<&str>| text.and_then(|text| Url::parse(text).ok());
+    let is_of_web = |url: &Url| matches!(url.scheme(), "http" | "https");
+    let parsed = |text: Option<&str>| text.and_then(|text| Url::parse(text).ok()).filter(is_of_web);
     let referer = text(REFERER).filter(|text| text.len() <= 2048);
     let host =
         parsed(text(ORIGIN)).or_else(|| parsed(referer)).and_then(|url| url.host_str().map(str::to_owned));
-    Page { host, url: parsed(referer).map(String::from) }
+    let without_secrets = |mut url: Url| {
+        url.set_fragment(None);
+        // A URL of the web has a host, so it may have user information.
+        let _ = url.set_username("").and_then(|()| url.set_password(None));
+        url.into()
+    };
+    Page { host, url: parsed(referer).map(without_secrets) }
 }
 
 /// The answer.
@@ -121,6 +130,11 @@ pub(crate) async fn create(
             },
         }),
         Outcome::NoSuchLink => Err(unknown_click()),
+        Outcome::TooMany => {
+            let message =
+                format!("The account has {MOST_PER_DAY} conversions today. Try again tomorrow, by UTC.");
+            Err(ApiError::rate_limited(message).with_retry_after(until_midnight(Utc::now())))
+        }
         Outcome::Exists => Err(ApiError::conversion_exists("A conversion already exists for this click.")),
     }
 }
@@ -156,13 +170,24 @@ mod tests {
         let both = page(&[(ORIGIN, b"https://shop.example"), (REFERER, b"https://shop.example/thanks?x=1")]);
         assert_eq!(both.host.as_deref(), Some("shop.example"));
         assert_eq!(both.url.as_deref(), Some("https://shop.example/thanks?x=1"));
+        let secret = page(&[(REFERER, b"https://ada:secret@shop.example:8443/thanks?x=1#access_token=1")]);
+        assert_eq!(secret.url.as_deref(), Some("https://shop.example:8443/thanks?x=1"));
+        assert_eq!(secret.host.as_deref(), Some("shop.example"));
         let referer_only = page(&[(REFERER, b"https://shop.example/thanks")]);
         assert_eq!(referer_only.host.as_deref(), Some("shop.example"));
     }
 
     #[test]
     fn headers_without_a_url_are_ignored() {
-        for bad in [&b"null"[..], b"\xff\xfe", b"", b"not a url"] {
+        for bad in [
+            &b"null"[..],
+            b"\xff\xfe",
+            b"",
+            b"not a url",
+            b"javascript://shop.example/%0aalert(1)",
+            b"android-app://com.example",
+            b"data:text/html,x",
+        ] {
             let page = page(&[(ORIGIN, bad), (REFERER, bad)]);
             assert!(page.host.is_none() && page.url.is_none());
         }

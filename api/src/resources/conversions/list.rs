@@ -58,28 +58,23 @@ struct FullConversion {
     created_at: DateTime<Utc>,
 }
 
-impl From<ListedRow> for FullConversion {
-    fn from(row: ListedRow) -> Self {
+impl FullConversion {
+    /// Returns a conversion as the caller may see it. A viewer sees neither its user nor more of its page than the
+    /// host, because a path or a query may name a person.
+    fn of_row(row: ListedRow, is_viewer: bool) -> Self {
+        let unless_viewer = |text: Option<String>| text.filter(|_| !is_viewer);
         Self {
             id: ConversionId::from_uuid(row.id),
             click_id: row.click_id,
             link_id: LinkId::from_uuid(row.link_id),
             clicked_at: row.clicked_at,
-            external_user_id: row.external_user_id,
-            user_name: row.user_name,
-            user_email: row.user_email,
+            external_user_id: unless_viewer(row.external_user_id),
+            user_name: unless_viewer(row.user_name),
+            user_email: unless_viewer(row.user_email),
             host: row.host,
-            page_url: row.page_url,
+            page_url: unless_viewer(row.page_url),
             created_at: row.created_at,
         }
-    }
-}
-
-impl FullConversion {
-    /// Returns a conversion without what a viewer does not see. The host stays.
-    fn seen_by_viewers(self) -> Self {
-        // The path and query of a page may name a person.
-        Self { external_user_id: None, user_name: None, user_email: None, page_url: None, ..self }
     }
 }
 
@@ -120,11 +115,8 @@ pub(crate) async fn list(
     let last = rows.last().filter(|_| has_more);
     let next_cursor =
         last.map(|row| encode_cursor(&Cursor::Conversions(row.clicked_at.timestamp_micros(), row.id)));
-    let conversions = rows.into_iter().map(FullConversion::from);
-    let conversions = match caller.is_viewer() {
-        true => conversions.map(FullConversion::seen_by_viewers).collect(),
-        false => conversions.collect(),
-    };
+    let is_viewer = caller.is_viewer();
+    let conversions = rows.into_iter().map(|row| FullConversion::of_row(row, is_viewer)).collect();
     Ok(Conversions { conversions, next_cursor })
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use chrono::{DateTime, Timelike as _, Utc};
+use chrono::Utc;
 use futures_util::{StreamExt as _, stream};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
@@ -24,6 +24,7 @@ use crate::store::imports::Report;
 use crate::store::{audit, imports};
 use crate::web::caller::{Caller, Editor};
 use crate::web::idempotency::{Answer, IdempotencyKey, NamedRequest};
+use crate::web::limits::until_midnight;
 use crate::web::request::{Argument, Body, Query, Request};
 
 /// Largest file, in bytes.
@@ -227,11 +228,6 @@ async fn receive(
             return Ok(sha256.finalize().into());
         }
     }
-}
-
-/// Returns the time until the next day begins in UTC.
-fn until_midnight(now: DateTime<Utc>) -> Duration {
-    Duration::from_secs(u64::from(86_400 - now.num_seconds_from_midnight()))
 }
 
 /// Returns the report when the import is done, or after a while.
