@@ -40,7 +40,12 @@ pub const METRICS: &[Metric] = &[
         "Clicks of deleted links, which were not stored",
     ),
     Metric::counter("hopline_processor_dead_letters_total", &[], "Records that could not be read"),
-    Metric::counter("hopline_processor_conversions_total", &[], "Conversions stored"),
+    Metric::counter("hopline_processor_conversions_total", &[], "Conversions counted"),
+    Metric::gauge(
+        "hopline_processor_waiting_conversions",
+        &[],
+        "Conversions that have waited for their click for ten seconds or more, from the processor that runs upkeep",
+    ),
     Metric::counter("hopline_processor_position_gaps_total", &[], "Offsets that the log does not have"),
     Metric::counter("hopline_processor_logs_cut_total", &[], "Logs that lost their end"),
     Metric::gauge(

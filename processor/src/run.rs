@@ -23,7 +23,7 @@ use crate::pipeline::intake;
 use crate::pipeline::lane::Tools;
 use crate::pipeline::lanes::Lanes;
 use crate::pipeline::progress::write_progress;
-use crate::upkeep::{Turn, upkeep};
+use crate::upkeep::{Turn, count_conversions, upkeep};
 
 /// Runs the processor until a stop is requested and the inserts in flight are finished.
 ///
@@ -70,6 +70,7 @@ pub async fn run(
     let (upkeep_held, held) = watch::channel(false);
     let turn = Turn::new(held, shutdown.clone());
     let audits = audits(&config, turn.clone());
+    let conversions = count_conversions(store.clone(), intake_tools.deleted_links.clone(), turn.clone());
     let upkeep = upkeep(store.clone(), config.upkeep_store(), log.clone(), config.schedule(), turn);
     let upkeep_group = format!("{group}-upkeep");
     let intake = intake::intake(&config.kafka, &upkeep_group, &intake_tools, upkeep_held, &shutdown);
@@ -82,6 +83,7 @@ pub async fn run(
         intake.map_err(anyhow::Error::from),
         write_progress(&lanes, &log, &store, &partitions, &shutdown).map(Ok),
         upkeep.map(Ok),
+        conversions.map(Ok),
         audits.map(Ok),
     )?;
     exporter.finish(&shutdown).await;

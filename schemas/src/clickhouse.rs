@@ -52,6 +52,7 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration::new(16, "intake_positions", include_str!("../clickhouse/0016_intake_positions.sql")),
     Migration::new(17, "rows_before_stretches", include_str!("../clickhouse/0017_rows_before_stretches.sql")),
     Migration::new(18, "shards", include_str!("../clickhouse/0018_shards.sql")),
+    Migration::new(19, "waiting_conversions", include_str!("../clickhouse/0019_waiting_conversions.sql")),
 ];
 
 const CLICKS: &str = include_str!("../clickhouse/0002_clicks.sql");

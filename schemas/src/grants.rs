@@ -112,7 +112,7 @@ pub fn postgres() -> Vec<(User, String)> {
 }
 
 /// The tables of ClickHouse, with what the API and the processor may do.
-const CLICKHOUSE: [(&str, &str, &str); 16] = {
+const CLICKHOUSE: [(&str, &str, &str); 17] = {
     const READ: &str = "SELECT";
     const ADD: &str = "SELECT, INSERT";
     const ALL: &str = "SELECT, INSERT, ALTER DELETE";
@@ -133,6 +133,7 @@ const CLICKHOUSE: [(&str, &str, &str); 16] = {
         ("slices", READ, ADD),
         ("sources", READ, ADD),
         ("stretches", "", ADD),
+        ("waiting_conversions", "", ALL),
     ]
 };
 

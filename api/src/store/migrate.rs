@@ -59,9 +59,11 @@ pub(crate) async fn migrate(
     copy_tables(clickhouse).await.context("creating the tables of ClickHouse's other replicas")?;
     name_shards(clickhouse).await.context("writing the shard of each source")?;
     if replaced.is_some() {
-        // Links and conversions that were lost are read again.
-        let forget = clickhouse.query_raw("TRUNCATE TABLE intake_positions").execute().await;
-        forget.context("forgetting the positions of links and conversions")?;
+        // Links and conversions that were lost are read again, and a conversion that was counted before waits again.
+        for table in ["intake_positions", "waiting_conversions"] {
+            let forget = clickhouse.query_raw(&format!("TRUNCATE TABLE {table}")).execute().await;
+            forget.context("forgetting which links and conversions were read")?;
+        }
     }
     tracing::info!(applied, "ClickHouse is up to date");
     let ensured = ensure_topics(kafka, &topics()).await.context("creating topics")?;

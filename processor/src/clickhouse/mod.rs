@@ -1,6 +1,7 @@
 //! Access to ClickHouse for the pipeline.
 
 pub mod clock;
+mod conversions;
 mod fence;
 mod positions;
 mod rows;
@@ -12,22 +13,21 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use clickhouse::Row;
 use clickhouse::query::Query;
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::DeletedLink;
-use schemas::row::CONVERSION_COLUMNS;
 use serde::Deserialize;
 use service::clickhouse::Clickhouse;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+pub(crate) use self::conversions::LookBack;
 pub use self::fence::FencingToken;
 pub(crate) use self::fence::OLDER_INSERTS_INTERVAL;
 pub use self::positions::{Position, Progress, StoredRow, Stretch};
-pub use self::rows::{After, Insertion, PossibleRepeat, RepeatKey};
+pub use self::rows::{After, ClickKey, Insertion, SoughtClick};
 
 /// How long a statement may take before its answer counts as lost.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -140,6 +140,16 @@ impl Store {
         Ok(self.client.choose_complete(tables).await?)
     }
 
+    /// Returns a store that stays with replicas that have what others stored in some tables, where one has.
+    pub(crate) async fn on_complete_replicas(&self, tables: &[&str]) -> Self {
+        let pinned = Self { client: self.client.pinned(), ..self.clone() };
+        for shard in pinned.client.each_shard().await.unwrap_or_default() {
+            // Otherwise it stays with the replica that is used.
+            let _ = shard.choose_complete(tables).await;
+        }
+        pinned
+    }
+
     /// Waits until the replica that is used has what other processors stored in some tables.
     ///
     /// # Errors
@@ -175,20 +185,6 @@ impl Store {
             .query(&format!("INSERT INTO deleted_links (link_id, deleted_at, workspace_id) VALUES {values}"))
             .with_setting("async_insert", "0");
         in_time(insert.execute()).await
-    }
-
-    /// Stores conversions, encoded by [`schemas::row::write_conversion`].
-    pub async fn insert_conversions(&self, rows: Bytes) -> Result<(), StoreError> {
-        let mut insert = self
-            .client
-            .insert_formatted_with(format!("INSERT INTO conversions ({CONVERSION_COLUMNS}) FORMAT RowBinary"))
-            .with_setting("async_insert", "0")
-            .with_setting("wait_end_of_query", "1");
-        in_time(async {
-            insert.send(rows).await?;
-            insert.end().await
-        })
-        .await
     }
 
     /// Returns the offset that follows the stored records of each partition of the topics of links and conversions.

@@ -1,6 +1,6 @@
 //! Rows of clicks: inserts and lookups.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -8,7 +8,7 @@ use clickhouse::insert_formatted::InsertFormatted;
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::row::CLICK_STRUCTURE;
 
-use super::{FencingToken, InsertError, Store, StoreError, in_time, list, outcome_of};
+use super::{FencingToken, InsertError, Store, StoreError, TIMEOUT, in_time, list, outcome_of};
 
 /// How far before the time in its message a click's row is searched.
 ///
@@ -56,9 +56,9 @@ impl After {
     }
 }
 
-/// The key by which a possible repeat is looked up.
+/// The key by which a click is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RepeatKey {
+pub struct ClickKey {
     /// The click's workspace.
     pub workspace_id: WorkspaceId,
     /// The click's link.
@@ -67,15 +67,16 @@ pub struct RepeatKey {
     pub edge_time: DateTime<Utc>,
 }
 
-/// A possible repeat, to be looked up among the stored rows.
+/// A click to be looked up among the stored rows: a possible repeat, or one that converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PossibleRepeat<'a> {
+pub struct SoughtClick<'a> {
     /// Its key.
-    pub key: RepeatKey,
+    pub key: ClickKey,
     /// Its id.
     pub click_id: &'a str,
-    /// The broker's time of this copy.
-    pub broker_ts: DateTime<Utc>,
+    /// A time at which it was there, by another clock than its edge's: the broker's time of this copy, or a
+    /// conversion's time.
+    pub seen_at: DateTime<Utc>,
 }
 
 /// The bytes of one insert.
@@ -123,7 +124,7 @@ impl Store {
     }
 
     /// Returns which of these possible repeats are stored, in any partition and of any age.
-    pub async fn stored(&self, clicks: &[PossibleRepeat<'_>]) -> Result<HashSet<String>, StoreError> {
+    pub async fn stored(&self, clicks: &[SoughtClick<'_>]) -> Result<HashSet<String>, StoreError> {
         self.stored_where("1", clicks).await
     }
 
@@ -135,7 +136,7 @@ impl Store {
     pub(crate) async fn stored_where(
         &self,
         condition: &str,
-        clicks: &[PossibleRepeat<'_>],
+        clicks: &[SoughtClick<'_>],
     ) -> Result<HashSet<String>, StoreError> {
         if clicks.is_empty() {
             return Ok(HashSet::new());
@@ -150,29 +151,39 @@ impl Store {
         &self,
         table: &str,
         condition: &str,
-        clicks: &[PossibleRepeat<'_>],
+        clicks: &[SoughtClick<'_>],
     ) -> Result<HashSet<String>, StoreError> {
+        Ok(self.times_in(table, condition, clicks).await?.into_keys().collect())
+    }
+
+    /// Returns the times of these clicks, by id, in the rows of a table that match a condition; the earliest of
+    /// several.
+    pub(super) async fn times_in(
+        &self,
+        table: &str,
+        condition: &str,
+        clicks: &[SoughtClick<'_>],
+    ) -> Result<HashMap<String, DateTime<Utc>>, StoreError> {
         let mut clicks = clicks.to_vec();
         // Rows that are close in the table are looked up together.
         clicks.sort_unstable();
-        let mut stored = HashSet::new();
+        let mut stored = HashMap::new();
         for chunk in clicks.chunks(IDS_PER_LOOKUP) {
-            let links = list(chunk.iter().map(|PossibleRepeat { key, .. }| {
+            let links = list(chunk.iter().map(|SoughtClick { key, .. }| {
                 format!("(toUUID('{}'), toUUID('{}'))", key.workspace_id.uuid(), key.link_id.uuid())
             }));
-            let millis: Vec<i64> =
-                chunk.iter().map(|possible| possible.key.edge_time.timestamp_millis()).collect();
-            let earliest = |PossibleRepeat { key, broker_ts, .. }: &PossibleRepeat<'_>| {
-                let ran_ahead = key.edge_time > *broker_ts + CLOCKS_DIFFER;
+            let millis: Vec<i64> = chunk.iter().map(|click| click.key.edge_time.timestamp_millis()).collect();
+            let earliest = |SoughtClick { key, seen_at, .. }: &SoughtClick<'_>| {
+                let ran_ahead = key.edge_time > *seen_at + CLOCKS_DIFFER;
                 if ran_ahead { 0 } else { (key.edge_time - CLOCK_AHEAD).timestamp_millis() }
             };
             let (first, last) = (chunk.iter().map(earliest).min(), millis.iter().max());
             let (Some(first), Some(last)) = (first, last) else { continue };
-            let ids: Vec<&str> = chunk.iter().map(|possible| possible.click_id).collect();
+            let ids: Vec<&str> = chunk.iter().map(|click| click.click_id).collect();
             // The row has the edge's time, or the broker's if that was earlier. The long id is read last, and
             // only where one of the two holds.
             let sql = format!(
-                "SELECT click_id FROM {} \
+                "SELECT click_id, toUnixTimestamp64Milli(occurred_at) FROM {} \
                  PREWHERE (workspace_id, link_id) IN ({links}) \
                  AND occurred_at BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC') \
                  AND (occurred_at = broker_ts OR toUnixTimestamp64Milli(occurred_at) IN ({times})) \
@@ -182,7 +193,15 @@ impl Store {
                 times = list(millis.iter()),
             );
             let query = self.client.query(&sql).bind(first).bind(last).bind(ids);
-            stored.extend(in_time(query.fetch_all::<String>()).await?);
+            let query = query.with_setting("max_execution_time", TIMEOUT.as_secs().to_string());
+            let rows: Vec<(String, i64)> = in_time(query.fetch_all()).await?;
+            for (id, millis) in rows {
+                let time = DateTime::from_timestamp_millis(millis).unwrap_or_default();
+                stored
+                    .entry(id)
+                    .and_modify(|first: &mut DateTime<Utc>| *first = time.min(*first))
+                    .or_insert(time);
+            }
         }
         Ok(stored)
     }

@@ -8,7 +8,7 @@ use schemas::id::LinkId;
 use schemas::row::{ClickRow, RowBytes};
 use tokio::time::Instant;
 
-use crate::clickhouse::{Insertion, PossibleRepeat, RepeatKey};
+use crate::clickhouse::{ClickKey, Insertion, SoughtClick};
 use crate::pipeline::dead_letter::Unreadable;
 
 /// Limits at which a batch is cut. It is also cut where the next row belongs to another table partition.
@@ -77,11 +77,11 @@ impl<'a> BatchRow<'a> {
     }
 
     /// Returns what the click is looked up by, if it is a possible repeat.
-    pub fn possible_repeat(self) -> Option<PossibleRepeat<'a>> {
+    pub fn possible_repeat(self) -> Option<SoughtClick<'a>> {
         let Self { bytes, again } = self;
         let (workspace_id, link_id) = (bytes.workspace_id(), bytes.link_id());
-        let key = RepeatKey { workspace_id, link_id, edge_time: again? };
-        Some(PossibleRepeat { key, click_id: bytes.click_id(), broker_ts: bytes.broker_ts() })
+        let key = ClickKey { workspace_id, link_id, edge_time: again? };
+        Some(SoughtClick { key, click_id: bytes.click_id(), seen_at: bytes.broker_ts() })
     }
 }
 

@@ -1,6 +1,8 @@
 //! Stores deleted links and conversions from their topics in their tables, at least once. Writing a row again has no
 //! effect.
 //!
+//! Conversions wait in a table of their own until their click is stored; see [`crate::upkeep`].
+//!
 //! Where a partition is read from is known by ClickHouse: of the position there and the offset committed to Kafka the
 //! lower one counts, so that a ClickHouse that was restored from a backup gets again what it lost.
 //!
@@ -10,10 +12,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
-use metrics::counter;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{
     BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance, StreamConsumer,
@@ -23,7 +23,6 @@ use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::{ClientContext, Message as _, Offset, TopicPartitionList};
 use schemas::message::{Conversion, DeletedLink, EdgeToken, LinkRecord, Message as _};
-use schemas::row::write_conversion;
 use schemas::topic;
 use service::kafka::{Context, DeadLetters, KafkaConfig};
 use service::{LogLimit, Shutdown};
@@ -247,17 +246,10 @@ impl Pending {
             until_done("read the deleted links", 0, &stop, || tools.deleted_links.refresh(&tools.store))
                 .await?;
         }
-        let mut rows = Vec::new();
-        for conversion in &self.conversions {
-            if !tools.deleted_links.contain(conversion.link_id) {
-                write_conversion(conversion, &mut rows);
-            }
-        }
-        if !rows.is_empty() {
-            let rows = Bytes::from(rows);
-            until_done("store conversions", 0, &stop, || tools.store.insert_conversions(rows.clone()))
-                .await?;
-            counter!("hopline_processor_conversions_total").increment(self.conversions.len() as u64);
+        self.conversions.retain(|conversion| !tools.deleted_links.contain(conversion.link_id));
+        if !self.conversions.is_empty() {
+            let insert = || tools.store.insert_waiting(&self.conversions);
+            until_done("store conversions", 0, &stop, insert).await?;
         }
         let positions: Vec<_> = self.next.elements().iter().filter_map(position).collect();
         let insert = || tools.store.insert_intake_positions(&positions);

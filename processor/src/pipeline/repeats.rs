@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::clickhouse::PossibleRepeat;
+use crate::clickhouse::SoughtClick;
 use crate::pipeline::batch::{Batch, BatchRow};
 use crate::pipeline::deleted_links::DeletedLinks;
 
@@ -48,7 +48,7 @@ impl RecentIds {
 }
 
 /// Returns the possible repeats that must be looked up among the stored clicks.
-pub fn to_look_up<'a>(batch: &'a Batch, recent_ids: &RecentIds) -> Vec<PossibleRepeat<'a>> {
+pub fn to_look_up<'a>(batch: &'a Batch, recent_ids: &RecentIds) -> Vec<SoughtClick<'a>> {
     batch
         .rows()
         .filter_map(BatchRow::possible_repeat)

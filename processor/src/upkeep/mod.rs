@@ -1,15 +1,17 @@
-//! Closes slices, purges deleted links, and removes rows that no plan shows any more.
+//! Closes slices, purges deleted links, removes rows that no plan shows any more, and counts conversions.
 //!
 //! One process at a time does this: the one that [`crate::pipeline::intake`] selects. Two may still overlap, so each
 //! insert is fenced under upkeep's own epoch, as inserts of clicks are: after the epoch is raised, a former owner's
 //! inserts fail. Interrupted work leaves rows of a version that was never activated. They are not counted, and are
-//! removed later.
+//! removed later. Conversions need no fence: counting one again
+//! changes no number.
 
 mod purge;
 mod retention;
 mod slices;
 mod store;
 mod turn;
+mod waiting;
 
 use std::time::Duration;
 
@@ -23,6 +25,7 @@ use uuid::Uuid;
 pub(crate) use retention::first_kept;
 pub use store::UpkeepStore;
 pub use turn::Turn;
+pub use waiting::count_conversions;
 
 use crate::clickhouse::clock::{Clock, ClocksDiffer};
 use crate::clickhouse::{InsertError, Store, StoreError};

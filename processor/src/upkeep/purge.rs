@@ -26,7 +26,7 @@ impl Upkeep {
             }
             let condition = format!("link_id IN ({})", list(&links));
             let mut rows = 0;
-            for table in ["counts", "breakdowns", "conversions"] {
+            for table in ["counts", "breakdowns", "conversions", "waiting_conversions"] {
                 rows += self.tables.delete(table, &condition).await?;
             }
             rows += self.tables.delete_clicks(&condition).await?;

@@ -55,6 +55,7 @@ impl Upkeep {
         for (table, _) in DERIVED {
             self.tables.erase(table).await?;
         }
+        self.tables.erase("waiting_conversions").await?;
         Ok(self.tables.erase("clicks").await?)
     }
 

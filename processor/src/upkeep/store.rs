@@ -354,6 +354,8 @@ impl UpkeepStore {
                      OR toDate(broker_ts) IN (SELECT day FROM rebuilds WHERE at > now() - INTERVAL \
                 {RECENT_REBUILD_DAYS} DAY)) AND link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id \
               UNION ALL SELECT link_id FROM conversions \
+              WHERE link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id \
+              UNION ALL SELECT link_id FROM waiting_conversions \
               WHERE link_id IN (SELECT link_id FROM deleted_links) LIMIT 1 BY link_id) LIMIT {MAX_LINKS}",
             clicks = self.clicks().await?,
             recent = recent.unwrap_or(DateTime::UNIX_EPOCH.date_naive()),

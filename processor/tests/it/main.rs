@@ -6,6 +6,7 @@ mod adopt_topic;
 mod audit;
 mod backup;
 mod clicks;
+mod conversions;
 mod counting;
 mod dead_letters;
 mod doubt;

@@ -10,7 +10,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
 use schemas::clickhouse::rollup::{Run, Scope, is_active};
 use schemas::id::LinkId;
-use schemas::message::{Conversion, DeletedLink, LinkRecord, Message as _, Version};
+use schemas::message::{DeletedLink, LinkRecord, Message as _, Version};
 use schemas::row::{ClickRow, UPKEEP};
 use schemas::topic::{self, Topic};
 use tests::engines::{Isolated, isolated};
@@ -19,6 +19,7 @@ use tests::{PATIENCE, eventually, metric};
 
 use crate::adopt_topic::FORMER;
 use crate::clicks::{Edge, click, counted, present};
+use crate::conversions::{conversion, convert};
 use crate::processor::{Processor, config};
 use crate::rollups::{assert_rollups, link, random_clicks, recent_month, store, workspace};
 
@@ -32,7 +33,7 @@ pub(crate) fn eager(isolated: &Isolated) -> Config {
     }
 }
 
-fn yesterday() -> NaiveDate {
+pub(crate) fn yesterday() -> NaiveDate {
     Utc::now().date_naive().pred_opt().unwrap()
 }
 
@@ -224,19 +225,9 @@ pub(crate) async fn delete_link(isolated: &Isolated, link: LinkId) {
 async fn rows_of(isolated: &Isolated, link: LinkId) -> String {
     let of_link = format!("link_id = toUUID('{}')", link.uuid());
     let count = |table: &str| format!("(SELECT count() FROM {table} WHERE {of_link})");
-    let tables = ["clicks", "counts", "breakdowns", "conversions"].map(count).join(", ");
+    let tables =
+        ["clicks", "counts", "breakdowns", "conversions", "waiting_conversions"].map(count).join(", ");
     isolated.clickhouse(&format!("SELECT {tables}")).await.trim().to_owned()
-}
-
-fn conversion(click: &ClickRow) -> Conversion {
-    let fixture = include_bytes!("../../../schemas/fixtures/conversion.v1.json");
-    Conversion {
-        click_id: click.click.click_id.clone(),
-        link_id: click.click.link_id,
-        workspace_id: click.click.workspace_id,
-        clicked_at: click.occurred_at(),
-        ..Conversion::decode(fixture).unwrap()
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,18 +239,18 @@ async fn rows_of_a_deleted_link_are_purged_from_every_table() {
     let gone = link(11);
     let of_gone = |row: &&ClickRow| row.click.link_id == gone;
     let converted = rows.iter().find(of_gone).unwrap();
-    write(&isolated, topic::CONVERSIONS, "key", &conversion(converted).encode()).await;
+    convert(&isolated, &conversion(converted)).await;
     // Shorter than the purge takes.
     let read_on = Duration::from_millis(50);
     let processor = Processor::start_with(Config { read_on, ..eager(&isolated) }).await;
     let closed = all_closed(&isolated).await;
     assert_rollups(&isolated, &rows, closed).await;
-    counted(&isolated, "SELECT count() FROM conversions", 1).await;
+    counted(&isolated, "SELECT count() FROM conversions FINAL", 1).await;
 
     delete_link(&isolated, gone).await;
     eventually("the link's rows are gone", async || {
         let found = rows_of(&isolated, gone).await;
-        if found == "0\t0\t0\t0" { Ok(()) } else { Err(found) }
+        if found == "0\t0\t0\t0\t0" { Ok(()) } else { Err(found) }
     })
     .await;
     let left: Vec<ClickRow> = rows.iter().filter(|row| !of_gone(row)).cloned().collect();
@@ -277,12 +268,12 @@ async fn rows_of_a_deleted_link_are_purged_from_every_table() {
     edge.send(0, &late).await;
     edge.send(0, &click("last")).await;
     counted(&isolated, "SELECT count() FROM clicks WHERE click_id = 'last'", 1).await;
-    assert_eq!(rows_of(&isolated, gone).await, "0\t0\t0\t0");
+    assert_eq!(rows_of(&isolated, gone).await, "0\t0\t0\t0\t0");
     // A late conversion of the deleted link is not stored, and the next one is.
-    write(&isolated, topic::CONVERSIONS, "key", &conversion(converted).encode()).await;
-    write(&isolated, topic::CONVERSIONS, "key", &conversion(&left[0]).encode()).await;
-    counted(&isolated, "SELECT count() FROM conversions", 1).await;
-    assert_eq!(rows_of(&isolated, gone).await, "0\t0\t0\t0");
+    convert(&isolated, &conversion(converted)).await;
+    convert(&isolated, &conversion(&left[0])).await;
+    counted(&isolated, "SELECT count() FROM conversions FINAL", 1).await;
+    assert_eq!(rows_of(&isolated, gone).await, "0\t0\t0\t0\t0");
     // A click that was stored before the lane knew of the deletion is purged too.
     let mut slipped = converted.clone();
     (slipped.koff, slipped.broker_ts) = (9_999_999, Utc::now());
@@ -388,79 +379,5 @@ async fn rows_are_removed_a_month_after_their_plan_hides_them() {
     counted(&isolated, masked, 0).await;
     let by_hour = "SELECT sum(clicks) FROM counts WHERE unit = 'hour' AND toUInt128(link_id) = 0";
     assert_eq!(isolated.clickhouse(by_hour).await.trim(), kept.len().to_string());
-    processor.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restored_clickhouse_rereads_conversions_and_deleted_links() {
-    let isolated = isolated().await;
-    let rows = random_clicks(yesterday(), 1, 4);
-    let convert = async |row: &ClickRow| {
-        write(&isolated, topic::CONVERSIONS, "key", &conversion(row).encode()).await;
-    };
-    let processor = Processor::start(&isolated).await;
-    convert(&rows[0]).await;
-    counted(&isolated, "SELECT count() FROM conversions FINAL", 1).await;
-    counted(&isolated, "SELECT count() > 0 FROM intake_positions", 1).await;
-    let tables = ["conversions", "deleted_links", "intake_positions"];
-    for table in tables {
-        isolated.clickhouse(&format!("CREATE TABLE copy_of_{table} CLONE AS {table}")).await;
-    }
-    for row in &rows[1..] {
-        convert(row).await;
-    }
-    delete_link(&isolated, link(77)).await;
-    counted(&isolated, "SELECT count() FROM conversions FINAL", 4).await;
-    counted(&isolated, "SELECT count() FROM deleted_links", 1).await;
-    processor.stop().await;
-    for table in tables {
-        isolated.clickhouse(&format!("EXCHANGE TABLES {table} AND copy_of_{table}")).await;
-    }
-    // The topics get no further records.
-    let processor = Processor::start(&isolated).await;
-    counted(&isolated, "SELECT count() FROM conversions FINAL", 4).await;
-    counted(&isolated, "SELECT count() FROM deleted_links", 1).await;
-    processor.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_conversion_is_stored_once_or_becomes_a_dead_letter() {
-    let isolated = isolated().await;
-    let rows = random_clicks(yesterday(), 1, 3);
-    for row in &rows {
-        write(&isolated, topic::CONVERSIONS, "key", &conversion(row).encode()).await;
-    }
-    write(&isolated, topic::CONVERSIONS, "key", b"no conversion").await;
-    let processor = Processor::start_with(eager(&isolated)).await;
-    counted(&isolated, "SELECT count() FROM conversions FINAL", 3).await;
-    let again = conversion(&rows[0]);
-    write(&isolated, topic::CONVERSIONS, "key", &again.encode()).await;
-    write(
-        &isolated,
-        topic::CONVERSIONS,
-        "key",
-        &Conversion { click_id: "last".to_owned(), ..again }.encode(),
-    )
-    .await;
-    counted(&isolated, "SELECT count() FROM conversions FINAL WHERE click_id = 'last'", 1).await;
-    assert_eq!(isolated.clickhouse("SELECT count() FROM conversions FINAL").await.trim(), "4");
-    let stored = format!(
-        "SELECT toUnixTimestamp64Milli(occurred_at), toUnixTimestamp64Milli(converted_at), link_id, workspace_id \
-         FROM conversions FINAL WHERE click_id = '{}'",
-        rows[1].click.click_id
-    );
-    let converted = conversion(&rows[1]);
-    assert_eq!(
-        isolated.clickhouse(&stored).await.trim(),
-        format!(
-            "{}\t{}\t{}\t{}",
-            converted.clicked_at.timestamp_millis(),
-            converted.converted_at.timestamp_millis(),
-            converted.link_id.uuid(),
-            converted.workspace_id.uuid()
-        )
-    );
-    let letters = tests::log::records(&isolated, topic::DEAD_LETTERS);
-    assert_eq!(letters.len(), 1);
     processor.stop().await;
 }

@@ -20,7 +20,7 @@ pub struct Conversion {
     pub link_id: LinkId,
     /// The link's workspace.
     pub workspace_id: WorkspaceId,
-    /// When the click happened. Statistics count a conversion at this time.
+    /// The time in the click's id, by the clock of its edge.
     #[serde(with = "crate::time::millis")]
     pub clicked_at: DateTime<Utc>,
     /// When the conversion was registered.

@@ -11,7 +11,7 @@ pub const CONVERSION_COLUMNS: &str =
 pub fn write_conversion(conversion: &Conversion, out: &mut Vec<u8>) {
     uuid(out, conversion.workspace_id.uuid());
     uuid(out, conversion.link_id.uuid());
-    // `occurred_at` is the click's time: statistics count a conversion then.
+    // `occurred_at`. Statistics count a conversion then.
     millis(out, conversion.clicked_at);
     text(out, &conversion.click_id);
     uuid(out, conversion.conversion_id.uuid());

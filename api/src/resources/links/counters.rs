@@ -104,9 +104,10 @@ impl Conversions {
         Self(known(conversions.await))
     }
 
-    /// The conversions of a link.
-    pub(super) fn of(&self, link: Uuid) -> Option<u64> {
-        self.0.as_ref().map(|by_link| by_link.get(&link).copied().unwrap_or_default())
+    /// The conversions of a link: at most its clicks, which were counted at another moment.
+    pub(super) fn of(&self, link: Uuid, counters: &Counters) -> Option<u64> {
+        let conversions = self.0.as_ref()?.get(&link).copied().unwrap_or_default();
+        Some(counters.of(link).map_or(conversions, |(clicks, _)| conversions.min(clicks)))
     }
 }
 

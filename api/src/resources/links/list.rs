@@ -195,7 +195,7 @@ fn item(row: LinkRow, counters: &Counters, conversions: Option<&Conversions>) ->
         unique_clicks,
         created_at: row.created_at,
         shown: conversions.map(|conversions| Shown {
-            conversions: conversions.of(row.id),
+            conversions: conversions.of(row.id, counters),
             is_locked: row.is_locked,
             tags: row.tags,
             expires_at: row.expires_at,

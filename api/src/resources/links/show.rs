@@ -50,5 +50,5 @@ async fn full(row: &LinkRow, window: &Window, app: &App) -> Result<FullLink, Api
         Counters::read(app, row.workspace_id, (*window).into(), &links),
         Conversions::read(app, row.workspace_id, (*window).into(), &links),
     );
-    Ok(FullLink::new(LinkObject::new(row, app), &counters, conversions.of(row.id)))
+    Ok(FullLink::new(LinkObject::new(row, app), &counters, conversions.of(row.id, &counters)))
 }

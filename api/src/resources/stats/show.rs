@@ -83,7 +83,8 @@ pub(crate) async fn show(
             Ok((snapshot.as_of, counted?, conversions))
         })
         .await?;
-    let conversions = clicks::known(conversions);
+    // Clicks and conversions are counted at two moments.
+    let conversions = clicks::known(conversions).map(|conversions| conversions.min(whole.total));
     let series = std::iter::zip(points.starts, counts)
         .map(|(start, count)| Point {
             start: DateTime::from_timestamp(start, 0).unwrap_or_default(),

@@ -38,8 +38,9 @@ pub(crate) async fn conversions(queries: &QueryPool, question: &Question<'_>) ->
 
 /// Counts the conversions of the question's clicks by link. Links without any may be missing.
 ///
-/// A conversion has its click's class. It counts as human if the click is not stored at the time in its id: the click
-/// is not there yet, or its edge's clock was ahead of the broker's.
+/// The processor stores a conversion once its click is stored, with the time of the click's row. It has its click's
+/// class, and counts as human if there is no click at that time: the click was removed meanwhile, or a former release
+/// stored the conversion with the time in the click's id.
 ///
 /// For one class this reads time and class of every click between the first and the last converted one.
 pub(crate) async fn conversions_by_link(
@@ -123,7 +124,7 @@ pub(crate) struct Converted<'a> {
     pub(crate) click_id: &'a str,
 }
 
-/// Returns for each conversion whether it is of a class, by the rule of [`conversions_by_link`].
+/// Returns for each conversion whether it is of a class. One whose click is not stored at the time in its id is human.
 pub(crate) async fn are_of_class(
     queries: &QueryPool,
     workspace: Uuid,
