@@ -44,7 +44,7 @@ pub const METRICS: &[Metric] = &[
     Metric::gauge(
         "hopline_processor_waiting_conversions",
         &[],
-        "Conversions that have waited for their click for ten seconds or more, from the processor that runs upkeep",
+        "Conversions that have waited for their click for ten minutes or more, from the processor that runs upkeep",
     ),
     Metric::counter("hopline_processor_position_gaps_total", &[], "Offsets that the log does not have"),
     Metric::counter("hopline_processor_logs_cut_total", &[], "Logs that lost their end"),

@@ -24,10 +24,10 @@ const PAUSE_PER_LOOK: u32 = 10;
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// A look for the clicks of waiting conversions.
+/// A look for the clicks of waiting conversions. No conversion is for two of them: a report of replicas may be lower
+/// for a moment when one is stored again.
 struct Look {
-    /// A condition on when they were added. Two looks that count the same conversion may lower a report of replicas
-    /// for a moment, so the other look leaves new ones to the first.
+    /// A condition on when they were added.
     added: &'static str,
     is_unlimited: bool,
     /// The shortest pause between two.
@@ -39,16 +39,17 @@ const RECENT: Look =
     Look { added: "added_at >= now() - 600", is_unlimited: false, pause: Duration::from_secs(1) };
 
 /// Finds those whose click came later, or whose edge's clock ran far ahead.
-const ALL: Look = Look { added: "added_at < now() - 10", is_unlimited: true, pause: Duration::from_secs(10) };
+const OLD: Look =
+    Look { added: "added_at < now() - 600", is_unlimited: true, pause: Duration::from_secs(10) };
 
 /// Looks again and again for the clicks of waiting conversions, while it is this process's turn to run upkeep.
 pub async fn count_conversions(store: Store, deleted_links: DeletedLinks, mut turn: Turn) {
     let waiting = Waiting { store, deleted_links, log_limit: LogLimit::default() };
     while turn.begins().await {
         let recent = waiting.repeat(&RECENT, |_| ());
-        let all = waiting.repeat(&ALL, |left| gauge!("hopline_processor_waiting_conversions").set(left));
+        let old = waiting.repeat(&OLD, |left| gauge!("hopline_processor_waiting_conversions").set(left));
         let work = async {
-            tokio::join!(recent, all);
+            tokio::join!(recent, old);
         };
         if !turn.ends_during(work).await {
             return;
