@@ -1,8 +1,8 @@
 # For deploy/backup and deploy/restore: the access to the engines, without a password in a command line.
 
 # What cannot be computed or fetched again. Rollups are computed from clicks; epochs, progress and purges begin anew; positions of the
-# intake and the conversions that wait are left out, so that it reads its topics from their beginning. Clicks are the first: what other tables say of a click is never
-# older than it.
+# intake, and conversions that wait, are left out, so that it reads its topics from their beginning. Clicks are the first: what other
+# tables say of a click is never older than it.
 tables=(clicks conversions deleted_links recounts rebuilds retention sources stretches)
 
 usage() {

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use chrono::{NaiveDate, TimeDelta, Utc};
+use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use reqwest::Method;
 use schemas::id::LinkId;
 use schemas::message::{Class, Click, Message as _};
@@ -139,6 +139,12 @@ async fn listed(server: &Server, path: &str, limit: usize) -> Vec<Value> {
     }
 }
 
+/// Returns the click of the fixture as one of a link.
+fn click_at(server: &Server, link_id: LinkId, occurred_at: DateTime<Utc>) -> Click {
+    let click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
+    Click { link_id, workspace_id: server.workspace.parse().unwrap(), occurred_at, ..click }
+}
+
 #[tokio::test]
 async fn the_list_agrees_with_the_statistics_by_class() {
     let server = Server::start().await;
@@ -156,9 +162,8 @@ async fn the_list_agrees_with_the_statistics_by_class() {
     for number in 0..45 {
         // Two clicks at each time, so that the time alone does not identify the end of a page.
         let at = now - TimeDelta::seconds(i64::from(60 + number / 2));
-        let mut click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
-        (click.link_id, click.workspace_id) = (link_id, server.workspace.parse().unwrap());
-        (click.click_id, click.occurred_at) = (server.click_ids().mint(link_id, at, [number; 10]), at);
+        let mut click = click_at(&server, link_id, at);
+        click.click_id = server.click_ids().mint(link_id, at, [number; 10]);
         let made = convert(&server, &json!({"click_id": click.click_id})).await;
         ids.push((class_of(number), made.body["conversion"]["id"].clone()));
         click.class = class_of(number).unwrap_or(Class::Human);
@@ -199,11 +204,8 @@ async fn the_list_agrees_with_the_statistics_by_class() {
 async fn a_link_shows_at_most_as_many_conversions_as_clicks() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
-    let mut click = Click::decode(include_bytes!("../../../schemas/fixtures/click.v1.json")).unwrap();
-    click.link_id = text(&link["id"]).parse().unwrap();
-    (click.workspace_id, click.class) = (server.workspace.parse().unwrap(), Class::Human);
-    click.occurred_at = schemas::time::to_millis(Utc::now());
-    let at = click.occurred_at;
+    let at = schemas::time::to_millis(Utc::now());
+    let click = Click { class: Class::Human, ..click_at(&server, text(&link["id"]).parse().unwrap(), at) };
     let row = ClickRow { click, src: 1 << 16, koff: 1, broker_ts: at };
     let mut stored = Vec::new();
     write_conversion(&conversion(&row, at), &mut stored);

@@ -1,5 +1,5 @@
-//! Stores deleted links and conversions from their topics in their tables, at least once. Writing a row again has no
-//! effect.
+//! Stores deleted links and conversions from their topics in their tables, at least once. Writing a row again changes
+//! no count.
 //!
 //! Conversions wait in a table of their own until their click is stored; see [`crate::upkeep`].
 //!
@@ -255,7 +255,7 @@ impl Pending {
         let insert = || tools.store.insert_intake_positions(&positions);
         until_done("store the positions of links and conversions", 0, &stop, insert).await?;
         if let Err(error) = consumer.commit(&self.next, CommitMode::Async) {
-            // Records that are not committed are stored again, which has no effect.
+            // Records that are not committed are stored again, which changes no count.
             tracing::debug!(%error, "cannot commit links and conversions: {error}");
         }
         self.deleted.clear();

@@ -3,8 +3,7 @@
 //! One process at a time does this: the one that [`crate::pipeline::intake`] selects. Two may still overlap, so each
 //! insert is fenced under upkeep's own epoch, as inserts of clicks are: after the epoch is raised, a former owner's
 //! inserts fail. Interrupted work leaves rows of a version that was never activated. They are not counted, and are
-//! removed later. Conversions need no fence: counting one again
-//! changes no number.
+//! removed later. Conversions need no fence: counting one again changes no number.
 
 mod purge;
 mod retention;

@@ -97,17 +97,16 @@ impl Waiting {
         let mut found = Found::default();
         let mut last = None;
         while found.failures < MOST_FAILURES {
-            let page = match store.waiting_conversions(last.as_ref(), look.added, PAGE).await {
+            let mut left = match store.waiting_conversions(last.as_ref(), look.added, PAGE).await {
                 Ok(page) => page,
                 Err(error) => {
                     self.note(&mut found, &error);
                     continue;
                 }
             };
-            let is_last = page.len() < PAGE;
-            last = page.last().cloned();
+            let is_last = left.len() < PAGE;
+            last = left.last().cloned();
             // The purge removes those of deleted links.
-            let mut left = page;
             left.retain(|waiting| !self.deleted_links.contain(waiting.link_id));
             let unlimited = look.is_unlimited.then_some(LookBack::Everything);
             for back in [LookBack::AsForRepeats].into_iter().chain(unlimited) {

@@ -93,29 +93,26 @@ async fn a_conversion_behind_many_waiting_ones_is_counted() {
     let isolated = isolated().await;
     // Of several workspaces and links; the click of the last in their order is stored.
     let mut rows = random_clicks(yesterday(), 1, 40);
-    for name in ["recent", "old"] {
-        let last = format!(
-            "SELECT toString(workspace_id), toString(link_id) FROM ({}) \
-             ORDER BY workspace_id DESC, link_id DESC LIMIT 1 FORMAT TSV",
-            links(&rows)
-        );
-        let last = isolated.clickhouse(&last).await.trim().to_owned();
-        let of_link = |row: &&mut ClickRow| {
-            format!("{}\t{}", row.click.workspace_id.uuid(), row.click.link_id.uuid()) == last
-        };
-        let row = rows.iter_mut().find(of_link).unwrap();
+    let links = links(&rows);
+    let last = format!(
+        "SELECT toString(workspace_id), toString(link_id) FROM ({links}) \
+         ORDER BY workspace_id DESC, link_id DESC LIMIT 1 FORMAT TSV"
+    );
+    let last = isolated.clickhouse(&last).await.trim().to_owned();
+    let of_last = |row: &&mut ClickRow| {
+        format!("{}\t{}", row.click.workspace_id.uuid(), row.click.link_id.uuid()) == last
+    };
+    let row = rows.iter_mut().find(of_last).unwrap();
+    let at = row.click.occurred_at.timestamp_millis();
+    for (name, added) in [("recent", "now()"), ("old", "now() - 3600")] {
         row.click.click_id = format!("zzz-{name}");
-        let row = row.clone();
-        store(&isolated, std::slice::from_ref(&row)).await;
-        let added = if name == "old" { "now() - 3600" } else { "now()" };
-        let at = row.click.occurred_at.timestamp_millis();
+        store(&isolated, std::slice::from_ref(row)).await;
         let fill = format!(
             "INSERT INTO waiting_conversions (workspace_id, link_id, occurred_at, click_id, converted_at, added_at) \
              SELECT workspace_id, link_id, fromUnixTimestamp64Milli({at}, 'UTC'), \
                     if(number = 0 AND toString(workspace_id) || '\t' || toString(link_id) = '{last}', \
                        'zzz-{name}', 'lost-{name}-' || toString(number)), now64(3), {added} \
-             FROM ({}) AS links CROSS JOIN numbers(700) AS numbers",
-            links(&rows)
+             FROM ({links}) AS links CROSS JOIN numbers(700) AS numbers"
         );
         isolated.clickhouse(&fill).await;
     }

@@ -11,6 +11,7 @@ use schemas::row::ClickRow;
 use uuid::Uuid;
 
 use self::store::ClassifiedRow;
+pub(crate) use self::store::classified_columns;
 use crate::clickhouse::StoreError;
 use crate::clickhouse::statements::{Statements, next};
 

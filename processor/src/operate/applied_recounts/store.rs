@@ -16,6 +16,17 @@ pub(super) async fn days(statements: &Statements) -> Result<Vec<(String, String)
     statements.fetch_all(SQL).await
 }
 
+/// Returns the SQL of what a row says of a User-Agent with a purpose, of raw rows and of those of recounts: columns
+/// `agent` and `why`, which are [`text::encoded`], `kind`, `device`, `program` and `system`.
+pub(crate) fn classified_columns() -> String {
+    format!(
+        "{agent} AS agent, {why} AS why, toString(class) AS kind, toString(device_type) AS device, \
+         toString(browser) AS program, toString(os) AS system",
+        agent = text::encoded("user_agent"),
+        why = text::encoded("toString(purpose)"),
+    )
+}
+
 /// What a recount made of a User-Agent with a purpose.
 #[derive(Row, Deserialize)]
 pub(super) struct ClassifiedRow {
@@ -34,11 +45,8 @@ pub(super) struct ClassifiedRow {
 /// Returns the classifications of the applied recounts.
 pub(super) fn classifications(statements: &Statements) -> Result<RowCursor<ClassifiedRow>, StoreError> {
     let sql = format!(
-        "SELECT recount, {agent} AS agent, {why} AS why, toString(class) AS kind, toString(device_type) AS device, \
-                toString(browser) AS program, toString(os) AS system \
-         FROM recounts WHERE recounts.recount IN (SELECT recount FROM rebuilds)",
-        agent = text::encoded("user_agent"),
-        why = text::encoded("toString(purpose)"),
+        "SELECT recount, {} FROM recounts WHERE recounts.recount IN (SELECT recount FROM rebuilds)",
+        classified_columns(),
     );
     statements.fetch(&sql)
 }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::clickhouse::StoreError;
 use crate::clickhouse::statements::{Statements, in_time};
-use crate::operate::applied_recounts::Classification;
+use crate::operate::applied_recounts::{Classification, classified_columns};
 
 /// Classifications that one insert writes.
 const CLASSIFICATIONS_PER_INSERT: usize = 20_000;
@@ -60,14 +60,12 @@ impl RecountStore {
     /// Returns what the clicks for which a condition holds say, by link; those without a User-Agent say nothing.
     pub(super) async fn scan(&self, condition: &str) -> Result<RowCursor<Scanned>, StoreError> {
         let sql = format!(
-            "SELECT workspace_id AS workspace, link_id AS link, {agent} AS agent, {why} AS why, \
-                    toString(class) AS kind, toString(device_type) AS device, toString(browser) AS program, \
-                    toString(os) AS system, groupUniqArray(toUInt16(toDate(broker_ts))) AS days, count() AS clicks \
+            "SELECT workspace_id AS workspace, link_id AS link, {classified}, \
+                    groupUniqArray(toUInt16(toDate(broker_ts))) AS days, count() AS clicks \
              FROM {clicks} WHERE user_agent != '' AND {condition} \
                AND link_id NOT IN (SELECT link_id FROM deleted_links) \
              GROUP BY workspace, link, user_agent, purpose, kind, device, program, system",
-            agent = text::encoded("user_agent"),
-            why = text::encoded("toString(purpose)"),
+            classified = classified_columns(),
             clicks = self.statements.client.everywhere().await?.of("clicks")
         );
         self.statements.fetch(&sql)
