@@ -204,6 +204,25 @@ async fn a_request_has_a_peer_and_an_id_that_the_response_repeats() {
 }
 
 #[tokio::test]
+async fn a_request_needs_one_valid_host() {
+    let server = start_default().await;
+    for hosts in [
+        "",
+        "host: a\r\nhost: a\r\n",
+        "host: a\r\nHost: b\r\n",
+        "host:\r\n",
+        "host: a b\r\n",
+        "host: u@a\r\n",
+    ] {
+        let answer = server.ask(&format!("GET /hello HTTP/1.1\r\n{hosts}\r\n")).await;
+        let message = answer.error_message(400, "BAD_REQUEST");
+        assert_eq!(message, "A request must have one valid Host header.", "{hosts:?}");
+    }
+    assert_eq!(server.ask("GET /hello HTTP/1.1\r\nhost: [::1]:8080\r\n\r\n").await.body, "hello");
+    assert_eq!(server.ask("GET /hello HTTP/1.0\r\n\r\n").await.body, "hello", "HTTP/1.0 has none");
+}
+
+#[tokio::test]
 async fn connections_without_a_complete_head_are_closed() {
     // Long enough for a client on a busy machine to send its request.
     let limits = Limits { header_timeout: Duration::from_secs(4), ..Limits::default() };
@@ -261,6 +280,25 @@ async fn a_client_that_reads_nothing_is_disconnected() {
         received += length;
     }
     assert!(received > LARGE, "a client that reads gets everything: {received}");
+}
+
+#[tokio::test]
+async fn a_client_that_reads_slowly_and_steadily_gets_everything() {
+    let limits = Limits { write_timeout: Duration::from_secs(8), ..Limits::default() };
+    let server = start(limits, PATIENCE).await;
+    let mut slow = server.connect().await;
+    slow.send("GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    let mut part = vec![0; 100 << 10];
+    let mut received = 0;
+    // Longer than the timeout, at eight times the rate that it asks for.
+    for _ in 0..12 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        received += timeout(PATIENCE, slow.0.read(&mut part)).await.unwrap().unwrap();
+    }
+    while let Ok(length @ 1..) = timeout(PATIENCE, slow.0.read(&mut part)).await.unwrap() {
+        received += length;
+    }
+    assert!(received > LARGE, "disconnected after {received} bytes");
 }
 
 #[tokio::test]

@@ -4,14 +4,13 @@ use chrono::Utc;
 use schemas::id::{AccountId, LinkId};
 use schemas::message::Message as _;
 use serde_json::{Value, json};
-use url::Url;
 
 use super::checks::wrong;
 use super::trail::record;
 use crate::app::App;
 use crate::background::blocked_hosts::INTERVAL;
 use crate::resources::links::block::{self, compare_all};
-use crate::resources::links::destination;
+use crate::resources::links::destination::normal_host;
 use crate::store::audit::Of;
 use crate::store::outbox::Outgoing;
 use crate::store::{accounts, blocked_hosts, directory, endpoints, links, outbox};
@@ -57,7 +56,9 @@ pub(super) async fn set_host_block(app: &App, host: &str, is_blocked: bool) -> a
     let changed = if is_blocked {
         blocked_hosts::insert(&mut transaction, &host).await?
     } else {
-        blocked_hosts::remove(&mut transaction, &host).await?
+        let mut stored = blocked_hosts::all(&app.pool).await?;
+        stored.retain(|stored| normal_host(stored).as_ref() == Some(&host));
+        blocked_hosts::remove(&mut transaction, &stored).await?
     };
     if changed {
         let action = if is_blocked { "block-destination" } else { "unblock-destination" };
@@ -75,18 +76,6 @@ pub(super) async fn set_host_block(app: &App, host: &str, is_blocked: bool) -> a
         "links_blocked": links.blocked,
         "links_unblocked": links.unblocked,
     }))
-}
-
-/// Returns a host as destinations are compared: lower case, ASCII, without a trailing dot.
-fn normal_host(text: &str) -> Option<String> {
-    let url = Url::parse(&format!("https://{text}/")).ok()?;
-    let is_host_only = url.path() == "/"
-        && url.port().is_none()
-        && url.username().is_empty()
-        && url.query().is_none()
-        && url.fragment().is_none()
-        && !text.contains(['/', '\\', '@', '?', '#']);
-    destination::host(&url).filter(|host| is_host_only && !host.is_empty())
 }
 
 /// Lists blocked hosts, blocked links, and suspended accounts.

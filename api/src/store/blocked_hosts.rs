@@ -22,9 +22,11 @@ pub(crate) async fn insert(transaction: &mut PgConnection, host: &str) -> sqlx::
     Ok(inserted.rows_affected() == 1)
 }
 
-/// Ends the block of a host; false when it was not blocked.
-pub(crate) async fn remove(transaction: &mut PgConnection, host: &str) -> sqlx::Result<bool> {
-    let removed =
-        sqlx::query("DELETE FROM blocked_hosts WHERE host = $1").bind(host).execute(transaction).await?;
-    Ok(removed.rows_affected() == 1)
+/// Ends the block of a host, in all its stored spellings; false when it was not blocked.
+pub(crate) async fn remove(transaction: &mut PgConnection, hosts: &[String]) -> sqlx::Result<bool> {
+    let removed = sqlx::query("DELETE FROM blocked_hosts WHERE host = ANY($1)")
+        .bind(hosts)
+        .execute(transaction)
+        .await?;
+    Ok(removed.rows_affected() > 0)
 }

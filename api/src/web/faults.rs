@@ -1,6 +1,7 @@
 //! Faults in the fields of a request, reported in one answer.
 
 use service::http::{ApiError, Code};
+use url::Url;
 
 /// The faults found so far.
 #[derive(Debug, Default)]
@@ -42,4 +43,79 @@ pub(crate) fn check_text(text: &str, max_chars: usize) -> Result<(), String> {
         return Err("must not contain control characters".to_owned());
     }
     Ok(())
+}
+
+/// Longest URL, in bytes.
+const MAX_URL: usize = 2_048;
+
+const ABSOLUTE_URL: &str = "must be an absolute URL, such as https://example.com/page";
+
+/// Parses a URL, and rejects what parsers would repair, because not all repair it in the same way.
+///
+/// They drop control characters, take a backslash for a slash, and find a host behind any number of slashes (URL
+/// Standard, 4.4).
+pub(crate) fn parse_url(text: &str) -> Result<Url, &'static str> {
+    if text.len() > MAX_URL {
+        return Err("must have at most 2,048 bytes");
+    }
+    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err("must not contain spaces or control characters: percent-encode them");
+    }
+    if text.contains('\\') {
+        return Err("must not contain a backslash: percent-encode it as %5C");
+    }
+    let url = Url::parse(text).map_err(|_| ABSOLUTE_URL)?;
+    let (_, rest) = text
+        .split_once("://")
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(url.scheme()))
+        .ok_or(ABSOLUTE_URL)?;
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.is_empty() {
+        return Err("must have a host behind ://, such as https://example.com/page");
+    }
+    if authority.contains('@') {
+        return Err("must not contain a user name or a password");
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_url_that_needs_no_repair_is_parsed() {
+        for good in [
+            "https://example.com",
+            "HTTPS://Example.com:8443/a?next=https://other.example/\u{e9}#@",
+            "http://[2001:db8::1]/a@b?c://d",
+        ] {
+            assert!(parse_url(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "/page",
+            "example.com",
+            "https:example.com",
+            "https:/example.com",
+            "https:///example.com/",
+            "https:////example.com/",
+            "https://",
+            "https://?a",
+            "https://:443/",
+            "https://@example.com/",
+            "https://:@example.com/",
+            "https://a@example.com/",
+            "https://a:b@example.com/",
+            "https:\\\\example.com/",
+            "https://example.com\\@other.example/",
+            "https://example.com/a\\b",
+            "https://example.com/?a=\\",
+            "ht\ttps://example.com/",
+            "https://exa\u{a0}mple.com/",
+            "https:page?next=https://example.com",
+        ] {
+            assert!(parse_url(bad).is_err(), "{bad}");
+        }
+    }
 }

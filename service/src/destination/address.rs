@@ -76,16 +76,22 @@ pub(super) fn is_public(address: IpAddr) -> bool {
 
 /// Returns whether an address is a metadata service, also when it is embedded in an IPv6 address.
 pub(super) fn is_metadata(canonical: IpAddr) -> bool {
-    let embedded = embedded_v4(canonical).map(IpAddr::V4);
+    let embedded = match canonical {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => embedded_v4(address).map(IpAddr::V4),
+    };
     METADATA.contains(&canonical) || embedded.is_some_and(|inner| METADATA.contains(&inner))
 }
 
-/// Returns the IPv4 address embedded in an IPv6 address: NAT64, 6to4, and the old compatible form.
-fn embedded_v4(address: IpAddr) -> Option<Ipv4Addr> {
-    let IpAddr::V6(address) = address else { return None };
+/// Returns the IPv4 address that an IPv6 address stands for: mapped, NAT64, 6to4, and the old compatible form.
+pub(super) fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let from = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
     match address.segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0, 0, 0, 0, 0, 0, high, low] => Some(from(high, low)),
+        // The unspecified address and loopback.
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            Some(from(high, low))
+        }
         [0x2002, high, low, ..] => Some(from(high, low)),
         _ => None,
     }

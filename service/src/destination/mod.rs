@@ -8,7 +8,7 @@ mod address;
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use address::{is_metadata, is_public};
+use address::{embedded_v4, is_metadata, is_public};
 use url::{Host, Url};
 
 use crate::config::Cidrs;
@@ -180,10 +180,17 @@ fn allows_port(port: u16) -> bool {
     LOW_PORTS.contains(&port) || (port >= FIRST_UNPRIVILEGED_PORT && !DAEMON_PORTS.contains(&port))
 }
 
-/// Returns the host without a trailing dot: `hop.example.` is `hop.example`.
-fn host_name(url: &Url) -> Option<String> {
-    let host = url.host_str()?.trim_end_matches('.');
-    (!host.is_empty()).then(|| host.to_owned())
+/// Returns a URL's host in the one spelling in which hosts are compared: in lower case, without a trailing dot, an IPv4
+/// address as such wherever an IPv6 address stands for it.
+#[must_use]
+pub fn host_name(url: &Url) -> Option<String> {
+    if let Host::Ipv6(address) = url.host()?
+        && let Some(address) = embedded_v4(address)
+    {
+        return Some(address.to_string());
+    }
+    let host = url.host_str()?.trim_end_matches('.').to_ascii_lowercase();
+    (!host.is_empty()).then_some(host)
 }
 
 /// Returns host and port, by which two URLs are of the same site in every spelling.
@@ -319,7 +326,9 @@ mod tests {
             assert_eq!(rules.check_url(&url(good)), Ok(AddressPolicy::AllowListed), "{good}");
         }
         assert_eq!(rules.check_url(&url("https://127.0.0.1:8443/")), Ok(AddressPolicy::Public));
-        assert_eq!(rules.check_url(&url("http://127.0.0.1:8081/abc")), Err(DestinationError::OwnHost));
+        for own in ["http://127.0.0.1:8081/abc", "http://[::ffff:127.0.0.1]:8081/abc"] {
+            assert_eq!(rules.check_url(&url(own)), Err(DestinationError::OwnHost), "{own}");
+        }
         // Other addresses keep the default rules.
         assert_eq!(rules.check_url(&url("http://93.184.216.34/")), Err(DestinationError::Scheme));
         assert_eq!(rules.check_url(&url("https://93.184.216.34:22/")), Err(DestinationError::Port));

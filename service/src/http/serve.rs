@@ -16,10 +16,10 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
-use tokio_io_timeout::TimeoutStream;
 use tokio_util::task::TaskTracker;
 use tower_service::Service as _;
 use tracing::{Instrument as _, Span};
@@ -28,6 +28,8 @@ use warp::{Filter as _, Reply as _};
 
 use super::client_address::{client_network, is_internal};
 use super::error::{LoggedError, chain, recover};
+use super::host::check_host;
+use super::pace::Paced;
 use super::request::{Peer, RequestId, X_REQUEST_ID};
 use super::target::EncodeTargets;
 use super::{ApiError, Code, Middleware, Route};
@@ -44,6 +46,10 @@ const MAX_HEAD: usize = 32 << 10;
 
 /// While this many bytes were read and not parsed, or are unsent, a connection reads and takes nothing further.
 const MAX_BUFFERED: usize = MAX_HEAD;
+
+/// Unsent bytes that the kernel takes for a connection. Otherwise it takes megabytes, and asks for more only when a
+/// third of them is sent, so that a steady but slow reader looks like one that has stopped.
+const MAX_UNSENT: u32 = 64 << 10;
 
 /// Open files that connections leave for everything else: engines, segments, other listeners.
 const RESERVED_FILES: usize = 256;
@@ -71,7 +77,8 @@ pub struct Limits {
           default_value = "5", value_parser = config::seconds)]
     pub header_timeout: Duration,
 
-    /// Seconds that a client may take to read any part of an answer before its connection is closed.
+    /// Seconds that a client may take to read 64 KiB of an answer, or what is left of it, before its connection is
+    /// closed.
     #[arg(long = "write-timeout-seconds", value_name = "SECONDS", env = "HOPLINE_WRITE_TIMEOUT_SECONDS",
           default_value = "30", value_parser = config::seconds)]
     pub write_timeout: Duration,
@@ -241,10 +248,9 @@ async fn connection<M: Middleware>(
 ) {
     // Responses are small and complete, so waiting to fill a packet only delays them. A failure is harmless.
     let _ = stream.set_nodelay(true);
-    // Otherwise a client that reads nothing would hold its connection and the unsent answer for ever.
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(server.write_timeout));
-    let stream = EncodeTargets::new(Box::pin(stream));
+    // After a failure, slow readers are only cut off earlier.
+    let _ = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT);
+    let stream = EncodeTargets::new(Paced::new(stream, server.write_timeout));
     let handler = Arc::clone(&server);
     let service = service_fn(move |request| answer(Arc::clone(&handler), request, peer));
     let mut connection = std::pin::pin!(server.http.serve_connection(TokioIo::new(stream), service));
@@ -278,13 +284,20 @@ fn answer<M: Middleware>(
     let id = RequestId::of(request.headers());
     request.extensions_mut().insert(Peer(peer));
     request.extensions_mut().insert(id.clone());
+    // Before the middleware, which may take headers.
+    let checked = check_host(&request);
     let state = server.middleware.before(&mut request);
     let traced = server.middleware.is_traced(&request);
     let span = if traced { span_of(&id) } else { Span::none() };
     let answered = async move {
         // The call is inside `catch_unwind`, because it already runs filters.
-        let handled = AssertUnwindSafe(async { warp::service(server.routes.clone()).call(request).await })
-            .catch_unwind();
+        let handled = AssertUnwindSafe(async {
+            match checked {
+                Ok(()) => warp::service(server.routes.clone()).call(request).await,
+                Err(error) => Ok(error.into_response()),
+            }
+        })
+        .catch_unwind();
         let mut response = match handled.await {
             Ok(Ok(response)) => response,
             // The panic hook has logged the panic.

@@ -52,7 +52,7 @@ export interface Link extends LinkItem {
 
 export interface LinkChange {
   name: string;
-  destination: string;
+  destination?: string;
   slug?: string;
   is_active?: boolean;
   external_id?: string | null;

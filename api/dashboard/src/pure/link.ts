@@ -15,15 +15,19 @@ export function slugFault(slug: string): string | null {
 export function destinationFault(text: string): string | null {
   if (text === '') return 'Enter a destination.';
   if (new TextEncoder().encode(text).length > 2048) return 'At most 2,048 bytes.';
+  const whole = 'Enter a full URL, such as https://example.com/page.';
   let url: URL;
   try {
     url = new URL(text);
   } catch {
-    return 'Enter a full URL, such as https://example.com/page.';
+    return whole;
   }
+  if (text.includes('\\')) return 'Write %5C for a backslash.';
+  if (/[\s\p{Cc}]/u.test(text)) return 'Write %20 for a space.';
   if (url.protocol !== 'https:' && url.protocol !== 'http:') return 'Only http and https URLs are supported.';
   if (url.username || url.password) return 'URLs with a user name or password aren’t supported.';
-  return null;
+  // The browser repairs what has more or fewer slashes.
+  return /^https?:\/\/[^/?#@]+([/?#]|$)/i.test(text) ? null : whole;
 }
 
 /** Whether a link has expired. */

@@ -23,11 +23,14 @@ describe('slugs', () => {
 
 describe('destinations', () => {
   it('are full addresses of the web', () => {
-    for (const good of ['https://example.com', 'http://example.com:8080/a?b#c']) {
+    for (const good of ['https://example.com', 'HTTP://example.com:8080/a@b?c=//d#e', 'https://example.com?a']) {
       expect(link.destinationFault(good)).toBeNull();
     }
     for (const bad of ['', 'example.com', 'javascript:alert(1)', 'ftp://a.b', 'https://u:p@a.b', `https://a.b/${'x'.repeat(2048)}`]) {
       expect(link.destinationFault(bad), bad).not.toBeNull();
+    }
+    for (const repaired of ['https:a.b', 'https:/a.b', 'https:///a.b', 'https://@a.b', 'https://a.b/x y', 'https:\\\\a.b', 'https://a.b/\\']) {
+      expect(link.destinationFault(repaired), repaired).not.toBeNull();
     }
   });
 

@@ -4,11 +4,10 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use parking_lot::RwLock;
-use service::destination::site;
+use service::destination::{host_name, site};
 use url::Url;
 
-/// Longest destination, in bytes.
-const MAX_LEN: usize = 2048;
+use crate::web::faults::parse_url;
 
 /// Adds `https://` to a host name without a scheme, as the dashboard's form does.
 pub(crate) fn completed(destination: &str) -> Cow<'_, str> {
@@ -40,7 +39,8 @@ impl Destinations {
 
     /// Replaces the blocked hosts.
     pub(crate) fn set_blocked(&self, hosts: impl IntoIterator<Item = String>) {
-        *self.blocked.write() = hosts.into_iter().collect();
+        // A former release stored such an address as IPv6 where it was given so.
+        *self.blocked.write() = hosts.into_iter().map(|host| normal_host(&host).unwrap_or(host)).collect();
     }
 
     /// Returns the blocked host that a destination is on, or on a subdomain of.
@@ -49,7 +49,7 @@ impl Destinations {
         if blocked.is_empty() {
             return None;
         }
-        let host = host(&Url::parse(destination).ok()?)?;
+        let host = host_name(&Url::parse(destination).ok()?)?;
         let mut rest = host.as_str();
         loop {
             if blocked.contains(rest) {
@@ -60,30 +60,25 @@ impl Destinations {
     }
 }
 
-/// Returns a URL's host in lower case, without a trailing dot.
-pub(crate) fn host(url: &Url) -> Option<String> {
-    url.host_str().map(|host| host.trim_end_matches('.').to_ascii_lowercase())
+/// Returns a host in the spelling in which destinations are compared; `None` for a text that is not just a host.
+pub(crate) fn normal_host(text: &str) -> Option<String> {
+    let url = Url::parse(&format!("https://{text}/")).ok()?;
+    let is_host_only = url.path() == "/"
+        && url.port().is_none()
+        && url.username().is_empty()
+        && url.query().is_none()
+        && url.fragment().is_none()
+        && !text.contains(['/', '\\', '@', '?', '#']);
+    host_name(&url).filter(|_| is_host_only)
 }
 
 /// Checks a destination.
 ///
 /// The text is stored, not its parsed form: parsing would change percent-encodings that the destination may depend on.
 pub(crate) fn check(destination: &str, destinations: &Destinations) -> Result<(), &'static str> {
-    if destination.len() > MAX_LEN {
-        return Err("must have at most 2,048 bytes");
-    }
-    if destination.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("must not contain spaces or control characters: percent-encode them");
-    }
-    let url =
-        Url::parse(destination).map_err(|_| "must be an absolute URL, such as https://example.com/page")?;
-    // Also rejects `https:page` and `https:/page`, which browsers resolve on the host that redirects to them.
-    let start = destination.to_ascii_lowercase();
-    if !(start.starts_with("http://") || start.starts_with("https://")) {
+    let url = parse_url(destination)?;
+    if !matches!(url.scheme(), "http" | "https") {
         return Err("must start with http:// or https://");
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err("must not contain a user name or a password");
     }
     if site(&url) == site(&destinations.own) {
         return Err("must not be on this service's own host, because the link could lead to itself");
@@ -105,7 +100,7 @@ mod tests {
     #[test]
     fn a_blocked_host_covers_its_subdomains_only() {
         let destinations = public();
-        destinations.set_blocked(["evil.example".to_owned(), "192.0.2.1".to_owned()]);
+        destinations.set_blocked(["evil.example", "192.0.2.1", "[::ffff:c000:202]"].map(str::to_owned));
         for bad in [
             "https://evil.example/",
             "https://EVIL.example./x",
@@ -114,6 +109,12 @@ mod tests {
             "https://ｅvil.example/",
             "http://192.0.2.1/",
             "http://3221225985/",
+            "http://[::ffff:192.0.2.1]/",
+            "http://[::ffff:c000:201]:8080/x",
+            "http://[::192.0.2.1]/",
+            "http://[64:ff9b::192.0.2.1]/",
+            "http://[2002:c000:201::1]/",
+            "http://192.0.2.2/",
         ] {
             assert!(check(bad, &destinations).is_err(), "{bad}");
         }
@@ -122,6 +123,8 @@ mod tests {
             "https://example/",
             "https://evil.example.org/",
             "http://192.0.2.11/",
+            "http://[::ffff:192.0.2.11]/",
+            "http://[2001:db8::c000:201]/",
         ] {
             assert_eq!(check(good, &destinations), Ok(()), "{good}");
         }
@@ -197,6 +200,9 @@ mod tests {
             "https:x",
             "https:/x",
             "https:\\x",
+            "https:///example.com/",
+            "https://@example.com/",
+            "https://example.com/a\\b",
             &long,
         ] {
             assert!(check(bad, &public()).is_err(), "{bad}");

@@ -1,18 +1,14 @@
 //! The fields of an endpoint that a caller may set: their rules, shared by create and update.
 
 use service::destination::DestinationRules;
-use url::Url;
 
-use crate::web::faults::Faults;
+use crate::web::faults::{Faults, parse_url};
 
 /// The kinds of events an endpoint can subscribe to.
 const EVENTS: [&str; 4] = ["click.created", "link.created", "link.updated", "link.deleted"];
 
 /// The classes of clicks an endpoint can ask for.
 const CLICK_CLASSES: [&str; 3] = ["human", "bot", "preview"];
-
-/// Longest URL, in bytes.
-const MAX_URL: usize = 2_048;
 
 /// Longest description, in characters.
 const MAX_DESCRIPTION: usize = 200;
@@ -46,14 +42,7 @@ impl Given<'_> {
 
 /// Checks an endpoint's URL. The dispatcher checks it again before every attempt, with its addresses.
 fn check_url(text: &str, rules: &DestinationRules) -> Result<(), String> {
-    if text.len() > MAX_URL {
-        return Err(format!("must have at most {MAX_URL} bytes"));
-    }
-    // The parser would silently drop them.
-    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("must not contain spaces or control characters: percent-encode them".to_owned());
-    }
-    let url = Url::parse(text).map_err(|_| "must be an absolute URL".to_owned())?;
+    let url = parse_url(text)?;
     rules.check_url(&url).map(drop).map_err(|refused| refused.to_string())
 }
 
