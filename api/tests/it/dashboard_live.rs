@@ -141,7 +141,7 @@ async fn a_click_is_streamed_to_listeners_of_its_workspace_and_link() {
     let mut of_other = Listener::open(other.bare(Method::GET, &other.path("/live"))).await;
     let headers = at_dashboard.response.headers();
     assert_eq!(headers["content-type"], "text/event-stream");
-    assert_eq!(headers["cache-control"], "no-cache, no-transform");
+    assert_eq!(headers["cache-control"], "private, no-store, no-transform");
     assert_eq!(headers["x-accel-buffering"], "no");
     assert!(!headers.contains_key("access-control-allow-origin"));
 

@@ -43,8 +43,8 @@ impl FromStr for Place {
     }
 }
 
-/// A click as it is sent.
-#[derive(Debug)]
+/// A click as it is sent. Clones share its bytes.
+#[derive(Debug, Clone)]
 pub(super) struct Event {
     pub(super) place: Place,
     pub(super) link: Uuid,
@@ -55,8 +55,18 @@ pub(super) struct Event {
 impl Event {
     /// Formats a click.
     pub(super) fn new(place: Place, link: Uuid, Line { json, of_viewers }: &Line) -> Self {
-        let bytes = |json: &str| Bytes::from(format!("id: {place}\nevent: click\ndata: {json}\n\n"));
+        // Boxed, because a text that grew has more room than bytes.
+        let bytes = |json: &str| {
+            Bytes::from(
+                format!("id: {place}\nevent: click\ndata: {json}\n\n").into_bytes().into_boxed_slice(),
+            )
+        };
         Self { place, link, bytes: bytes(json), of_viewers: of_viewers.as_deref().map(bytes) }
+    }
+
+    /// Returns how many bytes the event takes.
+    pub(super) fn size(&self) -> usize {
+        self.bytes.len() + self.of_viewers.as_ref().map_or(0, Bytes::len)
     }
 
     /// Returns the event's bytes, with id and final empty line.

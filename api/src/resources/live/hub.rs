@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use service::http::{ApiError, Code};
 use service::slots::{Full, Slot, Slots};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::event::{Event, Place};
@@ -19,14 +19,13 @@ const MOST_OF_ACCOUNT: usize = 200;
 /// `Retry-After` for a rejected listener.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Clicks of a workspace that are kept for resumed streams.
+/// Clicks of a workspace that its listeners share, and their bytes: visitors choose how wide a click is. A listener
+/// that is further behind, or resumes further back, gets a gap.
 const KEPT: usize = 1_000;
+const KEPT_BYTES: usize = 1 << 20;
 
 /// How long they are kept after the last listener has left.
 const KEPT_FOR: Duration = Duration::from_secs(300);
-
-/// Clicks that may wait for a listener.
-const QUEUE: usize = 256;
 
 /// How far two processes may differ in their order of clicks, in milliseconds.
 const OVERLAP: i64 = 5_000;
@@ -35,8 +34,7 @@ const OVERLAP: i64 = 5_000;
 #[derive(Debug, Clone)]
 pub(crate) struct Hub {
     state: Arc<Mutex<State>>,
-    /// Open streams by account. A listener that was cut off counts until its stream ends, since its connection is still
-    /// open.
+    /// Open streams by account.
     open: Slots<Uuid>,
     /// Whether the end of the topic is being read.
     following: watch::Sender<bool>,
@@ -51,46 +49,56 @@ struct State {
 /// A workspace with listeners now or recently.
 #[derive(Debug, Default)]
 struct Channel {
-    last: VecDeque<Arc<Event>>,
-    listeners: Vec<Listener>,
+    last: watch::Sender<Last>,
+    listeners: usize,
     /// Since when it has no listener.
     empty_since: Option<Instant>,
 }
 
-#[derive(Debug)]
-struct Listener {
-    number: u64,
-    /// The only link that the listener asked for.
-    link: Option<Uuid>,
-    queue: mpsc::Sender<Arc<Event>>,
+/// The last clicks of a workspace, numbered in the order in which they came.
+#[derive(Debug, Default)]
+struct Last {
+    clicks: VecDeque<Event>,
+    bytes: usize,
+    /// The number of the first of them.
+    first: u64,
 }
 
 /// A listener's end of the hub. Dropping it removes the listener.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    /// Clicks since the given place.
-    pub(super) missed: Vec<Arc<Event>>,
-    /// Whether more clicks may be missing.
-    pub(super) has_gap: bool,
-    /// Closed when the listener was too slow.
-    pub(super) queue: mpsc::Receiver<Arc<Event>>,
+    last: watch::Receiver<Last>,
+    /// The number of the next click.
+    next: u64,
+    has_gap: bool,
+    /// The only link that the listener asked for.
+    link: Option<Uuid>,
     _leave: Leave,
     _slot: Slot<Uuid>,
+}
+
+/// What a listener gets.
+#[derive(Debug)]
+pub(super) enum Next {
+    Click(Event),
+    /// Clicks may be missing.
+    Gap,
 }
 
 #[derive(Debug)]
 struct Leave {
     hub: Hub,
     workspace: Uuid,
-    number: u64,
 }
 
 impl Drop for Leave {
     fn drop(&mut self) {
         let mut state = self.hub.state();
         if let Some(channel) = state.channels.get_mut(&self.workspace) {
-            channel.listeners.retain(|listener| listener.number != self.number);
-            channel.note_empty();
+            channel.listeners -= 1;
+            if channel.listeners == 0 {
+                channel.empty_since = Some(Instant::now());
+            }
         }
     }
 }
@@ -133,21 +141,11 @@ impl Hub {
         workspace.map_or(!state.channels.is_empty(), |workspace| state.channels.contains_key(&workspace))
     }
 
-    /// Passes a click to the listeners, and cuts off those that are too slow.
+    /// Passes a click to the listeners of its workspace.
     pub(super) fn publish(&self, workspace: Uuid, event: Event) {
-        let mut state = self.state();
-        let Some(channel) = state.channels.get_mut(&workspace) else { return };
-        let event = Arc::new(event);
-        channel.listeners.retain(|listener| {
-            let is_for = listener.link.is_none_or(|link| link == event.link);
-            // A listener that is cut off reconnects with the last place it has seen.
-            !is_for || listener.queue.try_send(Arc::clone(&event)).is_ok()
-        });
-        channel.note_empty();
-        if channel.last.len() == KEPT {
-            channel.last.pop_front();
+        if let Some(channel) = self.state().channels.get(&workspace) {
+            channel.last.send_modify(|last| last.push(event));
         }
-        channel.last.push_back(event);
     }
 
     /// Removes workspaces without listeners for some time.
@@ -173,14 +171,15 @@ impl Hub {
         let mut state = self.state();
         let slot = self.take_slot(account, state.listeners(workspace))?;
         let channel = state.channels.entry(workspace).or_default();
-        let (missed, has_gap) = from.map_or((Vec::new(), false), |from| channel.since(from, link));
-        let (sender, queue) = mpsc::channel(QUEUE);
-        // Random, since a counter would restart with a removed workspace.
-        let number = rand::random();
-        channel.listeners.push(Listener { number, link, queue: sender });
+        channel.listeners += 1;
         channel.empty_since = None;
-        let leave = Leave { hub: self.clone(), workspace, number };
-        Ok(Subscription { missed, has_gap, queue, _leave: leave, _slot: slot })
+        let last = channel.last.subscribe();
+        let (next, has_gap) = {
+            let last = last.borrow();
+            from.map_or((last.end(), false), |from| last.since(from))
+        };
+        let leave = Leave { hub: self.clone(), workspace };
+        Ok(Subscription { last, next, has_gap, link, _leave: leave, _slot: slot })
     }
 
     /// Takes a slot for a listener of a workspace that already has `of_workspace`.
@@ -209,37 +208,78 @@ impl Hub {
 impl State {
     /// Returns the number of a workspace's listeners.
     fn listeners(&self, workspace: Uuid) -> usize {
-        self.channels.get(&workspace).map_or(0, |channel| channel.listeners.len())
+        self.channels.get(&workspace).map_or(0, |channel| channel.listeners)
     }
 }
 
-impl Channel {
-    fn note_empty(&mut self) {
-        if self.listeners.is_empty() && self.empty_since.is_none() {
-            self.empty_since = Some(Instant::now());
+impl Last {
+    /// Adds a click, and removes the first ones beyond what is kept.
+    fn push(&mut self, event: Event) {
+        self.bytes += event.size();
+        self.clicks.push_back(event);
+        while self.clicks.len() > KEPT || self.bytes > KEPT_BYTES {
+            let Some(first) = self.clicks.pop_front() else { return };
+            self.bytes -= first.size();
+            self.first += 1;
         }
     }
 
-    /// Returns the clicks since a place, and whether more may be missing.
-    fn since(&self, from: Place, link: Option<Uuid>) -> (Vec<Arc<Event>>, bool) {
-        let known = self.last.iter().position(|event| event.place == from);
-        let is_wanted = |event: &&Arc<Event>| link.is_none_or(|link| link == event.link);
-        match known {
-            Some(place) => (self.last.iter().skip(place + 1).filter(is_wanted).cloned().collect(), false),
-            None => {
-                // A place of another process, or an old one. Clicks that may have been seen are sent again; the click
-                // id identifies them.
-                let since = from.millis - OVERLAP;
-                let missed = self.last.iter().filter(|event| event.place.millis >= since);
-                let has_all = self.last.front().is_some_and(|first| first.place.millis < since);
-                (missed.filter(is_wanted).cloned().collect(), !has_all)
-            }
+    /// Returns the number of the next click to come.
+    fn end(&self) -> u64 {
+        self.first + self.clicks.len() as u64
+    }
+
+    /// Returns the number of the first click since a place, and whether more may be missing.
+    fn since(&self, from: Place) -> (u64, bool) {
+        let number = |place: usize| self.first + place as u64;
+        if let Some(known) = self.clicks.iter().position(|event| event.place == from) {
+            return (number(known + 1), false);
         }
+        // A place of another process, or an old one. Clicks that may have been seen are sent again; the click id
+        // identifies them.
+        let since = from.millis - OVERLAP;
+        let missed = self.clicks.iter().position(|event| event.place.millis >= since);
+        let has_all = self.clicks.front().is_some_and(|first| first.place.millis < since);
+        (missed.map_or(self.end(), number), !has_all)
+    }
+}
+
+impl Subscription {
+    /// Waits for the next click of the listener, or a gap before it. May be cancelled.
+    pub(super) async fn next(&mut self) -> Next {
+        loop {
+            if let Some(next) = self.next_kept() {
+                return next;
+            }
+            // The hub keeps the sender while it has listeners.
+            let _ = self.last.changed().await;
+        }
+    }
+
+    fn next_kept(&mut self) -> Option<Next> {
+        let last = self.last.borrow_and_update();
+        if self.next < last.first {
+            // At the end: what is kept first is the next to go, and would be the next gap.
+            self.next = last.end();
+            self.has_gap = true;
+        }
+        if std::mem::take(&mut self.has_gap) {
+            return Some(Next::Gap);
+        }
+        let passed = usize::try_from(self.next - last.first).unwrap_or(usize::MAX);
+        let link = self.link;
+        let found = last.clicks.iter().skip(passed).find(|event| {
+            self.next += 1;
+            link.is_none_or(|link| link == event.link)
+        });
+        found.cloned().map(Next::Click)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
     use crate::resources::clicks::click::Line;
 
@@ -261,8 +301,17 @@ mod tests {
         place
     }
 
-    fn offsets(events: &[Arc<Event>]) -> Vec<i64> {
-        events.iter().map(|event| event.place.offset).collect()
+    /// Reads all that a listener gets now: whether that begins with a gap, and the offsets of clicks.
+    fn read(subscription: &mut Subscription) -> (bool, Vec<i64>) {
+        let (mut has_gap, mut offsets) = (false, Vec::new());
+        while let Some(next) = subscription.next().now_or_never() {
+            match next {
+                Next::Gap if offsets.is_empty() && !has_gap => has_gap = true,
+                Next::Gap => panic!("a second gap, after {offsets:?}"),
+                Next::Click(event) => offsets.push(event.place.offset),
+            }
+        }
+        (has_gap, offsets)
     }
 
     #[test]
@@ -271,29 +320,57 @@ mod tests {
         let subscription = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
         let places: Vec<Place> = (0..10).map(|offset| publish(&hub, offset)).collect();
         drop(subscription);
-        let again = hub.listen(ACCOUNT, WORKSPACE, None, Some(places[6])).unwrap();
-        assert_eq!((offsets(&again.missed), again.has_gap), (vec![7, 8, 9], false));
+        let mut again = hub.listen(ACCOUNT, WORKSPACE, None, Some(places[6])).unwrap();
+        assert_eq!(read(&mut again), (false, vec![7, 8, 9]));
+        publish(&hub, 10);
+        assert_eq!(read(&mut again), (false, vec![10]));
         // With a place of another process, clicks near it are repeated rather than lost.
         let foreign = Place { process: places[8].process.wrapping_add(1), ..places[8] };
-        let again = hub.listen(ACCOUNT, WORKSPACE, None, Some(foreign)).unwrap();
-        assert_eq!((offsets(&again.missed), again.has_gap), (vec![3, 4, 5, 6, 7, 8, 9], false));
+        let mut again = hub.listen(ACCOUNT, WORKSPACE, None, Some(foreign)).unwrap();
+        assert_eq!(read(&mut again), (false, vec![3, 4, 5, 6, 7, 8, 9, 10]));
+    }
+
+    #[test]
+    fn a_listener_gets_only_its_links_clicks() {
+        let hub = hub();
+        let other = Uuid::from_u128(3);
+        let mut of_link = hub.listen(ACCOUNT, WORKSPACE, Some(LINK), None).unwrap();
+        let mut of_other = hub.listen(ACCOUNT, WORKSPACE, Some(other), None).unwrap();
+        for (offset, link) in [(0, LINK), (1, other), (2, other), (3, LINK)] {
+            publish_of(&hub, offset, link);
+        }
+        assert_eq!(read(&mut of_link), (false, vec![0, 3]));
+        assert_eq!(read(&mut of_other), (false, vec![1, 2]));
     }
 
     #[test]
     fn kept_clicks_are_bounded_and_a_gap_is_reported() {
         let hub = hub();
-        let mut subscription = hub.listen(ACCOUNT, WORKSPACE, Some(Uuid::from_u128(3)), None).unwrap();
+        let _listener = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
         let first = publish(&hub, 0);
         for offset in 1..=KEPT as i64 + 5 {
             publish(&hub, offset);
         }
-        assert!(subscription.queue.try_recv().is_err(), "of another link");
-        assert_eq!(hub.state().channels[&WORKSPACE].last.len(), KEPT);
-        let again = hub.listen(ACCOUNT, WORKSPACE, None, Some(first)).unwrap();
-        assert!(again.has_gap);
-        assert_eq!(again.missed.len(), KEPT);
-        assert!(hub.listen(ACCOUNT, Uuid::nil(), None, Some(first)).unwrap().has_gap, "no click is known");
-        assert!(!hub.listen(ACCOUNT, Uuid::nil(), None, None).unwrap().has_gap, "no place was given");
+        let mut again = hub.listen(ACCOUNT, WORKSPACE, None, Some(first)).unwrap();
+        assert_eq!(read(&mut again), (true, (6..=KEPT as i64 + 5).collect()));
+        let mut unknown = hub.listen(ACCOUNT, Uuid::nil(), None, Some(first)).unwrap();
+        assert_eq!(read(&mut unknown), (true, vec![]), "no click is known");
+        let mut new = hub.listen(ACCOUNT, Uuid::nil(), None, None).unwrap();
+        assert_eq!(read(&mut new), (false, vec![]), "no place was given");
+    }
+
+    #[test]
+    fn wide_clicks_are_bounded_by_their_bytes() {
+        let hub = hub();
+        let mut listener = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
+        let wide = Line { json: "w".repeat(18_000), of_viewers: Some("w".repeat(17_000)) };
+        for offset in 0..500 {
+            hub.publish(WORKSPACE, Event::new(hub.place(1_000, 0, offset), LINK, &wide));
+        }
+        let bytes =
+            hub.state().channels[&WORKSPACE].last.borrow().clicks.iter().map(Event::size).sum::<usize>();
+        assert!((KEPT_BYTES - 36_000..=KEPT_BYTES).contains(&bytes), "{bytes}");
+        assert_eq!(read(&mut listener), (true, vec![]));
     }
 
     #[test]
@@ -301,17 +378,13 @@ mod tests {
         let hub = hub();
         let mut slow = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
         let mut quick = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
-        for offset in 0..QUEUE as i64 + 10 {
+        for offset in 0..KEPT as i64 + 10 {
             publish(&hub, offset);
-            assert_eq!(quick.queue.try_recv().unwrap().place.offset, offset);
+            assert_eq!(read(&mut quick), (false, vec![offset]));
         }
-        let mut last = None;
-        while let Ok(event) = slow.queue.try_recv() {
-            last = Some(event.place);
-        }
-        assert!(slow.queue.is_closed());
-        let again = hub.listen(ACCOUNT, WORKSPACE, None, last).unwrap();
-        assert_eq!(again.missed.len(), 10);
+        assert_eq!(read(&mut slow), (true, vec![]), "the totals are right");
+        publish(&hub, KEPT as i64 + 10);
+        assert_eq!(read(&mut slow), (false, vec![KEPT as i64 + 10]));
     }
 
     #[test]
@@ -348,18 +421,5 @@ mod tests {
         assert!(listen(&hub, 3, 0).is_ok());
         drop((of_account, of_others));
         assert_eq!(hub.open.total(), 0);
-    }
-
-    #[test]
-    fn a_disconnected_listener_counts_until_its_stream_ends() {
-        let hub = Hub::new(4);
-        let slow = hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap();
-        for offset in 0..=QUEUE as i64 {
-            publish(&hub, offset);
-        }
-        assert!(hub.state().channels[&WORKSPACE].listeners.is_empty());
-        assert_eq!(hub.listen(ACCOUNT, WORKSPACE, None, None).unwrap_err().status(), 503);
-        drop(slow);
-        assert!(hub.listen(ACCOUNT, WORKSPACE, None, None).is_ok());
     }
 }

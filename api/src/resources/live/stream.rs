@@ -1,7 +1,6 @@
 //! `GET /live` and `GET /links/{id}/live`
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,8 +13,8 @@ use tokio::sync::mpsc;
 use warp::Reply as _;
 use warp::reply::Response;
 
-use super::event::{Event, Place};
-use super::hub::Subscription;
+use super::event::Place;
+use super::hub::{Next, Subscription};
 use crate::app::App;
 use crate::resources::links::object;
 use crate::web::caller::Caller;
@@ -49,8 +48,8 @@ impl Answer for Stream {
         let mut response = warp::reply::stream(chunks).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        // Neither cached nor compressed: a compressor would delay events.
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+        // Neither stored nor compressed: a compressor would delay events.
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-store, no-transform"));
         // nginx buffers answers otherwise.
         headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
         response
@@ -87,47 +86,33 @@ pub(crate) async fn live(
     Ok(Stream(chunks))
 }
 
-/// Sends events until the listener leaves, is too slow, or may no longer listen.
+/// Sends events until the listener leaves or may no longer listen.
 async fn send_events(
     mut subscription: Subscription,
     caller: &Caller,
     app: &App,
     sender: &mpsc::Sender<Bytes>,
 ) {
-    let send = async |bytes: Bytes| sender.send(bytes).await.is_ok();
-    if !send(Bytes::from_static(BEGINNING.as_bytes())).await {
-        return;
-    }
-    if subscription.has_gap && !send(Bytes::from_static(GAP.as_bytes())).await {
-        return;
-    }
-    for event in std::mem::take(&mut subscription.missed) {
-        if !send(event.bytes(caller.is_viewer())).await {
-            return;
-        }
-    }
     let mut ticks = tokio::time::interval(KEEP_ALIVE);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // The first tick is immediate.
     ticks.tick().await;
-    loop {
-        let next: Option<Option<Arc<Event>>> = tokio::select! {
-            event = subscription.queue.recv() => Some(event),
-            _ = ticks.tick() => None,
-        };
-        let bytes = match next {
-            Some(Some(event)) => event.bytes(caller.is_viewer()),
-            Some(None) => return,
-            None => {
+    let mut bytes = Bytes::from_static(BEGINNING.as_bytes());
+    while sender.send(bytes).await.is_ok() {
+        bytes = tokio::select! {
+            // First, because a listener that is behind always has a next click.
+            biased;
+            _ = ticks.tick() => {
                 // While Postgres is away, listeners stay.
                 if !caller.is_valid(app).await.unwrap_or(true) {
                     return;
                 }
                 Bytes::from_static(COMMENT.as_bytes())
             }
+            next = subscription.next() => match next {
+                Next::Click(event) => event.bytes(caller.is_viewer()),
+                Next::Gap => Bytes::from_static(GAP.as_bytes()),
+            },
         };
-        if !send(bytes).await {
-            return;
-        }
     }
 }
