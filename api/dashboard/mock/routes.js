@@ -356,7 +356,7 @@ function ofWorkspace(workspace, method, parts, query, body) {
       return { series };
     }
     case 'GET keys':
-      return { keys: state.keys };
+      return { keys: state.keys, next_cursor: null };
     case 'POST keys': {
       const key = `hop_live_${id('x').slice(2)}${id('y').slice(2, 14)}`;
       const made = { id: id('key'), name: body.name, prefix: key.slice(0, 13), scope: body.scope, created_at: now(), expires_at: body.expires_at ?? null, last_used_at: null, revoked_at: null };

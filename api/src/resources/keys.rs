@@ -16,12 +16,24 @@ use crate::store::{audit, keys, members};
 use crate::web::caller::{Caller, Editor};
 use crate::web::dates::parse_instant;
 use crate::web::faults::{Faults, check_name};
-use crate::web::request::Json;
+use crate::web::page::{Paging, cut, encode_cursor};
+use crate::web::request::{Json, Query};
 
-/// All keys of a workspace.
+/// Keys of a workspace, apart from revoked and expired ones, beyond which members can create none.
+const MAX_KEYS: i64 = 100;
+
+/// A page of a workspace's keys.
 #[derive(Debug, Serialize)]
 pub(crate) struct Keys {
     keys: Vec<Key>,
+    next_cursor: Option<String>,
+}
+
+/// The place of a page's last key: its id, which begins with its time.
+#[derive(Debug, Serialize, Deserialize)]
+enum Cursor {
+    #[serde(rename = "k")]
+    Keys(Uuid),
 }
 
 /// The body.
@@ -42,12 +54,18 @@ pub(crate) struct Created {
     key: String,
 }
 
-/// Returns the keys of a workspace, including revoked ones, the newest first.
-pub(crate) async fn list(caller: Caller, app: App) -> Result<Keys, ApiError> {
-    Ok(Keys { keys: keys::list(&app.pool, caller.workspace).await.map_err(database)? })
+/// Returns a page of the keys of a workspace, including revoked ones, the newest first.
+pub(crate) async fn list(caller: Caller, Query(paging): Query<Paging>, app: App) -> Result<Keys, ApiError> {
+    let (limit, after) = paging.parse("keys")?;
+    let before = after.map(|Cursor::Keys(id)| id);
+    // One more row than the limit shows whether there is a next page.
+    let mut keys =
+        keys::page(&app.pool, caller.workspace, before, limit as i64 + 1).await.map_err(database)?;
+    let next_cursor = cut(&mut keys, limit).map(|key| encode_cursor(&Cursor::Keys(key.id.uuid())));
+    Ok(Keys { keys, next_cursor })
 }
 
-/// Creates a key, on every plan: what a key may do is decided when it is used.
+/// Creates a key, on every plan: what a key may do is decided when it is used. A 101st is rejected: 403, `PLAN_LIMIT`.
 pub(crate) async fn create(
     Editor(caller): Editor,
     Json(new): Json<New>,
@@ -87,6 +105,12 @@ pub(crate) async fn create(
     if !members::may_change_links(&mut transaction, caller.user).await.map_err(database)? {
         return Err(ApiError::forbidden("You may no longer change this workspace."));
     }
+    if keys::lock_and_count(&mut transaction, caller.workspace).await.map_err(database)? >= MAX_KEYS {
+        return Err(ApiError::plan_limit(format!(
+            "A workspace can have at most {MAX_KEYS} keys, on every plan. Revoke one that is not used."
+        )));
+    }
+    keys::remove_old(&mut transaction, caller.workspace).await.map_err(database)?;
     keys::insert(&mut transaction, caller.workspace, &shown, &key.digest()).await.map_err(database)?;
     let details = json!({ "name": name, "scope": scope });
     audit::record(

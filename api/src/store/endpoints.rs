@@ -7,6 +7,8 @@ use service::sealed::Sealed;
 use sqlx::{PgConnection, PgExecutor, PgPool};
 use uuid::Uuid;
 
+use crate::store::workspaces;
+
 /// A row of table `webhook_endpoints`, without the secret, and of `webhook_health`.
 #[derive(Debug, sqlx::FromRow)]
 pub(crate) struct EndpointRow {
@@ -39,10 +41,7 @@ macro_rules! select {
 
 /// Counts a workspace's endpoints while no other transaction adds one.
 pub(crate) async fn lock_and_count(transaction: &mut PgConnection, workspace: Uuid) -> sqlx::Result<i64> {
-    sqlx::query("SELECT FROM workspaces WHERE id = $1 FOR NO KEY UPDATE")
-        .bind(workspace)
-        .execute(&mut *transaction)
-        .await?;
+    workspaces::lock(transaction, workspace).await?;
     sqlx::query_scalar("SELECT count(*) FROM webhook_endpoints WHERE workspace_id = $1")
         .bind(workspace)
         .fetch_one(transaction)
@@ -188,20 +187,24 @@ pub(crate) async fn enable(transaction: &mut PgConnection, id: EndpointId) -> sq
     Ok(Some(true))
 }
 
-/// Deletes an endpoint; false when there is none.
+/// Deletes an endpoint and returns its URL; `None` when there is none.
 ///
 /// The dispatcher removes its deliveries and its failure log in small statements: there may be millions.
-pub(crate) async fn delete(transaction: &mut PgConnection, workspace: Uuid, id: Uuid) -> sqlx::Result<bool> {
-    let deleted = sqlx::query("DELETE FROM webhook_endpoints WHERE id = $1 AND workspace_id = $2")
-        .bind(id)
-        .bind(workspace)
-        .execute(&mut *transaction)
-        .await?;
-    if deleted.rows_affected() == 0 {
-        return Ok(false);
+pub(crate) async fn delete(
+    transaction: &mut PgConnection,
+    workspace: Uuid,
+    id: Uuid,
+) -> sqlx::Result<Option<String>> {
+    let url =
+        sqlx::query_scalar("DELETE FROM webhook_endpoints WHERE id = $1 AND workspace_id = $2 RETURNING url")
+            .bind(id)
+            .bind(workspace)
+            .fetch_optional(&mut *transaction)
+            .await?;
+    if url.is_some() {
+        raise_version(transaction).await?;
     }
-    raise_version(transaction).await?;
-    Ok(true)
+    Ok(url)
 }
 
 /// Finds the next endpoint after an id with a secret that another key than `key` sealed, and locks it. Returns its id,

@@ -7,6 +7,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::plan::{Plan, Plans};
+use crate::store::workspaces;
 
 /// What a key may do.
 #[derive(Debug, Clone, Copy, serde::Deserialize, clap::ValueEnum)]
@@ -131,14 +132,33 @@ pub(crate) async fn is_valid(pool: &PgPool, digest: &[u8; 32]) -> sqlx::Result<b
     .await
 }
 
-/// Reads the keys of a workspace, the newest first.
-pub(crate) async fn list(pool: &PgPool, workspace: Uuid) -> sqlx::Result<Vec<Key>> {
+/// Reads a page of the keys of a workspace, the newest first, after the last one of the page before.
+pub(crate) async fn page(
+    pool: &PgPool,
+    workspace: Uuid,
+    before: Option<Uuid>,
+    limit: i64,
+) -> sqlx::Result<Vec<Key>> {
     sqlx::query_as(
         "SELECT id, name, display_prefix, scope, created_at, expires_at, last_used_at, revoked_at, created_by
-         FROM api_keys WHERE workspace_id = $1 ORDER BY created_at DESC, id DESC",
+         FROM api_keys WHERE workspace_id = $1 AND ($2::uuid IS NULL OR id < $2) ORDER BY id DESC LIMIT $3",
     )
     .bind(workspace)
+    .bind(before)
+    .bind(limit)
     .fetch_all(pool)
+    .await
+}
+
+/// Counts a workspace's keys that are neither revoked nor expired. No other member adds one until the transaction ends.
+pub(crate) async fn lock_and_count(transaction: &mut PgConnection, workspace: Uuid) -> sqlx::Result<i64> {
+    workspaces::lock(transaction, workspace).await?;
+    sqlx::query_scalar(
+        "SELECT count(*) FROM api_keys
+         WHERE workspace_id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())",
+    )
+    .bind(workspace)
+    .fetch_one(transaction)
     .await
 }
 
@@ -163,6 +183,19 @@ pub(crate) async fn insert(
     .bind(key.expires_at)
     .bind(key.created_at)
     .bind(key.created_by)
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Removes a workspace's revoked and expired keys beyond the newest 900.
+pub(crate) async fn remove_old(transaction: &mut PgConnection, workspace: Uuid) -> sqlx::Result<()> {
+    sqlx::query(
+        "DELETE FROM api_keys WHERE id IN (
+             SELECT id FROM api_keys WHERE workspace_id = $1 AND (revoked_at IS NOT NULL OR expires_at <= now())
+             ORDER BY id DESC OFFSET 900)",
+    )
+    .bind(workspace)
     .execute(transaction)
     .await?;
     Ok(())

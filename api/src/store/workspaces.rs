@@ -53,6 +53,15 @@ pub(crate) async fn insert(
     .await
 }
 
+/// Locks a workspace until the transaction ends. Transactions that count before they add take this lock.
+pub(crate) async fn lock(transaction: &mut PgConnection, workspace: Uuid) -> sqlx::Result<()> {
+    sqlx::query("SELECT FROM workspaces WHERE id = $1 FOR NO KEY UPDATE")
+        .bind(workspace)
+        .execute(transaction)
+        .await?;
+    Ok(())
+}
+
 /// Reads the workspaces of an account, the oldest first.
 pub(crate) async fn of_account(connection: &mut PgConnection, account: Uuid) -> sqlx::Result<Vec<Workspace>> {
     sqlx::query_as("SELECT id, name, kind FROM workspaces WHERE account_id = $1 ORDER BY created_at, id")

@@ -141,6 +141,55 @@ async fn a_key_is_created_shown_once_used_and_revoked() {
 }
 
 #[tokio::test]
+async fn a_workspace_has_a_hundred_keys_that_are_listed_in_pages() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let insert = "INSERT INTO api_keys (id, workspace_id, key_sha256, display_prefix, scope, name, expires_at,
+                                        revoked_at)
+                  SELECT gen_random_uuid(), $1, sha256($2 || number::text::bytea), 'hop_live_xxxx', 'read', 'old',
+                         CASE number % 2 WHEN 0 THEN now() END, CASE number % 2 WHEN 1 THEN now() END
+                  FROM generate_series(1, 950) AS number";
+    let workspace: schemas::id::WorkspaceId = owner.workspace.parse().unwrap();
+    let ended = sqlx::query(insert)
+        .bind(workspace.uuid())
+        .bind(workspace.uuid().as_bytes().to_vec())
+        .execute(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+    assert_eq!(ended.rows_affected(), 950, "expired and revoked keys, which do not count");
+    let body = || json!({"name": "a", "scope": "read"});
+    let mut created = Vec::new();
+    // The server's own key is one of them. Two at a time, so that the last two meet.
+    while created.len() < 99 {
+        let (one, other) = tokio::join!(owner.post("/keys", body()), owner.post("/keys", body()));
+        let mut statuses = [one.status.as_u16(), other.status.as_u16()];
+        statuses.sort_unstable();
+        let expected = if created.len() == 98 { [201, 403] } else { [201, 201] };
+        assert_eq!(statuses, expected, "after {}", created.len());
+        created.extend([one, other].into_iter().filter(|answer| answer.status == 201));
+    }
+    let refused = owner.post("/keys", body()).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["code"]), (403, &json!("PLAN_LIMIT")));
+    let id = text(&created[0].body["id"]);
+    assert_eq!(owner.send(Method::DELETE, &owner.path(&format!("/keys/{id}")), None).await.status, 204);
+    assert_eq!(owner.post("/keys", body()).await.status, 201);
+
+    let mut listed = std::collections::HashSet::new();
+    let mut path = "/keys?limit=100".to_owned();
+    let mut sizes = Vec::new();
+    loop {
+        let page = owner.get(&path).await.body;
+        let keys = page["keys"].as_array().unwrap();
+        sizes.push(keys.len());
+        listed.extend(keys.iter().map(|key| text(&key["id"])));
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        path = format!("/keys?limit=100&cursor={next}");
+    }
+    assert_eq!((sizes, listed.len()), (vec![100; 10], 1_000));
+    assert_eq!(owner.get("/keys?cursor=x").await.status, 400);
+}
+
+#[tokio::test]
 async fn a_key_created_without_a_name_is_called_api_key() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;

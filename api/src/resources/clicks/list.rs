@@ -17,7 +17,7 @@ use crate::store::clicks::{Classes, NewestFirst, Position};
 use crate::web::caller::Caller;
 use crate::web::download::Download;
 use crate::web::operation;
-use crate::web::page::{decode_cursor, encode_cursor, parse_limit};
+use crate::web::page::{cut, decode_cursor, encode_cursor, invalid_cursor, parse_limit};
 use crate::web::request::Query;
 
 /// The query.
@@ -102,9 +102,7 @@ pub(crate) async fn list(
         ControlFlow::Continue(())
     });
     queries.with_permit(subject.workspace, batch).await?;
-    let has_more = rows.len() > limit;
-    rows.truncate(limit);
-    let last = rows.last().filter(|_| has_more).map(|row| row.position());
+    let last = cut(&mut rows, limit).map(|row| row.position());
     let next_cursor = last.map(|Position { at, src, koff }| encode_cursor(&Cursor::Clicks(at, src, koff)));
     let clicks = rows.into_iter().map(|row| Click::of_row(row, caller.is_viewer())).collect();
     Ok(Answer::Page(Page { clicks, next_cursor }))
@@ -115,5 +113,5 @@ fn parse_cursor(text: &str) -> Result<Position, ApiError> {
         .map(|Cursor::Clicks(at, src, koff)| Position { at, src, koff })
         // Anyone can compute a checksum, so the time is checked.
         .filter(|position| (0..crate::store::clicks::pieces::END).contains(&position.at))
-        .ok_or_else(|| ApiError::invalid_field("cursor", "is not a cursor of a list of clicks"))
+        .ok_or_else(|| invalid_cursor("clicks"))
 }

@@ -14,7 +14,7 @@ use crate::store::clicks::{Classes, Converted, are_of_class};
 use crate::store::conversions;
 use crate::store::conversions::ListedRow;
 use crate::web::caller::Caller;
-use crate::web::page::{decode_cursor, encode_cursor, parse_limit};
+use crate::web::page::{cut, decode_cursor, encode_cursor, invalid_cursor, parse_limit};
 use crate::web::request::Query;
 
 /// Most conversions whose classes one query reads.
@@ -110,11 +110,8 @@ pub(crate) async fn list(
             queries.with_permit(caller.workspace, page).await?.map_err(database)?
         }
     };
-    let has_more = rows.len() > limit;
-    rows.truncate(limit);
-    let last = rows.last().filter(|_| has_more);
-    let next_cursor =
-        last.map(|row| encode_cursor(&Cursor::Conversions(row.clicked_at.timestamp_micros(), row.id)));
+    let next_cursor = cut(&mut rows, limit)
+        .map(|row| encode_cursor(&Cursor::Conversions(row.clicked_at.timestamp_micros(), row.id)));
     let is_viewer = caller.is_viewer();
     let conversions = rows.into_iter().map(|row| FullConversion::of_row(row, is_viewer)).collect();
     Ok(Conversions { conversions, next_cursor })
@@ -173,5 +170,5 @@ fn parse_cursor(text: &str) -> Result<(DateTime<Utc>, Uuid), ApiError> {
         // Anyone can compute a checksum, so the time is checked: 1970 to 2199.
         .filter(|Cursor::Conversions(micros, _)| (0..7_258_118_400_000_000).contains(micros))
         .and_then(|Cursor::Conversions(micros, id)| Some((DateTime::from_timestamp_micros(micros)?, id)))
-        .ok_or_else(|| ApiError::invalid_field("cursor", "is not a cursor of a list of conversions"))
+        .ok_or_else(|| invalid_cursor("conversions"))
 }

@@ -9,7 +9,7 @@ use service::http::ApiError;
 use uuid::Uuid;
 
 use crate::store::clicks::Classes;
-use crate::web::page::{decode_cursor, encode_cursor};
+use crate::web::page::{decode_cursor, encode_cursor, invalid_cursor};
 
 /// Years in which links and clicks are made.
 const YEARS: std::ops::Range<i32> = 1970..2200;
@@ -85,9 +85,7 @@ impl Cursor {
     pub(super) fn parse(text: &str, sort: Sort, classes: Classes) -> Result<Self, ApiError> {
         Self::decode(text)
             .filter(|cursor| cursor.sort() == sort && cursor.classes().is_none_or(|own| own == classes))
-            .ok_or_else(|| {
-                ApiError::invalid_field("cursor", "is not a cursor of a list of links in this order")
-            })
+            .ok_or_else(|| invalid_cursor("links in this order"))
     }
 
     fn decode(text: &str) -> Option<Self> {

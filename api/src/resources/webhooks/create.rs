@@ -3,18 +3,16 @@
 use chrono::Utc;
 use schemas::id::EndpointId;
 use serde::Deserialize;
-use serde_json::json;
 use service::http::ApiError;
 use uuid::Uuid;
 
 use super::fields::Given;
-use super::{Endpoint, WithSecret, secret};
+use super::{Endpoint, WithSecret, record, secret, sends_to};
 use crate::account::quota;
 use crate::app::App;
 use crate::error::database;
-use crate::store::audit::Of;
+use crate::store::endpoints;
 use crate::store::endpoints::EndpointRow;
-use crate::store::{audit, endpoints};
 use crate::web::caller::Writer;
 use crate::web::faults::Faults;
 use crate::web::request::Json;
@@ -83,16 +81,8 @@ pub(crate) async fn create(
         )));
     }
     endpoints::insert(&mut transaction, caller.workspace, &row, &sealed).await.map_err(database)?;
-    audit::record(
-        &mut transaction,
-        &caller.actor(),
-        "create-endpoint",
-        &EndpointId::from_uuid(id).to_string(),
-        Of::Workspace(caller.workspace),
-        json!({}),
-    )
-    .await
-    .map_err(database)?;
+    record(&mut transaction, &caller, "create-endpoint", EndpointId::from_uuid(id), sends_to(&row.url))
+        .await?;
     transaction.commit().await.map_err(database)?;
     Ok(WithSecret { endpoint: Endpoint::from(row), secret })
 }

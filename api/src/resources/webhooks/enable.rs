@@ -1,15 +1,13 @@
 //! `POST /webhooks/{id}/enable`, of the dashboard alone
 
 use schemas::id::EndpointId;
-use serde_json::json;
 use service::http::ApiError;
 
-use super::{Endpoint, not_found};
+use super::{Endpoint, not_found, record, sends_to};
 use crate::account::quota;
 use crate::app::App;
 use crate::error::database;
-use crate::store::audit::Of;
-use crate::store::{audit, endpoints};
+use crate::store::endpoints;
 use crate::web::caller::Writer;
 
 /// Enables a disabled endpoint for the events from now on and answers with it; an enabled one stays as it is.
@@ -20,22 +18,14 @@ pub(crate) async fn enable(Writer(caller): Writer, id: EndpointId, app: App) -> 
         .await
         .map_err(database)?
         .ok_or_else(not_found)?;
-    if endpoints::enable(&mut transaction, id).await.map_err(database)? == Some(true) {
-        audit::record(
-            &mut transaction,
-            &caller.actor(),
-            "enable-endpoint",
-            &id.to_string(),
-            Of::Workspace(caller.workspace),
-            json!({}),
-        )
-        .await
-        .map_err(database)?;
-    }
+    let is_changed = endpoints::enable(&mut transaction, id).await.map_err(database)? == Some(true);
     let row = endpoints::find_for_update(&mut transaction, caller.workspace, id.uuid())
         .await
         .map_err(database)?
         .ok_or_else(not_found)?;
+    if is_changed {
+        record(&mut transaction, &caller, "enable-endpoint", id, sends_to(&row.url)).await?;
+    }
     transaction.commit().await.map_err(database)?;
     Ok(row.into())
 }

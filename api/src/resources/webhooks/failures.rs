@@ -12,16 +12,8 @@ use crate::error::database;
 use crate::store::deliveries::FailureRow;
 use crate::store::{deliveries, endpoints};
 use crate::web::caller::Writer;
-use crate::web::page::{decode_cursor, encode_cursor, parse_limit};
+use crate::web::page::{Paging, cut, decode_cursor, encode_cursor, invalid_cursor, parse_limit};
 use crate::web::request::Query;
-
-/// The query.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Parameters {
-    limit: Option<String>,
-    cursor: Option<String>,
-}
 
 /// A page of an endpoint's failure log.
 #[derive(Debug, Serialize)]
@@ -78,19 +70,16 @@ enum Cursor {
 pub(crate) async fn failures(
     Writer(caller): Writer,
     id: EndpointId,
-    Query(query): Query<Parameters>,
+    Query(paging): Query<Paging>,
     app: App,
 ) -> Result<Failures, ApiError> {
-    let limit = parse_limit(query.limit.as_deref())?;
-    let after = query.cursor.as_deref().map(parse_cursor).transpose()?;
+    let limit = parse_limit(paging.limit.as_deref())?;
+    let after = paging.cursor.as_deref().map(parse_cursor).transpose()?;
     endpoints::find(&app.pool, caller.workspace, id.uuid()).await.map_err(database)?.ok_or_else(not_found)?;
     // One more row than the limit shows whether there is a next page.
     let mut rows = deliveries::page(&app.pool, id.uuid(), after, limit + 1).await.map_err(database)?;
-    let has_more = rows.len() > limit;
-    rows.truncate(limit);
-    let last = rows.last().filter(|_| has_more);
-    let next_cursor =
-        last.map(|row| encode_cursor(&Cursor::Failures(row.attempted_at.timestamp_micros(), row.id)));
+    let next_cursor = cut(&mut rows, limit)
+        .map(|row| encode_cursor(&Cursor::Failures(row.attempted_at.timestamp_micros(), row.id)));
     Ok(Failures { failures: rows.into_iter().map(Failure::from).collect(), next_cursor })
 }
 
@@ -99,7 +88,7 @@ fn parse_cursor(text: &str) -> Result<(DateTime<Utc>, Uuid), ApiError> {
         // Anyone can compute a checksum, so the time is checked: 1970 to 2199.
         .filter(|Cursor::Failures(micros, _)| (0..7_258_118_400_000_000).contains(micros))
         .and_then(|Cursor::Failures(micros, id)| Some((DateTime::from_timestamp_micros(micros)?, id)))
-        .ok_or_else(|| ApiError::invalid_field("cursor", "is not a cursor of a list of failures"))
+        .ok_or_else(|| invalid_cursor("failures"))
 }
 
 #[cfg(test)]

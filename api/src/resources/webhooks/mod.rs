@@ -19,9 +19,15 @@ pub(crate) mod update;
 use chrono::{DateTime, Utc};
 use schemas::id::EndpointId;
 use serde::Serialize;
+use serde_json::{Value, json};
 use service::http::ApiError;
+use sqlx::PgConnection;
+use url::Url;
 
+use crate::error::database;
+use crate::store::audit::{self, Of};
 use crate::store::endpoints::EndpointRow;
+use crate::web::caller::Caller;
 
 /// An endpoint as callers see it.
 #[derive(Debug, Serialize)]
@@ -82,6 +88,23 @@ pub(crate) struct WithSecret {
     #[serde(flatten)]
     endpoint: Endpoint,
     secret: String,
+}
+
+/// Records a change of an endpoint, with details, in the audit trail.
+async fn record(
+    transaction: &mut PgConnection,
+    caller: &Caller,
+    action: &str,
+    id: EndpointId,
+    details: Value,
+) -> Result<(), ApiError> {
+    let of = Of::Workspace(caller.workspace);
+    audit::record(transaction, &caller.actor(), action, &id.to_string(), of, details).await.map_err(database)
+}
+
+/// Returns the scheme, host and port of an endpoint's URL for the audit trail. The rest is often a secret.
+fn sends_to(url: &str) -> Value {
+    json!({ "sends_to": Url::parse(url).map(|url| url.origin().ascii_serialization()).ok() })
 }
 
 fn not_found() -> ApiError {

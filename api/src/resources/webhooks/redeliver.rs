@@ -7,13 +7,12 @@ use serde_json::json;
 use service::http::ApiError;
 use uuid::Uuid;
 
-use super::{disabled, not_found};
+use super::{disabled, not_found, record};
 use crate::account::quota;
 use crate::app::App;
 use crate::error::database;
-use crate::store::audit::Of;
 use crate::store::deliveries::Chosen;
-use crate::store::{audit, deliveries, endpoints};
+use crate::store::{deliveries, endpoints};
 use crate::web::caller::Writer;
 use crate::web::dates::Window;
 use crate::web::request::Json;
@@ -65,16 +64,7 @@ pub(crate) async fn redeliver(
         return Err(disabled());
     }
     let queued = deliveries::redeliver(&mut transaction, id.uuid(), &chosen).await.map_err(database)?;
-    audit::record(
-        &mut transaction,
-        &caller.actor(),
-        "redeliver",
-        &id.to_string(),
-        Of::Workspace(caller.workspace),
-        json!({ "queued": queued }),
-    )
-    .await
-    .map_err(database)?;
+    record(&mut transaction, &caller, "redeliver", id, json!({ "queued": queued })).await?;
     transaction.commit().await.map_err(database)?;
     Ok(Redelivered { queued })
 }

@@ -1,15 +1,13 @@
 //! `POST /webhooks/{id}/rotate-secret`
 
 use schemas::id::EndpointId;
-use serde_json::json;
 use service::http::ApiError;
 
-use super::{WithSecret, not_found, secret};
+use super::{WithSecret, not_found, record, secret, sends_to};
 use crate::account::quota;
 use crate::app::App;
 use crate::error::database;
-use crate::store::audit::Of;
-use crate::store::{audit, endpoints};
+use crate::store::endpoints;
 use crate::web::caller::Writer;
 
 /// Draws a new secret and answers with it, for the only time.
@@ -28,16 +26,7 @@ pub(crate) async fn rotate_secret(
         .await
         .map_err(database)?
         .ok_or_else(not_found)?;
-    audit::record(
-        &mut transaction,
-        &caller.actor(),
-        "rotate-secret",
-        &id.to_string(),
-        Of::Workspace(caller.workspace),
-        json!({}),
-    )
-    .await
-    .map_err(database)?;
+    record(&mut transaction, &caller, "rotate-secret", id, sends_to(&row.url)).await?;
     transaction.commit().await.map_err(database)?;
     Ok(WithSecret { endpoint: row.into(), secret })
 }

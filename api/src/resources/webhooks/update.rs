@@ -4,17 +4,15 @@ use chrono::Utc;
 use schemas::id::EndpointId;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
-use serde_json::json;
 use service::http::ApiError;
 
 use super::fields::Given;
-use super::{Endpoint, not_found};
+use super::{Endpoint, not_found, record, sends_to};
 use crate::account::quota;
 use crate::app::App;
 use crate::error::database;
-use crate::store::audit::Of;
+use crate::store::endpoints;
 use crate::store::endpoints::EndpointRow;
-use crate::store::{audit, endpoints};
 use crate::web::caller::Writer;
 use crate::web::faults::Faults;
 use crate::web::request::Json;
@@ -70,16 +68,7 @@ pub(crate) async fn update(
         // Never before the creation, also when the clock was set back.
         row.updated_at = schemas::time::to_millis(Utc::now()).max(row.created_at);
         endpoints::update(&mut transaction, &row).await.map_err(database)?;
-        audit::record(
-            &mut transaction,
-            &caller.actor(),
-            "update-endpoint",
-            &id.to_string(),
-            Of::Workspace(caller.workspace),
-            json!({}),
-        )
-        .await
-        .map_err(database)?;
+        record(&mut transaction, &caller, "update-endpoint", id, sends_to(&row.url)).await?;
     }
     transaction.commit().await.map_err(database)?;
     Ok(row.into())
