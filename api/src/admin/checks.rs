@@ -5,7 +5,7 @@ use std::io::Read;
 use anyhow::Context as _;
 use service::config::{Fault, Faults};
 
-use crate::account::sessions::password::{Password, check_password};
+use crate::account::sessions::password::{Client, Password, check_password};
 use crate::app::App;
 use crate::web::faults::check_name;
 
@@ -16,7 +16,7 @@ pub(super) async fn hashed_password(app: &App) -> anyhow::Result<String> {
     // Reading waits for the person who types.
     let read = tokio::task::spawn_blocking(|| read_password(std::io::stdin()));
     let password = read.await.context("reading the password")??;
-    Ok(app.hashing.hash(password).await?)
+    Ok(app.hashing.hash(Client::Operator, password).await?)
 }
 
 /// A value that no command line may have: wrong usage, like what the parser rejects.

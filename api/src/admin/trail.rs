@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 
 use crate::store::audit::{self, Of};
 
-/// Records a change in the name of the user who runs the command.
+/// Records a change in the name of the user who runs the command. No member's or key's id looks like that name.
 pub(super) async fn record(
     transaction: &mut PgConnection,
     action: &str,
@@ -13,9 +13,7 @@ pub(super) async fn record(
     of: Of,
     details: Value,
 ) -> sqlx::Result<()> {
-    let actor = ["SUDO_USER", "USER", "LOGNAME"]
-        .into_iter()
-        .find_map(|variable| std::env::var(variable).ok())
-        .unwrap_or_else(|| "operator".to_owned());
+    let user = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|variable| std::env::var(variable).ok());
+    let actor = user.map_or_else(|| "operator".to_owned(), |user| format!("operator {user}"));
     audit::record(transaction, &actor, action, subject, of, details).await
 }

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use schemas::id::{UserId, WorkspaceId};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -57,6 +57,12 @@ pub(crate) async fn record(
     .execute(transaction)
     .await?;
     Ok(())
+}
+
+/// Records what a member did to their own sign-in.
+pub(crate) async fn record_own(transaction: &mut PgConnection, user: Uuid, action: &str) -> sqlx::Result<()> {
+    let member = member(user);
+    record(transaction, &member, action, &member, Of::User(user), Value::Object(Map::new())).await
 }
 
 /// An entry as owners see it.

@@ -95,11 +95,14 @@ pub(crate) async fn delete_rest(
     Ok(deleted)
 }
 
-/// Removes names and email addresses from the account's entries of the audit trail.
+/// Removes names, email addresses, reasons of blocks and webhooks' hosts from the account's entries of the audit trail.
 async fn forget_names(transaction: &mut PgConnection, account: Uuid) -> sqlx::Result<()> {
-    sqlx::query("UPDATE audit_trail SET details = details - 'name' - 'email' WHERE account_id = $1")
-        .bind(account)
-        .execute(transaction)
-        .await?;
+    sqlx::query(
+        "UPDATE audit_trail SET details = details - ARRAY['name', 'email', 'reason', 'sends_to'] \
+         WHERE account_id = $1",
+    )
+    .bind(account)
+    .execute(transaction)
+    .await?;
     Ok(())
 }

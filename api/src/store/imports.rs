@@ -298,7 +298,8 @@ pub(crate) async fn finish(connection: &mut PgConnection, id: Uuid) -> sqlx::Res
     Ok(())
 }
 
-/// Deletes imports a week after their creation, and unreceived ones after three hours. Returns how many.
+/// Deletes imports a week after their creation, unreceived ones after three hours, and those that a suspended account
+/// could not end after 30 days. Returns how many.
 pub(crate) async fn sweep(connection: &mut PgConnection) -> sqlx::Result<u64> {
     let mut count = 0;
     loop {
@@ -308,6 +309,7 @@ pub(crate) async fn sweep(connection: &mut PgConnection) -> sqlx::Result<u64> {
                  SELECT id FROM link_imports
                  WHERE created_at < now() - interval '7 days' AND done_at IS NOT NULL
                     OR created_at < now() - interval '3 hours' AND received_at IS NULL
+                    OR created_at < now() - interval '30 days'
                  ORDER BY created_at LIMIT 1)",
         )
         .execute(&mut *connection)

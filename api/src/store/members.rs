@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use crate::store::audit::Of;
 use crate::store::role::Role;
 use crate::store::workspaces::Kind;
-use crate::store::{accounts, audit, sessions, workspaces};
+use crate::store::{accounts, audit, sessions, two_factor, workspaces};
 
 /// Advisory lock of the request that sets up: "setup" as ASCII.
 const SETUP_LOCK: i64 = 0x73_6574_7570;
@@ -226,9 +226,9 @@ pub(crate) async fn remove(transaction: &mut PgConnection, account: Uuid, id: Uu
     if let Some(refused) = refuses_last_owner(&mut *transaction, account, id).await? {
         return Ok(refused);
     }
+    two_factor::remove(&mut *transaction, id).await?;
     sqlx::query(
-        "UPDATE users SET removed_at = now(), role = 'editor', email = NULL, totp_key_id = NULL, totp_sealed = NULL, \
-            totp_confirmed_at = NULL, name = '', password_hash = NULL
+        "UPDATE users SET removed_at = now(), role = 'editor', email = NULL, name = '', password_hash = NULL
          WHERE id = $1",
     )
     .bind(id)

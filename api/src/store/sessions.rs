@@ -49,7 +49,11 @@ pub(crate) async fn find(
     sqlx::query_as(FIND).bind(&digest[..]).bind(workspace).fetch_optional(pool).await
 }
 
-/// Begins a session, and ends the browser's former one. Returns false when the password or the second factor was
+/// Most sessions of a member.
+const MOST: i64 = 100;
+
+/// Begins a session, and ends the browser's former one, and those beyond [`MOST`] that were not seen for longest.
+/// Returns false when the password or the second factor was
 /// changed while it was being checked.
 pub(crate) async fn begin(
     transaction: &mut PgConnection,
@@ -77,6 +81,16 @@ pub(crate) async fn begin(
     if let Some(former) = former {
         end(transaction, &former).await?;
     }
+    sqlx::query(
+        "DELETE FROM sessions WHERE user_id = $1 AND token_sha256 IN (
+             SELECT token_sha256 FROM sessions WHERE user_id = $1 AND token_sha256 <> $2
+             ORDER BY seen_at DESC, id DESC OFFSET $3)",
+    )
+    .bind(user)
+    .bind(&digest[..])
+    .bind(MOST - 1)
+    .execute(&mut *transaction)
+    .await?;
     Ok(begun.rows_affected() == 1)
 }
 
@@ -173,16 +187,16 @@ pub(crate) async fn end_one(connection: &mut PgConnection, user: Uuid, id: Sessi
     Ok(ended.rows_affected() == 1)
 }
 
-/// Ends every session of a member but one.
+/// Ends every session of a member but one. Returns how many.
 pub(crate) async fn end_others(
     connection: &mut PgConnection,
     user: Uuid,
     current: &[u8; 32],
-) -> sqlx::Result<()> {
-    sqlx::query("DELETE FROM sessions WHERE user_id = $1 AND token_sha256 <> $2")
+) -> sqlx::Result<u64> {
+    let ended = sqlx::query("DELETE FROM sessions WHERE user_id = $1 AND token_sha256 <> $2")
         .bind(user)
         .bind(&current[..])
         .execute(connection)
         .await?;
-    Ok(())
+    Ok(ended.rows_affected())
 }

@@ -13,11 +13,10 @@ use uuid::Uuid;
 use crate::account::sessions::member::{member_of, suspended};
 use crate::account::token;
 use crate::app::App;
-use crate::error::database;
 use crate::plan::Plan;
 use crate::store::role::Role;
 use crate::store::{audit, keys, sessions};
-use crate::web::limits::{Budget, Visit};
+use crate::web::limits::Budget;
 use crate::web::operation::{Access, Principal};
 use crate::web::request;
 use crate::web::request::{Head, Request};
@@ -200,22 +199,12 @@ async fn of_session(app: &App, head: &Head, workspace: &str) -> Result<Caller, A
 
 /// Finds the caller of a key. A missing, unknown, malformed, revoked or expired key gets the same answer.
 async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller, ApiError> {
-    let digest = presented_key(headers).and_then(token::digest_of_api_key).ok_or_else(|| reject(visit))?;
-    let charged = visit.charge_unknown_key(&digest)?;
-    let row = keys::find_and_count(&app.pool, &digest, &app.plans).await.map_err(database)?;
-    let Some(row) = row else {
-        return Err(match charged {
-            Some(budget) => {
-                visit.counted(budget);
-                unauthorized()
-            }
-            None => {
-                visit.forget_key(&digest);
-                reject(visit)
-            }
-        });
+    let Some(digest) = presented_key(headers).and_then(token::digest_of_api_key) else {
+        visit.charge_address()?;
+        return Err(unauthorized());
     };
-    visit.accept_key(&digest);
+    let found = keys::find_and_count(&app.pool, &digest, &app.plans);
+    let row = visit.look_up(&digest, found).await?.ok_or_else(unauthorized)?;
     let limit = row.requests_per_minute;
     // Not counted under a limit: the limit is reached.
     let budget = Budget::of_account(limit, row.used.or(limit).unwrap_or_default(), row.window_end);
@@ -237,11 +226,6 @@ async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller,
             can_write: row.scope == "read,write",
         },
     })
-}
-
-/// Counts a request without a valid key for its address, and returns its error.
-fn reject(visit: &Visit) -> ApiError {
-    visit.charge_address().err().unwrap_or_else(unauthorized)
 }
 
 fn unauthorized() -> ApiError {

@@ -2,9 +2,9 @@
 //!
 //! A request with a valid key counts for its account, in Postgres, in the statement that finds the key (see
 //! [`crate::web::caller`]): a fixed window of one minute over all keys, workspaces and instances. A request of the
-//! dashboard counts for the member, any other for the client's address, in this instance's memory. So does a key that
-//! this instance does not know: the address's budget is asked before Postgres is, and guesses cost no statement beyond
-//! it.
+//! dashboard counts for the member, any other for the client's address, in this instance's memory. So does a key or a
+//! session that this instance does not know: the address's budget is asked before Postgres is, and guesses cost no
+//! statement beyond it.
 
 use std::hash::Hash;
 use std::net::IpAddr;
@@ -22,6 +22,8 @@ use service::config::Cidrs;
 use service::http::{ApiError, Buckets, Peer, came_over_tls, client_address, client_network};
 use uuid::Uuid;
 use warp::{Filter, Rejection};
+
+use crate::error::database;
 
 /// Buckets that addresses and members share.
 const BUCKETS: u64 = 100_000;
@@ -83,19 +85,19 @@ struct Addresses {
     clock: DefaultClock,
     per_minute: NonZeroU32,
     trusted: Cidrs,
-    known_keys: KnownKeys,
+    known: Known,
 }
 
-/// Keys that this instance has accepted, so that failures of others at their address do not stop them. A place holds a
-/// part of the latest key's digest.
-struct KnownKeys(Box<[AtomicU64]>);
+/// Keys and sessions that this instance has accepted, so that failures of others at their address do not stop them. A
+/// place holds a part of the latest one's digest.
+struct Known(Box<[AtomicU64]>);
 
-impl KnownKeys {
+impl Known {
     fn new() -> Self {
         Self((0..=u16::MAX).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Returns a key's place, and what that place holds when the key is known.
+    /// Returns the place of a digest, and what that place holds when it is known.
     fn place(&self, digest: &[u8; 32]) -> (&AtomicU64, u64) {
         let [first, second, part @ ..] = digest.first_chunk::<10>().unwrap_or(&[0; 10]);
         (&self.0[usize::from(u16::from_be_bytes([*first, *second]))], u64::from_be_bytes(*part))
@@ -113,7 +115,7 @@ impl KnownKeys {
 
     fn remove(&self, digest: &[u8; 32]) {
         let (place, part) = self.place(digest);
-        // Another key may have its place meanwhile.
+        // Another one may have its place meanwhile.
         let _ = place.compare_exchange(part, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -131,8 +133,8 @@ impl AddressLimits {
         let quota = Quota::per_minute(per_minute);
         let limiter = RateLimiter::keyed(quota).with_middleware::<StateInformationMiddleware>();
         let clock = DefaultClock::default();
-        let (buckets, known_keys) = (Buckets::new(BUCKETS), KnownKeys::new());
-        Self(Arc::new(Addresses { limiter, buckets, clock, per_minute, trusted, known_keys }))
+        let (buckets, known) = (Buckets::new(BUCKETS), Known::new());
+        Self(Arc::new(Addresses { limiter, buckets, clock, per_minute, trusted, known }))
     }
 
     /// Prepares to count a request.
@@ -210,29 +212,36 @@ impl Visit {
         charged.map(|_| ()).map_err(|left| left.exceeded())
     }
 
-    /// Counts the request for its address if this instance has not accepted its key before; returns what is left.
+    /// Looks a key or a session up, by its digest. The request counts for its address unless this instance knows it.
     ///
     /// # Errors
-    /// 429 above the address's limit: such a key is not looked up.
-    pub(crate) fn charge_unknown_key(&self, digest: &[u8; 32]) -> Result<Option<Budget>, ApiError> {
+    /// 429 above the address's limit: what is not known is not looked up then. 503 without Postgres.
+    pub(crate) async fn look_up<T>(
+        &self,
+        digest: &[u8; 32],
+        find: impl Future<Output = sqlx::Result<Option<T>>>,
+    ) -> Result<Option<T>, ApiError> {
         let limits = &self.0.limits;
-        if limits.0.known_keys.contains(digest) {
-            return Ok(None);
+        let known = &limits.0.known;
+        let charged = match known.contains(digest) {
+            true => None,
+            false => Some(limits.charge(self.0.address).map_err(|left| {
+                self.counted(left);
+                left.exceeded()
+            })?),
+        };
+        let found = find.await.map_err(database);
+        match (&found, charged) {
+            (Ok(Some(_)), _) => known.insert(digest),
+            (Ok(None) | Err(_), Some(budget)) => self.counted(budget),
+            // It is not valid any more, and is not looked up for ever.
+            (Ok(None), None) => {
+                known.remove(digest);
+                self.charge_address()?;
+            }
+            (Err(_), None) => {}
         }
-        limits.charge(self.0.address).map(Some).map_err(|left| {
-            self.counted(left);
-            left.exceeded()
-        })
-    }
-
-    /// Notes that a key is valid.
-    pub(crate) fn accept_key(&self, digest: &[u8; 32]) {
-        self.0.limits.0.known_keys.insert(digest);
-    }
-
-    /// Notes that a key is not valid any more, so that it is not looked up for ever.
-    pub(crate) fn forget_key(&self, digest: &[u8; 32]) {
-        self.0.limits.0.known_keys.remove(digest);
+        found
     }
 
     /// Counts the request for a member, with the limit of an address. The account's budget is for its keys.
@@ -281,16 +290,18 @@ mod tests {
         assert!(limits.charge("::ffff:198.51.100.7".parse().unwrap()).is_err());
     }
 
-    #[test]
-    fn an_accepted_key_is_known_until_it_is_forgotten() {
+    #[tokio::test]
+    async fn what_was_accepted_is_looked_up_beyond_the_budget_until_it_is_invalid() {
         let visit = limits(1).visit(&Request::new(()));
-        let key = [7; 32];
-        assert!(visit.charge_unknown_key(&key).unwrap().is_some());
-        assert!(visit.charge_unknown_key(&key).is_err(), "beyond the budget");
-        visit.accept_key(&key);
-        assert!(visit.charge_unknown_key(&key).unwrap().is_none());
-        visit.forget_key(&key);
-        assert!(visit.charge_unknown_key(&key).is_err());
+        let (valid, guess) = ([7; 32], [8; 32]);
+        assert_eq!(visit.look_up(&valid, async { Ok(Some(1)) }).await.unwrap(), Some(1));
+        let untouched = async { panic!("a guess beyond the budget is looked up") };
+        assert_eq!(visit.look_up::<()>(&guess, untouched).await.unwrap_err().status(), 429);
+        assert_eq!(visit.look_up(&valid, async { Ok(Some(2)) }).await.unwrap(), Some(2));
+        let ended = visit.look_up::<()>(&valid, async { Ok(None) }).await;
+        assert_eq!(ended.unwrap_err().status(), 429, "it counts for the address");
+        let untouched = async { panic!("an ended one is looked up again") };
+        assert_eq!(visit.look_up::<()>(&valid, untouched).await.unwrap_err().status(), 429);
     }
 
     #[test]

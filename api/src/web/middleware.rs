@@ -1,4 +1,4 @@
-//! Headers of every answer: rate limits, CORS, caching of the dashboard.
+//! Headers of every answer: rate limits, CORS, caching.
 
 use http::header::CACHE_CONTROL;
 use http::{HeaderName, HeaderValue, Request};
@@ -47,10 +47,9 @@ impl service::http::Middleware for Middleware {
         if let Some(budget) = visit.budget() {
             budget.write(headers);
         }
-        if is_dashboard {
-            // Answers to a session are for its browser alone.
-            headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-        } else {
+        // An answer is for its key or session alone. Files of the page and of the description have their own header.
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("private, no-store"));
+        if !is_dashboard {
             cors::open(headers);
         }
     }

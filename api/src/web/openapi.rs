@@ -21,7 +21,8 @@ pub(crate) fn openapi() -> Route {
         response.headers_mut().insert(
             CONTENT_SECURITY_POLICY,
             HeaderValue::from_static(
-                "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'",
+                "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+                 base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
             ),
         );
         response

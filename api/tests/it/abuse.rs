@@ -209,6 +209,7 @@ async fn an_account_is_exported_and_deleted_completely() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
 
+    server.admin(&["block-link", "--id", &text(&link["id"]), "--reason", "Phishing by Mallory"]).await;
     let wrong =
         run(&server.engines, &[], &["delete-account", "--account", &account, "--confirm", "x"], "").await;
     assert!(!wrong.status.success());
@@ -239,8 +240,8 @@ async fn an_account_is_exported_and_deleted_completely() {
         let words: &[&str] = match table.as_str() {
             "deleted_links" => &["eve", "Secret"],
             // The other account's owner invited this member.
-            "audit_trail" => &["eve.example", "Secret plan", "buyer@"],
-            _ => &[&account_uuid, &workspace_uuid, "eve@", "eve.example", "Secret plan", "buyer@"],
+            "audit_trail" => &["eve.example", "Secret plan", "buyer@", "Mallory"],
+            _ => &[&account_uuid, &workspace_uuid, "eve@", "eve.example", "Secret plan", "buyer@", "Mallory"],
         };
         for word in words {
             let sql = format!("SELECT count(*) FROM {table} t WHERE position($1 in t::text) > 0");

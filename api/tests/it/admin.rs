@@ -152,7 +152,7 @@ async fn every_command_is_audited_without_secrets() {
             ("revoke-edge-token", &token_id),
         ]
     );
-    assert!(rows.iter().all(|(actor, ..)| actor == "grace"));
+    assert!(rows.iter().all(|(actor, ..)| actor == "operator grace"));
     let all = format!("{rows:?}");
     for secret in [&text(&key["key"]), &text(&token["edge_token"]), PASSWORD, "argon2"] {
         assert!(!all.contains(secret), "{secret}");

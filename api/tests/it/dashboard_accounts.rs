@@ -75,6 +75,10 @@ async fn a_member_sees_and_ends_sessions() {
     assert!(!is_signed_in(&phone).await && is_signed_in(&tablet).await);
     assert_eq!(owner.send(Method::DELETE, "/app/api/sessions", None).await.status, 204);
     assert!(is_signed_in(&owner).await && !is_signed_in(&tablet).await);
+    let trail = owner.send(Method::GET, "/app/api/audit?limit=2", None).await.body;
+    let actions: Vec<&Value> =
+        trail["entries"].as_array().unwrap().iter().map(|entry| &entry["action"]).collect();
+    assert_eq!(actions, ["end-other-sessions", "end-session"]);
 }
 
 /// Returns the code that an authenticator shows after this number of half minutes.
@@ -271,6 +275,21 @@ async fn an_owner_removes_the_lost_second_factor_of_a_member() {
 }
 
 #[tokio::test]
+async fn nothing_of_a_removed_members_second_factor_stays() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let (member, id) = owner.with_member(&server, "grace@example.com", "editor").await;
+    enable_two_factor(&member).await;
+    let left = "SELECT (SELECT count(*) FROM recovery_codes) + count(totp_sealed) FROM users";
+    let left = async || -> i64 {
+        sqlx::query_scalar(left).fetch_one(&mut server.engines.postgres().await).await.unwrap()
+    };
+    assert_eq!(left().await, 11);
+    assert_eq!(owner.send(Method::DELETE, &format!("/app/api/members/{id}"), None).await.status, 204);
+    assert_eq!(left().await, 0);
+}
+
+#[tokio::test]
 async fn an_operator_removes_a_lost_second_factor() {
     let server = Server::start().await;
     let owner = Browser::set_up(&server).await;
@@ -285,16 +304,45 @@ async fn an_operator_removes_a_lost_second_factor() {
     assert_eq!(left, 0);
 }
 
+/// Returns the cookie that makes a browser known.
+fn device_of(answer: &Answer) -> String {
+    let device = answer.headers.get_all("set-cookie").iter().find_map(|value| {
+        let pair = value.to_str().unwrap().split(';').next().unwrap();
+        pair.starts_with("hopline_device=").then(|| pair.to_owned())
+    });
+    device.unwrap()
+}
+
+#[tokio::test]
+async fn a_known_browser_is_a_stranger_once_the_password_is_another_one() {
+    let server = Server::start().await;
+    let mut owner = Browser::set_up(&server).await;
+    let device = device_of(&owner.sign_in("ada@example.com", PASSWORD).await);
+    for _ in 0..10 {
+        assert_eq!(Browser::new(&server).sign_in("ada@example.com", "wrong wrong wrong").await.status, 401);
+    }
+    let page = Browser::new(&server);
+    let sign_in = async |cookie: &str, password: &str| {
+        let request = page.request(Method::POST, "/app/api/sign-in").header("cookie", cookie);
+        answer(request.json(&json!({"email": "ada@example.com", "password": password}))).await.status.as_u16()
+    };
+    assert_eq!(sign_in(&device, PASSWORD).await, 200);
+    let mut parts = device.split('.');
+    let (name, until, signature) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
+    let later = until.parse::<i64>().unwrap() + 1;
+    assert_eq!(sign_in(&format!("{name}.{later}.{signature}"), PASSWORD).await, 429, "its end is signed");
+    let change = json!({"current_password": PASSWORD, "new_password": NEW});
+    let changed = post(&owner, "password", change).await;
+    assert_eq!(changed.status, 204);
+    assert_eq!(sign_in(&device, NEW).await, 429);
+    assert_eq!(sign_in(&device_of(&changed), NEW).await, 200, "the browser that changed it stays known");
+}
+
 #[tokio::test]
 async fn others_wrong_passwords_do_not_lock_out_a_known_browser() {
     let server = Server::start().await;
     let mut owner = Browser::set_up(&server).await;
-    let first = owner.sign_in("ada@example.com", PASSWORD).await;
-    let device = first.headers.get_all("set-cookie").iter().find_map(|value| {
-        let pair = value.to_str().unwrap().split(';').next().unwrap();
-        pair.starts_with("hopline_device=").then(|| pair.to_owned())
-    });
-    let device = device.unwrap();
+    let device = device_of(&owner.sign_in("ada@example.com", PASSWORD).await);
     let mut stranger = Browser::new(&server);
     for _ in 0..10 {
         assert_eq!(stranger.sign_in("ada@example.com", "wrong wrong wrong").await.status, 401);
@@ -389,6 +437,30 @@ async fn a_viewer_does_not_see_webhooks() {
         assert_eq!(owner.get(&path).await.status, 200, "{path}");
         assert_eq!(code(&viewer.get(&path).await), (403, "FORBIDDEN".to_owned()), "{path}");
     }
+}
+
+#[tokio::test]
+async fn the_trail_tells_where_webhooks_went_and_nothing_more_of_their_urls() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let hook = json!({"url": "https://hooks.example:8443/token-in-path", "events": ["click.created"]});
+    let path = owner.path(&format!("/webhooks/{}", text(&owner.post("/webhooks", hook).await.body["id"])));
+    let change = json!({"url": "https://other.example/?token-in-query"});
+    assert_eq!(owner.send(Method::PATCH, &path, Some(change)).await.status, 200);
+    assert_eq!(owner.send(Method::POST, &format!("{path}/rotate-secret"), None).await.status, 200);
+    assert_eq!(owner.send(Method::DELETE, &path, None).await.status, 204);
+    let trail = owner.send(Method::GET, "/app/api/audit?limit=4", None).await.body;
+    let entries = trail["entries"].as_array().unwrap().iter();
+    let entries: Vec<(String, String)> =
+        entries.map(|entry| (text(&entry["action"]), text(&entry["details"]["sends_to"]))).collect();
+    let expected = [
+        ("delete-endpoint", "https://other.example"),
+        ("rotate-secret", "https://other.example"),
+        ("update-endpoint", "https://other.example"),
+        ("create-endpoint", "https://hooks.example:8443"),
+    ];
+    assert_eq!(entries, expected.map(|(action, origin)| (action.to_owned(), origin.to_owned())));
+    assert!(!trail.to_string().contains("token-in"), "{trail}");
 }
 
 #[tokio::test]

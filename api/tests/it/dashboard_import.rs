@@ -403,3 +403,22 @@ async fn an_export_has_no_formula_and_is_imported_unchanged() {
     };
     assert_eq!(cells(&export(&copy).await.text().await.unwrap()), cells(&file));
 }
+
+#[tokio::test]
+async fn an_import_of_a_suspended_account_is_kept_for_30_days() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    assert_eq!(import(&owner, false, "destination\nhttps://example.com/\n").await.body["created"], 1);
+    server.admin(&["suspend-account", "--account", &server.account, "--reason", "Unpaid"]).await;
+    let removed_at = async |days: i32| {
+        // As if it had been interrupted by the suspension.
+        sqlx::query("UPDATE link_imports SET done_at = NULL, created_at = now() - make_interval(days => $1)")
+            .bind(days)
+            .execute(&mut server.engines.postgres().await)
+            .await
+            .unwrap();
+        server.admin(&["sweep"]).await["removed"]["imports"].clone()
+    };
+    assert_eq!(removed_at(29).await, 0);
+    assert_eq!(removed_at(31).await, 1);
+}

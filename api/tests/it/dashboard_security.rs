@@ -272,7 +272,7 @@ async fn no_operation_accepts_a_cross_site_change() {
     let read = browser.bare(Method::GET, "/app/api/session").header("origin", "https://evil.example");
     let read = read.send().await.unwrap();
     assert!(!read.headers().contains_key("access-control-allow-origin"), "no other site reads it");
-    assert_eq!(read.headers()["cache-control"], "no-store");
+    assert_eq!(read.headers()["cache-control"], "private, no-store");
     assert_eq!(read.headers()["x-content-type-options"], "nosniff");
 }
 

@@ -162,6 +162,30 @@ async fn sign_out_ends_one_session_or_all() {
 }
 
 #[tokio::test]
+async fn a_member_has_at_most_a_hundred_sessions() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    sqlx::query(
+        "INSERT INTO sessions (token_sha256, user_id, user_agent, seen_at)
+         SELECT sha256(number::text::bytea), user_id, 'Old', now() - make_interval(mins => number)
+         FROM sessions, generate_series(1, 150) AS number",
+    )
+    .execute(&mut server.engines.postgres().await)
+    .await
+    .unwrap();
+    let mut browser = Browser::new(&server);
+    assert_eq!(browser.sign_in("ada@example.com", PASSWORD).await.status, 200);
+    for browser in [&owner, &browser] {
+        let listed = browser.send(Method::GET, "/app/api/sessions", None).await.body;
+        assert_eq!(
+            listed["sessions"].as_array().unwrap().len(),
+            100,
+            "those that were not seen for longest ended"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_session_expires() {
     let server = Server::start().await;
     let browser = Browser::set_up(&server).await;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
+use crate::dashboard::Browser;
 use crate::server::{Answer, Server, answer, config};
 
 fn number(answer: &Answer, header: &str) -> i64 {
@@ -81,7 +82,7 @@ async fn an_answer_names_the_minute_that_its_request_counted_in() {
 }
 
 #[tokio::test]
-async fn every_answer_has_rate_limit_headers() {
+async fn every_answer_has_rate_limit_headers_and_is_not_stored() {
     let server = Server::start().await;
     let link = server.create_link(json!({"name": "a", "destination": "https://example.com"})).await;
     let path = format!("/api/links/{}", link["id"].as_str().unwrap());
@@ -104,6 +105,23 @@ async fn every_answer_has_rate_limit_headers() {
         assert_eq!(number(&answer, "x-ratelimit-limit"), limit, "{shown}");
         assert!(number(&answer, "x-ratelimit-remaining") <= limit, "{shown}");
         assert!(number(&answer, "x-ratelimit-reset") > 1_700_000_000, "{shown}");
+        assert_eq!(answer.headers["cache-control"], "private, no-store", "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn the_description_may_be_stored_and_is_not_framed() {
+    let server = Server::start().await;
+    for path in ["/api/openapi.json", "/api/v1/docs"] {
+        let answer = server.request(Method::GET, path).send().await.unwrap();
+        assert_eq!(
+            (answer.status(), &answer.headers()["cache-control"]),
+            (StatusCode::OK, &"public, max-age=300".parse().unwrap())
+        );
+        if path.ends_with("docs") {
+            let policy = answer.headers()["content-security-policy"].to_str().unwrap();
+            assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+        }
     }
 }
 
@@ -130,13 +148,20 @@ async fn only_requests_without_a_known_key_count_for_the_address() {
     assert_eq!(from("198.51.100.1", keyed(&owner.key)).await.status, 200, "an accepted key continues");
     assert_eq!(from("198.51.100.1", keyed(&another_key)).await.status, 429, "another key is not looked up");
 
+    // Nor is a session that this instance does not know.
+    let mut browser = Browser::set_up(&owner).await;
+    browser.at(&server);
+    let session = || browser.bare(Method::GET, "/app/api/session");
+    assert_eq!(from("198.51.100.1", session()).await.status, 429);
+    let mut others = (2..).map(|number| format!("198.51.100.{number}"));
+    assert_eq!(from(&others.next().unwrap(), session()).await.status, 200);
+
     // Each request that fails counts: without a key, to an unknown path, a conversion.
     let failing = [
         (without_key(), 401),
         (server.request(Method::GET, "/api/nothing"), 404),
         (server.request(Method::POST, "/api/conversions").json(&json!({"click_id": "forged"})), 404),
     ];
-    let mut others = (2..).map(|number| format!("198.51.100.{number}"));
     for (request, status) in failing {
         let mut address = others.next().unwrap();
         let mut first = from(&address, request.try_clone().unwrap()).await;

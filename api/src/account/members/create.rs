@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{check_email, email_taken};
 use crate::account::sessions::member::Owner;
-use crate::account::sessions::password::{Password, check_password, draw_password};
+use crate::account::sessions::password::{Client, Password, check_password, draw_password};
 use crate::app::App;
 use crate::error::{database, violates};
 use crate::store::audit::Of;
@@ -51,11 +51,15 @@ pub(crate) async fn create(Owner(owner): Owner, Json(new): Json<New>, app: App) 
         faults.note("password", check_password(password));
     }
     faults.into_result()?;
+    // Before the costly hash. The index decides between two at once.
+    if members::find(&app.pool, email).await.map_err(database)?.is_some() {
+        return Err(email_taken());
+    }
     let drawn = new.password.is_none().then(|| draw_password(&mut rand::rng()));
     let shown = drawn.as_ref().map(|password| password.reveal().to_owned());
     // One of the two is there.
     let Some(password) = new.password.or(drawn) else { return Err(ApiError::internal("no password")) };
-    let hash = app.hashing.hash(password).await?;
+    let hash = app.hashing.hash(Client::Account(owner.account), password).await?;
 
     let member =
         NewMember { id: Uuid::now_v7(), account: owner.account, name, email, role: new.role, hash: &hash };

@@ -6,6 +6,9 @@ use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
 use sha2::{Digest as _, Sha256};
 
+use crate::app::App;
+use crate::web::limits::Visit;
+
 /// The cookie's name.
 const NAME: &str = "hopline_session";
 
@@ -51,6 +54,11 @@ impl Cookie {
         // Base 64 and our own words are always a header value.
         HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
     }
+}
+
+/// Returns whether browsers reach the dashboard over TLS only.
+pub(super) fn is_secure(app: &App, visit: &Visit) -> bool {
+    visit.is_tls() || app.dashboard_url.as_ref().is_some_and(|url| url.scheme() == "https")
 }
 
 /// Returns the token of a request. Two cookies count as none: another host of the domain may have set one.

@@ -7,6 +7,7 @@ use service::http::ApiError;
 use super::member::Member;
 use crate::app::App;
 use crate::error::database;
+use crate::store::audit;
 use crate::store::sessions::{self, Listed};
 
 /// The browsers in which a member is signed in.
@@ -23,15 +24,21 @@ pub(crate) async fn list(member: Member, app: App) -> Result<Sessions, ApiError>
 
 /// Ends one of the member's own sessions.
 pub(crate) async fn end(member: Member, id: SessionId, app: App) -> Result<(), ApiError> {
-    let mut connection = app.pool.acquire().await.map_err(database)?;
-    if sessions::end_one(&mut connection, member.user, id).await.map_err(database)? {
-        return Ok(());
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    if !sessions::end_one(&mut transaction, member.user, id).await.map_err(database)? {
+        return Err(ApiError::not_found("You have no such session."));
     }
-    Err(ApiError::not_found("You have no such session."))
+    audit::record_own(&mut transaction, member.user, "end-session").await.map_err(database)?;
+    transaction.commit().await.map_err(database)
 }
 
 /// Ends the member's other sessions.
 pub(crate) async fn end_others(member: Member, app: App) -> Result<(), ApiError> {
-    let mut connection = app.pool.acquire().await.map_err(database)?;
-    sessions::end_others(&mut connection, member.user, &member.digest).await.map_err(database)
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    let ended =
+        sessions::end_others(&mut transaction, member.user, &member.digest).await.map_err(database)?;
+    if ended > 0 {
+        audit::record_own(&mut transaction, member.user, "end-other-sessions").await.map_err(database)?;
+    }
+    transaction.commit().await.map_err(database)
 }

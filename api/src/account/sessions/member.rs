@@ -5,7 +5,6 @@ use uuid::Uuid;
 
 use super::{cookie, origin};
 use crate::app::App;
-use crate::error::database;
 use crate::plan::Plan;
 use crate::store::role::Role;
 use crate::store::sessions;
@@ -67,6 +66,10 @@ impl Principal for Owner {
     }
 }
 
+fn not_signed_in() -> ApiError {
+    ApiError::unauthorized("Sign in first.")
+}
+
 /// The error of every operation of a suspended account.
 pub(crate) fn suspended() -> ApiError {
     ApiError::account_suspended("The operator of this service has suspended the account.")
@@ -75,19 +78,16 @@ pub(crate) fn suspended() -> ApiError {
 /// Finds the member of a request's session, and the workspace if the member's account owns it.
 ///
 /// # Errors
-/// 403 for a change of another site's page or in a suspended account, 401 without a session, 429 above the member's
-/// limit.
+/// 403 for a change of another site's page or in a suspended account, 401 without a session, 429 above the limit of the
+/// member, or of the address for a session that this instance does not know, 503 without Postgres.
 pub(crate) async fn member_of(app: &App, head: &Head, workspace: Option<Uuid>) -> Result<Member, ApiError> {
     origin::check(&head.method, &head.headers, app.dashboard_url.as_ref())?;
-    let digest = cookie::token(&head.headers).map(cookie::digest);
-    let found = match &digest {
-        Some(digest) => sessions::find(&app.pool, digest, workspace).await.map_err(database)?,
-        None => None,
-    };
-    let (Some(row), Some(digest)) = (found, digest) else {
+    let Some(digest) = cookie::token(&head.headers).map(cookie::digest) else {
         head.visit.charge_address()?;
-        return Err(ApiError::unauthorized("Sign in first."));
+        return Err(not_signed_in());
     };
+    let found = sessions::find(&app.pool, &digest, workspace);
+    let row = head.visit.look_up(&digest, found).await?.ok_or_else(not_signed_in)?;
     head.visit.charge_member(row.user_id)?;
     if row.is_suspended {
         return Err(suspended());

@@ -13,7 +13,7 @@ use super::deployment_hash::deployment_hash;
 use super::sign_in::{SignedIn, begin};
 use crate::account::members::{check_email, email_taken};
 use crate::account::sessions::member::SentByPage;
-use crate::account::sessions::password::{Password, check_password};
+use crate::account::sessions::password::{Client, Password, check_password};
 use crate::app::App;
 use crate::error::{database, violates};
 use crate::store::members;
@@ -61,7 +61,7 @@ pub(crate) async fn set_up(
     faults.note("email", check_email(email));
     faults.note("password", check_password(&owner.password));
     faults.into_result()?;
-    let hash = app.hashing.hash(owner.password).await?;
+    let hash = app.hashing.hash(Client::Operator, owner.password).await?;
 
     let mut transaction = app.pool.begin().await.map_err(database)?;
     members::lock_setup(&mut transaction).await.map_err(database)?;

@@ -3,29 +3,24 @@
 use chrono::{DateTime, Utc};
 use http::header::{SET_COOKIE, USER_AGENT};
 use http::{HeaderValue, StatusCode};
-use schemas::id::UserId;
 use serde::Deserialize;
-use serde_json::json;
 use service::http::{ApiError, json as answer};
 use uuid::Uuid;
 use warp::reply::{Reply as _, Response};
 
-use super::cookie;
-use super::cookie::Cookie;
+use super::cookie::{self, Cookie, is_secure};
 use super::member::Member;
 use super::show::Session;
 use super::throttle::Attempt;
 use super::{device, two_factor};
 use crate::account::members::MAX_EMAIL;
 use crate::account::sessions::member::{SentByPage, suspended};
-use crate::account::sessions::password::Password;
+use crate::account::sessions::password::{Client, Password};
 use crate::app::App;
 use crate::error::database;
-use crate::store::audit::Of;
 use crate::store::members::SignInRow;
 use crate::store::{audit, members, sessions};
 use crate::web::faults::check_text;
-use crate::web::limits::Visit;
 use crate::web::operation::Answer;
 use crate::web::request::{Head, Json};
 
@@ -79,13 +74,16 @@ pub(crate) async fn sign_in(
         Ok(()) => members::find(&app.pool, &email.to_lowercase()).await.map_err(database)?,
         Err(_) => None,
     };
-    let known = found.as_ref().and_then(|found| device::known(&app, found.id, &head.headers));
-    let attempt = match known {
-        Some(device) => Attempt::of_device(&app, &head.visit, device).await?,
-        None => Attempt::count(&app, &head.visit, &email).await?,
-    };
     let hash = found.as_ref().and_then(|found| found.password_hash.clone());
-    let is_it = app.hashing.verify(password, hash).await?;
+    let known = found
+        .as_ref()
+        .zip(hash.as_ref())
+        .and_then(|(found, hash)| Some((found.id, device::known(&app, found.id, hash, &head.headers)?)));
+    let (attempt, client) = match known {
+        Some((user, device)) => (Attempt::of_device(&app, &head.visit, device).await?, Client::Member(user)),
+        None => (Attempt::count(&app, &head.visit, &email).await?, Client::email(&email)),
+    };
+    let is_it = app.hashing.verify(client, password, hash).await?;
     let (Some(SignInRow { id: user, password_hash: Some(hash), totp_confirmed_at, is_suspended }), true) =
         (found, is_it)
     else {
@@ -145,13 +143,10 @@ pub(super) async fn begin(
             "Your password or second factor has just changed. Sign in again.",
         ));
     }
-    let subject = UserId::from_uuid(user).to_string();
-    audit::record(&mut transaction, &audit::member(user), "sign-in", &subject, Of::User(user), json!({}))
-        .await
-        .map_err(database)?;
+    audit::record_own(&mut transaction, user, "sign-in").await.map_err(database)?;
     transaction.commit().await.map_err(database)?;
     let session = Session::read(app, user).await.map_err(database)?;
-    let device = device::cookie(app, user, is_secure(app, &head.visit));
+    let device = device::cookie(app, user, password_hash, is_secure(app, &head.visit));
     Ok(SignedIn { session, cookie, device })
 }
 
@@ -166,11 +161,9 @@ pub(crate) async fn sign_out(SentByPage(head): SentByPage, app: App) -> Result<C
 
 /// Ends every session of the member.
 pub(crate) async fn sign_out_everywhere(member: Member, head: Head, app: App) -> Result<Cookie, ApiError> {
-    let mut connection = app.pool.acquire().await.map_err(database)?;
-    sessions::end_all(&mut connection, member.user).await.map_err(database)?;
+    let mut transaction = app.pool.begin().await.map_err(database)?;
+    sessions::end_all(&mut transaction, member.user).await.map_err(database)?;
+    audit::record_own(&mut transaction, member.user, "sign-out-everywhere").await.map_err(database)?;
+    transaction.commit().await.map_err(database)?;
     Ok(Cookie::removed(is_secure(&app, &head.visit)))
-}
-
-fn is_secure(app: &App, visit: &Visit) -> bool {
-    visit.is_tls() || app.dashboard_url.as_ref().is_some_and(|url| url.scheme() == "https")
 }

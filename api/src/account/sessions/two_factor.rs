@@ -2,10 +2,8 @@
 
 use chrono::Utc;
 use rand::seq::IndexedRandom as _;
-use schemas::id::UserId;
 use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use service::http::ApiError;
 use service::sealed::{self, SealError, Sealed};
 use sha2::{Digest as _, Sha256};
@@ -19,7 +17,6 @@ use super::throttle::{CountedCode, forget_codes};
 use super::totp;
 use crate::app::App;
 use crate::error::database;
-use crate::store::audit::Of;
 use crate::store::{audit, sessions, two_factor};
 use crate::web::qr::{Modules, Qr, svg};
 use crate::web::request::{Head, Json};
@@ -134,7 +131,7 @@ pub(crate) async fn confirm(
     two_factor::confirm(&mut transaction, member.user, &digests).await.map_err(database)?;
     // They began with the password alone.
     sessions::end_others(&mut transaction, member.user, &member.digest).await.map_err(database)?;
-    record(&mut transaction, member.user, "enable-two-factor").await.map_err(database)?;
+    audit::record_own(&mut transaction, member.user, "enable-two-factor").await.map_err(database)?;
     forget_codes(&mut transaction, &app, member.user).await.map_err(database)?;
     transaction.commit().await.map_err(database)?;
     Ok(Confirmed { recovery_codes: codes })
@@ -160,7 +157,7 @@ pub(crate) async fn remove(
         return Err(wrong());
     }
     two_factor::remove(&mut transaction, member.user).await.map_err(database)?;
-    record(&mut transaction, member.user, "disable-two-factor").await.map_err(database)?;
+    audit::record_own(&mut transaction, member.user, "disable-two-factor").await.map_err(database)?;
     forget_codes(&mut transaction, &app, member.user).await.map_err(database)?;
     transaction.commit().await.map_err(database)
 }
@@ -236,11 +233,6 @@ fn seal(app: &App, owner: &[u8; 16], secret: &[u8]) -> Result<Sealed, ApiError> 
 fn open(app: &App, owner: &[u8; 16], factor: &two_factor::Factor) -> Result<Vec<u8>, SealError> {
     let secret = sealed::open(&app.secret_keys, owner, factor.key_id, &factor.sealed)?;
     Ok(unhex(secret.expose_secret()))
-}
-
-async fn record(transaction: &mut PgConnection, user: Uuid, action: &str) -> sqlx::Result<()> {
-    let subject = UserId::from_uuid(user).to_string();
-    audit::record(transaction, &audit::member(user), action, &subject, Of::User(user), json!({})).await
 }
 
 fn nothing_to_confirm() -> ApiError {
