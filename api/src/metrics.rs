@@ -16,5 +16,10 @@ pub const METRICS: &[Metric] = &[
         "Age of the oldest message in the outbox; 0 when it is empty",
     ),
     Metric::counter("hopline_outbox_published_total", &[], "Messages of the outbox that Kafka has"),
+    Metric::counter(
+        "hopline_conversions_over_limit_total",
+        &[],
+        "Conversions rejected because their account had as many as it may have on a day",
+    ),
     Metric::gauge("hopline_live_listeners", &[], "Open live streams"),
 ];

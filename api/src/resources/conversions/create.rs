@@ -131,6 +131,7 @@ pub(crate) async fn create(
         }),
         Outcome::NoSuchLink => Err(unknown_click()),
         Outcome::TooMany => {
+            metrics::counter!("hopline_conversions_over_limit_total").increment(1);
             let message =
                 format!("The account has {MOST_PER_DAY} conversions today. Try again tomorrow, by UTC.");
             Err(ApiError::rate_limited(message).with_retry_after(until_midnight(Utc::now())))
