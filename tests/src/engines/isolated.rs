@@ -17,7 +17,7 @@ use tokio::runtime::Builder;
 
 use super::statements::{accepted, clickhouse};
 use super::urls::{PASSWORD, database_of, engine, host_of, with_user};
-use crate::eventually;
+use crate::{ANSWER, eventually};
 
 /// How long a database may take to be dropped.
 const REMOVAL: Duration = Duration::from_secs(60);
@@ -253,22 +253,26 @@ impl Isolated {
         }
     }
 
-    /// Deletes a topic and creates it again.
+    /// Deletes a topic and creates it again. From now on, no record can be written to the former log, on one broker.
     ///
     /// # Panics
     /// When Kafka rejects a request.
     pub async fn recreate_topic(&self, topic: topic::Topic) {
         let admin: AdminClient<_> = self.kafka().create().unwrap();
-        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
+        let options = AdminOptions::new().operation_timeout(Some(ANSWER));
         let name = self.topic(topic);
         admin.delete_topics(&[&name], &options).await.unwrap().remove(0).unwrap();
-        let new = NewTopic::new(&name, topic.partitions, TopicReplication::Fixed(self.topic_replicas()));
-        let new = topic.config.iter().fold(new, |new, (key, value)| new.set(key, value));
-        // Kafka deletes the former topic with a delay.
-        eventually("the topic is created again", async || {
-            admin.create_topics([&new], &options).await.unwrap().remove(0)
+        // Only the controller has confirmed it. Until the broker processes the deletion, it lists the topic, and it
+        // confirms records that are written to the log that it is about to delete. It processes one change after the
+        // other, so that log is gone when it processes a creation that is requested later.
+        eventually("the former topic is gone", async || {
+            let listed = admin.inner().fetch_metadata(None, ANSWER).unwrap();
+            if listed.topics().iter().all(|topic| topic.name() != name) { Ok(()) } else { Err("listed") }
         })
         .await;
+        let new = NewTopic::new(&name, topic.partitions, TopicReplication::Fixed(self.topic_replicas()));
+        let new = topic.config.iter().fold(new, |new, (key, value)| new.set(key, value));
+        admin.create_topics([&new], &options).await.unwrap().remove(0).unwrap();
     }
 
     /// Deletes a consumer group once it has no members, as Kafka does when its offsets expire.
