@@ -53,9 +53,10 @@ async fn a_processor_killed_at_any_step_of_an_insert_loses_and_repeats_nothing()
 
 /// Waits until a processor has every partition and stores rows.
 async fn works(engines: &Isolated) {
+    // The first time twice: before its source begins, and after.
     eventually("every partition is taken over", async || {
         let takes = count(engines, TAKES).await;
-        if takes >= 6 { Ok(()) } else { Err(takes) }
+        if takes >= 12 { Ok(()) } else { Err(takes) }
     })
     .await;
     more_rows(engines).await;

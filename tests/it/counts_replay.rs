@@ -1,7 +1,7 @@
 //! Replays while clicks arrive, killed at each step.
 
 use tests::clicks::{Clicks, Plan};
-use tests::counted::{all_counted, is_exact};
+use tests::counted::{all_counted, is_exact, more_rows};
 use tests::engines::counting;
 use tests::processor::{Processor, Step, command, kill_at};
 
@@ -11,6 +11,8 @@ async fn each_click_is_one_row_after_killed_replays_under_load() {
     let clicks = Clicks::start(&engines, Plan { poison_every: 500, ..Plan::at(500) });
     let processor = Processor::start(&engines).await;
     clicks.more(3_000).await;
+    // Without a stored row there is nothing to replay.
+    more_rows(&engines).await;
     for _ in 0..3 {
         kill_at(&engines, Step::Begun, command(&engines, &["replay", "--from", "earliest"])).await;
         // The processor of live clicks is killed as well.

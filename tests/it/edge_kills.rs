@@ -6,6 +6,7 @@ use tests::faults::{EdgeKills, edge_kills, own_kafka, progress};
 use tests::links;
 use tests::load::{Load, Log};
 use tests::tally::Tally;
+use tests::{eventually, readyz};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answered_click_is_missing_when_the_edge_is_killed() {
@@ -54,6 +55,12 @@ async fn sigterm_under_load_loses_no_answered_click() {
     for kafka_is_down in [false, true] {
         let load = Load::start(edge.address, &slugs, 8, None);
         load.answers(500).await;
+        // An edge that has not reached Kafka yet ships nothing before it ends.
+        eventually("the edge reaches Kafka", async || match readyz(edge.server.url()).await {
+            (_, report) if report["checks"]["kafka"]["ready"] == true => Ok(()),
+            (_, report) => Err(report),
+        })
+        .await;
         if kafka_is_down {
             kafka.stop().await;
             load.answers(500).await;

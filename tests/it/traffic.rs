@@ -78,9 +78,10 @@ impl Traffic {
         let mut above = 0;
         for (id, clicks) in &self.answered {
             let total = eventually("the API shows every answered click", async || {
-                let link = deployment.show_link(id).await;
-                let total = number(&link["total_clicks"]);
-                if total >= clicks.len() { Ok(total) } else { Err((total, clicks.len())) }
+                match number(&deployment.show_link(id).await["total_clicks"]) {
+                    Some(total) if total >= clicks.len() => Ok(total),
+                    total => Err((total, clicks.len())),
+                }
             })
             .await;
             above += total - clicks.len();
@@ -88,7 +89,10 @@ impl Traffic {
         assert!(above <= unanswered, "{above} clicks too many, {unanswered} were not answered");
         for (id, clicks) in &self.answered {
             let visitors: BTreeSet<&usize> = clicks.values().collect();
-            let unique = number(&deployment.show_link(id).await["unique_clicks"]);
+            let unique = eventually("the API shows the visitors", async || {
+                number(&deployment.show_link(id).await["unique_clicks"]).ok_or("no count")
+            })
+            .await;
             assert!(
                 (visitors.len()..=visitors.len() + unanswered).contains(&unique),
                 "{id}: {unique} unique, {} expected",
@@ -102,7 +106,7 @@ impl Traffic {
     }
 }
 
-fn number(value: &Value) -> usize {
-    // Null, while ClickHouse is unreachable, counts as 0.
-    value.as_u64().unwrap_or_default() as usize
+/// Returns a count; `None` for null, while ClickHouse does not answer in time.
+fn number(value: &Value) -> Option<usize> {
+    value.as_u64().map(|count| count as usize)
 }
