@@ -56,7 +56,7 @@ pub(super) async fn set_host_block(app: &App, host: &str, is_blocked: bool) -> a
     let changed = if is_blocked {
         blocked_hosts::insert(&mut transaction, &host).await?
     } else {
-        let mut stored = blocked_hosts::all(&app.pool).await?;
+        let mut stored = blocked_hosts::all(&mut *transaction).await?;
         stored.retain(|stored| normal_host(stored).as_ref() == Some(&host));
         blocked_hosts::remove(&mut transaction, &stored).await?
     };

@@ -1,11 +1,11 @@
 //! Hosts that no destination may be on.
 
 use chrono::{DateTime, Utc};
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgExecutor, PgPool};
 
 /// Reads all blocked hosts, sorted.
-pub(crate) async fn all(pool: &PgPool) -> sqlx::Result<Vec<String>> {
-    sqlx::query_scalar("SELECT host FROM blocked_hosts ORDER BY host").fetch_all(pool).await
+pub(crate) async fn all(executor: impl PgExecutor<'_>) -> sqlx::Result<Vec<String>> {
+    sqlx::query_scalar("SELECT host FROM blocked_hosts ORDER BY host").fetch_all(executor).await
 }
 
 /// Reads all blocked hosts and since when, sorted.

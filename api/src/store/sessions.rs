@@ -53,8 +53,7 @@ pub(crate) async fn find(
 const MOST: i64 = 100;
 
 /// Begins a session, and ends the browser's former one, and those beyond [`MOST`] that were not seen for longest.
-/// Returns false when the password or the second factor was
-/// changed while it was being checked.
+/// Returns false when the password or the second factor was changed while it was being checked.
 pub(crate) async fn begin(
     transaction: &mut PgConnection,
     digest: &[u8; 32],

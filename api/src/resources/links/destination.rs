@@ -39,7 +39,7 @@ impl Destinations {
 
     /// Replaces the blocked hosts.
     pub(crate) fn set_blocked(&self, hosts: impl IntoIterator<Item = String>) {
-        // A former release stored such an address as IPv6 where it was given so.
+        // A former release stored an IPv4 address that was given as an IPv6 address as the latter.
         *self.blocked.write() = hosts.into_iter().map(|host| normal_host(&host).unwrap_or(host)).collect();
     }
 
