@@ -5,6 +5,9 @@
 # tables say of a click is never older than it.
 tables=(clicks conversions deleted_links recounts rebuilds retention sources stretches)
 
+# A backup has every click, and what gives access.
+umask 077
+
 usage() {
     sed -n '2,/^[^#]/{/^# /s/^# //p}' "$0" >&2
     exit 64
@@ -34,7 +37,7 @@ with_postgres() {
         url=${BASH_REMATCH[1]}@${BASH_REMATCH[3]}
         password=$(decoded "${BASH_REMATCH[2]}")
         password=${password//\\/\\\\}
-        (umask 077 && printf '*:*:*:*:%s\n' "${password//:/\\:}" >"$work/password")
+        printf '*:*:*:*:%s\n' "${password//:/\\:}" >"$work/password"
         PGPASSFILE=$work/password "$1" --dbname "$url" "${@:2}"
     else
         "$1" --dbname "$url" "${@:2}"

@@ -7,7 +7,7 @@ use futures_util::TryStreamExt as _;
 use schemas::id::AccountId;
 use serde_json::{Map, Value, json};
 use service::clickhouse::Clickhouse;
-use tokio::fs::File;
+use tokio::fs::{DirBuilder, File};
 use tokio::io::{AsyncWriteExt as _, BufWriter};
 
 use super::trail::record;
@@ -28,10 +28,11 @@ pub(super) async fn export_account(
     let mut connection = app.pool.acquire().await?;
     let Some(row) = accounts::find(&mut connection, account.uuid()).await? else { return Ok(None) };
     drop(connection);
-    tokio::fs::create_dir(to).await.with_context(|| format!("--to: cannot create {}", to.display()))?;
+    let folder = DirBuilder::new().mode(0o700).create(to).await;
+    folder.with_context(|| format!("--to: cannot create {}", to.display()))?;
     let mut counts = Map::new();
     for (name, statement) in portable::TABLES {
-        let mut file = create(to, name).await?;
+        let mut file = create(to, &format!("{name}.jsonl")).await?;
         let mut rows = portable::rows(&app.pool, statement, account.uuid());
         let mut count = 0_u64;
         while let Some(row) = rows.try_next().await? {
@@ -41,7 +42,7 @@ pub(super) async fn export_account(
         finish(file).await?;
         counts.insert((*name).to_owned(), json!(count));
     }
-    let mut file = create(to, "clicks").await?;
+    let mut file = create(to, "clicks.jsonl").await?;
     let mut clicks = portable::clicks(&app.pool, clickhouse, account.uuid()).await?;
     let mut count = 0;
     while let Some(bytes) = clicks.next().await? {
@@ -57,7 +58,9 @@ pub(super) async fn export_account(
         "created_at": schemas::time::text(row.created_at),
         "rows": counts,
     });
-    tokio::fs::write(to.join("account.json"), format!("{summary}\n")).await?;
+    let mut file = create(to, "account.json").await?;
+    file.write_all(format!("{summary}\n").as_bytes()).await?;
+    finish(file).await?;
     let mut connection = app.pool.acquire().await?;
     record(
         &mut connection,
@@ -70,10 +73,11 @@ pub(super) async fn export_account(
     Ok(Some(summary))
 }
 
-/// Creates a file of JSON lines.
+/// Creates a file that only its owner can read, as its directory.
 async fn create(to: &Path, name: &str) -> anyhow::Result<BufWriter<File>> {
-    let path = to.join(format!("{name}.jsonl"));
-    let file = File::create_new(&path).await.with_context(|| format!("cannot create {}", path.display()))?;
+    let path = to.join(name);
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&path).await;
+    let file = file.with_context(|| format!("cannot create {}", path.display()))?;
     tracing::info!("writing {}", path.display());
     Ok(BufWriter::new(file))
 }

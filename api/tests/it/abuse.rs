@@ -1,5 +1,8 @@
 //! Operators block links and hosts, suspend, export and delete accounts, and reseal secrets.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
 use reqwest::Method;
 use schemas::topic;
 use serde_json::{Value, json};
@@ -19,6 +22,10 @@ fn code(answer: &Answer) -> (u16, String) {
 async fn link(server: &Server, destination: &str, slug: &str) -> String {
     let body = json!({"name": slug, "destination": destination, "slug": slug});
     text(&server.create_link(body).await["id"])
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
 async fn shown(server: &Server, id: &str) -> Value {
@@ -203,8 +210,11 @@ async fn an_account_is_exported_and_deleted_completely() {
     assert_eq!(exported["rows"], rows);
     let links = std::fs::read_to_string(folder.join("links.jsonl")).unwrap();
     assert!(links.lines().any(|line| line.contains("Secret plan")), "{links}");
+    assert_eq!(mode(&folder), 0o700);
     for file in std::fs::read_dir(&folder).unwrap() {
-        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let file = file.unwrap().path();
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+        let text = std::fs::read_to_string(file).unwrap();
         assert!(!["sealed", "sha256", "password"].iter().any(|secret| text.contains(secret)), "{text}");
     }
     std::fs::remove_dir_all(&folder).unwrap();

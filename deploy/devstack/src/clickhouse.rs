@@ -3,7 +3,6 @@
 mod place;
 
 use std::ffi::OsString;
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,7 +36,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
 /// Like [`start`], at a place in a cluster.
 pub(crate) async fn start_at(options: Options, place: Option<&Place>) -> Result<Server, Error> {
     let folder = &options.folder;
-    fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
+    private::create_folder(folder)?;
     let port = ports::prefer(options.port)?;
     let native = place.map_or_else(ports::free, |place| Ok(place.native()))?;
     let users = folder.join("users.xml");

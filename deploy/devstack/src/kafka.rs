@@ -126,7 +126,7 @@ async fn start_node(options: Options, node: &Node) -> Result<Server, Error> {
     let java = programs::java()?;
     let classes = options.cache.kafka().await?.join("*");
     let folder = &options.folder;
-    fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
+    private::create_folder(folder)?;
     // A test's broker has a second listener.
     let is_test = !options.users.is_empty() && !options.is_closed();
     let port = if is_test { ports::free_in_a_row(2)? } else { ports::prefer(options.port)? };

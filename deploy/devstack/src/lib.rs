@@ -25,7 +25,7 @@ pub mod libchdb;
 mod options;
 pub mod ports;
 pub mod postgres;
-mod private;
+pub mod private;
 mod probe;
 pub mod process;
 mod programs;

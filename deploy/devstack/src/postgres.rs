@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use schemas::grants::User;
 
 use crate::process::{Launch, run, run_with_input};
-use crate::{Account, Error, Options, Probe, Server, install, ports, random};
+use crate::{Account, Error, Options, Probe, Server, install, ports, private, random};
 
 pub use standby::{copy_data, promote, set_synchronous, start_standby};
 
@@ -103,7 +103,7 @@ fn create_folder(folder: &Path, account: Option<&Account>) -> Result<(), Error> 
             Err(Error::Invalid(format!("Postgres runs as the user {name}, who has no access to {folder}")))
         }
         Some(account) => account.create_folder(folder),
-        None => fs::create_dir_all(folder).map_err(Error::file("create", folder)),
+        None => private::create_folder(folder),
     }
 }
 

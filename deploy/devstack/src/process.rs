@@ -8,6 +8,7 @@ mod tail;
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -83,7 +84,7 @@ impl Launch {
         if let Some(folder) = self.log.parent() {
             fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
         }
-        let open = || OpenOptions::new().create(true).append(true).open(&self.log);
+        let open = || OpenOptions::new().create(true).append(true).mode(0o600).open(&self.log);
         let log =
             open().and_then(|log| Ok((log.try_clone()?, log))).map_err(Error::file("open", &self.log))?;
         let mut command = Command::new(&self.program);
@@ -233,6 +234,8 @@ impl Drop for Process {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::scratch::Scratch;
 
@@ -255,6 +258,8 @@ mod tests {
         let process = Process::spawn(shell("echo last words; exit 7", &scratch)).unwrap();
         assert_eq!(process.ended().await.unwrap().code(), Some(7));
         assert_eq!(tail(&process.launch.log, 5), "last words");
+        let mode = fs::metadata(&process.launch.log).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "a log may have keys");
         assert!(!process.signal(Signal::SIGTERM));
     }
 

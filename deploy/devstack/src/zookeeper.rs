@@ -4,7 +4,7 @@
 use std::fs;
 
 use crate::process::Launch;
-use crate::{Error, Options, Probe, Server, Tls, ports, programs};
+use crate::{Error, Options, Probe, Server, Tls, ports, private, programs};
 
 /// Starts a server and waits until it answers; its URL is `host:port`.
 ///
@@ -14,7 +14,7 @@ pub async fn start(options: Options) -> Result<Server, Error> {
     let java = programs::java()?;
     let classes = options.cache.zookeeper().await?.join("*");
     let folder = &options.folder;
-    fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
+    private::create_folder(folder)?;
     let port = ports::prefer(options.port)?;
     let config = folder.join("zoo.cfg");
     fs::write(&config, settings(&options, port)).map_err(Error::file("write", &config))?;

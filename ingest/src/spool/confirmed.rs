@@ -12,7 +12,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
@@ -136,7 +136,8 @@ impl Confirmed {
             Some(file) => file,
             none => {
                 // Not truncated, because its blocks are still valid. Blocks of another segment have other checksums.
-                let file = File::options().write(true).create(true).truncate(false).open(&self.path)?;
+                let mut options = File::options();
+                let file = options.write(true).create(true).truncate(false).mode(0o600).open(&self.path)?;
                 file.write_all_at(&first, 0)?;
                 none.insert(file)
             }

@@ -23,6 +23,7 @@ mod writer;
 use std::collections::VecDeque;
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -95,6 +96,7 @@ impl Spool {
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(0o600)
             .open(directory.join(LOCK_FILE))
             .map_err(failed)?;
         lock.try_lock().map_err(|error| match error {

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -31,7 +31,7 @@ impl Spare {
     /// Allocates the space now, so that appending a click neither waits for the allocation nor fails because of it.
     pub(super) fn create(directory: &Path, number: u64, bytes: u64) -> io::Result<Self> {
         let path = directory.join(format!("{number:020}.{EXTENSION}"));
-        let file = File::options().write(true).create(true).truncate(true).open(&path)?;
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
         let nonce = rand::random();
         // Created here, so that an error below removes the file.
         let spare = Self { number, nonce, bytes, path, file: Some(file) };

@@ -1,5 +1,7 @@
 //! Tests of the whole spool, and of opening a directory that an earlier process left.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -83,6 +85,22 @@ fn two_edges_never_share_a_spool() {
     assert!(matches!(Spool::open(directory.path(), None), Err(OpenError::InUse(_))));
     drop(first);
     directory.open();
+}
+
+#[test]
+fn only_the_edges_user_can_read_its_clicks() {
+    let directory = Directory::new();
+    let spool = directory.open();
+    append(&spool, "one").unwrap();
+    spool.prepare().unwrap();
+    let mut confirmed = spool.confirmed(&spool.segments()[0]);
+    confirmed.insert(0);
+    confirmed.write().unwrap();
+    let files: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap()).collect();
+    assert_eq!(files.len(), 4, "{files:?}");
+    for file in files {
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{file:?}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The operators' scripts restore a lost ClickHouse.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -111,6 +112,10 @@ async fn damaged_backups_and_wrong_usage_are_rejected() {
     fails_with(&isolated, "restore", &[name, "kafka"], "Usage: deploy/restore DIR").await;
     succeeds(&isolated, "backup", &[name, "clickhouse"]).await;
     fails_with(&isolated, "backup", &[name, "clickhouse"], "exists").await;
+    for (path, expected) in [("", 0o700), ("clickhouse", 0o700), ("SHA256SUMS", 0o600)] {
+        let mode = std::fs::metadata(folder.join(path)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, expected, "{path}");
+    }
     std::fs::write(folder.join("clickhouse/clicks.native.zst"), "half").unwrap();
     fails_with(&isolated, "restore", &[name, "clickhouse"], "is not complete").await;
 

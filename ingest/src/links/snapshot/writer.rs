@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
@@ -138,7 +139,8 @@ fn write(path: &Path, table: &Table, origin: &Origin, until: Instant) -> io::Res
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
-    let written = File::create(&partial).and_then(|file| {
+    let created = File::options().write(true).create(true).truncate(true).mode(0o600).open(&partial);
+    let written = created.and_then(|file| {
         let mut file = BufWriter::with_capacity(1 << 20, file);
         format::write(&mut file, table, origin, until)?;
         file.flush()?;

@@ -1,6 +1,7 @@
 //! `up --detach`: starts the stack in the background and returns when it is ready.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -32,7 +33,8 @@ pub(crate) async fn up(folder: &Folder, options: &Up) -> anyhow::Result<ExitCode
     let mut interrupts = Interrupts::new()?;
     let log = folder.log("devstack");
     folder.rotate_logs(["devstack"]);
-    let mut stack = spawn(folder, options, &File::create(&log)?)?;
+    let log_file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&log)?;
+    let mut stack = spawn(folder, options, &log_file)?;
     let mut position = 0;
     loop {
         let ended = stack.try_wait()?;

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use devstack::{Kind, postgres, readiness};
+use devstack::{Kind, postgres, private, readiness};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -40,8 +40,8 @@ impl Folder {
         let repository =
             fs::canonicalize(root).with_context(|| format!("no repository at {}", root.display()))?;
         let path = repository.join(".dev");
-        fs::create_dir_all(path.join("logs"))
-            .with_context(|| format!("could not create {}", path.display()))?;
+        // Only the logs: Postgres's account must be able to enter the others.
+        private::create_folder(&path.join("logs"))?;
         let last = fs::read_to_string(path.join("lock")).unwrap_or_default();
         let topology = if last == CLUSTER { Topology::Cluster } else { Topology::Single };
         Ok(Self { repository, path, topology })
@@ -254,6 +254,8 @@ mod tests {
         assert_eq!(folder.read::<Secrets>(SECRETS).unwrap().unwrap(), secrets);
         let mode = fs::metadata(folder.path.join(SECRETS)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        let mode = fs::metadata(folder.path.join("logs")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "the log of the stack has a key");
     }
 
     #[test]
