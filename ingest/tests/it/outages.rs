@@ -112,6 +112,7 @@ async fn a_click_for_a_missing_partition_goes_to_an_existing_one() {
     assert!(clicks(&isolated, 1).await[0].1.again);
     becomes_empty(&spool).await;
     edge.stop().await;
+    assert!(spool.segments().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,6 +145,7 @@ async fn answered_clicks_of_a_killed_edge_arrive_after_a_restart() {
     assert_eq!(arrived.len(), 9, "all but the damaged and the incomplete one");
     assert!(ids(&arrived).is_subset(&answered));
     assert!(arrived.iter().all(|(_, click)| click.again));
+    assert!(spool.segments().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -266,8 +266,9 @@ impl Isolated {
         // confirms records that are written to the log that it is about to delete. It processes one change after the
         // other, so that log is gone when it processes a creation that is requested later.
         eventually("the former topic is gone", async || {
-            let listed = admin.inner().fetch_metadata(None, ANSWER).unwrap();
-            if listed.topics().iter().all(|topic| topic.name() != name) { Ok(()) } else { Err("listed") }
+            let listed = admin.inner().fetch_metadata(None, ANSWER).map_err(|error| error.to_string())?;
+            let is_gone = listed.topics().iter().all(|topic| topic.name() != name);
+            if is_gone { Ok(()) } else { Err("it is listed".to_owned()) }
         })
         .await;
         let new = NewTopic::new(&name, topic.partitions, TopicReplication::Fixed(self.topic_replicas()));
