@@ -34,7 +34,7 @@ TABLES = {"service": "All programs", "ingest": "Edge", "processor": "Processor",
 LABEL = r'\("(\w+)", &\[([^]]*)\]\)'
 ROW = re.compile(rf'Metric::(counter|gauge|histogram)\("(\w+)", (?:[A-Z_]+, )?&\[((?:{LABEL}(?:, )?)*)\], "([^"\\]+)"\)')
 # A setting that no --help lists.
-KAFKA_PROPERTIES = "`KAFKA_CONFIG_…` | all | | A property of the Kafka client: `KAFKA_CONFIG_SECURITY_PROTOCOL` sets `security.protocol`"
+KAFKA_PROPERTIES = "`KAFKA_CONFIG_…` | all | | A property of the Kafka client: `KAFKA_CONFIG_SECURITY_PROTOCOL` sets `security.protocol`. A password may be in a file: `KAFKA_CONFIG_SASL_PASSWORD_FILE`"
 
 
 def options(program: Path) -> dict[str, tuple[str, str]]:

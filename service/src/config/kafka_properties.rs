@@ -1,12 +1,14 @@
 //! librdkafka properties from `KAFKA_CONFIG_` variables.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs;
 
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 
 use super::fault::Fault;
+use super::variables::FILE_SUFFIX;
 
 /// The variable with the addresses of the brokers.
 pub(crate) const BROKERS: &str = "KAFKA_BROKERS";
@@ -14,23 +16,45 @@ pub(crate) const BROKERS: &str = "KAFKA_BROKERS";
 /// Prefix of the variables that set a librdkafka property, with underscores for dots.
 const PROPERTY_PREFIX: &str = "KAFKA_CONFIG_";
 
-/// Returns the librdkafka properties among the variables.
+/// The properties that are secrets, which may be in a file.
+const SECRETS: [&str; 8] = [
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.private.key.pem",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.client.secret",
+    "sasl.password",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.password",
+];
+
+/// Returns the librdkafka properties among the variables, without those that [`property_faults`] names.
 pub(crate) fn properties(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> BTreeMap<String, String> {
     variables
         .into_iter()
-        .filter_map(|(name, value)| {
-            let property = property(name.to_str()?)?;
-            let value = value.into_string().ok()?;
-            (!value.is_empty()).then_some((property, value))
-        })
+        .filter(|(_, value)| !value.is_empty())
+        .filter_map(|(name, value)| setting(name.to_str()?, &value)?.ok())
         .collect()
 }
 
-fn property(variable: &str) -> Option<String> {
+/// Returns the property that a variable sets with its value, or why there is none.
+fn setting(variable: &str, value: &OsStr) -> Option<Result<(String, String), String>> {
     let name = variable.strip_prefix(PROPERTY_PREFIX)?;
-    Some(name.to_ascii_lowercase().replace('_', "."))
+    let property = name.to_ascii_lowercase().replace('_', ".");
+    let in_file = property.strip_suffix(".file").filter(|secret| SECRETS.contains(secret));
+    Some(match (in_file, value.to_str()) {
+        (Some(secret), _) => match fs::read_to_string(value) {
+            Ok(content) => match content.trim_end_matches(['\n', '\r']) {
+                "" => Err(format!("{} is empty", value.display())),
+                content => Ok((secret.to_owned(), content.to_owned())),
+            },
+            Err(error) => Err(format!("cannot read {}: {error}", value.display())),
+        },
+        (None, Some(value)) => Ok((property, value.to_owned())),
+        (None, None) => Err("the value is not valid UTF-8".to_owned()),
+    })
 }
 
 /// Returns the faults of the `KAFKA_CONFIG_` variables; librdkafka validates each separately.
@@ -39,11 +63,18 @@ pub(super) fn property_faults(variables: &BTreeMap<OsString, OsString>) -> Vec<F
         .iter()
         .filter_map(|(variable, value)| {
             let variable = variable.to_string_lossy();
-            let property = property(&variable)?;
-            let Some(value) = value.to_str() else {
-                return Some(Fault::new(&*variable, "the value is not valid UTF-8"));
+            let (property, value) = match setting(&variable, value)? {
+                Ok(setting) => setting,
+                Err(message) => return Some(Fault::new(&*variable, message)),
             };
-            let error = ClientConfig::new().set(&property, value).create_native_config().err()?;
+            let in_file = format!("{variable}{FILE_SUFFIX}");
+            if variables.contains_key(OsStr::new(&in_file)) && SECRETS.contains(&&*property) {
+                return Some(Fault::new(
+                    &*variable,
+                    format!("set together with {in_file}; keep one of them"),
+                ));
+            }
+            let error = ClientConfig::new().set(&property, &value).create_native_config().err()?;
             // librdkafka's reason contains the property's name and may contain its value.
             let message = match error {
                 KafkaError::ClientConfig(_, reason, _, _) if !is_secret(&property) => reason,
@@ -73,5 +104,35 @@ mod tests {
         let named: Vec<&str> = faults.iter().map(|fault| fault.variable.as_str()).collect();
         assert_eq!(named, ["KAFKA_CONFIG_COLOUR", "KAFKA_CONFIG_LINGER_MS"]);
         assert!(faults[0].message.contains("colour"), "{faults:?}");
+    }
+
+    #[test]
+    fn a_password_may_be_in_a_file() {
+        let path = std::env::temp_dir().join(format!("hopline-kafka-password-{}", std::process::id()));
+        let file = path.to_str().unwrap();
+        let read = |variables: &[(&str, &str)]| {
+            let variables: BTreeMap<OsString, OsString> =
+                variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            let faults = property_faults(&variables).into_iter();
+            let messages: Vec<_> =
+                faults.map(|fault| format!("{}: {}", fault.variable, fault.message)).collect();
+            (properties(variables), messages.join(", "))
+        };
+        let variable = ("KAFKA_CONFIG_SASL_PASSWORD_FILE", file);
+        fs::write(&path, "drawn\n").unwrap();
+        let given = read(&[variable]);
+        let both = read(&[variable, ("KAFKA_CONFIG_SASL_PASSWORD", "typed")]);
+        let no_secret = read(&[("KAFKA_CONFIG_SASL_USERNAME_FILE", file)]);
+        fs::write(&path, "\n").unwrap();
+        let empty = read(&[variable]);
+        fs::remove_file(&path).unwrap();
+        let missing = read(&[variable]);
+
+        assert_eq!(given, ([("sasl.password".to_owned(), "drawn".to_owned())].into(), String::new()));
+        let together = "set together with KAFKA_CONFIG_SASL_PASSWORD_FILE; keep one of them";
+        assert_eq!(both.1, format!("KAFKA_CONFIG_SASL_PASSWORD: {together}"));
+        assert!(no_secret.1.contains("sasl.username.file"), "{no_secret:?}");
+        assert_eq!(empty, (BTreeMap::new(), format!("KAFKA_CONFIG_SASL_PASSWORD_FILE: {file} is empty")));
+        assert!(missing.1.contains(&format!("cannot read {file}: ")), "{missing:?}");
     }
 }

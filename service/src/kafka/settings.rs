@@ -11,6 +11,7 @@ use crate::config::{BROKERS, properties};
 /// The brokers and the topic prefix; flatten it into the service's `Config`.
 ///
 /// It also reads `KAFKA_CONFIG_<property>` variables, such as `KAFKA_CONFIG_SASL_MECHANISM` for `sasl.mechanism`.
+/// Passwords may be in files: `KAFKA_CONFIG_SASL_PASSWORD_FILE`.
 #[derive(Clone, clap::Args)]
 #[command(next_help_heading = "Kafka")]
 pub struct KafkaConfig {
