@@ -277,6 +277,10 @@ pub fn kafka(prefix: &str) -> Vec<Acl> {
         (Dispatcher, &[Read], [topics(&[CLICKS, LINK_EVENTS]), group("hopline-dispatcher")].concat()),
         (Dispatcher, &[Write], topics(&[DEAD_LETTERS])),
         (Migrate, &[Create, Describe, DescribeConfigs, AlterConfigs], topics(&topic::ALL)),
+        // Of consumers that join no group: librdkafka asks for the coordinator of their group all the same.
+        (Ingest, &[Describe], group("ingest-links")),
+        (Processor, &[Describe], group("hopline-reader")),
+        (Api, &[Describe], group("api-live")),
     ]
     .map(|(user, operations, resources)| Acl { user, operations, resources })
     .into();

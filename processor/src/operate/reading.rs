@@ -67,7 +67,7 @@ pub fn read<T: Send + 'static>(
     let mut config = kafka.client_config("processor-reader");
     config
         // Nothing is committed and no group is joined, but librdkafka wants a name.
-        .set("group.id", "hopline-reader")
+        .set("group.id", kafka.topic("hopline-reader"))
         .set("enable.auto.commit", "false")
         .set("enable.partition.eof", "true")
         .set("isolation.level", "read_committed")
